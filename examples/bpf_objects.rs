@@ -10,7 +10,7 @@ use palimpsest_bpf::verify::{ContextAccess, Contract};
 use palimpsest_bpf::{Code, Packs, asm, hook};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What clang 14 has made of `count.c`.
+/// What clang 14 made of `count.c`.
 const COUNT: &[u8] = include_bytes!("../crates/bpf/tests/objects/golden/count.o");
 
 fn object(packs: &Packs) -> Result<(), Box<dyn std::error::Error>> {
@@ -35,7 +35,7 @@ pub struct Request {
 }
 
 hook! {
-    /// Before a request is answered; another number than 0 refuses it.
+    /// Called before a request is answered; a result other than 0 refuses the request.
     pub fn request(request: &Request) = "http.request";
 }
 

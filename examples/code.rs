@@ -9,8 +9,8 @@ mod arch;
 /// `extern "C" fn(u64) -> u64` that adds one.
 pub const ADD_ONE: &[u8] = arch::ADD_ONE;
 
-/// `extern "C" fn() -> u32` with an instruction in front that does nothing: as it is, it returns 1.
+/// `extern "C" fn() -> u32` that begins with an instruction without effect: as it is, it returns 1.
 pub const ONE_OR_TWO: &[u8] = arch::ONE_OR_TWO;
 
-/// What may stand in front of [`ONE_OR_TWO`] instead: a jump to its other half.
+/// What may replace that instruction of [`ONE_OR_TWO`]: a jump to its other half.
 pub const TO_TWO: &[u8] = arch::TO_TWO;

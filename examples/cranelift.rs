@@ -1,4 +1,4 @@
-//! A function that Cranelift compiles into a pack, and that is freed by itself.
+//! A function that Cranelift compiles into a pack, and that is freed alone.
 
 use cranelift_codegen::ir::{AbiParam, InstBuilder, types::I64};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};

@@ -1,4 +1,4 @@
-//! What `palimpsest doctor` knows, from a program.
+//! Asks what `palimpsest doctor` shows, from a program.
 
 use palimpsest::sys::capabilities::{Capabilities, Verdict};
 

@@ -1,4 +1,4 @@
-//! Programs and forks: a child runs what it inherits, and loads into packs of its own.
+//! Programs and forks: a child runs the programs that it inherits, and loads its own into new packs.
 
 use palimpsest::Packs;
 use palimpsest::fork::{Forked, fork};

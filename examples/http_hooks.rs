@@ -1,4 +1,4 @@
-//! A small HTTP server with hooks, and two programs in C that are attached to them while clients send requests.
+//! A small HTTP server with hooks, and two programs in C that are attached while clients send requests.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -31,7 +31,7 @@ pub struct Request {
     length: u32,
 }
 
-/// What they see of an answer.
+/// What programs see of an answer.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Answered {
@@ -41,13 +41,13 @@ pub struct Answered {
 }
 
 hook! {
-    /// Before a request is answered; another number than 0 refuses it.
+    /// Called before a request is answered; a result other than 0 refuses the request.
     pub fn request(request: &Request) = "http.request";
-    /// Behind the answer.
+    /// Called after the answer.
     pub fn answered(answered: &Answered) = "http.answered"
 }
 
-/// Answers the requests of a connection; `began` is when the server did.
+/// Answers the requests of a connection; `began` is when the server started.
 fn serve(stream: TcpStream, began: Instant) -> Result<(), Failure> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
@@ -64,7 +64,7 @@ fn serve(stream: TcpStream, began: Instant) -> Result<(), Failure> {
 }
 // ANCHOR_END: hooks
 
-/// The client of the next request, which is the number of its path (`GET /7 HTTP/1.1`); `None` at the end.
+/// Returns the client of the next request, which is the number in its path (`GET /7 HTTP/1.1`), or `None` at the end.
 fn read_request(reader: &mut impl BufRead) -> Result<Option<u32>, Failure> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
@@ -113,7 +113,7 @@ fn send(server: SocketAddr, client: u32, mut more: impl FnMut(usize) -> bool) ->
     Ok(seen)
 }
 
-/// The object file of a program: as a clang here compiles it, or as clang 14 did.
+/// Returns the object file of a program: compiled by the clang of this machine, or kept from clang 14.
 fn object_file(name: &str) -> Result<Vec<u8>, Failure> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("http_hooks");
     let source = folder.join(name).with_extension("c");
@@ -132,7 +132,7 @@ fn object_file(name: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// A program of C, verified for 16 bytes of context.
+/// Compiles, verifies and returns a program in C; its context has 16 bytes.
 fn program(packs: &Packs, name: &str) -> Result<(Arc<HostedProgram>, Arc<palimpsest_bpf::host::Host>), Failure> {
     let file = object_file(name)?;
     let object = Object::parse(&file)?;
@@ -156,11 +156,11 @@ fn main() -> Result<(), Failure> {
             thread::spawn(move || serve(stream, began));
         }
     });
-    // A client of its own sends all the time, whatever comes and goes.
+    // One client sends all the time, while programs come and go.
     let done = Arc::new(AtomicBool::new(false));
     let background = thread::spawn({
         let done = Arc::clone(&done);
-        // Relaxed: one look more or less does not matter.
+        // Relaxed: one request more or less does not matter.
         move || send(server, 1, |_| !done.load(Ordering::Relaxed))
     });
     let before = send(server, 2, |sent| sent < 200)?;
@@ -193,7 +193,7 @@ fn main() -> Result<(), Failure> {
     done.store(true, Ordering::Relaxed);
     let background = background.join().map_err(|_| "the background client panicked")??;
     let counted: u64 = counts.iter().sum();
-    // A request is counted behind its answer: the last one of each of the three may have been too late.
+    // A request is counted after its answer: the last one of each of the three clients may be missing.
     assert!(counted >= 420 - 3, "{counted}");
     assert_eq!((request::HOOK.failures(), answered::HOOK.failures()), (0, 0));
     println!("of 200 requests at once {} were answered; beside them, of one client: {background:?}", greedy.answered);

@@ -1,4 +1,4 @@
-//! The program's own text, in huge pages on the node that it runs on.
+//! Moves the program's own text into huge pages on the node that it runs on.
 #![forbid(unsafe_code)]
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

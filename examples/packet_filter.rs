@@ -1,7 +1,8 @@
-//! Packet filters: programs as `tcpdump -dd` prints them, run over a capture as verified, compiled eBPF.
+//! Packet filters: takes programs as `tcpdump -dd` prints them, and runs them over a capture as verified, compiled
+//! eBPF.
 //!
-//! Where tcpdump is installed, it compiles the filters, and its own interpreter says which packets of the same file it
-//! takes. Elsewhere what it said of two of them is kept here.
+//! If tcpdump is installed, it compiles the filters, and its own interpreter says which packets of the same file they
+//! take. Otherwise two filters with these results are kept here.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -15,7 +16,7 @@ use palimpsest_bpf::{Code, Packs, VerifiedProgram};
 /// 31 packets: TCP, UDP, ICMP, IPv6 with extension headers, VLANs, MPLS, fragments, and some that were cut off.
 const CAPTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/bpf/tests/classic/golden/packets.pcap");
 
-/// Filters that are tried where there is a tcpdump.
+/// Filters that are tried if there is a tcpdump.
 const FILTERS: [&str; 8] = [
     "tcp port 80",
     "udp and not port 53",
@@ -27,7 +28,7 @@ const FILTERS: [&str; 8] = [
     "len > 50 and len <= 200",
 ];
 
-/// Filters that tcpdump 4.99.3 has compiled, and the packets of the file that it takes.
+/// Filters as tcpdump 4.99.3 compiled them, and the packets of the file that it takes.
 const KEPT: [(&str, &str, &[usize]); 2] = [
     ("arp", "4\n40 0 0 12\n21 0 1 2054\n6 0 0 262144\n6 0 0 0\n", &[11]),
     ("ip[8] < 5", "6\n40 0 0 12\n21 0 3 2048\n48 0 0 22\n53 1 0 5\n6 0 0 262144\n6 0 0 0\n", &[21]),
@@ -36,11 +37,11 @@ const KEPT: [(&str, &str, &[usize]); 2] = [
 /// A packet of a capture file.
 struct Captured<'a> {
     bytes: &'a [u8],
-    /// How long it was on the wire.
+    /// Its length on the wire.
     wire: u32,
 }
 
-/// The packets of a file of libpcap, in the order of this machine's bytes or the other one.
+/// Returns the packets of a file of libpcap, in this machine's byte order or the other one.
 fn packets(file: &[u8]) -> Result<Vec<Captured<'_>>, Box<dyn Error>> {
     const HEADER: usize = 24;
     const RECORD: usize = 16;
@@ -67,7 +68,7 @@ fn packets(file: &[u8]) -> Result<Vec<Captured<'_>>, Box<dyn Error>> {
 }
 
 // ANCHOR: filter
-/// Which packets a filter takes, by their numbers.
+/// Returns the numbers of the packets that a filter takes.
 fn taken(packs: &Packs, tcpdump: &str, captured: &[Captured<'_>]) -> Result<Vec<usize>, Box<dyn Error>> {
     let filter = Filter::parse(tcpdump)?;
     let verified = contract().verify(Code::new(&filter.translate())?)?;
@@ -83,7 +84,7 @@ fn taken(packs: &Packs, tcpdump: &str, captured: &[Captured<'_>]) -> Result<Vec<
 }
 // ANCHOR_END: filter
 
-/// What tcpdump prints with these arguments; `None` if it is not installed.
+/// Returns what tcpdump prints with these arguments; `None` if it is not installed.
 fn tcpdump(arguments: &[&str]) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
     let output = match Command::new("tcpdump").args(arguments).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -95,7 +96,7 @@ fn tcpdump(arguments: &[&str]) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
     Ok(Some(output.stdout))
 }
 
-/// The numbers of those of `all` that are in `some`, in the same order.
+/// Returns the indices, in `all`, of the packets in `some`; both are in the same order.
 fn numbers(all: &[Captured<'_>], some: &[Captured<'_>]) -> Vec<usize> {
     let mut rest = all.iter().enumerate();
     let find = |wanted: &Captured<'_>| rest.find(|(_, packet)| packet.bytes == wanted.bytes).map(|(number, _)| number);
@@ -120,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("skipped: tcpdump is not installed, so that no other filter is compiled");
             return Ok(());
         };
-        // libpcap's own interpreter: it is what filters files.
+        // libpcap's own interpreter filters files.
         let theirs = tcpdump(&["-r", CAPTURE, "-w", "-", filter])?.unwrap_or_default();
         let theirs = packets(&theirs)?;
         let taken = taken(&packs, std::str::from_utf8(&compiled)?, &captured)?;

@@ -67,8 +67,8 @@ fn with_its_data(packs: &Packs) -> Result<(), Box<dyn std::error::Error>> {
 // ANCHOR: faults
 static PACKS: OnceLock<Packs> = OnceLock::new();
 
-/// For a handler of SIGSEGV, with the program counter out of its context: whether a program may fault there. Then it
-/// goes on where the fault table says that `Staged::set_faults` gave it. Takes no lock.
+/// For a handler of SIGSEGV: returns whether the instruction at `program_counter`, from the signal's context, may
+/// fault, and moves it to where the fault table of `Staged::set_faults` goes on. Takes no lock.
 fn mend(program_counter: &mut usize) -> bool {
     let found = PACKS.get().and_then(|packs| packs.lookup(*program_counter));
     let landing = found.and_then(|found| found.landing());

@@ -1,4 +1,4 @@
-//! Freeing code safely: a thread calls what it finds in a table, while another replaces it.
+//! Frees code safely: a thread calls what it finds in a table, while another one replaces it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             // ANCHOR_END: pin
         });
-        // Replaced while it is called, and not before.
+        // Replaces it once it is being called.
         while calls.load(Ordering::Relaxed) == 0 {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Tutorial: a fuzzing campaign without a fuzzer, to see each part. Every input finds the same state, 64 MiB of it,
+//! Tutorial: a fuzzing campaign without a fuzzer, to see each part. Every input starts from the same state of 64 MiB,
 //! and costs microseconds.
 
 use std::panic::{self, AssertUnwindSafe};

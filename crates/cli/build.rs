@@ -1,13 +1,13 @@
-//! Names the object that `run` puts before the C library, whose bytes the program includes.
+//! Finds or builds the object that `run` puts before the C library, whose bytes the program includes.
 //!
-//! It is what the package palimpsest-preload builds as a `cdylib`. Stable cargo tells nobody where that is; but it is a
-//! dependency of this package, so that cargo has built it before the program, and cargo gives a `cdylib` of a source
-//! tree no hash in its name: `deps/libpalimpsest_preload.so` of this very build.
+//! The package palimpsest-preload builds it as a `cdylib`. Stable cargo does not tell where that is; but the package is
+//! a dependency of this one, so that cargo has built it before the program, and cargo puts no hash into the name of a
+//! source tree's `cdylib`: it is `deps/libpalimpsest_preload.so` of this very build.
 //!
 //! Where that would be the wrong object, a second cargo builds it, with a target folder of its own, since this one is
 //! locked. What this build is instrumented with (sanitizers, coverage, `--cfg loom`), and `panic = "abort"`, must not
-//! reach the object: it stands in other people's processes, and catches its panics. A program that is linked with
-//! musl starts programs of glibc, which the object is for. LTO does not reach a package that is an `rlib` as well; it
+//! reach the object: it runs in other people's processes, and catches its panics. A program linked with musl starts
+//! programs linked with glibc, for which the object is. LTO does not reach a package that is an `rlib` as well; it
 //! would undo the object's `--wrap`.
 
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// What cargo names it.
+/// Cargo's name for it.
 const NAME: &str = "libpalimpsest_preload.so";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(variable("OUT_DIR")?);
     let flags = Flags::of(&env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default());
-    // A single package out of a registry has no neighbours, and docs.rs no network to build them with.
+    // A single package from a registry has no neighbours, and docs.rs has no network to build them with.
     let manifest = fs::canonicalize(package.join("../preload/Cargo.toml"));
     let object = if let Ok(manifest) = manifest
         && env::var_os("DOCS_RS").is_none()
@@ -53,18 +53,18 @@ fn variable(name: &str) -> Result<String, Box<dyn Error>> {
     env::var(name).map_err(|error| format!("{name}: {error}; is this run by cargo?").into())
 }
 
-/// Where this build puts the object, if that is the one to include.
+/// Returns where this build puts the object, if that is the one to include.
 fn of_this_build(manifest: &Path, out: &Path, flags: &Flags) -> Result<Option<PathBuf>, Box<dyn Error>> {
     let is_plain = flags.others == Others::None
         && variable("CARGO_CFG_PANIC")? == "unwind"
         && !variable("TARGET")?.contains("-linux-musl");
-    // Packages of a git repository have a hash in the name (cargo's own checkouts are below `git/checkouts`).
+    // Packages of a git repository have a hash in their names (cargo's own checkouts are below `git/checkouts`).
     let names: Vec<_> = manifest.components().map(|component| component.as_os_str()).collect();
     let is_checkout = names.windows(2).any(|pair| pair == ["git", "checkouts"]);
     // PROFILE/build/PACKAGE-HASH/out beside PROFILE/deps.
     let deps = out.ancestors().nth(3).map(|profile| profile.join("deps")).filter(|deps| deps.is_dir());
     let Some(object) = deps.filter(|_| is_plain && !is_checkout).map(|deps| deps.join(NAME)) else { return Ok(None) };
-    // `cargo check` builds no object, and wants a file to include.
+    // `cargo check` builds no object, and needs a file to include.
     match File::create_new(&object) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
         _ => Ok(Some(object)),
@@ -79,7 +79,7 @@ fn build(manifest: &Path, out: &Path, flags: &Flags) -> Result<PathBuf, Box<dyn 
     let mut cargo = Command::new(variable("CARGO")?);
     cargo.args(["rustc", "--quiet", "--lib", "--crate-type", "cdylib", "--target", &target, "--manifest-path"]);
     cargo.arg(manifest).arg("--target-dir").arg(&folder);
-    // What it is built of is what was tested, and nothing that has appeared in the registry since.
+    // Built from what was tested, and nothing that has appeared in the registry since.
     if manifest.ancestors().skip(1).any(|folder| folder.join("Cargo.lock").is_file()) {
         cargo.arg("--locked");
     }
@@ -89,7 +89,7 @@ fn build(manifest: &Path, out: &Path, flags: &Flags) -> Result<PathBuf, Box<dyn 
     } else {
         "DEV"
     };
-    // Names stay, for debuggers and profilers.
+    // Names are kept, for debuggers and profilers.
     for (key, value) in [("PANIC", "unwind"), ("LTO", "off"), ("DEBUG", "0"), ("STRIP", "debuginfo")] {
         cargo.env(format!("CARGO_PROFILE_{section}_{key}"), value);
     }
@@ -107,13 +107,13 @@ fn build(manifest: &Path, out: &Path, flags: &Flags) -> Result<PathBuf, Box<dyn 
     Ok(object)
 }
 
-/// The folder of the second cargo: one for all builds of this target folder, whose root has a CACHEDIR.TAG.
+/// Returns the folder of the second cargo: one for all builds of this target folder, whose root has a CACHEDIR.TAG.
 fn shared(out: &Path) -> PathBuf {
     let root = out.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
     root.unwrap_or(out).join("preload-object")
 }
 
-/// What stands between flags.
+/// Separates flags.
 const BETWEEN: &str = "\u{1f}";
 
 /// The flags of this build.
@@ -150,11 +150,11 @@ impl Flags {
     }
 }
 
-/// Has cargo run this again when a source of the object changes: those that the second cargo lists, and the versions.
+/// Makes cargo run this again when a source of the object changes: those that the second cargo lists, and the versions.
 fn watch(object: &Path, manifest: &Path) -> Result<(), Box<dyn Error>> {
     let listed = fs::read_to_string(object.with_extension("d"))?;
     let sources = listed.split_once(": ").map(|(_, sources)| sources).unwrap_or_default();
-    // Blanks within a path have a backslash before them.
+    // Blanks in a path have a backslash before them.
     for source in sources.trim_end().replace("\\ ", "\0").split(' ') {
         println!("cargo::rerun-if-changed={}", source.replace('\0', " "));
     }

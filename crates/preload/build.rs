@@ -1,9 +1,9 @@
 //! Keeps this object's own calls apart from the program's.
 //!
 //! The object defines `mmap` and others for the program. Its own code calls functions of these names too: the engine,
-//! when it does what a guard has decided, and the standard library. Without more ado those calls would come back to the
-//! definitions here, and not end. `--wrap` (ld, gold, lld, mold) has all references, but for the definitions, take the
-//! symbol `__wrap_…` instead, which `wrapped` defines as what goes straight to the kernel.
+//! when it does what a guard has decided, and the standard library. Those calls would come back to the definitions
+//! here, without end. `--wrap` (ld, gold, lld, mold) makes all references, though not the definitions, use the symbol
+//! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

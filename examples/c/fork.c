@@ -1,4 +1,4 @@
-/* Forks in constant time, however much memory there is. */
+/* Forks in constant time, however much memory the process has. */
 #include <palimpsest.h>
 #include <stdio.h>
 #include <stdlib.h>

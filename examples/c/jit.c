@@ -1,10 +1,10 @@
-/* Loads a function into a pack, calls it, changes it while it may be running, and lets it go. */
+/* Loads a function into a pack, calls it, changes it while it may be running, and releases it. */
 #include <palimpsest.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* return 7, and the instruction that would make it 9. */
+/* A function that returns 7, and the instruction that makes it return 9. */
 #if defined(__x86_64__)
 static const unsigned char code[] = {0xb8, 7, 0, 0, 0, 0xc3}, seven[] = {0xb8, 7, 0, 0, 0}, nine[] = {0xb8, 9, 0, 0, 0};
 #else

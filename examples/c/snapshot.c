@@ -1,11 +1,11 @@
-/* A loop that starts each round from the same state of the whole process. */
+/* A loop in which each round starts from the same state of the whole process. */
 #include <palimpsest.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // ANCHOR: snapshot
-/* State of the target, which every input finds as it was. */
+/* State of the target: every input finds it unchanged. */
 static int seen;
 static char *last;
 

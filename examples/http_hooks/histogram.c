@@ -1,4 +1,4 @@
-/* How long answers take: counts by powers of two of microseconds. */
+/* Counts how long answers take, by powers of two of microseconds. */
 #include "http.h"
 
 struct {

@@ -1,4 +1,4 @@
-/* A rate limiter: each client may send 20 requests at once, and one more for each second. */
+/* A rate limiter: each client may send 20 requests at once, and one more each second. */
 #include "http.h"
 
 #define MOST 20
@@ -26,7 +26,7 @@ SEC("hook/http.request") int limit(struct request *request)
 		map_update(&buckets, &client, &first, 0);
 		return 0;
 	}
-	/* Two requests of a client at once may both take the last token: it is a limiter, not a lock. */
+	/* Two requests of a client at once may both take the last token: this is a limiter, not a lock. */
 	__u64 more = now > bucket->filled ? (now - bucket->filled) / EACH : 0;
 	if (more) {
 		__u64 tokens = bucket->tokens + more;

@@ -1,4 +1,5 @@
-"""A data loader: arrays in the parent, workers that read them. Prints the start of a worker, and the memory of all.
+"""A data loader: arrays in the parent, and workers that read them. Prints how long a worker takes to start, and the
+memory of all processes.
 
 python3 data_loader.py --bytes 2G --workers 8 --context frozen     (or fork)
 """
@@ -25,7 +26,7 @@ class Dataset:
         self.samples = [bytearray(os.urandom(64) * (sample // 64)) for _ in range(total // sample)]
 
     def batch(self, worker, workers):
-        """What one worker reads: its share of the samples, each of them whole."""
+        """Reads the share of one worker: some of the samples, each as a whole."""
         return sum(sum(sample[::64]) for sample in self.samples[worker::workers])
 
 
@@ -36,7 +37,7 @@ def work(dataset, worker, workers, started, results, finish):
 
 
 def load(dataset, context, workers):
-    """The sum over all samples, how long each worker took to start, and the memory of all in bytes."""
+    """Returns the sum over all samples, the seconds each worker took to start, and the memory of all in bytes."""
     started, results, finish = context.Queue(), context.Queue(), context.Event()
     starts, processes = [], []
     for worker in range(workers):
@@ -57,8 +58,8 @@ def load(dataset, context, workers):
 
 
 def proportional(pid):
-    """Memory of a process, what it shares counted in proportion (PSS), without files in memory: of these, frozen memory
-    takes what was frozen, mapped or not."""
+    """Returns the memory of a process in bytes; shared memory counts in proportion (PSS). Files in memory do not count:
+    frozen memory is among them, and takes what was frozen whether it is mapped or not."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         fields = {line.split(":")[0]: line.split()[1] for line in file if line.endswith(" kB\n")}
     return (int(fields["Pss"]) - int(fields["Pss_Shmem"])) << 10

@@ -1,17 +1,17 @@
-"""An application that loads much when it is imported, for gunicorn with preload_app."""
+"""An application that loads much data when it is imported, for gunicorn with preload_app."""
 
 import os
 
 import palimpsest
 
-#: Megabytes, about.
+#: Size of the heap in megabytes, about.
 SIZE = int(os.environ.get("WEB_HEAP_MIB", "64"))
 
 heap = {number: str(number) * 50 for number in range(SIZE * 2300)}
 
 
 def application(environ, start_response):
-    """A hundred entries of the heap, of which each request takes others."""
+    """Answers from a hundred entries of the heap, different ones for each request."""
     number = int(environ.get("QUERY_STRING") or 0)
     found = [heap[(number * 7919 + step * 104729) % len(heap)] for step in range(100)]
     start_response("200 OK", [("Content-Type", "text/plain")])

@@ -1,4 +1,4 @@
-"""Of gunicorn: python3 -m gunicorn -c web_configuration.py web_application:application"""
+"""Configures gunicorn: python3 -m gunicorn -c web_configuration.py web_application:application"""
 
 import gc
 import os
@@ -11,7 +11,7 @@ way = os.environ.get("WEB_WAY", "frozen")
 if way == "gc":
 
     def when_ready(server):
-        """What can be done without this package."""
+        """Does what can be done without this package."""
         gc.collect()
         gc.freeze()
 

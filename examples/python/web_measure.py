@@ -1,4 +1,5 @@
-"""Starts the application plain, with gc.freeze() alone, and frozen, asks it much, and tells memory and how long a worker takes to start.
+"""Starts the application plain, with gc.freeze() alone, and frozen; sends many requests to each; prints its memory and
+how long a worker takes to start.
 
 python3 web_measure.py --mib 500 --requests 2000
 """
@@ -43,7 +44,7 @@ def wait_for_children(server, count):
 
 
 def replace(server, path):
-    """Ends a worker; seconds from then until there are four again, which the master's look for it is part of."""
+    """Ends a worker, and returns the seconds until there are four again, the master's delay in noticing included."""
     old = children(server.pid)
     os.kill(old[0], signal.SIGKILL)
     begin = time.monotonic()

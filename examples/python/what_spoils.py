@@ -1,4 +1,4 @@
-"""How much of a frozen heap a child copies, for various things that it does. In a Python of its own for each."""
+"""Prints how much of a frozen heap a child copies, for various things that it does; each in a Python of its own."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ def texts():
 
 
 def private():
-    """Bytes of anonymous memory: of frozen memory, what this process has copied."""
+    """Returns the bytes of anonymous memory; of frozen memory, that is what this process has copied."""
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Anonymous:")) << 10
 
@@ -43,7 +43,7 @@ def collect(_):
     gc.collect()
 
 
-#: What there is, and what the child does with it.
+#: What is in the heap, and what the child does with it.
 WAYS = {
     "nothing": (texts, nothing),
     "every text of a list is looked at": (texts, each),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The examples of the manifest, which cargo has built beside these tests.
+/// Returns the names of the examples in the manifest; cargo has built them beside these tests.
 fn names() -> Vec<String> {
     let manifest = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("the manifest");
     let sections = manifest.split("[[example]]").skip(1);

@@ -1,4 +1,5 @@
-//! The record of a slab's returned blocks, against a set: each block comes back once, none is lost, none is invented.
+//! The record of a slab's returned blocks, compared with a set: each block comes back once, none is lost, none is
+//! invented.
 #![no_main]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Byte code: decoding is total, what has a structure is shown, assembled again, verified within its budget, and, if it
-//! is accepted, ends in the interpreter without touching what it was not given.
+//! Byte code: decoding is total; what has a structure is displayed, assembled again and verified within its budget; and
+//! what is accepted ends in the interpreter without touching what it was not given.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Object files with eBPF programs: no input panics, and what is read is verified, or refused, within its budget.
+//! Object files with eBPF programs: no input panics, and what is parsed is verified, or refused, within its budget.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,7 @@ use palimpsest_bpf::verify::{ContextAccess, Contract};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(object) = Object::parse(bytes) else { return };
-    // Adapted to its own types, it is read as well.
+    // Adapted to its own types, it parses as well.
     let adapted = Object::parse_for(bytes, object.btf());
     // Maps may be as large as their definitions say.
     let small = object.maps().iter().all(|map| {

@@ -1,4 +1,4 @@
-//! Taking the preload object out of `LD_PRELOAD`: every other entry and variable stays, in its order, and nothing is
+//! Removing the preload object from `LD_PRELOAD`: every other entry and variable stays, in its order, and nothing is
 //! written beyond the strings.
 #![no_main]
 
@@ -40,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
     let strings = raw.iter().take_while(|string| !string.is_null());
     let read = |string: &*mut c_char| {
         #[expect(unsafe_code, reason = "as above")]
-        // SAFETY: each is one of the strings above, which end with a zero still.
+        // SAFETY: each is one of the strings above, which still end with a zero.
         let string = unsafe { CStr::from_ptr(*string) };
         string.to_bytes().to_vec()
     };
@@ -48,7 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(left, lines.iter().filter_map(|line| expected(line)).collect::<Vec<_>>());
 });
 
-/// What shall become of a variable.
+/// Returns what should become of a variable.
 fn expected(line: &[u8]) -> Option<Vec<u8>> {
     let Some(value) = line.strip_prefix(b"LD_PRELOAD=") else { return Some(line.to_vec()) };
     let entries: Vec<&[u8]> =
@@ -60,6 +60,6 @@ fn expected(line: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let joined = others.join(&b':');
-    // Only blanks to spare: left as it is.
+    // Only blanks besides: left as it is.
     Some([b"LD_PRELOAD=".as_slice(), if joined.len() < value.len() { &joined } else { value }].concat())
 }

@@ -1,4 +1,4 @@
-//! The greeting of a fork server, against a fuzzer that is a model of AFL++'s reading of it: whatever either side says,
+//! The greeting of a fork server, tried with a fuzzer that models AFL++'s reading of it: whatever either side says,
 //! what the target sends is understood, and both settle the same.
 #![no_main]
 
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use palimpsest_forkserver::Protocol;
 use palimpsest_forkserver::fuzzing::{Offered, greet};
 
-/// Words as the two read them one after the other.
+/// Words as the two read them, one after the other.
 struct Heard<'a>(&'a [u8]);
 
 impl Heard<'_> {

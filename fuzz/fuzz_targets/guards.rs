@@ -1,4 +1,4 @@
-//! Guards of frozen memory, against the kernel: what they do is what it does to ordinary memory with the same contents.
+//! Guards of frozen memory, compared with the kernel: they do what it does to ordinary memory with the same contents.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

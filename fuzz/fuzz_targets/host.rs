@@ -1,4 +1,4 @@
-//! The fuzzer's side of the fork server: whatever a server tells, hangs on or leaves unsaid, each run ends as it did,
+//! The fuzzer's side of the fork server: whatever a server says, leaves unsaid or hangs on, each run ends as it did,
 //! the next request says whether the last worker was killed, and a server that is gone is an error.
 #![no_main]
 
@@ -7,13 +7,13 @@ use palimpsest_forkserver::HostError;
 use palimpsest_forkserver::fuzzing::{Step, runs};
 use palimpsest_forkserver::host::Run;
 
-/// How many runs: each takes processes. Those that an input has no bytes for are drawn from it.
+/// How many runs: each takes processes. Runs beyond the input are drawn from it.
 const RUNS: usize = 6;
 
 fn steps(bytes: &[u8]) -> Vec<Step> {
     let (chunks, _) = bytes.as_chunks::<4>();
     let step = |&[kind, low, high, more]: &[u8; 4]| {
-        // Those that `wait(2)` makes, and any others.
+        // Statuses that `wait(2)` makes, and any others.
         let status = match kind >> 3 & 3 {
             0 => i32::from(low) << 8,
             1 => i32::from(low & 0x7f),
@@ -38,7 +38,7 @@ fn steps(bytes: &[u8]) -> Vec<Step> {
     chunks.iter().copied().chain(drawn).take(RUNS).map(|chunk| step(&chunk)).collect()
 }
 
-/// How a wait status is to be read (`wait(2)`), written a second time.
+/// How to read a wait status (`wait(2)`), written a second time.
 fn meaning(status: i32) -> Run {
     match (status & 0x7f, status >> 8 & 0xff) {
         (0, 0) | (0x7f, _) => Run::Returned,

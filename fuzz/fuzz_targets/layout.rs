@@ -1,5 +1,5 @@
-//! What has to be done to mappings so that they are what they were: done page by page to a model, it leads there, and
-//! no page is touched without need.
+//! What must be done to mappings to restore them: done page by page to a model, it restores the model, and touches no
+//! page without need.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
 //! What the kernel tells of nodes, and of the memory of processes on them: no text panics, and figures are read as they
-//! are written.
+//! were written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A family of address spaces on the computer in software: whatever is done to them in whatever order, they translate
-//! as the model says, no CPU remembers what is not so, and nothing leaks.
+//! A family of address spaces on the software machine: whatever is done to them in whatever order, they translate as
+//! the model says, no CPU remembers anything wrong, and nothing leaks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +8,7 @@ use palimpsest_paging::sim::trial::{Case, Source, Trial};
 use palimpsest_paging::sim::{Computer, Delivery, Hardware};
 use palimpsest_paging::{Accounting, Level, ShareTables, SpaceOptions};
 
-/// One input does not go on for ever.
+/// Most operations of one input.
 const OPERATIONS: usize = 300;
 
 fuzz_target!(|bytes: &[u8]| {

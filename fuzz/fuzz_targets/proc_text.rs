@@ -1,5 +1,5 @@
-//! The `stat` of threads and the `fdinfo` of rings: no text panics, a name in the former may hold anything, and numbers
-//! of the latter are read as they are written.
+//! The `stat` of threads and the `fdinfo` of rings: no text panics, a name in the former may contain anything, and
+//! numbers in the latter are read as they were written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

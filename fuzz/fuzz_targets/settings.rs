@@ -1,5 +1,5 @@
-//! The settings of the preload object: no value panics, an invalid one is told in one line with its variable, and what
-//! is valid is read the same again.
+//! The settings of the preload object: no value panics, an invalid one is reported in one line with its variable, and a
+//! valid one reads the same again.
 #![no_main]
 
 // The object itself must not be linked: it defines `fork` and `mmap`.

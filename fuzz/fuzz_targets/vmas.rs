@@ -1,5 +1,5 @@
 //! Mappings read without the heap, from text like that of `/proc/self/maps` and `smaps`: no input panics, places and
-//! figures are plausible, and where each line is a mapping the other parser finds the same ones.
+//! figures are plausible, and if each line is a mapping the other parser finds the same ones.
 #![no_main]
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use palimpsest_sys::pages::maps;
 use palimpsest_sys::pages::vmas::{Detail, Vmas};
 
-/// Text goes through a file, since where reads end is half of the matter.
+/// Text goes through a file, since half of the matter is where reads end.
 static PARTS: LazyLock<Mutex<(File, Vmas)>> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("palimpsest-fuzz-vmas-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file of its own");
@@ -29,7 +29,7 @@ fuzz_target!(|text: &[u8]| {
     for detail in [Detail::Places, Detail::Figures] {
         let read = vmas.read_from(file.as_fd(), detail);
         assert!(vmas.iter().all(|vma| vma.start < vma.end && !vma.range().is_empty()));
-        // The other one has no longest line.
+        // The other parser has no longest line.
         if text.len() < 60 << 10
             && let Ok(entries) = maps::parse(text)
         {

@@ -1,4 +1,4 @@
-//! `--install`: brings what the steps lack. Whatever cannot be brought is said, and its steps are skipped.
+//! `--install`: installs what the steps lack. Reports what it cannot install; the steps that need it are skipped.
 
 use std::{fs, os::unix::fs::MetadataExt, process::Command, process::ExitCode};
 
@@ -19,7 +19,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> ExitCode {
         println!("install: nothing is missing");
         return ExitCode::SUCCESS;
     }
-    // Wheels last: they need pip, which is Debian's.
+    // Wheels last: they need pip, which comes from Debian.
     let (wheels, others): (Vec<Need>, Vec<Need>) =
         missing.iter().partition(|need| matches!(need, Need::CargoProgram(_)));
     for need in others {
@@ -38,7 +38,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> ExitCode {
     if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Every need or want of `steps` that is not met, each once.
+/// Returns every need or want of `steps` that is not met, each once.
 fn missing(workspace: &Workspace, steps: &[Step]) -> Vec<Need> {
     let mut missing = Vec::new();
     for need in steps.iter().flat_map(|step| step.needs.iter().chain(step.wants)) {
@@ -55,7 +55,7 @@ fn report(need: Need, result: Result<(), StepError>) {
     }
 }
 
-/// The part of `need` that belongs to Rust.
+/// Installs `need`, if it belongs to Rust.
 fn rust_part(workspace: &Workspace, need: Need) -> Result<(), StepError> {
     let mut rustup = process::program("rustup", workspace);
     match need {
@@ -71,7 +71,7 @@ fn rust_part(workspace: &Workspace, need: Need) -> Result<(), StepError> {
     process::stream_again(&mut rustup)
 }
 
-/// Brings a subcommand of cargo: as a wheel, whose hash pip checks, or else built by cargo.
+/// Installs a subcommand of cargo: as a wheel, whose hash pip checks, or else built by cargo.
 fn cargo_program(workspace: &Workspace, wanted: &CargoProgram) -> Result<(), StepError> {
     let CargoProgram { program, version, wheel, hash } = wanted;
     let folder = wanted.folder(workspace);
@@ -87,17 +87,17 @@ fn cargo_program(workspace: &Workspace, wanted: &CargoProgram) -> Result<(), Ste
     }
     let mut cargo = process::cargo(workspace);
     cargo.args(["install", "--locked", "--version", version, "--root"]).arg(&folder).arg(program);
-    // Nobody builds with these again.
+    // Nothing builds here again.
     process::stream(process::apart(&mut cargo, workspace, "tools-build"))
 }
 
-/// Has apt fetch again what it did not get, and wait for another one's lock, such as that of a machine's first updates.
+/// Makes apt retry downloads, and wait for another apt's lock, such as that of a machine's first updates.
 pub(crate) const PATIENT: [&str; 4] = ["-o", "Acquire::Retries=5", "-o", "DPkg::Lock::Timeout=600"];
 
-/// The Debian packages behind `missing`, and the guest's kernel, which is unpacked and not installed.
+/// Installs the Debian packages behind `missing`, and unpacks the guest's kernel without installing it.
 fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepError> {
     let mut packages = packages(missing);
-    // Asked again: rustup may have brought it just now.
+    // Asked again: rustup may just have installed it.
     let debian_std = missing.contains(&Need::Aarch64Std) && !Need::Aarch64Std.is_met(workspace);
     if debian_std {
         packages.extend(aarch64::DEBIAN_STD);
@@ -109,12 +109,12 @@ fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepEr
     if debian_std || kernels.contains(&Arch::Aarch64) {
         process::stream(as_root("dpkg", workspace).args(["--add-architecture", "arm64"]))?;
     }
-    // What the lists that are there know of can be had without.
+    // The old lists may suffice.
     if let Err(error) = process::stream_again(as_root("apt-get", workspace).args(["update", "--quiet"]).args(PATIENT)) {
         println!("install: {}", chain(&error));
     }
     if !packages.is_empty() && process::stream_again(&mut apt_install(workspace, &packages)).is_err() {
-        // One package that cannot be had must not keep the others away.
+        // One package that cannot be installed must not keep the others away.
         for package in &packages {
             if let Err(error) = process::stream(&mut apt_install(workspace, &[package])) {
                 println!("install: {}", chain(&error));
@@ -127,7 +127,7 @@ fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepEr
     Ok(())
 }
 
-/// The packages named by `missing`, each once.
+/// Returns the packages named by `missing`, each once.
 fn packages(missing: &[Need]) -> Vec<&'static str> {
     let wheels = missing.iter().any(|need| matches!(need, Need::CargoProgram(_)));
     let mut packages = if wheels && !process::is_runnable("pip3") { vec!["python3-pip"] } else { Vec::new() };
@@ -148,7 +148,7 @@ fn apt_install(workspace: &Workspace, packages: &[&str]) -> Command {
     apt
 }
 
-/// `program`, through sudo unless this process is root's.
+/// Returns a command for `program`, through sudo unless this process is root's.
 fn as_root(program: &str, workspace: &Workspace) -> Command {
     if fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0) {
         return process::program(program, workspace);

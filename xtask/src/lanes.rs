@@ -1,4 +1,4 @@
-//! Runs steps beside each other: two lanes, say, each taking the next step that may run.
+//! Runs steps beside each other: for example, two lanes, each taking the next step that may run.
 
 use std::{
     num::NonZero,
@@ -9,13 +9,13 @@ use std::{
 
 use crate::{step::Step, table::Row};
 
-/// The lanes of this machine: a step waits for one compiler, one linker or one guest for much of its time, so a second
-/// one fits beside it; more would only want more memory.
+/// Returns the number of lanes for this machine. A step waits for one compiler, one linker or one guest for much of its
+/// time, so that a second one fits beside it; more would only need more memory.
 pub(crate) fn default_count() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(2)
 }
 
-/// What waits, what runs, and what is done, by index.
+/// Indices of the steps that wait, run, and are done.
 struct Progress {
     waiting: Vec<usize>,
     running: Vec<usize>,
@@ -23,7 +23,7 @@ struct Progress {
 }
 
 /// Runs `steps` with `run` in `count` lanes and returns their rows in the order of `steps`. Steps that build in the
-/// same folder follow each other. `run` hears whether its step is the last of those.
+/// same folder follow each other. `run` is told whether its step is the last one of its folder.
 pub(crate) fn run(steps: &[Step], count: usize, run: impl Fn(&Step, bool) -> Row + Sync) -> Vec<Row> {
     let progress = Mutex::new(Progress {
         waiting: (0..steps.len()).collect(),

@@ -66,10 +66,10 @@ enum Task {
 
 #[derive(Subcommand)]
 enum Guest {
-    /// The page tables and the code patching of Palimpsest on the page walkers of x86-64 and AArch64: the kernel of
-    /// `guests/paging/`, in QEMU.
+    /// Check page tables and code patching on the page walkers of x86-64 and AArch64: run the kernel of
+    /// `guests/paging/` in QEMU.
     Paging(guest::Arguments),
-    /// The NUMA tests on Debian's kernel, in QEMU, with two large nodes, one without memory and a small one.
+    /// Run the NUMA tests on Debian's kernel, in QEMU, with two large nodes, one without memory and a small one.
     Numa(guest::numa::Arguments),
 }
 
@@ -78,13 +78,13 @@ struct TestArgs {
     /// Install what is missing first.
     #[arg(long)]
     install: bool,
-    /// What becomes of what a step has built for itself when it has passed.
+    /// What to do with a step's own build products when it has passed.
     #[arg(long, value_enum, default_value_t)]
     leftovers: Leftovers,
-    /// Run these steps alone.
+    /// Run only these steps.
     #[arg(long, value_delimiter = ',', value_name = "STEP")]
     only: Vec<String>,
-    /// Name the steps and what each lacks here, and run nothing.
+    /// Print the steps, and what each lacks here; run nothing.
     #[arg(long)]
     list: bool,
     #[command(flatten)]
@@ -97,13 +97,13 @@ struct TestArgs {
     verdict: Option<PathBuf>,
 }
 
-/// How much of the checks.
+/// How much to check.
 #[derive(Args)]
 struct Extent {
     /// Leave out the sanitizers, fuzzing, loom and AArch64.
     #[arg(long, conflicts_with = "exhaustive")]
     quick: bool,
-    /// Run also what is left out for time; `--list` names it, with reasons.
+    /// Also run what is usually left out for time; `--list` names it, with reasons.
     #[arg(long)]
     exhaustive: bool,
 }

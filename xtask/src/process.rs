@@ -14,46 +14,47 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use crate::{step::StepError, workspace::Workspace};
 
-/// Seconds before something is fetched again.
+/// Seconds to wait before each new attempt of a download.
 const PAUSES: [u64; 2] = [3, 15];
 
-/// `cargo` of the toolchain that runs this program, started in the workspace.
+/// Returns `cargo` of the toolchain that runs this program, started in the workspace.
 pub(crate) fn cargo(workspace: &Workspace) -> Command {
     program("cargo", workspace)
 }
 
-/// Has `cargo` build in a target folder of its own, where nobody changes and builds again.
+/// Makes `cargo` build in a target folder of its own, without incremental state, since nothing is changed and built
+/// again there.
 pub(crate) fn apart<'a>(cargo: &'a mut Command, workspace: &Workspace, name: &str) -> &'a mut Command {
     cargo.env("CARGO_TARGET_DIR", workspace.separate_target(name)).env("CARGO_INCREMENTAL", "0")
 }
 
-/// `cargo` of the nightly toolchain, started in the workspace.
+/// Returns `cargo` of the nightly toolchain, started in the workspace.
 pub(crate) fn nightly_cargo(workspace: &Workspace) -> Command {
     let mut command = cargo(workspace);
     command.arg("+nightly");
     command
 }
 
-/// `name`, started in the workspace, without the library path that `cargo run` sets for this program.
+/// Returns `name`, started in the workspace, without the library path that `cargo run` sets for this program.
 pub(crate) fn program(name: impl AsRef<OsStr>, workspace: &Workspace) -> Command {
     let mut command = Command::new(name);
     command.current_dir(&workspace.root).env_remove("LD_LIBRARY_PATH");
     command
 }
 
-/// Runs `command` with its output on ours.
+/// Runs `command`, whose output goes to this program's.
 pub(crate) fn stream(command: &mut Command) -> Result<(), StepError> {
     announce(command);
     let status = command.status().map_err(|source| not_started(command, source))?;
     if status.success() { Ok(()) } else { Err(StepError::Failed { command: summary(command), status }) }
 }
 
-/// [`stream`], for what comes over a network: tried again, after ever longer pauses, where it fails.
+/// Runs [`stream`] for something that comes over a network: tries again, after ever longer pauses, if it fails.
 pub(crate) fn stream_again(command: &mut Command) -> Result<(), StepError> {
     for seconds in PAUSES {
         match stream(command) {
             Ok(()) => return Ok(()),
-            // There is no such program.
+            // The program does not exist.
             Err(error @ StepError::Start { .. }) => return Err(error),
             Err(error) => println!("{error}; again in {seconds} s"),
         }
@@ -62,7 +63,7 @@ pub(crate) fn stream_again(command: &mut Command) -> Result<(), StepError> {
     stream(command)
 }
 
-/// Runs `command` with its messages on ours and returns what it printed.
+/// Runs `command`, whose messages go to this program's, and returns what it printed.
 pub(crate) fn capture(command: &mut Command) -> Result<String, StepError> {
     let output = command.stderr(Stdio::inherit()).output().map_err(|source| not_started(command, source))?;
     if output.status.success() {
@@ -72,20 +73,20 @@ pub(crate) fn capture(command: &mut Command) -> Result<String, StepError> {
     }
 }
 
-/// [`stream`], in a process group of its own that is killed when `limit` is over.
+/// Runs [`stream`] in a process group of its own, which is killed after `limit`.
 pub(crate) fn stream_within(command: &mut Command, limit: Duration) -> Result<(), StepError> {
     announce(command);
     let child = command.process_group(0).spawn().map_err(|source| not_started(command, source))?;
     wait_within(command, child, limit)
 }
 
-/// Waits for `child`, started from `command` as leader of a process group, and kills the group when `limit` is over.
+/// Waits for `child`, started from `command` as leader of a process group, and kills the group after `limit`.
 pub(crate) fn wait_within(command: &Command, child: Child, limit: Duration) -> Result<(), StepError> {
     let status = end_within(command, child, limit)?;
     if status.success() { Ok(()) } else { Err(StepError::Failed { command: summary(command), status }) }
 }
 
-/// [`wait_within`], for programs of which not only the status 0 is good.
+/// Waits as [`wait_within`] does, for programs that may also end well with another status than 0.
 pub(crate) fn end_within(command: &Command, mut child: Child, limit: Duration) -> Result<ExitStatus, StepError> {
     let start = Instant::now();
     loop {
@@ -103,7 +104,7 @@ pub(crate) fn end_within(command: &Command, mut child: Child, limit: Duration) -
     }
 }
 
-/// A test program, with what cargo gives it: its package's folder, and libraries that lie beside it.
+/// Returns a command for a test program, set up as cargo does: in its package's folder, with the libraries beside it.
 pub(crate) fn test_program(workspace: &Workspace, path: &Path, folder: &Path) -> Command {
     let mut command = program(path, workspace);
     command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
@@ -113,24 +114,24 @@ pub(crate) fn test_program(workspace: &Workspace, path: &Path, folder: &Path) ->
     command
 }
 
-/// Starts `command` as leader of a process group, waits for it, and kills the group when `limit` is over.
+/// Starts `command` as leader of a process group, waits for it, and kills the group after `limit`.
 pub(crate) fn spawn_measured(command: &mut Command, limit: Duration) -> Result<Ended, StepError> {
     let child = command.process_group(0).spawn().map_err(|source| not_started(command, source))?;
     end_measured(command, child, limit)
 }
 
-/// `command` ended with a `status` that is no success.
+/// Returns the error that `command` ended with a `status` of failure.
 pub(crate) fn ended_badly(command: &Command, status: ExitStatus) -> StepError {
     StepError::Failed { command: summary(command), status }
 }
 
-/// How a process ended, and the processor time of it and of all the children that it waited for.
+/// How a process ended, and its processor time with that of all children that it waited for.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) processor: Duration,
 }
 
-/// Waits for `child`, and kills it, with the process group that it leads, when `limit` is over.
+/// Waits for `child`, and after `limit` kills it with the process group that it leads.
 pub(crate) fn end_measured(command: &Command, mut child: Child, limit: Duration) -> Result<Ended, StepError> {
     let failed = |errno: rustix::io::Errno| not_started(command, errno.into());
     let start = Instant::now();
@@ -141,7 +142,7 @@ pub(crate) fn end_measured(command: &Command, mut child: Child, limit: Duration)
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     while waitid(WaitId::Pid(pid), look).map_err(failed)?.is_none() {
         if start.elapsed() > limit {
-            // One that leads no group is killed alone.
+            // A child that leads no group is killed alone.
             let _no_group = kill_process_group(pid, Signal::KILL);
             let killed = child.kill().and_then(|()| child.wait());
             killed.map_err(|source| not_started(command, source))?;
@@ -154,7 +155,7 @@ pub(crate) fn end_measured(command: &Command, mut child: Child, limit: Duration)
     Ok(Ended { status, processor: processor_time(&stat) })
 }
 
-/// The sum of the four times in a line of `/proc/PID/stat` (`proc_pid_stat(5)`, fields 14 to 17).
+/// Returns the sum of the four times in a line of `/proc/PID/stat` (`proc_pid_stat(5)`, fields 14 to 17).
 fn processor_time(stat: &str) -> Duration {
     // The second field is a name in parentheses, which may hold anything; the third follows the last parenthesis.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
@@ -162,7 +163,7 @@ fn processor_time(stat: &str) -> Duration {
     Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// `command` could not be started, or not be waited for.
+/// Returns the error that `command` could not be started, or not be waited for.
 pub(crate) fn not_started(command: &Command, source: io::Error) -> StepError {
     StepError::Start { command: summary(command), source }
 }
@@ -172,7 +173,7 @@ pub(crate) fn announce(command: &Command) {
     println!("$ {}", describe(command));
 }
 
-/// `command` as one could type it.
+/// Returns `command` in a form that can be typed.
 fn describe(command: &Command) -> String {
     let set =
         command.get_envs().filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quote(value?))));
@@ -180,7 +181,7 @@ fn describe(command: &Command) -> String {
     set.chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// The beginning of `command`, for a message: [`announce`] has shown the whole.
+/// Returns the beginning of `command`, for a message: [`announce`] has shown all of it.
 fn summary(command: &Command) -> String {
     const LONGEST: usize = 60;
     let words =
@@ -201,7 +202,7 @@ fn quote(word: &OsStr) -> String {
     }
 }
 
-/// Whether `path` leads to a file that can be run, looked up in PATH when it holds no slash.
+/// Returns whether `path` is a file that can be run; looks it up in PATH if it has no slash.
 pub(crate) fn is_runnable(path: &str) -> bool {
     if path.contains('/') {
         return Path::new(path).is_file();

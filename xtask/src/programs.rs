@@ -11,20 +11,20 @@ use std::{
 
 use crate::{process, step::StepError, workspace::Workspace};
 
-/// For one program; a hanging one must not take the rest of the run with it.
+/// Time limit for one program; a program that hangs must not stop the rest of the run.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// What is worth a line in the list of the slowest.
+/// Time from which a program is listed among the slowest.
 const SLOW: Duration = Duration::from_secs(20);
 
 /// A test program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TestProgram {
-    /// `package.target`, for people.
+    /// `package.target`, for messages.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// That of its package, where cargo would start it.
+    /// The folder of its package, where cargo would start it.
     pub(crate) folder: PathBuf,
-    /// What it is started with.
+    /// Its arguments.
     pub(crate) arguments: Vec<&'static str>,
 }
 
@@ -34,7 +34,7 @@ impl TestProgram {
     }
 }
 
-/// Has `test`, a `cargo test` with its packages and features, build its programs, and returns them.
+/// Makes `test`, a `cargo test` with packages and features, build its programs, and returns them.
 pub(crate) fn build(test: &mut Command) -> Result<Vec<TestProgram>, StepError> {
     test.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     process::announce(test);
@@ -42,7 +42,7 @@ pub(crate) fn build(test: &mut Command) -> Result<Vec<TestProgram>, StepError> {
     if programs.is_empty() { Err(StepError::NoPrograms) } else { Ok(programs) }
 }
 
-/// The test programs among cargo's JSON messages, one message on each line.
+/// Returns the test programs among cargo's JSON messages, one message on each line.
 fn named(messages: &str) -> Result<Vec<TestProgram>, StepError> {
     let mut programs = Vec::new();
     for line in messages.lines() {
@@ -102,7 +102,7 @@ pub(crate) fn run(workspace: &Workspace, programs: &[TestProgram], first: &[&str
     Ok(if slow.is_empty() { lead } else { format!("{lead}; of CPU: {}", slow.join(", ")) })
 }
 
-/// Runs `program` as cargo would, shows what it said once it has ended, and returns its processor time.
+/// Runs `program` as cargo would, shows its output when it has ended, and returns its processor time.
 fn run_one(workspace: &Workspace, program: &TestProgram) -> Result<Duration, StepError> {
     let folder = workspace.separate_target(crate::runner::FOLDER).join("programs");
     let log = folder.join(&program.name);

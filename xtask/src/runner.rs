@@ -23,23 +23,23 @@ use crate::{
 /// Which steps to run.
 #[derive(Default)]
 pub(crate) struct Selection {
-    /// These alone, when there are any.
+    /// Only these steps, if there are any.
     pub(crate) only: Vec<String>,
-    /// None that is slower than this.
+    /// No step slower than this.
     pub(crate) pace: Pace,
 }
 
-/// What becomes of the target folders that only one step builds in.
+/// What to do with target folders that only one step builds in.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Leftovers {
-    /// They stay, and the next run is quicker.
+    /// Keep them: the next run is quicker.
     #[default]
     Keep,
-    /// They are removed, so that the disk holds one of them at a time.
+    /// Remove them: the disk holds one of them at a time.
     Remove,
 }
 
-/// The steps of `all` that `selection` names, in the order of `all`.
+/// Returns the steps of `all` that `selection` names, in the order of `all`.
 pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, StepError> {
     if let Some(name) = selection.only.iter().find(|name| !all.iter().any(|step| step.name == name.as_str())) {
         let known = all.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
@@ -50,7 +50,7 @@ pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, S
     if chosen.is_empty() { Err(StepError::NothingSelected) } else { Ok(chosen) }
 }
 
-/// How the selected steps are run.
+/// How to run the selected steps.
 #[derive(Clone, Copy)]
 pub(crate) struct Manner {
     pub(crate) depth: Depth,
@@ -59,9 +59,9 @@ pub(crate) struct Manner {
     pub(crate) lanes: usize,
 }
 
-/// Runs `steps`, each in a process of its own, and prints the table; fails when a step failed.
+/// Runs `steps`, each in a process of its own, and prints the table; fails if a step failed.
 pub(crate) fn run(workspace: &Workspace, steps: &[Step], manner: Manner) -> ExitCode {
-    // What a single step says is shown as it comes.
+    // The output of a single step is shown as it comes.
     let shown = if steps.len() == 1 || manner.lanes == 1 { Shown::AsItComes } else { Shown::AtItsEnd };
     let rows = lanes::run(steps, manner.lanes, |step, is_last| {
         println!("=== {}: {}{}", step.name, step.about, free_space(workspace));
@@ -82,15 +82,15 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step], manner: Manner) -> Exit
     if rows.iter().any(|row| row.outcome == Outcome::Failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Where what a step says goes.
+/// When to show the output of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     AsItComes,
-    /// To a file first, so that two steps do not speak at once.
+    /// Written to a file first, so that the output of two steps is not mixed.
     AtItsEnd,
 }
 
-/// Runs `step` by this program in another process, which leaves its [`Verdict`] in a file.
+/// Runs `step` by this program in another process, which writes its [`Verdict`] to a file.
 fn isolated(workspace: &Workspace, step: &Step, depth: Depth, shown: Shown) -> Row {
     let start = Instant::now();
     let (verdict, processor) = match isolated_verdict(workspace, step, depth, shown) {
@@ -117,7 +117,7 @@ fn isolated_verdict(
     };
     fs::create_dir_all(&folder).map_err(file("make", &folder))?;
     let _absent = fs::remove_file(&verdict);
-    // By this name it is the running program, even where a step has replaced its file.
+    // This name leads to the running program, even if a step has replaced its file.
     let mut itself = Command::new("/proc/self/exe");
     itself.arg("test").args(["--only", step.name, "--verdict"]).arg(&verdict);
     if depth == Depth::Exhaustive {
@@ -152,12 +152,12 @@ pub(crate) fn leave_verdict(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Below the target folder: what steps say, their verdicts, and the record.
+/// Name below the target folder: holds the output of steps, their verdicts, and the record.
 pub(crate) const FOLDER: &str = "steps";
-/// For one step; those that can hang have limits of their own.
+/// Time limit for one step; those that can hang have limits of their own.
 const LIMIT: Duration = Duration::from_secs(4 * 3600);
 
-/// What the disk of the target folder has left: a full one fails a step with whatever message.
+/// Returns how much of the target folder's disk is free, for a message: a full disk fails a step with any message.
 fn free_space(workspace: &Workspace) -> String {
     match rustix::fs::statvfs(&workspace.target).or_else(|_| rustix::fs::statvfs(&workspace.root)) {
         Ok(disk) => format!(" ({} MB of the disk are free)", disk.f_bavail.saturating_mul(disk.f_frsize) / 1_000_000),
@@ -174,7 +174,7 @@ fn remove_scratch(workspace: &Workspace, step: &Step) {
     }
 }
 
-/// How a step ended, and what there is to say about it.
+/// How a step ended, with a remark.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Verdict {
     outcome: Outcome,
@@ -198,7 +198,7 @@ fn verdict(workspace: &Workspace, step: &Step, depth: Depth) -> Verdict {
     Verdict { outcome, remark }
 }
 
-/// What would bring those of `needs` that are missing.
+/// Returns what would install those of `needs` that are missing.
 pub(crate) fn remedies(workspace: &Workspace, needs: &[Need]) -> String {
     let missing = needs.iter().filter(|need| !need.is_met(workspace));
     missing.map(|need| need.remedy()).collect::<Vec<_>>().join("; ")

@@ -7,7 +7,7 @@ use crate::{guest::GuestError, need::Need, workspace::Workspace};
 /// One check.
 #[derive(Clone, Copy)]
 pub(crate) struct Step {
-    /// As given to `--only`.
+    /// Its name, for `--only`.
     pub(crate) name: &'static str,
     /// One line for `--list`.
     pub(crate) about: &'static str,
@@ -17,19 +17,19 @@ pub(crate) struct Step {
     pub(crate) needs: &'static [Need],
     /// The step covers less when one of these is missing, and the table says so.
     pub(crate) wants: &'static [Need],
-    /// The target folder that it builds in, which nobody needs after the last step with the same; `None` is the
-    /// ordinary one. Steps with the same folder never overlap.
+    /// The target folder that it builds in, not needed after the last step with the same folder; `None` for the
+    /// ordinary one. Steps with the same folder never run at once.
     pub(crate) scratch: Option<&'static str>,
     /// What only an exhaustive run does.
     pub(crate) left_out: &'static [LeftOut],
-    /// The check itself; called only when every need is met.
+    /// The check itself, called only if every need is met.
     pub(crate) run: Check,
 }
 
 /// The function behind a step.
 #[derive(Clone, Copy)]
 pub(crate) enum Check {
-    /// The same in every run.
+    /// Does the same in every run.
     Always(fn(&Workspace) -> Result<Done, StepError>),
     /// Does more in an exhaustive run.
     ByDepth(fn(&Workspace, Depth) -> Result<Done, StepError>),
@@ -50,7 +50,7 @@ pub(crate) enum Depth {
     /// What a change can break, within half an hour.
     #[default]
     Short,
-    /// All there is.
+    /// Everything.
     Exhaustive,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct LeftOut {
     pub(crate) reason: &'static str,
 }
 
-/// How long a step takes.
+/// Whether a step is quick.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Pace {
     /// Kept by `--quick`.
@@ -77,7 +77,7 @@ pub(crate) enum Pace {
 pub(crate) enum Done {
     /// Everything in it held.
     Passed,
-    /// It held, with a remark for the table.
+    /// Everything held; with a remark for the table.
     PassedWith(String),
     /// There was nothing to run.
     Skipped(String),
@@ -92,7 +92,7 @@ pub(crate) struct Unsuitable {
 }
 
 impl Unsuitable {
-    /// A pass that says what `tests` were left out for.
+    /// Returns a pass whose remark says why `tests` were left out.
     pub(crate) fn remark(lead: &str, tests: &[Unsuitable]) -> Done {
         let mut reasons: Vec<&str> = tests.iter().map(|test| test.reason).collect();
         reasons.sort_unstable();
@@ -155,7 +155,7 @@ pub(crate) enum StepError {
     NothingSelected,
 }
 
-/// The message of `error` with those of its sources.
+/// Returns the message of `error` with those of its sources.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! The table that closes a run, and the list of steps.
+//! Prints the table that closes a run, and the list of steps.
 
 use std::{fmt::Write, fs, io, num::NonZero, path::PathBuf, thread};
 
@@ -34,15 +34,15 @@ impl Outcome {
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) outcome: Outcome,
-    /// From its start to its end, others beside it.
+    /// Time from its start to its end, with other steps beside it.
     pub(crate) seconds: f64,
-    /// Of every process that it started.
+    /// Processor time of every process that it started.
     pub(crate) processor_seconds: f64,
     /// Why it failed or was skipped, or what it did not cover.
     pub(crate) remark: String,
 }
 
-/// The table with its closing line, without a final line break.
+/// Returns the table with its closing line, without a final line break.
 pub(crate) fn render(rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -59,7 +59,7 @@ pub(crate) fn render(rows: &[Row]) -> String {
     text
 }
 
-/// Writes `rows` as JSON below the target folder, with what their times depend on.
+/// Writes `rows` as JSON below the target folder, with the facts that their times depend on.
 pub(crate) fn record(workspace: &Workspace, lanes: usize, rows: &[Row]) -> Result<PathBuf, StepError> {
     #[derive(Serialize)]
     struct Record<'a> {
@@ -82,7 +82,7 @@ pub(crate) fn record(workspace: &Workspace, lanes: usize, rows: &[Row]) -> Resul
     Ok(path)
 }
 
-/// What a short run of `steps` leaves out, a line each, and why.
+/// Returns what a short run of `steps` leaves out, and why, a line each.
 pub(crate) fn left_out(steps: &[Step]) -> String {
     let mut text = String::new();
     for step in steps {

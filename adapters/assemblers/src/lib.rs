@@ -1,7 +1,8 @@
-//! Code of assemblers that want to know where it will run, in packs: dynasm-rs and iced-x86, say.
+//! Puts code of assemblers that want to know where it will run into packs: of dynasm-rs and iced-x86, say.
 //!
-//! A place in the packs is taken by its length, and the bytes of code that refers to other places depend on where that
-//! is. So the code is assembled twice: first for a place nearby, for its length, then for its own.
+//! To take a place in the packs, the length of the code must be known; but code that refers to other places has other
+//! bytes at each place. So the code is assembled twice: first for a place nearby, to learn its length, then for its
+//! own.
 //!
 //! ```
 //! use palimpsest_assemblers::place;
@@ -24,7 +25,7 @@ use palimpsest_text::{Packs, StageError, Staged};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError<E: std::error::Error + 'static> {
-    /// There is no place for it.
+    /// The packs have no place for it.
     #[error(transparent)]
     Stage(#[from] StageError),
     /// The assembler has refused.
@@ -51,8 +52,8 @@ pub enum PlaceError<E: std::error::Error + 'static> {
     },
 }
 
-/// Takes a place for the code that `assemble` makes for an address, at a multiple of `align`, and puts it into the
-/// image. `assemble` is called twice, and should do the same each time. `name` is for observers.
+/// Takes a place at a multiple of `align` for the code that `assemble` makes for an address, and puts the code into the
+/// image. Calls `assemble` twice; it should do the same each time. `name` is for observers.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The two executors. They differ in the mode that they ask of their host, and in what they promise.
+//! The two executors. They differ in the mode that they need their host in, and in what they promise.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ macro_rules! executor {
         }
 
         impl<OT> $name<OT> {
-            /// An executor for the target of `host`, whose runs may take `timeout`. The observers are LibAFL's: for
-            /// edges, one of [`map_observer`](crate::map_observer).
+            /// Creates an executor for the target of `host`; each run may take `timeout`. The observers are LibAFL's:
+            /// for edges, take the one of [`map_observer`](crate::map_observer).
             ///
             /// # Errors
             ///
@@ -38,7 +38,7 @@ macro_rules! executor {
                 }
             }
 
-            /// Takes a target that leaves with `code` for crashed, as sanitizers may be told to leave.
+            /// Counts a target that exits with `code` as crashed; sanitizers can be told to exit so.
             #[must_use]
             pub fn crash_exit_code(mut self, code: i32) -> Self {
                 self.target.crash_exit_code = Some(code);
@@ -85,16 +85,16 @@ macro_rules! executor {
 }
 
 executor!(
-    /// Runs each input in a fork of the server process: of frozen memory ([`Mode::Frozen`]), or plainly
-    /// ([`Mode::Plain`]) to compare.
+    /// Runs each input in a fork of the server process: a fork of frozen memory ([`Mode::Frozen`]), or a plain one
+    /// ([`Mode::Plain`]) for comparison.
     FrozenForkExecutor,
     Mode::Frozen(_) | Mode::Plain,
     "Mode::Frozen"
 );
 
 executor!(
-    /// Runs each input in one worker process, which puts its memory back after each and is made anew after a crash
-    /// ([`Mode::Reset`]).
+    /// Runs every input in one worker process, which puts its memory back after each; after a crash, a new one is
+    /// forked ([`Mode::Reset`]).
     ResetExecutor,
     Mode::Reset(_),
     "Mode::Reset"

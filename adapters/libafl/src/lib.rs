@@ -3,12 +3,12 @@
 //!
 //! | executor | each run | choose it when |
 //! |---|---|---|
-//! | [`FrozenForkExecutor`] | in a fork of a frozen process | the target may do anything: open files, start threads, leave |
+//! | [`FrozenForkExecutor`] | in a fork of a frozen process | the target may do anything: open files, start threads, exit |
 //! | [`ResetExecutor`] | in one process that puts its memory back afterwards | the target keeps to memory, and speed counts |
 //!
-//! The target lives in a server process of its own ([`Host`]), so that neither pays for the fuzzer's corpus, and a
-//! crash of the target never touches the fuzzer. Inputs and the coverage map lie in memory that both share. Start the
-//! host before any thread.
+//! The target lives in a server process of its own ([`Host`]), so that no run pays for the fuzzer's corpus, and a crash
+//! of the target never touches the fuzzer. Inputs and the coverage map lie in memory that both share. Start the host
+//! before any thread.
 //!
 //! ```no_run
 //! use std::time::Duration;

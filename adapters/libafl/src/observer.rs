@@ -8,11 +8,11 @@ use libafl_bolts::ownedref::OwnedMutSlice;
 
 use crate::Host;
 
-/// An observer of the host's coverage map. There is one map, so this works once.
+/// Returns an observer of the host's coverage map. Works once, since there is one map.
 ///
 /// # Errors
 ///
-/// [`Error::IllegalState`] where the map was taken before.
+/// [`Error::IllegalState`] if the map was taken before.
 pub fn map_observer(
     host: &mut Host,
     name: impl Into<Cow<'static, str>>,

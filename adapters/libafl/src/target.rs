@@ -6,7 +6,7 @@ use libafl::Error;
 use libafl::executors::ExitKind;
 use palimpsest_forkserver::host::{Host, Run};
 
-/// A target that runs.
+/// A target and how to judge its runs.
 #[derive(Debug)]
 pub(crate) struct Target {
     host: Host,
@@ -19,7 +19,7 @@ impl Target {
         Self { host, timeout, crash_exit_code: None }
     }
 
-    /// Runs the target on `input`, or on the beginning of an input that is too long.
+    /// Runs the target on `input`; of an input that is too long, on its beginning.
     pub(crate) fn run(&mut self, input: &[u8]) -> Result<ExitKind, Error> {
         let input = &input[..input.len().min(self.host.longest_input())];
         let run = self.host.run(input, self.timeout).map_err(|error| Error::illegal_state(error.to_string()))?;

@@ -15,7 +15,7 @@ use palimpsest_libafl::{FrozenForkExecutor, Host, HostOptions, Mode, ResetExecut
 
 use campaign::{Any, Outcome, Recorder, campaign};
 
-/// For a run, as long as above: only what never ends is ended by the clock, however busy the machine is.
+/// Time limit for a run: long enough for a busy machine, so that it ends only what hangs.
 const LONG: Duration = Duration::from_secs(600);
 /// Runs within which the crash must be found.
 const MOST_RUNS: u64 = 50_000;
@@ -59,7 +59,7 @@ fn both_find_the_same() {
     assert!(frozen == reset, "frozen {frozen:?}\nreset {reset:?}");
 }
 
-/// Every way to end, as the exit kinds of LibAFL.
+/// Every way to end is reported as its own exit kind of LibAFL.
 fn endings_are_told_apart() {
     for mode in [Mode::frozen(), Mode::reset()] {
         let mut recorder = Recorder::default();

@@ -1,6 +1,6 @@
-//! Loaded objects that may discard memory by `madvise` and count on zeros afterwards, as jemalloc and mimalloc do:
-//! frozen memory would show the bytes of the freeze again. The object of `palimpsest run` corrects such calls; this
-//! package comes too late for that, since calls are bound when objects are loaded.
+//! Finds loaded objects that may discard memory by `madvise` and count on zeros afterwards, as jemalloc and mimalloc
+//! do: frozen memory would show the bytes of the freeze again. The object of `palimpsest run` corrects such calls; this
+//! package is loaded too late for that, since calls are bound when objects are loaded.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use object::{Object, ObjectSymbol};
 
-/// Objects that import `madvise` and do no harm by it, by the beginnings of their files' names, with the reason.
+/// Objects that import `madvise` and do no harm with it: the beginnings of their files' names, each with the reason.
 const HARMLESS: [(&str, &str); 8] = [
     ("ld-linux", "the dynamic linker"),
     ("libc.so", "the C library: what it discards it does not take for zeros (`calloc` clears such memory)"),
@@ -23,7 +23,7 @@ const HARMLESS: [(&str, &str); 8] = [
 /// The object of `palimpsest run`, in a file or in memory.
 const PRELOAD: &str = "libpalimpsest_preload.so";
 
-/// Files that are mapped executable: all loaded objects, and the program.
+/// Returns the files that are mapped executable: all loaded objects, and the program.
 fn objects() -> io::Result<BTreeSet<String>> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let mapped = maps.lines().filter_map(|line| {
@@ -35,12 +35,12 @@ fn objects() -> io::Result<BTreeSet<String>> {
     Ok(mapped.collect())
 }
 
-/// Whether the object of `palimpsest run` is there.
+/// Returns whether the object of `palimpsest run` is loaded.
 pub(crate) fn is_preloaded() -> io::Result<bool> {
     Ok(objects()?.iter().any(|path| path.contains(PRELOAD)))
 }
 
-/// Objects that could do harm. One that cannot be read is among them: nothing is known of it.
+/// Returns the objects that could do harm, among them those that cannot be read: nothing is known of them.
 pub(crate) fn loaded() -> io::Result<Vec<String>> {
     let is_harmless = |path: &str| {
         let name = Path::new(path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -50,7 +50,7 @@ pub(crate) fn loaded() -> io::Result<Vec<String>> {
     Ok(suspects.filter(|path| fs::read(path).map_or(true, |file| imports_madvise(&file))).collect())
 }
 
-/// Whether `file` is an object that calls `madvise` of another one. A file that is none is no loaded object.
+/// Returns whether `file` is an object that imports `madvise`. A file that is no object at all is no loaded one.
 fn imports_madvise(file: &[u8]) -> bool {
     let Ok(file) = object::File::parse(file) else { return false };
     let mut imported = file.dynamic_symbols().filter(|symbol| symbol.is_undefined());

@@ -5,7 +5,7 @@ use std::io;
 use palimpsest_fork::Forked;
 use pyo3::prelude::*;
 
-// Of the stable interface on platforms with `fork`, since Python 3.7.
+// // Part of the stable interface since Python 3.7, on platforms with `fork`.
 unsafe extern "C" {
     /// Runs the handlers of `os.register_at_fork` and takes the interpreter's locks.
     safe fn PyOS_BeforeFork();
@@ -15,6 +15,8 @@ unsafe extern "C" {
     safe fn PyOS_AfterFork_Child();
 }
 
+/// Forks the interpreter.
+///
 /// # Errors
 ///
 /// `OSError`, as of `os.fork`.

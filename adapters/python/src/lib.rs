@@ -1,5 +1,9 @@
-//! The native part of the Python package `palimpsest`: freezing, forking, and what is known of both. What users see,
-//! and why each call is allowed, is in `python/palimpsest/__init__.py`.
+#![doc = include_str!("../README.md")]
+//!
+//! # This crate
+//!
+//! The native part of the package: freezing, forking, and reports on both. What users see, and why each call is
+//! allowed, is in `python/palimpsest/__init__.py`.
 
 mod discards;
 mod forking;
@@ -13,7 +17,7 @@ use pyo3::types::PyDict;
 
 create_exception!(palimpsest, FreezeError, PyRuntimeError, "The process was not frozen, and is as it was.");
 
-/// The functions that `palimpsest` is made of.
+/// The functions that `palimpsest` is built on.
 #[pymodule]
 mod _native {
     use super::{Bound, PyDict, PyModule, PyResult, Python, discards, forking, options, told};
@@ -34,7 +38,7 @@ mod _native {
         told::report(py, &report.map_err(|error| told::refused(&error))?)
     }
 
-    /// Refuses settings that there are not.
+    /// Refuses unknown settings.
     #[pyfunction]
     fn check(settings: &Bound<'_, PyDict>) -> PyResult<()> {
         options::read(settings).map(drop)
@@ -47,25 +51,25 @@ mod _native {
         told::report(py, &report.map_err(|error| told::refused(&error))?)
     }
 
-    /// What is frozen, and what forks and repairs there were.
+    /// Returns what is frozen, and the numbers of forks and repairs.
     #[pyfunction]
     fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         told::status(py)
     }
 
-    /// `os.fork`, with the account of the library: 0 in the child.
+    /// Forks as `os.fork` does, with the library's account of forks; returns 0 in the child.
     #[pyfunction]
     fn fork(py: Python<'_>) -> PyResult<i32> {
         forking::fork(py)
     }
 
-    /// Files of loaded objects that may give memory back by `madvise`, and count on zeros afterwards.
+    /// Returns the files of loaded objects that may give memory back by `madvise` and count on zeros afterwards.
     #[pyfunction]
     fn discarding_objects() -> PyResult<Vec<String>> {
         Ok(discards::loaded()?)
     }
 
-    /// Whether the object of `palimpsest run` is loaded, which freezes by itself.
+    /// Returns whether the object of `palimpsest run` is loaded, which freezes the process by itself.
     #[pyfunction]
     fn is_preloaded() -> PyResult<bool> {
         Ok(discards::is_preloaded()?)

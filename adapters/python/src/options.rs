@@ -1,4 +1,4 @@
-//! Settings as Python gives them.
+//! Settings as Python passes them.
 
 use palimpsest_fork::{Answer, Measure, Options, OtherThreads, Pages, Pays};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -15,7 +15,7 @@ const ANSWERS: [(&str, Answer); 4] = [
 
 /// # Errors
 ///
-/// `TypeError` for a setting that there is not, `ValueError` for a value that it does not take.
+/// `TypeError` for an unknown setting, `ValueError` for a value that a setting does not take.
 pub(crate) fn read(settings: &Bound<'_, PyDict>) -> PyResult<Options> {
     let mut options = Options::new();
     for (name, value) in settings {

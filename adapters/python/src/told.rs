@@ -1,22 +1,20 @@
 //! Reports as Python reads them.
 
-use std::error::Error;
-use std::iter;
 use std::time::Duration;
 
 use palimpsest_fork::{FreezeError as Refused, Report, Verdict};
+use palimpsest_sys::Causes;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::FreezeError;
 
-/// The error with its causes.
+/// Returns the error with its causes.
 pub(crate) fn refused(error: &Refused) -> PyErr {
-    let errors = iter::successors(Some(error as &dyn Error), |&error| error.source());
-    FreezeError::new_err(errors.map(ToString::to_string).collect::<Vec<_>>().join(": "))
+    FreezeError::new_err(Causes(error).to_string())
 }
 
-/// The fields of `palimpsest.Report`.
+/// Returns the fields of `palimpsest.Report`.
 pub(crate) fn report<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
     let seconds = |time: Duration| time.as_secs_f64();
     let verdict = match report.verdict {
@@ -39,7 +37,7 @@ pub(crate) fn report<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'p
     Ok(told)
 }
 
-/// The fields of `palimpsest.Status`.
+/// Returns the fields of `palimpsest.Status`.
 pub(crate) fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let status = palimpsest_fork::status();
     let told = PyDict::new(py);

@@ -1,4 +1,4 @@
-"""The examples of the book run, with little memory; that they compute the same frozen and not is their own assertion."""
+"""Runs the examples of the book with little memory. They assert that frozen and plain ones compute the same."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Freezing, forking, and what is refused. Each test is a process of its own: a freeze is for good."""
+"""Freezing, forking, and what is refused. Each test is a process of its own: a freeze cannot be undone."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import palimpsest
 
 
 def run(program, *arguments, environment=None, flags=()):
-    """Runs a program in a Python of its own, and returns what it printed; its failure is the test's."""
+    """Runs a program in a Python of its own, and returns what it printed. If it fails, so does the test."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *flags, "-c", textwrap.dedent(program), *arguments],
         env={**os.environ, **(environment or {})},
@@ -61,7 +61,7 @@ class Freeze(unittest.TestCase):
             palimpsest.freeze()
             child = palimpsest.fork()
             if child == 0:
-                # Threads can be started in the child: its interpreter knows that it was forked.
+                # The child can start threads: its interpreter knows that it was forked.
                 thread = threading.Thread(target=lambda: seen.append("thread"))
                 thread.start()
                 thread.join()

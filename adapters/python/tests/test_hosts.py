@@ -1,4 +1,4 @@
-"""multiprocessing, `python -m palimpsest run`, and gunicorn."""
+"""Tests multiprocessing, `python -m palimpsest run`, and gunicorn."""
 
 import contextlib
 import os
@@ -46,7 +46,7 @@ class Multiprocessing(unittest.TestCase):
                 failing.join()
                 assert failing.exitcode == 7
             """,
-            # Pools have threads of their own, beside which Python 3.12 warns of any fork.
+            # Pools start threads, and beside threads Python 3.12 warns of any fork.
             flags=("-W", "ignore::DeprecationWarning"),
         )
 
@@ -183,7 +183,7 @@ class Gunicorn(unittest.TestCase):
         return answer.split(b"\r\n\r\n", 1)[1].decode()
 
     def wait(self, folder, server):
-        """Until it answers, or has ended."""
+        """Waits until the server answers, and returns the answer; fails if it has ended."""
         while server.poll() is None:
             try:
                 return self.ask(folder, 0)

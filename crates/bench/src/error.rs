@@ -1,4 +1,4 @@
-//! Errors of one placement, and of page tables.
+//! Errors of placing a program, and of page tables.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub enum PlaceError {
     Map {
         /// Bytes asked for.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -34,7 +34,7 @@ pub enum PlaceError {
     Protect {
         /// Bytes asked for.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -59,7 +59,7 @@ pub enum PlaceError {
     /// One synchronisation failed.
     #[error("cores were not synchronised")]
     Sync(#[from] SyncError),
-    /// A place in a program cannot be changed.
+    /// A batch does not accept a site.
     #[error("a batch does not take a site")]
     Add(#[from] AddError),
     /// A batch of changes failed.
@@ -73,7 +73,7 @@ pub enum PlaceError {
     Signal {
         /// Its number.
         signal: i32,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -121,22 +121,22 @@ pub enum TableError {
     /// No table is left.
     #[error(transparent)]
     NoTables(#[from] NoTables),
-    /// Not mapped.
+    /// Something was not mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Not mapped by a cursor.
+    /// A cursor did not map.
     #[error(transparent)]
     CursorMap(#[from] CursorMapError),
-    /// Not changed.
+    /// Something was not changed.
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// A wrong range.
     #[error(transparent)]
     Range(#[from] RangeError),
-    /// A cursor does not go there.
+    /// A cursor cannot go there.
     #[error(transparent)]
     Seek(#[from] SeekError),
-    /// Not forked.
+    /// A space was not forked.
     #[error(transparent)]
     Fork(#[from] ForkError),
     /// A fault was not resolved.

@@ -1,4 +1,4 @@
-//! What a loaded program costs beside time: memory and mappings.
+//! What a loaded program costs besides time: memory and mappings.
 //!
 //! Each contestant is measured in a process of its own, started for that purpose: in a process with a past, memory that
 //! an earlier contestant left in the heap would be used again and would look free.
@@ -19,7 +19,7 @@ pub(crate) trait Loader: Copy {
     /// Whether the figure is Palimpsest's.
     fn is_ours(self) -> bool;
 
-    /// Why it cannot take part, if it cannot.
+    /// Returns why it cannot take part, if it cannot.
     fn refusal(self) -> Option<String>;
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// What `programs` programs added between two counts.
+    /// Returns what `programs` programs added between two counts.
     pub(crate) fn between(before: &Resident, after: &Resident, programs: usize) -> Self {
         let each = |after: usize, before: usize| (after as f64 - before as f64) / programs as f64;
         Self {
@@ -54,14 +54,14 @@ impl Footprint {
 pub(crate) struct Figures<'a, L> {
     /// The helper that measures the loader whose name follows, and [prints](Footprint::print) the result.
     pub(crate) helper: &'static str,
-    /// Ids of the figures, to which names are added.
+    /// Ids of the figures; names are added to them.
     pub(crate) ids: [&'static str; 2],
     pub(crate) loaders: &'a [L],
-    /// Processes for each loader.
+    /// Processes per loader.
     pub(crate) runs: u32,
 }
 
-/// Notes for the figures of a loader: which are its ids, and the mean bytes of page tables for each program.
+/// Notes for a loader's figures: their ids, and the mean bytes of page tables for each program.
 pub(crate) type Notes<'a, L> = &'a dyn Fn(&mut Samples, L, &[String; 2], f64);
 
 impl<L: Loader> Figures<'_, L> {

@@ -1,7 +1,7 @@
-//! Measurement suites for Palimpsest, each measured in one run with what people do today.
+//! Measurement suites for Palimpsest, each compared in one run with what people do today.
 //!
-//! [`harness`] is what every suite is measured by; [`suites`] are what is measured. The contestants of one figure run
-//! interleaved (see [`harness::sampler`]), so that a machine that slows down half-way slows all of them.
+//! [`harness`] measures every suite; [`suites`] are what is measured. The contestants of one figure run interleaved
+//! (see [`harness::sampler`]), so that a machine that slows down half-way slows all of them.
 //!
 //! ```
 //! use palimpsest_bench::harness::progress::Silent;
@@ -10,7 +10,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // One round: shows that all do the same work. `Effort::Quick` measures.
-//! let request = Request { filter: Some("pack.load".to_owned()), effort: Effort::Check, ..Request::default() };
+//! let request = Request::default().filter("pack.load").effort(Effort::Check);
 //! let report = suites::run(suites::all(), &request, &Silent)?;
 //! for figure in &report.results {
 //!     println!("{}: {} {:?}, ratio {:?}", figure.id, figure.median, figure.unit, figure.ratio);

@@ -1,4 +1,4 @@
-//! A block of code 56 times over: so many places on one key does the kernel's own benchmark of batched patching have.
+//! A block of code 56 times over: the kernel's own benchmark of batched patching has that many places on one key.
 
 /// Expands to 56 copies of `$block`.
 macro_rules! times_56 {

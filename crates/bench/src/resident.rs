@@ -12,7 +12,7 @@ use crate::harness::BenchError;
 const SMAPS: &str = "/proc/self/smaps";
 const STATUS: &str = "/proc/self/status";
 
-/// What the kernel counts for this process.
+/// The kernel's counts for this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resident {
     /// Present bytes.
@@ -24,7 +24,7 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
-    /// Counts now, entry by entry: a list of all mappings would itself be memory that is counted.
+    /// Counts now, entry by entry: a list of all mappings would itself be memory that counts.
     pub(crate) fn now() -> Result<Self, BenchError> {
         let unreadable = |path| move |source| BenchError::Accounting { path, source };
         let file = File::open(SMAPS).map_err(unreadable(SMAPS))?;
@@ -39,8 +39,7 @@ impl Resident {
 
 /// Present memory of the mappings seen so far.
 ///
-/// Views of one object that differ in executability show the same pages. The view that shows more of them counts, the
-/// other does not.
+/// Views of one object that differ in executability show the same pages. Only the view that shows more of them counts.
 #[derive(Default)]
 struct Present {
     mappings: usize,

@@ -1,4 +1,4 @@
-//! Counts by key in a hash map, and tells the host of every third one by a ring buffer.
+//! Counts by key in a hash map, and tells the host every third time through a ring buffer.
 
 use std::sync::Arc;
 

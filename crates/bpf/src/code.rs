@@ -21,7 +21,7 @@ pub struct Code {
     instructions: Vec<Instruction>,
     /// The slot of each instruction.
     slots: Vec<u32>,
-    /// The first instruction of each function, in order; that of the program comes first.
+    /// The first instruction of each function, in order; the program's own comes first.
     functions: Vec<u32>,
     /// How many functions are active at once, at most.
     frames: usize,
@@ -29,10 +29,10 @@ pub struct Code {
     source: Option<Arc<Source>>,
 }
 
-/// What some programs have, and most that are small have not: they are not searched for it.
+/// What some programs have, and most small ones do not: these need not be searched for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Needs {
-    /// Calls of functions, or addresses of them.
+    /// Calls of its own functions, or their addresses.
     functions: bool,
     outside: Outside,
     /// A `may_goto`.
@@ -45,16 +45,16 @@ struct Needs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StructureError {
-    /// There is nothing.
+    /// The program is empty.
     #[error("the program is empty")]
     Empty,
-    /// There is too much.
+    /// The program is too long.
     #[error("the program has {slots} slots, and {MOST_SLOTS} are allowed")]
     Long {
         /// Slots.
         slots: usize,
     },
-    /// A slot is no instruction.
+    /// A slot is not an instruction.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// A jump, a call or a reference goes where no instruction begins.
@@ -105,7 +105,7 @@ pub enum StructureError {
         /// First slot of the function.
         start: usize,
     },
-    /// A load stands for something that a loader must put in its place.
+    /// A load stands for something that a loader must fill in.
     #[error("`{instruction}` in slot {slot} stands for something of an object; load the object by the loader")]
     Unresolved {
         /// Its slot.
@@ -113,7 +113,7 @@ pub enum StructureError {
         /// The instruction.
         instruction: Instruction,
     },
-    /// Something that is refused whatever comes.
+    /// An instruction that is always refused.
     #[error("`{instruction}` in slot {slot} is {what}")]
     Refused {
         /// Its slot.
@@ -125,7 +125,7 @@ pub enum StructureError {
     },
 }
 
-/// What is used that is no part of the program. Who calls may have maps, too.
+/// What a program uses from outside. One that calls may also have maps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum Outside {
     #[default]
@@ -135,7 +135,7 @@ enum Outside {
 }
 
 impl Code {
-    /// Checks `bytes`, which are the slots of a program.
+    /// Checks the slots of a program.
     ///
     /// # Errors
     ///
@@ -194,53 +194,53 @@ impl Code {
         Ok(code)
     }
 
-    /// Says where it comes from, for those who profile and debug it.
+    /// Notes where it comes from, for those who profile and debug it.
     pub fn with_source(self, source: Arc<Source>) -> Self {
         Self { source: Some(source), ..self }
     }
 
-    /// Where it comes from, if that was said.
+    /// Returns where it comes from, if that was noted.
     pub fn source(&self) -> Option<&Source> {
         self.source.as_deref()
     }
 
-    /// Its instructions.
+    /// Returns its instructions.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
 
-    /// The slot of an instruction.
+    /// Returns the slot of an instruction.
     pub fn slot(&self, index: usize) -> usize {
         self.slots[index] as usize
     }
 
-    /// How many slots it has.
+    /// Returns how many slots it has.
     pub fn len(&self) -> usize {
         let last = self.instructions.len() - 1;
         self.slot(last) + self.instructions[last].slots()
     }
 
-    /// Never: a program has an instruction at least.
+    /// Returns false: a program has at least one instruction.
     pub fn is_empty(&self) -> bool {
         self.instructions.is_empty()
     }
 
-    /// The first instruction of each function, in order; the program's own comes first.
+    /// Returns the first instruction of each function, in order; the program's own comes first.
     pub fn functions(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.functions.iter().map(|first| *first as usize)
     }
 
-    /// Whether it calls functions of its own, or has addresses of them.
+    /// Whether it calls functions of its own, or uses their addresses.
     pub(crate) const fn has_functions(&self) -> bool {
         self.needs.functions
     }
 
-    /// Whether it calls others, or refers to maps.
+    /// Whether it calls helpers or functions of the host, or refers to maps.
     pub(crate) const fn goes_outside(&self) -> bool {
         !matches!(self.needs.outside, Outside::Nothing)
     }
 
-    /// Whether it calls others.
+    /// Whether it calls helpers or functions of the host.
     pub(crate) const fn calls_outside(&self) -> bool {
         matches!(self.needs.outside, Outside::Calls)
     }
@@ -250,43 +250,44 @@ impl Code {
         self.needs.counts
     }
 
-    /// The registers that it names, a bit for each.
+    /// Returns the registers that it names, a bit for each.
     pub(crate) const fn registers(&self) -> u16 {
         self.needs.registers
     }
 
-    /// How many functions are active at once, at most.
+    /// Returns how many functions are active at once, at most.
     pub const fn frames(&self) -> usize {
         self.frames
     }
 
-    /// The instruction that is `distance` slots behind the one after `index`. There is one for each distance that an
-    /// instruction of this program has.
+    /// Returns the instruction `distance` slots behind the one after `index`. There is one for each distance in this
+    /// program's instructions.
     pub fn target(&self, index: usize, distance: i32) -> Option<usize> {
         let slot = self.slot(index) as i64 + self.instructions[index].slots() as i64 + i64::from(distance);
         self.at_slot(slot)
     }
 
-    /// The target of the instruction `index` if it jumps back, or to itself. Every loop of a function has such a jump.
+    /// Returns the target of instruction `index` if it jumps back, or to itself. Every loop of a function has such a
+    /// jump.
     pub(crate) fn goes_back(&self, index: usize) -> Option<usize> {
         let distance = match self.instructions[index] {
             Instruction::Jump { offset, .. } => offset,
             Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => offset.into(),
             _ => return None,
         };
-        // Most go ahead.
+        // Most go forward.
         if distance >= 0 { None } else { self.target(index, distance) }
     }
 
-    /// The number of the function that begins with this instruction.
+    /// Returns the number of the function that begins with this instruction.
     pub(crate) fn function_number(&self, first: usize) -> Option<usize> {
         self.functions.binary_search(&u32::try_from(first).ok()?).ok()
     }
 
-    /// The instruction that begins in this slot.
+    /// Returns the instruction that begins in this slot.
     pub(crate) fn at_slot(&self, slot: i64) -> Option<usize> {
         let slot = usize::try_from(slot).ok()?;
-        // As many instructions begin before a slot as there are slots, less one for each that has two of them.
+        // Before a slot begin as many instructions as there are slots, less one for each of two slots.
         let wide = self.len() - self.slots.len();
         if wide == 0 {
             return (slot < self.slots.len()).then_some(slot);
@@ -302,7 +303,7 @@ impl Code {
         self.at_slot(target).ok_or(StructureError::Target { slot, instruction, target })
     }
 
-    /// Where functions begin.
+    /// Finds where functions begin.
     fn find_functions(&self) -> Result<Vec<u32>, StructureError> {
         let mut functions = Vec::from([0]);
         for (index, instruction) in self.instructions.iter().enumerate() {
@@ -317,7 +318,7 @@ impl Code {
         Ok(functions)
     }
 
-    /// The function of an instruction: its number, and the instructions it has.
+    /// Returns the function of an instruction: its number and its instructions.
     fn function_of(&self, index: usize) -> (usize, core::ops::Range<usize>) {
         let number = self.functions.partition_point(|first| *first as usize <= index) - 1;
         let end = self.functions.get(number + 1).map_or(self.instructions.len(), |next| *next as usize);
@@ -349,13 +350,13 @@ impl Code {
         Ok(())
     }
 
-    /// How deeply calls nest: the length of the longest path in the graph of calls, which must have no circle. Each
-    /// round lets a function know of those that are one call deeper, so that as many rounds as frames are allowed tell
+    /// Returns how deeply calls nest: the length of the longest path in the graph of calls, which must have no circle.
+    /// Each round reaches the functions that are one call deeper, so that as many rounds as there may be frames reach
     /// all.
     fn deepest(&self) -> Result<usize, StructureError> {
         let mut calls = Vec::new();
         for (index, instruction) in self.instructions.iter().enumerate() {
-            // A function whose address is taken may be called by a helper.
+            // A helper may call a function whose address is taken.
             if let Instruction::Call(Callee::Local(distance))
             | Instruction::LoadWide { value: Wide::Function(distance), .. } = *instruction
             {

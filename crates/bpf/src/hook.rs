@@ -14,7 +14,7 @@
 //! }
 //!
 //! hook! {
-//!     /// Before a request is answered; another number than 0 refuses it.
+//!     /// Runs before a request is answered; a number other than 0 refuses it.
 //!     pub fn request(request: &Request) = "http.request";
 //! }
 //!
@@ -33,7 +33,7 @@
 //! ```
 //!
 //! A hook is a static key ([`palimpsest_text::key`]): while nothing is attached, a call of its function is an
-//! instruction without effect. The first program that is attached rewrites all places where the function was inlined.
+//! instruction without effect. The first attached program rewrites all places into which the function was inlined.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -59,7 +59,7 @@ struct Attachment {
 /// A place where programs are attached. Made by [`hook!`](crate::hook!).
 pub struct Hook<T> {
     key: &'static Key,
-    /// In the order in which they run; `None` for none.
+    /// In the order in which they run; `None` if there are none.
     programs: ArcSwapOption<Vec<Attachment>>,
     /// Held by whoever attaches or detaches, while the list and the key change, so that they agree afterwards.
     change: Mutex<()>,
@@ -101,7 +101,7 @@ pub enum AttachError {
 }
 
 impl<T: Plain> Hook<T> {
-    /// A hook whose key is on while something is attached.
+    /// Makes a hook whose key is on while something is attached.
     #[doc(hidden)]
     pub const fn new(key: &'static Key) -> Self {
         Self {
@@ -114,28 +114,28 @@ impl<T: Plain> Hook<T> {
         }
     }
 
-    /// Its name, which is that of its key.
+    /// Returns its name, which is its key's.
     pub fn name(&self) -> &'static str {
         self.key.name()
     }
 
-    /// How many programs are attached.
+    /// Returns how many programs are attached.
     pub fn attached(&self) -> usize {
         self.programs.load().as_ref().map_or(0, |programs| programs.len())
     }
 
-    /// How often programs had no result, since a helper has failed.
+    /// Returns how often a program had no result because a helper failed.
     pub fn failures(&self) -> u64 {
         // Relaxed: a statistic.
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Attaches a program: those of lower priority numbers run first, and those of one in the order in which they
+    /// Attaches a program. Lower priority numbers run first; programs of one priority run in the order in which they
     /// came. It runs until the result is detached.
     ///
     /// # Errors
     ///
-    /// [`AttachError`]; nothing is changed then.
+    /// [`AttachError`]; then nothing has changed.
     pub fn attach(&'static self, priority: i32, program: Arc<HostedProgram>) -> Result<Attached<T>, AttachError> {
         let hook = self.name();
         program.fits(size_of::<T>(), align_of::<T>()).map_err(|source| AttachError::Context { hook, source })?;
@@ -176,7 +176,7 @@ impl<T: Plain> Hook<T> {
         self.programs.load().as_deref().cloned().unwrap_or_default()
     }
 
-    /// Runs what is attached until a result is not 0; that, or 0.
+    /// Runs what is attached until a result is not 0. Returns that, or 0.
     #[doc(hidden)]
     #[cold]
     pub fn run(&self, context: &T) -> u64 {
@@ -196,7 +196,7 @@ impl<T: Plain> Hook<T> {
     }
 }
 
-/// A program that is attached, until this is detached or dropped.
+/// An attached program: attached until this is detached or dropped.
 #[must_use = "the program is detached when this is dropped"]
 pub struct Attached<T: Plain + 'static> {
     hook: &'static Hook<T>,
@@ -214,7 +214,7 @@ impl<T: Plain> Attached<T> {
     ///
     /// # Errors
     ///
-    /// [`AttachError::Switch`] if the key cannot be switched off; the program does not run any more nevertheless.
+    /// [`AttachError::Switch`] if the key cannot be switched off; the program still does not run any more.
     pub fn detach(self) -> Result<(), AttachError> {
         let (hook, number) = (self.hook, self.number);
         std::mem::forget(self);
@@ -229,7 +229,7 @@ impl<T: Plain> Drop for Attached<T> {
     }
 }
 
-/// Defines hooks: functions that run what is attached and return its verdict, 0 if nothing is attached or all programs
+/// Defines hooks: functions that run what is attached and return its verdict; 0 if nothing is attached or all programs
 /// return 0. Beside the function there is a module of the same name with the [`Hook`] as `HOOK`.
 ///
 /// The context is a type of plain bytes, which programs may read ([`Plain`]). See the [module](mod@crate::hook).

@@ -1,4 +1,4 @@
-//! eBPF programs: read, checked in their structure, verified, interpreted, and compiled into packs.
+//! eBPF programs: decoded, checked in their structure, verified, interpreted, and compiled into packs.
 //!
 //! ```
 //! use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
@@ -12,7 +12,7 @@
 //! # }
 //! ```
 //!
-//! [`verify`] says which programs can do no harm; those run compiled, without `unsafe`, as [`VerifiedProgram`]s.
+//! [`verify`] finds out which programs can do no harm; these run compiled, without `unsafe`, as [`VerifiedProgram`]s.
 //!
 //! Instructions are those of RFC 9669 in all its conformance groups, and what Linux has added since.
 #![no_std]

@@ -14,9 +14,9 @@ use crate::jit::{
 use crate::source::Source;
 use crate::verify::{MOST_FUEL, Verified};
 
-/// A compiled program, which can be run from any thread.
+/// A compiled program, which any thread can run.
 ///
-/// It goes when it is dropped, and its memory is used again once no thread can be inside any more.
+/// When it is dropped, its memory is used again once no thread can be inside any more.
 #[derive(Debug)]
 pub struct Program {
     /// What `entry` is of: kept as long.
@@ -29,7 +29,7 @@ pub struct Program {
 enum Entry {
     /// `r1` to `r5`; it returns `r0`.
     Plain(extern "C" fn(u64, u64, u64, u64, u64) -> u64),
-    /// The same and the gauge.
+    /// With the gauge as well.
     Gauged(extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome),
 }
 
@@ -101,8 +101,8 @@ impl Program {
 
     fn new(code: palimpsest_text::Program, gauge: Gauge) -> Self {
         let entry = match gauge {
-            // SAFETY: 1. the compiler makes functions of that type where there is no gauge. 2. what is called lives as
-            // long as `self`, which has both; no copy of it leaves.
+            // SAFETY: 1. without a gauge the compiler makes functions of that type. 2. what is called lives as long as
+            // `self`, which has both; no copy of it leaves.
             Gauge::Absent => Entry::Plain(unsafe { code.function() }),
             // SAFETY: as above, of programs with a gauge.
             Gauge::Kept | Gauge::Paid => Entry::Gauged(unsafe { code.function() }),
@@ -110,17 +110,17 @@ impl Program {
         Self { _code: code, entry }
     }
 
-    /// Runs it with `arguments` in `r1` to `r5`; returns `r0`.
+    /// Runs it with `arguments` in `r1` to `r5`. Returns `r0`.
     ///
     /// # Safety
     ///
     /// 1. For these arguments, the program reads and writes only memory that the caller may, in a way in which Rust may
-    ///    share it; it reads no register that has no value yet; and it ends.
+    ///    share it; it reads no register without a value; and it ends.
     /// 2. The helpers that it was loaded with may be called with the arguments that it gives them.
     #[inline]
     pub unsafe fn run(&self, arguments: [u64; 5]) -> u64 {
         let [r1, r2, r3, r4, r5] = arguments;
-        // What it does to memory is the caller's claim (1, 2).
+        // The caller answers for what it does to memory (1, 2).
         match self.entry {
             Entry::Plain(entry) => entry(r1, r2, r3, r4, r5),
             // Without fuel it would be ended at its first jump back.
@@ -128,15 +128,15 @@ impl Program {
         }
     }
 
-    /// The same with fuel, of which the result says what is left.
+    /// Runs it with fuel. The result tells what is left.
     ///
     /// # Safety
     ///
-    /// As for [`run`](Self::run), but that it need not end by itself.
+    /// As for [`run`](Self::run), except that it need not end by itself.
     #[inline]
     unsafe fn run_with_fuel(&self, arguments: [u64; 5], fuel: i64) -> Outcome {
         let [r1, r2, r3, r4, r5] = arguments;
-        // What it does to memory is the caller's claim (1, 2).
+        // The caller answers for what it does to memory (1, 2).
         match self.entry {
             // It pays for nothing, and was proven to end.
             Entry::Plain(entry) => Outcome { value: entry(r1, r2, r3, r4, r5), gauge: fuel },
@@ -145,11 +145,11 @@ impl Program {
     }
 }
 
-/// Which lines the machine code comes from, if that is known of the program.
+/// Returns the lines that the machine code comes from, if the program knows them.
 fn lines(code: &Code, compiled: &Compiled) -> Option<SourceLines> {
     let mut lines = SourceLines::new();
     for (slot, file, line, column) in code.source()?.lines() {
-        // In the middle of an instruction nothing begins.
+        // Nothing begins in the middle of an instruction.
         if let Some(index) = code.at_slot(slot.into()) {
             lines.add(SourceLine { offset: compiled.starts()[index], file, line, column });
         }
@@ -157,7 +157,7 @@ fn lines(code: &Code, compiled: &Compiled) -> Option<SourceLines> {
     (!lines.is_empty()).then_some(lines)
 }
 
-/// A verified program in a pack, which is run without `unsafe`, from any thread.
+/// A verified program in a pack, which any thread runs without `unsafe`.
 #[derive(Debug)]
 pub struct VerifiedProgram {
     program: Program,
@@ -171,10 +171,10 @@ pub struct VerifiedProgram {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifiedError {
-    /// The context is none for it.
+    /// The context does not fit.
     #[error(transparent)]
     Context(#[from] ContextError),
-    /// It has jumped back as often as it may, and was ended.
+    /// It jumped back as often as it may, and was ended.
     #[error("the fuel of {fuel} jumps back is spent")]
     Fuel {
         /// Jumps back that it had.
@@ -182,7 +182,7 @@ pub enum VerifiedError {
     },
 }
 
-/// Why a context is none for the program.
+/// Why a context does not fit the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ContextError {
     /// It is too short.
@@ -201,7 +201,7 @@ pub enum ContextError {
         /// Bytes.
         align: usize,
     },
-    /// It must not be written, and the program may do so.
+    /// It must not be written, and the program may write it.
     #[error("the program was verified for a context that it may write; give it one that it may, by `run`")]
     ReadOnly,
 }
@@ -213,11 +213,12 @@ impl VerifiedProgram {
     ///
     /// [`LoadError`].
     pub fn load<H: HelperTable + ?Sized>(packs: &Packs, verified: &Verified, helpers: &H) -> Result<Self, LoadError> {
-        // Contracts that others can make promise numbers to helpers and take numbers from them, and have no maps.
+        // Contracts that others can make exchange only numbers with helpers, and have no maps.
         Self::resolved(packs, verified, &Plain(helpers))
     }
 
-    /// The same with maps, and helpers that take and give addresses: `resolve` has what the program was verified for.
+    /// Compiles it with maps, and with helpers that take and return addresses: `resolve` has what the program was
+    /// verified for.
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
         // Keyed by the system's random numbers, and different each time.
         let wanted = Wanted::of(verified, std::hash::RandomState::new().build_hasher().finish());
@@ -240,7 +241,7 @@ impl VerifiedProgram {
         self.finished(self.enter(context, self.fuel())?)
     }
 
-    /// The same for a program that was verified for a read-only context, which others may read meanwhile.
+    /// Runs a program that was verified for a read-only context, which others may read meanwhile.
     ///
     /// # Errors
     ///
@@ -265,26 +266,26 @@ impl VerifiedProgram {
         matches!(self.program.entry, Entry::Plain(_))
     }
 
-    /// The fuel that it gets.
+    /// Returns the fuel that it gets.
     #[inline]
     pub(crate) fn fuel(&self) -> i64 {
         self.fuel.map_or(UNLIMITED, |fuel| fuel as i64)
     }
 
-    /// Runs it with as much fuel as is given.
+    /// Runs it with this much fuel.
     #[inline]
     pub(crate) fn enter(&self, context: &mut [u8], fuel: i64) -> Result<Outcome, ContextError> {
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
-        // are there and are nobody else's during the call; loads that were not proven go on if nothing is there; it
-        // reads only what has a value; and it ends, or pays for what is not proven to. 2. helpers are safe functions
-        // that get numbers, or those of the host that it was verified for, with what they want; what it reaches of that
-        // host's maps are atomic words, which the host keeps as long as the program.
+        // exist and belong to nobody else during the call; unproven loads go on if nothing is there; it reads only what
+        // has a value; and it ends, or pays where that is not proven. 2. helpers are safe functions that get numbers,
+        // or those of the host that it was verified for, with what they want; what it reaches of that host's maps are
+        // atomic words, which the host keeps as long as the program.
         Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
     }
 
-    /// The same with a context that must not be written.
+    /// Does the same with a context that must not be written.
     #[inline]
     pub(crate) fn enter_read_only(&self, context: &[u8], fuel: i64) -> Result<Outcome, ContextError> {
         if self.may_write {
@@ -292,7 +293,7 @@ impl VerifiedProgram {
         }
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
-        // SAFETY: 1. as in `enter`; of the context it was verified that it is not written. 2. as there.
+        // SAFETY: 1. as in `enter`; it was verified that the context is not written. 2. as there.
         Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
     }
 

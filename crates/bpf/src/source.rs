@@ -1,25 +1,25 @@
-//! What a program is called and which lines of a source its slots come from: for profilers and debuggers.
+//! A program's name, and the lines of a source that its slots come from: for profilers and debuggers.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Files at most. An object can name another one in each line, in a few bytes that it has many times over.
+/// Most files. An object can name a different one in each line, in few bytes by repeating them.
 const MOST_FILES: usize = 4096;
 
-/// A program's name, and lines of its source. Nothing depends on it but what observers of packs show.
+/// A program's name and lines of its source. Only observers of packs show it; nothing depends on it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Source {
     name: String,
     files: Vec<Arc<str>>,
-    /// The number of each.
+    /// The number of each file.
     known: BTreeMap<Arc<str>, u32>,
     /// By slot, one for each.
     lines: Vec<Line>,
 }
 
-/// The slots from one on that come from a line.
+/// The slots, from one on, that come from a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Line {
     slot: u32,
@@ -29,14 +29,14 @@ struct Line {
 }
 
 impl Source {
-    /// A name without lines.
+    /// Makes a name without lines.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_string(), ..Self::default() }
     }
 
-    /// Says that the slots from `slot` on come from this line, up to the slot of the next line that is added. Of two
-    /// for the same slot the later one stays. One that lies before the last is left out, and so is one of another file
-    /// than the first 4096.
+    /// Notes that the slots from `slot` on come from this line, up to the slot of the next line added. Of two lines for
+    /// one slot the later one stays. A line whose slot lies before the last one's is left out, and so is a line of any
+    /// file after the first 4096.
     pub fn add(&mut self, slot: u32, file: &str, line: u32, column: u32) {
         if self.lines.last().is_some_and(|last| last.slot > slot) {
             return;
@@ -88,9 +88,9 @@ mod tests {
             source.add(slot, &format!("{slot}.c"), 1, 0);
         }
         assert_eq!((source.files.len(), source.known.len(), source.lines.len()), (MOST_FILES, MOST_FILES, MOST_FILES));
-        // In the list and in the table, the same text.
+        // The list and the table share each text.
         assert!(source.files.iter().all(|name| Arc::strong_count(name) == 2));
-        // Lines of files that are known are added as before.
+        // Lines of known files are added as before.
         source.add(2 * MOST_FILES as u32, "7.c", 2, 0);
         assert_eq!(source.lines().last(), Some((2 * MOST_FILES as u32, "7.c", 2, 0)));
     }

@@ -1,4 +1,4 @@
-//! Promises of compiled programs that random ones do not reach, each against the interpreter.
+//! Promises of compiled programs that random programs do not reach, each compared with the interpreter.
 
 mod common;
 
@@ -40,7 +40,7 @@ impl Helpers for Host {
     }
 }
 
-/// Runs `text` both ways, says if that is not possible here, and returns what both return.
+/// Runs `text` both ways, and returns what both return; says so if that is not possible here.
 fn both(text: &str) -> Option<u64> {
     let (packs, code) = (packs()?, code(text));
     let arguments = [1, 2, 3, 4, 5];
@@ -112,7 +112,7 @@ fn calls_keep_what_they_must() {
 
 #[test]
 fn jumps_reach_over_long_ways() {
-    // Over what has short and long distances on either machine, in both directions.
+    // Over distances that are short and long on either machine, in both directions.
     for gap in [1, 30, 31, 32, 33, 40, 2000] {
         let filler = "r0 += 1\n".repeat(gap);
         let text = format!(
@@ -142,19 +142,19 @@ fn what_the_host_lacks_is_named() {
         assert_eq!(error, CompileError::Helper { slot: 1, id: 77 });
         assert_eq!(compile(&code("callx r1\nexit"), target, &()), Err(CompileError::Dispatcher { slot: 0 }));
         let kernel = compile(&code("call kernel 5\nexit"), target, &()).expect_err("there is no kernel");
-        assert_eq!(kernel.to_string(), "`call kernel 5` in slot 0 is interpreted alone");
+        assert_eq!(kernel.to_string(), "`call kernel 5` in slot 0 cannot be compiled; interpret the program");
     }
 }
 
 #[test]
 fn a_function_that_jumps_to_its_beginning_begins_once() {
-    // The program's own, whose loop would take room on the stack in each round.
+    // The program's own function, whose loop would take stack in each round.
     let whole = "start: r6 = 6\nr7 = 7\n*(u64 *)(r10 - 8) = r7\nr2 += 1\nif r2 < 100000 goto start\n\
                  r0 = *(u64 *)(r10 - 8)\nr0 += r2\nexit";
     assert!(both(whole).is_none_or(|sum| sum == 100_007));
     let plain = "start: r2 += 1\nr6 = r2\nif r2 == 9 goto out\ngoto start\nout: r0 = r6\nexit";
     assert!(both(plain).is_none_or(|rounds| rounds == 9));
-    // One that is called, which keeps registers and has a frame.
+    // A function that is called, keeps registers and has a frame.
     let local = "r6 = 6\nr7 = 7\nr8 = 8\nr9 = 9\n*(u64 *)(r10 - 8) = 10\nr1 = 5\nr0 = 0\ncall local f\n\
                  r1 = *(u64 *)(r10 - 8)\nr0 += r1\nr0 ^= r6\nr0 += r7\nr0 ^= r8\nr0 += r9\nexit\n\
                  f: r6 = r1\nr7 = r10\n*(u64 *)(r7 - 8) = r6\nr8 = 1\nr9 = *(u64 *)(r10 - 8)\nr0 += r9\nr1 -= r8\n\

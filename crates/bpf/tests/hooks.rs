@@ -77,7 +77,7 @@ fn programs_that_want_another_context_are_refused() {
     assert_eq!(longer, ContextError::Short { len: 8, least: 9 });
     let writes = Contract::new().context(8, ContextAccess::Write);
     assert_eq!(refuse("*(u8 *)(r1 + 0) = 1\nr0 = 0\nexit", writes), ContextError::ReadOnly);
-    // Aligned to 4 alone.
+    // Aligned only to 4.
     let aligned = refuse("r0 = load_acquire((u32 *)(r1 + 0))\nexit", reader());
     assert!(matches!(aligned, ContextError::Unaligned { align: 8, .. }), "{aligned}");
     assert_eq!((refused(&REQUEST), refused::HOOK.attached()), (0, 0));

@@ -1,5 +1,5 @@
-//! Programs as long as may be: the verifier's work is bounded, by their length or by its budget. It is counted, since
-//! time says more of the machine.
+//! Programs of the greatest length: their length or the budget bounds the verifier's work. It is counted, since time
+//! would say more about the machine.
 
 use palimpsest_bpf::insn::{AluOp, Condition, Extension, Instruction, Operand, Register, Size, Width, encode};
 use palimpsest_bpf::verify::{ContextAccess, Contract, Fault, Verified, VerifyError};
@@ -10,7 +10,7 @@ use palimpsest_bpf::{Code, MOST_SLOTS};
 enum Ways {
     /// The same, or nobody looks at it.
     Same,
-    /// Another one on each, for which the rest is followed again.
+    /// Different on each, so that the rest is followed again.
     Differ,
 }
 
@@ -43,7 +43,7 @@ fn branching(ways: Ways) -> Code {
         push(&set(Register::R2, round));
         push(&set(Register::R0, round));
     }
-    // Somebody looks at `r4`: bytes that it says of the context.
+    // Something reads `r4`: bytes that it says of the context.
     push(&Instruction::Alu { width, op: AluOp::And, dst: Register::R4, operand: Operand::Immediate(15) });
     push(&Instruction::Alu { width, op: AluOp::Add, dst: Register::R1, operand: Operand::Register(Register::R4) });
     let (dst, base) = (Register::R0, Register::R1);

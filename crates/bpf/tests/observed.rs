@@ -1,4 +1,4 @@
-//! What profilers and debuggers are told of programs: names and lines of C.
+//! What profilers and debuggers learn of programs: names, and lines of C.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,9 +11,9 @@ use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Signature};
 use palimpsest_bpf::{Code, Packs, Source, VerifiedProgram, asm};
 use palimpsest_text::observe::{GdbJit, JitDump};
 
-/// What clang 14 has made of `objects/c/stop.c`.
+/// What clang 14 made of `objects/c/stop.c`.
 const STOP: &[u8] = include_bytes!("objects/golden/stop.o");
-/// That source; lines are looked up in it.
+/// That source; the test looks up lines in it.
 const SOURCE: &str = include_str!("objects/c/stop.c");
 /// Makes a run of this binary the child that a debugger looks at.
 const CHILD: &str = "PALIMPSEST_OBSERVED_CHILD";
@@ -89,12 +89,12 @@ fn contract() -> Contract {
     Contract::new().context(8, ContextAccess::Read)
 }
 
-/// The program of `STOP`, with `stop` as what it calls.
+/// Returns the program of `STOP`, which calls `stop`.
 fn stopping(packs: &Packs, stop: fn(u64)) -> HostedProgram {
     of_object(packs, STOP, stop)
 }
 
-/// The same of these bytes of an object.
+/// Returns the same from these bytes of an object.
 fn of_object(packs: &Packs, bytes: &[u8], stop: fn(u64)) -> HostedProgram {
     let object = Object::parse(bytes).expect("an object");
     let signature = Signature::new([Argument::Number]);
@@ -127,7 +127,7 @@ fn a_jitdump_has_the_line_of_each_instruction() {
     };
     let starts = compile(&code, target, &()).expect("it compiles").starts().to_vec();
     let mut source = Source::new("five");
-    // In the middle of the second instruction nothing begins.
+    // Nothing begins in the middle of the second instruction.
     for (slot, line) in [(0, 10), (1, 20), (2, 25), (3, 30), (5, 40)] {
         source.add(slot, if line < 30 { "one.c" } else { "two.h" }, line, line + 1);
     }
@@ -145,11 +145,11 @@ fn a_jitdump_has_the_line_of_each_instruction() {
         [line(0, 10, "one.c"), line(1, 20, "one.c"), line(2, 30, "two.h"), line(4, 40, "two.h")]
     );
 
-    // One without a source has no lines, nor those of the one before.
+    // One without a source has no lines, not even those of the previous one.
     let plain = Code::new(&asm::assemble("r0 = 3\nexit").expect("a program")).expect("its structure is right");
     let plain = VerifiedProgram::load(&packs, &Contract::new().verify(plain).expect("it is harmless"), &());
     assert_eq!(plain.expect("it compiles").run(&mut []), Ok(3));
-    // And one of C.
+    // And one in C.
     let stopping = stopping(&packs, |_| ());
     assert_eq!(stopping.run_read_only(&[0, 4, 2, 0, 0, 0, 0, 0]), Ok(16));
     let found = dumped(directory.path());
@@ -164,10 +164,10 @@ fn a_jitdump_has_the_line_of_each_instruction() {
     assert!(stopping.lines.iter().all(|line| line.offset < stopping.len));
 }
 
-/// `STOP`, whose file has a name that is no text.
+/// Returns `STOP` with a file name that is not text.
 fn nameless() -> Vec<u8> {
     let mut bytes = STOP.to_vec();
-    // Symbols and DWARF call it otherwise.
+    // Symbols and DWARF have another name for it.
     let name = b"\0./stop.c\0";
     let at = bytes.windows(name.len()).position(|part| part == name).expect("the name is there");
     bytes[at + 1] = 0xff;
@@ -197,7 +197,7 @@ fn stop_here(number: u64) {
 }
 const STOP_LINE: u32 = line!() - 3;
 
-/// Not a test of its own: what gdb runs.
+/// Not a test by itself: gdb runs it.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -229,7 +229,7 @@ fn gdb_shows_the_program_and_its_lines() {
         return eprintln!("skipped: gdb cannot trace: {refused}");
     }
     if !printed.contains("stopped with") {
-        // An emulator cannot be debugged as what it runs.
+        // A debugger cannot debug an emulator as the program that it runs.
         return eprintln!("skipped: gdb does not run this test: {}", printed.lines().next().unwrap_or_default());
     }
     // All functions of a program are one in its symbols, as they are one piece of code.

@@ -1,5 +1,5 @@
-//! Loads that the verifier cannot prove: they give 0 where nothing is, and the program goes on. Faults of others are
-//! theirs.
+//! Loads that the verifier cannot prove: they give 0 where nothing is, and the program goes on. Faults of other code
+//! are not touched.
 
 mod common;
 
@@ -69,7 +69,7 @@ fn loads_of_nothing_give_zero_and_the_program_goes_on() {
 fn what_is_proven_is_not_tried_and_stores_are_refused() {
     let probes = |text: &str| contract().verify(code(text)).map(|verified| verified.probes().to_vec());
     assert_eq!(probes("r0 = *(u64 *)(r1 + 8)\nexit"), Ok(vec![]));
-    // Beyond the context, and an address that is one on one way alone.
+    // Beyond the context, and an address that is one on only one of two ways.
     assert_eq!(probes("r0 = *(u64 *)(r1 + 9)\nexit"), Ok(vec![0]));
     assert_eq!(probes("r3 = r1\nif r2 == 0 goto on\nr3 = 5\non: r0 = *(u8 *)(r3 + 0)\nexit"), Ok(vec![3]));
     let refused = |text: &str| contract().verify(code(text)).expect_err(text).fault;
@@ -81,7 +81,7 @@ fn what_is_proven_is_not_tried_and_stores_are_refused() {
     assert!(matches!(refused("r0 = load_acquire((u64 *)(r2 + 0))\nexit"), Fault::NoAddress { .. }));
     let without = Contract::new().context(16, ContextAccess::Read).verify(code("r0 = *(u8 *)(r2 + 0)\nexit"));
     assert_eq!(without.expect_err("it is not asked for").fault, Fault::NoAddress { register: R2 });
-    // Programs that are not verified have none.
+    // Unverified programs have none.
     for target in Target::ALL {
         assert!(compile(&code("r0 = *(u8 *)(r2 + 0)\nexit"), target, &()).expect("it is compiled").faults().is_empty());
     }

@@ -3,11 +3,11 @@
 //
 // Link libpalimpsest.so, or libpalimpsest.a with -lpthread -ldl -lm (`pkg-config --libs palimpsest`).
 //
-// Functions that follow those of the C library (palimpsest_arena_..., palimpsest_madvise, palimpsest_mremap) answer null
-// or -1, and errno. All others answer an enum palimpsest_result, and keep a message for each thread
+// Functions that follow the C library's (palimpsest_arena_..., palimpsest_madvise, palimpsest_mremap) return null or
+// -1, and set errno. All others return an enum palimpsest_result, and keep a message for each thread
 // (palimpsest_error_message). What the library hands out is named by handles, numbers in a structure: a handle that was
-// released, or never handed out, is an error and no pointer. All functions may be called from any thread; those that may
-// be called in signal handlers say so. A child of fork() goes on with the handles that it inherits.
+// released, or never handed out, is an error and not a pointer. Any thread may call any function; those that may be
+// called in signal handlers say so. A child of fork() goes on with the handles that it inherits.
 
 
 #ifndef PALIMPSEST_H
@@ -28,7 +28,7 @@
 // GDB's interface for compilers.
 #define PALIMPSEST_GDB 4
 
-// The unwinder of this process, for programs with `.eh_frame` (`palimpsest_staged_set_eh_frame`), which it believes.
+// The unwinder of this process, for programs with `.eh_frame` (`palimpsest_staged_set_eh_frame`), which it trusts.
 #define PALIMPSEST_UNWIND 8
 
 // The part that runs.
@@ -40,73 +40,73 @@
 // The part that the code reads and writes.
 #define PALIMPSEST_READ_WRITE 2
 
-// A runtime manages its memory by system calls of its own (Go, musl), and gives none of it back by discarding it.
+// A runtime manages its memory by system calls of its own (Go, musl), and never gives memory back by discarding it.
 #define PALIMPSEST_RAW_ALLOCATOR 1
 
-// Whatever an io_uring holds on to is not in memory that will be frozen.
+// Whatever an io_uring holds on to is outside the memory that will be frozen.
 #define PALIMPSEST_IO_URING 2
 
-// All future mappings are to be locked; freezing gains nothing, and memory is held twice.
+// All future mappings will be locked; freezing gains nothing, and memory is held twice.
 #define PALIMPSEST_LOCKED_MEMORY 4
 
-// No request of Linux AIO is under way, or its buffers are not in memory that will be frozen.
+// No request of Linux AIO is under way, or its buffers are outside the memory that will be frozen.
 #define PALIMPSEST_LINUX_AIO 8
 
 // What became of a call.
 enum palimpsest_result {
   // Done.
   PALIMPSEST_OK = 0,
-  // An argument is null, or has a value that the function does not take.
+  // An argument is null, or has a value that the function does not accept.
   PALIMPSEST_INVALID = 1,
   // The handle names nothing: it was released, or was never handed out.
   PALIMPSEST_STALE = 2,
   // There is no room left: memory, addresses, descriptors or mappings.
   PALIMPSEST_NO_ROOM = 3,
-  // It would not be safe here, or the program asked for it to be refused.
+  // It would not be safe here, or the program asked to refuse it.
   PALIMPSEST_REFUSED = 4,
   // The kernel refused.
   PALIMPSEST_SYSTEM = 5,
-  // Another thread is at it.
+  // Another thread is using it.
   PALIMPSEST_BUSY = 6,
   // Nothing is there.
   PALIMPSEST_NOT_FOUND = 7,
-  // The bytes that are to be changed are not those that the caller named.
+  // The bytes to be changed are not those that the caller named.
   PALIMPSEST_CHANGED = 8,
   // What the handle names belongs to the process from which this one was forked.
   PALIMPSEST_FORKED = 9,
-  // A defect of Palimpsest: it panicked. What the call was about may be half done.
+  // A defect of Palimpsest: it panicked. What the call was doing may be half done.
   PALIMPSEST_PANIC = 10,
 };
 
-// How packs are opened. Zeros are the defaults; `size` is that of this structure, and tells which fields there are.
+// How to open packs. Zeros are the defaults; `size` is the size of this structure, and tells which fields there are.
 struct palimpsest_packs_options {
   // Bytes of this structure, set by the caller.
   size_t size;
   // Bytes of address space for all packs; 0 for the default.
   size_t region_len;
-  // An address that the packs should be near to, such as that of functions which programs call; 0 for anywhere.
+  // An address that the packs should be near, such as that of functions which programs call; 0 for anywhere.
   size_t near;
-  // Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for never but by
+  // Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for only by
   // `palimpsest_packs_reclaim`.
   size_t reclaim_bytes;
-  // 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: that
-  // or nothing.
+  // 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: only
+  // that.
   int backing;
   // 0: a second view that can always be written. 1: one that can be written during copies only. 2: none.
   int write_view;
   // 0: forked children run the programs that they inherit. 1: they have none.
   int fork;
-  // A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who is told of programs.
+  // A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who learns of programs.
   uint32_t observers;
 };
 
-// Packs that are open. 0 is none, as with every handle.
+// Open packs. 0 names none, as with every handle.
 struct palimpsest_packs {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
-// Counters. `size` is that of this structure, set by the caller.
+// Counters. `size` is the size of this structure, set by the caller.
 struct palimpsest_packs_stats {
   // Bytes of this structure, set by the caller.
   size_t size;
@@ -116,17 +116,17 @@ struct palimpsest_packs_stats {
   int write_view;
   // Packs, of 2 MiB each.
   size_t packs;
-  // Programs that are not released.
+  // Programs not released.
   size_t programs;
   // Bytes of packs that programs take.
   size_t used_bytes;
   // Bytes of packs.
   size_t reserved_bytes;
-  // Bytes of released programs that are not reclaimed yet.
+  // Bytes of released programs not reclaimed yet.
   size_t retired_bytes;
   // Bytes of the longest run of free memory in one pack.
   size_t largest_free_run;
-  // Mappings of this process that the packs take.
+  // Mappings of this process used by the packs.
   size_t mappings;
   // Programs ever loaded.
   uint64_t loads;
@@ -134,13 +134,13 @@ struct palimpsest_packs_stats {
   uint64_t frees;
   // Core synchronisations.
   uint64_t core_syncs;
-  // Times that an observer has failed.
+  // How often an observer failed.
   uint64_t observer_errors;
   // Threads of this process that are pinned (`palimpsest_pin`).
   size_t pinned_threads;
 };
 
-// What is found at an address.
+// What was found at an address.
 struct palimpsest_found {
   // Bytes of this structure, set by the caller.
   size_t size;
@@ -148,7 +148,7 @@ struct palimpsest_found {
   size_t start;
   // Its length in bytes.
   size_t len;
-  // Where to go on if the instruction at the address has faulted; 0 if the program does not say.
+  // Where to go on if the instruction at the address faults; 0 if the program does not say.
   size_t landing;
   // The program's name, cut to fit, with a zero at its end.
   char name[64];
@@ -156,17 +156,17 @@ struct palimpsest_found {
 
 // Code that may run, until it is released.
 struct palimpsest_program {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
-// A place in the packs and an image of what is to be there.
+// A place in the packs, and an image of what it will hold.
 struct palimpsest_staged {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
-// Where a program goes on when an instruction of it faults: both in bytes from its start.
+// Where a program goes on when one of its instructions faults: both in bytes from its start.
 struct palimpsest_fault {
   // The instruction.
   uint32_t offset;
@@ -174,19 +174,19 @@ struct palimpsest_fault {
   uint32_t landing;
 };
 
-// A place for data and an image of what is to be there.
+// A place for data, and an image of what it will hold.
 struct palimpsest_staged_data {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
 // Data that is in place, until it is released.
 struct palimpsest_data {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
-// How long a part is to be.
+// The length of a part.
 struct palimpsest_alloc_part {
   // Bytes; 0 for no such part.
   size_t len;
@@ -194,38 +194,38 @@ struct palimpsest_alloc_part {
   size_t align;
 };
 
-// What is to be allocated. `size` is that of this structure, set by the caller.
+// A request for an allocation. `size` is that of this structure, set by the caller.
 struct palimpsest_alloc_request {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // What runs.
+  // The code.
   struct palimpsest_alloc_part code;
   // Data that the code reads.
   struct palimpsest_alloc_part read_only;
   // Data that the code reads and writes.
   struct palimpsest_alloc_part read_write;
-  // 0: the bytes are written to an image on the heap, and copied when they are finalized. 1: they are written in
-  // place, through the packs' second view (`write_view` 0), where what is written can be run at once by whoever
-  // jumps there.
+  // 0: the bytes are written to an image on the heap, and copied by `palimpsest_alloc_finalize`. 1: they are written
+  // in place, through the packs' second view (`write_view` 0), so that whoever jumps there runs at once what is
+  // written.
   int in_place;
-  // 0.
+  // Must be 0.
   int reserved;
 };
 
-// Places for code and data, and where their bytes are written, until it is finalized or dropped.
+// Places for code and data, and where their bytes are written, until the allocation is finalized or dropped.
 struct palimpsest_alloc {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
 // Where a part will be, and where its bytes are written meanwhile. Zeros if there is no such part.
 struct palimpsest_alloc_place {
-  // Where it will be: final.
+  // The final address.
   size_t address;
   // Bytes.
   size_t len;
-  // `len` bytes to be written until the allocation is finalized or dropped: traps (code) or zeros at first. Stays
-  // where it is when the part shrinks. Not for children of `fork`, if it is in place.
+  // `len` bytes to write until the allocation is finalized or dropped; traps (code) or zeros at first. They do not
+  // move when the part shrinks. If they are in place, children of `fork` must not use them.
   void *working;
 };
 
@@ -233,27 +233,27 @@ struct palimpsest_alloc_place {
 struct palimpsest_alloc_places {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // Of the code.
+  // The code.
   struct palimpsest_alloc_place code;
-  // Of the data that the code reads.
+  // The data that the code reads.
   struct palimpsest_alloc_place read_only;
-  // Of the data that the code reads and writes.
+  // The data that the code reads and writes.
   struct palimpsest_alloc_place read_write;
 };
 
-// Addresses.
+// A range of addresses.
 struct palimpsest_alloc_range {
-  // The first.
+  // The first address.
   size_t start;
   // Bytes.
   size_t len;
 };
 
-// What is allocated at an address. `size` is that of this structure, set by the caller.
+// The allocation at an address. `size` is that of this structure, set by the caller.
 struct palimpsest_alloc_found {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // Which part the address is in: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
+  // The part that contains the address: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
   int part;
   // 0: in place. 1: released, and not yet reclaimed.
   int state;
@@ -265,56 +265,56 @@ struct palimpsest_alloc_found {
   struct palimpsest_alloc_range read_write;
 };
 
-// One instruction that is to be replaced by another of the same length.
+// One instruction to be replaced by another of the same length.
 struct palimpsest_site {
   // The program that the instruction is in; handle 0 for the text of the running program or of a library.
   struct palimpsest_program program;
   // Where the instruction begins.
   const void *address;
-  // What is there.
+  // The present bytes.
   const void *old_code;
-  // What is to be there.
+  // The new bytes.
   const void *new_code;
   // Bytes of each, 1 to 16.
   size_t len;
 };
 
-// What a batch has done. `size` is that of this structure, set by the caller.
+// What a batch did. `size` is the size of this structure, set by the caller.
 struct palimpsest_applied {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // Sites that have changed; the others were what they should be before.
+  // Sites that changed; the others were as wanted before.
   size_t sites;
   // Core synchronisations.
   uint64_t syncs;
-  // 0: by one store each. 1: by detours. 2: while every other thread was held. 3: by traps.
+  // How: 0: with one store each. 1: with detours. 2: while every other thread was held. 3: with traps.
   int mode;
   // 0.
   int reserved;
 };
 
-// How to freeze. Zeros are the defaults; `size` is that of this structure, set by the caller.
+// How to freeze. Zeros are the defaults; `size` is the size of this structure, set by the caller.
 struct palimpsest_freeze_options {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // Mappings with fewer populated bytes are left alone; 0 for 16 pages.
+  // Leaves alone mappings with fewer populated bytes; 0 for 16 pages.
   size_t least;
   // A sum of `PALIMPSEST_RAW_ALLOCATOR`, `_IO_URING`, `_LOCKED_MEMORY` and `_LINUX_AIO`: what the caller answers
   // for.
   uint32_t answers;
-  // Freezes what is expected to pay within so many forks; 0 for all that can be frozen.
+  // Freezes what is expected to pay within this many forks; 0 for all that can be frozen.
   uint32_t pays_within;
-  // Not 0: other threads are held still; 0: a process with several threads is refused.
+  // Not 0: holds other threads still; 0: refuses a process with several threads.
   int stop_threads;
   // Not 0: asks for huge pages.
   int collapse;
-  // Not 0: forks are not timed before and after.
+  // Not 0: does not time forks before and after.
   int no_measure;
-  // 0.
+  // Must be 0.
   int reserved;
 };
 
-// What a freeze did, or would do. `size` is that of this structure, set by the caller.
+// What a freeze did, or would do. `size` is the size of this structure, set by the caller.
 struct palimpsest_freeze_report {
   // Bytes of this structure, set by the caller.
   size_t size;
@@ -328,9 +328,9 @@ struct palimpsest_freeze_report {
   uint64_t fork_before_ns;
   // Nanoseconds of the shortest fork afterwards; 0 if not measured.
   uint64_t fork_after_ns;
-  // Forks after which it has paid; 0 if not known or never.
+  // Forks after which it has paid; 0 if unknown or never.
   uint64_t pays_after;
-  // 0: not measured. 1: forks are quicker. 2: they are not. 3: they were dearer, and all is thawed.
+  // 0: not measured. 1: forks are quicker. 2: they are not. 3: they were dearer, so that everything was thawed.
   int verdict;
   // Not 0: it ended early, for lack of room. What is frozen is right all the same.
   int is_stopped;
@@ -344,54 +344,54 @@ struct palimpsest_range {
   size_t len;
 };
 
-// What a snapshot holds, and how it is put back. Zeros are the defaults; `size` is that of this structure, set by the
-// caller.
+// What a snapshot holds, and how it is restored. Zeros are the defaults; `size` is the size of this structure, set by
+// the caller.
 struct palimpsest_snapshot_options {
   // Bytes of this structure, set by the caller.
   size_t size;
   // Ranges of whole pages in private writable mappings that stay where they are. Null for the whole process: all
-  // private writable memory, and where everything is mapped, but for the running stack.
+  // private writable memory except the running stack, and where everything is mapped.
   const struct palimpsest_range *ranges;
   // How many ranges.
   size_t range_count;
-  // Memory that is left alone, by whole pages; may be null.
+  // Memory to leave alone, in whole pages; may be null.
   const struct palimpsest_range *except;
-  // How many of them.
+  // How many of these.
   size_t except_count;
-  // Bytes of written pages that are put back by copying and stay resident; 0 for 64 MiB, 1 for none.
+  // Bytes of written pages that are restored by copying and stay resident; 0 for 64 MiB, 1 for none.
   size_t resident;
-  // When page tables are searched for written pages. 0: when there was a page fault. 1: in each restore. 2: never;
-  // only what was declared is put back. 3: in the first restore and every `sweep_every`th after it.
+  // When to search page tables for written pages. 0: if there was a page fault. 1: in each restore. 2: never; only
+  // what was declared is restored. 3: in the first restore and every `sweep_every`th after it.
   int sweep;
   // See `sweep`.
   uint32_t sweep_every;
-  // Not 0: mappings are not compared; the caller knows that none has changed.
+  // Not 0: does not compare mappings; the caller knows that none has changed.
   int trust_layout;
-  // Not 0: other threads are allowed; the caller knows that they sleep whenever a snapshot is taken or put back.
+  // Not 0: allows other threads; the caller knows that they sleep whenever a snapshot is taken or restored.
   int others_sleep;
-  // Not 0: descriptors opened since are closed, and those closed since are put back.
+  // Not 0: closes descriptors opened since, and restores those closed since.
   int restore_descriptors;
-  // 0.
+  // Must be 0.
   int reserved;
 };
 
-// A state of memory that can be put back any number of times, by the thread that took it.
+// A state of memory that the thread that took it can restore any number of times.
 struct palimpsest_snapshot {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
-// What a restore did. `size` is that of this structure, set by the caller.
+// What a restore did. `size` is the size of this structure, set by the caller.
 struct palimpsest_restored {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // Pages that were put back.
+  // Pages restored.
   size_t pages;
-  // Of these, the ones that were copied and stay resident; the others were dropped.
+  // How many of them were copied and stay resident; the others were dropped.
   size_t copied_pages;
-  // Bytes of mappings that were made since and are gone.
+  // Bytes of mappings made since, which are gone now.
   size_t unmapped;
-  // Bytes of mappings that were removed or replaced since and are back.
+  // Bytes of mappings removed or replaced since, which are back.
   size_t remade;
   // Bytes of mappings that have their rights back.
   size_t protected_bytes;
@@ -399,7 +399,7 @@ struct palimpsest_restored {
   size_t closed;
   // Descriptors closed or replaced since and open again.
   size_t reopened;
-  // Descriptors closed or replaced since that cannot be put back.
+  // Descriptors closed or replaced since that cannot be restored.
   size_t lost;
   // Not 0: page tables were searched.
   int is_swept;
@@ -410,26 +410,26 @@ struct palimpsest_restored {
 // A target of `palimpsest_snapshot_run`.
 typedef size_t (*palimpsest_target)(void *argument);
 
-// A round of `palimpsest_snapshot_rounds`: its number from 0, what the last one was abandoned with, and what was put
-// back before this one, or null in the first.
+// A round of `palimpsest_snapshot_rounds`: its number from 0, the value with which the last one was abandoned, and
+// what was restored before this one (null in the first).
 typedef size_t (*palimpsest_body)(void *argument,
                                   uint64_t number,
                                   size_t value,
                                   const struct palimpsest_restored *restored);
 
-// How much a snapshot holds, and what it leaves out. `size` is that of this structure, set by the caller.
+// How much a snapshot holds, and what it leaves out. `size` is the size of this structure, set by the caller.
 struct palimpsest_snapshot_extent {
   // Bytes of this structure, set by the caller.
   size_t size;
   // Bytes of addresses.
   size_t addresses;
-  // Of these, the ones that had contents.
+  // How many of them had contents.
   size_t saved;
   // Ranges of writable memory that it does not hold (`palimpsest_snapshot_not_taken`).
   size_t not_taken;
 };
 
-// Memory that a snapshot does not hold. `size` is that of this structure, set by the caller.
+// Memory that a snapshot does not hold. `size` is the size of this structure, set by the caller.
 struct palimpsest_not_taken {
   // Bytes of this structure, set by the caller.
   size_t size;
@@ -441,7 +441,7 @@ struct palimpsest_not_taken {
   char reason[64];
 };
 
-// What `palimpsest_arena_stats` tells. New fields go to the end, and `size` tells which there are.
+// What `palimpsest_arena_stats` fills in. New fields are added at the end; `size` tells which there are.
 struct palimpsest_arena_stats {
   // Bytes of this structure, set by the caller.
   size_t size;
@@ -457,7 +457,7 @@ struct palimpsest_arena_stats {
   size_t anonymous;
   // Bytes of free runs.
   size_t free;
-  // Mappings, about.
+  // Mappings, approximately.
   size_t segments;
   // Error number with which the last memory file was refused, or 0.
   int refused;
@@ -467,11 +467,11 @@ struct palimpsest_arena_stats {
 extern "C" {
 #endif // __cplusplus
 
-// What went wrong in the last call of this thread that failed, in words, with values and the way out; an empty string
-// before the first. Valid until the next call of this thread that fails. Never null.
+// Tells what went wrong in this thread's last failed call, in words, with values and the way out; an empty string
+// before the first. Valid until this thread's next call that fails. Never null.
 const char *palimpsest_error_message(void);
 
-// The version of this interface: major, minor and patch, a byte each, from bit 16 down. Programs that were compiled
+// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down. Programs compiled
 // against the same major version (and, while that is 0, the same minor one) work with this library.
 uint32_t palimpsest_version(void);
 
@@ -481,11 +481,12 @@ uint32_t palimpsest_version(void);
 //
 // 1. `options` is null or valid for reading as many bytes as its first field says.
 // 2. `packs` is null or valid for writing.
-// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` says how the program is unwound.
+// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` correctly describes how to unwind the
+//    program.
 enum palimpsest_result palimpsest_packs_open(const struct palimpsest_packs_options *options,
                                              struct palimpsest_packs *packs);
 
-// Gives the handle up. Programs, and what is staged, stay as they are; the memory goes with the last of them.
+// Gives the handle up. Programs, and what is staged, stay; the memory goes with the last of them.
 enum palimpsest_result palimpsest_packs_close(struct palimpsest_packs packs);
 
 // Fills in as much of `stats` as its field `size` says it has.
@@ -495,16 +496,16 @@ enum palimpsest_result palimpsest_packs_close(struct palimpsest_packs packs);
 // 1. `stats` is null, or valid for reading its first field and for writing as many bytes as that says.
 enum palimpsest_result palimpsest_packs_get_stats(struct palimpsest_packs packs, struct palimpsest_packs_stats *stats);
 
-// Reclaims released programs that nobody can be inside of, and says how many bytes. `bytes` may be null.
+// Reclaims released programs that nobody can be inside of, and tells how many bytes. `bytes` may be null.
 //
 // # Safety
 //
 // 1. `bytes` is null or valid for writing.
 enum palimpsest_result palimpsest_packs_reclaim(struct palimpsest_packs packs, size_t *bytes);
 
-// Finds the program that covers `address`, released ones included as long as they may run. For signal handlers, too:
-// waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread changes
-// handles, or forks, just then.
+// Finds the program that covers `address`, including released ones as long as they may run. For signal handlers, too:
+// waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread is
+// changing handles, or forking, just then.
 //
 // # Safety
 //
@@ -513,7 +514,7 @@ enum palimpsest_result palimpsest_lookup(struct palimpsest_packs packs,
                                          const void *address,
                                          struct palimpsest_found *found);
 
-// Puts code in place that runs at any address, at a multiple of `align` bytes. `name`, for observers, may be null.
+// Loads code that runs at any address, at a multiple of `align` bytes. `name`, for observers, may be null.
 //
 // # Safety
 //
@@ -528,7 +529,7 @@ enum palimpsest_result palimpsest_load(struct palimpsest_packs packs,
                                        struct palimpsest_program *program);
 
 // Takes a place for a program of `len` bytes at a multiple of `align`. `address` is where it will run, `image` where
-// its bytes are written until it is finalized: `len` bytes of traps at first.
+// to write its bytes until it is finalized: at first `len` bytes of traps.
 //
 // # Safety
 //
@@ -565,9 +566,9 @@ enum palimpsest_result palimpsest_staged_set_faults(struct palimpsest_staged sta
                                                     const struct palimpsest_fault *faults,
                                                     size_t count);
 
-// Copies what is staged into the packs, all with one core synchronisation where the machine needs it. `programs` gets
-// as many handles, in the same order. After an error none is in place. The staged handles are
-// gone then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+// Copies what is staged into the packs, all with one core synchronisation if the machine needs it. `programs` gets as
+// many handles, in the same order. After an error none is in place. The staged handles are then gone, too, unless the
+// result is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
 //
 // # Safety
 //
@@ -578,18 +579,18 @@ enum palimpsest_result palimpsest_finalize(struct palimpsest_packs packs,
                                            size_t count,
                                            struct palimpsest_program *programs);
 
-// Gives the place of what is staged back.
+// Gives back the place of what is staged.
 enum palimpsest_result palimpsest_staged_drop(struct palimpsest_staged staged);
 
-// Where a program begins, as a function pointer to be called, and its length in bytes. Either may be null.
+// Tells where a program begins, as a function pointer to call, and its length in bytes. Either may be null.
 //
 // # Safety
 //
 // 1. `entry` and `len` are null or valid for writing.
 enum palimpsest_result palimpsest_program_entry(struct palimpsest_program program, const void **entry, size_t *len);
 
-// The handle of the program that begins at `address` and is not released. Looks at all of them: for who keeps
-// addresses alone, and not often.
+// Finds the handle of the program that begins at `address` and is not released. Looks at all of them: for callers that
+// keep only addresses, and not for frequent use.
 //
 // # Safety
 //
@@ -600,7 +601,8 @@ enum palimpsest_result palimpsest_program_at(const void *address, struct palimps
 enum palimpsest_result palimpsest_program_release(struct palimpsest_program program);
 
 // Takes a place for `len` bytes of data at a multiple of `align`, in the region of the programs: never executable, and
-// writable by programs if `is_writable` is not 0. `address` and `image` as in `palimpsest_stage`; zeros at first.
+// writable by programs if `is_writable` is not 0. `address` and `image` are as in `palimpsest_stage`; the image starts
+// as zeros.
 //
 // # Safety
 //
@@ -622,15 +624,14 @@ enum palimpsest_result palimpsest_stage_data(struct palimpsest_packs packs,
 // 2. Nobody writes to the image meanwhile or later.
 enum palimpsest_result palimpsest_finalize_data(struct palimpsest_staged_data staged, struct palimpsest_data *data);
 
-// Gives the place of what is staged back.
+// Gives back the place of what is staged.
 enum palimpsest_result palimpsest_staged_data_drop(struct palimpsest_staged_data staged);
 
-// Releases data. It stays as it is until nobody can be in a program that uses it, as with programs.
+// Releases data. As with programs, it stays as it is until nobody can be in a program that uses it.
 enum palimpsest_result palimpsest_data_release(struct palimpsest_data data);
 
-// Takes places for code, data that it reads and data that it writes, near each other: relative calls, and loads and
-// stores relative to the instruction, reach from each to each. Fills in as much of `places` as its field `size` says
-// it has.
+// Takes places for code, data that it reads and data that it writes, near each other: relative calls, loads and stores
+// reach from each part to each. Fills in as much of `places` as its field `size` says it has.
 //
 // # Safety
 //
@@ -642,10 +643,11 @@ enum palimpsest_result palimpsest_alloc_allocate(struct palimpsest_packs packs,
                                                  struct palimpsest_alloc *alloc,
                                                  struct palimpsest_alloc_places *places);
 
-// Gives all but the first `len` bytes of a part back: as many whole 64 bytes as are behind them. `len` is at least 1.
+// Gives back all but the first `len` bytes of a part: as many whole units of 64 bytes as follow them. `len` is at
+// least 1.
 enum palimpsest_result palimpsest_alloc_shrink(struct palimpsest_alloc alloc, int part, size_t len);
 
-// Names it, for observers and `palimpsest_lookup`.
+// Names the allocation, for observers and `palimpsest_lookup`.
 //
 // # Safety
 //
@@ -659,10 +661,10 @@ enum palimpsest_result palimpsest_alloc_set_name(struct palimpsest_alloc alloc, 
 // 1. `eh_frame` is null, or valid for reading `len` bytes.
 enum palimpsest_result palimpsest_alloc_set_eh_frame(struct palimpsest_alloc alloc, const void *eh_frame, size_t len);
 
-// Puts allocations in place, all with one core synchronisation where the machine needs it, and one opening of the
-// write view (`write_view` 1). From then on they are known by their addresses alone, and stay until
-// `palimpsest_alloc_release`, also when the packs are closed. After an error none is in place. The handles are gone
-// then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+// Puts allocations in place, all with one core synchronisation if the machine needs it, and one opening of the write
+// view (`write_view` 1). From then on they are known only by their addresses, and stay until
+// `palimpsest_alloc_release`, even when the packs are closed. After an error none is in place, and the handles are
+// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
 //
 // # Safety
 //
@@ -672,13 +674,14 @@ enum palimpsest_result palimpsest_alloc_finalize(struct palimpsest_packs packs,
                                                  const struct palimpsest_alloc *allocs,
                                                  size_t count);
 
-// Gives the places of an allocation back that is not finalized.
+// Gives back the places of an allocation that is not finalized.
 enum palimpsest_result palimpsest_alloc_drop(struct palimpsest_alloc alloc);
 
-// Releases what is in place, each by the first address of any of its parts. Its bytes stay as they are until no pinned
-// thread and no forked child can be inside. `PALIMPSEST_NOT_FOUND` if nothing is at one of the addresses,
-// `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or a program's; those
-// before it in the list are released then, and those behind it are not: `released` says how many are, and may be null.
+// Releases finalized allocations, each named by the first address of any of its parts. Their bytes stay as they are
+// until no pinned thread and no forked child can be inside. Returns `PALIMPSEST_NOT_FOUND` if nothing is at one of the
+// addresses, `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or belongs to a
+// program; then addresses before it in the list are released and those after it are not: `released` gets their number,
+// and may be null.
 //
 // # Safety
 //
@@ -689,9 +692,10 @@ enum palimpsest_result palimpsest_alloc_release(struct palimpsest_packs packs,
                                                 size_t count,
                                                 size_t *released);
 
-// Finds the allocation that covers `address`, released ones included as long as they may run. For signal handlers,
-// too: waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_NOT_FOUND` also for programs
-// and data of other functions; `PALIMPSEST_BUSY` if another thread changes handles, or forks, just then.
+// Finds the allocation that covers `address`, including released ones as long as they may run. Signal handlers may
+// call it: it waits for nobody, takes nothing from the heap, and leaves no message. Returns `PALIMPSEST_NOT_FOUND`
+// also for programs and data of other functions, and `PALIMPSEST_BUSY` if another thread changes handles, or forks, at
+// that moment.
 //
 // # Safety
 //
@@ -700,17 +704,16 @@ enum palimpsest_result palimpsest_alloc_query(struct palimpsest_packs packs,
                                               size_t address,
                                               struct palimpsest_alloc_found *found);
 
-// Says that this thread may run programs of `packs` by address from now on, until as many calls of
-// `palimpsest_unpin`: what is released by others meanwhile stays as it is. Not for signal handlers. Pin anew in forked
-// children.
+// Says that this thread may run programs of `packs` by address from now on, until as many calls of `palimpsest_unpin`:
+// what others release meanwhile stays as it is. Not for signal handlers. Pin anew in forked children.
 enum palimpsest_result palimpsest_pin(struct palimpsest_packs packs);
 
-// Takes one `palimpsest_pin` back, also of packs that are closed.
+// Takes back one `palimpsest_pin`, also of closed packs.
 enum palimpsest_result palimpsest_unpin(struct palimpsest_packs packs);
 
-// Changes all sites, in as few core synchronisations as there can be, however many sites there are. When it returns
-// `PALIMPSEST_OK` every core runs the new code; after an error, but for what the message says, all is as it was.
-// `applied` may be null. Not for signal handlers.
+// Changes all sites with as few core synchronisations as possible, however many sites there are. When it returns
+// `PALIMPSEST_OK` every core runs the new code; after an error everything is as it was, unless the message says
+// otherwise. `applied` may be null. Not for signal handlers.
 //
 // # Safety
 //
@@ -727,21 +730,21 @@ enum palimpsest_result palimpsest_poke(const struct palimpsest_site *sites,
 // the new state.
 enum palimpsest_result palimpsest_key_set(const palimpsest_key *key, int is_on);
 
-// Has a key on, whatever its switch says, until `palimpsest_key_disable`. Counts.
+// Keeps a key on, whatever its switch says, until `palimpsest_key_disable`. Calls are counted.
 enum palimpsest_result palimpsest_key_enable(const palimpsest_key *key);
 
-// Takes one `palimpsest_key_enable` back.
+// Takes back one `palimpsest_key_enable`.
 enum palimpsest_result palimpsest_key_disable(const palimpsest_key *key);
 
-// Whether a key is on: 1 or 0.
+// Tells whether a key is on: 1 or 0.
 //
 // # Safety
 //
 // 1. `is_on` is null or valid for writing.
 enum palimpsest_result palimpsest_key_is_on(const palimpsest_key *key, int *is_on);
 
-// Turns the switches of all keys with names like `pattern` (`*` and `?` as in a shell) in one batch, and says how many
-// have changed. `count` may be null.
+// Turns the switches of all keys whose names match `pattern` (`*` and `?` as in a shell) in one batch, and tells how
+// many changed. `count` may be null.
 //
 // # Safety
 //
@@ -750,20 +753,20 @@ enum palimpsest_result palimpsest_key_is_on(const palimpsest_key *key, int *is_o
 enum palimpsest_result palimpsest_keys_set(const char *pattern, int is_on, size_t *count);
 
 // Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, `report`
-// null for none.
+// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, and
+// `report` may be null.
 //
 // # Safety
 //
 // 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
 //    reading its first field and for writing as many bytes as that says.
-// 2. From now on nobody discards, resizes or moves frozen memory but by
-//    `palimpsest_madvise` and `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no
-//    other process shares or writes to it.
+// 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
+//    `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no other process shares or
+//    writes to it.
 enum palimpsest_result palimpsest_freeze(const struct palimpsest_freeze_options *options,
                                          struct palimpsest_freeze_report *report);
 
-// Tells what `palimpsest_freeze` would do, and changes nothing.
+// Tells what `palimpsest_freeze` would do. Changes nothing.
 //
 // # Safety
 //
@@ -771,8 +774,8 @@ enum palimpsest_result palimpsest_freeze(const struct palimpsest_freeze_options 
 enum palimpsest_result palimpsest_survey(const struct palimpsest_freeze_options *options,
                                          struct palimpsest_freeze_report *report);
 
-// `fork`, with an account of what forks take: frozen memory that was written to since is made cheap again when that
-// pays. `child` gets 0 in the child, and in the parent the child's process id.
+// `fork`, with an account of what forks take: repairs frozen memory that was written to when that pays. `child` is set
+// to 0 in the child, and to the child's process id in the parent.
 //
 // # Safety
 //
@@ -781,11 +784,11 @@ enum palimpsest_result palimpsest_survey(const struct palimpsest_freeze_options 
 // 3. Contract 2 of `palimpsest_freeze`, if this process or one that it was forked from has frozen.
 enum palimpsest_result palimpsest_fork(pid_t *child);
 
-// Bytes of this process that are frozen.
+// Returns how many bytes of this process are frozen.
 size_t palimpsest_frozen_bytes(void);
 
-// Takes a snapshot. `options` may be null: of the whole process. The running stack goes on, so that variables in
-// frames keep their values when it is put back. There can be 64 at a time, and one of the whole process.
+// Takes a snapshot. `options` may be null for the whole process. The running stack goes on, so that variables in
+// frames keep their values when it is restored. There can be 64 at a time, and one of the whole process.
 //
 // # Safety
 //
@@ -797,23 +800,23 @@ size_t palimpsest_frozen_bytes(void);
 enum palimpsest_result palimpsest_snapshot_take(const struct palimpsest_snapshot_options *options,
                                                 struct palimpsest_snapshot *snapshot);
 
-// Puts everything back. `restored` may be null. Only by the thread that took the snapshot (`PALIMPSEST_REFUSED`), and
+// Restores everything. `restored` may be null. Only for the thread that took the snapshot (`PALIMPSEST_REFUSED`), and
 // not from a target of the same one (`PALIMPSEST_BUSY`). After `PALIMPSEST_SYSTEM` or `PALIMPSEST_NO_ROOM` memory may
-// be back in part.
+// be restored in part.
 //
 // # Safety
 //
 // 1. `restored` is null, or valid for reading its first field and for writing as many bytes as that says.
 // 2. Contracts 2 and 3 of `palimpsest_snapshot_take`, and what `palimpsest_snapshot_options` says that the caller
 //    knows.
-// 3. Pointers in live frames are not followed to memory that is not there any more, such as what was allocated since.
+// 3. Pointers in live frames are not followed to memory that no longer exists, such as what was allocated since.
 enum palimpsest_result palimpsest_snapshot_restore(struct palimpsest_snapshot snapshot,
                                                    struct palimpsest_restored *restored);
 
-// Calls `target` with `argument` and puts everything back, whether it returns or leaves by `palimpsest_abandon`.
-// `value` gets what it has returned, or was abandoned with; `is_abandoned` which of the two; both may be null, as may
-// `restored`. What the target needs in its next round must not be put back: keep it on the caller's stack. The set of
-// blocked signals is put back after `palimpsest_abandon`, unless `keep_mask` is not 0.
+// Calls `target` with `argument` and restores everything, whether the target returns or leaves by
+// `palimpsest_abandon`. `value` gets what it returned, or was abandoned with; `is_abandoned` tells which of the two;
+// both may be null, and so may `restored`. What the target needs in its next round must not be restored: keep it on
+// the caller's stack. The set of blocked signals is restored after `palimpsest_abandon`, unless `keep_mask` is not 0.
 //
 // # Safety
 //
@@ -828,10 +831,10 @@ enum palimpsest_result palimpsest_snapshot_run(struct palimpsest_snapshot snapsh
                                                int *is_abandoned,
                                                struct palimpsest_restored *restored);
 
-// Takes a snapshot with the stack, and calls `body`. Whenever that leaves by `palimpsest_abandon`, everything is put
-// back, the stack below this call, too, and `body` is called anew. When it returns, so does this, with its answer in
-// `value`, which may be null; nothing is put back then, and the snapshot is gone. `keep_mask` as for
-// `palimpsest_snapshot_run`.
+// Takes a snapshot with the stack, and calls `body`. Whenever `body` leaves by `palimpsest_abandon`, everything is
+// restored, including the stack below this call, and `body` is called anew. When `body` returns, so does this
+// function, with its answer in `value`, which may be null; then nothing is restored, and the snapshot is gone.
+// `keep_mask` is as for `palimpsest_snapshot_run`.
 //
 // # Safety
 //
@@ -842,20 +845,20 @@ enum palimpsest_result palimpsest_snapshot_rounds(const struct palimpsest_snapsh
                                                   void *argument,
                                                   size_t *value);
 
-// Leaves the innermost `palimpsest_snapshot_run` or `_rounds` of this thread, from anywhere inside: from signal
-// handlers, too, on whatever stack. Ends the process if there is none.
+// Leaves this thread's innermost `palimpsest_snapshot_run` or `_rounds` from anywhere inside: from signal handlers,
+// too, on whatever stack. Ends the process if there is none.
 //
 // # Safety
 //
-// 1. Nobody needs what the frames in between would have done on their way out, or it is undone by the restore: no lock
-//    of memory that is not put back is held. Destructors of C++ do not run.
+// 1. Nobody needs what the frames in between would have done on their way out, or the restore undoes it: no lock
+//    outside restored memory is held. C++ destructors do not run.
 void palimpsest_abandon(size_t value) __attribute__((noreturn));
 
-// Says that `range` is written in every round, so that restores without a search put it back, too. Passes over what
-// the snapshot does not hold.
+// Says that `range` is written in every round, so that restores without a search restore it, too. Skips what the
+// snapshot does not hold.
 enum palimpsest_result palimpsest_snapshot_declare(struct palimpsest_snapshot snapshot, struct palimpsest_range range);
 
-// How much the snapshot holds.
+// Tells how much the snapshot holds.
 //
 // # Safety
 //
@@ -863,8 +866,8 @@ enum palimpsest_result palimpsest_snapshot_declare(struct palimpsest_snapshot sn
 enum palimpsest_result palimpsest_snapshot_get_extent(struct palimpsest_snapshot snapshot,
                                                       struct palimpsest_snapshot_extent *extent);
 
-// The `index`th range of writable memory that the snapshot does not hold, and why. `PALIMPSEST_NOT_FOUND` behind the
-// last.
+// Returns the `index`th range of writable memory that the snapshot does not hold, and why. `PALIMPSEST_NOT_FOUND`
+// behind the last.
 //
 // # Safety
 //
@@ -876,39 +879,39 @@ enum palimpsest_result palimpsest_snapshot_not_taken(struct palimpsest_snapshot 
 // Ends a snapshot. Memory stays as it is.
 enum palimpsest_result palimpsest_snapshot_drop(struct palimpsest_snapshot snapshot);
 
-// `madvise`, right for frozen memory, too: what is discarded is zeros afterwards, not the bytes of the freeze. 0, or
-// -1 and `errno`.
+// `madvise` that is right for frozen memory, too: discarded memory is zeros afterwards, not the bytes of the freeze.
+// Returns 0, or -1 with `errno`.
 //
 // # Safety
 //
 // 1. As for `madvise`: discarding takes contents away.
 int palimpsest_madvise(void *address, size_t len, int advice);
 
-// `mremap`, right for frozen memory, too. `new_address` counts with `MREMAP_FIXED` only. The new address, or
-// `MAP_FAILED` and `errno`.
+// `mremap` that is right for frozen memory, too. `new_address` counts with `MREMAP_FIXED` only. Returns the new
+// address, or `MAP_FAILED` with `errno`.
 //
 // # Safety
 //
 // 1. As for `mremap`: memory is moved and cut, and with `MREMAP_FIXED` replaced.
 void *palimpsest_mremap(void *address, size_t len, size_t new_len, int flags, void *new_address);
 
-// `malloc` from the arena of this process: an allocator whose page tables a fork need not copy. Null and `ENOMEM`
-// without memory; a size of 0 gets a block of its own.
+// `malloc` from this process's arena: an allocator whose page tables a fork need not copy. Null and `ENOMEM` without
+// memory; a size of 0 gets a block of its own.
 //
-// A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Blocks of the arena and
-// of the C library's `malloc` must not be mixed up: the arena ends the process when it is given a pointer that it did
-// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the
-// C library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
+// A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Do not mix up blocks of
+// the arena and of the C library's `malloc`: the arena ends the process when it is given a pointer that it did not
+// hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. The C library's
+// `fork()` freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
 void *palimpsest_arena_malloc(size_t size);
 
 // `calloc`.
 void *palimpsest_arena_calloc(size_t count, size_t size);
 
-// `realloc`; a size of 0 is one of 1.
+// `realloc`; a size of 0 counts as 1.
 //
 // # Safety
 //
-// 1. `block` is null or a block of this arena that is not freed, and is not used again unless the answer is null.
+// 1. `block` is null or a block of this arena that is not freed, and is not used again unless null is returned.
 void *palimpsest_arena_realloc(void *block, size_t size);
 
 // `free`.
@@ -928,15 +931,15 @@ void *palimpsest_arena_aligned_alloc(size_t align, size_t size);
 // 1. `block` is null or a block of this arena that is not freed.
 size_t palimpsest_arena_usable_size(void *block);
 
-// Freezes what was allocated so far; other threads may go on. 0, or -1 and `errno`: then some memory stays shared, and
-// is missing in forked children. To be called before a raw clone system call.
+// Freezes what was allocated so far; other threads may go on. Returns 0, or -1 with `errno`: then some memory stays
+// shared, and is missing in forked children. Call it before a raw clone system call.
 int palimpsest_arena_freeze(void);
 
-// Gives memory of free blocks back; returns how many bytes.
+// Gives memory of free blocks back to the system. Returns how many bytes.
 size_t palimpsest_arena_trim(void);
 
-// Fills in as much of `stats` as its field `size` says it has. 0, or -1 and `EINVAL` if that is not even the field
-// itself.
+// Fills in as much of `stats` as its field `size` says it has. Returns 0, or -1 with `EINVAL` if that does not even
+// cover the field itself.
 //
 // # Safety
 //

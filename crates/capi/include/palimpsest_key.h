@@ -5,17 +5,17 @@
  *     PALIMPSEST_KEY(net_trace, "net.trace", 0);            in one source file, outside functions: off at first
  *     PALIMPSEST_KEY_DECLARE(net_trace, 0);                 in others of the same program or library
  *
- *     if (palimpsest_branch_unlikely(net_trace)) trace();   wherever it is asked for
+ *     if (palimpsest_branch_unlikely(net_trace)) trace();   wherever it is wanted
  *
  *     palimpsest_key_set(&net_trace, 1);                    in any thread, at any time
  *
- * A name consists of letters, digits and . _ - : /; keys with other names are not found by patterns. A declaration, which
- * may be in a header that the defining file includes, says the same first state as the definition: where it does not,
- * the compiler refuses, or if it cannot see both, switching is. Key and branches are in one program
- * or shared library, or the linker refuses.
+ * A name consists of letters, digits and . _ - : /; patterns do not find keys with other names. A declaration, which
+ * may be in a header that the defining file includes, gives the same first state as the definition: otherwise the
+ * compiler refuses it, or, if it cannot see both, switching does. Key and branches must be in one program or shared
+ * library, or the linker refuses them.
  *
- * Needs GCC 11 or Clang 13, and optimisation for branches that cost what is
- * promised; without it they are right all the same. For x86-64 and AArch64.
+ * Needs GCC 11 or Clang 13. Branches cost what is promised with optimisation only; without it they are right all the
+ * same. For x86-64 and AArch64.
  */
 #ifndef PALIMPSEST_KEY_H
 #define PALIMPSEST_KEY_H
@@ -37,8 +37,8 @@ struct palimpsest_key {
 
 typedef struct palimpsest_key palimpsest_key;
 
-/* The note by which the library finds the keys and branches of this object; it may be in each source file. The first
- * entry of each section holds nothing: it has the linker define the bounds of sections that would be empty. */
+/* The note by which the library finds the keys and branches of this object; each source file may have it. The first
+ * entry of each section is empty: it makes the linker define the bounds of sections that would otherwise be empty. */
 #define PALIMPSEST_KEY_NOTE_                                       \
     ".ifndef palimpsest_key_note\n"                                \
     ".pushsection .note.palimpsest,\"a\",%note\n"                  \
@@ -72,7 +72,7 @@ typedef struct palimpsest_key palimpsest_key;
 
 PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("hidden")));
 
-/* The first state, as the length of an array that is nowhere: it may be declared again, and not otherwise. */
+/* The first state, as the length of an array that does not exist: it may be declared again, but not differently. */
 #define PALIMPSEST_STARTS_ON_(key) (sizeof(palimpsest_starts_on_##key) - 1)
 
 #define PALIMPSEST_KEY_DECLARE(key, is_on)                                                    \
@@ -124,7 +124,7 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
     ".else\n"                                                \
     "b %l[palimpsest_other]\n"                               \
     ".endif\n"
-/* GCC takes no symbol for "i" in code that runs at any address. */
+/* GCC accepts no symbol for "i" in position-independent code. */
 #define PALIMPSEST_SYMBOL_ "S"
 #else
 #error "static keys are for x86-64 and AArch64"
@@ -148,8 +148,8 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
         palimpsest_taken;                                                                     \
     })
 
-/* Whether a key is on. `unlikely` puts the code for it being on out of line, `likely` that for it being off; both are
- * right for a key in either state. */
+/* Tells whether a key is on. `unlikely` puts the code for "on" out of line, `likely` that for "off"; both are right for
+ * a key in either state. */
 #define palimpsest_branch_unlikely(key) PALIMPSEST_BRANCH_(key, 0)
 #define palimpsest_branch_likely(key) PALIMPSEST_BRANCH_(key, 1)
 

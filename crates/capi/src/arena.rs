@@ -1,6 +1,7 @@
-//! One arena of the process.
+//! The process's one arena.
 //!
-//! The functions follow those of the C library: `errno` is `ENOMEM` with a null pointer, or as the header says.
+//! The functions follow the C library's: on failure they return a null pointer with `errno` `ENOMEM`, or what the
+//! header says.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -15,7 +16,7 @@ static ARENA: Arena = Arena::new();
 /// Alignment of `malloc` on the supported machines: that of `max_align_t`.
 const ALIGN: usize = 16;
 
-/// What `palimpsest_arena_stats` tells. New fields go to the end, and `size` tells which there are.
+/// What `palimpsest_arena_stats` fills in. New fields are added at the end; `size` tells which there are.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
@@ -33,7 +34,7 @@ pub struct Stats {
     pub anonymous: usize,
     /// Bytes of free runs.
     pub free: usize,
-    /// Mappings, about.
+    /// Mappings, approximately.
     pub segments: usize,
     /// Error number with which the last memory file was refused, or 0.
     pub refused: c_int,
@@ -48,13 +49,13 @@ fn given(block: *mut u8) -> *mut c_void {
     block.cast()
 }
 
-/// `malloc` from the arena of this process: an allocator whose page tables a fork need not copy. Null and `ENOMEM`
-/// without memory; a size of 0 gets a block of its own.
+/// `malloc` from this process's arena: an allocator whose page tables a fork need not copy. Null and `ENOMEM` without
+/// memory; a size of 0 gets a block of its own.
 ///
-/// A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Blocks of the arena and
-/// of the C library's `malloc` must not be mixed up: the arena ends the process when it is given a pointer that it did
-/// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the
-/// C library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
+/// A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Do not mix up blocks of
+/// the arena and of the C library's `malloc`: the arena ends the process when it is given a pointer that it did not
+/// hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. The C library's
+/// `fork()` freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_malloc(size: usize) -> *mut c_void {
     given(ARENA.allocate(size, ALIGN))
@@ -66,16 +67,16 @@ pub extern "C" fn palimpsest_arena_calloc(count: usize, size: usize) -> *mut c_v
     given(count.checked_mul(size).map_or(ptr::null_mut(), |bytes| ARENA.allocate_zeroed(bytes, ALIGN)))
 }
 
-/// `realloc`; a size of 0 is one of 1.
+/// `realloc`; a size of 0 counts as 1.
 ///
 /// # Safety
 ///
-/// 1. `block` is null or a block of this arena that is not freed, and is not used again unless the answer is null.
+/// 1. `block` is null or a block of this arena that is not freed, and is not used again unless null is returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_arena_realloc(block: *mut c_void, size: usize) -> *mut c_void {
     match NonNull::new(block.cast::<u8>()) {
         None => palimpsest_arena_malloc(size),
-        // SAFETY: 1. is contract 1. 2. A block that has a bigger alignment loses it by `realloc`, as in C.
+        // SAFETY: 1. is contract 1. 2. A block with a bigger alignment loses it by `realloc`, as in C.
         Some(block) => given(unsafe { ARENA.resize(block, size, ALIGN) }),
     }
 }
@@ -114,8 +115,8 @@ pub unsafe extern "C" fn palimpsest_arena_usable_size(block: *mut c_void) -> usi
     NonNull::new(block.cast::<u8>()).map_or(0, |block| unsafe { ARENA.usable_size(block) })
 }
 
-/// Freezes what was allocated so far; other threads may go on. 0, or -1 and `errno`: then some memory stays shared, and
-/// is missing in forked children. To be called before a raw clone system call.
+/// Freezes what was allocated so far; other threads may go on. Returns 0, or -1 with `errno`: then some memory stays
+/// shared, and is missing in forked children. Call it before a raw clone system call.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_freeze() -> c_int {
     match ARENA.freeze() {
@@ -127,14 +128,14 @@ pub extern "C" fn palimpsest_arena_freeze() -> c_int {
     }
 }
 
-/// Gives memory of free blocks back; returns how many bytes.
+/// Gives memory of free blocks back to the system. Returns how many bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_trim() -> usize {
     ARENA.trim()
 }
 
-/// Fills in as much of `stats` as its field `size` says it has. 0, or -1 and `EINVAL` if that is not even the field
-/// itself.
+/// Fills in as much of `stats` as its field `size` says it has. Returns 0, or -1 with `EINVAL` if that does not even
+/// cover the field itself.
 ///
 /// # Safety
 ///

@@ -11,11 +11,11 @@ use crate::programs::{finalize_failure, stage_failure};
 use crate::result::palimpsest_result::{self, PALIMPSEST_BUSY};
 use crate::result::{Failure, answer, wanted};
 
-/// A place for data and an image of what is to be there.
+/// A place for data, and an image of what it will hold.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_staged_data {
-    /// Nothing to be computed with.
+    /// Not to be computed with.
     pub handle: u64,
 }
 
@@ -23,12 +23,13 @@ pub struct palimpsest_staged_data {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_data {
-    /// Nothing to be computed with.
+    /// Not to be computed with.
     pub handle: u64,
 }
 
 /// Takes a place for `len` bytes of data at a multiple of `align`, in the region of the programs: never executable, and
-/// writable by programs if `is_writable` is not 0. `address` and `image` as in `palimpsest_stage`; zeros at first.
+/// writable by programs if `is_writable` is not 0. `address` and `image` are as in `palimpsest_stage`; the image starts
+/// as zeros.
 ///
 /// # Safety
 ///
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn palimpsest_stage_data(
         let mut place = packs.stage_data(access, len, align).map_err(|error| stage_failure(&error))?;
         // SAFETY: contract 1, and not null.
         unsafe { address.write(place.address()) };
-        // The image is on the heap, and is there until it is finalized or dropped. SAFETY: as above.
+        // The image is on the heap, and stays until it is finalized or dropped. SAFETY: as above.
         unsafe { image.write(place.image().as_mut_ptr().cast()) };
         let handle = handles::insert(Mutex::new(Some(place)));
         // SAFETY: as above.
@@ -86,13 +87,13 @@ pub unsafe extern "C" fn palimpsest_finalize_data(
     })
 }
 
-/// Gives the place of what is staged back.
+/// Gives back the place of what is staged.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_staged_data_drop(staged: palimpsest_staged_data) -> palimpsest_result {
     answer(|| taken(staged).map(drop))
 }
 
-/// Releases data. It stays as it is until nobody can be in a program that uses it, as with programs.
+/// Releases data. As with programs, it stays as it is until nobody can be in a program that uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_data_release(data: palimpsest_data) -> palimpsest_result {
     answer(|| handles::remove::<Data>(data.handle).map(drop))

@@ -11,35 +11,35 @@ use crate::result::palimpsest_result::{
 use crate::result::{Failure, answer, wanted};
 use crate::versioned::{self, Versioned};
 
-/// A runtime manages its memory by system calls of its own (Go, musl), and gives none of it back by discarding it.
+/// A runtime manages its memory by system calls of its own (Go, musl), and never gives memory back by discarding it.
 pub const PALIMPSEST_RAW_ALLOCATOR: u32 = 1;
-/// Whatever an io_uring holds on to is not in memory that will be frozen.
+/// Whatever an io_uring holds on to is outside the memory that will be frozen.
 pub const PALIMPSEST_IO_URING: u32 = 2;
-/// All future mappings are to be locked; freezing gains nothing, and memory is held twice.
+/// All future mappings will be locked; freezing gains nothing, and memory is held twice.
 pub const PALIMPSEST_LOCKED_MEMORY: u32 = 4;
-/// No request of Linux AIO is under way, or its buffers are not in memory that will be frozen.
+/// No request of Linux AIO is under way, or its buffers are outside the memory that will be frozen.
 pub const PALIMPSEST_LINUX_AIO: u32 = 8;
 
-/// How to freeze. Zeros are the defaults; `size` is that of this structure, set by the caller.
+/// How to freeze. Zeros are the defaults; `size` is the size of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_freeze_options {
     /// Bytes of this structure, set by the caller.
     pub size: usize,
-    /// Mappings with fewer populated bytes are left alone; 0 for 16 pages.
+    /// Leaves alone mappings with fewer populated bytes; 0 for 16 pages.
     pub least: usize,
     /// A sum of `PALIMPSEST_RAW_ALLOCATOR`, `_IO_URING`, `_LOCKED_MEMORY` and `_LINUX_AIO`: what the caller answers
     /// for.
     pub answers: u32,
-    /// Freezes what is expected to pay within so many forks; 0 for all that can be frozen.
+    /// Freezes what is expected to pay within this many forks; 0 for all that can be frozen.
     pub pays_within: u32,
-    /// Not 0: other threads are held still; 0: a process with several threads is refused.
+    /// Not 0: holds other threads still; 0: refuses a process with several threads.
     pub stop_threads: c_int,
     /// Not 0: asks for huge pages.
     pub collapse: c_int,
-    /// Not 0: forks are not timed before and after.
+    /// Not 0: does not time forks before and after.
     pub no_measure: c_int,
-    /// 0.
+    /// Must be 0.
     pub reserved: c_int,
 }
 
@@ -48,7 +48,7 @@ const _: () = assert!(size_of::<palimpsest_freeze_options>() == 2 * size_of::<us
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for palimpsest_freeze_options {}
 
-/// What a freeze did, or would do. `size` is that of this structure, set by the caller.
+/// What a freeze did, or would do. `size` is the size of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_freeze_report {
@@ -64,9 +64,9 @@ pub struct palimpsest_freeze_report {
     pub fork_before_ns: u64,
     /// Nanoseconds of the shortest fork afterwards; 0 if not measured.
     pub fork_after_ns: u64,
-    /// Forks after which it has paid; 0 if not known or never.
+    /// Forks after which it has paid; 0 if unknown or never.
     pub pays_after: u64,
-    /// 0: not measured. 1: forks are quicker. 2: they are not. 3: they were dearer, and all is thawed.
+    /// 0: not measured. 1: forks are quicker. 2: they are not. 3: they were dearer, so that everything was thawed.
     pub verdict: c_int,
     /// Not 0: it ended early, for lack of room. What is frozen is right all the same.
     pub is_stopped: c_int,
@@ -155,16 +155,16 @@ fn told(report: &Report) -> palimpsest_freeze_report {
 }
 
 /// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-/// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, `report`
-/// null for none.
+/// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, and
+/// `report` may be null.
 ///
 /// # Safety
 ///
 /// 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
 ///    reading its first field and for writing as many bytes as that says.
-/// 2. From now on nobody discards, resizes or moves frozen memory but by
-///    `palimpsest_madvise` and `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no
-///    other process shares or writes to it.
+/// 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
+///    `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no other process shares or
+///    writes to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_freeze(
     options: *const palimpsest_freeze_options,
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn palimpsest_freeze(
     })
 }
 
-/// Tells what `palimpsest_freeze` would do, and changes nothing.
+/// Tells what `palimpsest_freeze` would do. Changes nothing.
 ///
 /// # Safety
 ///
@@ -202,8 +202,8 @@ pub unsafe extern "C" fn palimpsest_survey(
     })
 }
 
-/// `fork`, with an account of what forks take: frozen memory that was written to since is made cheap again when that
-/// pays. `child` gets 0 in the child, and in the parent the child's process id.
+/// `fork`, with an account of what forks take: repairs frozen memory that was written to when that pays. `child` is set
+/// to 0 in the child, and to the child's process id in the parent.
 ///
 /// # Safety
 ///
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn palimpsest_fork(child: *mut libc::pid_t) -> palimpsest_
     })
 }
 
-/// Bytes of this process that are frozen.
+/// Returns how many bytes of this process are frozen.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_frozen_bytes() -> usize {
     palimpsest_fork::frozen_bytes()

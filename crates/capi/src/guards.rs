@@ -6,8 +6,8 @@ use palimpsest_fork::guard::{self, Outcome, Remap};
 
 use crate::result::set_errno;
 
-/// `madvise`, right for frozen memory, too: what is discarded is zeros afterwards, not the bytes of the freeze. 0, or
-/// -1 and `errno`.
+/// `madvise` that is right for frozen memory, too: discarded memory is zeros afterwards, not the bytes of the freeze.
+/// Returns 0, or -1 with `errno`.
 ///
 /// # Safety
 ///
@@ -26,8 +26,8 @@ pub unsafe extern "C" fn palimpsest_madvise(address: *mut c_void, len: usize, ad
     }
 }
 
-/// `mremap`, right for frozen memory, too. `new_address` counts with `MREMAP_FIXED` only. The new address, or
-/// `MAP_FAILED` and `errno`.
+/// `mremap` that is right for frozen memory, too. `new_address` counts with `MREMAP_FIXED` only. Returns the new
+/// address, or `MAP_FAILED` with `errno`.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
-//! Handles: numbers that name what C holds, so that a released, foreign or invented one is an error and no pointer.
+//! Handles: numbers that name what C holds, so that a released, foreign or invented one is an error and not a pointer.
 //!
-//! A handle is a key of a [`SlotMap`]: a place, and how often the place was used. It names one thing for ever, but for
-//! what 2^31 uses of one place would bring back. All tables have one lock, which a fork takes, so that children can go
-//! on ([`watch_forks`]).
+//! A handle is a key of a [`SlotMap`]: a place, and how often the place was used. It names one thing for ever, unless
+//! 2^31 uses of one place bring it back. All tables share one lock, which a fork takes, so that children can go on
+//! ([`watch_forks`]).
 
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
@@ -19,6 +19,7 @@ pub(crate) type Slots<T> = SlotMap<DefaultKey, Arc<T>>;
 #[derive(Default)]
 pub(crate) struct Handles {
     packs: Slots<Packs>,
+    // Each is locked by the one call that writes into it or takes it; `None` once it was taken.
     allocations: Slots<Mutex<Option<Allocation>>>,
     staged: Slots<Mutex<Option<Staged>>>,
     staged_data: Slots<Mutex<Option<StagedData>>>,
@@ -28,7 +29,7 @@ pub(crate) struct Handles {
 
 /// A kind of thing that handles name.
 pub(crate) trait Kind: Sized + 'static {
-    /// As messages call it.
+    /// Its name in messages.
     const NAME: &'static str;
 
     fn slots(handles: &Handles) -> &Slots<Self>;
@@ -60,9 +61,10 @@ kinds! {
     Data = data, "data";
 }
 
+/// Calls that look up a handle read it, calls that make or give back one write it.
 static HANDLES: LazyLock<RwLock<Handles>> = LazyLock::new(RwLock::default);
 
-/// Looks at the tables. A thread that forks has the lock, and its handlers (`pthread_atfork`) may call us.
+/// Reads the tables. A thread that forks holds the lock, and its handlers (`pthread_atfork`) may call us.
 fn read<R>(work: impl FnOnce(&Handles) -> R) -> R {
     let mut work = Some(work);
     let held = HELD.try_with(|held| {
@@ -76,7 +78,7 @@ fn read<R>(work: impl FnOnce(&Handles) -> R) -> R {
     }
 }
 
-/// Changes the tables; as [`read`].
+/// Changes the tables; see [`read`].
 fn write<R>(work: impl FnOnce(&mut Handles) -> R) -> R {
     let mut work = Some(work);
     let held = HELD.try_with(|held| {
@@ -90,7 +92,7 @@ fn write<R>(work: impl FnOnce(&mut Handles) -> R) -> R {
     }
 }
 
-/// The key that `handle` is. Every number makes a key, so what that key makes is compared.
+/// Returns the key that `handle` is. Every number makes a key, so what that key makes is compared.
 fn key_of(handle: u64) -> Option<DefaultKey> {
     let data = KeyData::from_ffi(handle);
     (data.as_ffi() == handle).then(|| DefaultKey::from(data))
@@ -108,7 +110,7 @@ pub(crate) fn insert<T: Kind>(value: T) -> u64 {
     write(|handles| T::slots_mut(handles).insert(Arc::new(value)).data().as_ffi())
 }
 
-/// What `handle` names. It lives as long as somebody uses it, released or not.
+/// Returns what `handle` names. It lives as long as somebody uses it, released or not.
 pub(crate) fn get<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
     let found = key_of(handle).and_then(|key| read(|handles| T::slots(handles).get(key).cloned()));
     found.ok_or_else(|| stale::<T>(handle))
@@ -125,18 +127,19 @@ pub(crate) fn with_at_once<T: Kind, R>(handle: u64, work: impl FnOnce(&T) -> R) 
     found.map(|found| work(found)).ok_or(palimpsest_result::PALIMPSEST_STALE)
 }
 
-/// Ends a handle. Whoever uses what it named at the moment goes on with it.
+/// Ends a handle. Whoever is using what it named goes on with it.
 pub(crate) fn remove<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
     let found = key_of(handle).and_then(|key| write(|handles| T::slots_mut(handles).remove(key)));
     found.ok_or_else(|| stale::<T>(handle))
 }
 
-/// The handle of the first that `is_it` says yes to.
+/// Returns the handle of the first for which `is_it` returns true.
 pub(crate) fn find<T: Kind>(is_it: impl Fn(&T) -> bool) -> Option<u64> {
     read(|handles| T::slots(handles).iter().find(|(_, value)| is_it(value)).map(|(key, _)| key.data().as_ffi()))
 }
 
-/// What is staged, alone. Waits for nobody: a child may have inherited the lock from a thread that it has not.
+/// Takes what is staged for this thread only. Waits for nobody: a child may have inherited the lock from a thread that
+/// it does not have.
 pub(crate) fn alone<T>(staged: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failure> {
     match staged.try_lock() {
         Ok(found) => Ok(found),
@@ -163,18 +166,18 @@ extern "C" fn before_fork() {
     });
 }
 
-/// In both processes: the thread that has forked holds the lock in each.
+/// Releases the lock in both processes: the forking thread holds it in each.
 extern "C" fn after_fork() {
     let _ = HELD.try_with(RefCell::take);
 }
 
-/// Has each `fork` of the C library take the lock, so that a child never inherits it from a thread that it has not.
-/// `clone` by a system call of one's own does not: such a child must leave handles alone.
+/// Makes each `fork` of the C library take the lock, so that a child never inherits it from a thread that it does not
+/// have. A raw `clone` system call does not: such a child must leave handles alone.
 fn watch_forks() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: handlers that may run at any time between calls of this library. A failure (no memory) leaves
-        // children of other threads' forks with a lock that is held, as without handlers.
+        // SAFETY: the handlers may run at any time between calls of this library. A failure (no memory) leaves children
+        // of other threads' forks with a held lock, as without handlers.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     });
 }

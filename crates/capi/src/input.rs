@@ -1,11 +1,11 @@
-//! What C passes by pointers.
+//! Reads what C passes by pointers.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::slice;
 
 use crate::result::Failure;
 
-/// The text that `name` points to; empty for null.
+/// Returns the text that `name` points to; empty for null.
 ///
 /// # Safety
 ///
@@ -19,7 +19,7 @@ pub(crate) unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     name.to_str().map_err(|error| Failure::invalid(format_args!("the name is no UTF-8: {error}")))
 }
 
-/// The `len` bytes at `bytes`.
+/// Returns the `len` bytes at `bytes`.
 ///
 /// # Safety
 ///
@@ -35,7 +35,7 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const c_void, len: usize) -> Result<&'a [
     Ok(unsafe { slice::from_raw_parts(bytes.cast(), len) })
 }
 
-/// The `count` values at `first`; none if that is 0, whatever `first` is.
+/// Returns the `count` values at `first`; none if `count` is 0, whatever `first` is.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! Snapshots that C holds, in memory that no snapshot puts back: the other [handles](crate::handles) are in the heap,
-//! which is what a snapshot of the whole process undoes.
+//! Snapshots that C holds, in memory that no snapshot restores: the other [handles](crate::handles) are in the heap,
+//! which a snapshot of the whole process undoes.
 //!
 //! | state of a seat | who may touch the snapshot |
 //! |---|---|
@@ -24,38 +24,40 @@ const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const READY: u32 = 2;
 
-/// Snapshots that there can be at a time.
+/// Most snapshots at a time.
 const SEATS: usize = 64;
 
 /// A place for one snapshot.
 struct Seat {
+    /// Any thread exchanges it; see the module.
     state: AtomicU32,
-    /// How often the place was taken: part of the handle, so that an old one names nothing.
+    /// How often the place was taken: part of the handle, so that an old handle names nothing. The thread that has made
+    /// the state `BUSY` writes it and the next field; anybody reads them.
     uses: AtomicU32,
     /// The thread that took the snapshot, as the C library calls it: what a snapshot knows is of that thread's stack.
     owner: AtomicUsize,
     /// # Invariants
     ///
-    /// Touched by whoever has made the state `BUSY`, and by nobody else. `None` while it is `FREE`.
+    /// Touched only by whoever has made the state `BUSY`. `None` while it is `FREE`.
     snapshot: UnsafeCell<Option<Snapshot>>,
 }
 
 /// All of them.
 struct Seats {
     seats: [Seat; SEATS],
-    /// The pages that this lies in.
+    /// The pages that contain this.
     pages: Range<usize>,
 }
 
-// SAFETY: the cells are touched by one thread at a time (the state), and what is in them by the thread that took the
-// snapshot alone (`owner`).
+// SAFETY: one thread at a time touches the cells (the state), and only the thread that took the snapshot touches what
+// is in them (`owner`).
 unsafe impl Sync for Seats {}
 // SAFETY: made by one thread, before it holds any snapshot.
 unsafe impl Send for Seats {}
 
 static SEATS_OF_ALL: OnceLock<&'static Seats> = OnceLock::new();
 
-/// The table, which is there from the first snapshot on, and for ever.
+/// Returns the table, which exists from the first snapshot on, for ever.
 fn seats() -> Result<&'static Seats, Failure> {
     if let Some(seats) = SEATS_OF_ALL.get() {
         return Ok(seats);
@@ -84,26 +86,26 @@ fn seats() -> Result<&'static Seats, Failure> {
     }))
 }
 
-/// A snapshot, or the place for one, that this thread alone has.
+/// A snapshot, or the place for one, that only this thread has.
 pub(crate) struct Held {
     seat: &'static Seat,
     index: usize,
-    /// What the state becomes when this is dropped.
+    /// The state after this is dropped.
     then: u32,
 }
 
-/// This thread, as long as it lives.
+/// Returns this thread, for as long as it lives.
 fn this_thread() -> usize {
     // SAFETY: has no conditions.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// The pages that a snapshot must leave alone.
+/// Returns the pages that a snapshot must leave alone.
 pub(crate) fn pages() -> Result<Range<usize>, Failure> {
     seats().map(|seats| seats.pages.clone())
 }
 
-/// A place for a snapshot that is about to be taken. It goes with the answer, unless that is [kept](Held::keep).
+/// Takes a place for a snapshot about to be taken. Dropping it gives the place back, unless it is [kept](Held::keep).
 pub(crate) fn reserve() -> Result<Held, Failure> {
     let seats = seats()?;
     // Acquire: pairs with `Held::drop` of the last one here; without it what that has left could be seen later.
@@ -117,7 +119,7 @@ pub(crate) fn reserve() -> Result<Held, Failure> {
     Ok(Held { seat, index, then: FREE })
 }
 
-/// The snapshot that `handle` names.
+/// Takes the snapshot that `handle` names.
 pub(crate) fn held(handle: u64) -> Result<Held, Failure> {
     let stale = || {
         let message = format_args!("{handle:#x} names no snapshot: it was dropped, or never handed out");
@@ -127,7 +129,7 @@ pub(crate) fn held(handle: u64) -> Result<Held, Failure> {
     let (index, seats) = (index.ok_or_else(stale)?, SEATS_OF_ALL.get().ok_or_else(stale)?);
     let seat = seats.seats.get(index).ok_or_else(stale)?;
     let is_named = || u64::from(seat.uses.load(Ordering::Relaxed)) == handle >> 32;
-    // Acquire: pairs with `Held::drop`; without it the snapshot of before could be used.
+    // Acquire: pairs with `Held::drop`; without it the previous snapshot could be used.
     match seat.state.compare_exchange(READY, BUSY, Ordering::Acquire, Ordering::Relaxed) {
         Ok(_) => {}
         Err(BUSY) if is_named() => {
@@ -137,7 +139,7 @@ pub(crate) fn held(handle: u64) -> Result<Held, Failure> {
         Err(_) => return Err(stale()),
     }
     let held = Held { seat, index, then: READY };
-    // Relaxed: as of now nobody changes it.
+    // Relaxed: from now on nobody changes it.
     if !is_named() {
         return Err(stale());
     }
@@ -155,13 +157,13 @@ impl Held {
         let place = unsafe { &mut *self.seat.snapshot.get() };
         *place = Some(snapshot);
         self.then = READY;
-        // Relaxed: as in `reserve`. A use has a number that is not 0, so that 0 names nothing.
+        // Relaxed: as in `reserve`. The number of a use is not 0, so that 0 names nothing.
         let uses = self.seat.uses.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
         self.seat.uses.store(uses, Ordering::Relaxed);
         u64::from(uses) << 32 | (self.index as u64 + 1)
     }
 
-    /// What is here.
+    /// Returns the snapshot here.
     pub(crate) fn snapshot(&mut self) -> Result<&mut Snapshot, Failure> {
         // SAFETY: the state is `BUSY`, by this thread (the field's invariant); the borrow is as long as that.
         let place = unsafe { &mut *self.seat.snapshot.get() };

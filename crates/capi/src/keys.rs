@@ -1,5 +1,5 @@
-//! Static keys: branches that are compiled into the code of a C program, too (`PALIMPSEST_KEY` and
-//! `palimpsest_branch_unlikely` in the header).
+//! Static keys: branches compiled into the code of a C program, too (`PALIMPSEST_KEY` and `palimpsest_branch_unlikely`
+//! in the header).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -11,7 +11,7 @@ use crate::result::palimpsest_result::{
 };
 use crate::result::{Failure, answer, wanted};
 
-/// A static key. The header makes them; its fields are nobody's business.
+/// A static key. The header makes them; its fields are private.
 #[repr(C, align(64))]
 #[expect(missing_debug_implementations, reason = "nobody has a value")]
 pub struct palimpsest_key {
@@ -33,7 +33,7 @@ fn state(is_on: c_int) -> State {
     if is_on == 0 { State::Off } else { State::On }
 }
 
-/// The key at `key`, which is looked for among all that there are: a wrong pointer is an error.
+/// Finds the key at `key` among all keys: a wrong pointer is an error.
 fn found(key: *const palimpsest_key) -> Result<KeyRef, Failure> {
     let is_it = |found: &KeyRef| ptr::addr_eq(&raw const **found, key);
     let nothing = || Failure::new(PALIMPSEST_NOT_FOUND, format_args!("no key of a loaded object is at {key:p}"));
@@ -47,19 +47,19 @@ pub extern "C" fn palimpsest_key_set(key: *const palimpsest_key, is_on: c_int) -
     answer(|| found(key)?.set(state(is_on)).map(drop).map_err(|error| switch_failure(&error)))
 }
 
-/// Has a key on, whatever its switch says, until `palimpsest_key_disable`. Counts.
+/// Keeps a key on, whatever its switch says, until `palimpsest_key_disable`. Calls are counted.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_key_enable(key: *const palimpsest_key) -> palimpsest_result {
     answer(|| found(key)?.enable().map(drop).map_err(|error| switch_failure(&error)))
 }
 
-/// Takes one `palimpsest_key_enable` back.
+/// Takes back one `palimpsest_key_enable`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_key_disable(key: *const palimpsest_key) -> palimpsest_result {
     answer(|| found(key)?.disable().map(drop).map_err(|error| switch_failure(&error)))
 }
 
-/// Whether a key is on: 1 or 0.
+/// Tells whether a key is on: 1 or 0.
 ///
 /// # Safety
 ///
@@ -75,8 +75,8 @@ pub unsafe extern "C" fn palimpsest_key_is_on(key: *const palimpsest_key, is_on:
     })
 }
 
-/// Turns the switches of all keys with names like `pattern` (`*` and `?` as in a shell) in one batch, and says how many
-/// have changed. `count` may be null.
+/// Turns the switches of all keys whose names match `pattern` (`*` and `?` as in a shell) in one batch, and tells how
+/// many changed. `count` may be null.
 ///
 /// # Safety
 ///

@@ -3,8 +3,8 @@
 //! `cargo build --release -p palimpsest-capi` makes `libpalimpsest_capi.so` and `libpalimpsest_capi.a`. A Rust program
 //! that has C parts may depend on this crate instead and export the functions itself.
 //!
-//! Functions that follow those of the C library (the [`arena`], [`guards`]) answer null or -1, and `errno`. All others
-//! answer a [`palimpsest_result`](result::palimpsest_result), and keep a message for each thread. What C holds is named
+//! Functions that follow the C library's (the [`arena`], [`guards`]) return null or -1, and set `errno`. All others
+//! return a [`palimpsest_result`](result::palimpsest_result), and keep a message for each thread. What C holds is named
 //! by handles, numbers that are looked up: one that was released or invented is an error. No panic crosses into C.
 //!
 //! | module | functions |
@@ -13,7 +13,7 @@
 //! | [`allocations`] | code and data that come and go together, by addresses: for linkers of compilers |
 //! | [`poke`], [`keys`] | changing code that runs; branches in C that are switched by rewriting them |
 //! | [`freeze`], [`guards`] | freezing, forking, and memory calls of a process that has frozen |
-//! | [`snapshots`] | states of memory that are put back in the same process |
+//! | [`snapshots`] | states of memory that are restored in the same process |
 //! | [`arena`] | `palimpsest_arena_…`: an allocator whose memory forks in constant time |
 //! | [`result`] | codes and messages |
 //!
@@ -22,7 +22,7 @@
 //!
 //! let block = palimpsest_arena_malloc(1 << 20);
 //! assert!(!block.is_null());
-//! // Forks from here on copy no page tables of it.
+//! // Forks from here on copy no page tables for it.
 //! assert_eq!(palimpsest_arena_freeze(), 0);
 //! // SAFETY: 1. a block of the arena, which is not used again.
 //! unsafe { palimpsest_arena_free(block) };

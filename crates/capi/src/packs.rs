@@ -12,15 +12,15 @@ use crate::result::palimpsest_result::{
 use crate::result::{Failure, answer, wanted};
 use crate::versioned::{self, Versioned};
 
-/// Packs that are open. 0 is none, as with every handle.
+/// Open packs. 0 names none, as with every handle.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_packs {
-    /// Nothing to be computed with.
+    /// Not to be computed with.
     pub handle: u64,
 }
 
-/// How packs are opened. Zeros are the defaults; `size` is that of this structure, and tells which fields there are.
+/// How to open packs. Zeros are the defaults; `size` is the size of this structure, and tells which fields there are.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_packs_options {
@@ -28,19 +28,19 @@ pub struct palimpsest_packs_options {
     pub size: usize,
     /// Bytes of address space for all packs; 0 for the default.
     pub region_len: usize,
-    /// An address that the packs should be near to, such as that of functions which programs call; 0 for anywhere.
+    /// An address that the packs should be near, such as that of functions which programs call; 0 for anywhere.
     pub near: usize,
-    /// Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for never but by
+    /// Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for only by
     /// `palimpsest_packs_reclaim`.
     pub reclaim_bytes: usize,
-    /// 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: that
-    /// or nothing.
+    /// 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: only
+    /// that.
     pub backing: c_int,
     /// 0: a second view that can always be written. 1: one that can be written during copies only. 2: none.
     pub write_view: c_int,
     /// 0: forked children run the programs that they inherit. 1: they have none.
     pub fork: c_int,
-    /// A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who is told of programs.
+    /// A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who learns of programs.
     pub observers: u32,
 }
 
@@ -50,10 +50,10 @@ pub const PALIMPSEST_PERF_MAP: u32 = 1;
 pub const PALIMPSEST_JIT_DUMP: u32 = 2;
 /// GDB's interface for compilers.
 pub const PALIMPSEST_GDB: u32 = 4;
-/// The unwinder of this process, for programs with `.eh_frame` (`palimpsest_staged_set_eh_frame`), which it believes.
+/// The unwinder of this process, for programs with `.eh_frame` (`palimpsest_staged_set_eh_frame`), which it trusts.
 pub const PALIMPSEST_UNWIND: u32 = 8;
 
-/// Counters. `size` is that of this structure, set by the caller.
+/// Counters. `size` is the size of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_packs_stats {
@@ -65,17 +65,17 @@ pub struct palimpsest_packs_stats {
     pub write_view: c_int,
     /// Packs, of 2 MiB each.
     pub packs: usize,
-    /// Programs that are not released.
+    /// Programs not released.
     pub programs: usize,
     /// Bytes of packs that programs take.
     pub used_bytes: usize,
     /// Bytes of packs.
     pub reserved_bytes: usize,
-    /// Bytes of released programs that are not reclaimed yet.
+    /// Bytes of released programs not reclaimed yet.
     pub retired_bytes: usize,
     /// Bytes of the longest run of free memory in one pack.
     pub largest_free_run: usize,
-    /// Mappings of this process that the packs take.
+    /// Mappings of this process used by the packs.
     pub mappings: usize,
     /// Programs ever loaded.
     pub loads: u64,
@@ -83,13 +83,13 @@ pub struct palimpsest_packs_stats {
     pub frees: u64,
     /// Core synchronisations.
     pub core_syncs: u64,
-    /// Times that an observer has failed.
+    /// How often an observer failed.
     pub observer_errors: u64,
     /// Threads of this process that are pinned (`palimpsest_pin`).
     pub pinned_threads: usize,
 }
 
-/// What is found at an address.
+/// What was found at an address.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_found {
@@ -99,7 +99,7 @@ pub struct palimpsest_found {
     pub start: usize,
     /// Its length in bytes.
     pub len: usize,
-    /// Where to go on if the instruction at the address has faulted; 0 if the program does not say.
+    /// Where to go on if the instruction at the address faults; 0 if the program does not say.
     pub landing: usize,
     /// The program's name, cut to fit, with a zero at its end.
     pub name: [c_char; 64],
@@ -127,7 +127,8 @@ fn open_failure(error: &OpenError) -> Failure {
 ///
 /// 1. `options` is null or valid for reading as many bytes as its first field says.
 /// 2. `packs` is null or valid for writing.
-/// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` says how the program is unwound.
+/// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` correctly describes how to unwind the
+///    program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_packs_open(
     options: *const palimpsest_packs_options,
@@ -193,7 +194,7 @@ fn unknown(field: &str, value: c_int, last: c_int) -> Failure {
     Failure::invalid(format_args!("{field} is {value}: 0 to {last} are known"))
 }
 
-/// Gives the handle up. Programs, and what is staged, stay as they are; the memory goes with the last of them.
+/// Gives the handle up. Programs, and what is staged, stay; the memory goes with the last of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_packs_close(packs: palimpsest_packs) -> palimpsest_result {
     answer(|| handles::remove::<Packs>(packs.handle).map(drop))
@@ -239,7 +240,7 @@ pub unsafe extern "C" fn palimpsest_packs_get_stats(
     })
 }
 
-/// Reclaims released programs that nobody can be inside of, and says how many bytes. `bytes` may be null.
+/// Reclaims released programs that nobody can be inside of, and tells how many bytes. `bytes` may be null.
 ///
 /// # Safety
 ///
@@ -257,9 +258,9 @@ pub unsafe extern "C" fn palimpsest_packs_reclaim(packs: palimpsest_packs, bytes
     })
 }
 
-/// Finds the program that covers `address`, released ones included as long as they may run. For signal handlers, too:
-/// waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread changes
-/// handles, or forks, just then.
+/// Finds the program that covers `address`, including released ones as long as they may run. For signal handlers, too:
+/// waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread is
+/// changing handles, or forking, just then.
 ///
 /// # Safety
 ///
@@ -291,8 +292,8 @@ pub unsafe extern "C" fn palimpsest_lookup(
     match told {
         Err(code) => code,
         Ok(None) => PALIMPSEST_NOT_FOUND,
-        // A failure makes a message, on the heap: a wrong `size` is nothing that happens in handlers alone.
-        // SAFETY: 1. is contract 1.
+        // A failure makes a message, on the heap: a wrong `size` does not happen only in handlers. SAFETY: 1. is
+        // contract 1.
         Ok(Some(told)) => answer(|| unsafe { versioned::write(found, told) }),
     }
 }

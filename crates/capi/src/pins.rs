@@ -20,9 +20,8 @@ fn with_parts<R>(work: impl FnOnce(&mut HashMap<u64, Pins>) -> Result<R, Failure
     PARTS.try_with(|parts| work(&mut parts.borrow_mut())).map_err(is_ending)?
 }
 
-/// Says that this thread may run programs of `packs` by address from now on, until as many calls of
-/// `palimpsest_unpin`: what is released by others meanwhile stays as it is. Not for signal handlers. Pin anew in forked
-/// children.
+/// Says that this thread may run programs of `packs` by address from now on, until as many calls of `palimpsest_unpin`:
+/// what others release meanwhile stays as it is. Not for signal handlers. Pin anew in forked children.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_pin(packs: palimpsest_packs) -> palimpsest_result {
     answer(|| {
@@ -34,7 +33,7 @@ pub extern "C" fn palimpsest_pin(packs: palimpsest_packs) -> palimpsest_result {
     })
 }
 
-/// Takes one `palimpsest_pin` back, also of packs that are closed.
+/// Takes back one `palimpsest_pin`, also of closed packs.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_unpin(packs: palimpsest_packs) -> palimpsest_result {
     answer(|| {

@@ -15,7 +15,7 @@ use crate::result::palimpsest_result::{
 use crate::result::{Failure, answer};
 use crate::versioned::{self, Versioned};
 
-/// One instruction that is to be replaced by another of the same length.
+/// One instruction to be replaced by another of the same length.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_site {
@@ -23,25 +23,25 @@ pub struct palimpsest_site {
     pub program: palimpsest_program,
     /// Where the instruction begins.
     pub address: *const c_void,
-    /// What is there.
+    /// The present bytes.
     pub old_code: *const c_void,
-    /// What is to be there.
+    /// The new bytes.
     pub new_code: *const c_void,
     /// Bytes of each, 1 to 16.
     pub len: usize,
 }
 
-/// What a batch has done. `size` is that of this structure, set by the caller.
+/// What a batch did. `size` is the size of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_applied {
     /// Bytes of this structure, set by the caller.
     pub size: usize,
-    /// Sites that have changed; the others were what they should be before.
+    /// Sites that changed; the others were as wanted before.
     pub sites: usize,
     /// Core synchronisations.
     pub syncs: u64,
-    /// 0: by one store each. 1: by detours. 2: while every other thread was held. 3: by traps.
+    /// How: 0: with one store each. 1: with detours. 2: while every other thread was held. 3: with traps.
     pub mode: c_int,
     /// 0.
     pub reserved: c_int,
@@ -61,9 +61,9 @@ fn poke_failure(error: &PokeError) -> Failure {
     Failure::of(code, error)
 }
 
-/// Changes all sites, in as few core synchronisations as there can be, however many sites there are. When it returns
-/// `PALIMPSEST_OK` every core runs the new code; after an error, but for what the message says, all is as it was.
-/// `applied` may be null. Not for signal handlers.
+/// Changes all sites with as few core synchronisations as possible, however many sites there are. When it returns
+/// `PALIMPSEST_OK` every core runs the new code; after an error everything is as it was, unless the message says
+/// otherwise. `applied` may be null. Not for signal handlers.
 ///
 /// # Safety
 ///

@@ -14,11 +14,11 @@ use crate::result::palimpsest_result::{
 };
 use crate::result::{Failure, answer, wanted};
 
-/// A place in the packs and an image of what is to be there.
+/// A place in the packs, and an image of what it will hold.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_staged {
-    /// Nothing to be computed with.
+    /// Not to be computed with.
     pub handle: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct palimpsest_staged {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_program {
-    /// Nothing to be computed with.
+    /// Not to be computed with.
     pub handle: u64,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn finalize_failure(error: &FinalizeError) -> Failure {
     Failure::of(code, error)
 }
 
-/// Puts code in place that runs at any address, at a multiple of `align` bytes. `name`, for observers, may be null.
+/// Loads code that runs at any address, at a multiple of `align` bytes. `name`, for observers, may be null.
 ///
 /// # Safety
 ///
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn palimpsest_load(
 }
 
 /// Takes a place for a program of `len` bytes at a multiple of `align`. `address` is where it will run, `image` where
-/// its bytes are written until it is finalized: `len` bytes of traps at first.
+/// to write its bytes until it is finalized: at first `len` bytes of traps.
 ///
 /// # Safety
 ///
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn palimpsest_stage(
         let mut place = packs.stage(len, align).map_err(|error| stage_failure(&error))?;
         // SAFETY: contract 1, and not null.
         unsafe { address.write(place.address().get()) };
-        // The image is on the heap, and is there until it is finalized or dropped. SAFETY: as above.
+        // The image is on the heap, and stays until it is finalized or dropped. SAFETY: as above.
         unsafe { image.write(place.image().as_mut_ptr().cast()) };
         let handle = handles::insert(Mutex::new(Some(place)));
         // SAFETY: as above.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn palimpsest_stage(
     })
 }
 
-/// Does something with what is staged and not finalized meanwhile.
+/// Does something with what is staged, which is not finalized meanwhile.
 fn with_staged<R>(
     staged: palimpsest_staged,
     work: impl FnOnce(&mut Staged) -> Result<R, Failure>,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn palimpsest_staged_set_eh_frame(
     })
 }
 
-/// Where a program goes on when an instruction of it faults: both in bytes from its start.
+/// Where a program goes on when one of its instructions faults: both in bytes from its start.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_fault {
@@ -188,9 +188,9 @@ pub unsafe extern "C" fn palimpsest_staged_set_faults(
     })
 }
 
-/// Copies what is staged into the packs, all with one core synchronisation where the machine needs it. `programs` gets
-/// as many handles, in the same order. After an error none is in place. The staged handles are
-/// gone then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+/// Copies what is staged into the packs, all with one core synchronisation if the machine needs it. `programs` gets as
+/// many handles, in the same order. After an error none is in place. The staged handles are then gone, too, unless the
+/// result is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
 ///
 /// # Safety
 ///
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn palimpsest_finalize(
         let packs = handles::get::<Packs>(packs.handle)?;
         // SAFETY: 1. is contract 1.
         let staged = unsafe { elements(staged, count) }?;
-        // All are looked for before the first is taken, so that a wrong handle costs the others nothing.
+        // All are looked up before the first is taken, so that a wrong handle costs the others nothing.
         for one in staged {
             handles::get::<Mutex<Option<Staged>>>(one.handle)?;
         }
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn palimpsest_finalize(
     })
 }
 
-/// Gives the place of what is staged back.
+/// Gives back the place of what is staged.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_staged_drop(staged: palimpsest_staged) -> palimpsest_result {
     answer(|| {
@@ -243,7 +243,7 @@ pub extern "C" fn palimpsest_staged_drop(staged: palimpsest_staged) -> palimpses
     })
 }
 
-/// Where a program begins, as a function pointer to be called, and its length in bytes. Either may be null.
+/// Tells where a program begins, as a function pointer to call, and its length in bytes. Either may be null.
 ///
 /// # Safety
 ///
@@ -268,8 +268,8 @@ pub unsafe extern "C" fn palimpsest_program_entry(
     })
 }
 
-/// The handle of the program that begins at `address` and is not released. Looks at all of them: for who keeps
-/// addresses alone, and not often.
+/// Finds the handle of the program that begins at `address` and is not released. Looks at all of them: for callers that
+/// keep only addresses, and not for frequent use.
 ///
 /// # Safety
 ///

@@ -1,10 +1,12 @@
-//! What functions answer: a code, and a message for each thread.
+//! What functions return: a code, and a message for each thread.
 
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CString, c_char, c_int};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{fmt, iter};
+
+use palimpsest_sys::Causes;
 
 /// What became of a call.
 #[repr(C)]
@@ -13,25 +15,25 @@ use std::{fmt, iter};
 pub enum palimpsest_result {
     /// Done.
     PALIMPSEST_OK = 0,
-    /// An argument is null, or has a value that the function does not take.
+    /// An argument is null, or has a value that the function does not accept.
     PALIMPSEST_INVALID = 1,
     /// The handle names nothing: it was released, or was never handed out.
     PALIMPSEST_STALE = 2,
     /// There is no room left: memory, addresses, descriptors or mappings.
     PALIMPSEST_NO_ROOM = 3,
-    /// It would not be safe here, or the program asked for it to be refused.
+    /// It would not be safe here, or the program asked to refuse it.
     PALIMPSEST_REFUSED = 4,
     /// The kernel refused.
     PALIMPSEST_SYSTEM = 5,
-    /// Another thread is at it.
+    /// Another thread is using it.
     PALIMPSEST_BUSY = 6,
     /// Nothing is there.
     PALIMPSEST_NOT_FOUND = 7,
-    /// The bytes that are to be changed are not those that the caller named.
+    /// The bytes to be changed are not those that the caller named.
     PALIMPSEST_CHANGED = 8,
     /// What the handle names belongs to the process from which this one was forked.
     PALIMPSEST_FORKED = 9,
-    /// A defect of Palimpsest: it panicked. What the call was about may be half done.
+    /// A defect of Palimpsest: it panicked. What the call was doing may be half done.
     PALIMPSEST_PANIC = 10,
 }
 
@@ -59,8 +61,7 @@ impl Failure {
 
     /// The error with its causes.
     pub(crate) fn of(code: palimpsest_result, error: &(dyn Error + 'static)) -> Self {
-        let errors = iter::successors(Some(error), |&error| error.source());
-        Self::new(code, errors.map(ToString::to_string).collect::<Vec<_>>().join(": "))
+        Self::new(code, Causes(error))
     }
 }
 
@@ -68,10 +69,10 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a function of the C API does, keeps its message for this thread, and stops panics.
+/// Runs the body of a function of the C API, keeps its message for this thread, and stops panics.
 ///
-/// State that a panic left half changed is guarded by the locks of the crates below, which are not poisoned; what the
-/// handle tables hold is changed by single calls.
+/// The locks of the crates below guard state that a panic left half changed, and are not poisoned; single calls change
+/// what the handle tables hold.
 pub(crate) fn answer(work: impl FnOnce() -> Result<(), Failure>) -> palimpsest_result {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return PALIMPSEST_OK,
@@ -82,21 +83,21 @@ pub(crate) fn answer(work: impl FnOnce() -> Result<(), Failure>) -> palimpsest_r
             Failure::new(PALIMPSEST_PANIC, format_args!("palimpsest panicked: {text}"))
         }
     };
-    // A message never has a zero byte but from a name that the caller gave.
+    // A message has a zero byte only from a name that the caller gave.
     let text = CString::new(failure.message.replace('\0', " ")).unwrap_or_default();
     // A thread that is ending has no message any more.
     let _ = MESSAGE.try_with(|message| message.replace(text));
     failure.code
 }
 
-/// What went wrong in the last call of this thread that failed, in words, with values and the way out; an empty string
-/// before the first. Valid until the next call of this thread that fails. Never null.
+/// Tells what went wrong in this thread's last failed call, in words, with values and the way out; an empty string
+/// before the first. Valid until this thread's next call that fails. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_error_message() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The version of this interface: major, minor and patch, a byte each, from bit 16 down. Programs that were compiled
+/// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down. Programs compiled
 /// against the same major version (and, while that is 0, the same minor one) work with this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_version() -> u32 {
@@ -110,7 +111,7 @@ pub(crate) fn wanted<T>(out: *mut T) -> Result<*mut T, Failure> {
     if out.is_null() { Err(Failure::invalid("the pointer for the result is null")) } else { Ok(out) }
 }
 
-/// Sets `errno`, for functions that answer as the C library's do.
+/// Sets `errno`, for functions that answer like the C library's.
 pub(crate) fn set_errno(value: c_int) {
     // SAFETY: the C library's errno of this thread.
     let errno = unsafe { libc::__errno_location() };

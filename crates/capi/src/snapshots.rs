@@ -1,4 +1,4 @@
-//! Snapshots of memory that are put back in the same process.
+//! Snapshots of memory, restored in the same process.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -17,11 +17,11 @@ use crate::result::palimpsest_result::{
 use crate::result::{Failure, answer, wanted};
 use crate::versioned::{self, Versioned};
 
-/// A state of memory that can be put back any number of times, by the thread that took it.
+/// A state of memory that the thread that took it can restore any number of times.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_snapshot {
-    /// Nothing to be computed with.
+    /// Not to be computed with.
     pub handle: u64,
 }
 
@@ -35,52 +35,52 @@ pub struct palimpsest_range {
     pub len: usize,
 }
 
-/// What a snapshot holds, and how it is put back. Zeros are the defaults; `size` is that of this structure, set by the
-/// caller.
+/// What a snapshot holds, and how it is restored. Zeros are the defaults; `size` is the size of this structure, set by
+/// the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_snapshot_options {
     /// Bytes of this structure, set by the caller.
     pub size: usize,
     /// Ranges of whole pages in private writable mappings that stay where they are. Null for the whole process: all
-    /// private writable memory, and where everything is mapped, but for the running stack.
+    /// private writable memory except the running stack, and where everything is mapped.
     pub ranges: *const palimpsest_range,
     /// How many ranges.
     pub range_count: usize,
-    /// Memory that is left alone, by whole pages; may be null.
+    /// Memory to leave alone, in whole pages; may be null.
     pub except: *const palimpsest_range,
-    /// How many of them.
+    /// How many of these.
     pub except_count: usize,
-    /// Bytes of written pages that are put back by copying and stay resident; 0 for 64 MiB, 1 for none.
+    /// Bytes of written pages that are restored by copying and stay resident; 0 for 64 MiB, 1 for none.
     pub resident: usize,
-    /// When page tables are searched for written pages. 0: when there was a page fault. 1: in each restore. 2: never;
-    /// only what was declared is put back. 3: in the first restore and every `sweep_every`th after it.
+    /// When to search page tables for written pages. 0: if there was a page fault. 1: in each restore. 2: never; only
+    /// what was declared is restored. 3: in the first restore and every `sweep_every`th after it.
     pub sweep: c_int,
     /// See `sweep`.
     pub sweep_every: u32,
-    /// Not 0: mappings are not compared; the caller knows that none has changed.
+    /// Not 0: does not compare mappings; the caller knows that none has changed.
     pub trust_layout: c_int,
-    /// Not 0: other threads are allowed; the caller knows that they sleep whenever a snapshot is taken or put back.
+    /// Not 0: allows other threads; the caller knows that they sleep whenever a snapshot is taken or restored.
     pub others_sleep: c_int,
-    /// Not 0: descriptors opened since are closed, and those closed since are put back.
+    /// Not 0: closes descriptors opened since, and restores those closed since.
     pub restore_descriptors: c_int,
-    /// 0.
+    /// Must be 0.
     pub reserved: c_int,
 }
 
-/// What a restore did. `size` is that of this structure, set by the caller.
+/// What a restore did. `size` is the size of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_restored {
     /// Bytes of this structure, set by the caller.
     pub size: usize,
-    /// Pages that were put back.
+    /// Pages restored.
     pub pages: usize,
-    /// Of these, the ones that were copied and stay resident; the others were dropped.
+    /// How many of them were copied and stay resident; the others were dropped.
     pub copied_pages: usize,
-    /// Bytes of mappings that were made since and are gone.
+    /// Bytes of mappings made since, which are gone now.
     pub unmapped: usize,
-    /// Bytes of mappings that were removed or replaced since and are back.
+    /// Bytes of mappings removed or replaced since, which are back.
     pub remade: usize,
     /// Bytes of mappings that have their rights back.
     pub protected_bytes: usize,
@@ -88,7 +88,7 @@ pub struct palimpsest_restored {
     pub closed: usize,
     /// Descriptors closed or replaced since and open again.
     pub reopened: usize,
-    /// Descriptors closed or replaced since that cannot be put back.
+    /// Descriptors closed or replaced since that cannot be restored.
     pub lost: usize,
     /// Not 0: page tables were searched.
     pub is_swept: c_int,
@@ -96,7 +96,7 @@ pub struct palimpsest_restored {
     pub reserved: c_int,
 }
 
-/// How much a snapshot holds, and what it leaves out. `size` is that of this structure, set by the caller.
+/// How much a snapshot holds, and what it leaves out. `size` is the size of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_snapshot_extent {
@@ -104,13 +104,13 @@ pub struct palimpsest_snapshot_extent {
     pub size: usize,
     /// Bytes of addresses.
     pub addresses: usize,
-    /// Of these, the ones that had contents.
+    /// How many of them had contents.
     pub saved: usize,
     /// Ranges of writable memory that it does not hold (`palimpsest_snapshot_not_taken`).
     pub not_taken: usize,
 }
 
-/// Memory that a snapshot does not hold. `size` is that of this structure, set by the caller.
+/// Memory that a snapshot does not hold. `size` is the size of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_not_taken {
@@ -140,8 +140,8 @@ unsafe impl Versioned for palimpsest_not_taken {}
 #[expect(non_camel_case_types, reason = "the names that C sees")]
 pub type palimpsest_target = Option<unsafe extern "C-unwind" fn(argument: *mut c_void) -> usize>;
 
-/// A round of `palimpsest_snapshot_rounds`: its number from 0, what the last one was abandoned with, and what was put
-/// back before this one, or null in the first.
+/// A round of `palimpsest_snapshot_rounds`: its number from 0, the value with which the last one was abandoned, and
+/// what was restored before this one (null in the first).
 #[expect(non_camel_case_types, reason = "the names that C sees")]
 pub type palimpsest_body = Option<
     unsafe extern "C-unwind" fn(
@@ -255,8 +255,8 @@ fn mask(keep_mask: c_int) -> SignalMask {
     if keep_mask == 0 { SignalMask::Restore } else { SignalMask::Leave }
 }
 
-/// Takes a snapshot. `options` may be null: of the whole process. The running stack goes on, so that variables in
-/// frames keep their values when it is put back. There can be 64 at a time, and one of the whole process.
+/// Takes a snapshot. `options` may be null for the whole process. The running stack goes on, so that variables in
+/// frames keep their values when it is restored. There can be 64 at a time, and one of the whole process.
 ///
 /// # Safety
 ///
@@ -283,16 +283,16 @@ pub unsafe extern "C" fn palimpsest_snapshot_take(
     })
 }
 
-/// Puts everything back. `restored` may be null. Only by the thread that took the snapshot (`PALIMPSEST_REFUSED`), and
+/// Restores everything. `restored` may be null. Only for the thread that took the snapshot (`PALIMPSEST_REFUSED`), and
 /// not from a target of the same one (`PALIMPSEST_BUSY`). After `PALIMPSEST_SYSTEM` or `PALIMPSEST_NO_ROOM` memory may
-/// be back in part.
+/// be restored in part.
 ///
 /// # Safety
 ///
 /// 1. `restored` is null, or valid for reading its first field and for writing as many bytes as that says.
 /// 2. Contracts 2 and 3 of `palimpsest_snapshot_take`, and what `palimpsest_snapshot_options` says that the caller
 ///    knows.
-/// 3. Pointers in live frames are not followed to memory that is not there any more, such as what was allocated since.
+/// 3. Pointers in live frames are not followed to memory that no longer exists, such as what was allocated since.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_snapshot_restore(
     snapshot: palimpsest_snapshot,
@@ -309,10 +309,10 @@ pub unsafe extern "C" fn palimpsest_snapshot_restore(
     })
 }
 
-/// Calls `target` with `argument` and puts everything back, whether it returns or leaves by `palimpsest_abandon`.
-/// `value` gets what it has returned, or was abandoned with; `is_abandoned` which of the two; both may be null, as may
-/// `restored`. What the target needs in its next round must not be put back: keep it on the caller's stack. The set of
-/// blocked signals is put back after `palimpsest_abandon`, unless `keep_mask` is not 0.
+/// Calls `target` with `argument` and restores everything, whether the target returns or leaves by
+/// `palimpsest_abandon`. `value` gets what it returned, or was abandoned with; `is_abandoned` tells which of the two;
+/// both may be null, and so may `restored`. What the target needs in its next round must not be restored: keep it on
+/// the caller's stack. The set of blocked signals is restored after `palimpsest_abandon`, unless `keep_mask` is not 0.
 ///
 /// # Safety
 ///
@@ -356,10 +356,10 @@ pub unsafe extern "C" fn palimpsest_snapshot_run(
     })
 }
 
-/// Takes a snapshot with the stack, and calls `body`. Whenever that leaves by `palimpsest_abandon`, everything is put
-/// back, the stack below this call, too, and `body` is called anew. When it returns, so does this, with its answer in
-/// `value`, which may be null; nothing is put back then, and the snapshot is gone. `keep_mask` as for
-/// `palimpsest_snapshot_run`.
+/// Takes a snapshot with the stack, and calls `body`. Whenever `body` leaves by `palimpsest_abandon`, everything is
+/// restored, including the stack below this call, and `body` is called anew. When `body` returns, so does this
+/// function, with its answer in `value`, which may be null; then nothing is restored, and the snapshot is gone.
+/// `keep_mask` is as for `palimpsest_snapshot_run`.
 ///
 /// # Safety
 ///
@@ -396,21 +396,21 @@ pub unsafe extern "C" fn palimpsest_snapshot_rounds(
     })
 }
 
-/// Leaves the innermost `palimpsest_snapshot_run` or `_rounds` of this thread, from anywhere inside: from signal
-/// handlers, too, on whatever stack. Ends the process if there is none.
+/// Leaves this thread's innermost `palimpsest_snapshot_run` or `_rounds` from anywhere inside: from signal handlers,
+/// too, on whatever stack. Ends the process if there is none.
 ///
 /// # Safety
 ///
-/// 1. Nobody needs what the frames in between would have done on their way out, or it is undone by the restore: no lock
-///    of memory that is not put back is held. Destructors of C++ do not run.
+/// 1. Nobody needs what the frames in between would have done on their way out, or the restore undoes it: no lock
+///    outside restored memory is held. C++ destructors do not run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_abandon(value: usize) -> ! {
     // SAFETY: 1. is looked at there; 2. is contract 1.
     unsafe { snapshot::abandon(value) }
 }
 
-/// Says that `range` is written in every round, so that restores without a search put it back, too. Passes over what
-/// the snapshot does not hold.
+/// Says that `range` is written in every round, so that restores without a search restore it, too. Skips what the
+/// snapshot does not hold.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_snapshot_declare(
     snapshot: palimpsest_snapshot,
@@ -425,7 +425,7 @@ pub extern "C" fn palimpsest_snapshot_declare(
     })
 }
 
-/// How much the snapshot holds.
+/// Tells how much the snapshot holds.
 ///
 /// # Safety
 ///
@@ -446,8 +446,8 @@ pub unsafe extern "C" fn palimpsest_snapshot_get_extent(
     })
 }
 
-/// The `index`th range of writable memory that the snapshot does not hold, and why. `PALIMPSEST_NOT_FOUND` behind the
-/// last.
+/// Returns the `index`th range of writable memory that the snapshot does not hold, and why. `PALIMPSEST_NOT_FOUND`
+/// behind the last.
 ///
 /// # Safety
 ///

@@ -9,10 +9,10 @@ use crate::result::Failure;
 ///
 /// # Safety
 ///
-/// 1. `repr(C)`, the first field is a `usize`, and any bytes are a value of every field.
+/// 1. `repr(C)`, the first field is a `usize`, and any bytes are valid for every field.
 pub(crate) unsafe trait Versioned: Copy {}
 
-/// The length that the caller has given.
+/// Returns the length that the caller gave.
 ///
 /// # Safety
 ///
@@ -29,7 +29,7 @@ unsafe fn size_of_callers<T: Versioned>(structure: *const T) -> Result<usize, Fa
     Ok(size)
 }
 
-/// What the caller has given, with zeros in fields that an older caller does not know; none for null. A newer caller
+/// Reads what the caller gave, with zeros in fields that an older caller does not know; `None` for null. A newer caller
 /// may have fields that this library does not know, as long as they are zero.
 ///
 /// # Safety
@@ -54,11 +54,11 @@ pub(crate) unsafe fn read<T: Versioned>(structure: *const T) -> Result<Option<T>
             return Err(Failure::invalid(message));
         }
     }
-    // SAFETY: zeros and the caller's bytes, of which any are a value.
+    // SAFETY: zeros and the caller's bytes, any of which are valid.
     Ok(Some(unsafe { read.assume_init() }))
 }
 
-/// Refuses a `structure` that [`write`] would refuse, before anything is done; null is none.
+/// Refuses a `structure` that [`write`] would refuse, before anything is done. Null is accepted.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ pub(crate) unsafe fn write<T: Versioned>(structure: *mut T, told: T) -> Result<(
     // SAFETY: 1. is contract 1.
     let size = unsafe { size_of_callers(structure) }?;
     let known = size.min(size_of::<T>()) - size_of::<usize>();
-    // SAFETY: behind the first field, of which the structure has more.
+    // SAFETY: behind the first field; the structure is longer.
     let to = unsafe { structure.cast::<u8>().add(size_of::<usize>()) };
     // SAFETY: as above.
     let from = unsafe { (&raw const told).cast::<u8>().add(size_of::<usize>()) };

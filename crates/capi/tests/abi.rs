@@ -1,10 +1,10 @@
-//! The binary interface is the one on record, `abi.txt`: prototypes, constants, and sizes and offsets as Rust has them
-//! and as a C compiler makes them of the header.
+//! The binary interface is the one on record, `abi.txt`: prototypes, constants, and sizes and offsets, both Rust's and
+//! those that a C compiler makes of the header.
 //!
-//! `PALIMPSEST_BLESS=1 cargo test -p palimpsest-capi --test abi` writes the record anew. It refuses to change or drop
-//! a line unless the version of the crate has become another interface (the minor one, as long as the major one is 0):
-//! programs that were compiled against the record go on working. Fields may come at the end of structures that begin
-//! with their `size`.
+//! `PALIMPSEST_BLESS=1 cargo test -p palimpsest-capi --test abi` rewrites the record. It refuses to change or drop a
+//! line unless the crate's version stands for another interface (the minor version, while the major one is 0): programs
+//! compiled against the record go on working. Fields may be added at the end of structures that begin with their
+//! `size`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ macro_rules! layouts {
     };
 }
 
-/// As Rust lays them out.
+/// Returns Rust's layouts.
 fn in_rust() -> BTreeMap<String, String> {
     let mut found = layouts! {
         palimpsest_alloc { handle }
@@ -103,20 +103,20 @@ fn in_rust() -> BTreeMap<String, String> {
         palimpsest_staged_data { handle }
     };
     found.insert("enum palimpsest_result".to_owned(), size_of::<palimpsest_result>().to_string());
-    // Its fields are nobody's business.
+    // Its fields are private.
     let (size, align) = (size_of::<palimpsest_key>(), align_of::<palimpsest_key>());
     found.insert("struct palimpsest_key".to_owned(), format!("{size} {align}"));
     found
 }
 
-/// The header without its comments and what the preprocessor reads.
+/// Returns the header without comments and preprocessor lines.
 fn header() -> String {
     let text = fs::read_to_string(Path::new(CRATE).join("include/palimpsest.h")).expect("there is a header");
     let is_code = |line: &&str| !line.trim_start().starts_with("//") && !line.starts_with('#');
     text.lines().filter(is_code).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// What the header declares, in its own words: prototypes, types of functions, and constants, by name.
+/// Returns what the header declares, in its own words: prototypes, types of functions, and constants, by name.
 fn declared(header: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for statement in header.split(';') {
@@ -150,7 +150,7 @@ fn declared(header: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Names of structures with those of their fields, as the header has them.
+/// Returns names of structures and their fields, as in the header.
 fn structures(header: &str) -> Vec<(&str, Vec<&str>)> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     let mut is_inside = false;
@@ -168,7 +168,7 @@ fn structures(header: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-/// As the C compiler lays out what the header declares; nothing if there is none.
+/// Returns the C compiler's layouts of what the header declares; `None` without a compiler.
 fn in_c(header: &str) -> Option<BTreeMap<String, String>> {
     let mut source = "#include <palimpsest.h>\n#include <stdio.h>\nint main(void) {\n".to_owned();
     let add = |line: &str, source: &mut String| writeln!(source, "{line}").expect("a string can be written to");
@@ -205,14 +205,14 @@ fn in_c(header: &str) -> Option<BTreeMap<String, String>> {
     told.map(|told| told.lines().filter_map(line).collect())
 }
 
-/// The part of the version that tells one interface from another.
+/// Returns the part of the version that tells one interface from another.
 fn interface() -> String {
     let mut parts = env!("CARGO_PKG_VERSION").split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     if major == "0" { format!("0.{minor}") } else { major.to_owned() }
 }
 
-/// What of the record `now` has no more, or otherwise.
+/// Returns what of the record is missing or different `now`.
 fn broken(record: &str, now: &BTreeMap<String, String>) -> Vec<String> {
     let lines = record.lines().skip(1).filter_map(|line| line.split_once(": "));
     lines
@@ -224,7 +224,7 @@ fn broken(record: &str, now: &BTreeMap<String, String>) -> Vec<String> {
         .collect()
 }
 
-/// A structure that says how long it is may be longer now.
+/// A structure that gives its length may be longer now.
 fn may_grow(name: &str, was: &str, now: &BTreeMap<String, String>) -> bool {
     let Some(structure) = name.strip_prefix("struct ") else { return false };
     let numbers = |text: &str| -> Vec<usize> { text.split(' ').filter_map(|number| number.parse().ok()).collect() };
@@ -273,7 +273,7 @@ fn what_is_gone_or_moved_breaks_the_interface_and_what_grows_does_not() {
     assert_eq!(with("field a.b: 8 8\n", ""), 1);
     assert_eq!(with("int f(void)", "int f(int)"), 1);
     assert_eq!(with("struct a: 16 8", "struct a: 8 8"), 1);
-    // One that does not say how long it is must stay so.
+    // One that does not give its length must stay as it is.
     assert_eq!(with("field a.size: 0 8\nfield a.b: 8 8", "field a.b: 8 8"), 1);
     assert_eq!(with("struct a: 16 8", "struct a: 24 16"), 1);
 }

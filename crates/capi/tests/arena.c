@@ -1,20 +1,10 @@
-/* A C program with an arena: what was frozen is there in a child, and each side has its own copy afterwards. */
-#include <errno.h>
-#include <palimpsest.h>
-#include <stdio.h>
-#include <string.h>
+/* A C program with an arena: a child sees what was frozen, and each side has its own copy afterwards. */
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LENGTH (8 << 20)
+#include "must.h"
 
-#define MUST(condition)                                                    \
-    do {                                                                   \
-        if (!(condition)) {                                                \
-            printf("line %d: %s is false, errno %d\n", __LINE__, #condition, errno); \
-            return 1;                                                      \
-        }                                                                  \
-    } while (0)
+#define LENGTH (8 << 20)
 
 int main(void) {
     char *block = palimpsest_arena_malloc(LENGTH);

@@ -1,4 +1,4 @@
-//! The header is made of the sources, compiles as C and C++, and names what the library exports.
+//! The header is made from the sources, compiles as C and C++, and names what the library exports.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -43,7 +43,7 @@ fn the_header_is_made_of_the_sources() {
     assert!(kept == made, "the header is not what the sources make: PALIMPSEST_BLESS=1 writes it anew");
 }
 
-/// The functions that the header declares are those that the library exports, and no other name of ours is exported.
+/// The header declares exactly the functions that the library exports, and the library exports no other name of ours.
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let header = fs::read_to_string(Path::new(CRATE).join("include/palimpsest.h")).expect("there is a header");
@@ -66,14 +66,14 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(declared, exported);
 }
 
-/// A file that Cargo has built beside this test.
+/// Returns a file that Cargo has built beside this test.
 fn built(name: &str) -> PathBuf {
     let own = env::current_exe().expect("a test has a path");
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("Cargo builds {name} for this test"))
 }
 
-/// The header compiles, alone, with all warnings, as C99, C11 and C++, by each compiler that is here.
+/// The header compiles by itself, with all warnings, as C99, C11 and C++, with each compiler found here.
 #[test]
 fn the_header_compiles_as_c_and_c_plus_plus() {
     // Not Cargo's folder, which a guest that runs this program does not have.

@@ -1,22 +1,10 @@
 /* A C program with programs in packs, a site that is rewritten, static keys, and mistakes, which are errors. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <palimpsest.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MUST(condition)                                                                          \
-    do {                                                                                         \
-        if (!(condition)) {                                                                      \
-            printf("line %d: %s is false: %s\n", __LINE__, #condition, palimpsest_error_message()); \
-            return 1;                                                                            \
-        }                                                                                        \
-    } while (0)
-#define IS(expected, call) MUST((call) == PALIMPSEST_##expected)
-#define SAYS(text) MUST(strstr(palimpsest_error_message(), text) != NULL)
+#include "must.h"
 
 /* A function that returns a number, and the instruction that says which. */
 #if defined(__x86_64__)
@@ -29,7 +17,7 @@
 
 typedef int (*function)(void);
 
-/* As in a header that this file and others include. */
+/* As in a header that several files include. */
 PALIMPSEST_KEY_DECLARE(off_at_first, 0);
 PALIMPSEST_KEY(off_at_first, "capi.off", 0);
 PALIMPSEST_KEY(unnamed, "not a name", 0);
@@ -105,7 +93,7 @@ static int programs(void) {
     struct palimpsest_packs_stats pinned = {.size = sizeof pinned};
     IS(OK, palimpsest_packs_get_stats(packs, &pinned));
     MUST(pinned.pinned_threads == 1);
-    /* The child's own account knows of no pin that it inherits, and of the one that it makes. */
+    /* The child's own account counts no inherited pin, and the one that the child makes. */
     pid_t heir = fork();
     if (heir == 0) {
         IS(OK, palimpsest_pin(packs));

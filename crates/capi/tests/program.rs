@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// A file that Cargo has built beside this test.
+/// Returns a file that Cargo has built beside this test.
 fn built(name: &str) -> PathBuf {
     let own = env::current_exe().expect("a test has a path");
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));

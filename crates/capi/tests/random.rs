@@ -2,7 +2,7 @@
 
 use palimpsest_capi::fuzzing::play;
 
-/// Bytes that are the same in each run: xorshift.
+/// Returns bytes that are the same in each run: xorshift.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {

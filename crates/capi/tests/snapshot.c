@@ -1,24 +1,13 @@
-/* Snapshots from C: what is put back, rounds, and mistakes, which are errors. */
+/* Snapshots from C: what is restored, rounds, and mistakes, which are errors. */
 #define _GNU_SOURCE
-#include <palimpsest.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MUST(condition)                                                                          \
-    do {                                                                                         \
-        if (!(condition)) {                                                                      \
-            printf("line %d: %s is false: %s\n", __LINE__, #condition, palimpsest_error_message()); \
-            return 1;                                                                            \
-        }                                                                                        \
-    } while (0)
-#define IS(expected, call) MUST((call) == PALIMPSEST_##expected)
-#define SAYS(text) MUST(strstr(palimpsest_error_message(), text) != NULL)
+#include "must.h"
 
 static struct palimpsest_snapshot shared;
 static int counter;
@@ -121,13 +110,13 @@ static int ranges(void) {
     return 0;
 }
 
-/* The heap, static variables and mappings, and a handle that is not put back with them. */
+/* The heap, static variables and mappings, and a handle that is not restored with them. */
 static int whole(void) {
     char *block = malloc(100000);
     MUST(block != NULL);
     strcpy(block, "before");
     counter = 5;
-    /* A message of before, in the heap and in thread-local memory. */
+    /* An earlier message, in the heap and in thread-local memory. */
     const struct palimpsest_snapshot none = {0};
     IS(STALE, palimpsest_snapshot_drop(none));
     struct palimpsest_snapshot snapshot, second;
@@ -150,7 +139,7 @@ static int whole(void) {
         IS(OK, palimpsest_snapshot_run(snapshot, 1, counts, &step, &value, NULL, NULL));
         MUST(value == 8 && counter == 5);
     }
-    /* A child has a copy, which it may put back. */
+    /* A child has a copy, which it may restore. */
     const pid_t child = fork();
     if (child == 0) {
         counter = 1;

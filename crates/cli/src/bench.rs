@@ -93,11 +93,11 @@ fn list(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn measure(arguments: &Arguments) -> Result<(), Failure> {
-    let request = Request {
-        suites: arguments.suites.clone(),
-        filter: arguments.filter.clone(),
-        effort: arguments.effort(),
-        program: Some(std::env::current_exe().map_err(Failure::OwnFile)?),
+    let program = std::env::current_exe().map_err(Failure::OwnFile)?;
+    let request = Request::default().suites(&arguments.suites).effort(arguments.effort()).program(program);
+    let request = match &arguments.filter {
+        Some(part) => request.filter(part),
+        None => request,
     };
     arguments.outputs.ensure_writable()?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -34,7 +34,7 @@ enum Command {
     Run(tools::Run),
 }
 
-/// Why a command has failed.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

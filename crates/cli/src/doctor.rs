@@ -17,7 +17,7 @@ use paint::Paint;
 /// Version of the JSON layout. It changes when a field changes its meaning or disappears.
 const FORMAT_VERSION: u32 = 2;
 
-/// Tells how each feature fares on this machine, kernel, container and user, and how to get more.
+/// Shows how each feature fares on this machine, kernel, container and user, and how to get more.
 ///
 /// Exit code: 0 if every feature works at its best, 1 if some work slower, 3 if some do not work; 2 if the command line
 /// is wrong, 4 if the report cannot be written.
@@ -28,7 +28,7 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Everything that is told.
+/// Everything in the report.
 #[derive(Serialize)]
 struct Report {
     version: u32,
@@ -48,7 +48,7 @@ struct Choice {
 }
 
 impl Report {
-    /// The judgement of these facts; `beside` are the features that depend on other programs.
+    /// Judges these facts; `beside` are the features that depend on other programs.
     fn of(capabilities: Capabilities, beside: Vec<Standing>) -> Self {
         let choice = capabilities.choice();
         let mut features = capabilities.features();
@@ -69,7 +69,7 @@ impl Report {
         report
     }
 
-    /// The features that users come for. Guests are for those who work on page tables, which work anywhere.
+    /// Returns the features that users come for. Guests are for people who work on page tables, which work anywhere.
     fn counted(&self) -> impl Iterator<Item = &Standing> {
         self.features.iter().filter(|standing| standing.feature != Feature::PagingGuests)
     }

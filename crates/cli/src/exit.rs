@@ -19,16 +19,16 @@ Exit codes of run:
   126  the program cannot be executed
   127  the program was not found
 Exit codes of top:
-  0  it was told
-  1  with --once, a process told nothing; without, none that was named was there
+  0  figures were shown
+  1  with --once, a process could not be shown; without, none of the named processes existed
   2  the command line is not understood
 Exit codes of bpf:
-  0  it was done
+  0  done
   1  the program is wrong, was refused or ended, or a file could not be read
   2  the command line is not understood
 Exit codes of numa:
-  0  it was told
-  1  there is no such process, or it may not be looked into
+  0  shown
+  1  there is no such process, or its memory may not be looked at
   2  the command line is not understood";
 
 /// Every feature works, some slower.
@@ -47,11 +47,11 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 
 /// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs
-/// seldom end with them.
+/// rarely end with them.
 pub(crate) const REFUSED: u8 = 125;
 
-/// A program is there but cannot be executed.
+/// A program exists but cannot be executed.
 pub(crate) const NOT_STARTED: u8 = 126;
 
-/// There is no such program.
+/// The program does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;

@@ -1,4 +1,8 @@
-//! `palimpsest`: a look at what it does (`tour`), what this machine allows (`doctor`), what that is worth (`bench`),
+#![doc = include_str!("../README.md")]
+//!
+//! # Commands
+//!
+//! A look at what it does (`tour`), what this machine allows (`doctor`), what that is worth (`bench`),
 //! programs with it (`run`), and what it does for them (`top`), eBPF programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
@@ -32,28 +36,28 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show seven things live, each beside what people do today, in half a minute; what is done without a command, too.
+    /// Show seven things live, each compared with what people do today, in half a minute; the default command.
     Tour(tour::Arguments),
-    /// Tell what this machine, kernel, container and user allow, and what Palimpsest makes of it.
+    /// Show what this machine, kernel, container and user allow, and what Palimpsest makes of it.
     Doctor(doctor::DoctorArgs),
     /// Measure Palimpsest against what people do today, in one run.
     Bench(bench::Arguments),
     /// Run a program with memory that forks in constant time.
     Run(run::Arguments),
-    /// Show what freezing costs processes that run, and what it saves them.
+    /// Show what freezing costs running processes, and what it saves them.
     Top(top::Arguments),
-    /// Assemble, show, verify and run eBPF programs.
+    /// Assemble, disassemble, verify and run eBPF programs.
     Bpf(bpf::Arguments),
-    /// Tell the NUMA nodes of this machine, or where the memory of a process is.
+    /// Show the NUMA nodes of this machine, or where the memory of a process is.
     Numa(numa::Arguments),
-    /// Write man pages and completions into a folder.
+    /// Write man pages and completions to a folder.
     #[cfg(feature = "documents")]
     #[command(hide = true)]
     Documents {
-        /// The folder, which is made.
+        /// The folder, which is created.
         folder: std::path::PathBuf,
     },
-    /// Do a part of a measurement in this process, as the arguments say; `bench` and `tour` start it.
+    /// Do part of a measurement in this process, as the arguments say; `bench` and `tour` start it.
     #[command(name = palimpsest_bench::harness::HELPER, hide = true)]
     Helper {
         /// The helper's name and its arguments.

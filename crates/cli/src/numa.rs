@@ -16,13 +16,13 @@ use crate::{complain, exit};
 use machine::Machine;
 use process::{Detail, Process, ProcessError};
 
-/// Tells the NUMA nodes of this machine; or, for a process, how much of its text, data and copies is on which node.
+/// Shows the NUMA nodes of this machine; or, for a process, how much of its text, data and copies is on which node.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Look at this process
     #[arg(value_parser = pid)]
     process: Option<Pid>,
-    /// Show every page of it: the node's number, `.` for absent, `?` for untold
+    /// Show every page of it: the node's number, `.` for absent, `?` for unknown
     #[arg(long, requires = "process")]
     pages: bool,
     /// Print JSON instead of text
@@ -36,7 +36,7 @@ pub(crate) fn pid(text: &str) -> Result<Pid, String> {
     number.and_then(Pid::from_raw).ok_or_else(|| "a process id is a number above 0".to_owned())
 }
 
-/// Why nothing was told.
+/// Why nothing was shown.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

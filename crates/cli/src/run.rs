@@ -1,4 +1,4 @@
-//! `palimpsest run`: starts a program with the preload object, after a look at whether it can be served.
+//! `palimpsest run`: starts a program with the preload object, after checking that it can be served.
 
 mod arguments;
 mod object;
@@ -27,7 +27,7 @@ use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
 use crate::{complain, exit};
 
-/// Starts the program in the place of this one. Comes back only if that fails.
+/// Starts the program in place of this one. Returns only if that fails.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let failure = start(arguments);
     complain(&failure);
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Where a program is, if PATH leads to one that can be executed.
+/// Returns where a program is, if PATH leads to one that can be executed.
 pub(crate) fn locate(program: &OsStr) -> Option<PathBuf> {
     program::locate(program, env::var_os("PATH").as_deref()).ok()
 }
@@ -80,7 +80,7 @@ fn start(arguments: &Arguments) -> Failure {
     }
 }
 
-/// What is to be executed.
+/// What to execute.
 struct Prepared {
     command: Command,
     path: PathBuf,
@@ -94,7 +94,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let executable = env::current_exe().unwrap_or_default();
     let object = object::find(env::var_os("PALIMPSEST_PRELOAD").as_deref(), &executable, &folders)?;
     if let (Some(shortcoming), Way::ByEnv) = (&object.shortcoming, loader.way) {
-        // The descriptor is closed in `env`.
+        // `env` would close the descriptor.
         return Err(Failure::ByEnv { path, program: loader.program, shortcoming: shortcoming.clone() });
     }
     let preloaded = preload(&object.entry, env::var_os("LD_PRELOAD"));
@@ -105,13 +105,13 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
-    // The program stays this process; the object tells of its end alone.
+    // The program stays this process; the object reports only its end.
     command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
     Ok(Prepared { command, path, object })
 }
 
-/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not
-/// this object or another version of it: two would both freeze.
+/// Returns the value of `LD_PRELOAD` with the object first. Other entries stay, as allocators are often preloaded; but
+/// not this object or another version of it: both would freeze.
 fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
     let mut value = object.to_owned();
     let present = present.unwrap_or_default();
@@ -124,10 +124,10 @@ fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
     value
 }
 
-/// What stands between names in `PALIMPSEST_ONLY`: the one sign that no file has in its name.
+/// Separates names in `PALIMPSEST_ONLY`: the one sign that no file name contains.
 const NAMES_APART: &str = "/";
 
-/// The object's settings. Those that the command line does not mention stay as they are in the environment.
+/// Returns the object's settings. Those that the command line does not mention stay as they are in the environment.
 fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&str, OsString)> = Vec::new();
     if arguments.local_text {
@@ -145,7 +145,7 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     } else if let Some(At(text)) = &arguments.at {
         variables.push(("PALIMPSEST_FREEZE", text.into()));
     } else if env::var_os("PALIMPSEST_FREEZE").is_some_and(|inherited| inherited == "off") {
-        // By an outer `run --no-freeze`, say. What is asked for here is the opposite.
+        // Set by an outer `run --no-freeze`, for instance. This command asks for the opposite.
         variables.push(("PALIMPSEST_FREEZE", OsString::new()));
     }
     if !arguments.only.is_empty() {
@@ -188,7 +188,7 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
 }
 
 /// Whether `text` can be an entry of `LD_PRELOAD`, which the dynamic linker cuts at colons and blanks and in which it
-/// expands `$LIB` and its like.
+/// expands `$LIB` and the like.
 fn is_one_entry(text: &OsStr) -> bool {
     !text.as_bytes().iter().any(|byte| b": \t\n$".contains(byte))
 }

@@ -1,7 +1,7 @@
-//! `palimpsest top`: what freezing costs processes and saves them, while they run.
+//! `palimpsest top`: what freezing costs running processes, and what it saves them.
 //!
-//! A process tells it in memory of its own ([`palimpsest_fork::figures`]), which this program reads as a debugger
-//! would: it needs the right to (`ptrace(2)`), and gives nobody any. All that is read may be an attacker's.
+//! A process tells it in its own memory ([`palimpsest_fork::figures`]), which this program reads as a debugger would:
+//! it needs the right to (`ptrace(2)`), and gives nobody any. Everything that it reads may come from an attacker.
 
 mod figures;
 mod folder;
@@ -25,7 +25,7 @@ use crate::{complain, exit};
 use looker::{Looker, Patience, Process};
 use process::{Detail, Look, Untold};
 
-/// How long looking at processes may take: one that lets its memory be read by its own rules can take for ever.
+/// How long looking at processes may take: one that lets its memory be read on its own terms can take for ever.
 const PATIENCE: Patience = Patience { silence: Duration::from_secs(2), round: Duration::from_secs(10) };
 
 /// Shows what is frozen in processes, what that has cost and saved, and when it pays, again and again.
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Look at these processes; without any, at all that `run` serves or that are frozen
     #[arg(value_parser = crate::numa::pid, value_name = "PID")]
     processes: Vec<Pid>,
-    /// Tell every mapping of frozen memory
+    /// Show every mapping of frozen memory
     #[arg(short, long)]
     verbose: bool,
     /// Look once
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     every: u16,
 }
 
-/// Why nothing was told.
+/// Why nothing was shown.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("cannot list processes in /proc; is it mounted here?")]
@@ -107,10 +107,10 @@ fn each_once(pids: &[Pid]) -> Vec<Pid> {
     pids.iter().copied().filter(|&pid| seen.insert(pid)).collect()
 }
 
-/// The looks as one line of JSON that says nothing to a terminal: names can hold any sign.
+/// Returns the looks as one line of JSON without control characters for a terminal: names can contain any sign.
 fn json(looks: &[Look]) -> Result<String, serde_json::Error> {
     let mut text = String::new();
-    // Outside strings all signs are plain ones; control characters below the blank are escaped already.
+    // Outside strings all signs are plain; control characters below the blank are escaped already.
     for sign in serde_json::to_string(looks)?.chars() {
         if matches!(sign, ' '..='~') {
             text.push(sign);
@@ -124,7 +124,7 @@ fn json(looks: &[Look]) -> Result<String, serde_json::Error> {
     Ok(text + "\n")
 }
 
-/// Clears a terminal and goes to its upper left corner.
+/// Clears a terminal and moves to its upper left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 fn show(arguments: &Arguments, looks: &[Look]) -> Result<(), Failure> {

@@ -1,8 +1,7 @@
-//! `palimpsest tour`: seven things that Palimpsest does, live, within half a minute. What this program does unasked.
+//! `palimpsest tour`: seven things that Palimpsest does, live, within half a minute. The default command.
 
 mod lines;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -51,16 +50,16 @@ fn show(arguments: &Arguments) -> Result<(), Failure> {
     arguments.outputs.ensure_writable()?;
     let parts = suites::tour();
     let lines = Lines::new(arguments.outputs.take_standard_output(), &parts);
-    // The first line is there before anything is looked at.
+    // The first line appears before anything is looked at.
     lines.open(parts.len());
     let machine = suites::machine();
     lines.describe(&machine);
     let groups: Vec<Group> = parts.iter().flat_map(Suite::groups).collect();
-    let request = Request {
-        effort: if arguments.check { Effort::Check } else { Effort::Quick },
-        // Without its own file, the parts that need it say so.
-        program: std::env::current_exe().ok().filter(|path: &PathBuf| path.is_file()),
-        ..Request::default()
+    let request = Request::default().effort(if arguments.check { Effort::Check } else { Effort::Quick });
+    let request = match std::env::current_exe() {
+        Ok(program) if program.is_file() => request.program(program),
+        // The parts that need it say so.
+        _ => request,
     };
     let parts = parts.into_iter().map(|part| -> Box<dyn Suite> { Box::new(part) }).collect();
     let report = measure(parts, machine, &request, &lines)?;

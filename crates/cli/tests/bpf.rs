@@ -142,14 +142,14 @@ fn programs_of_objects_are_shown_verified_and_run() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     assert_eq!(json[0]["program"], "count");
     let input = file("input", &[2, 0, 100, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    // Two values for the array, of which the program adds up all, behind those that it puts there.
+    // Two values for the array; the program adds up all, including those that it puts there itself.
     for engine in ENGINES {
         let run = |program: &str| {
             printed(&["run", &object, "--program", program, "--input", &input, "--engine", engine], b"")
         };
         assert_eq!(run("count"), "0x0\n");
         assert_eq!(run("sum"), "0x2c\n");
-        // The limit, which is a constant: a length of 100 is beyond 99.
+        // The limit, which is a constant: a length of 100 exceeds 99.
         let limit = file("limit", &99_u32.to_le_bytes());
         let rodata = format!(".rodata={limit}");
         let line = ["run", &object, "--program", "count", "--input", &input, "--engine", engine, "--map", &rodata];

@@ -1,5 +1,5 @@
-//! Every command that the README, the book and CONTRIBUTING.md show: run here with small arguments, run by a test that
-//! is named, or not run, with the reason. A command that is in no list fails, and so does a list with one too many.
+//! Every command that the README, the book and CONTRIBUTING.md show is run here with small arguments, is run by a test
+//! that is named, or is not run, with the reason. A command that is in no list fails, and so does a superfluous one.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -7,13 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How it is known that a command does what the page says.
+/// How we know that a command does what the page says.
 enum Proof {
     /// [`run_here`] starts the program with these arguments in a folder of its own; it ends with one of these codes.
     Here(&'static [&'static str], &'static [i32]),
-    /// This file of the tree has a test that runs the same; the second is a line of it.
+    /// A test in this file of the tree runs the same; the second is a line of it.
     Test(&'static str, &'static str),
-    /// It cannot be run by a test, because…
+    /// No test can run it, because…
     Not(&'static str),
 }
 
@@ -126,11 +126,11 @@ fn root() -> Option<PathBuf> {
     root.join("docs/src").is_dir().then_some(root)
 }
 
-/// What commands begin with. Other lines of such blocks are what programs print.
+/// How commands begin. Other lines of such blocks are output.
 const PROGRAMS: [&str; 10] =
     ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "pip", "maturin", "python", "AFL_PRELOAD", "LD_PRELOAD"];
 
-/// The commands in blocks of a page that are not of another language, without what is said about them.
+/// Returns the commands in a page's blocks without a language, without comments.
 fn commands(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut language = None;
@@ -148,7 +148,7 @@ fn commands(page: &str) -> Vec<String> {
     found
 }
 
-/// Those of the README, the book, CONTRIBUTING.md and the program's own page.
+/// Returns those of the README, the book, CONTRIBUTING.md and the program's own page.
 fn shown(root: &Path) -> BTreeSet<String> {
     let book = fs::read_dir(root.join("docs/src")).expect("the book").map(|entry| entry.expect("a page").path());
     let pages = ["README.md", "CONTRIBUTING.md", "crates/cli/README.md"].map(|name| root.join(name));

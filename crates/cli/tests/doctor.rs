@@ -1,4 +1,4 @@
-//! `palimpsest doctor` in environments that lack something: what it says must be what `run` does there.
+//! `palimpsest doctor` in environments that lack something: what it says must match what `run` does there.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, OpenOptions};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_palimpsest");
 
-/// `wrapper` (a program with its arguments, or nothing) around the program, which fills a cache of these tests.
+/// Runs the program under `wrapper` (a program with its arguments, or nothing), with a cache of these tests.
 fn under(wrapper: &[&str], arguments: &[&str]) -> Output {
     let line = [wrapper, &[PROGRAM], arguments].concat();
     let mut command = Command::new(line[0]);
@@ -24,7 +24,7 @@ struct Fares {
     fix: String,
 }
 
-/// What doctor says of `feature`, and its exit code.
+/// Returns what doctor says of `feature`, and its exit code.
 fn doctor(wrapper: &[&str], feature: &str) -> (Fares, Option<i32>) {
     let output = under(wrapper, &["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)
@@ -41,7 +41,7 @@ fn freezes(wrapper: &[&str]) -> bool {
     String::from_utf8_lossy(&under(wrapper, &line).stderr).contains("froze process")
 }
 
-/// Asserts that `run` does not freeze under `wrapper`, and that doctor knows it, and what to do.
+/// Asserts that `run` does not freeze under `wrapper`, and that doctor knows it and what to do.
 fn assert_told(wrapper: &[&str], fix: &str) {
     assert!(!freezes(wrapper), "the environment lacks nothing");
     for feature in ["run", "freeze", "snapshot"] {
@@ -51,7 +51,7 @@ fn assert_told(wrapper: &[&str], fix: &str) {
     }
 }
 
-/// Doctor and `run` agree here, and the tests below can tell a difference.
+/// Whether doctor and `run` agree here, so that the tests below can tell a difference.
 fn works_here() -> bool {
     let (fares, _) = doctor(&[], "run");
     assert_eq!(fares.verdict == "works", freezes(&[]), "{fares:?}");
@@ -64,7 +64,7 @@ fn works_here() -> bool {
 #[test]
 fn doctor_and_run_agree() {
     works_here();
-    // What programs that are started here have open, but for the list itself.
+    // What programs started here have open, except the list itself.
     let list = Command::new("ls").arg("/proc/self/fd").stdin(Stdio::null()).output().expect("coreutils are there");
     let used = String::from_utf8_lossy(&list.stdout).lines().count() - 1;
     let limited = |more: usize| format!("ulimit -n {}; exec \"$@\"", used + more);
@@ -135,7 +135,7 @@ fn each_way_to_fail_has_its_exit_code() {
     let written = Command::new(PROGRAM).arg("doctor").stdout(full).output().expect("it was built");
     assert_eq!(written.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&written.stderr).contains("cannot be written"));
-    // Who reads no further is no failure.
+    // A reader that stops is no failure.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let unread = Command::new(PROGRAM).arg("doctor").stdout(writer).output().expect("it was built");

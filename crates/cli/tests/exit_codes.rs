@@ -37,7 +37,7 @@ fn suites_of_other_programs_are_listed_and_say_that_they_have_to_be_named() {
     }
 }
 
-/// The root of the source tree; a guest has none.
+/// Returns the root of the source tree; a guest has none.
 fn tree() -> Option<&'static str> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     if std::path::Path::new(root).join("docs/records").is_dir() {
@@ -146,7 +146,7 @@ fn json_and_html_hold_what_was_measured() {
 
 #[test]
 fn json_on_standard_output_is_json_alone() {
-    let output = palimpsest(&["bench", "--quick", "--filter", "mappings", "--json", "-"]);
+    let output = palimpsest(&["bench", "pack", "numa", "--quick", "--filter", "mappings", "--json", "-"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("nothing but JSON");
     assert_eq!(record["version"], 1);

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// `palimpsest run` with the object that is inside it, put in a folder of these tests.
+/// `palimpsest run` with the object that it contains, put in a folder of these tests.
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palimpsest"));
     command.arg("run");
@@ -96,7 +96,7 @@ fn programs_that_cannot_be_served_are_refused_with_a_reason() {
     }
 }
 
-/// The program, copied by another process: what this one has open for writing a child of another test may still hold,
+/// Copies the program in another process: a child of another test may still hold what this one has open for writing,
 /// and then it cannot be executed.
 fn copied(folder: &Path) -> PathBuf {
     let status = Command::new("cp").arg(env!("CARGO_BIN_EXE_palimpsest")).arg(folder).status();
@@ -175,7 +175,7 @@ fn to_freeze_wins_over_an_inherited_off() {
     assert!(kept.contains("froze nothing in process "), "{kept}");
 }
 
-/// A user that owns nothing, for root's tests; the user itself otherwise.
+/// A user that owns nothing, for root's tests; otherwise the user itself.
 const SOMEBODY: u32 = 64_213;
 
 fn is_root() -> bool {
@@ -241,7 +241,7 @@ fn a_missing_object_and_wrong_lines_are_errors() {
     }
 }
 
-/// Compiles a source of one line; `None`, after a word about it, without a C compiler.
+/// Compiles a source of one line; without a C compiler, says so and returns `None`.
 fn compiled(source: &str, to: &Path, flags: &[&str]) -> Option<()> {
     let text = to.with_extension("c");
     fs::write(&text, source).expect("it can be written");

@@ -34,7 +34,7 @@ impl Shell {
         line.trim_end().to_owned()
     }
 
-    /// Sends a line to whoever reads one.
+    /// Sends a line, for a shell that reads one.
     fn go_on(&mut self) {
         self.child.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("it reads");
     }
@@ -61,7 +61,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The processes of one look, or nothing where memory of others may not be read.
+/// Returns the processes of one look; `None` if memory of others may not be read.
 fn told(arguments: &[&str]) -> Option<Vec<Value>> {
     let output = top(&[&["--once", "--json"], arguments].concat());
     let looks: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -86,7 +86,7 @@ fn a_frozen_process_tells_its_figures() {
     assert!(number("/figures/once/nanos") > 0 || number("/figures/once/secs") > 0);
     let mappings = look["mappings"].as_array().expect("a list");
     assert_eq!(mappings.len() as u64, number("/figures/extents"), "{look}");
-    // The table for people, of all processes that there are.
+    // The table for people, with all processes.
     let shown = text(&top(&["--once"]).stdout);
     let line = shown.lines().find(|line| line.trim_start().starts_with(&format!("{pid} sh")));
     assert!(line.is_some_and(|line| line.contains(" ms once, ")), "{shown}");
@@ -105,7 +105,7 @@ fn a_child_counts_for_itself_from_its_first_fork_on() {
     let Some(looks) = told(&pids) else { return };
     let [parent, child] = &looks[..] else { panic!("{looks:?}") };
     assert_eq!((parent["figures"]["forks"].as_u64(), parent.get("remarks")), (Some(3), None), "{parent}");
-    // Until then it has written nothing: a page of its own is what a fork is spared.
+    // Until then it has written nothing: a fork is spared a page of its own.
     assert_eq!(child["figures"]["process"].to_string(), pids[0], "{child}");
     assert_eq!(child["remarks"], serde_json::json!(["of-parent"]), "{child}");
     shell.go_on();

@@ -54,7 +54,7 @@ fn a_part_that_cannot_run_says_why_and_the_others_go_on() {
     let shown = text(&output(tour(&[]).env("PALIMPSEST_PRELOAD", "/nonexistent.so")).stdout);
     let python = shown.split("\n2  ").nth(1).and_then(|rest| rest.split("\n3  ").next()).expect("part 2 and 3");
     assert!(python.contains("left out: "), "{shown}");
-    // Where there is no python3 that is the reason.
+    // If there is no python3, that is the reason.
     assert!(python.contains("/nonexistent.so") || python.contains("there is no "), "{python}");
     assert!(shown.contains("Next: "), "{shown}");
 }
@@ -66,8 +66,8 @@ fn a_record_on_standard_output_stands_there_alone() {
     assert_eq!(record["version"], 1);
 }
 
-/// Names of the crates that `cargo run --release` compiles, the object that is inside the program included; `None`
-/// where there is no cargo.
+/// Names of the crates that `cargo run --release` compiles, including the object inside the program; `None` without
+/// cargo.
 fn crates() -> Option<BTreeSet<String>> {
     let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
     cargo.args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);

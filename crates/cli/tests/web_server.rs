@@ -1,4 +1,4 @@
-//! A web server of Python's under load, while it is frozen in slices of 2 ms: each request has its answer.
+//! A Python web server under load, while it is frozen in slices of 2 ms: each request is answered.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// It ends a hang; nothing else is decided by it.
+/// When a hang is ended; nothing else depends on it.
 const LIMIT: Duration = Duration::from_secs(900);
 const CLIENTS: u64 = 4;
-/// Requests of each client at least.
+/// Least requests of each client.
 const REQUESTS: u64 = 100;
 
 struct Server {
@@ -20,7 +20,7 @@ struct Server {
 }
 
 impl Server {
-    /// `None`, after a word about it, without Python.
+    /// Starts it; without Python, says so and returns `None`.
     fn start(report: &Path, further: &[&str], arguments: &[&str]) -> Option<Self> {
         // Debian's first, which is linked dynamically; others may not be.
         let is_python = |path: &&str| Command::new(path).arg("--version").output().is_ok();
@@ -43,7 +43,7 @@ impl Server {
         Some(Self { process, port })
     }
 
-    /// One request, and what the server says.
+    /// Makes one request. Returns what the server says.
     fn ask(&self, name: &str, what: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         stream.set_read_timeout(Some(LIMIT)).expect("a socket");
@@ -55,7 +55,7 @@ impl Server {
         body.to_owned()
     }
 
-    /// Requests, one after the other, until there were enough of them and the freeze is over; how many there were.
+    /// Makes requests, one after the other, until there were enough and the freeze is over. Returns how many.
     fn load(&self, name: &str, report: &Path) -> u64 {
         let until = Instant::now() + LIMIT;
         for count in 1.. {

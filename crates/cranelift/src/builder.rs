@@ -1,4 +1,4 @@
-//! [`PackModuleBuilder`]: what a module is made from.
+//! [`PackModuleBuilder`]: the settings of a module.
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
@@ -9,10 +9,9 @@ use crate::error::BuildError;
 use crate::scope::LibCallNames;
 use crate::symbols::{Lookup, Symbols};
 
-/// Collects what a [`PackModule`](crate::PackModule) needs; has the methods of `cranelift_jit::JITBuilder`.
+/// Collects what a [`PackModule`](crate::PackModule) needs; it has the methods of `cranelift_jit::JITBuilder`.
 ///
-/// `memory_provider` has no counterpart, see the [crate's introduction](crate); [`packs`](Self::packs) is what takes
-/// its place.
+/// `memory_provider` has no counterpart, see the [crate's introduction](crate); [`packs`](Self::packs) replaces it.
 pub struct PackModuleBuilder {
     pub(crate) isa: OwnedTargetIsa,
     pub(crate) symbols: Symbols,
@@ -21,27 +20,27 @@ pub struct PackModuleBuilder {
 }
 
 impl PackModuleBuilder {
-    /// A builder for the machine that this runs on, with default flags.
+    /// Creates a builder for the present machine, with default flags.
     ///
-    /// `libcall_names` gives the symbols of Cranelift's library calls;
-    /// [`cranelift_module::default_libcall_names`] suits most.
+    /// `libcall_names` returns the symbols of Cranelift's library calls; [`cranelift_module::default_libcall_names`]
+    /// suits most.
     ///
     /// # Errors
-    /// [`ModuleError::Backend`](cranelift_module::ModuleError::Backend) with [`BuildError::Host`] where Cranelift has
-    /// no backend for this machine.
+    /// [`ModuleError::Backend`](cranelift_module::ModuleError::Backend) with [`BuildError::Host`] if Cranelift has no
+    /// backend for this machine.
     pub fn new(libcall_names: LibCallNames) -> ModuleResult<Self> {
         Self::with_flags(&[], libcall_names)
     }
 
-    /// A builder for the machine that this runs on, with Cranelift flags by name and value.
+    /// Creates a builder for the present machine, with Cranelift flags by name and value.
     ///
-    /// `is_pic` and `use_colocated_libcalls` are set to `false` whatever `flags` says, as `JITBuilder` does: addresses
-    /// are final when code is linked, so position independence would only cost. [`with_isa`](Self::with_isa) takes them
-    /// either way.
+    /// Sets `is_pic` and `use_colocated_libcalls` to `false` whatever `flags` says, as `JITBuilder` does: addresses are
+    /// final when code is linked, so position independence would only cost. [`with_isa`](Self::with_isa) accepts any
+    /// values.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`ModuleError::Flag`](cranelift_module::ModuleError::Flag) for a flag that Cranelift
-    /// does not know.
+    /// As for [`new`](Self::new), and [`ModuleError::Flag`](cranelift_module::ModuleError::Flag) for a flag that
+    /// Cranelift does not know.
     pub fn with_flags(flags: &[(&str, &str)], libcall_names: LibCallNames) -> ModuleResult<Self> {
         let mut builder = settings::builder();
         let ours = [("use_colocated_libcalls", "false"), ("is_pic", "false")];
@@ -54,7 +53,7 @@ impl PackModuleBuilder {
         Ok(Self::with_isa(isa, libcall_names))
     }
 
-    /// A builder for any target, with whatever flags `isa` was made with, `is_pic` included.
+    /// Creates a builder for any target, with whatever flags `isa` was made with, `is_pic` included.
     ///
     /// Code for another machine can be placed, linked and inspected, but of course not called.
     #[must_use]
@@ -64,10 +63,10 @@ impl PackModuleBuilder {
 
     /// Names a host function or data object. The last address given to a name counts.
     ///
-    /// Symbols that are declared but not defined in the module are looked for here first, then by the lookups of
+    /// Symbols that are declared but not defined in the module are searched here first, then by the lookups of
     /// [`symbol_lookup_fn`](Self::symbol_lookup_fn), then among Cranelift's library calls and what the process has
     /// loaded. The address must stay valid for as long as code of the module is called; dependency tracking
-    /// ([`PackModule::free_function`](crate::PackModule::free_function)) does not see who uses it.
+    /// ([`PackModule::free_function`](crate::PackModule::free_function)) does not know its users.
     pub fn symbol<K>(&mut self, name: K, ptr: *const u8) -> &mut Self
     where
         K: Into<String>,
@@ -76,7 +75,7 @@ impl PackModuleBuilder {
         self
     }
 
-    /// Names several host functions or data objects, as [`symbol`](Self::symbol) does one.
+    /// Names several host functions or data objects, as [`symbol`](Self::symbol) does for one.
     pub fn symbols<It, K>(&mut self, symbols: It) -> &mut Self
     where
         It: IntoIterator<Item = (K, *const u8)>,
@@ -88,7 +87,7 @@ impl PackModuleBuilder {
         self
     }
 
-    /// Adds a function that finds addresses by name. The one added last is asked first.
+    /// Adds a function that finds addresses by name. The last one added is asked first.
     pub fn symbol_lookup_fn(&mut self, symbol_lookup_fn: Lookup) -> &mut Self {
         self.symbols.lookup(symbol_lookup_fn);
         self

@@ -1,4 +1,4 @@
-//! Declaring and defining: the [`Module`] trait.
+//! Declares and defines: the [`Module`] trait.
 
 use cranelift_codegen::Context;
 use cranelift_codegen::binemit::Reloc;
@@ -17,11 +17,11 @@ use crate::error::DefineError;
 use crate::module::PackModule;
 use crate::unwind::Unwind;
 
-/// Alignment of writable data that asks for none, in bytes: that of the widest scalar.
+/// Alignment of writable data that requests none, in bytes: that of the widest scalar.
 const WRITABLE_ALIGN: u64 = 8;
 
 impl PackModule {
-    /// Refuses a definition that exists, or of a symbol that was only imported.
+    /// Refuses a second definition, and one of a symbol that was only imported.
     fn check_definable(&self, id: FuncOrDataId) -> ModuleResult<String> {
         let name = self.scope.definition_name(id);
         let linkage = match id {
@@ -37,7 +37,7 @@ impl PackModule {
         Ok(name)
     }
 
-    /// Records a function that has a definition now.
+    /// Records a function that is now defined.
     fn enter_function(&mut self, id: FuncId, pending: PendingFunction) {
         let targets = pending.fixups.iter().filter_map(|f| f.target.definition());
         self.references.define(FuncOrDataId::Func(id), targets);
@@ -45,7 +45,7 @@ impl PackModule {
         self.scope.pending_functions.push(id);
     }
 
-    /// The alignment in bytes of a function that asks for `wanted`.
+    /// Returns the alignment in bytes of a function that requests `wanted`.
     fn function_align(&self, name: &str, wanted: u64) -> Result<usize, DefineError> {
         let least = u64::from(self.isa.function_alignment().minimum).max(self.isa.symbol_alignment());
         checked_align(name, wanted.max(least))
@@ -89,7 +89,7 @@ impl Module for PackModule {
     ) -> ModuleResult<()> {
         let name = self.check_definable(FuncOrDataId::Func(func))?;
         ctx.compile(&*self.isa, ctrl_plane)?;
-        // `compile` hands out a borrow of all of `ctx`, but names of symbols are in `ctx.func`.
+        // `compile` returns a borrow of all of `ctx`, but symbol names are in `ctx.func`.
         let Some(compiled) = ctx.compiled_code() else {
             return Err(DefineError::Empty { name }.into());
         };
@@ -169,7 +169,7 @@ fn refuse_thread_local(name: &str, tls: bool) -> Result<(), DefineError> {
     Ok(())
 }
 
-/// `align` as a size, if it is a power of two.
+/// Returns `align` as a size, if it is a power of two.
 fn checked_align(name: &str, align: u64) -> Result<usize, DefineError> {
     usize::try_from(align)
         .ok()

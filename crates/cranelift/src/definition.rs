@@ -1,4 +1,4 @@
-//! What a module remembers of each function and data object.
+//! What a module records of each function and data object.
 
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::{LibCall, TrapCode};
@@ -41,7 +41,7 @@ impl Target {
         }
     }
 
-    /// The definition that must stay while something refers to this.
+    /// Returns the definition that must remain while something refers to this.
     pub(crate) fn definition(self) -> Option<FuncOrDataId> {
         match self {
             Self::Function(id) | Self::Inside(id, _) => Some(FuncOrDataId::Func(id)),
@@ -63,7 +63,7 @@ pub(crate) struct Fixup {
 }
 
 impl Fixup {
-    /// What its field refers to.
+    /// Returns what the field refers to.
     pub(crate) fn reference(&self) -> Reference<Target> {
         Reference { role: self.role, target: self.target, addend: self.addend }
     }
@@ -95,7 +95,7 @@ impl Fixup {
     }
 }
 
-/// A function with code but without a place.
+/// A function with code, but not placed yet.
 pub(crate) struct PendingFunction {
     pub(crate) code: Vec<u8>,
     /// Alignment of the first byte; a power of two.
@@ -108,7 +108,7 @@ pub(crate) struct PendingFunction {
 /// A function in a pack.
 pub(crate) struct LiveFunction {
     pub(crate) program: Program,
-    /// Bytes of Cranelift's own code; what follows in the program are veneers and address slots.
+    /// Bytes of Cranelift's own code; veneers and address slots follow it in the program.
     pub(crate) code_len: usize,
     pub(crate) traps: Vec<Trap>,
 }
@@ -119,7 +119,7 @@ pub(crate) enum Function {
 }
 
 impl Function {
-    /// Address of the first byte, once there is one.
+    /// Returns the address of the first byte, once it has one.
     pub(crate) fn address(&self) -> Option<usize> {
         match self {
             Self::Pending(_) => None,
@@ -128,7 +128,7 @@ impl Function {
     }
 }
 
-/// Contents of a data object; zeros are not materialised before they have a place.
+/// Contents of a data object; zeros are not materialised before it is placed.
 pub(crate) enum Contents {
     Zeros(usize),
     Bytes(Box<[u8]>),
@@ -142,7 +142,7 @@ impl Contents {
         }
     }
 
-    /// Writes the contents into `image`, which holds zeros and is at least as long.
+    /// Writes the contents into `image`, which is zeroed and at least as long.
     pub(crate) fn write(&self, image: &mut [u8]) {
         if let Self::Bytes(bytes) = self {
             image[..bytes.len()].copy_from_slice(bytes);
@@ -150,7 +150,7 @@ impl Contents {
     }
 }
 
-/// A data object without a place.
+/// A data object that is not placed yet.
 pub(crate) struct PendingData {
     pub(crate) access: DataAccess,
     pub(crate) contents: Contents,
@@ -162,7 +162,7 @@ pub(crate) struct PendingData {
 /// A data object in place.
 pub(crate) struct LiveData {
     pub(crate) data: Data,
-    /// Bytes that were described; an empty object still occupies one.
+    /// Bytes of the description; even an empty object occupies one.
     pub(crate) len: usize,
 }
 
@@ -172,7 +172,7 @@ pub(crate) enum DataObject {
 }
 
 impl DataObject {
-    /// Address of the first byte, once there is one.
+    /// Returns the address of the first byte, once it has one.
     pub(crate) fn address(&self) -> Option<usize> {
         match self {
             Self::Pending(_) => None,

@@ -1,8 +1,8 @@
 //! One error per phase: building a module, defining, linking, freeing.
 //!
-//! What the [`Module`](cranelift_module::Module) trait returns is a [`ModuleError`]; the values here are inside it:
-//! `ModuleError::Backend(error)` gives them by `error.downcast_ref::<LinkError>()`, and exhausted code memory comes as
-//! `ModuleError::Allocation`, as it does from `cranelift_jit`.
+//! The [`Module`](cranelift_module::Module) trait returns a [`ModuleError`], which contains the values here: get them
+//! from `ModuleError::Backend(error)` by `error.downcast_ref::<LinkError>()`. Exhausted code memory is
+//! `ModuleError::Allocation`, as in `cranelift_jit`.
 
 use cranelift_codegen::binemit::Reloc;
 use cranelift_module::ModuleError;
@@ -29,10 +29,10 @@ pub enum BuildError {
     /// The instruction set has no encoder in this crate.
     #[error(transparent)]
     Target(#[from] UnsupportedTarget),
-    /// Cranelift cannot generate code for the machine that this runs on.
+    /// Cranelift cannot generate code for the present machine.
     #[error("cranelift has no backend for this machine: {reason}; give an isa by PackModuleBuilder::with_isa")]
     Host {
-        /// Cranelift's own words.
+        /// Cranelift's reason.
         reason: &'static str,
     },
     /// No packs could be opened.
@@ -44,7 +44,7 @@ pub enum BuildError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DefineError {
-    /// Thread-local data needs a loader's TLS module, which code outside an object file does not have.
+    /// Thread-local data needs a loader's TLS module, which code outside an object file lacks.
     #[error(
         "data object `{name}` is thread-local, which packs cannot hold; keep per-thread state behind a pointer argument"
     )]
@@ -64,7 +64,7 @@ pub enum DefineError {
         /// Name of the function.
         name: String,
     },
-    /// The alignment is not one that an address can have.
+    /// No address can have the alignment.
     #[error("alignment {align} of `{name}` is not a power of two that fits the address size")]
     Alignment {
         /// Name of the symbol.
@@ -95,7 +95,7 @@ pub enum DefineError {
     },
 }
 
-/// Definitions could not be finalized. None of the pending ones was: they stay defined and can be finalized again.
+/// Definitions could not be finalized. No pending one was: all stay defined and can be finalized again.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -118,7 +118,7 @@ pub enum LinkError {
          (PacksBuilder::near)"
     )]
     OutOfRange {
-        /// The symbol that is too far.
+        /// The symbol.
         symbol: String,
         /// The definition that refers to it.
         referrer: String,
@@ -126,9 +126,9 @@ pub enum LinkError {
         kind: Reloc,
         /// Address of the field.
         from: u64,
-        /// Address that the field should mean.
+        /// Address that the field should refer to.
         to: u64,
-        /// From the field to the target, in bytes.
+        /// Distance from the field to the target, in bytes.
         distance: i64,
         /// Farthest distance that the field expresses, in bytes.
         reach: u64,
@@ -143,7 +143,7 @@ pub enum LinkError {
         /// The address.
         to: u64,
     },
-    /// The instruction counts in units that the target is not a multiple of.
+    /// The target is not a multiple of the instruction's unit.
     #[error("`{referrer}` refers to `{symbol}` at {to:#x}, but {kind:?} needs a multiple of {align}; align the symbol")]
     Misaligned {
         /// The symbol.
@@ -157,7 +157,7 @@ pub enum LinkError {
         /// Multiple that the kind needs, in bytes.
         align: u64,
     },
-    /// A relocation lies outside the bytes it belongs to.
+    /// A relocation lies outside its definition's bytes.
     #[error(
         "`{referrer}` has {len} bytes, but its relocation {kind:?} at offset {offset} needs {needed} there; check the \
          offsets given to define_function_bytes or DataDescription"
@@ -195,7 +195,7 @@ pub enum LinkError {
         /// Offset of the field in bytes.
         offset: u32,
     },
-    /// The packs have no place.
+    /// The packs have no room.
     #[error(
         "no place for `{name}` of {len} bytes; free functions and reclaim, or open larger packs \
          (PacksBuilder::region_len)"
@@ -205,24 +205,24 @@ pub enum LinkError {
         name: String,
         /// Bytes that it needs.
         len: usize,
-        /// Why.
+        /// The reason.
         #[source]
         source: StageError,
     },
-    /// The packs did not take the code.
+    /// The packs did not accept the code.
     #[error("{functions} functions and {data} data objects could not be put in place")]
     Finalize {
         /// Functions that were pending.
         functions: usize,
         /// Data objects that were pending.
         data: usize,
-        /// Why.
+        /// The reason.
         #[source]
         source: FinalizeError,
     },
 }
 
-/// A function or data object was not given back.
+/// A function or data object could not be freed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -232,7 +232,7 @@ pub enum FreeError {
         /// The symbol.
         name: String,
     },
-    /// It has no place yet, so there is no handle to give out.
+    /// It is not placed yet, so there is no handle to return.
     #[error("`{name}` is defined but not finalized; call finalize_definitions first, or free it")]
     NotFinalized {
         /// The symbol.
@@ -248,7 +248,7 @@ pub enum FreeError {
         name: String,
         /// One definition that refers to it.
         referrer: String,
-        /// How many more do.
+        /// The number of other such definitions.
         others: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Cranelift's relocations as [`palimpsest_text::link`] knows them.
+//! Cranelift's relocations in terms of [`palimpsest_text::link`].
 
 use cranelift_codegen::binemit::Reloc;
 use palimpsest_text::link::{self, Architecture, Encoder, Field, Misfit, Role};
@@ -6,7 +6,7 @@ use target_lexicon::Triple;
 
 use crate::error::UnsupportedTarget;
 
-/// The encoder for `triple`, which need not be the machine that this runs on.
+/// Returns the encoder for `triple`, which need not be the present machine.
 pub(crate) fn encoder(triple: &Triple) -> Result<&'static dyn Encoder, UnsupportedTarget> {
     let architecture = match triple.architecture {
         target_lexicon::Architecture::X86_64 => Architecture::X86_64,
@@ -17,7 +17,7 @@ pub(crate) fn encoder(triple: &Triple) -> Result<&'static dyn Encoder, Unsupport
     Ok(link::encoder(architecture))
 }
 
-/// The field that a relocation of this kind fills, if code in packs can contain it.
+/// Returns the field that a relocation of this kind fills, if code in packs can contain it.
 fn field(kind: Reloc) -> Option<Field> {
     Some(match kind {
         Reloc::Abs4 => Field::Absolute4,
@@ -38,12 +38,12 @@ fn field(kind: Reloc) -> Option<Field> {
     })
 }
 
-/// What a relocation needs, given the code that precedes its field.
+/// Returns what a relocation needs, given the code that precedes its field.
 pub(crate) fn role(encoder: &dyn Encoder, kind: Reloc, before: &[u8]) -> Role {
     field(kind).map_or(Role::Unsupported, |field| link::role(encoder, field, before))
 }
 
-/// Writes into `site`, which will lie at address `at`, a field that means address `to`.
+/// Writes into `site`, which will lie at address `at`, a field that refers to address `to`.
 pub(crate) fn patch(encoder: &dyn Encoder, kind: Reloc, site: &mut [u8], at: u64, to: u64) -> Result<(), Misfit> {
     field(kind).map_or(Err(Misfit::Unsupported), |field| link::patch(encoder, field, site, at, to))
 }

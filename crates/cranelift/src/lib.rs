@@ -1,5 +1,5 @@
 //! A Cranelift [`Module`](cranelift_module::Module) whose functions live in Palimpsest's program packs: many small
-//! functions share one executable huge page, and each can be freed by itself.
+//! functions share one executable huge page, and each can be freed individually.
 //!
 //! # Moving from `cranelift_jit`
 //!
@@ -12,31 +12,31 @@
 //! use palimpsest_cranelift::{PackModuleBuilder as JITBuilder, PackModule as JITModule};
 //! ```
 //!
-//! and the rest compiles as it is. What then differs:
+//! and the rest compiles unchanged. Then these things differ:
 //!
 //! * **Dropping the module frees its code.** A dropped `JITModule` leaves its memory behind, so that old function
-//!   pointers go on working. [`PackModule::leak`] does that here.
+//!   pointers still work. [`PackModule::leak`] does that here.
 //! * [`PackModule::free_memory`] is safe.
 //! * Undefined symbols, far targets and thread-local data are errors ([`LinkError`], [`DefineError`] inside
 //!   [`ModuleError::Backend`](cranelift_module::ModuleError::Backend)) instead of panics. After an error nothing is
 //!   finalized and nothing is lost.
-//! * Places are given at [`PackModule::finalize_definitions`], not at each definition; an address is known after it.
-//! * Calls that do not reach go through a veneer beside the code, on x86-64 too, and position-independent code is
+//! * [`PackModule::finalize_definitions`] places functions, not each definition; addresses are known after it.
+//! * Calls that do not reach go through a veneer beside the code, also on x86-64, and position-independent code is
 //!   accepted.
-//! * Host symbols are read from the files of loaded libraries instead of asked for by `dlsym`. Symbols that pick an
-//!   implementation when they are bound (`STT_GNU_IFUNC`) are known for the common `mem*` and `str*` functions; any
-//!   other must be named by [`PackModuleBuilder::symbol`].
+//! * Host symbols are read from the files of loaded libraries, not asked of `dlsym`. Symbols that pick an
+//!   implementation when they are bound (`STT_GNU_IFUNC`) are known for the common `mem*` and `str*` functions; name
+//!   any other by [`PackModuleBuilder::symbol`].
 //!
 //! # Why this is not a `JITMemoryProvider`
 //!
-//! `cranelift_jit` lets a `JITMemoryProvider` decide where code goes, but its `allocate` returns one pointer, and that
-//! pointer is where bytes are copied to, where relocations are written, what distances are computed from, and what the
-//! user calls. In a pack these are different addresses: code is written into a private image, appears in the pack
-//! through a second mapping, and runs at an address that is never writable, neither now nor later. A provider that
-//! returned the executable address would fault on the first copy; one that returned the writable address would have
-//! calls computed for the wrong place. A provider is also never told that one function is gone. So this crate
-//! implements the trait above, [`Module`](cranelift_module::Module): it compiles, asks the packs for a place, computes
-//! every relocation for the final address, writes it into the image, and finalizes all new functions at once.
+//! `cranelift_jit` lets a `JITMemoryProvider` decide where code goes, but its `allocate` returns one pointer. Bytes are
+//! copied there, relocations are written there, distances are computed from it, and the user calls it. In a pack these
+//! are different addresses: code is written into a private image, appears in the pack through a second mapping, and
+//! runs at an address that is never writable. A provider that returned the executable address would fault on the first
+//! copy; with the writable address, calls would be computed for the wrong place. Also, a provider is never told that
+//! one function is gone. So this crate implements the trait above it, [`Module`](cranelift_module::Module): it
+//! compiles, reserves a place in the packs, computes every relocation for the final address, writes it into the image,
+//! and finalizes all new functions at once.
 //!
 //! # Example
 //!

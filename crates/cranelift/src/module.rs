@@ -17,7 +17,7 @@ use crate::scope::Scope;
 
 /// A [`Module`](cranelift_module::Module) whose functions lie in packs and can be freed one by one.
 ///
-/// Has the methods of `cranelift_jit::JITModule`; the [crate's introduction](crate) lists where they differ.
+/// It has the methods of `cranelift_jit::JITModule`; the [crate's introduction](crate) lists the differences.
 pub struct PackModule {
     pub(crate) isa: OwnedTargetIsa,
     pub(crate) encoder: &'static dyn Encoder,
@@ -30,8 +30,8 @@ impl PackModule {
     /// Makes a module.
     ///
     /// # Panics
-    /// Where [`try_new`](Self::try_new) gives an error. With packs given by [`PackModuleBuilder::packs`] and an isa
-    /// that this crate knows there is none.
+    /// If [`try_new`](Self::try_new) returns an error. With packs from [`PackModuleBuilder::packs`] and an isa that
+    /// this crate supports it never does.
     #[must_use]
     pub fn new(builder: PackModuleBuilder) -> Self {
         match Self::try_new(builder) {
@@ -40,11 +40,11 @@ impl PackModule {
         }
     }
 
-    /// Makes a module, in packs of its own unless the builder was given some.
+    /// Makes a module, in its own packs unless the builder got some.
     ///
     /// # Errors
-    /// [`BuildError::Target`] for an instruction set that this crate cannot link, [`BuildError::Open`] when the machine
-    /// gives no executable memory.
+    /// [`BuildError::Target`] for an instruction set that this crate cannot link, [`BuildError::Open`] if the machine
+    /// provides no executable memory.
     pub fn try_new(builder: PackModuleBuilder) -> Result<Self, BuildError> {
         let encoder = fields::encoder(builder.isa.triple())?;
         let packs = match builder.packs {
@@ -60,7 +60,7 @@ impl PackModule {
         })
     }
 
-    /// The packs that hold the module's code: statistics, reclaim, lookup by address.
+    /// Returns the packs with the module's code: for statistics, reclaiming, and lookup by address.
     #[must_use]
     pub fn packs(&self) -> &Packs {
         &self.packs
@@ -72,8 +72,8 @@ impl PackModule {
     ///
     /// # Errors
     /// [`ModuleError::Backend`](cranelift_module::ModuleError::Backend) with a [`LinkError`](crate::LinkError), or
-    /// [`ModuleError::Allocation`](cranelift_module::ModuleError::Allocation) when the packs are full. Nothing is
-    /// finalized then; everything stays defined, so define what was missing, or free what was wrong, and call again.
+    /// [`ModuleError::Allocation`](cranelift_module::ModuleError::Allocation) when the packs are full. Then nothing is
+    /// finalized and everything stays defined: define what was missing, or free what was wrong, and call again.
     pub fn finalize_definitions(&mut self) -> ModuleResult<()> {
         let mut batch = Batch::new(self.encoder, &self.packs, &self.scope);
         batch.place()?;
@@ -82,10 +82,10 @@ impl PackModule {
         Ok(())
     }
 
-    /// The address of a finalized function, valid until the function is freed or the module dropped.
+    /// Returns the address of a finalized function, valid until the function is freed or the module dropped.
     ///
     /// # Panics
-    /// If the function is not defined, or not finalized; [`program`](Self::program) gives `None` instead.
+    /// If the function is not defined, or not finalized; [`program`](Self::program) returns `None` instead.
     #[must_use]
     pub fn get_finalized_function(&self, func_id: FuncId) -> *const u8 {
         match self.live(func_id) {
@@ -97,10 +97,11 @@ impl PackModule {
         }
     }
 
-    /// The address and length in bytes of a finalized data object, valid until it is freed or the module dropped.
+    /// Returns the address and length in bytes of a finalized data object, valid until it is freed or the module
+    /// dropped.
     ///
     /// # Panics
-    /// If the data object is not defined, or not finalized; [`data`](Self::data) gives `None` instead.
+    /// If the data object is not defined, or not finalized; [`data`](Self::data) returns `None` instead.
     #[must_use]
     pub fn get_finalized_data(&self, data_id: DataId) -> (*const u8, usize) {
         match self.scope.data.get(&data_id) {
@@ -112,10 +113,11 @@ impl PackModule {
         }
     }
 
-    /// The address that a relocation against `name` resolves to: a finalized definition, or a symbol of the host.
+    /// Returns the address that a relocation against `name` resolves to: a finalized definition, or a symbol of the
+    /// host.
     ///
     /// # Panics
-    /// If there is none, or none yet because the definition is not finalized.
+    /// If there is none, or the definition is not finalized yet.
     #[must_use]
     pub fn get_address(&self, name: &ModuleRelocTarget) -> *const u8 {
         let address = Target::of(name).and_then(|target| self.scope.address(target));
@@ -127,16 +129,16 @@ impl PackModule {
         }
     }
 
-    /// The program of a finalized function, or `None`.
+    /// Returns the program of a finalized function, or `None`.
     ///
-    /// A program is the function's code, then what veneers and address slots it needs; see
+    /// A program is the function's code and then the veneers and address slots that it needs; see
     /// [`code_len`](Self::code_len).
     #[must_use]
     pub fn program(&self, func_id: FuncId) -> Option<&Program> {
         self.live(func_id).map(|live| &live.program)
     }
 
-    /// The memory of a finalized data object, or `None`.
+    /// Returns the memory of a finalized data object, or `None`.
     #[must_use]
     pub fn data(&self, data_id: DataId) -> Option<&Data> {
         match self.scope.data.get(&data_id)? {
@@ -145,7 +147,7 @@ impl PackModule {
         }
     }
 
-    /// Bytes of a function's own code, without veneers and address slots; `None` while it is not defined.
+    /// Returns the bytes of a function's own code, without veneers and address slots; `None` while it is not defined.
     #[must_use]
     pub fn code_len(&self, func_id: FuncId) -> Option<usize> {
         Some(match self.scope.functions.get(&func_id)? {
@@ -154,10 +156,10 @@ impl PackModule {
         })
     }
 
-    /// Where a function may trap and why, by ascending offset.
+    /// Returns where a function may trap and why, by ascending offset.
     ///
     /// Empty for a function that is not defined, and for one defined by `define_function_bytes`. A signal handler finds
-    /// the function of a faulting address by [`Packs::lookup`]; the offset there is the offset here.
+    /// the function of a faulting address by [`Packs::lookup`], which returns the same offset.
     #[must_use]
     pub fn traps(&self, func_id: FuncId) -> &[Trap] {
         match self.scope.functions.get(&func_id) {

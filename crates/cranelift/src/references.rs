@@ -1,13 +1,13 @@
-//! Who refers to whom among the definitions of one module, by their relocations.
+//! Records which definitions of a module refer to each other, by their relocations.
 
 use std::collections::{BTreeSet, HashMap};
 
 use cranelift_module::FuncOrDataId;
 
-/// Both directions of the relation, kept in step.
+/// Both directions of the relation, kept consistent.
 #[derive(Default)]
 pub(crate) struct References {
-    /// What each definition refers to, without itself.
+    /// What each definition refers to, except itself.
     targets: HashMap<FuncOrDataId, BTreeSet<FuncOrDataId>>,
     /// The inverse of `targets`.
     referrers: HashMap<FuncOrDataId, BTreeSet<FuncOrDataId>>,
@@ -25,15 +25,15 @@ impl References {
         }
     }
 
-    /// Definitions that refer to `id`.
+    /// Returns the definitions that refer to `id`.
     pub(crate) fn referrers(&self, id: FuncOrDataId) -> impl Iterator<Item = FuncOrDataId> + '_ {
         self.referrers.get(&id).into_iter().flatten().copied()
     }
 
     /// Forgets that `id` is defined.
     ///
-    /// Referrers for which `linked` holds have its address in their bytes and no longer wait for `id`; the others will
-    /// be bound to the next definition of `id`, so they go on referring to it.
+    /// Referrers for which `linked` is true contain its address and no longer wait for `id`; the others will be bound
+    /// to the next definition of `id`, so they still refer to it.
     pub(crate) fn undefine(&mut self, id: FuncOrDataId, linked: impl Fn(FuncOrDataId) -> bool) {
         for target in self.targets.remove(&id).unwrap_or_default() {
             remove(&mut self.referrers, target, id);
@@ -46,7 +46,7 @@ impl References {
     }
 }
 
-/// Removes `member` from the set at `key`, and the set when it becomes empty.
+/// Removes `member` from the set at `key`, and the set once it is empty.
 fn remove(sets: &mut HashMap<FuncOrDataId, BTreeSet<FuncOrDataId>>, key: FuncOrDataId, member: FuncOrDataId) {
     if let Some(set) = sets.get_mut(&key) {
         set.remove(&member);

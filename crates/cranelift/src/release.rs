@@ -1,4 +1,4 @@
-//! Giving functions and data back, one by one or together, with the module still in use.
+//! Frees functions and data, one by one or together, while the module is in use.
 
 use std::collections::HashSet;
 
@@ -12,18 +12,17 @@ use crate::module::PackModule;
 impl PackModule {
     /// Frees a function, finalized or not. It can be defined again under the same id.
     ///
-    /// The code is retired: its bytes become traps, and its place free, at a
-    /// [`reclaim`](palimpsest_text::Packs::reclaim) after every thread that was pinned has left. Threads that run the
-    /// module's code while others free it must therefore be pinned (see
-    /// [`Packs::participant`](palimpsest_text::Packs::participant)).
+    /// The code is retired: a later [`reclaim`](palimpsest_text::Packs::reclaim), after every pinned thread has left,
+    /// turns its bytes into traps and frees its place. So threads that run the module's code while others free it must
+    /// be pinned (see [`Packs::participant`](palimpsest_text::Packs::participant)).
     ///
-    /// References are those of relocations in this module, counting definitions that are not finalized yet. Addresses
-    /// that were handed out, to other modules or as numbers, are not seen.
+    /// Only references by relocations in this module count, including those of definitions that are not finalized yet.
+    /// Addresses that were handed out, to other modules or as numbers, are unknown.
     ///
     /// # Errors
     /// [`FreeError::NotDefined`]; [`FreeError::Referenced`] while another definition of the module refers to the
-    /// function. Nothing is freed then. For functions that refer to each other there is
-    /// [`free_together`](Self::free_together), for taking the code regardless [`take_program`](Self::take_program).
+    /// function. Then nothing is freed. [`free_together`](Self::free_together) frees functions that refer to each
+    /// other; [`take_program`](Self::take_program) takes the code regardless.
     pub fn free_function(&mut self, func_id: FuncId) -> Result<(), FreeError> {
         self.free_together(&[FuncOrDataId::Func(func_id)])
     }
@@ -31,7 +30,7 @@ impl PackModule {
     /// Frees a data object, finalized or not. It can be defined again under the same id.
     ///
     /// # Errors
-    /// As [`free_function`](Self::free_function); the way to take data regardless is [`take_data`](Self::take_data).
+    /// As for [`free_function`](Self::free_function); [`take_data`](Self::take_data) takes data regardless.
     pub fn free_data(&mut self, data_id: DataId) -> Result<(), FreeError> {
         self.free_together(&[FuncOrDataId::Data(data_id)])
     }
@@ -39,7 +38,7 @@ impl PackModule {
     /// Frees definitions that may refer to each other, but to which nothing else in the module refers.
     ///
     /// # Errors
-    /// As [`free_function`](Self::free_function), for any of `ids`; nothing is freed then.
+    /// As for [`free_function`](Self::free_function), for any of `ids`; then nothing is freed.
     pub fn free_together(&mut self, ids: &[FuncOrDataId]) -> Result<(), FreeError> {
         let group: HashSet<_> = ids.iter().copied().collect();
         for id in ids {
@@ -53,9 +52,9 @@ impl PackModule {
 
     /// Takes a finalized function out of the module, whoever refers to it; the caller now owns its code.
     ///
-    /// Code of the module that was linked to it goes on calling it, so keep the program until that code is gone too:
-    /// calls into a dropped program end in a trap, or in whatever was loaded in its place. Later definitions that refer
-    /// to the function will need a new definition of it.
+    /// Code of the module that was linked to it still calls it, so keep the program until that code is gone too: calls
+    /// into a dropped program end in a trap, or in code that was loaded in its place. Later definitions that refer to
+    /// the function need a new definition of it.
     ///
     /// # Errors
     /// [`FreeError::NotDefined`], [`FreeError::NotFinalized`].
@@ -69,7 +68,7 @@ impl PackModule {
 
     /// Takes a finalized data object out of the module, whoever refers to it; the caller now owns its memory.
     ///
-    /// What [`take_program`](Self::take_program) says of code that still refers to it holds here as well.
+    /// As with [`take_program`](Self::take_program), keep it as long as code refers to it.
     ///
     /// # Errors
     /// [`FreeError::NotDefined`], [`FreeError::NotFinalized`].
@@ -83,22 +82,21 @@ impl PackModule {
 
     /// Frees everything, as dropping the module does.
     ///
-    /// `JITModule::free_memory` is an `unsafe fn`, because it unmaps code that somebody may be running. Here nothing is
-    /// unmapped under a running thread that is pinned, and calling a pointer to code that is gone was already the
-    /// caller's `unsafe`. Code written for `JITModule` still compiles; its `unsafe` block is then reported as unused.
+    /// `JITModule::free_memory` is an `unsafe fn`, because it unmaps code that a thread may be running. Here nothing is
+    /// unmapped under a pinned thread, and calling a pointer to code that is gone takes the caller's own `unsafe`. Code
+    /// written for `JITModule` still compiles; the compiler then reports its `unsafe` block as unused.
     pub fn free_memory(self) {
         drop(self);
     }
 
-    /// Gives up the module but leaves its code and data in place for the rest of the process, as dropping a
-    /// `JITModule` does.
+    /// Drops the module, but leaves its code and data in place until the process ends, as dropping a `JITModule` does.
     pub fn leak(self) {
         let Self { scope, .. } = self;
         scope.functions.into_values().for_each(std::mem::forget);
         scope.data.into_values().for_each(std::mem::forget);
     }
 
-    /// Refuses if `id` is not defined or is referred to from outside `group`.
+    /// Refuses if `id` is not defined, or if something outside `group` refers to it.
     fn check_unreferenced(&self, id: FuncOrDataId, group: &HashSet<FuncOrDataId>) -> Result<(), FreeError> {
         let name = || self.scope.definition_name(id);
         if !self.scope.is_defined(id) {
@@ -126,7 +124,7 @@ impl PackModule {
         Ok(())
     }
 
-    /// Removes a definition from all tables and hands out the memory it had, if it had any.
+    /// Removes a definition from all tables, and returns the memory it had, if any.
     fn remove(&mut self, id: FuncOrDataId) -> Option<Removed> {
         let scope = &self.scope;
         self.references.undefine(id, |other| scope.is_live(other));

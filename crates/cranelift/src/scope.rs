@@ -1,4 +1,4 @@
-//! Everything that a name in a module can mean, and where it is.
+//! Everything that a name in a module can refer to, and its address.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub(crate) type LibCallNames = Box<dyn Fn(LibCall) -> String + Send + Sync>;
 
 /// Declarations, definitions and host symbols of one module.
 ///
-/// The order of the fields is the order in which a dropped module gives its memory back: code before the data it reads.
+/// A dropped module gives back its memory in the order of the fields: code before the data that it reads.
 pub(crate) struct Scope {
     pub(crate) functions: HashMap<FuncId, Function>,
     pub(crate) data: HashMap<DataId, DataObject>,
@@ -65,7 +65,7 @@ impl Scope {
         }
     }
 
-    /// Whether `target` is defined but has no place.
+    /// Returns whether `target` is defined but not placed.
     pub(crate) fn is_pending(&self, target: Target) -> bool {
         match target {
             Target::Function(id) | Target::Inside(id, _) => {
@@ -76,7 +76,7 @@ impl Scope {
         }
     }
 
-    /// Whether `id` is finalized.
+    /// Returns whether `id` is finalized.
     pub(crate) fn is_live(&self, id: FuncOrDataId) -> bool {
         match id {
             FuncOrDataId::Func(id) => matches!(self.functions.get(&id), Some(Function::Live(_))),
@@ -84,7 +84,7 @@ impl Scope {
         }
     }
 
-    /// Whether `id` is defined, finalized or not.
+    /// Returns whether `id` is defined, finalized or not.
     pub(crate) fn is_defined(&self, id: FuncOrDataId) -> bool {
         match id {
             FuncOrDataId::Func(id) => self.functions.contains_key(&id),
@@ -92,9 +92,10 @@ impl Scope {
         }
     }
 
-    /// The address of what is finalized or, if the module does not define it, of the host's symbol of that name.
+    /// Returns the address of a finalized definition or, if the module does not define it, of the host's symbol of that
+    /// name.
     ///
-    /// A symbol that may be missing ([`Linkage::Preemptible`]) and is has address 0.
+    /// A missing symbol that may be missing ([`Linkage::Preemptible`]) has address 0.
     pub(crate) fn address(&self, target: Target) -> Option<u64> {
         let (live, declared) = match target {
             Target::LibCall(call) => {
@@ -111,7 +112,7 @@ impl Scope {
             }
         };
         let start = match (live, declared) {
-            // Defined here: the host's symbol of that name is not meant, even while there is no address yet.
+            // Defined here: so the host's symbol of that name is not meant, even while there is no address yet.
             (Some(address), _) => address?,
             (None, (name, linkage)) => match name.and_then(|name| self.symbols.address(name)) {
                 Some(address) => address,

@@ -1,4 +1,4 @@
-//! From Cranelift's unwind description to the bytes of an `.eh_frame` section.
+//! Turns Cranelift's unwind description into the bytes of an `.eh_frame` section.
 
 use cranelift_codegen::gimli::LittleEndian;
 use cranelift_codegen::gimli::write::{Address, CommonInformationEntry, EhFrame, EndianVec, FrameTable};
@@ -6,16 +6,17 @@ use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::isa::unwind::{UnwindInfo, systemv};
 use cranelift_codegen::{CodegenError, CompiledCode};
 
-/// Unwind description of one function, still without an address.
+/// Unwind description of one function, without an address yet.
 pub(crate) struct Unwind {
     cie: CommonInformationEntry,
     info: systemv::UnwindInfo,
 }
 
 impl Unwind {
-    /// The description of `code`, or `None` where the target or the flags give none (`unwind_info=false`, Windows).
+    /// Returns the description of `code`, or `None` if the target or the flags provide none (`unwind_info=false`,
+    /// Windows).
     pub(crate) fn of(isa: &dyn TargetIsa, code: &CompiledCode) -> Result<Option<Self>, CodegenError> {
-        // Cranelift describes every prologue it has emitted; the flag only asks it to emit more for the purpose.
+        // Cranelift describes every prologue that it has emitted; the flag only makes it emit more for this purpose.
         if !isa.flags().unwind_info() {
             return Ok(None);
         }
@@ -25,9 +26,9 @@ impl Unwind {
         Ok(isa.create_systemv_cie().map(|cie| Self { cie, info }))
     }
 
-    /// One CIE and one FDE with the absolute address of the function, without a terminator.
+    /// Returns one CIE and one FDE with the absolute address of the function, without a terminator.
     ///
-    /// `None` when the description does not fit the format, in which case the function has no unwind table.
+    /// Returns `None` if the description does not fit the format; then the function has no unwind table.
     pub(crate) fn eh_frame(&self, address: u64) -> Option<Vec<u8>> {
         let mut table = FrameTable::default();
         let cie = table.add_cie(self.cie.clone());

@@ -1,9 +1,9 @@
-//! What `unwind.rs` offers, without the feature `unwind`: no function has a description.
+//! Replaces `unwind.rs` without the feature `unwind`: no function has a description.
 
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::{CodegenError, CompiledCode};
 
-/// Never made.
+/// Never created.
 pub(crate) enum Unwind {}
 
 impl Unwind {

@@ -1,5 +1,5 @@
-//! A static library for targets in C that AFL++ keeps in one process: one function that puts the process back after
-//! each run.
+//! A static library for C targets that AFL++ keeps in one process: one function that restores the process after each
+//! run.
 //!
 //! ```c
 //! static void run(unsigned long number, void *unused) {
@@ -20,18 +20,17 @@ use std::ffi::{c_int, c_ulong, c_void};
 use palimpsest_fork::arena::{Arena, Backing};
 use palimpsest_fork::snapshot::{Round, Scope, SignalMask, SnapshotOptions, abandon, take_and_enter};
 
-/// Not the target's heap: what this library leaves there would change where the target's own blocks lie, and with that,
-/// what it covers (SQLite compares the addresses of blocks).
+/// Not the target's heap: what this library left there would change where the target's own blocks lie, and so what the
+/// target covers (SQLite compares addresses of blocks).
 #[global_allocator]
 static HEAP: Arena = Arena::with_backing(Backing::Anonymous);
 
-/// Takes a snapshot of the process, and calls `round` with the numbers from 0 for ever, each time in the state of the
-/// snapshot: memory, statics, stack and mappings. Returns only when it cannot go on: -1, after a line on standard
-/// error.
+/// Takes a snapshot of the process and calls `round` with the numbers from 0, for ever, each time in the state of the
+/// snapshot: memory, statics, stack and mappings. Returns only if it cannot go on: -1, after a line on standard error.
 ///
 /// # Safety
 ///
-/// 1. The contract of [`take_and_enter`], where `round` is what is called.
+/// 1. The contract of [`take_and_enter`], with `round` as the body.
 /// 2. `round` does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_rounds(

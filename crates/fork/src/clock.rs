@@ -1,13 +1,13 @@
-//! What things cost the calling thread.
+//! Measures what things cost the calling thread.
 //!
-//! On a busy machine the clock on the wall tells of the neighbours: nothing would pay at a price of five times the
-//! work.
+//! Prices use CPU time, since wall-clock time includes what other processes do: on a busy machine work would seem to
+//! cost five times as much, and nothing would pay.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 
-/// A moment in the CPU time of the calling thread, or on the wall where a filter does not tell that.
+/// A moment in the CPU time of the calling thread, or in wall-clock time where a seccomp filter forbids the former.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(Duration);
 
@@ -18,18 +18,18 @@ impl Moment {
         Self(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
     }
 
-    /// Nanoseconds since then.
+    /// Returns the nanoseconds since then.
     pub(crate) fn elapsed(self) -> u64 {
         nanos(Self::now().0.saturating_sub(self.0))
     }
 }
 
-/// A moment on the wall: what the program waits for. For budgets, and for nothing that is compared with a price.
+/// A moment in wall-clock time, which is what the program waits for. For budgets only: never compare it with a price.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instant(Duration);
 
 impl Instant {
-    /// Nanoseconds since the clock was at zero.
+    /// Returns the nanoseconds since the clock was zero.
     pub(crate) fn nanos(self) -> u64 {
         nanos(self.0)
     }
@@ -39,18 +39,18 @@ impl Instant {
         Self(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
     }
 
-    /// Nanoseconds since then.
+    /// Returns the nanoseconds since then.
     pub(crate) fn elapsed(self) -> u64 {
         nanos(Self::now().0.saturating_sub(self.0))
     }
 }
 
-/// The same in nanoseconds.
+/// Returns `time` in nanoseconds.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// So much of `all` as `part` is of `whole`.
+/// Returns the part of `all` that `part` is of `whole`.
 pub(crate) fn share(all: u64, part: Duration, whole: Duration) -> u64 {
     let share = u128::from(all) * part.as_nanos() / whole.as_nanos().max(1);
     u64::try_from(share).unwrap_or(u64::MAX).min(all)

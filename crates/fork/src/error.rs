@@ -1,4 +1,4 @@
-//! Why a process cannot be frozen, or a child cannot be had.
+//! Why a process cannot be frozen, or a child cannot be made.
 
 use std::fmt;
 
@@ -12,11 +12,11 @@ use rustix::io::Errno;
 
 use crate::hazards::found::{RawAllocator, RingHold};
 
-/// Why nothing was frozen. The process is as it was.
+/// Why nothing was frozen. The process is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreezeError {
-    /// The caller runs in another process's memory.
+    /// The caller runs in another process's memory, as a child of `vfork`.
     #[error("this is a child of vfork, in the memory of process {owner}; freeze there")]
     BorrowedMemory {
         /// Whose memory it is.
@@ -34,7 +34,7 @@ pub enum FreezeError {
         /// How many, the caller included.
         count: usize,
     },
-    /// Other threads could not be held still; those that were run again.
+    /// Other threads could not be held still; those that were have been let go.
     #[error("the other threads cannot be stopped; freeze before they are started")]
     NotStopped(#[from] StopError),
     /// A runtime discards memory by system calls of its own and expects zeros.
@@ -43,7 +43,7 @@ pub enum FreezeError {
          (Answer::RawAllocator) if it discards none"
     )]
     RawAllocator {
-        /// What was found.
+        /// The runtime.
         what: RawAllocator,
     },
     /// The kernel may write to pages that would be replaced.
@@ -55,7 +55,7 @@ pub enum FreezeError {
     IoUring {
         /// The descriptor, if the ring has one.
         descriptor: Option<i32>,
-        /// What it holds on to, as far as is known.
+        /// What it holds on to, as far as known.
         hold: RingHold,
     },
     /// The kernel may write to pages that would be replaced, for requests under way.
@@ -76,7 +76,7 @@ pub enum FreezeError {
     /// Memory files cannot be made.
     #[error("memfd_create is not possible here: {verdict:?}; allow it in the seccomp filter")]
     NoMemfd {
-        /// What became of a trial.
+        /// The result of a trial.
         verdict: Verdict,
     },
     /// A seccomp filter kills a call that freezing makes.
@@ -84,19 +84,19 @@ pub enum FreezeError {
     Filtered {
         /// The call.
         call: FreezeCall,
-        /// What became of a trial.
+        /// The result of a trial.
         verdict: Verdict,
     },
-    /// The file-size limit forbids memory files of the size that is needed.
+    /// The file-size limit forbids memory files of the size needed.
     #[error("RLIMIT_FSIZE is {limit} bytes at most, which forbids memory files; raise it (`ulimit -f unlimited`)")]
     FileSizeLimit {
         /// The hard limit, in bytes.
         limit: u64,
     },
-    /// The list of mappings cannot be had.
+    /// The list of mappings cannot be read.
     #[error("the mappings of the process cannot be told")]
     Mappings(#[from] VmasError),
-    /// Which pages are in use cannot be told.
+    /// The kernel does not say which pages are in use.
     #[error("which pages are in use cannot be told")]
     Pages(#[from] PagemapError),
     /// There is no memory for the tables.
@@ -110,13 +110,13 @@ pub enum FreezeError {
     NoProc {
         /// The file.
         path: &'static str,
-        /// The operating system's reason.
+        /// The operating system's error.
         #[source]
         source: Errno,
     },
 }
 
-/// A ring's descriptor, for a message.
+/// A ring's descriptor, for messages.
 struct Descriptor(Option<i32>);
 
 impl fmt::Display for Descriptor {
@@ -128,7 +128,7 @@ impl fmt::Display for Descriptor {
     }
 }
 
-/// Why there is no child.
+/// Why no child was made.
 #[derive(Debug, thiserror::Error)]
 #[error("no child process could be made: {0}; raise RLIMIT_NPROC or free memory")]
 pub struct ForkError(pub Errno);

@@ -1,16 +1,16 @@
-//! What a process tells of its frozen memory to those who may read its memory: `palimpsest top`.
+//! What a process tells of its frozen memory to others who may read its memory, as `palimpsest top` does.
 //!
-//! Nothing is opened, sent or shared for it. The figures are words in the process's own memory, which the kernel lets
-//! others read who could attach a debugger (`ptrace(2)`, "Ptrace access mode checking").
+//! No file is opened, nothing is sent or shared. The figures are words in the process's own memory, which the kernel
+//! lets others read if they could attach a debugger (`ptrace(2)`, "Ptrace access mode checking").
 //!
-//! They are found by a note in each object that has this library inside (`PT_NOTE`, owner [`NOTE_OWNER`], type
-//! [`NOTE_TYPE`]), whose description is [`Note`]: where a pointer to the tables of the process is, which is null before
-//! the first freeze, and where in the tables the words are. The words begin with a sign, the version and their number.
-//! New words come at the end; another version means that old ones have changed. All times but one are of the
-//! processor, not of the clock.
+//! Readers find them by a note in each object that contains this library (`PT_NOTE`, owner [`NOTE_OWNER`], type
+//! [`NOTE_TYPE`]). Its description is a [`Note`]: where a pointer to the process's tables is (null before the first
+//! freeze), and where the words are in the tables. The words begin with a sign, the version and their number. New words
+//! are added at the end; a new version means that old words changed. All times are CPU time but one, which is
+//! wall-clock time.
 //!
 //! A writer makes the word [`SEQUENCE`] odd, changes others, and makes it even again. A reader reads it, all words, and
-//! it again, by a system call each; what he got belongs together if both were the same and even.
+//! it again, with one system call each; the words belong together if both values are the same and even.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ pub const NOTE_TYPE: u32 = 0x4b52_4f46;
 pub const VERSION: u32 = 1;
 /// Words of this version.
 pub const WORDS: usize = Word::Longest as usize + 1;
-/// Bytes of a word.
+/// Bytes per word.
 pub const WORD: usize = size_of::<u64>();
-/// Which word is the sequence number.
+/// The index of the sequence number.
 pub const SEQUENCE: usize = Word::Sequence as usize;
 
 /// `PALIFORK`, as bytes in memory on a little-endian machine.
 const SIGN: u64 = u64::from_le_bytes(*b"PALIFORK");
 
-/// What each word is. Times are in nanoseconds.
+/// What each word holds. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Word {
@@ -40,10 +40,10 @@ pub(crate) enum Word {
     /// The version in the upper half, the number of words in the lower.
     Layout,
     Sequence,
-    /// Who has written last, as it knows itself.
+    /// The process id of the last writer, in its own namespace.
     Process,
     Rounds,
-    /// 1 once all was thawed.
+    /// 1 once everything was thawed.
     Over,
     FrozenBytes,
     Extents,
@@ -68,20 +68,20 @@ pub(crate) enum Word {
 pub(crate) const HEAD: [(Word, u64); 2] =
     [(Word::Sign, SIGN), (Word::Layout, (VERSION as u64) << u32::BITS | WORDS as u64)];
 
-/// The description of the note: where to go from its own address.
+/// The description of the note: how to find the words from its own address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Note {
-    /// From the description's start to the pointer, modulo 2⁶⁴.
+    /// From the start of the description to the pointer, modulo 2⁶⁴.
     pub distance: i32,
-    /// From where the pointer leads to the first word.
+    /// From the address in the pointer to the first word.
     pub offset: u32,
 }
 
 impl Note {
-    /// Bytes of a description.
+    /// Length of a description in bytes.
     pub const LEN: usize = 12;
 
-    /// Reads a description; it may be anybody's.
+    /// Parses a description, which may be anybody's.
     ///
     /// # Errors
     ///
@@ -99,13 +99,13 @@ impl Note {
 /// Why figures cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FiguresError {
-    /// Somebody has overwritten them, or they are somewhere else.
+    /// They were overwritten, or are somewhere else.
     #[error("there are no figures where its note says")]
     Sign,
     /// Another version of this library wrote them.
     #[error("its figures are of version {version}, and this program knows {VERSION}: use the one that came with it")]
     Version {
-        /// That version.
+        /// The version found.
         version: u32,
     },
     /// There are too few bytes.
@@ -121,48 +121,48 @@ pub enum FiguresError {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Figures {
-    /// The number of who has written them, in its own PID namespace: the process, or its parent before the fork.
+    /// The process id of the last writer, in its own PID namespace: of the process, or of its parent before the fork.
     pub process: u64,
-    /// Freezes and repairs, also those of processes that this one was forked from.
+    /// Freezes and repairs, including those of the processes that it was forked from.
     pub rounds: u64,
-    /// Whether all was thawed since the last freeze.
+    /// Whether everything was thawed since the last freeze.
     pub is_over: bool,
     /// Bytes of address space that show frozen memory, as of the last round.
     pub frozen_bytes: u64,
     /// Sealed files that are mapped.
     pub extents: u64,
-    /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
+    /// Pieces of up to 2 MiB that are written to all the time, and left alone for now.
     pub hot_pieces: u64,
-    /// Forks since this process began or froze.
+    /// Forks since this process began, or froze first.
     pub forks: u64,
     /// Repairs in that time.
     pub repairs: u64,
-    /// What forks took above a clean one since the last freeze or repair.
+    /// The time that forks took beyond a clean fork, since the last freeze or repair.
     pub debt: Duration,
     /// A fork when nothing was written; zero if there was none.
     pub clean: Duration,
-    /// The debt from which on there is a repair, or a look at what it would take.
+    /// The debt at which a repair follows, or a look at what it would take.
     pub price: Duration,
-    /// What freezes took.
+    /// Time of freezes.
     pub once: Duration,
-    /// What repairs took, and looks whether they pay.
+    /// Time of repairs, and of looks whether one pays.
     pub repairing: Duration,
-    /// What each fork saves by now, as is expected of what is frozen.
+    /// What each fork is expected to save now, by what is frozen.
     pub per_fork: Duration,
     /// What forks have saved in all.
     pub saved: Duration,
-    /// What forks have taken more than they would have without freezing, in all.
+    /// What forks have taken beyond what they would have without freezing, in all.
     pub lost: Duration,
     /// Whether a freeze in slices is under way.
     pub is_under_way: bool,
     /// Bytes that the last freeze in slices was to freeze.
     pub planned_bytes: u64,
-    /// The longest of its slices, on the clock: how long the process was held up at most.
+    /// The longest of its slices in wall-clock time: how long the process was held up at most.
     pub longest: Duration,
 }
 
 impl Figures {
-    /// Makes figures of words that were read from a process; they may be anything.
+    /// Parses words that were read from a process; they may hold anything.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl Figures {
             return Err(FiguresError::Sign);
         }
         let layout = of(Word::Layout).ok_or_else(short)?;
-        // The halves.
+        // Upper and lower half.
         let (version, words) = ((layout >> u32::BITS) as u32, layout as u32 as usize);
         if version != VERSION {
             return Err(FiguresError::Version { version });
@@ -210,7 +210,7 @@ impl Figures {
         })
     }
 
-    /// What the freezes took, and what each fork saves.
+    /// Returns what freezes took, and what each fork saves.
     pub const fn worth(&self) -> Worth {
         Worth { once: self.once, per_fork: self.per_fork }
     }

@@ -1,4 +1,4 @@
-//! Forking, with an account of what it costs.
+//! Forks, and keeps an account of what forks cost.
 
 use palimpsest_sys::last_errno;
 use rustix::process::Pid;
@@ -16,7 +16,7 @@ use crate::rounds::played;
 use crate::slices;
 use crate::tending::instead_of_repair;
 
-/// Who one is after a fork.
+/// Which side of a fork one is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forked {
     /// The parent, with the child's process id.
@@ -25,9 +25,9 @@ pub enum Forked {
     Child,
 }
 
-/// `fork(2)` through the C library, with its handlers (`pthread_atfork`). In a process that has frozen, it keeps
-/// account of what forks take, and repairs frozen memory when that pays; but not once the program was
-/// [confined](crate::guard::confined) by a filter.
+/// Calls the C library's `fork(2)`, with its handlers (`pthread_atfork`). In a process that has frozen, accounts for
+/// what forks take, and repairs frozen memory when that pays; but no longer once a filter has
+/// [confined](crate::guard::confined) the program.
 ///
 /// # Safety
 ///
@@ -38,14 +38,14 @@ pub enum Forked {
 /// # Errors
 ///
 /// [`ForkError`] with the kernel's answer.
-// Inlined, as is what a child calls: in a child each stretch of 64 KiB of code is a page fault of its own.
+// Inlined, like all that a child calls: in a child each 64 KiB of code costs a page fault of its own.
 #[inline]
 pub unsafe fn fork() -> Result<Forked, ForkError> {
     let is_watched = |shared: &&Shared| {
         let is_frozen = shared.has_frozen() && !shared.statistics.is_over();
         is_frozen || shared.has_erased() || shared.progress.is_under_way()
     };
-    // A filter may kill whoever asks for the time, for the process id or for a file.
+    // A filter may kill whoever asks for the time, the process id or a file.
     let is_confined = guard::is_confined();
     let shared = registry::shared().filter(|_| !is_confined).filter(is_watched);
     shared.inspect(|shared| shared.begin_account());
@@ -65,7 +65,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     if let Err(error) = outcome {
         tracing::debug!(%error, "frozen memory is not repaired");
     }
-    // Then neither side writes to the account: each page that one of them writes to is copied.
+    // If the process is idle, neither side writes to the account: each page that one of them writes to is copied.
     let idle = shared.filter(|shared| shared.is_idle());
     let started = shared.map(|_| Moment::now());
     // SAFETY: (1).
@@ -75,26 +75,26 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             shared.unlock_in_child();
             shared.tending.give_up();
         }
-        // A child of an idle fork claims its memory when it first asks whose it is: to do it here may take a page table
-        // besides the page, more than all else that such a fork writes. Until then a child of `vfork` that asks
-        // first is taken for the owner, and its parent is refused.
+        // A child of an idle fork claims its memory only when it first asks whose it is: claiming it here may need a
+        // page table besides the page, more than all else that such a fork writes. Until then a child of `vfork` that
+        // asks first is taken for the owner, and its parent is refused.
         if !is_confined && idle.is_none() {
-            // From here on it is known that the memory is the child's own.
+            // From here on the memory is known to be the child's own.
             let _ = hazards::borrowed::owner();
         }
-        // Before Linux 4.14 a child could not tell later that the account is not its own.
+        // Before Linux 4.14 a child could not tell later that the account is its parent's.
         let begins_now = |shared: &&Shared| idle.is_none() && shared.has_begun();
         if let Some(mut locked) = shared.filter(begins_now).and_then(Shared::lock) {
             locked.shared.statistics.born();
             locked.ledger().inherited();
         }
-        // Asked here, so that a child without anything to forget fetches no more of this library's code.
+        // Asked here, so that a child with nothing to forget touches no more of this library's code.
         if registry::shared().is_some_and(Shared::has_erased) {
             guard::forget_erased();
         }
         return Ok(Forked::Child);
     }
-    // -1 is no process, and not to be taken for one.
+    // -1 is no process, and must not be taken for one.
     let Some(pid) = Pid::from_raw(child.max(0)) else { return Err(ForkError(last_errno())) };
     if let (Some(shared), Some(started)) = (shared, started) {
         let taken = started.elapsed();
@@ -102,7 +102,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             return Ok(Forked::Parent(pid));
         }
         shared.statistics.count_fork();
-        // Of two threads that fork at once, one's is not accounted for.
+        // If two threads fork at once, one of the forks is not accounted for.
         if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
             locked.ledger().forked(taken);
             let (excess, huge, pause) = (locked.ledger().excess(taken), locked.ledger().huge(), locked.options().pause);
@@ -113,8 +113,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     Ok(Forked::Parent(pid))
 }
 
-/// Looks at what was written to frozen memory, and makes it cheap again if the debt exceeds what that is expected to
-/// take. Called by [`fork`](crate::fork) when it may pay.
+/// Looks at what was written to frozen memory, and repairs it if the debt exceeds what the repair is expected to take.
+/// [`fork`](crate::fork) calls it when it may pay.
 ///
 /// # Safety
 ///
@@ -122,7 +122,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
 ///
 /// # Errors
 ///
-/// [`FreezeError`]; everything is as it was.
+/// [`FreezeError`]; everything is unchanged.
 unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     let started = Moment::now();
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
@@ -162,8 +162,8 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     outcome.map(|(repaired, ..)| repaired)
 }
 
-/// Moves what shows an extent with something erased elsewhere, whatever that takes; nothing else, which nobody asked
-/// for. What cannot go is tried again after some forks.
+/// Moves mappings off extents that hold something erased, whatever that costs. Repairs nothing else, since nobody asked
+/// for it. What cannot be moved is tried again after some forks.
 ///
 /// # Safety
 ///
@@ -189,26 +189,26 @@ pub struct Status {
     pub frozen_bytes: usize,
     /// Sealed files that are mapped.
     pub extents: usize,
-    /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
+    /// Pieces of up to 2 MiB that are written to all the time, and left alone for now.
     pub hot_pieces: usize,
-    /// Forks by [`fork`](crate::fork()); while nothing is frozen, those alone that took unusually long or short. A
-    /// child begins at 0.
+    /// Forks by [`fork`](crate::fork()); while nothing is frozen, only those that took unusually long or short. A child
+    /// begins at 0.
     pub forks: u64,
     /// Repairs; a child begins at 0.
     pub repairs: u64,
-    /// Nanoseconds of CPU time that forks took above `clean` since the last freeze or repair.
+    /// CPU nanoseconds that forks took beyond `clean` since the last freeze or repair.
     pub debt: u64,
-    /// Nanoseconds of CPU time of a fork when nothing was written since the last freeze or repair; 0 for none.
+    /// CPU nanoseconds of a fork when nothing was written since the last freeze or repair; 0 if there was none.
     pub clean: u64,
-    /// Nanoseconds of debt from which on a repair is bought, or a look is taken at what it would take.
+    /// The debt in nanoseconds at which a repair follows, or a look at what it would take.
     pub price: u64,
 }
 
-/// What this process knows of its frozen memory; all zero if there is none.
+/// Returns what this process knows of its frozen memory; all zero if there is none.
 pub fn status() -> Status {
     let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Status::default() };
     let statistics = &shared.statistics;
-    // A new child's words are its parent's until it first forks.
+    // A new child has its parent's words until it first forks.
     let own = |value: u64| if shared.has_begun() { value } else { 0 };
     Status {
         frozen_bytes: statistics.frozen_bytes(),
@@ -222,7 +222,7 @@ pub fn status() -> Status {
     }
 }
 
-/// Bytes of address space that show frozen memory, as of the last freeze or repair.
+/// Returns the bytes of address space that show frozen memory, as of the last freeze or repair.
 pub fn frozen_bytes() -> usize {
     registry::shared().map_or(0, |shared| shared.statistics.frozen_bytes())
 }
@@ -231,7 +231,7 @@ pub fn frozen_bytes() -> usize {
 mod tests {
     use super::*;
 
-    /// Fails on: a child that lets the id of its parent stand, which may be a grandchild's later.
+    /// Fails on: a child that keeps its parent's id, which may be a grandchild's later.
     #[test]
     fn a_child_has_no_lock_of_its_parents() {
         let shared = registry::known().expect("memory");

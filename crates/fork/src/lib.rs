@@ -1,4 +1,4 @@
-//! Fork in constant time however big the heap, and snapshots that reset in microseconds, on unmodified kernels.
+//! Fork in constant time, however big the heap, and snapshots that reset in microseconds, on unmodified kernels.
 //!
 //! | module or item | what it is |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | [`freeze_slice`], [`progress`] | the same in slices, while the program runs ([`Pause`]) |
 //! | [`fork()`], [`status`] | forking with an account of what it costs, and repairs when they pay |
 //! | [`arena`] | an allocator whose memory is made for this |
-//! | [`snapshot`] | taking a process's state, and going back to it |
+//! | [`snapshot`] | taking a process's state and going back to it |
 //! | [`guard`] | what a frozen process's memory calls must become |
-//! | [`figures`] | what others who may read its memory can know |
+//! | [`figures`] | what others who may read its memory can learn |
 //!
 //! ```standalone_crate
 //! use palimpsest_fork::{Forked, Options, fork, freeze};

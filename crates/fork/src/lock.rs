@@ -1,7 +1,7 @@
-//! A lock that can be taken by a fork handler and released by the handler on the other side of the fork.
+//! A lock that one fork handler takes, and that the handlers on either side of the fork release.
 //!
-//! The standard library's mutex needs its guard for that, which a C callback has nowhere to keep. Three states, after
-//! the well-known scheme for futexes: free, held, held with sleepers. Nothing is allocated and there is no poisoning:
+//! The standard library's mutex needs its guard for that, and a C callback has nowhere to keep one. Three states, after
+//! the well-known scheme for futexes: free, held, held with sleepers. It allocates nothing, and has no poisoning:
 //! nothing panics under these locks.
 
 use std::cell::UnsafeCell;
@@ -15,7 +15,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const HELD_WITH_SLEEPERS: u32 = 2;
 
-/// How often a taken lock is looked at again before the thread sleeps.
+/// How often a thread looks at a taken lock before it sleeps.
 const SPINS: u32 = 64;
 
 /// Exclusive access to a `T`.
@@ -23,7 +23,7 @@ pub(crate) struct Lock<T> {
     state: AtomicU32,
     /// # Invariants
     ///
-    /// Accessed only by the holder of the lock.
+    /// Only the holder of the lock accesses it.
     value: UnsafeCell<T>,
 }
 
@@ -42,7 +42,7 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Takes the lock without a guard; [`release`](Self::release) ends that.
+    /// Takes the lock without a guard. [`release`](Self::release) it afterwards.
     #[inline]
     pub(crate) fn acquire(&self) {
         // Acquire: pairs with the exchange in `release`, so that this thread sees what the last holder wrote.
@@ -55,7 +55,7 @@ impl<T> Lock<T> {
     fn acquire_contended(&self) {
         for _ in 0..SPINS {
             hint::spin_loop();
-            // Relaxed: only a hint that it is worth trying.
+            // Relaxed: only a hint that trying is worth it.
             if self.state.load(Ordering::Relaxed) == FREE
                 // Acquire: as in `acquire`.
                 && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -63,10 +63,10 @@ impl<T> Lock<T> {
                 return;
             }
         }
-        // Acquire: as in `acquire`. From here on the state says that there may be sleepers: this thread cannot know
-        // that it was the last.
+        // Acquire: as in `acquire`. Keeps the state at "with sleepers": this thread cannot know that it was the last
+        // one.
         while self.state.swap(HELD_WITH_SLEEPERS, Ordering::Acquire) != FREE {
-            // An error is a changed state or a signal: look again.
+            // An error means a changed state or a signal: look again.
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, HELD_WITH_SLEEPERS, None);
         }
     }
@@ -77,7 +77,7 @@ impl<T> Lock<T> {
         self.state.load(Ordering::Relaxed) == FREE
     }
 
-    /// The value, for a thread that holds the lock without a guard.
+    /// Returns the value to a thread that holds the lock without a guard.
     ///
     /// # Safety
     ///
@@ -89,7 +89,7 @@ impl<T> Lock<T> {
         unsafe { &mut *self.value.get() }
     }
 
-    /// Gives back a lock that this thread took, or that the thread took which forked this process.
+    /// Releases a lock that this thread took, or that the thread took which forked this process.
     #[inline]
     pub(crate) fn release(&self) {
         // Release: pairs with the acquiring operations above.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How much memory an extent holds, which is a sealed file: memory that is written to makes all that its extent holds
-/// cost like unfrozen memory at each fork.
+/// How much memory an extent, which is a sealed file, holds. If any of its memory is written to, everything that it
+/// holds costs each fork as much as unfrozen memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ExtentLen {
     /// About a 16th of what is frozen, from 1 GiB on an eighth, as a power of two of at least 2 MiB.
@@ -13,18 +13,18 @@ pub enum ExtentLen {
     Bytes(usize),
 }
 
-/// The pages of frozen memory.
+/// Which pages frozen memory consists of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pages {
     /// Pages of the base size.
     #[default]
     Base,
-    /// Huge pages where a piece of 2 MiB is mostly populated (`MADV_COLLAPSE`, Linux 6.1); where the kernel refuses,
-    /// base pages.
+    /// Huge pages where a piece of 2 MiB is mostly populated (`MADV_COLLAPSE`, Linux 6.1), base pages where the kernel
+    /// refuses.
     Collapse,
-    /// As [`Base`](Self::Base). But a freeze in slices ([`Pause::Within`]) that is to pay within so many forks
-    /// ([`Pays::Within`]) puts memory into huge pages where it is, and freezes what cannot be put so: for programs that
-    /// touch most of their memory between two forks, as a database under load does.
+    /// As [`Base`](Self::Base); but a freeze in slices ([`Pause::Within`]) that must pay within some forks
+    /// ([`Pays::Within`]) first puts memory into huge pages where it is, and freezes only what cannot be put so. For
+    /// programs that touch most of their memory between two forks, as a database under load does.
     Gather,
 }
 
@@ -34,64 +34,64 @@ pub enum OtherThreads {
     /// Refuse to freeze.
     #[default]
     Refuse,
-    /// Interrupt each by a signal and hold it until the freeze is over.
+    /// Interrupt each with a signal, and hold it until the freeze is over.
     Stop,
 }
 
-/// Something that makes a freeze wrong, unless the caller knows better.
+/// A hazard that makes a freeze wrong, unless the caller knows better.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// A runtime was found that manages its memory by system calls of its own, which nothing can interpose (Go, musl,
-    /// static programs). The caller knows that it gives none of its memory back by discarding it.
+    /// A runtime manages its memory by system calls of its own, which nothing can interpose (Go, musl, static
+    /// programs). The caller knows that it never gives memory back by discarding it.
     RawAllocator,
-    /// There is an io_uring that is not known to be harmless. The caller knows that whatever it holds on to (buffers,
-    /// queues, requests under way) is not in memory that will be frozen.
+    /// An io_uring is not known to be harmless. The caller knows that whatever it holds on to (buffers, queues,
+    /// requests under way) is outside the memory that will be frozen.
     IoUring,
-    /// All future mappings are to be locked (`mlockall`). The caller accepts that freezing gains nothing and memory is
-    /// held twice.
+    /// All future mappings are locked (`mlockall`). The caller accepts that freezing gains nothing and holds memory
+    /// twice.
     LockedMemory,
-    /// There is a context of Linux AIO. The caller knows that none of its requests is under way, or that their buffers
-    /// are not in memory that will be frozen.
+    /// There is a context of Linux AIO. The caller knows that it has no requests under way, or that their buffers are
+    /// outside the memory that will be frozen.
     LinuxAio,
 }
 
 /// Whether forks are timed before and after.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Measure {
-    /// A few children are forked that end at once. Nobody sees them: they have no exit signal, and `waitpid(-1, …)`
-    /// does not find them.
+    /// Time a few children that exit at once. Nobody notices them: they have no exit signal, and `waitpid(-1, …)` does
+    /// not find them.
     #[default]
     Forks,
-    /// Nothing is measured, and the report has no verdict.
+    /// Measure nothing; the report has no verdict.
     Nothing,
 }
 
 /// Which memory is worth freezing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pays {
-    /// All that can be frozen: for who knows that the forks will come, or counts their pauses and nothing else.
+    /// All that can be frozen: for callers who know that forks will come, or who care about their pauses only.
     #[default]
     Anyway,
-    /// Memory whose freeze is expected to take less than so many forks save. All is [thawed](crate::guard::thaw_all)
-    /// again if it turns out to make forks dearer than they were.
+    /// Memory whose freeze is expected to cost less than this many forks save. If forks turn out dearer than before,
+    /// everything is [thawed](crate::guard::thaw_all) again.
     Within(u32),
 }
 
 /// How long a freeze may hold the process up at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pause {
-    /// As long as it takes: [`freeze`](crate::freeze) returns when all is done.
+    /// As long as it takes: [`freeze`](crate::freeze) returns when everything is done.
     #[default]
     AtOnce,
-    /// About so long, by slices: [`freeze`](crate::freeze) plans, [`fork()`](crate::fork()) takes one slice before each
-    /// fork, and [`freeze_slice`](crate::freeze_slice) others when there is time. A slice copies at least 128 KiB,
-    /// whatever that takes; and where there would be more than some 500 slices, it takes up to twice as long. There are
-    /// none while the process has a userfaultfd.
+    /// About this long, in slices: [`freeze`](crate::freeze) plans, [`fork()`](crate::fork()) takes one slice before
+    /// each fork, and [`freeze_slice`](crate::freeze_slice) takes more when there is time. A slice copies at least 128
+    /// KiB, however long that takes; if there would be more than some 500 slices, each takes up to twice as long. There
+    /// are none while the process has a userfaultfd.
     Within(Duration),
 }
 
-/// How to freeze. The default freezes all that can be, and refuses what is dangerous.
+/// How to freeze. The default freezes all that can be frozen, and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     pub(crate) extent: ExtentLen,
@@ -106,7 +106,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> Self {
         Self {
             extent: ExtentLen::default(),
@@ -120,56 +120,56 @@ impl Options {
         }
     }
 
-    /// How long extents are.
+    /// Sets how long extents are.
     #[must_use]
     pub fn extent(mut self, len: ExtentLen) -> Self {
         self.extent = len;
         self
     }
 
-    /// Leaves mappings alone that have fewer populated bytes than this; 16 pages by default.
+    /// Leaves alone mappings with fewer populated bytes than this; 16 pages by default.
     #[must_use]
     pub fn least(mut self, bytes: usize) -> Self {
         self.least = bytes;
         self
     }
 
-    /// Which pages frozen memory is made of.
+    /// Sets which pages frozen memory consists of.
     #[must_use]
     pub fn pages(mut self, pages: Pages) -> Self {
         self.pages = pages;
         self
     }
 
-    /// What to do about other threads.
+    /// Sets what to do about other threads.
     #[must_use]
     pub fn other_threads(mut self, other_threads: OtherThreads) -> Self {
         self.other_threads = other_threads;
         self
     }
 
-    /// The caller vouches for something that would otherwise be refused.
+    /// Vouches for something that would otherwise be refused.
     #[must_use]
     pub fn answer_for(mut self, answer: Answer) -> Self {
         self.answers |= 1 << answer as usize;
         self
     }
 
-    /// Whether forks are timed.
+    /// Sets whether to time forks.
     #[must_use]
     pub fn measure(mut self, measure: Measure) -> Self {
         self.measure = measure;
         self
     }
 
-    /// Which memory is worth freezing.
+    /// Sets which memory is worth freezing.
     #[must_use]
     pub fn pays(mut self, pays: Pays) -> Self {
         self.pays = pays;
         self
     }
 
-    /// How long the process may be held up at a time.
+    /// Sets how long the process may be held up at a time.
     #[must_use]
     pub fn pause(mut self, pause: Pause) -> Self {
         self.pause = pause;

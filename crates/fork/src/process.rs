@@ -1,4 +1,4 @@
-//! Freezing the whole process.
+//! Freezes the whole process.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use crate::report::Report;
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::slices;
 
-/// Forks that are timed, of which the shortest counts.
+/// Forks that are timed; the shortest counts.
 const TRIALS: usize = 5;
 
-/// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-/// need not copy its page tables. A second freeze freezes what is new, and makes cheap again what was written to since.
+/// Replaces this process's private memory by private mappings of sealed files with the same bytes, so that a fork need
+/// not copy its page tables. A second freeze freezes what is new, and repairs what was written to since.
 ///
-/// Takes 0.4 to 1 ms for each MiB, and as much extra memory as one piece of 2 MiB. Children inherit frozen memory
-/// and may freeze for themselves.
+/// Takes 0.4 to 1 ms for each MiB, and one piece of 2 MiB of extra memory. Children inherit frozen memory and may
+/// freeze for themselves.
 ///
-/// With [`Pause::Within`](crate::Pause::Within) it only plans, and memory counts as frozen from now on, although it is
-/// frozen bit by bit: by [`fork()`](crate::fork()) and [`freeze_slice`](crate::freeze_slice).
+/// With [`Pause::Within`](crate::Pause::Within) it only plans: memory counts as frozen from now on, and
+/// [`fork()`](crate::fork()) and [`freeze_slice`](crate::freeze_slice) freeze it bit by bit.
 ///
-/// If it ends early, for lack of descriptors or mappings, [`Report::stopped`] says so: what is frozen until then is
-/// right, and the rest as it was.
+/// If it ends early for lack of descriptors or mappings, [`Report::stopped`] says so: what was frozen until then is
+/// right, and the rest is unchanged.
 ///
 /// # Safety
 ///
-/// 1. From now on nobody discards frozen memory (`MADV_DONTNEED`, `MADV_FREE`), nor resizes or moves it (`mremap`), nor
-///    has it wiped or guarded by `madvise`, but through [`guard`](crate::guard), or in ways that do not count on zeros
-///    afterwards: the bytes of the freeze would come back. Whoever maps over frozen memory, changes its rights or its
-///    protection key by system calls of its own tells the guards ([`replaced`](crate::guard::replaced),
-///    [`protected`](crate::guard::protected), [`keyed`](crate::guard::keyed)): they and repairs map memory with what
-///    they were told.
-/// 2. Nothing in the kernel or a device holds on to pages of this process's private memory: no direct or asynchronous
-///    I/O is under way, no buffer is registered (io_uring is looked for; RDMA, AF_XDP and VFIO are not).
+/// 1. From now on nobody discards frozen memory (`MADV_DONTNEED`, `MADV_FREE`), resizes or moves it (`mremap`), or has
+///    it wiped or guarded by `madvise`, except through [`guard`](crate::guard), or in ways that do not count on zeros
+///    afterwards: the bytes of the freeze would come back. Whoever maps over frozen memory, or changes its rights or
+///    its protection key, by system calls of its own, tells the guards ([`replaced`](crate::guard::replaced),
+///    [`protected`](crate::guard::protected), [`keyed`](crate::guard::keyed)): guards and repairs map memory as they
+///    were told.
+/// 2. Neither the kernel nor a device holds on to pages of this process's private memory: no direct or asynchronous I/O
+///    is under way, and no buffer is registered (the call looks for io_uring, not for RDMA, AF_XDP and VFIO).
 /// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its
 ///    memory from outside (a debugger, `process_vm_writev`) during the call.
-/// 4. The first three hold as well for [`fork`](crate::fork) from now on, which repairs frozen memory now and then.
+/// 4. The first three also hold for [`fork`](crate::fork) from now on, which repairs frozen memory now and then.
 ///
 /// # Errors
 ///
-/// See [`FreezeError`]; the process is as it was.
+/// See [`FreezeError`]; the process is unchanged.
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     match options.pause {
         // SAFETY: 1. to 4. are this function's.
@@ -82,7 +82,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
     report.fork_after = measure(options).0;
     report.notes.extend(unmeasured);
     if let (Some(before), Some(after)) = (report.fork_before, report.fork_after) {
-        // Without the lock the first fork tells.
+        // If the lock is taken, the first fork tells.
         if let Some(mut locked) = registry::known()?.lock() {
             locked.ledger().measured(
                 report.worth.map_or(0, |worth| nanos(worth.per_fork)),
@@ -99,7 +99,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
     Ok(report)
 }
 
-/// Tells what [`freeze`] would do, and changes nothing.
+/// Tells what [`freeze`] would do. Changes nothing.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ pub fn survey(options: &Options) -> Result<Report, FreezeError> {
     Ok(report)
 }
 
-/// How long a fork takes, or a note why that is not known.
+/// Returns how long a fork takes, or a note why that is not known.
 fn measure(options: &Options) -> (Option<Duration>, Option<String>) {
     match options.measure {
         Measure::Forks => match shortest_fork(TRIALS) {

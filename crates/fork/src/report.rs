@@ -21,7 +21,7 @@ pub enum Skip {
     File,
     /// A stack.
     Stack,
-    /// Made by the kernel for itself (`[vdso]` and the like).
+    /// Made by the kernel (`[vdso]` and the like).
     Kernel,
     /// Shared with other processes.
     Shared,
@@ -29,9 +29,9 @@ pub enum Skip {
     Device,
     /// Pages of hugetlbfs.
     Hugetlb,
-    /// Children do not get it (`MADV_DONTFORK`), so that it costs a fork nothing.
+    /// Not given to children (`MADV_DONTFORK`), so that it costs a fork nothing.
     NotForked,
-    /// Children get zeros (`MADV_WIPEONFORK`), which mappings of files cannot do.
+    /// Children get zeros (`MADV_WIPEONFORK`), which mappings of files cannot give.
     WipedOnFork,
     /// Locked in memory.
     Locked,
@@ -47,18 +47,18 @@ pub enum Skip {
     Droppable,
     /// It has a memory protection key.
     ProtectionKey,
-    /// It has a policy for NUMA nodes, which the mapping of a file would not obey.
+    /// It has a policy for NUMA nodes, which a mapping of a file would not obey.
     MemoryPolicy,
     /// Executable.
     Executable,
-    /// It cannot be read.
+    /// Without the right to read.
     Inaccessible,
-    /// The running thread's own: its stack, its thread-local storage (to which the kernel writes too), and this
+    /// The calling thread's own: its stack, its thread-local storage (to which the kernel writes too), and this
     /// library's tables.
     InUse,
-    /// It was written to after each of the last freezes, so that freezing it does not pay for now.
+    /// Written to after each of the last freezes, so that freezing it does not pay for now.
     Hot,
-    /// Freezing it is not expected to pay within the number of forks that [`Pays`](crate::Pays) allows.
+    /// Not expected to pay within the number of forks that [`Pays`](crate::Pays) allows.
     Unprofitable,
 }
 
@@ -97,19 +97,19 @@ impl fmt::Display for Skip {
 pub struct FrozenRange {
     /// The addresses.
     pub range: Range<usize>,
-    /// Bytes that were populated. From a survey, those of the whole mapping that the range is part of.
+    /// Populated bytes. From a survey: those of the whole mapping that the range is part of.
     pub bytes: usize,
-    /// Whether it had a name (`PR_SET_VMA_ANON_NAME`), which it has lost.
+    /// Whether it had a name (`PR_SET_VMA_ANON_NAME`), which is lost.
     pub lost_name: bool,
 }
 
-/// Memory that is left as it is.
+/// Memory that is not frozen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SkippedRange {
     /// The addresses.
     pub range: Range<usize>,
-    /// Its populated bytes, which each fork goes on copying page table entries for.
+    /// Its populated bytes, whose page table entries each fork still copies.
     pub bytes: usize,
     /// Why.
     pub reason: Skip,
@@ -129,7 +129,7 @@ pub enum Verdict {
         /// The mapping that costs most, as far as known.
         spoiler: Option<SkippedRange>,
     },
-    /// Forks were dearer than before, so that all is thawed again ([`Pays::Within`](crate::Pays::Within)).
+    /// Forks were dearer than before, so that everything was thawed again ([`Pays::Within`](crate::Pays::Within)).
     Thawed,
 }
 
@@ -144,32 +144,32 @@ pub struct Report {
     pub skipped: Vec<SkippedRange>,
     /// Length of an extent in bytes.
     pub extent: usize,
-    /// Extents that were made: sealed files.
+    /// Extents made: sealed files.
     pub extents: usize,
-    /// Pieces of 2 MiB that the kernel made huge pages of.
+    /// Pieces of 2 MiB that the kernel turned into huge pages.
     pub collapsed: usize,
-    /// Shortest fork before.
+    /// The shortest fork before.
     pub fork_before: Option<Duration>,
-    /// Shortest fork afterwards.
+    /// The shortest fork afterwards.
     pub fork_after: Option<Duration>,
     /// What it is worth.
     pub verdict: Verdict,
-    /// What it took and what each fork saves; where forks were not timed, as expected before.
+    /// What the freeze took and what each fork saves; where forks were not timed, what was expected.
     pub worth: Option<Worth>,
-    /// What is expected of memory that was left since it would not pay ([`Skip::Unprofitable`]).
+    /// What is expected of memory that was left alone because it would not pay ([`Skip::Unprofitable`]).
     pub left_worth: Option<Worth>,
-    /// Largest amount of memory that was held twice at a time, in bytes.
+    /// The most memory held twice at one time, in bytes.
     pub peak_extra: usize,
-    /// How long the process was held up by the freeze itself, without measurements.
+    /// How long the freeze itself held the process up, without measurements.
     pub taken: Duration,
     /// How populated pages were found.
     #[cfg_attr(feature = "serde", serde(serialize_with = "way_name"))]
     pub way: ScanWay,
-    /// Why the freeze ended early, if so. What is frozen is right all the same.
+    /// Why the freeze ended early, if it did. What is frozen is right all the same.
     pub stopped: Option<String>,
-    /// What was changed in the process beside its memory, and what is lost.
+    /// What changed in the process beside its memory, and what is lost.
     pub notes: Vec<String>,
-    /// How far it is, of a freeze in slices ([`Pause::Within`](crate::Pause::Within)).
+    /// How far a freeze in slices has come ([`Pause::Within`](crate::Pause::Within)).
     pub progress: Option<Progress>,
 }
 
@@ -182,7 +182,7 @@ fn way_name<S: serde::Serializer>(way: &ScanWay, serializer: S) -> Result<S::Ok,
 }
 
 impl Report {
-    /// Of a process whose mappings were not listed.
+    /// Makes the report of a process whose mappings were not listed.
     pub(crate) const fn unseen(way: ScanWay) -> Self {
         Self {
             frozen: Vec::new(),
@@ -204,19 +204,19 @@ impl Report {
         }
     }
 
-    /// Bytes that are frozen.
+    /// Returns the frozen bytes.
     pub fn frozen_bytes(&self) -> usize {
         self.frozen.iter().map(|range| range.bytes).sum()
     }
 
-    /// Bytes that are populated and not frozen.
+    /// Returns the bytes that are populated and not frozen.
     pub fn skipped_bytes(&self) -> usize {
         self.skipped.iter().map(|range| range.bytes).sum()
     }
 
-    /// The skipped mapping with most populated bytes.
+    /// Returns the skipped mapping with most populated bytes.
     pub fn largest_skipped(&self) -> Option<&SkippedRange> {
-        // What children do not get costs a fork nothing.
+        // Memory that children do not get costs a fork nothing.
         self.skipped.iter().filter(|range| range.reason != Skip::NotForked).max_by_key(|range| range.bytes)
     }
 

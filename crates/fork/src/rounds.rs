@@ -1,4 +1,4 @@
-//! What every freeze shares: playing a round, and telling what came of it.
+//! What every freeze shares: playing a round, and reporting what came of it.
 
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
@@ -15,7 +15,7 @@ use crate::options::{Options, OtherThreads};
 use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
 use crate::worth::Worth;
 
-/// Makes everything ready, plays a round, and hands the tables on, from which it can be told.
+/// Prepares and plays a round. Returns what it did, and the tables that tell the rest.
 pub(crate) fn played<T>(
     locked: &mut Locked,
     options: &Options,
@@ -47,7 +47,7 @@ pub(crate) fn played<T>(
     Ok(tell(&mut tables, agenda, &done))
 }
 
-/// The report of a round.
+/// Makes the report of a round.
 pub(crate) fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
     let eligible = tables.eligible().iter().map(|one| FrozenRange {
         range: one.span.range(),
@@ -80,7 +80,7 @@ pub(crate) fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
     }
 }
 
-/// Tells of names that are gone.
+/// Returns a note on names that are gone.
 pub(crate) fn lost_names(report: &Report) -> Option<String> {
     let count = report.frozen.iter().filter(|range| range.lost_name).count();
     (count > 0).then(|| format!("{count} ranges had names (PR_SET_VMA_ANON_NAME), which frozen memory cannot have"))

@@ -1,7 +1,7 @@
-//! Freezing in slices: the plan, one slice after the other, and how far it is.
+//! Freezing in slices: the plan, one slice after the other, and how far it has come.
 //!
-//! A slice is a short round: the process is held still, parts of pieces are copied and shown until the time is used up,
-//! and everybody goes on. See [`engine`](crate::engine) for what keeps each slice right by itself.
+//! A slice is a short round: it holds the process still, copies and shows parts of pieces until its time is up, and
+//! lets everybody go on. [`engine`](crate::engine) says what keeps each slice right by itself.
 
 use std::time::Duration;
 
@@ -26,21 +26,22 @@ use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
 
-/// Why there are no slices beside a userfaultfd.
+/// Why there are no slices while a userfaultfd is open.
 const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
                        freeze in one go (`Pause::AtOnce`, `--pause none`)";
 
-/// What a child that shows memory is taken to cost at first: it is left in peace for four times as long, twice as long
-/// after so many times, and so on, so often at most. What is lost after its end is a small part of its life.
+/// What a child that still maps memory is first taken to cost: it is left in peace for four times as long. That doubles
+/// after every `UNTIL_DOUBLED` failures, up to a limit. What is lost after the child's end is then a small part of its
+/// life.
 const CHILD: Duration = Duration::from_millis(10);
 const UNTIL_DOUBLED: u32 = 64;
 const MOST_DOUBLINGS: u32 = 8;
 
-/// What the list of all mappings takes for each MiB of base pages at most, in nanoseconds; and at least.
+/// Most and least time in nanoseconds that listing all mappings takes for each MiB of base pages.
 const LOOK: u64 = 40_000;
 const LEAST_LOOK: u64 = 100_000;
 
-/// What is left of a gathering is frozen if it is more than this part of what was planned.
+/// What gathering leaves is frozen if it is more than this part of the planned memory.
 const LITTLE: usize = 8;
 
 /// Plans a freeze in slices. Changes no memory.
@@ -107,8 +108,8 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     Ok(report)
 }
 
-/// Plans anew in the place of a repair that is due, where slices alone have worked and nothing is frozen: what makes
-/// forks dear is memory that has come since, which is gathered in slices, too. Nothing where that is not so.
+/// Plans anew in place of a repair that is due, if only slices have worked and nothing is frozen: what makes forks dear
+/// then is memory that has come since, which slices gather, too. Returns `None` otherwise.
 pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
     let options = shared.lock()?.options();
     let Pause::Within(budget) = options.pause else { return None };
@@ -120,14 +121,14 @@ pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeErro
     if !shared.progress.is_under_way()
         && let Some(mut locked) = shared.lock()
     {
-        // The next look must be worth twice as much.
+        // Another look must be worth twice as much.
         locked.ledger().refused(started.elapsed());
     }
     Some(planned.map(drop))
 }
 
-/// Takes one slice of a freeze that is under way ([`Pause::Within`](crate::Pause::Within)), and tells how far it is.
-/// Call it when the program has nothing else to do. Does nothing if there is nothing to do.
+/// Takes one slice of a freeze under way ([`Pause::Within`](crate::Pause::Within)), and returns how far it has come.
+/// Call it when the program has nothing else to do. Does nothing if nothing is left.
 ///
 /// # Safety
 ///
@@ -135,23 +136,23 @@ pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeErro
 ///
 /// # Errors
 ///
-/// [`FreezeError`]: nothing was done; it may be another time. After many refusals in a row the freeze ends.
+/// [`FreezeError`]: nothing was done; a later call may succeed. After many refusals in a row the freeze ends.
 pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
-    // SAFETY: 1. is this function's own. 2. it does nothing.
+    // SAFETY: 1. is this function's own. 2. the closure does nothing.
     unsafe { freeze_while(&mut || false) }
 }
 
-/// How many bytes of anonymous memory there are, if it takes longer than a slice to list their mappings.
+/// Returns the bytes of anonymous memory if listing their mappings takes longer than a slice.
 fn unseen(budget: Duration) -> Option<usize> {
     anonymous().filter(|bytes| is_long_look(*bytes, budget))
 }
 
-/// Whether it takes longer than a slice to list mappings with so many bytes in base pages.
+/// Whether listing mappings with this many bytes in base pages takes longer than a slice.
 fn is_long_look(bytes: usize, budget: Duration) -> bool {
     (bytes >> 20) as u64 * LOOK > nanos(budget)
 }
 
-/// Bytes of anonymous memory.
+/// Returns the bytes of anonymous memory.
 fn anonymous() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = text.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
@@ -159,7 +160,7 @@ fn anonymous() -> Option<usize> {
     Some(resident.saturating_sub(of_files) * rustix::param::page_size())
 }
 
-/// Plans what was not gathered; how many bytes that are.
+/// Plans what was not gathered. Returns how many bytes that is.
 fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     let (shared, options) = (locked.shared, locked.options());
     let Pause::Within(budget) = options.pause else { return Ok(0) };
@@ -180,15 +181,15 @@ fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     Ok(planned)
 }
 
-/// Takes slices, one at least, as long as `is_idle` says, after each of them, that the program has nothing else to do:
-/// cheaper than so many calls of [`freeze_slice`], and frozen memory becomes less divided. Where other threads must be
-/// held, it is one slice, so that they can go on.
+/// Takes at least one slice, and goes on while `is_idle` returns true after a slice: cheaper than as many calls of
+/// [`freeze_slice`], and it divides frozen memory less. Where other threads must be held, it takes one slice, so that
+/// they can go on.
 ///
 /// # Safety
 ///
 /// 1. The contract of [`freeze`](crate::freeze) holds.
-/// 2. `is_idle` makes system calls that do not wait, and neither uses the heap nor changes mappings: it is asked while
-///    all signals are blocked.
+/// 2. `is_idle` makes no system calls that wait, does not use the heap and changes no mappings: it runs while all
+///    signals are blocked.
 ///
 /// # Errors
 ///
@@ -343,16 +344,16 @@ unsafe fn slice(
     Ok(())
 }
 
-/// Goes on after a slice that has gathered: with others, with what is left, or not at all where that does not pay.
+/// Goes on after a slice that gathered: with more slices, with what is left, or not at all if that does not pay.
 fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gathering, gathered: Gathered) {
     let shared = locked.shared;
     match gathered {
         Gathered::More => return,
         Gathered::Waits { in_vain } if occasion == Occasion::Wait || !gathering.is_stuck() => {
-            // Ever more seldom: the child may live as long as this process.
+            // Ever more rarely: the child may live as long as this process.
             return shared.progress.put_off(CHILD * (1 << (in_vain / UNTIL_DOUBLED).min(MOST_DOUBLINGS)));
         }
-        // Since the last fork there was nothing but what a child shows, which will be no better after this one.
+        // Since the last fork a child still maps everything found, and this fork will not change that.
         Gathered::Waits { .. } | Gathered::Done => {}
     }
     if gathering.place == Where::Everywhere
@@ -363,7 +364,7 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
             locked.agenda().freeze_the_rest();
             return finish(locked, Stage::Done, None);
         }
-        // Nobody waits for a fork of many pages to list them as well, if the program waits some day.
+        // A fork of many pages should not also list them if the program may wait some day.
         let agenda = locked.agenda();
         if occasion == Occasion::Fork && is_long_look(left, agenda.budget()) && agenda.puts_off_look() {
             return;
@@ -376,7 +377,7 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
     };
     let agenda = locked.agenda();
     agenda.freeze_the_rest();
-    // Of little beside huge pages neither a fork nor a repair is worth a word: it stays as it is.
+    // Little memory beside huge pages costs neither forks nor repairs anything worth mentioning: it stays as it is.
     let is_much = rest.as_ref().is_ok_and(|rest| *rest > (rest + agenda.gathered()) / LITTLE);
     match rest {
         Ok(rest) if is_much && locked.ledger().pays(rest, pays) => {}
@@ -385,12 +386,12 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
     }
 }
 
-/// Whether there is something for a slice: a freeze that is under way, or what makes the next fork long.
+/// Whether a slice has something to do: for a freeze under way, or for memory that makes the next fork long.
 fn is_wanted(shared: &Shared) -> bool {
     shared.progress.is_under_way() || shared.tending.is_wanted()
 }
 
-/// Nothing is left to do: forks are accounted for from now on.
+/// Ends the freeze: forks are accounted for from now on.
 fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let shared = locked.shared;
     let agenda = locked.agenda();
@@ -406,7 +407,7 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
         ledger.refused(looked.saturating_add(gathering).max(LEAST_LOOK));
     } else {
         ledger.gathered(gathering);
-        // Where nothing was listed, the next time it may have to be.
+        // Nothing was listed this time; the next time it may have to be.
         ledger.froze(bytes, looked.max(LEAST_LOOK), looked.saturating_add(taken), frozen);
     }
     shared.left_alone.end();
@@ -414,9 +415,9 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     shared.progress.set(stage);
 }
 
-/// Whether, and when, a slice is wanted by somebody who is about to wait: nothing if no freeze is under way in this
-/// process by itself, or if looking at all open descriptors before a slice takes longer than a pause may. A child goes
-/// on when it forks, and not when it waits: most live too short a time. Takes no lock.
+/// Returns how soon a thread that is about to wait should take a slice; `None` if this process itself has no freeze
+/// under way, or if looking at all open descriptors before a slice takes longer than a pause may. A child goes on when
+/// it forks, not when it waits: most live too short a time. Takes no lock.
 pub fn next_slice() -> Option<Duration> {
     let shared =
         registry::shared().filter(|shared| is_wanted(shared) && !shared.progress.is_for_forks() && is_home())?;
@@ -424,21 +425,21 @@ pub fn next_slice() -> Option<Duration> {
     Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
 }
 
-/// Tells that the last slice, which took `taken`, was in somebody's way: the next one at a wait is put off, so that
-/// slices take a fifth of the time at most.
+/// Reports that the last slice, of length `taken`, kept somebody waiting: puts off the next slice at a wait, so that
+/// slices take at most a fifth of the time.
 pub fn put_off_slices(taken: Duration) {
     if let Some(shared) = registry::shared() {
         shared.progress.put_off(taken);
     }
 }
 
-/// How far a freeze in slices is; see [`Stage::None`] if there was none. Takes no lock.
+/// Returns how far a freeze in slices has come; [`Stage::None`] if there was none. Takes no lock.
 pub fn progress() -> Progress {
     registry::shared().map_or_else(Progress::default, |shared| shared.progress.read())
 }
 
 impl Report {
-    /// Tells how far the freeze has come since, if it is one in slices. Nothing changes while another thread is at it.
+    /// Updates how far the freeze has come, if it is one in slices. Changes nothing while another thread works on it.
     pub fn update(&mut self) {
         if self.progress.is_none() {
             return;

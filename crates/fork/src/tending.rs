@@ -1,4 +1,4 @@
-//! Slices between forks: what makes the next one long is put into huge pages. See [`engine`](crate::engine).
+//! Slices between forks: put what makes the next fork long into huge pages. See [`engine`](crate::engine).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::error::FreezeError;
 use crate::hazards::{self, Watcher};
 use crate::options::OtherThreads;
 
-/// What a child that shows the memory is taken to cost: it is left in peace for four times as long.
+/// What a child that still maps the memory is taken to cost: it is left in peace for four times as long.
 const A_WHILE: Duration = Duration::from_millis(10);
 
 /// Takes a slice.
@@ -39,16 +39,16 @@ pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
     outcome
 }
 
-/// What a slice is paid by.
+/// What pays for a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PaidBy {
-    /// Its share of the time between forks.
+    /// A share of the time between forks.
     Time,
-    /// The debt that a repair would take.
+    /// The debt that would pay for a repair.
     Debt,
 }
 
-/// Takes a slice in the place of a repair that is due, as long as slices find something to do; nothing once they do
+/// Takes a slice in place of a repair that is due, as long as slices find something to do; returns `None` once they do
 /// not.
 ///
 /// # Safety
@@ -72,7 +72,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check_again(&options)?;
     shared.progress.checked(checked.taken, options.pause);
-    // The flags of mappings are not looked at again.
+    // The flags of mappings are not read again.
     if checked.watcher == Watcher::Open {
         shared.tending.give_up();
         return Ok(());
@@ -81,7 +81,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     let (pagemap, guards) = open_pages()?;
     let places = Places::open()?;
     find_rseq();
-    // Where nothing is frozen, there are huge pages alone, which need nobody be held.
+    // If nothing is frozen, there are only huge pages, for which nobody need be held.
     let holds = shared.statistics.frozen_bytes() > 0;
     let world = match options.other_threads {
         OtherThreads::Stop if holds => Some(World::prepare()?),
@@ -104,7 +104,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     } else {
         is_shared = false;
         let mut tables = locked.tables()?;
-        // A handler that leaves by a jump would keep the lock.
+        // A handler that leaves by `longjmp` would keep the lock.
         let _blocked = Blocked::all();
         let mender = Mender { tables: &mut tables, shared, options: &options, pagemap: &pagemap, started: cpu };
         mender.play().map_err(Stopped::from)

@@ -7,31 +7,31 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Worth {
-    /// What the freeze takes.
+    /// What the freeze takes, once.
     pub once: Duration,
     /// What each fork saves.
     pub per_fork: Duration,
 }
 
 impl Worth {
-    /// After how many forks it has paid; nothing if it never does.
+    /// Returns after how many forks it has paid; `None` if it never does.
     pub fn pays_after(&self) -> Option<u64> {
         let saved = self.per_fork.as_nanos();
         (saved > 0).then(|| u64::try_from(self.once.as_nanos().div_ceil(saved)).unwrap_or(u64::MAX))
     }
 
-    /// Whether that is within so many forks.
+    /// Whether it pays within this many forks.
     pub(crate) fn pays_within(&self, forks: u32) -> bool {
         self.pays_after().is_some_and(|after| after <= u64::from(forks))
     }
 
-    /// Both together.
+    /// Adds the two.
     #[must_use]
     pub(crate) const fn and(self, other: Self) -> Self {
         Self { once: self.once.saturating_add(other.once), per_fork: self.per_fork.saturating_add(other.per_fork) }
     }
 
-    /// The same if each fork takes so much more.
+    /// Returns the same, with each fork dearer by `per_fork`.
     #[must_use]
     pub(crate) const fn at_a_cost_of(self, per_fork: Duration) -> Self {
         Self { per_fork: self.per_fork.saturating_sub(per_fork), ..self }

@@ -1,4 +1,4 @@
-//! The first arena of a process is made while another thread forks: the only test here, so that no other has made one.
+//! The first arena of a process is made while another thread forks. The only test here, so that no other has made one.
 
 #[expect(dead_code, reason = "other test programs use more of it")]
 mod arena_support;

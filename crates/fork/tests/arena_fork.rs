@@ -24,7 +24,7 @@ fn page_tables() -> usize {
     line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
 }
 
-/// As `forked`, by a bare system call that runs no handlers.
+/// As `forked`, with a raw system call that runs no handlers.
 fn cloned(child: impl FnOnce() -> bool, parent: impl FnOnce()) -> i32 {
     // SAFETY: as in `forked`; without flags but the signal this is what the system call `fork` does.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
@@ -80,7 +80,7 @@ fn freezing_loses_no_store_of_another_thread() {
         let block = arena.allocate_zeroed(COUNTERS << 16, 4096).cast::<std::ffi::c_void>().cast::<AtomicU64>();
         // SAFETY: the block is this long, aligned, and zeros are valid; only these counters refer to it.
         let counters = unsafe { std::slice::from_raw_parts(block, COUNTERS << 13) };
-        // Relaxed everywhere: the counters are one thread's, and these two only tell when to begin and when to end.
+        // Relaxed everywhere: the counters are one thread's, and these two only tell when to begin and to end.
         let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let counter = scope.spawn(|| {
@@ -110,7 +110,7 @@ fn freezing_loses_no_store_of_another_thread() {
     }
 }
 
-/// In a process of one thread: the harness starts threads as it likes, whose stacks have page tables.
+/// Runs a test in a process of one thread: the harness starts threads as it likes, whose stacks have page tables.
 fn on_one_thread(test: impl FnOnce()) {
     let _turn = turn();
     let test = || {
@@ -171,7 +171,7 @@ fn price_of_a_written_page() {
     assert_eq!((differ(bytes), bytes[LEN / 2]), (1, 2));
     // SAFETY: as above.
     assert_eq!(unsafe { arena.refreeze() }.expect("a pagemap").copied, 0);
-    // What is written again has a segment of its own by now.
+    // What is written again has a segment of its own now.
     bytes[LEN / 2] = 3;
     // SAFETY: as above.
     assert_eq!(unsafe { arena.refreeze() }.expect("a pagemap").copied, 2 << 20);
@@ -197,7 +197,7 @@ fn page_tables_of_child() -> usize {
 #[test]
 fn where_files_are_refused_memory_is_ordinary_and_told_so() {
     let _turn = turn();
-    // In a child: the limit holds for what the tests print, too.
+    // In a child: the limit applies to what the tests print, too.
     assert_eq!(forked(refused_files, || {}), 0);
 }
 
@@ -214,8 +214,7 @@ fn refused_files() -> bool {
     let frozen = arena.freeze().expect("nothing to fail");
     assert_eq!((frozen.bytes, frozen.anonymous), (0, stats.memory.anonymous));
     assert_eq!(forked(|| block.is_right(), || {}), 0);
-    // Now that files are to be had, a copy freezes it.
-    // SAFETY: the arena is this thread's alone.
+    // Files can be made now, so that a copy freezes it. SAFETY: the arena is this thread's alone.
     let refrozen = unsafe { arena.refreeze() }.expect("a pagemap and files");
     assert!(refrozen.copied >= 9 << 20);
     assert!(block.is_right());
@@ -231,7 +230,7 @@ fn descriptors() -> Vec<i32> {
     entries.filter(is_arena).filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).collect()
 }
 
-/// Becomes nobody, if this is root, so that only descriptors and mappings give rights.
+/// Becomes nobody if this is root, so that only descriptors and mappings give rights.
 fn become_nobody() {
     const NOBODY: libc::uid_t = 65534;
     // SAFETY: asks for a number.
@@ -243,8 +242,8 @@ fn become_nobody() {
     }
 }
 
-/// How many bytes, mappings and new descriptors this process gets to write to memory files through the descriptors that
-/// it has. Such files belong to arenas, whatever they are called.
+/// Counts the bytes, mappings and new descriptors with which this process can write to memory files, through the
+/// descriptors that it has. Such files belong to arenas, whatever their names.
 fn ways_to_write() -> usize {
     let mut ways = 0;
     for descriptor in 3..1024 {
@@ -343,7 +342,7 @@ fn memory_that_a_device_may_write_is_told() {
     assert_eq!(other.stats().unsealed, 0);
 }
 
-/// Runs `body` with so many descriptors allowed.
+/// Runs `body` with this many descriptors allowed.
 fn with_descriptors<R>(most: u64, body: impl FnOnce() -> R) -> R {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let small = rustix::process::Rlimit { current: Some(most), ..limit };
@@ -363,7 +362,7 @@ fn descriptors_are_neither_low_nor_high() {
     assert!(numbers.iter().all(|number| (128..448).contains(number)), "{numbers:?}");
 }
 
-/// Blocks that get segments of more than one piece in the end, frozen as they come.
+/// Makes blocks that get segments of more than one piece in the end, frozen as they come.
 fn grown(arena: &Arena) -> Vec<Filled> {
     let mut blocks: Vec<Filled> = Vec::new();
     while arena.stats().committed < 200 << 20 {
@@ -416,7 +415,7 @@ fn programs_that_close_descriptors_of_others_lose_the_child_not_the_bytes() {
     let block = Filled::new(&arena, 100, 16, 1).expect("memory");
     let mut closed = 0;
     for descriptor in descriptors() {
-        // SAFETY: what a daemon does to descriptors that it does not know; the arena must cope.
+        // SAFETY: daemons do this to descriptors that they do not know; the arena must cope.
         closed += usize::from(unsafe { libc::close(descriptor) } == 0);
     }
     assert!(closed > 0);
@@ -449,7 +448,7 @@ fn trimming_gives_memory_back_and_leaves_zeros() {
     }
 }
 
-/// What a child says that ends by SIGABRT.
+/// Returns what a child that ends by SIGABRT says.
 fn last_words(child: impl FnOnce()) -> String {
     let (read, write) = std::io::pipe().expect("a pipe");
     let dies = || {
@@ -471,7 +470,7 @@ fn what_is_freed_wrongly_ends_the_process() {
     let _turn = turn();
     let arena = Arena::new();
     let free = |address: *mut u8| {
-        // SAFETY: none: the contract is broken, which is what is tested; the process ends before anything comes of it.
+        // SAFETY: none: the test breaks the contract; the process ends before anything comes of it.
         unsafe { arena.release(std::ptr::NonNull::new(address).expect("a block")) };
     };
     for size in [16, 100, 5000, 100_000] {

@@ -25,7 +25,7 @@ enum Step {
     Freeze,
     Refreeze,
     Trim,
-    /// The child runs the steps that follow on its own copy, and must come to the same end.
+    /// The child runs the following steps on its own copy, and must come to the same end.
     Fork,
 }
 
@@ -84,7 +84,7 @@ fn run(arena: &Arena, steps: &[Step], mut blocks: Vec<Filled>) {
             Step::Fork => {
                 let mut rest = Some(blocks);
                 let child_blocks = rest.take().expect("there");
-                // Both run on: the child with its copy of the list, which is on the ordinary heap.
+                // Both go on: the child with its copy of the list, which is on the ordinary heap.
                 let list = std::cell::Cell::new(Some(child_blocks));
                 let status = forked(
                     || {
@@ -188,7 +188,7 @@ fn threads_keep_their_bytes_while_others_freeze_and_fork() {
     assert_eq!(ARENA.stats().in_use.blocks, 0);
 }
 
-/// Ends the threads that look at it also when an assertion fails, which would else wait for them for ever.
+/// Ends the threads that watch it, even if an assertion fails, which would otherwise wait for them for ever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

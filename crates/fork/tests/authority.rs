@@ -1,4 +1,4 @@
-//! What children of a frozen process can reach, and what they need: no descriptor, no file, no old bytes.
+//! What children of a frozen process can reach, and what they do without: no descriptor, no file, no old bytes.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn mremap(address: usize, len: usize, new_len: usize) -> Result<usize, Errno> {
     }
 }
 
-/// The numbers of open descriptors, the one that lists them left out.
+/// Returns the numbers of open descriptors, except the one that lists them.
 fn descriptors() -> BTreeSet<i32> {
     let listed: Vec<i32> = std::fs::read_dir("/proc/self/fd")
         .expect("/proc")
@@ -77,7 +77,7 @@ fn neither_a_frozen_process_nor_a_child_of_it_has_a_descriptor_more() {
     });
 }
 
-/// What a worker of a server does with its memory, by guards alone.
+/// Does what a server's worker does with its memory, through guards only.
 fn work(memory: &Memory) {
     assert_eq!(madvise(memory, 0, MIB, libc::MADV_DONTNEED), Ok(()));
     assert_eq!(madvise(memory, 3 * MIB, 2 * MIB, libc::MADV_FREE), Ok(()));
@@ -93,8 +93,8 @@ fn work(memory: &Memory) {
     assert!(grown.is_zero(6 * MIB..7 * MIB) && grown.holds(7 * MIB..8 * MIB, 1));
 }
 
-/// A filter that allows calls about memory, `exit`, what writes an assertion's text, and `more`, and answers every
-/// other by `action`.
+/// Installs a filter that allows memory calls, `exit`, what writes an assertion's text, and `more`, and answers every
+/// other call with `action`.
 fn confine(action: u32, more: &[libc::c_long]) {
     let memory = [
         libc::SYS_mmap,
@@ -121,7 +121,7 @@ fn confine(action: u32, more: &[libc::c_long]) {
     assert_eq!(done, 0);
 }
 
-/// A worker that takes its rights away by `confine` still gets what it needs from the guards.
+/// Checks that a worker that confines itself by `confine` still gets what it needs from the guards.
 fn a_worker_is_served(name: &str, confine: impl Fn()) {
     play(name, || {
         let memory = frozen(16 * MIB);
@@ -153,7 +153,7 @@ fn a_worker_without_descriptors_is_served() {
     });
 }
 
-/// Where the key is in all memory of this process that can be read, or made readable.
+/// Returns how often the key is in the memory of this process that can be read, or made readable.
 fn copies_of_the_key() -> usize {
     let maps = Maps::read().expect("/proc");
     let readable = maps.iter().filter(|map| {
@@ -188,16 +188,15 @@ fn copies_of_the_key() -> usize {
     found
 }
 
-/// Keys that are not copies that this test itself has: its constant in the program, and the buffer that it looks
-/// through.
+/// Checks that the key is gone, except for the copies of this test itself: its constant in the program, and the buffer
+/// for searching.
 fn assert_gone(memory: &Memory, at: usize) {
     let place = memory.at(at);
     assert!(memory.is_zero(at..at + page()));
-    // Whoever discards past the guards.
-    // SAFETY: the scenario's own memory.
+    // An attacker discards past the guards. SAFETY: the scenario's own memory.
     assert_eq!(unsafe { libc::madvise(place.cast(), page(), libc::MADV_DONTNEED) }, 0);
     assert!(memory.is_zero(at..at + page()), "a raw discard shows it again");
-    // Whoever grows a neighbour over it, at another place: whatever the file holds behind it would be seen.
+    // An attacker grows a neighbour, at another place: what the file holds behind it would show.
     let before = memory.at(at - page());
     // SAFETY: the scenario's own memory, moved for good.
     let grown = unsafe { libc::mremap(before.cast(), page(), 4 * page(), libc::MREMAP_MAYMOVE) };
@@ -290,13 +289,13 @@ fn what_could_not_be_forgotten_is_forgotten_in_a_child_before_fork_returns() {
         erase(&memory, AT);
         with_key(&memory, AT);
         freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
-        // A thread that may not be stopped.
+        // A thread that must not be stopped.
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || stopped.recv().is_err());
         erase(&memory, AT);
         let range = memory.at(AT).addr()..memory.at(AT).addr() + page();
         assert_eq!(palimpsest_fork::forget(range), Err(Errno::BUSY));
-        // SAFETY: 1. the child makes few calls; 2. nothing is discarded but through guards.
+        // SAFETY: 1. the child makes few calls; 2. nothing is discarded except through guards.
         match unsafe { palimpsest_fork::fork() }.expect("forked") {
             palimpsest_fork::Forked::Child => {
                 let left = copies_of_the_key();
@@ -320,7 +319,7 @@ fn what_could_not_be_forgotten_is_forgotten_in_a_child_before_fork_returns() {
     });
 }
 
-/// Freezes a key, has `between` happen to it, which may move the memory, erases it, and forgets it: then it is nowhere.
+/// Freezes a key, calls `between`, which may move the memory, erases the key and forgets it. Then it must be nowhere.
 fn forgotten_after(between: impl FnOnce(Memory) -> Memory) {
     const AT: usize = 5 * MIB;
     let memory = Memory::apart(16 * MIB);
@@ -383,7 +382,7 @@ fn a_key_that_was_moved_and_copied_is_forgotten_in_the_older_extent_too() {
     });
 }
 
-/// Memory that a round has found moved is told by what it shows, not by a guard.
+/// A moved range that a round has seen is known by what it shows, not from a guard.
 #[test]
 fn a_key_that_was_moved_before_a_round_is_forgotten_in_the_older_extent_too() {
     play("a_key_that_was_moved_before_a_round_is_forgotten_in_the_older_extent_too", || {
@@ -397,7 +396,7 @@ fn a_key_that_was_moved_before_a_round_is_forgotten_in_the_older_extent_too() {
     });
 }
 
-/// Copies of the key that a child sees which does nothing about them: made past the library.
+/// Returns how many copies of the key are in a child that does nothing about them: forked without the library.
 fn copies_in_a_plain_child() -> i32 {
     // SAFETY: one thread.
     let child = unsafe { libc::fork() };
@@ -409,7 +408,7 @@ fn copies_in_a_plain_child() -> i32 {
     common::wait(child)
 }
 
-/// Erases the key's page while a thread runs that must not be stopped, so that it cannot be forgotten at once.
+/// Erases the key's page while a thread runs that must not be stopped, so that the key cannot be forgotten at once.
 fn erase_beside_a_thread(memory: &Memory, at: usize) {
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || stopped.recv().is_err());
@@ -419,7 +418,7 @@ fn erase_beside_a_thread(memory: &Memory, at: usize) {
     assert!(thread.join().expect("ends"));
 }
 
-/// Fails on: a repair that leaves a small hot mapping alone whatever its extent holds.
+/// Fails on: a repair that leaves a small hot mapping alone, whatever its extent holds.
 #[test]
 fn a_small_mapping_that_is_hot_is_forgotten_by_the_next_round() {
     play("a_small_mapping_that_is_hot_is_forgotten_by_the_next_round", || {
@@ -460,7 +459,7 @@ fn what_a_repair_has_copied_and_could_not_be_forgotten_is_forgotten_by_the_next_
     });
 }
 
-/// Fails on: a fork that plays a whole round at any price as long as something erased is left.
+/// Fails on: a fork that plays a whole round at any price while something erased is left.
 #[test]
 fn a_fork_that_forgets_what_was_erased_freezes_nothing_new() {
     play("a_fork_that_forgets_what_was_erased_freezes_nothing_new", || {

@@ -47,7 +47,7 @@ fn a_child_has_small_page_tables() {
     });
 }
 
-/// Fails on: a child that counts on from its parent's forks.
+/// Fails on: a child that adds to its parent's count of forks.
 #[test]
 fn the_account_of_a_child_begins_with_its_first_fork() {
     play("the_account_of_a_child_begins_with_its_first_fork", || {
@@ -69,7 +69,7 @@ fn the_account_of_a_child_begins_with_its_first_fork() {
     });
 }
 
-/// Fails on: a repair that does not renew what lies between written pieces, or on a part of a mapping alone.
+/// Fails on: a repair that does not renew what lies between written pieces, or renews part of a mapping.
 #[test]
 fn what_a_repair_has_renewed_gives_a_child_no_page_tables() {
     play("what_a_repair_has_renewed_gives_a_child_no_page_tables", || {
@@ -117,8 +117,8 @@ fn holes_stay_holes() {
     });
 }
 
-/// What the files take that show `memory`, in kB. The rest of the process has others, which hold as much as the C
-/// library and the kernel's huge pages have made of its heap.
+/// Returns what the files that show `memory` take, in kB. The rest of the process has other files, which hold as much
+/// as the C library and the kernel's huge pages have made of its heap.
 fn file_kib(memory: &Memory) -> u64 {
     let mut vmas = Vmas::with_capacity(10_000).expect("memory");
     vmas.read(Detail::Places).expect("/proc");
@@ -145,7 +145,7 @@ fn a_second_freeze_takes_what_is_new() {
     });
 }
 
-/// Bytes of memory that are this process's own pages.
+/// Returns the bytes of memory that are this process's own pages.
 fn anonymous(memory: &Memory) -> usize {
     use palimpsest_sys::pages::vmas::{Detail, Vmas};
     let mut vmas = Vmas::with_capacity(10_000).expect("memory");
@@ -225,7 +225,7 @@ fn what_the_parent_writes_is_repaired_when_that_pays() {
 
 /// Page tables of a child, in kB.
 fn in_child_kb() -> i32 {
-    // Up to 255 are told by the status: in units of 4 kB.
+    // The status can tell up to 255: in units of 4 kB.
     4 * in_child(|| i32::try_from(status_kb("VmPTE") / 4).unwrap_or(255).min(255))
 }
 
@@ -243,7 +243,7 @@ fn memory_that_is_always_written_is_left_alone_after_a_while() {
         assert_eq!(status().hot_pieces, 1);
         assert!(!memory.is_frozen());
         assert_eq!(anonymous(&memory), 2 * MIB, "the one piece");
-        // Left in peace it is frozen again.
+        // Not written to, it is frozen again.
         for _ in 0..20 {
             freeze(&Options::new());
         }

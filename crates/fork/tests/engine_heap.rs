@@ -1,6 +1,7 @@
-//! From the inventory to the last replacement nothing uses the heap, nor does a refusal.
+//! From the inventory to the last replacement nothing uses the heap; nor does a refusal.
 //!
-//! The test's allocator is told by the mask of blocked signals: a freeze blocks all of them for exactly that time.
+//! The test's allocator knows the time from the mask of blocked signals: a freeze blocks all of them for exactly that
+//! long.
 
 mod common;
 
@@ -17,7 +18,7 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 /// All calls.
 static ALL: AtomicUsize = AtomicUsize::new(0);
 
-/// The thread whose refusal is watched, and its calls; 0 for none.
+/// The thread whose refusal is watched, and its calls; 0 if none.
 static REFUSED: AtomicI32 = AtomicI32::new(0);
 static BY_REFUSED: AtomicUsize = AtomicUsize::new(0);
 
@@ -85,7 +86,7 @@ fn a_freeze_does_not_use_the_heap() {
     });
 }
 
-/// Tries to freeze; the refusal, and how often the heap was used for it.
+/// Tries to freeze. Returns the refusal, and how often it used the heap.
 fn refusal(options: &Options) -> (Option<FreezeError>, usize) {
     // Another thread may use the heap meanwhile: it has only just been started.
     BY_REFUSED.store(0, Ordering::Relaxed);
@@ -107,7 +108,7 @@ fn a_refusal_does_not_use_the_heap() {
         assert!(matches!(error, Some(FreezeError::Threads { .. })) && used == 0, "{error:?}, {used} times");
         drop(end);
         let _ = thread.join();
-        // The last thing that is looked at.
+        // The last thing that a check looks at.
         let limit = rustix::process::Rlimit { current: Some(1 << 20), maximum: Some(1 << 30) };
         rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("lowered");
         let (error, used) = refusal(&options);

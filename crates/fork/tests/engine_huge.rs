@@ -1,4 +1,4 @@
-//! Hot memory in huge pages: the bytes are right at every step, and nobody gets huge pages who wants none.
+//! Hot memory in huge pages: the bytes are right at every step, and nobody who wants none gets huge pages.
 
 mod common;
 
@@ -15,7 +15,7 @@ use palimpsest_sys::proc::thp;
 const PIECE: usize = 2 << 20;
 const LEN: usize = 8 * PIECE;
 
-/// Ends the scenario where no huge page can be had.
+/// Ends the scenario if no huge page can be had.
 fn needs_huge_pages() {
     let probe = Memory::unadvised(8 << 20);
     probe.fill(0..PIECE, 0);
@@ -26,14 +26,14 @@ fn needs_huge_pages() {
     }
 }
 
-/// Ends the scenario where the kernel does not tell which pages are huge: what was split is not found then.
+/// Ends the scenario if the kernel does not tell which pages are huge: what was split is not found then.
 fn needs_a_scan() {
     if freeze(&Options::new().measure(Measure::Nothing)).way != ScanWay::Ioctl {
         skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
     }
 }
 
-/// Memory that is frozen, in one extent.
+/// Returns frozen memory in one extent.
 fn frozen() -> Memory {
     let memory = Memory::unadvised(LEN);
     memory.fill(0..LEN, 1);
@@ -42,20 +42,20 @@ fn frozen() -> Memory {
     memory
 }
 
-/// Writes to a page in each 64 KiB of the pieces, so that they are worth it.
+/// Writes to a page in each 64 KiB of the pieces, so that huge pages are worth it.
 fn write(memory: &Memory, pieces: std::ops::Range<usize>, value: u8) {
     for offset in (pieces.start * PIECE..pieces.end * PIECE).step_by(64 << 10) {
         memory.set(offset + 100, value);
     }
 }
 
-/// Whether the memory holds what [`frozen`] has filled it with, and what was written since.
+/// Whether the memory holds what [`frozen`] filled it with, and what was written since.
 fn holds(memory: &Memory, pieces: std::ops::Range<usize>, value: u8) -> bool {
     let written = (pieces.start * PIECE..pieces.end * PIECE).step_by(64 << 10);
     memory.holds(0..memory.len, 1) && written.clone().all(|offset| memory.get(offset + 100) == value)
 }
 
-/// Forks until `is_done`, with `before` each; tells after how many.
+/// Forks until `is_done`, calling `before` each time. Returns after how many.
 fn forks_until(mut before: impl FnMut(), is_done: impl Fn() -> bool) -> Option<usize> {
     (0..3000).find(|_| {
         before();
@@ -87,7 +87,7 @@ fn what_is_written_to_becomes_huge_and_its_bytes_stay() {
     });
 }
 
-/// Fails on: a mending beside a child that shows the pages; a huge page that is never looked at again.
+/// Fails on: mending beside a child that still maps the pages; a huge page that is never looked at again.
 #[test]
 fn what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone() {
     play("what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone", || {
@@ -130,13 +130,14 @@ fn what_has_become_cold_is_frozen_again() {
     play("what_has_become_cold_is_frozen_again", || {
         needs_huge_pages();
         needs_a_scan();
-        // So little, and unmeasured, that the prices stay those of the table: a rest of 1893 forks on any machine.
+        // So little memory, and unmeasured, that the prices stay those of the table: a rest of 1893 forks on any
+        // machine.
         let memory = Memory::unadvised(4 * PIECE);
         memory.fill(0..memory.len, 1);
         freeze(&Options::new().measure(Measure::Nothing));
         assert!(forks_until(|| write(&memory, 2..3, 7), || memory.huge() == PIECE).is_some());
         assert!(!memory.is_frozen());
-        // Another freeze does not wait for debt, but for the end of the rest.
+        // Another freeze does not wait for debt, only for the end of the rest.
         let frozen = (0..100).find(|_| {
             (0..200).for_each(|_| assert_eq!(in_child(|| 0), 0));
             freeze(&Options::new().measure(Measure::Nothing));
@@ -183,7 +184,7 @@ fn who_has_switched_huge_pages_off_gets_none() {
     });
 }
 
-/// Fails on: a huge page for what is a quarter populated.
+/// Fails on: a huge page for a piece that is a quarter populated.
 #[test]
 fn what_is_sparse_takes_no_more_memory() {
     play("what_is_sparse_takes_no_more_memory", || {
@@ -206,8 +207,8 @@ fn what_is_sparse_takes_no_more_memory() {
     });
 }
 
-/// Freezes in slices of no time, each of which does the least. Every twelfth ends an extent, so that one or two show a
-/// piece: later slices come to the end of few extents in few forks.
+/// Freezes in slices of no time, each of which does the least. Every twelfth ends an extent, so that one or two extents
+/// show a piece: later slices come to the end of few extents in few forks.
 fn frozen_in_slices() -> Memory {
     let memory = Memory::unadvised(LEN);
     memory.fill(0..LEN, 1);
@@ -230,24 +231,24 @@ fn slice() {
     unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
 }
 
-/// Who has done what was waited for.
+/// Who did what was waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
     Slices,
-    /// A repair came, perhaps besides: measured times decide when one is due.
+    /// A repair, perhaps besides slices: measured times decide when one is due.
     Repairs,
 }
 
-/// Slices of a turn at most: each is nothing where none is wanted.
+/// Most slices per turn; each does nothing if none is wanted.
 const MOST_SLICES: usize = 50;
 
-/// Forks with slices after each as long as they are wanted, until `is_done`; nothing if so many forks were not enough.
+/// Forks with slices after each, until `is_done`. Returns `None` if `forks` were not enough.
 fn tended_until(forks: usize, mut between: impl FnMut(), is_done: impl Fn() -> bool) -> Option<By> {
     let repairs = status().repairs;
     let is_tended = (0..forks).any(|_| {
         assert_eq!(in_child(|| 0), 0);
         between();
-        // A twentieth of the time between forks is what slices get: one at least.
+        // Slices get a twentieth of the time between forks: at least one.
         std::thread::sleep(Duration::from_millis(20));
         // Not asked whether one is due: on a slow machine they are taken at forks only.
         (0..MOST_SLICES).for_each(|_| slice());
@@ -256,8 +257,8 @@ fn tended_until(forks: usize, mut between: impl FnMut(), is_done: impl Fn() -> b
     is_tended.then_some(if status().repairs == repairs { By::Slices } else { By::Repairs })
 }
 
-/// Fails on: an extent whose map says that it still shows what has left it; a piece that is made beside a child that
-/// shows it; a slice that leaves a part of a piece behind.
+/// Fails on: an extent whose map says that it still shows what has left it; a piece made beside a child that still maps
+/// it; a slice that leaves part of a piece behind.
 #[test]
 fn between_forks_slices_make_huge_pages_and_mend_them() {
     play("between_forks_slices_make_huge_pages_and_mend_them", || {
@@ -276,8 +277,8 @@ fn between_forks_slices_make_huge_pages_and_mend_them() {
         let now = status();
         assert_eq!((now.frozen_bytes + 4 * PIECE, now.hot_pieces), (frozen.frozen_bytes, 4));
         assert!(now.extents < frozen.extents, "extents that show nothing are given up: {now:?}, {frozen:?}");
-        // Discarded memory of a piece that has left its extent reads as zeros, by itself.
-        // SAFETY: the scenario's own memory.
+        // Discarded memory of a piece that has left its extent reads as zeros without a guard. SAFETY: the scenario's
+        // own memory.
         assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
         assert!(memory.is_zero(3 * PIECE..4 * PIECE) && memory.holds(0..3 * PIECE, 1));
         memory.fill(3 * PIECE..4 * PIECE, 1);
@@ -313,8 +314,7 @@ fn between_forks_slices_make_huge_pages_and_mend_them() {
 fn a_refusal_leaves_everything_as_it_was() {
     play("a_refusal_leaves_everything_as_it_was", || {
         let memory = frozen_in_slices();
-        // Slices do not ask again, so that the kernel is the one that refuses.
-        // SAFETY: takes numbers.
+        // Slices do not ask again, so that the kernel is the one to refuse. SAFETY: takes numbers.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
         let mappings = memory.mappings();
         let turn = Cell::new(0);
@@ -322,7 +322,7 @@ fn a_refusal_leaves_everything_as_it_was() {
             turn.set(turn.get() + 1);
             write(&memory, 2..6, turn.get());
         };
-        // Until a repair is due, which comes where slices can do nothing: it has mappings of its own.
+        // Until a repair is made, which is due where slices can do nothing: what it freezes has mappings of its own.
         let is_made = || {
             let is_repaired = status().repairs > 0;
             if !is_repaired {
@@ -336,13 +336,13 @@ fn a_refusal_leaves_everything_as_it_was() {
     });
 }
 
-/// Fails on: a repair that is due and does not make way.
+/// Fails on: a due repair that does not make way.
 #[test]
 fn who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair() {
     play("who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair", || {
         needs_huge_pages();
         let memory = frozen_in_slices();
-        // What a clean fork takes is seen first.
+        // Let it see what a clean fork takes first.
         (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
         let huge = Cell::new(0);
         let writing = || {
@@ -360,7 +360,7 @@ fn who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair() {
     });
 }
 
-/// Fails on: flags of the last round taken for those of now.
+/// Fails on: taking flags of the last round for the present ones.
 #[test]
 fn advice_that_came_after_the_freeze_is_kept() {
     play("advice_that_came_after_the_freeze_is_kept", || {

@@ -1,6 +1,5 @@
-//! Prints what forks take, for a look at a machine:
-//! `cargo test --release -p palimpsest-fork --test engine_times -- --ignored --nocapture`. Nothing is asserted of
-//! times.
+//! Prints what forks take, to look at a machine: `cargo test --release -p palimpsest-fork --test engine_times --
+//! --ignored --nocapture`. Asserts nothing about time.
 
 mod common;
 
@@ -11,8 +10,8 @@ use palimpsest_fork::{Options, Pages, Pause};
 
 const MIB: usize = 1 << 20;
 
-/// The shortest and the median fork by the library of `count`, each child ending at once, with `before` called before
-/// each.
+/// Returns the shortest and the median of `count` forks by the library; each child ends at once, and `before` is called
+/// before each.
 fn forks(count: usize, mut before: impl FnMut(usize)) -> (Duration, Duration) {
     let mut times: Vec<_> = (0..count)
         .map(|index| {
@@ -79,7 +78,7 @@ fn of_4_gib() {
     play("of_4_gib", || look_at(4096 * MIB, Pages::Base));
 }
 
-/// CPU time of this thread: on a busy machine the clock on the wall tells of the neighbours.
+/// Returns the CPU time of this thread: wall-clock time includes what other processes do.
 fn cpu_time() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` outlives the call.
@@ -87,7 +86,7 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("below a second"))
 }
 
-/// How memory is that is forked.
+/// What forked memory is like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Contestant {
     Plain,
@@ -95,14 +94,14 @@ enum Contestant {
     Frozen,
 }
 
-/// Forks of memory that is written to in between and beside the child.
+/// Forks of memory that is written to between forks and while the child lives.
 struct Contest {
     memory: Memory,
     dice: u64,
 }
 
 impl Contest {
-    /// Reads a page, as who looks something up does, and writes to another.
+    /// Reads a page, as a look-up does, and writes to another.
     fn write(&mut self) {
         let mut roll = || {
             self.dice ^= self.dice << 13;
@@ -115,7 +114,7 @@ impl Contest {
         self.memory.set(written + 64, 9);
     }
 
-    /// What a fork takes with what it repairs; so many writes follow while the child lives.
+    /// Returns what a fork and its repairs take; `beside` writes follow while the child lives.
     fn fork(&mut self, beside: usize) -> Duration {
         let (mut told, teller) = std::io::pipe().expect("a pipe");
         let started = cpu_time();
@@ -139,7 +138,7 @@ impl Contest {
         taken
     }
 
-    /// The first, the median and the longest of so many forks.
+    /// Returns the first, the median and the longest of `count` forks.
     fn forks(&mut self, count: usize, between: usize, beside: usize) -> [f64; 3] {
         let one = |_| {
             (0..between).for_each(|_| self.write());
@@ -207,7 +206,7 @@ fn frozen_memory_is_written_to() {
     play("frozen_memory_is_written_to", || contest(Contestant::Frozen, 512 * MIB));
 }
 
-/// Forks with two seconds between them, of which slices get their share.
+/// Plays forks two seconds apart, of which slices get their share.
 fn contest_with_slices(pause: Pause) {
     let memory = Memory::unadvised(256 * MIB);
     memory.fill(0..memory.len, 1);

@@ -1,5 +1,5 @@
-//! Which memory is frozen if it must pay, and what becomes of it when all is thawed. Counts decide, not times: the
-//! numbers of forks are far from what is expected of this memory, a freeze of which pays after about sixty.
+//! Which memory is frozen if it must pay, and what happens when everything is thawed. Counts decide, not times: the
+//! numbers of forks are far from what is expected of this memory, whose freeze pays after about sixty.
 
 mod common;
 
@@ -8,12 +8,12 @@ use palimpsest_fork::{ExtentLen, Measure, Options, Pays, Report, Skip, guard};
 
 const MIB: usize = 1 << 20;
 
-/// Options under which nothing depends on what forks are measured to take.
+/// Returns options under which nothing depends on measured forks.
 fn within(forks: u32) -> Options {
     Options::new().pays(Pays::Within(forks)).measure(Measure::Nothing)
 }
 
-/// Bytes that were left since they would not pay.
+/// Returns the bytes left alone because they would not pay.
 fn unpaid(report: &Report) -> usize {
     report.skipped.iter().filter(|range| range.reason == Skip::Unprofitable).map(|range| range.bytes).sum()
 }
@@ -48,7 +48,7 @@ fn a_survey_tells_what_would_pay() {
     });
 }
 
-/// What this process has of huge pages, in kB, without help of what is tested.
+/// Returns what this process has in huge pages, in kB, without using what is tested.
 fn huge_kib() -> usize {
     let figures = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = figures.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
@@ -93,7 +93,7 @@ fn what_grows_until_it_pays_is_frozen_by_a_repair() {
     });
 }
 
-/// Kilobytes that a child has copied by the time that its fork has returned there, by the kernel's count.
+/// Returns the kilobytes that a child has copied when its fork returns, by the kernel's count.
 fn copied(fork: impl FnOnce() -> libc::pid_t) -> usize {
     let child = fork();
     if child == 0 {
@@ -117,7 +117,7 @@ fn copied(fork: impl FnOnce() -> libc::pid_t) -> usize {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// Fails on: a child that writes to the account of its parent, or to the page that tells whose memory it is.
+/// Fails on: a child that writes to its parent's account, or to the page that tells whose memory it is.
 #[test]
 fn where_nothing_is_frozen_a_child_copies_no_page_more_than_after_a_plain_fork() {
     play("where_nothing_is_frozen_a_child_copies_no_page_more_than_after_a_plain_fork", || {
@@ -134,8 +134,8 @@ fn where_nothing_is_frozen_a_child_copies_no_page_more_than_after_a_plain_fork()
                 }
             })
         };
-        // A page that the parent writes to becomes the child's own, too: where a fork took unusually long, it writes
-        // that down.
+        // A page that the parent writes to becomes the child's own, too: the parent writes down a fork that took
+        // unusually long.
         let least = |copied: &dyn Fn() -> usize| (0..20).map(|_| copied()).min().expect("some");
         let (plain, ours) = (least(&plain), least(&ours));
         println!("{plain} kB after a plain fork, {ours} kB after ours");
@@ -175,11 +175,11 @@ fn what_cannot_be_thawed_keeps_nothing_else_frozen() {
         let memory = Memory::apart(64 * MIB);
         memory.fill(0..memory.len, 1);
         freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)));
-        // Of unknown flags from here on.
+        // Its flags are unknown from here on.
         guard::changed(memory.at(0).addr()..memory.at(2 * MIB).addr());
         assert_eq!(guard::thaw_all(), Err(rustix::io::Errno::INVAL));
         let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
-        // The piece.
+        // That piece.
         assert_eq!(maps.matches("palimpsest-frozen").count(), 1, "{maps}");
         let status = palimpsest_fork::status();
         memory.fill(0..memory.len, 2);

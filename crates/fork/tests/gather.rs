@@ -1,6 +1,6 @@
-//! Pieces that are put together in huge pages where they are, since that pays sooner than to freeze them: the bytes are
-//! right at every step, and what cannot be gathered is frozen. With a budget of no time, so that each slice makes one
-//! piece, whatever the machine does meanwhile.
+//! Gathering: pieces are put into huge pages where they are, on request, since that pays sooner than freezing. The
+//! bytes are right at every step, and what cannot be gathered is frozen. With a budget of no time, so that each slice
+//! makes one piece, whatever the machine does meanwhile.
 
 mod common;
 
@@ -18,13 +18,14 @@ use palimpsest_sys::proc::thp;
 const PIECE: usize = 2 << 20;
 const LEN: usize = 8 * PIECE;
 
-/// Many forks, since the memory of a test is small; and few enough that what is huge would not pay once frozen.
+/// Returns options with many forks, since a test's memory is small; and few enough that freezing what is huge would not
+/// pay.
 fn in_slices() -> Options {
     let pays = Pays::Within(1500);
     Options::new().measure(Measure::Nothing).pages(Pages::Gather).pays(pays).pause(Pause::Within(Duration::ZERO))
 }
 
-/// Ends the scenario where nothing can be gathered.
+/// Ends the scenario if nothing can be gathered.
 fn needs_huge_pages() {
     let probe = Memory::unadvised(8 << 20);
     probe.fill(0..PIECE, 0);
@@ -39,7 +40,7 @@ fn needs_huge_pages() {
     }
 }
 
-/// Plans; ends the scenario where the kernel does not tell which pages are huge.
+/// Plans. Ends the scenario if the kernel does not tell which pages are huge.
 fn plan(options: &Options) -> Report {
     let report = freeze(options);
     if report.way != ScanWay::Ioctl {
@@ -66,7 +67,7 @@ fn slices(count: usize) {
     }
 }
 
-/// Slices to the end, with something done before each.
+/// Takes slices to the end, calling `before` before each.
 fn to_the_end(mut before: impl FnMut(usize)) -> Progress {
     for number in 0..1 << 12 {
         before(number);
@@ -78,7 +79,7 @@ fn to_the_end(mut before: impl FnMut(usize)) -> Progress {
     panic!("it does not end: {:?}", progress());
 }
 
-/// A child of the library's fork that waits for the end of a pipe, and then tells whether it has seen what was there.
+/// A child of the library's fork that waits for the end of a pipe, and then tells whether it sees what was there.
 struct Child {
     pid: i32,
     teller: std::io::PipeWriter,
@@ -142,14 +143,14 @@ fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_st
         assert_eq!(in_child(|| i32::from(!is_right())), 0);
         report.update();
         assert!(report.to_string().contains("in huge pages where they are"), "{report}");
-        // It is the program's memory as ever: discarded by a call that nobody sees, it is zeros.
-        // SAFETY: the scenario's own memory.
+        // It is the program's memory as ever: discarded by an unguarded call, it reads as zeros. SAFETY: the scenario's
+        // own memory.
         assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
         assert!(memory.is_zero(3 * PIECE..4 * PIECE));
     });
 }
 
-/// Fails on: pages that are copied although a child shows them; a child that is waited for in vain for ever.
+/// Fails on: copying pages that a child still maps; waiting for a child in vain for ever.
 #[test]
 fn what_a_child_shows_waits_until_it_is_gone() {
     play("what_a_child_shows_waits_until_it_is_gone", || {
@@ -162,7 +163,7 @@ fn what_a_child_shows_waits_until_it_is_gone() {
         slices(40);
         assert_eq!(memory.huge(), before, "the child shows these pages, too");
         assert!(status_kb("RssAnon") <= rss + 1024 && memory.is_anonymous());
-        // Looked at again where others had the CPU for all the rest; at forks only it is on a slow machine.
+        // Looked at again if others had the CPU for the rest; on a slow machine slices come at forks only.
         let is_put_off = |_| {
             slice();
             palimpsest_fork::next_slice().is_none_or(|rest| !rest.is_zero())
@@ -193,7 +194,7 @@ fn what_a_child_shows_from_fork_to_fork_is_frozen() {
     });
 }
 
-/// Fails on: a sparse piece that is filled up; a huge page that is frozen with what is left.
+/// Fails on: filling up a sparse piece; freezing a huge page with what is left.
 #[test]
 fn what_cannot_be_gathered_is_frozen() {
     play("what_cannot_be_gathered_is_frozen", || {
@@ -214,7 +215,7 @@ fn what_cannot_be_gathered_is_frozen() {
     });
 }
 
-/// Fails on: huge pages that would pay once frozen, and stay.
+/// Fails on: leaving huge pages that would pay once frozen.
 #[test]
 fn who_forks_often_enough_has_all_frozen() {
     play("who_forks_often_enough_has_all_frozen", || {
@@ -229,7 +230,7 @@ fn who_forks_often_enough_has_all_frozen() {
     });
 }
 
-/// Fails on: a pass that a split piece has to be lucky to be found by; a mending beside a child.
+/// Fails on: a pass that finds a split piece only by luck; mending beside a child.
 #[test]
 fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
     play("what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair", || {
@@ -238,7 +239,7 @@ fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
         plan(&in_slices());
         to_the_end(|_| ());
         assert_eq!(in_child(|| 0), 0);
-        // A twentieth of it is more than the slices take which find nothing but a child.
+        // A twentieth of it is more than slices take that find nothing but a child.
         std::thread::sleep(Duration::from_secs(2));
         for turn in 2..6 {
             let child = Child::fork(|| memory.holds(0..page(), turn - 1));
@@ -253,7 +254,7 @@ fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
             slices(20);
             assert_eq!(memory.huge(), 0, "the child shows these pages");
             child.end();
-            // Another fork may be needed for as much time as that takes here.
+            // On a slow machine, slices may need another fork for as much time as that takes.
             let forks = (0..3000).find(|_| {
                 // Not asked whether one is due: on a slow machine they are taken at forks only.
                 slices(50);
@@ -267,13 +268,13 @@ fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
             assert!(forks.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
             assert!((0..LEN).step_by(PIECE).all(|start| memory.holds(start..start + page(), turn)));
         }
-        // By measured times one may be due before slices have had theirs.
+        // By measured times a repair may be due before slices have done their work.
         println!("{} repairs", status().repairs);
         assert_eq!(status().frozen_bytes, 0, "{:?}", status());
     });
 }
 
-/// Fails on: pieces that were gathered before, of which a slice of a new plan mends as many as it finds.
+/// Fails on: a slice of a new plan that mends as many gathered pieces as it finds.
 #[test]
 fn what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too() {
     play("what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too", || {
@@ -297,7 +298,7 @@ fn what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too() {
     });
 }
 
-/// Fails on: a write that is lost since its thread was not held.
+/// Fails on: a write that is lost because its thread was not held.
 #[test]
 fn threads_write_on_while_their_memory_is_gathered_and_mended() {
     play("threads_write_on_while_their_memory_is_gathered_and_mended", || {
@@ -413,7 +414,7 @@ fn whatever_is_done_between_slices_memory_is_what_it_would_be() {
     });
 }
 
-/// Fails on: a repair in one go for memory that has come since; memory that nobody ever gathers.
+/// Fails on: a repair in one go for memory that came later; memory that nobody ever gathers.
 #[test]
 fn memory_that_comes_later_is_gathered_in_slices_too() {
     play("memory_that_comes_later_is_gathered_in_slices_too", || {
@@ -436,7 +437,7 @@ fn memory_that_comes_later_is_gathered_in_slices_too() {
     });
 }
 
-/// Fails on: a look at every page at the first fork, however many there are; one that is never taken.
+/// Fails on: a look at every page at the first fork, however many there are; a look that is never taken.
 #[test]
 fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into_a_slice() {
     play("mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into_a_slice", || {
@@ -453,7 +454,7 @@ fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into
         });
         assert!(!done.looked.is_zero(), "{done:?}");
         let later = filled();
-        // As long as it takes here to list so little.
+        // For as long as listing so little takes here.
         let begun = plan(&in_slices().pause(Pause::Within(Duration::from_secs(1000)))).progress.expect("slices");
         assert!(!begun.looked.is_zero(), "{begun:?}");
         let done = to_the_end(|_| ());
@@ -462,8 +463,8 @@ fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into
     });
 }
 
-/// Fails on: a look at every page for the little that is left; a plan that has found nothing to do, and is made anew
-/// for ever at the price of nothing.
+/// Fails on: a look at every page for the little that is left; a plan that found nothing to do and is made anew for
+/// ever, at no price.
 #[test]
 fn for_little_nothing_is_listed_and_plans_in_vain_get_dearer() {
     play("for_little_nothing_is_listed_and_plans_in_vain_get_dearer", || {
@@ -510,7 +511,7 @@ fn a_long_look_is_left_to_a_wait_for_some_forks() {
     });
 }
 
-/// Fails on: a fork that is longer by a slice although there are others at waits; one that never takes any again.
+/// Fails on: a fork that takes a slice although others come at waits; one that never takes any again.
 #[test]
 fn a_fork_takes_no_slice_where_the_last_one_was_at_a_wait() {
     play("a_fork_takes_no_slice_where_the_last_one_was_at_a_wait", || {

@@ -1,4 +1,4 @@
-//! Guards answer as the kernel does for anonymous memory: also at limits, without `/proc`, with other threads, and for
+//! Guards answer as the kernel does for anonymous memory, also at limits, without `/proc`, with other threads, and for
 //! memory that was given advice.
 
 mod common;
@@ -72,7 +72,7 @@ fn locked_memory_is_not_discarded() {
         for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, GUARD_INSTALL] {
             let expected = madvise(&plain, 0, page(), advice);
             assert_eq!(madvise(&memory, 0, page(), advice), expected, "{advice}");
-            // The kernel does what lies before, and ends there.
+            // The kernel does what lies before, and stops there.
             assert_eq!(madvise(&memory, 0, 8 * page(), advice), expected, "{advice}");
         }
         assert!(memory.holds(0..memory.len, 1));
@@ -111,7 +111,7 @@ fn guards_need_no_free_descriptor() {
         let memory = frozen(16 * MIB);
         let _files = use_up_descriptors(300);
         assert_discards(&memory, 0, MIB);
-        // A child has another file to ask, and its child again.
+        // A child reads a different file, and its child again.
         let child = in_child(|| {
             assert_discards(&memory, 0, 2 * MIB);
             in_child(|| {
@@ -183,15 +183,15 @@ fn guards_need_no_proc() {
 #[test]
 fn a_program_that_closes_all_descriptors_is_served() {
     play("a_program_that_closes_all_descriptors_is_served", || {
-        // Where the limit is 1024, none would be left to open the list with.
+        // With a limit of 1024, none would be left to open the list with.
         let most = getrlimit(Resource::Nofile).maximum;
         setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).expect("a soft limit can be raised");
         let memory = frozen(16 * MIB);
         let null = std::fs::File::open("/dev/null").expect("there is one");
         for number in 3..1 << 10 {
             if number != null.as_raw_fd() {
-                // What it opens next has the same numbers.
-                // SAFETY: nothing in this scenario uses a descriptor any more.
+                // What the program opens next has the same numbers. SAFETY: nothing in this scenario uses a descriptor
+                // any more.
                 unsafe { libc::dup2(null.as_raw_fd(), number) };
             }
         }
@@ -209,8 +209,8 @@ fn guards_of_a_freeze_that_refuses_threads_stop_none() {
         let sleeper = std::thread::spawn(move || {
             let mut wanted = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             told.send(()).expect("heard");
-            // A handler would interrupt this call, and so would a tracer's stop that of epoll.
-            // SAFETY: one record, which lives.
+            // A handler would interrupt this call, and a tracer's stop would interrupt epoll. SAFETY: one record, which
+            // lives.
             unsafe { libc::poll(&raw mut wanted, 1, -1) }
         });
         ready.recv().expect("told");
@@ -218,7 +218,7 @@ fn guards_of_a_freeze_that_refuses_threads_stop_none() {
         for advice in [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_DONTDUMP, libc::MADV_DONTNEED] {
             assert_eq!(madvise(&memory, 0, MIB, advice), Ok(()), "{advice}");
         }
-        // What only anonymous memory can be needs the others to stand still.
+        // What only anonymous memory can do needs the others to stand still.
         assert_eq!(madvise(&memory, 2 * MIB, MIB, libc::MADV_WIPEONFORK), Err(Errno::INVAL));
         let remap = Remap {
             address: memory.at(2 * MIB).addr(),
@@ -250,7 +250,7 @@ fn advice_stays_with_what_replaces_frozen_memory() {
             (libc::MADV_SEQUENTIAL, VmaFlags::SEQUENTIAL),
             (libc::MADV_HUGEPAGE, VmaFlags::HUGE_PAGE),
         ];
-        // One that has its advice before the freeze, and one after it.
+        // One gets its advice before the freeze, and one after it.
         let memory: Vec<_> = (0..2 * kinds.len()).map(|_| filled(8 * MIB)).collect();
         let give = |index: usize| {
             let (advice, _) = kinds[index / 2];
@@ -381,7 +381,7 @@ fn memory_with_a_hole_is_not_moved() {
     play("memory_with_a_hole_is_not_moved", || {
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
-        // In the middle of one extent, of which the map knows nothing.
+        // In the middle of one extent; the map does not know.
         freeze_in_one(&memory);
         // SAFETY: the scenario's own memory.
         assert_eq!(unsafe { libc::munmap(memory.at(5 * MIB), MIB) }, 0);

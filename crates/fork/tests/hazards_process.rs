@@ -1,4 +1,4 @@
-//! What makes a process unfit to be frozen, and what goes wrong half-way: rows 9, 12-15 and 20 of the hazards in
+//! What makes a process unfit for freezing, and what goes wrong half-way: rows 9, 12-15 and 20 of the hazards in
 //! `docs/src/numbered.md`, limits, and failures.
 
 mod common;
@@ -33,7 +33,7 @@ fn h09_locked_future_is_refused() {
         let answered = Options::new().answer_for(Answer::LockedMemory);
         match try_freeze(&answered) {
             Ok(report) => assert!(status_kb("VmLck") < 64 << 10, "the tables are not populated: {report}"),
-            // Where a limit forbids to lock as much address space as the tables have.
+            // If a limit forbids locking as much address space as the tables have.
             Err(error) => assert!(matches!(error, FreezeError::Tables(_) | FreezeError::NotStopped(_)), "{error}"),
         }
     });
@@ -65,7 +65,7 @@ fn repairs_keep_what_was_answered_for() {
     });
 }
 
-/// Writes to memory that is frozen and forks until it is repaired.
+/// Writes to frozen memory, and forks until it is repaired.
 fn repair_by_forking(memory: &Memory) {
     let before = palimpsest_fork::status().repairs;
     assert!((0..memory.len).step_by(page()).fold(0, |sum, offset| sum + u64::from(memory.get(offset))) > 0);
@@ -188,8 +188,8 @@ fn closed_descriptors_are_survived() {
         let memory = Memory::apart(32 * MIB);
         memory.fill(0..memory.len, 1);
         freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)));
-        // As daemons do. Then somebody else gets the numbers.
-        // SAFETY: nothing of the scenario uses a descriptor above 2.
+        // As daemons do. Then somebody else gets the numbers. SAFETY: nothing of the scenario uses a descriptor above
+        // 2.
         unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
         let taken = std::fs::File::open("/dev/null").expect("opened");
         memory.fill(MIB..2 * MIB, 2);
@@ -223,7 +223,7 @@ fn too_few_descriptors_end_a_freeze_early_and_rightly() {
 #[test]
 fn memory_files_that_fail_half_way_lose_nothing() {
     play("memory_files_that_fail_half_way_lose_nothing", || {
-        // Children with a filter each, under which one of the calls of a freeze fails.
+        // Children with a filter each, under which one call of a freeze fails.
         for (name, number, errno) in [
             ("ftruncate", libc::SYS_ftruncate, libc::EFBIG),
             ("pwrite64", libc::SYS_pwrite64, libc::ENOSPC),
@@ -240,14 +240,14 @@ fn memory_files_that_fail_half_way_lose_nothing() {
             if child == 0 {
                 let memory = Memory::apart(16 * MIB);
                 memory.fill(0..memory.len, 1);
-                // The tables, which are mapped, are there already.
+                // The tables are mapped already.
                 let first = freeze(&Options::new().measure(Measure::Nothing));
                 assert!(first.stopped.is_none());
                 let more = Memory::apart(16 * MIB);
                 more.fill(0..more.len, 2);
                 memory.fill(4 * MIB..5 * MIB, 3);
                 if number == libc::SYS_mmap {
-                    // Of files only: the tables of the second freeze are anonymous memory.
+                    // Only for files: the tables of the second freeze are anonymous memory.
                     forbid_if_clear(number, 3, libc::MAP_ANONYMOUS.cast_unsigned(), errno);
                 } else {
                     forbid(number, errno);
@@ -267,12 +267,12 @@ fn memory_files_that_fail_half_way_lose_nothing() {
     });
 }
 
-/// Has a system call fail from now on.
+/// Makes a system call fail from now on.
 fn forbid(number: i64, errno: i32) {
     forbid_if_clear(number, 0, 0, errno);
 }
 
-/// Has a system call fail from now on if its argument has none of these bits.
+/// Makes a system call fail from now on if its argument has none of these bits.
 fn forbid_if_clear(number: i64, argument: u32, bits: u32, errno: i32) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     // `struct seccomp_data`: the number, the architecture, the instruction pointer, and then the arguments,
@@ -311,7 +311,7 @@ fn children_in_another_pid_namespace_can_still_be_made() {
         }
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
-        // A child that times forks would be the first of the namespace, which would end with it.
+        // A child to time forks would be the first of the namespace, which would end with it.
         let report = freeze(&Options::new());
         assert_eq!((report.fork_before, report.fork_after), (None, None));
         assert!(report.notes.iter().any(|note| note.contains("CLONE_NEWPID")), "{report}");
@@ -329,7 +329,7 @@ fn a_filter_in_another_pid_namespace_is_refused() {
             skip(&format!("no pid namespace can be made: {}", std::io::Error::last_os_error()));
         }
         common::filter(libc::SYS_get_mempolicy, libc::SECCOMP_RET_KILL_PROCESS);
-        // What the filter kills could only be tried in a child.
+        // Only a child could try what the filter kills.
         let error = try_freeze(&Options::new()).expect_err("nothing can be tried");
         assert!(matches!(error, FreezeError::NoMemfd { .. }), "{error}");
         // SAFETY: one thread.
@@ -396,7 +396,7 @@ fn h01_the_c_librarys_own_trimming_leaves_zeros() {
         const BLOCKS: usize = 300;
         let (ask, asked) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel::<usize>();
-        // A thread has an arena of its own, which the C library trims by a call that nobody can interpose.
+        // A thread has an arena of its own, which the C library trims with a call that nobody can interpose.
         let thread = std::thread::spawn(move || {
             let allocate = || {
                 // SAFETY: any length is allowed.

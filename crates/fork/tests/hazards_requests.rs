@@ -1,5 +1,5 @@
-//! What the kernel holds on to for requests: row 5 of the hazards in `docs/src/numbered.md`, with real rings of
-//! io_uring and contexts of Linux AIO.
+//! What the kernel holds on to for requests: row 5 of the hazards in `docs/src/numbered.md`, with real io_uring rings
+//! and Linux AIO contexts.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn try_freeze(options: &Options) -> Result<palimpsest_fork::Report, FreezeError>
     unsafe { freeze_process(options) }
 }
 
-/// What forbids to freeze: the hold of a ring.
+/// Returns the ring's hold that forbids freezing.
 fn hold() -> Option<RingHold> {
     match try_freeze(&options()) {
         Ok(_) => None,
@@ -34,7 +34,7 @@ fn ring() -> IoUring {
     IoUring::new(8).unwrap_or_else(|error| skip(&format!("there is no io_uring here: {error}")))
 }
 
-/// A ring that a freeze finds harmless, where the kernel tells.
+/// Makes a ring that a freeze finds harmless, if the kernel can tell.
 fn harmless_ring() -> IoUring {
     let ring = ring();
     match hold() {
@@ -44,7 +44,7 @@ fn harmless_ring() -> IoUring {
     }
 }
 
-/// Freezing is refused because of it, but for who answers for it.
+/// Checks that freezing is refused because of it, unless the caller answers for it.
 fn is_refused(expected: RingHold) {
     assert_eq!(hold(), Some(expected));
     try_freeze(&options().answer_for(Answer::IoUring)).expect("answered for");
@@ -73,7 +73,7 @@ fn h05_a_ring_of_provided_buffers_is_refused() {
         let ring = harmless_ring();
         let memory = Memory::apart(page());
         memory.set(0, 1);
-        // The last one that is asked about.
+        // The last one to be asked about.
         let group = u16::MAX;
         let submitter = ring.submitter();
         let address = memory.at(0).addr() as u64;
@@ -153,7 +153,7 @@ fn h05_a_ring_that_was_used_is_refused() {
         io::Write::write_all(&mut &write, b"x").expect("written");
         ring.submitter().submit_and_wait(1).expect("it completes");
         assert_eq!(ring.completion().next().map(|entry| entry.result()), Some(1));
-        // A request may complete often or never, so that equal counts are no proof.
+        // A request may complete often or never, so that equal counts prove nothing.
         is_refused(RingHold::Requests { taken: 1, posted: 1 });
     });
 }
@@ -209,8 +209,8 @@ fn h05_a_context_of_linux_aio_is_refused() {
             other => panic!("{other:?}"),
         };
         refused(try_freeze(&options()));
-        // A read that waits: `struct iocb` of `include/uapi/linux/aio_abi.h`, IOCB_CMD_PREAD on an empty pipe blocks
-        // the submitter, so IOCB_CMD_POLL stands for all that are under way.
+        // A read that waits: `struct iocb` of `include/uapi/linux/aio_abi.h`. IOCB_CMD_PREAD on an empty pipe blocks
+        // the submitter, so IOCB_CMD_POLL stands for all requests under way.
         const POLL: u64 = 5;
         let (read, write) = io::pipe().expect("a pipe");
         let mut request = [0_u64; 8];

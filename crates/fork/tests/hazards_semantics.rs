@@ -23,8 +23,7 @@ fn frozen(len: usize) -> Memory {
 fn h01_discarded_memory_is_zero() {
     play("h01_discarded_memory_is_zero", || {
         let memory = frozen(16 * MIB);
-        // What happens without: the snapshot comes back.
-        // SAFETY: the scenario's own memory.
+        // Without a guard the snapshot comes back. SAFETY: the scenario's own memory.
         unsafe { libc::madvise(memory.at(0), page(), libc::MADV_DONTNEED) };
         assert!(memory.holds(0..page(), 1), "without the guard the frozen bytes come back");
         for (index, advice) in [libc::MADV_DONTNEED, libc::MADV_FREE].into_iter().enumerate() {
@@ -43,8 +42,8 @@ fn h01_discarded_memory_is_zero() {
 #[test]
 fn h01_many_small_discards_do_not_use_up_the_mappings() {
     play("h01_many_small_discards_do_not_use_up_the_mappings", || {
-        // Less by the environment, but enough to exceed the limit: without PROCMAP_QUERY (Linux 6.11) each discard has
-        // the list of mappings read.
+        // The environment may ask for less, but enough to exceed the limit: without PROCMAP_QUERY (Linux 6.11) each
+        // discard reads the list of mappings.
         let mib = std::env::var("PALIMPSEST_DISCARDED_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(64);
         let memory = frozen(mib * MIB);
         let discards = memory.len / (2 * page());
@@ -84,7 +83,7 @@ fn h03_grown_memory_reads_zeros_even_past_the_guard() {
         assert!(grown.holds(0..2 * MIB, 1) && grown.is_zero(2 * MIB..8 * MIB));
         grown.fill(2 * MIB..8 * MIB, 2);
         assert!(grown.holds(2 * MIB..8 * MIB, 2));
-        // And what moved unseen is still known by its file.
+        // What moved unseen is still known by its file.
         freeze(&Options::new());
         assert!(grown.holds(0..2 * MIB, 1) && grown.holds(2 * MIB..8 * MIB, 2));
     });
@@ -130,7 +129,7 @@ fn h03b_several_mappings_move_as_one() {
         assert!(moved.holds(0..5 * MIB, 1) && moved.is_zero(5 * MIB..6 * MIB));
         assert!(moved.holds(6 * MIB..12 * MIB, 1) && moved.is_zero(12 * MIB..20 * MIB));
         assert_eq!(memory.mappings(), 0, "nothing is left at the old place");
-        // At the new place the guards know it.
+        // The guards know it at the new place.
         assert_eq!(madvise(&moved, 0, MIB, libc::MADV_DONTNEED), Ok(()));
         assert!(moved.is_zero(0..MIB));
         // In place there is no room.
@@ -227,7 +226,7 @@ fn h11_guard_regions_stay() {
         };
         assert_eq!(touches(3 * MIB), 1000 + libc::SIGSEGV, "the guard is there");
         assert_eq!(touches(0), 0);
-        // Guards that are put into frozen memory, and taken away, leave zeros.
+        // Guards put into frozen memory and removed again leave zeros.
         assert_eq!(madvise(&memory, 6 * MIB, page(), GUARD_INSTALL), Ok(()));
         assert_eq!(touches(6 * MIB), 1000 + libc::SIGSEGV);
         assert_eq!(madvise(&memory, 6 * MIB, page(), GUARD_INSTALL + 1), Ok(()));
@@ -266,7 +265,7 @@ fn h06_h19_children_never_see_what_the_parent_freezes_later() {
 #[test]
 fn h16_the_program_break_moves_as_before() {
     play("h16_the_program_break_moves_as_before", || {
-        // SAFETY: the C library's heap grows by its own calls only; none is made meanwhile but by this scenario.
+        // SAFETY: the C library's heap grows only by its own calls, and only this scenario makes some meanwhile.
         let sbrk = |by| unsafe { libc::sbrk(by) };
         let start = sbrk(8 << 20).addr();
         let memory =
@@ -303,8 +302,7 @@ fn h25_pages_that_were_asked_out_are_not_lost() {
     play("h25_pages_that_were_asked_out_are_not_lost", || {
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
-        // Without swap nothing may happen; with swap the pages are no longer present.
-        // SAFETY: changes no contents.
+        // Without swap, nothing may happen; with swap, the pages are no longer present. SAFETY: changes no contents.
         unsafe { libc::madvise(memory.at(0), 8 * MIB, libc::MADV_PAGEOUT) };
         freeze(&Options::new());
         memory.fill(4 * MIB..8 * MIB, 2);
@@ -380,8 +378,7 @@ fn memory_of_a_snapshot_is_discarded_to_zeros_and_put_back() {
         assert_eq!(palimpsest_fork::status(), palimpsest_fork::Status::default());
         for round in 0..3 {
             memory.fill(0..MIB, 2);
-            // What happens without the guard.
-            // SAFETY: the scenario's own memory.
+            // What happens without the guard. SAFETY: the scenario's own memory.
             assert_eq!(unsafe { libc::madvise(memory.at(0), page(), libc::MADV_DONTNEED) }, 0);
             assert!(memory.holds(0..page(), 1), "the bytes of the snapshot come back");
             for advice in [libc::MADV_DONTNEED, libc::MADV_FREE] {

@@ -32,7 +32,7 @@ fn h04_other_threads_are_refused() {
 #[test]
 fn h04_who_was_joined_is_no_other_thread() {
     play("h04_who_was_joined_is_no_other_thread", || {
-        // The kernel lists a thread for some time after it could be joined.
+        // The kernel lists a thread for some time after it was joined.
         for _ in 0..300 {
             std::thread::spawn(|| ()).join().expect("it ends");
             assert_eq!(palimpsest_sys::threads::hold::count().expect("/proc is mounted"), 1);
@@ -101,7 +101,7 @@ fn h04_a_thread_that_blocks_signals_is_held_or_an_error() {
             ended.recv()
         });
         ready.recv().expect("told");
-        // Where it cannot be traced either.
+        // If it cannot be traced either.
         if let Err(error) = try_freeze(&Options::new().other_threads(OtherThreads::Stop)) {
             assert!(matches!(error, FreezeError::NotStopped(_)), "{error}");
             let source = std::error::Error::source(&error).expect("the reason").to_string();
@@ -186,7 +186,7 @@ fn h04_no_write_of_another_thread_is_lost_by_thawing() {
     });
 }
 
-/// Freezes without a word.
+/// Freezes without printing.
 fn freeze_quietly(options: &Options) {
     let report = try_freeze(options).expect("this process can be frozen");
     assert_eq!(report.stopped, None);
@@ -195,7 +195,7 @@ fn freeze_quietly(options: &Options) {
 #[test]
 fn a_thread_may_run_on_a_frozen_stack() {
     play("a_thread_may_run_on_a_frozen_stack", || {
-        // As the C library does, which keeps stacks of threads that have ended.
+        // As the C library does, which keeps stacks of ended threads.
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
         freeze(&Options::new());
@@ -233,7 +233,7 @@ fn set_all_signals(action: usize) {
     }
 }
 
-/// A thread that runs, and stays.
+/// Starts a thread that runs and stays.
 fn busy_thread() {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     std::thread::spawn(|| {
@@ -279,7 +279,7 @@ fn threads_that_ignore_all_signals_are_held_by_the_tracer() {
         set_all_signals(libc::SIG_IGN);
         match try_freeze(&stop()) {
             Ok(report) => assert_eq!(report.stopped, None),
-            // Where nobody may trace. Not that a thread is silent, which takes a second to be found.
+            // Where nobody may trace. Not because a thread is silent, which would take a second to find out.
             Err(error) => {
                 let source = std::error::Error::source(&error).expect("the reason").to_string();
                 assert!(source.contains("no real-time signal is free"), "{source}");
@@ -339,8 +339,8 @@ fn what_the_kernel_writes_to_is_never_frozen() {
         const DEEP: usize = MIB;
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let (told, ready) = std::sync::mpsc::channel();
-        // Its stack pointer is far from its thread-local storage, so that what is left out around the one does not hold
-        // the other.
+        // Its stack pointer is far from its thread-local storage, so that what is left out around one does not hold the
+        // other.
         let deep = move || {
             let mut array = [7_u8; DEEP];
             // SAFETY: only tells the thread's identity.

@@ -1,8 +1,8 @@
-//! A process is killed at each step of a slice: before and after each of the system calls that the slice makes. Who is
-//! left has the memory that it had: the parent, whose frozen memory the process has shown, and a child that it has
-//! forked between slices.
+//! Kills a process at each step of a slice: before and after each of its system calls. Those who are left have the
+//! memory that they had: the parent, whose frozen memory the process shows, and a child that the process forked between
+//! slices.
 //!
-//! Fails on: memory that is frozen by mappings which others share.
+//! Fails on: freezing memory with mappings that others share.
 
 mod common;
 
@@ -14,7 +14,7 @@ use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage, progress};
 
 const MIB: usize = 1 << 20;
 
-/// What is in the way of a slice.
+/// What is beside a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Beside {
     Nobody,
@@ -30,7 +30,7 @@ enum End {
     Over,
 }
 
-/// The system call that ends a slice, which makes no such call.
+/// The system call that marks a slice's end; a slice makes no such call.
 const MARK: libc::c_long = libc::SYS_getppid;
 
 fn ptrace(request: libc::c_uint, pid: i32, data: usize) -> bool {
@@ -38,7 +38,7 @@ fn ptrace(request: libc::c_uint, pid: i32, data: usize) -> bool {
     unsafe { libc::ptrace(request, pid, std::ptr::null_mut::<u8>(), data) != -1 }
 }
 
-/// The next stop of a traced child: the signal that it is about, or nothing for a system call.
+/// Waits for the next stop of a traced child. Returns its signal; `None` for a system call.
 fn next_stop(child: i32) -> Option<i32> {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
@@ -72,8 +72,8 @@ fn kill_at(child: i32, step: usize) -> End {
     end
 }
 
-/// A process that shows frozen memory of its parent, writes to some, has more of its own, and takes slices: one, then a
-/// fork, and then the one that is watched.
+/// A process that shows frozen memory of its parent, writes to some of it, has more of its own, and takes slices: one,
+/// then a fork, and then the one that is watched.
 struct Victim<'a> {
     /// The parent's, frozen.
     memory: &'a Memory,
@@ -109,7 +109,7 @@ impl Victim<'_> {
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) };
         }
-        // What a child shows this process may write to.
+        // This process may write to what a child shows.
         more.fill(0..more.len, 4);
         memory.fill(MIB..2 * MIB, 4);
         // SAFETY: stops this process until its tracer goes on.
@@ -165,7 +165,7 @@ fn kill_at_each_step(budget: Duration, beside: Beside, stride: usize) {
     assert!(steps > 30, "a slice makes more calls");
 }
 
-/// Ends the scenario where no child can be traced, or not be asked what it does.
+/// Ends the scenario if no child can be traced, or asked what it does.
 fn needs_ptrace() {
     // SAFETY: one thread.
     let child = unsafe { libc::fork() };
@@ -203,7 +203,7 @@ fn at_each_step_of_a_slice_of_no_time() {
 fn at_steps_of_a_slice_with_a_budget() {
     play("at_steps_of_a_slice_with_a_budget", || {
         needs_ptrace();
-        // A round number of calls would meet the same ones in each.
+        // A round number of calls would meet the same ones each time.
         kill_at_each_step(Duration::from_micros(100), Beside::Nobody, 3);
     });
 }

@@ -1,4 +1,4 @@
-//! Freezing and what comes after it where memory, address space or mappings are short.
+//! Freezing, and what comes after it, where memory, address space or mappings are short.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn anonymous(memory: &Memory) -> usize {
     vmas.iter().filter(|vma| memory.range().contains(&vma.start)).map(|vma| vma.anonymous).sum()
 }
 
-/// Has the kernel refuse every `mmap` at `address`.
+/// Makes the kernel refuse every `mmap` at `address`.
 fn refuse_mappings_at(address: usize) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).expect("16 bits"), jt, jf, k };
     let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
@@ -100,7 +100,7 @@ fn a_child_of_a_frozen_gibibyte_has_page_tables_of_72_kib_at_most() {
         if unsafe { libc::madvise(memory.at(0), memory.len, libc::MADV_POPULATE_WRITE) } != 0 {
             memory.fill(0..memory.len, 1);
         }
-        // Every page of another content, and every mapping in use in the parent.
+        // Every page with contents of its own, and every mapping in use in the parent.
         memory.fill(0..memory.len, 1);
         freeze(&Options::new().measure(Measure::Nothing));
         assert!(memory.holds(0..memory.len, 1));
@@ -119,7 +119,7 @@ fn without_address_space_nothing_is_frozen_and_guards_answer_as_the_kernel() {
         let more = Memory::apart(16 * MIB);
         more.fill(0..more.len, 2);
         memory.fill(0..MIB, 3);
-        // As `vm.overcommit_memory=2` would, but for this process alone: no new address space, replacing what is there
+        // As `vm.overcommit_memory=2` would, but for this process only: no new address space; replacing what is there
         // is allowed.
         let before = getrlimit(Resource::As);
         let now = (status_kb("VmSize") as u64 + 256) << 10;
@@ -156,11 +156,11 @@ fn without_address_space_nothing_is_frozen_and_guards_answer_as_the_kernel() {
     });
 }
 
-/// A cgroup of this test's own, with a limit of memory.
+/// A cgroup of this test's own, with a memory limit.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one, where that is possible, and puts this process in.
+    /// Makes one, if possible, and moves this process into it.
     fn enter(limit: usize) -> Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         // Version 1 has a hierarchy for memory, version 2 one for everything.
@@ -186,7 +186,7 @@ fn a_limit_of_memory_a_little_above_what_is_used_suffices() {
         // SAFETY: one thread.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // 128 MiB, twice which it would need that copied everything first.
+            // 128 MiB; copying everything first would need twice as much.
             if let Err(reason) = Group::enter(160 * MIB) {
                 let _ = std::io::Write::write_all(&mut &teller, reason.as_bytes());
                 // SAFETY: ends the child.
@@ -261,7 +261,7 @@ fn files_of_which_little_is_left_are_given_up() {
         let mut look = || files.look(|_| true);
         let other = look() - memory.len;
         let (mut most, mut last) = (0, 0);
-        // Each time one piece less is written, so that every file keeps one.
+        // Each time one piece fewer is written, so that every file keeps one.
         for first in 1..24_usize {
             memory.fill(first * PIECE..memory.len, first as u64 + 1);
             freeze(&options);

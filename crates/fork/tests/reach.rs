@@ -1,5 +1,5 @@
-//! What children can reach that are confined in other ways than those of `authority.rs`, and what is left where the
-//! kernel refuses what a repair would do.
+//! What children can reach that are confined in other ways than in `authority.rs`, and what is left where the kernel
+//! refuses what a repair would do.
 
 mod common;
 
@@ -29,13 +29,13 @@ fn discard(memory: &Memory, offset: usize, len: usize) -> Outcome {
     unsafe { guard::madvise(memory.at(offset).addr(), len, libc::MADV_DONTNEED) }
 }
 
-/// The numbers below 1024 that are open. Needs no file system.
+/// Returns the open numbers below 1024. Needs no file system.
 fn descriptors() -> BTreeSet<i32> {
     // SAFETY: only asks.
     (0..1024).filter(|number| unsafe { libc::fcntl(*number, libc::F_GETFD) } >= 0).collect()
 }
 
-/// Ways out of the root directory through the descriptors that this process has, and to paths by themselves.
+/// Returns ways out of the root directory, through this process's descriptors and by paths alone.
 fn ways_out() -> Vec<String> {
     let mut ways = Vec::new();
     for path in [c"/etc/hostname", c"/proc/self/maps", c"/proc/1/root/etc/hostname"] {
@@ -83,11 +83,10 @@ fn a_child_in_an_empty_root_as_nobody_gets_out_by_nothing_of_ours() {
             assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
             assert_eq!(descriptors(), before);
             assert_eq!(ways_out(), <[String; 0]>::default());
-            // And the memory behaves, without any file system.
+            // The memory behaves, even without any file system.
             assert_eq!(discard(&memory, 4 * MIB, MIB), Outcome::Done(Ok(())));
             assert!(memory.is_zero(4 * MIB..5 * MIB) && memory.holds(5 * MIB..memory.len, 1));
-            // A raw `setuid` past every handler changes nothing of that.
-            // SAFETY: without CLONE_VM it is a fork.
+            // A raw `setuid` past every handler changes none of that. SAFETY: without CLONE_VM it is a fork.
             let grandchild = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             if grandchild == 0 {
                 let free = descriptors() != before || !ways_out().is_empty();
@@ -120,12 +119,11 @@ extern "C" fn errand(given: *mut c_void) -> i32 {
     if descriptors() != **before {
         return 3;
     }
-    // It must not do for its parent what it believes to be its own: it sees itself as the only thread.
-    // SAFETY: refused.
+    // It must not do for its parent what it takes for its own: it sees itself as the only thread. SAFETY: refused.
     if !matches!(unsafe { palimpsest_fork::freeze(&options()) }, Err(FreezeError::BorrowedMemory { .. })) {
         return 4;
     }
-    // What it discards is discarded for both, as of anonymous memory.
+    // What it discards is discarded for both, as with anonymous memory.
     if discard(memory, 8 * MIB, MIB) != Outcome::Done(Ok(())) || !memory.is_zero(8 * MIB..9 * MIB) {
         return 5;
     }
@@ -136,7 +134,7 @@ extern "C" fn errand(given: *mut c_void) -> i32 {
 #[test]
 fn a_child_of_vfork_has_nothing_more_and_freezes_nothing() {
     play("a_child_of_vfork_has_nothing_more_and_freezes_nothing", || {
-        // Whose memory it is, is decided by the first who asks.
+        // The first who asks decides whose memory it is.
         assert!(!guard::is_borrowed());
         let memory = frozen(16 * MIB);
         memory.fill(0..MIB, 2);
@@ -151,14 +149,14 @@ fn a_child_of_vfork_has_nothing_more_and_freezes_nothing() {
         assert_eq!(common::wait(child), 0, "see `errand`");
         assert_eq!(descriptors(), before);
         assert!(memory.holds(0..MIB, 2) && memory.holds(MIB..8 * MIB, 1) && memory.is_zero(8 * MIB..9 * MIB));
-        // The parent goes on as if nothing had been.
+        // The parent goes on as if nothing had happened.
         freeze(&options());
         assert!(memory.holds(0..MIB, 2) && memory.is_zero(8 * MIB..9 * MIB) && guard::touches(memory.range()));
         assert_eq!(in_child(|| i32::from(descriptors() != before || !memory.holds(9 * MIB..memory.len, 1))), 0);
     });
 }
 
-/// Has the kernel answer EPERM to `mremap` with these flags.
+/// Makes the kernel answer EPERM to `mremap` with these flags.
 fn refuse_mremap(flags: i32) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
@@ -180,7 +178,7 @@ fn refuse_mremap(flags: i32) {
     assert_eq!(done, 0);
 }
 
-/// How many mappings show the files of `memory` elsewhere.
+/// Returns how many mappings show the files of `memory` elsewhere.
 fn beside(memory: &Memory) -> usize {
     let maps = Maps::read().expect("/proc");
     let is_there = |start| memory.range().contains(&start);
@@ -188,7 +186,7 @@ fn beside(memory: &Memory) -> usize {
     maps.iter().filter(|map| map.inode != 0 && !is_there(map.start) && inodes.contains(&map.inode)).count()
 }
 
-/// Writes and freezes again and again where the kernel refuses `mremap` with these flags.
+/// Writes and freezes again and again while the kernel refuses `mremap` with these flags.
 fn repaired_without_mremap(flags: i32) {
     let memory = frozen(16 * MIB);
     let before = descriptors();

@@ -1,4 +1,4 @@
-//! What `fork` answers where the kernel makes no child.
+//! What `fork` returns when the kernel makes no child.
 
 mod common;
 
@@ -6,7 +6,8 @@ use common::{Memory, freeze, play};
 use palimpsest_fork::{Measure, Options};
 use rustix::io::Errno;
 
-/// A filter that answers the ways by which C libraries make processes by EAGAIN, as a limit of processes does.
+/// Installs a filter that answers the calls by which C libraries make processes with EAGAIN, as a limit of processes
+/// does.
 fn forbid_children() {
     let ways = [libc::SYS_clone, libc::SYS_clone3];
     let statement = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
@@ -24,7 +25,7 @@ fn forbid_children() {
     assert_eq!(done, 0);
 }
 
-/// Fails on: -1 taken for a process id (`Pid::from_raw`, which asserts that it is none).
+/// Fails on: taking -1 for a process id (`Pid::from_raw`, which asserts that it is none).
 #[test]
 fn a_fork_that_the_kernel_refuses_is_an_error_and_no_process() {
     play("a_fork_that_the_kernel_refuses_is_an_error_and_no_process", || {

@@ -1,5 +1,5 @@
-//! A freeze in slices: with a budget of no time, so that each slice copies the least that it may, whatever the machine
-//! does meanwhile, and the program does something between any two of them.
+//! A freeze in slices, with a budget of no time: each slice copies the least that it may, whatever the machine does
+//! meanwhile, and the program does something between any two of them.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn slice() -> Progress {
     unsafe { palimpsest_fork::freeze_slice() }.expect("a slice can be taken")
 }
 
-/// Slices to the end, with something done after each.
+/// Takes slices to the end, calling `between` after each.
 fn to_the_end(mut between: impl FnMut(u64)) -> Progress {
     for number in 0..1 << 14 {
         let progress = slice();
@@ -45,7 +45,7 @@ fn slice_by_slice_all_is_frozen_and_what_is_written_between_stays() {
         assert!(memory.is_anonymous(), "a plan changes nothing");
         let mut salts = vec![1_u64; memory.len.div_ceil(page())];
         let done = to_the_end(|number| {
-            // A page that is frozen, or will be, or is being passed just now.
+            // A page that is frozen, one that will be, and one that is being frozen just now.
             for index in [number as usize * 37, number as usize * 32, number as usize * 32 + 31] {
                 let index = index % salts.len();
                 salts[index] = number + 2;
@@ -160,20 +160,20 @@ fn what_is_replaced_or_advised_between_slices_is_left_alone() {
         let (yes, no) = (Some(true), Some(false));
         assert_eq!(seen, [yes, yes, no, no, no, yes, no, no, no, yes]);
         let status = in_child(|| {
-            // What is not given to children is not there, and what is wiped is zero.
-            // SAFETY: asks whether a page is mapped.
+            // What is not given to children is not there, and what is wiped is zero. SAFETY: asks whether a page is
+            // mapped.
             let is_gone = unsafe { libc::madvise(at(3), page(), libc::MADV_WILLNEED) } != 0;
             i32::from(!is_gone || !memory.is_zero(5 * MIB..6 * MIB) || !memory.holds(11 * MIB..12 * MIB, 1))
         });
         assert_eq!(status, 0);
         assert!(memory.holds(0..7 * MIB, 1) && memory.is_zero(7 * MIB..8 * MIB) && memory.holds(15 * MIB..16 * MIB, 1));
-        // A frozen part keeps the rights that it has by then.
+        // A frozen part keeps its present rights.
         let written = in_plain_child(|| memory.set(11 * MIB, 1));
         assert_eq!(written, 1000 + libc::SIGSEGV);
     });
 }
 
-/// The status of a child that the library does not know of.
+/// Returns the status of a child that the library does not know of.
 fn in_plain_child(play: impl FnOnce()) -> i32 {
     // SAFETY: the child writes memory and ends.
     let child = unsafe { libc::fork() };
@@ -212,7 +212,7 @@ fn threads_write_between_slices_and_are_held_in_them() {
         freeze(&in_slices().other_threads(OtherThreads::Stop));
         let done = to_the_end(|_| {
             let before = ROUNDS.load(Ordering::Relaxed);
-            // One that has lost a write has ended.
+            // A writer that has lost a write has ended.
             while ROUNDS.load(Ordering::Relaxed) == before && !writer.is_finished() {
                 std::thread::yield_now();
             }
@@ -321,7 +321,7 @@ fn one_that_is_erased_between_slices_is_gone() {
         memory.fill(0..memory.len, 1);
         freeze(&in_slices());
         to_one_piece();
-        // The first page is frozen by now, whatever else was planned before it.
+        // The first page is frozen by now, whatever was planned before it.
         let start = memory.range().start;
         memory.set(0, 0);
         let is_frozen = || {
@@ -350,7 +350,7 @@ fn it_ends_before_there_are_more_extents_than_guards_have_room_for() {
             assert_eq!(unsafe { libc::mprotect(memory.at(number * step), step, libc::PROT_READ) }, 0);
         }
         let mut report = freeze(&in_slices().least(page()));
-        // SAFETY: 1. the scenario keeps the contract of freezing. 2. nothing is done.
+        // SAFETY: 1. the scenario keeps the contract of freezing. 2. the closure does nothing.
         let done = unsafe { palimpsest_fork::freeze_while(&mut || true) }.expect("slices");
         report.update();
         assert_eq!(done.stage, Stage::Ended, "{report}");
@@ -408,7 +408,7 @@ fn with_very_many_descriptors_slices_are_taken_at_forks_only() {
         let memory = Memory::apart(4 * MIB);
         memory.fill(0..memory.len, 1);
         let file = std::fs::File::open("/dev/null").expect("it is there");
-        // A walk over so many takes at least 0.1 µs of CPU time for each, on any machine.
+        // Walking over so many takes at least 0.1 µs of CPU time for each, on any machine.
         let mut many: Vec<_> = (0..COUNT).map(|_| file.try_clone().expect("below the limit")).collect();
         let report = freeze(&in_slices());
         assert!(report.notes.iter().any(|note| note.contains("at forks only")), "{report}");
@@ -418,7 +418,7 @@ fn with_very_many_descriptors_slices_are_taken_at_forks_only() {
         many.clear();
         assert_eq!(in_child(|| 0), 0);
         assert_eq!(progress().slices, 2);
-        // The next fork has found out, or another one: a slow machine takes long for the few that are left.
+        // The next fork has found out, or a later one: a slow machine takes long for the few that are left.
         let has_found_out = || palimpsest_fork::next_slice().is_some() || in_child(|| 0) != 0;
         if !(0..30).any(|_| has_found_out()) {
             common::skip("this machine takes a millisecond to look at a few descriptors");
@@ -442,7 +442,7 @@ fn beside_an_older_userfaultfd_there_are_no_slices() {
     });
 }
 
-/// Memory of which slices freeze at least 2 MiB, in several extents, and which is given up for an erasure.
+/// Returns memory of which slices freeze at least 2 MiB, in several extents, and which is given up for an erasure.
 fn given_up(len: usize) -> Memory {
     let memory = Memory::apart(len);
     memory.fill(0..memory.len, 1);
@@ -471,7 +471,7 @@ fn moved(memory: &Memory, to: usize, len: usize) -> Memory {
     Memory { start: std::ptr::with_exposed_provenance_mut(to), len }
 }
 
-/// Fails on: guards that forget what they have made anonymous, of which the kernel makes no one mapping again.
+/// Fails on: guards that forget what they have made anonymous, which the kernel does not join into one mapping again.
 #[test]
 fn what_was_given_up_is_resized_and_moved_as_one() {
     play("what_was_given_up_is_resized_and_moved_as_one", || {
@@ -521,7 +521,7 @@ fn what_was_given_up_moves_as_one_and_leaves_zeros() {
     });
 }
 
-/// Fails on: a round that writes anew what guards answer from, and has nothing of what was frozen before.
+/// Fails on: a round that rewrites what guards answer from, without what was frozen before.
 #[test]
 fn what_was_given_up_is_one_after_another_freeze_and_in_children() {
     play("what_was_given_up_is_one_after_another_freeze_and_in_children", || {
@@ -553,7 +553,7 @@ fn what_was_given_up_is_one_after_another_freeze_and_in_children() {
     });
 }
 
-/// Fails on: a discard that replaces parts of memory which is anonymous again.
+/// Fails on: a discard that replaces parts of memory that is anonymous again.
 #[test]
 fn what_was_given_up_is_discarded_by_the_kernel() {
     play("what_was_given_up_is_discarded_by_the_kernel", || {

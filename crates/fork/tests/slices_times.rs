@@ -1,5 +1,5 @@
-//! How long slices hold a process up, beside a freeze in one go, in CPU time: on a busy machine the wall clock tells of
-//! the neighbours. Ignored: it measures, and asserts nothing about time.
+//! How long slices hold a process up, compared with a freeze in one go, in CPU time: wall-clock time includes what
+//! other processes do. Ignored: it measures, and asserts nothing about time.
 //!
 //! `cargo test --release -p palimpsest-fork --test slices_times -- --ignored --nocapture`
 
@@ -33,7 +33,7 @@ fn now() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("below 10^9"))
 }
 
-/// Who says when there is time.
+/// Says when there is time.
 #[derive(Clone, Copy, Debug)]
 enum Caller {
     /// It has something else to do after each slice.

@@ -407,7 +407,7 @@ fn refusals_say_why() {
         // SAFETY: as in `take`.
         let try_take = |options: &SnapshotOptions| unsafe { Snapshot::take(options) }.map(drop).unwrap_err();
         assert!(matches!(try_take(&ranges([part])), TakeError::Range { reason: Left::Unaligned, .. }));
-        // Nothing is ever mapped there; a hole elsewhere could be filled by the snapshot itself.
+        // Nothing is ever mapped there; the snapshot itself could fill a hole elsewhere.
         let nothing = page()..2 * page();
         assert!(matches!(try_take(&ranges([nothing])), TakeError::Range { reason: Left::Unmapped, .. }));
         let twice = ranges([range(memory, 1), range(memory, 1)]);
@@ -415,7 +415,7 @@ fn refusals_say_why() {
         let first = take(&whole());
         assert!(matches!(try_take(&whole()), TakeError::Another));
         drop(first);
-        // It sleeps in the kernel, with nothing in memory that says so.
+        // It sleeps in the kernel, and nothing in memory says so.
         let (reader, writer) = std::io::pipe().unwrap();
         let other = asleep_in_read(reader);
         assert!(matches!(try_take(&whole()), TakeError::Threads { count: 2 }));
@@ -426,9 +426,9 @@ fn refusals_say_why() {
     });
 }
 
-/// Takes a snapshot in a child whose kernel unmaps the memory and then refuses to map the file there. Gives the child's
-/// wait status: it exits with 0 if a snapshot was taken and the memory is as it was, with 77 if nothing can be tried
-/// here.
+/// Takes a snapshot in a child whose kernel unmaps the memory and then refuses to map the file there. Returns the
+/// child's wait status: it exits with 0 if a snapshot was taken and the memory is as it was, and with 77 if nothing can
+/// be tried here.
 fn taken_where_memory_runs_out(refuses: Refuses) -> i32 {
     let memory = map(4);
     (0..4).for_each(|index| write(memory.wrapping_add(index * page()), 1));
@@ -544,7 +544,7 @@ fn children_sweep_even_if_they_have_had_as_many_faults() {
         restore(&mut other);
         while restore(&mut snapshot).swept {}
         let parents = faults();
-        // A restore has a few faults in a child before it asks for their number.
+        // In a child, a restore has a few faults before it asks for their number.
         for fewer in 0..8 {
             // SAFETY: this process has one thread.
             let child = unsafe { libc::fork() };
@@ -570,7 +570,7 @@ fn children_sweep_even_if_they_have_had_as_many_faults() {
 
 #[test]
 fn what_a_child_in_the_same_memory_wrote_comes_back() {
-    /// Stores a byte where it is told.
+    /// Stores a byte at the given address.
     extern "C" fn child(at: *mut libc::c_void) -> i32 {
         write(at.cast(), 9);
         0

@@ -1,5 +1,5 @@
 //! A program with large thread-local variables, behind which the C library's own lie. A test of its own, since every
-//! thread of it has them.
+//! thread has them.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Mistakes that no other test noticed when they were planted. Each test names the mutant that it fails on; the names
-//! are those of the functions that they were planted in.
+//! Mistakes that no other test noticed when they were planted. Each test names the mutant that it fails on, by the
+//! functions that had it then.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn frozen(len: usize) -> Memory {
     memory
 }
 
-/// Discards through the guard, which must be what does it.
+/// Discards through the guard, and checks that the guard does it.
 fn discard(memory: &Memory, offset: usize, len: usize) {
     // SAFETY: the scenario's own memory.
     let done = unsafe { guard::madvise(memory.at(offset).addr(), len, libc::MADV_DONTNEED) };
@@ -39,7 +39,7 @@ fn rights(address: usize) -> String {
     Maps::read().expect("/proc").at(address).expect("mapped").permissions.to_string()
 }
 
-/// Has the kernel answer ENOMEM to the call `number` with `value` as an argument, counted from 0.
+/// Makes the kernel answer ENOMEM to the call `number` with `value` as an argument, counted from 0.
 fn refuse(number: i64, argument: u32, value: usize) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
@@ -64,7 +64,7 @@ fn refuse(number: i64, argument: u32, value: usize) {
     assert_eq!(done, 0);
 }
 
-/// The seals of each file of such a name that is mapped.
+/// Returns the seals of each mapped file of this name.
 fn seals(name: &str) -> Vec<i32> {
     let maps = Maps::read().expect("/proc");
     let ours = maps.iter().filter(|map| map.path.as_ref().is_some_and(|path| path.to_string_lossy().contains(name)));
@@ -111,7 +111,7 @@ fn an_arena_that_is_frozen_lies_in_files_that_are_constant() {
     });
 }
 
-/// Fails on: `discard` with the rights to read and write in the place of the entry's.
+/// Fails on: `discard` with the right to read and write instead of the entry's rights.
 #[test]
 fn what_is_discarded_keeps_its_rights() {
     play("what_is_discarded_keeps_its_rights", || {
@@ -122,7 +122,7 @@ fn what_is_discarded_keeps_its_rights() {
             assert_eq!(unsafe { libc::mprotect(memory.at(offset), 2 * MIB, rights) }, 0);
             guard::protected(memory.at(offset).addr()..memory.at(offset + 2 * MIB).addr(), Ok(permissions));
         }
-        // Large ones get new memory, small ones among many are written over.
+        // Large ones get new memory; small ones, after many, are written over.
         for (offset, letters) in [(0, "rw-p"), (4 * MIB, "r--p"), (8 * MIB, "---p"), (12 * MIB, "rw-p")] {
             discard(&memory, offset + MIB, MIB);
             discard(&memory, offset, page());
@@ -134,8 +134,7 @@ fn what_is_discarded_keeps_its_rights() {
     });
 }
 
-/// Fails on: `move_to` without the way back, and on `move_parts` that leaves the entry of what was refused at the new
-/// place.
+/// Fails on: `move_to` without the way back; `move_parts` that leaves a refused part's entry at the new place.
 #[test]
 fn a_move_that_is_refused_half_way_is_undone() {
     play("a_move_that_is_refused_half_way_is_undone", || {
@@ -163,8 +162,8 @@ fn a_move_that_is_refused_half_way_is_undone() {
     });
 }
 
-/// Fails on: `make_anonymous` that does not give back the rights of what it could not replace, and on `thaw_part` that
-/// notes a piece before it is replaced.
+/// Fails on: `make_anonymous` that does not give back the rights of what it could not replace; `thaw_part` that notes a
+/// piece before it is replaced.
 #[test]
 fn a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was() {
     play("a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was", || {
@@ -274,7 +273,7 @@ fn memory_that_is_sealed_is_skipped() {
 #[test]
 fn memory_that_the_kernel_may_drop_is_skipped() {
     const MAP_DROPPABLE: i32 = 8;
-    // The kernel has it wiped in children as well, which is found first: without either line there is still a reason.
+    // The kernel also wipes it in children, which is found first: without either line there is still a reason.
     let reasons = [Skip::Droppable, Skip::WipedOnFork];
     is_skipped("memory_that_the_kernel_may_drop_is_skipped", &reasons, |memory| {
         let (rights, kind) =
@@ -323,11 +322,11 @@ fn a_freeze_leaves_half_of_the_mappings_that_are_left() {
     });
 }
 
-/// Fails on: `FrozenMap` whose spans end a page early, or begin one late, and on one that is rounded up.
+/// Fails on: `FrozenMap` with spans that end a page early, begin a page late, or are rounded up.
 #[test]
 fn the_map_knows_the_first_page_and_the_last_and_none_beside_them() {
     play("the_map_knows_the_first_page_and_the_last_and_none_beside_them", || {
-        // A piece that is whole, one that is not, and a single page.
+        // A whole piece, one that is not whole, and a single page.
         for len in [2 * MIB, 4 * MIB + page(), 2 * MIB + 3 * page()] {
             let memory = frozen(len);
             let Memory { start, len } = memory;

@@ -1,11 +1,11 @@
 //! The coverage map: one counter byte per edge, in memory that the fuzzer reads.
 //!
-//! A process has one map, so this is global, and before a [`Server`](crate::Server) or [`Host`](crate::host::Host) has
-//! set it, counts go nowhere. Three ways to count: [`edge!`](crate::edge) placed by hand, [`hit`] with a number of
-//! one's own, and C or C++ code that clang compiled with `-fsanitize-coverage=trace-pc-guard`, for which
+//! A process has one map, so this is global; before a [`Server`](crate::Server) or [`Host`](crate::host::Host) has set
+//! it, counts are lost. There are three ways to count: [`edge!`](crate::edge) placed by hand, [`hit`] with any number,
+//! and C or C++ code that clang compiled with `-fsanitize-coverage=trace-pc-guard`, for which
 //! [`export_guards!`](crate::export_guards) defines the two functions that such code calls.
 //!
-//! A counter never returns to zero by overflow: a fuzzer would take the edge for one that was not reached.
+//! A counter never overflows to zero: a fuzzer would think that the edge was not reached.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -16,24 +16,24 @@ use palimpsest_sys::memory::sysv::SharedBytes;
 static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 /// Length of the map in bytes. Written before `START`.
 static LEN: AtomicUsize = AtomicUsize::new(0);
-/// Guards numbered so far. Number 0 tells code that its guard is not to be counted.
+/// Guards numbered so far. Number 0 means that a guard is not counted.
 static GUARDS: AtomicU32 = AtomicU32::new(0);
 
-/// Makes `map` the map of this process, from now to its end.
+/// Makes `map` this process's map until its end.
 pub(crate) fn set_map(map: SharedBytes) {
     LEN.store(map.len, Ordering::Relaxed);
-    // Partner: the load in `counter`. Whoever sees the address also sees the length.
+    // Release, partner: the Acquire load in `counter`. Forbids seeing the address without the length.
     START.store(map.start.as_ptr(), Ordering::Release);
 }
 
-/// Length of the map in bytes; 0 while there is none.
+/// Returns the length of the map in bytes; 0 while there is none.
 pub fn map_len() -> usize {
     LEN.load(Ordering::Relaxed)
 }
 
-/// The counter of edge `id`, taken modulo the length of the map.
+/// Returns the counter of edge `id`, taken modulo the length of the map.
 fn counter(id: usize) -> Option<&'static AtomicU8> {
-    // Partner: the store in `set_map`.
+    // Acquire, partner: the Release store in `set_map`.
     let start = START.load(Ordering::Acquire);
     if start.is_null() {
         return None;
@@ -42,14 +42,14 @@ fn counter(id: usize) -> Option<&'static AtomicU8> {
     let id = if id < len { id } else { id.checked_rem(len)? };
     // SAFETY: `id` is below the length of the map, which is attached until the process ends.
     let byte = unsafe { start.add(id) };
-    // SAFETY: the byte is mapped writable until the process ends, and this process touches it by atomic operations
-    // alone.
+    // SAFETY: the byte is mapped writable until the process ends, and this process accesses it only by atomic
+    // operations.
     Some(unsafe { AtomicU8::from_ptr(byte) })
 }
 
 /// Counts one passage of edge `id`. Edges beyond the map share its counters.
 ///
-/// Safe in signal handlers. Two threads that pass at once may be counted as one: nothing but the count hangs on it.
+/// Safe in signal handlers. Two threads that pass at the same time may count as one, which affects only the count.
 #[inline]
 pub fn hit(id: usize) {
     if let Some(counter) = counter(id) {
@@ -58,10 +58,10 @@ pub fn hit(id: usize) {
     }
 }
 
-/// The number that [`edge!`](crate::edge) gives to a place in the source: the same in each build, in 16 bits.
+/// Returns the number that [`edge!`](crate::edge) gives to a place in the source: the same in each build, in 16 bits.
 #[must_use]
 pub const fn place(file: &str, line: u32, column: u32) -> usize {
-    // FNV-1a, folded: any hash that a compiler can compute does.
+    // FNV-1a, folded: any hash that a compiler can compute will do.
     const PRIME: u32 = 0x0100_0193;
     let mut hash: u32 = 0x811c_9dc5;
     let mut at = 0;
@@ -83,10 +83,10 @@ macro_rules! edge {
     }};
 }
 
-/// Defines the functions that code calls which clang compiled with `-fsanitize-coverage=trace-pc-guard`, so that it
-/// counts in our map.
+/// Defines the functions that code compiled by clang with `-fsanitize-coverage=trace-pc-guard` calls, so that it counts
+/// in our map.
 ///
-/// Once per program. Not together with another runtime that defines them: AFL++'s, libFuzzer's, or the one of
+/// Use it once per program, and not together with another runtime that defines them: AFL++'s, libFuzzer's, or that of
 /// `-fsanitize=address`.
 #[macro_export]
 macro_rules! export_guards {
@@ -113,7 +113,7 @@ macro_rules! export_guards {
 ///
 /// # Safety
 ///
-/// 1. `start..stop` is an array of guards that nobody else touches meanwhile.
+/// 1. `start..stop` is an array of guards that nobody else accesses meanwhile.
 pub unsafe fn number_guards(start: *mut u32, stop: *mut u32) {
     let count = (stop.addr().saturating_sub(start.addr())) / size_of::<u32>();
     for index in 0..count {
@@ -121,7 +121,7 @@ pub unsafe fn number_guards(start: *mut u32, stop: *mut u32) {
         let guard = unsafe { start.add(index) };
         // SAFETY: (1) it is ours.
         let numbered = unsafe { guard.read() } != 0;
-        // The same object may be announced more than once, by each of its compilation units.
+        // Each compilation unit may announce the object again.
         if !numbered {
             let number = GUARDS.fetch_add(1, Ordering::Relaxed) + 1;
             // SAFETY: (1) it is ours.
@@ -134,7 +134,7 @@ pub unsafe fn number_guards(start: *mut u32, stop: *mut u32) {
 ///
 /// # Safety
 ///
-/// 1. `guard` is one of an array that was given to [`number_guards`].
+/// 1. `guard` belongs to an array that was passed to [`number_guards`].
 #[inline]
 pub unsafe fn hit_guard(guard: *mut u32) {
     // SAFETY: (1) guards are not written after they were numbered.
@@ -144,7 +144,7 @@ pub unsafe fn hit_guard(guard: *mut u32) {
     }
 }
 
-/// Numbers that guards have: the edges of the program that are counted without doing anything.
+/// Returns the numbers of guards: the edges of the program that are counted automatically.
 pub fn guards() -> Range<usize> {
     1..GUARDS.load(Ordering::Relaxed) as usize + 1
 }

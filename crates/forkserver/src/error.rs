@@ -1,4 +1,4 @@
-//! Why a server or its host fails.
+//! The errors of a server and of its host.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,12 +9,12 @@ use palimpsest_fork::{ForkError, FreezeError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A shared memory segment cannot be attached. The fuzzer has been told.
+    /// A shared memory segment cannot be attached. The fuzzer was told.
     #[error(
         "cannot attach the fuzzer's shared memory {variable}={value:?}; start the target by afl-fuzz or afl-showmap"
     )]
     Attach {
-        /// The variable of the environment that names it.
+        /// The environment variable that names it.
         variable: &'static str,
         /// Its value, which should be the number of a System V segment.
         value: OsString,
@@ -33,10 +33,10 @@ pub enum ServeError {
         /// Bytes that the map has.
         map_len: usize,
     },
-    /// A dictionary that the protocol cannot carry.
+    /// The protocol cannot carry the dictionary.
     #[error("token {index} of the dictionary has {len} bytes; a token has 1 to 255, and all of them less than 16 MiB")]
     Token {
-        /// Its place in the order of `Server::token`.
+        /// Its index, in the order of `Server::token`.
         index: usize,
         /// Its length in bytes.
         len: usize,
@@ -44,13 +44,13 @@ pub enum ServeError {
     /// A pipe to the fuzzer broke.
     #[error("the pipe to the fuzzer failed while the target wanted to {action}")]
     Pipe {
-        /// What was tried.
+        /// The action.
         action: &'static str,
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// The fuzzer answered the hello with a word that the protocol does not have.
+    /// The fuzzer answered the greeting with a word that the protocol does not have.
     #[error("the fuzzer answered the hello with {word:#x}, which no known version does; try AFL_OLD_FORKSERVER=1")]
     Answer {
         /// The word.
@@ -65,7 +65,7 @@ pub enum ServeError {
     /// A worker could not take or restore its snapshot.
     #[error("the target cannot be reset: {message}; the modes that fork work without")]
     Snapshot {
-        /// What the worker said.
+        /// The worker's message.
         message: String,
     },
     /// A child could not be waited for or woken.
@@ -73,7 +73,7 @@ pub enum ServeError {
     Worker {
         /// Its id.
         pid: i32,
-        /// What was tried.
+        /// The action.
         action: &'static str,
         /// The kernel's answer.
         #[source]
@@ -88,27 +88,27 @@ pub enum HostError {
     /// The process has several threads: a fork would leave the locks of others held for ever.
     #[error("the process has {threads} threads; start the host before any thread")]
     Threads {
-        /// How many there are.
+        /// Their number.
         threads: usize,
     },
     /// The number of threads cannot be read.
     #[error("cannot count the threads of the process; mount /proc")]
     CountThreads(#[source] io::Error),
-    /// Memory that the two share could not be made.
+    /// The shared memory could not be made.
     #[error("no shared memory of {len} bytes for the {what}")]
     Memory {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
         /// Its length in bytes.
         len: usize,
-        /// Why.
+        /// The reason.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A pipe or the server's process could not be made.
     #[error("cannot {action} for the server")]
     Start {
-        /// What was tried.
+        /// The action.
         action: &'static str,
         /// The kernel's answer.
         #[source]
@@ -117,7 +117,7 @@ pub enum HostError {
     /// The server ended before it was ready.
     #[error("the server could not be set up: {message}")]
     SetUp {
-        /// What it said.
+        /// The server's message.
         message: String,
     },
     /// The server ended between runs.

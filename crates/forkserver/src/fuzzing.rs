@@ -12,18 +12,18 @@ use crate::host::{Host, Run};
 use crate::protocol::{self, Offer, SharedInput, Words};
 use crate::{serve, wire};
 
-/// What a target offers.
+/// A target's offer.
 #[derive(Clone, Debug)]
 pub struct Offered {
     /// Bytes of its coverage map.
     pub map_len: Option<u32>,
     /// Whether test cases may come through shared memory.
     pub takes_shared_input: bool,
-    /// Its dictionary as the protocol carries it.
+    /// Its dictionary, in the protocol's format.
     pub dictionary: Vec<u8>,
 }
 
-/// What came of a greeting: whether test cases come through shared memory, and a request that came in place of an
+/// The result of a greeting: whether test cases come through shared memory, and a request that came instead of an
 /// answer.
 pub type Settled = (bool, Option<u32>);
 
@@ -49,8 +49,8 @@ impl Words for Ends<'_> {
     }
 }
 
-/// Plays the target's side. `answer` is the fuzzer: it is given all that was sent so far, and answers a word, or
-/// nothing if it is gone. Returns what was settled, or the word that was not understood, and all that was sent.
+/// Plays the target's side. `answer` is the fuzzer: it gets everything sent so far, and returns a word, or nothing if
+/// it is gone. Returns what was settled, or the word that was not understood, and everything that was sent.
 pub fn greet(
     protocol: Protocol,
     offered: &Offered,
@@ -63,37 +63,37 @@ pub fn greet(
     (agreed.map(|agreed| (agreed.shared_input == SharedInput::Used, agreed.first_request)), ends.sent)
 }
 
-/// What a server does when it is asked for a run.
+/// A server's reaction to a request for a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// It names a worker, and says at once that this has ended so.
+    /// It names a worker, and reports at once that this has ended with a status.
     Tells {
         /// The wait status.
         status: i32,
     },
-    /// As this, with a number that no worker has, which must not be killed.
+    /// The same with a number that no worker has, and that must not be killed.
     TellsOfNobody {
-        /// 0, or negative as a number of 32 bits.
+        /// 0, or a number that is negative as a signed 32-bit one.
         worker: u32,
         /// The wait status.
         status: i32,
     },
-    /// The worker runs until somebody kills it; only then the server tells.
+    /// The worker runs until somebody kills it; only then the server reports.
     Hangs,
-    /// It sends so many bytes of its two words and is gone.
+    /// It sends some bytes of its two words and is gone.
     Leaves {
         /// 0 to 7.
         bytes: u8,
-        /// Whether it left by itself, and did not die.
+        /// Whether it exits by itself instead of being killed.
         exits: bool,
     },
 }
 
-/// The exit code of a server that was asked by another word than it had to be.
+/// The exit code of a server that got another word than expected.
 pub const ASKED_WRONGLY: i32 = 98;
 
-/// Has a host ask for as many runs as there are steps, of a server that does as they say, until one is an error. Runs
-/// that hang have no time at all, and others all that they want.
+/// Lets a host request as many runs as there are steps, of a server that does what they say, until one is an error.
+/// Runs that hang get no time at all, others unlimited time.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ pub fn runs(steps: &[Step]) -> Result<Vec<Result<Run, HostError>>, HostError> {
     Ok(ended)
 }
 
-/// The server's part.
+/// Plays the server's part.
 fn obey(steps: &[Step], hear: rustix::fd::BorrowedFd<'_>, tell: rustix::fd::BorrowedFd<'_>) {
     let say = |word: u32| drop(wire::send(tell, &word.to_ne_bytes()));
     let mut killed = 0;
@@ -165,11 +165,11 @@ fn obey(steps: &[Step], hear: rustix::fd::BorrowedFd<'_>, tell: rustix::fd::Borr
             }
         }
     }
-    // Until the host is done.
+    // Waits until the host is done.
     let _ = wire::receive(hear);
 }
 
-/// A worker that does nothing until it is killed, and dies with its server.
+/// Makes a worker that does nothing until it is killed, and dies with its server.
 fn decoy() -> Option<Pid> {
     let server = getpid();
     // SAFETY: the child makes system calls only.

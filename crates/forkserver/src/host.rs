@@ -1,8 +1,8 @@
-//! A fuzzer's side: the target is a closure, and lives in a server process of its own.
+//! A fuzzer's side: the target is a closure, and lives in its own server process.
 //!
 //! A fuzzer that forks *itself* for each run pays for its own corpus and its own dirty pages. So [`Host::start`] forks
-//! once: the child calls a closure that sets the target up, freezes, and then serves runs as [`Server`](crate::Server)
-//! does; inputs and the coverage map lie in memory that both share.
+//! once: the child calls a closure that sets up the target, freezes, and then serves runs as [`Server`](crate::Server)
+//! does. Inputs and the coverage map lie in memory that both share.
 //!
 //! The server dies with its fuzzer, and each run with its server.
 
@@ -24,18 +24,18 @@ use crate::serve::{self, Mode};
 use crate::wire::{self, Wire};
 use palimpsest_sys::memory::sysv::SharedBytes;
 
-/// The word by which a server says that it is ready.
+/// The word by which a server reports that it is ready.
 const READY: u32 = 0;
-/// The word by which a server says that it will not serve. The reason lies where inputs do, as always when a server
-/// leaves by itself.
+/// The word by which a server reports that it will not serve. The reason is in the memory for inputs, as always when a
+/// server exits by itself.
 const FAILED: u32 = 1;
 
-/// What becomes of what the target prints.
+/// What happens to the target's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// It goes where the fuzzer's own goes.
+    /// It goes to the fuzzer's own output.
     Inherit,
-    /// It is thrown away.
+    /// It is discarded.
     Discard,
 }
 
@@ -50,24 +50,24 @@ pub struct HostOptions {
 }
 
 impl HostOptions {
-    /// A map of 64 KiB, inputs up to 1 MiB, and output thrown away.
+    /// Creates options for a map of 64 KiB, inputs up to 1 MiB, and discarded output.
     pub fn new(mode: Mode) -> Self {
         Self { mode, map_len: 1 << 16, longest_input: 1 << 20, output: Output::Discard }
     }
 
-    /// The coverage map has `bytes`. It is made in whole pages, of which the fuzzer sees this many bytes.
+    /// Sets the length of the coverage map. It is made of whole pages, of which the fuzzer sees this many bytes.
     pub fn map_len(mut self, bytes: usize) -> Self {
         self.map_len = bytes;
         self
     }
 
-    /// Inputs have at most `bytes`, and never more than 1 GiB.
+    /// Sets the maximum length of inputs, which is never more than 1 GiB.
     pub fn longest_input(mut self, bytes: usize) -> Self {
         self.longest_input = bytes.min(1 << 30);
         self
     }
 
-    /// What becomes of what the target prints.
+    /// Sets what happens to the target's output.
     pub fn output(mut self, output: Output) -> Self {
         self.output = output;
         self
@@ -79,7 +79,7 @@ impl HostOptions {
 pub enum Run {
     /// The target returned.
     Returned,
-    /// The target left by itself.
+    /// The target exited by itself.
     Exited {
         /// Its exit code.
         code: i32,
@@ -89,9 +89,9 @@ pub enum Run {
         /// The signal's number.
         signal: i32,
     },
-    /// It ran longer than it may, and was killed.
+    /// It ran longer than the limit, and was killed.
     TimedOut,
-    /// Somebody else killed it by SIGKILL, which is what the kernel does when memory runs out.
+    /// Somebody else killed it by SIGKILL; the kernel does that when memory runs out.
     Killed,
 }
 
@@ -105,11 +105,11 @@ pub struct Host {
     input: Mapping,
     longest_input: usize,
     map: Map,
-    /// What the next request tells the server: 1 if the last run was killed for its time.
+    /// The next request's word: 1 if the last run was killed for its time.
     killed: u32,
 }
 
-/// The coverage map as the fuzzer sees it.
+/// The fuzzer's mapping of the coverage map.
 #[derive(Debug)]
 struct Map {
     start: NonNull<u8>,
@@ -117,8 +117,8 @@ struct Map {
     owner: Owner,
 }
 
-// SAFETY: the address is that of a mapping that lives as long as the process, and is used by `Host` through `&mut self`
-// or after `Owner::Fuzzer` never.
+// SAFETY: the mapping lives as long as the process, and `Host` uses it only through `&mut self`, and not at all once
+// `Owner` is `Fuzzer`.
 unsafe impl Send for Map {}
 
 /// Who reads and clears the coverage map.
@@ -129,9 +129,9 @@ enum Owner {
 }
 
 impl Host {
-    /// Forks the server. There, `set_up` makes the target, which is then called once for each run with the input.
+    /// Forks the server. There `set_up` makes the target, which is then called once per run, with the input.
     ///
-    /// Counts of [`coverage`] in the target go to the map of this host. A panic of the target is a crash by SIGABRT.
+    /// Counts of [`coverage`] in the target go to this host's map. A panic of the target is a crash by SIGABRT.
     ///
     /// # Errors
     ///
@@ -139,11 +139,10 @@ impl Host {
     ///
     /// # Safety
     ///
-    /// 1. The contract of [`freeze`](palimpsest_fork::freeze) or of
-    ///    [`take_and_enter`](palimpsest_fork::snapshot::take_and_enter) holds in the server once `set_up` has run, as
-    ///    far as the mode uses them.
+    /// 1. In the server, once `set_up` has run, the contract of [`freeze`](palimpsest_fork::freeze) or of
+    ///    [`take_and_enter`](palimpsest_fork::snapshot::take_and_enter) holds, as far as the mode uses them.
     /// 2. The target has no other thread than the one it is called on.
-    /// 3. Nobody reads or writes through what [`Host::take_map`] returns while [`Host::run`] runs.
+    /// 3. Nobody uses the slice from [`Host::take_map`] while [`Host::run`] runs.
     pub unsafe fn start<T, S>(options: HostOptions, set_up: S) -> Result<Self, HostError>
     where
         S: FnOnce() -> T,
@@ -164,7 +163,7 @@ impl Host {
             0 => {
                 drop((control, status));
                 let segments = (segment(&input), SharedBytes { len: options.map_len.max(1), ..segment(&map) });
-                // Both mappings belong to this process to its end.
+                // Both mappings belong to this process until it ends.
                 std::mem::forget((input, map));
                 // SAFETY: (1, 2).
                 unsafe { serve_here(Wire::new(hear_requests, tell_status), segments, &options, fuzzer, set_up) }
@@ -174,7 +173,7 @@ impl Host {
         };
         drop((hear_requests, tell_status));
         let start = segment(&map).start;
-        // A fuzzer may keep what `take_map` gives longer than the host: the map is never unmapped.
+        // A fuzzer may keep the slice from `take_map` longer than the host: the map is never unmapped.
         std::mem::forget(map);
         let host = Self {
             control,
@@ -200,7 +199,7 @@ impl Host {
         }
     }
 
-    /// A host whose server is another child of this process: the fuzz targets'.
+    /// Creates a host whose server is another child of this process, for fuzz targets.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn of(server: Pid, control: OwnedFd, status: OwnedFd) -> Result<Self, HostError> {
         let (input, map) = (share("inputs", 4096)?, share("coverage map", 4096)?);
@@ -211,12 +210,12 @@ impl Host {
         Ok(Self { control, status, server, mode: Mode::Plain, input, longest_input: 1024, map, killed: 0 })
     }
 
-    /// How the target gets a clean state.
+    /// Returns how the target gets a clean state.
     pub fn mode(&self) -> &Mode {
         &self.mode
     }
 
-    /// The longest input in bytes.
+    /// Returns the longest input in bytes.
     pub fn longest_input(&self) -> usize {
         self.longest_input
     }
@@ -225,13 +224,13 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`HostError::InputTooLong`], and after [`HostError::ServerGone`] or [`HostError::Pipe`] this host is of no more
-    /// use.
+    /// [`HostError::InputTooLong`], and after [`HostError::ServerGone`] or [`HostError::Pipe`] this host cannot be used
+    /// any more.
     pub fn run(&mut self, input: &[u8], limit: Duration) -> Result<Run, HostError> {
         if input.len() > self.longest_input {
             return Err(HostError::InputTooLong { len: input.len(), longest: self.longest_input });
         }
-        // SAFETY: (1) the memory is this host's and the server reads it during runs alone; its length was checked
+        // SAFETY: (1) the memory belongs to this host, and the server reads it only during runs; its length was checked
         // above.
         unsafe { place(segment(&self.input), input) };
         self.map.clear();
@@ -246,11 +245,11 @@ impl Host {
         Ok(if is_over { classify(status.cast_signed()) } else { Run::TimedOut })
     }
 
-    /// Kills the worker of this run, unless the run ends just now: the server then says how, and it still took too
+    /// Kills the worker of this run, unless the run ends just now: then the server reports how, but it still took too
     /// long.
     ///
-    /// The server gives the worker's number back only after it has told its end. So if nothing is told *after* the
-    /// process was opened by its number, it was the worker, whatever becomes of the number then.
+    /// The server frees the worker's number only after it has reported its end. So if nothing is reported *after* the
+    /// process was opened by its number, it was the worker, whatever happens to the number later.
     fn kill(&mut self, worker: u32) -> Result<(), HostError> {
         let Some(worker) = i32::try_from(worker).ok().and_then(Pid::from_raw) else { return Ok(()) };
         let process = rustix::process::pidfd_open(worker, PidfdFlags::empty());
@@ -258,50 +257,51 @@ impl Host {
             return Ok(());
         }
         self.killed = 1;
-        // One that is gone meanwhile is not there to be killed.
+        // A worker that is gone by now need not be killed.
         let _ = match process {
             Ok(process) => rustix::process::pidfd_send_signal(process, Signal::KILL),
-            // Before Linux 5.3, or without a free descriptor; it was there a moment ago.
+            // Before Linux 5.3, or without a free descriptor; the worker existed a moment ago.
             Err(_) => rustix::process::kill_process(worker, Signal::KILL),
         };
         Ok(())
     }
 
-    /// The coverage map for the fuzzer, once: its own from then on, to read after each run and to clear before.
+    /// Hands out the coverage map to the fuzzer, once: from then on the fuzzer reads it after each run and clears it
+    /// before.
     pub fn take_map(&mut self) -> Option<&'static mut [u8]> {
         if self.map.owner == Owner::Fuzzer {
             return None;
         }
         self.map.owner = Owner::Fuzzer;
-        // SAFETY: the mapping lives as long as the process and this host touches it no more; that the server writes it
-        // during runs alone, and nobody uses the reference then, is point 3 of the contract of `start`.
+        // SAFETY: the mapping lives as long as the process, and this host does not use it any more. The server writes
+        // it only during runs, when nobody uses the reference by point 3 of the contract of `start`.
         Some(unsafe { std::slice::from_raw_parts_mut(self.map.start.as_ptr(), self.map.len) })
     }
 
-    /// What the last run has counted; `None` after [`Host::take_map`].
+    /// Returns the counts of the last run; `None` after [`Host::take_map`].
     pub fn counts(&mut self) -> Option<&[u8]> {
         if self.map.owner == Owner::Fuzzer {
             return None;
         }
-        // SAFETY: the mapping lives as long as the process, and the server writes it in `run` alone, which needs
-        // `&mut self`.
+        // SAFETY: the mapping lives as long as the process, and the server writes it only in `run`, which needs `&mut
+        // self`.
         Some(unsafe { std::slice::from_raw_parts(self.map.start.as_ptr(), self.map.len) })
     }
 
-    /// A word of the server, or why there will be none.
+    /// Receives a word of the server, or the reason why there will be none.
     fn hear(&mut self) -> Result<u32, HostError> {
         if let Some(word) = wire::receive(self.status.as_fd()).map_err(HostError::Pipe)? {
             return Ok(word);
         }
         let left = rustix::process::waitpid(Some(self.server), WaitOptions::empty()).ok().flatten();
-        // A server that left by itself has said why; one that was killed has not.
+        // A server that exited by itself has left its reason; one that was killed has not.
         match left {
             Some((_, status)) if status.exited() => Err(HostError::SetUp { message: self.message() }),
             _ => Err(HostError::ServerGone),
         }
     }
 
-    /// What a server that failed has left in the place of inputs.
+    /// Returns the message of a failed server, in the memory for inputs.
     fn message(&self) -> String {
         let test_case = TestCase::Shared(segment(&self.input));
         let mut message = String::new();
@@ -312,7 +312,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It has no children but a worker, which dies with it. It may be gone already.
+        // Its only child may be a worker, which dies with it. It may be gone already.
         let _ = rustix::process::kill_process(self.server, Signal::KILL);
         let _ = rustix::process::waitpid(Some(self.server), WaitOptions::empty());
     }
@@ -328,7 +328,7 @@ impl Map {
     }
 }
 
-/// The server's process, which never returns.
+/// Runs the server's process. Never returns.
 ///
 /// # Safety
 ///
@@ -367,14 +367,14 @@ where
         // SAFETY: (1).
         let served = unsafe { serve::serve(wire, None, &way, TestCase::Shared(input), &mut target) };
         if let Err(error) = served {
-            // Read by a fuzzer that finds its pipe at an end.
+            // A fuzzer that finds the end of its pipe reads this.
             leave_message(input, &Causes(&error).to_string());
         }
     }
     serve::exit()
 }
 
-/// Leaves what fits of `message` for the fuzzer.
+/// Leaves as much of `message` for the fuzzer as fits.
 fn leave_message(input: SharedBytes, message: &str) {
     // SAFETY: (1) the fuzzer waits for a word of this server, or for its end.
     unsafe { place(input, message.as_bytes()) };
@@ -385,11 +385,11 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     format!("the set-up panicked: {}", text.unwrap_or("no message"))
 }
 
-/// Sends standard output and error to /dev/null, where that can be opened.
+/// Sends standard output and error to /dev/null, if that can be opened.
 fn discard_output() {
     let Ok(null) = std::fs::File::options().write(true).open("/dev/null") else { return };
     for number in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
-        // SAFETY: both are descriptors of this process, which gives up what it had there.
+        // SAFETY: both are descriptors of this process, which replaces what it had there.
         unsafe { libc::dup2(null.as_raw_fd(), number) };
     }
 }
@@ -419,7 +419,7 @@ fn gone(error: io::Error) -> HostError {
     if error.kind() == io::ErrorKind::BrokenPipe { HostError::ServerGone } else { HostError::Pipe(error) }
 }
 
-/// Whether `fd` can be read, or ends, within `limit`.
+/// Returns whether `fd` becomes readable, or ends, within `limit`.
 fn readable_within(fd: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let start = Instant::now();
     loop {
@@ -447,7 +447,7 @@ fn classify(status: i32) -> Run {
             signal => Run::Signalled { signal },
         };
     }
-    // A worker that resets itself is stopped at the end of a run.
+    // A worker that resets itself stops at the end of a run.
     match libc::WEXITSTATUS(status) {
         code if libc::WIFEXITED(status) && code != 0 => Run::Exited { code },
         _ => Run::Returned,

@@ -1,10 +1,9 @@
-//! Fork servers: a target of AFL++ that forks from frozen memory or resets itself, and the same for a fuzzer of one's
-//! own.
+//! Fork servers: targets that fork from frozen memory or reset themselves, for AFL++ and for your own fuzzer.
 //!
-//! [`Server`] is the target's side of AFL++'s protocol, for programs in Rust (with C linked in, where there is any):
-//! `afl-fuzz`, `afl-showmap` and everything else that starts such targets can start this one. [`host::Host`] is a
-//! fuzzer's side, for fuzzers that hold the target as a closure: it keeps the target in a process of its own.
-//! [`coverage`] is the map that both fill.
+//! [`Server`] is the target's side of AFL++'s protocol, for programs in Rust (perhaps with linked C code): `afl-fuzz`,
+//! `afl-showmap` and all other programs that start such targets can start this one. [`host::Host`] is a fuzzer's side,
+//! for fuzzers whose target is a closure: it keeps the target in its own process. [`coverage`] is the map that both
+//! fill.
 //!
 //! ```no_run
 //! use palimpsest_forkserver::{Mode, Server};

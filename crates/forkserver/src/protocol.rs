@@ -1,31 +1,30 @@
 //! The words that a fork server and its fuzzer exchange before the first run, in both generations of the protocol.
 //!
-//! Every word is four bytes in the machine's order. The fuzzer writes to descriptor 198 and reads from 199 of the
-//! target.
+//! Every word is four bytes in the machine's order. The target reads from its descriptor 198 and writes to 199.
 //!
 //! | generation | target says | fuzzer answers | target says |
 //! |---|---|---|---|
 //! | old (AFL++ up to 4.1x) | a word of `OLD_*` bits, the map's length among them | a word of `OLD_*` bits, if a shared test case or a dictionary was offered | the dictionary, if it was taken |
 //! | new (AFL++ from 4.20) | [`NEW_HELLO`] | its complement | `NEW_*` bits, the map's length, the dictionary, [`NEW_HELLO`] again |
 //!
-//! Newer fuzzers still take the old hello; an old fuzzer takes the new one for a target without abilities.
-//! Source: `docs/fork_server.md` and `include/forkserver.h`, `src/afl-forkserver.c` in the AFL++ tree.
+//! Newer fuzzers still accept the old hello; an old fuzzer takes the new hello for a target without abilities. Source:
+//! `docs/fork_server.md` and `include/forkserver.h`, `src/afl-forkserver.c` in the AFL++ tree.
 
 /// The descriptor on which the target hears the fuzzer; the next one is for its answers.
 pub(crate) const CONTROL: i32 = 198;
 /// The descriptor on which the target speaks.
 pub(crate) const STATUS: i32 = CONTROL + 1;
 
-/// Names the System V segment of the coverage map.
+/// The variable that names the System V segment of the coverage map.
 pub(crate) const MAP_VARIABLE: &str = "__AFL_SHM_ID";
-/// What `afl-fuzz` looks for in a program's file, the zero byte included, before it starts it as a target.
+/// What `afl-fuzz` searches in a program's file, including the zero byte, before it starts it as a target.
 #[used]
 static INSTRUMENTED: [u8; 13] = *b"__AFL_SHM_ID\0";
-/// Names the System V segment of test cases: a word with the length, then the bytes.
+/// The variable that names the System V segment of test cases: a word with the length, then the bytes.
 pub(crate) const INPUT_VARIABLE: &str = "__AFL_SHM_FUZZ_ID";
-/// Set by fuzzers that know the new generation.
+/// The variable that is set by fuzzers that know the new generation.
 const NEW_FUZZER_VARIABLE: &str = "__AFL_SHM_FUZZ_MAP_SIZE";
-/// Set by users who want the old generation.
+/// The variable by which users request the old generation.
 const OLD_PROTOCOL_VARIABLE: &str = "AFL_OLD_FORKSERVER";
 
 const OLD_ENABLED: u32 = 0x8000_0001;
@@ -33,7 +32,7 @@ const OLD_MAP_LEN: u32 = 0x4000_0000;
 const OLD_DICTIONARY: u32 = 0x1000_0000;
 const OLD_SHARED_INPUT: u32 = 0x0100_0000;
 const OLD_ERROR: u32 = 0xf800_008f;
-/// The longest map that the old hello can tell.
+/// The longest map that the old hello can express.
 const OLD_LONGEST_MAP: usize = 0x80_0000;
 
 /// The new hello: `AFL`, and version 1.
@@ -49,20 +48,20 @@ const ERROR_ATTACH: u32 = 8;
 /// A generation of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// AFL++ up to 4.1x, and every later one so far.
+    /// AFL++ up to 4.1x, and so far every later version.
     Old,
     /// AFL++ from 4.20.
     New,
 }
 
 impl Protocol {
-    /// The generation that the fuzzer which started this process surely understands, by its environment.
+    /// Returns the generation that the fuzzer which started this process is sure to understand, from the environment.
     pub(crate) fn of_environment() -> Self {
         let set = |variable| std::env::var_os(variable).is_some();
         if set(NEW_FUZZER_VARIABLE) && !set(OLD_PROTOCOL_VARIABLE) { Self::New } else { Self::Old }
     }
 
-    /// The word that tells the fuzzer that its coverage map cannot be attached.
+    /// Returns the word that tells the fuzzer that its coverage map cannot be attached.
     pub(crate) fn attach_error(self) -> u32 {
         match self {
             Self::Old => OLD_ERROR | ERROR_ATTACH << 8,
@@ -71,10 +70,10 @@ impl Protocol {
     }
 }
 
-/// What a target offers.
+/// A target's offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// Bytes of the coverage map that it uses; `None` leaves it to the fuzzer.
+    /// Bytes of the coverage map that it uses; with `None` the fuzzer decides.
     pub(crate) map_len: Option<u32>,
     /// Whether it takes test cases from shared memory.
     pub(crate) shared_input: SharedInput,
@@ -91,28 +90,28 @@ pub(crate) enum SharedInput {
     Unused,
 }
 
-/// What the two have agreed on.
+/// What target and fuzzer have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     /// How test cases come.
     pub(crate) shared_input: SharedInput,
-    /// The first request for a run, where it came in place of an answer.
+    /// The first request for a run, if it came instead of an answer.
     pub(crate) first_request: Option<u32>,
 }
 
-/// The two pipes to a fuzzer. A test stands in for them.
+/// The two pipes to a fuzzer. Tests replace them.
 pub(crate) trait Words {
-    /// Why a word did not come or go.
+    /// Why a word could not be received or sent.
     type Error;
     /// Waits for a word.
     fn receive(&mut self) -> Result<u32, Self::Error>;
-    /// Sends bytes, all of them.
+    /// Sends all of the bytes.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
-    /// The error for an answer outside the protocol.
+    /// Returns the error for an answer outside the protocol.
     fn unexpected(&self, word: u32) -> Self::Error;
 }
 
-/// Greets the fuzzer and settles what is used.
+/// Greets the fuzzer and settles what will be used.
 pub(crate) fn greet<W: Words>(words: &mut W, protocol: Protocol, offer: &Offer) -> Result<Agreed, W::Error> {
     match protocol {
         Protocol::Old => greet_old(words, offer),
@@ -138,7 +137,7 @@ fn greet_old<W: Words>(words: &mut W, offer: &Offer) -> Result<Agreed, W::Error>
     }
     let answer = words.receive()?;
     if answer & OLD_ENABLED != OLD_ENABLED {
-        // A fuzzer that wants none of this says nothing and goes on to its first request.
+        // A fuzzer that wants none of this does not answer, but makes its first request.
         return Ok(Agreed { first_request: Some(answer), ..plain });
     }
     if answer & OLD_DICTIONARY != 0 {
@@ -178,7 +177,7 @@ fn greet_new<W: Words>(words: &mut W, offer: &Offer) -> Result<Agreed, W::Error>
 }
 
 fn send_dictionary<W: Words>(words: &mut W, dictionary: &[u8]) -> Result<(), W::Error> {
-    // A dictionary is bounded by `Server::start`, far below 4 GiB.
+    // `Server::start` limits a dictionary to far less than 4 GiB.
     words.send(&u32::try_from(dictionary.len()).unwrap_or(u32::MAX).to_ne_bytes())?;
     words.send(dictionary)
 }

@@ -1,12 +1,11 @@
 //! The server's loop: a request, a run, its status.
 //!
 //! In the modes with a fork, each request makes a child that runs the target once. With a reset, the child stays: it
-//! puts its memory back and stops itself by SIGSTOP, which tells the server, and through it the fuzzer, that the run is
-//! over; the next request wakes it. When a child has crashed, left, or been killed for taking too long, a new one
-//! follows.
+//! restores its memory and stops itself by SIGSTOP, which tells the server, and through it the fuzzer, that the run is
+//! over; the next request wakes it. When a child has crashed, exited, or was killed because it took too long, the
+//! server makes a new one.
 //!
-//! The server holds nothing on the heap that a run changes: what it writes between two forks lies on its stack, which
-//! is never frozen.
+//! The server writes nothing to the heap between two forks, but only to its stack, which is never frozen.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,18 +23,18 @@ use crate::input::TestCase;
 use crate::protocol::Words;
 use crate::wire::{self, Wire};
 
-/// How a run gets a state that no earlier run has touched.
+/// How a run gets a state that no earlier run has changed.
 #[derive(Clone, Debug)]
 pub enum Mode {
     /// A child of fork(2) for each run.
     Plain,
-    /// The process is frozen first, so that a fork costs the same however big the heap.
+    /// Freezes the process first, so that a fork costs the same with any size of the heap.
     Frozen(Options),
-    /// One child makes all runs, and puts its memory back after each as [`take_and_enter`] does.
+    /// One child makes all runs, and restores its memory after each as [`take_and_enter`] does.
     Reset(SnapshotOptions),
 }
 
-/// How workers are made, once the process is prepared.
+/// How to make workers, once the process is prepared.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
     Plain,
@@ -75,12 +74,12 @@ impl Mode {
     }
 }
 
-/// Serves until the fuzzer is gone. `request` is one that has been heard already.
+/// Serves until the fuzzer is gone. `request` is one that was received already.
 ///
 /// # Safety
 ///
-/// 1. The process may be forked, and what runs in the child is sound there: it has no other thread whose locks the
-///    target could need.
+/// 1. The process may be forked, and the target is sound in the child: there is no other thread whose locks the target
+///    could need.
 /// 2. The contract of [`take_and_enter`], if the way is [`Way::Reset`].
 pub(crate) unsafe fn serve(
     mut wire: Wire,
@@ -99,7 +98,7 @@ pub(crate) unsafe fn serve(
                 None => break,
             },
         };
-        // The fuzzer killed a worker that ran too long and had just stopped by itself.
+        // The fuzzer killed a worker that ran too long, but had just stopped by itself.
         if let Some(worker) = stopped.take_if(|_| killed) {
             wait(worker, WaitOptions::empty())?;
         }
@@ -124,8 +123,8 @@ pub(crate) unsafe fn serve(
         if !libc::WIFSTOPPED(status) {
             complaints.hear()?;
         }
-        // Before its number is free for another process: a fuzzer that has not read the status may still kill it by
-        // that.
+        // Sent before its number becomes free for another process: a fuzzer that has not read the status may still kill
+        // by that number.
         wire.send(&status.to_ne_bytes())?;
         let status = wait(worker, way.waits_for())?;
         stopped = status.stopped().then_some(worker);
@@ -137,11 +136,11 @@ pub(crate) unsafe fn serve(
     Ok(())
 }
 
-/// The pipe by which a worker says that it cannot reset itself, which is no finding about the target.
+/// The pipe through which a worker reports that it cannot reset itself, which is no finding about the target.
 struct Complaints(Option<(OwnedFd, OwnedFd)>);
 
 impl Complaints {
-    /// A pipe, where workers have something to say.
+    /// Creates a pipe, if workers may have something to report.
     fn new(way: &Way) -> Result<Self, ServeError> {
         match way {
             Way::Plain | Way::Frozen => Ok(Self(None)),
@@ -153,11 +152,11 @@ impl Complaints {
 
     fn make(&self, error: &EnterError) {
         let Some((_, tell)) = &self.0 else { return };
-        // The server sees at least that the worker has left; nothing else can be told.
+        // The server at least sees that the worker has exited; more cannot be reported.
         let _ = wire::send(tell.as_fd(), Causes(error).to_string().as_bytes());
     }
 
-    /// The complaint of a worker that has ended, if it had one.
+    /// Fails with the complaint of a worker that has ended, if it had one.
     fn hear(&self) -> Result<(), ServeError> {
         let Some((hear, _)) = &self.0 else { return Ok(()) };
         let mut message = [0; 512];
@@ -172,7 +171,7 @@ impl Complaints {
 }
 
 impl Way {
-    /// Which changes of state end a run: stopping does with a reset only, since a target may stop itself.
+    /// Returns which changes of state end a run: stopping only with a reset, since a target may stop itself.
     fn waits_for(&self) -> WaitOptions {
         match self {
             Self::Plain | Self::Frozen => WaitOptions::empty(),
@@ -202,23 +201,23 @@ unsafe fn fork(way: &Way) -> Result<Forked, ForkError> {
     }
 }
 
-/// A worker must not outlive its server: nobody else would kill it.
+/// Makes a worker die with its server: nobody else would kill it.
 pub(crate) fn stay_with(server: Pid) {
-    // Without it, a fuzzer that is killed leaves a stopped process behind; no reason not to run.
+    // Without this, a killed fuzzer leaves a stopped process behind, which is no reason not to run.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     if rustix::process::getppid() != Some(server) {
         exit();
     }
 }
 
-/// The worker: runs the target once, or for ever with a reset after each run.
+/// Is the worker: runs the target once, or for ever with a reset after each run.
 ///
 /// # Safety
 ///
 /// 1. The contract of [`take_and_enter`], if the way is [`Way::Reset`].
 unsafe fn work(way: &Way, test_case: TestCase, target: &mut dyn FnMut(&[u8]), complaints: &Complaints) -> ! {
     let mut run = || {
-        // A panic is a finding, and fuzzers know findings by their signal.
+        // A panic is a finding, and fuzzers recognise findings by their signal.
         if catch_unwind(AssertUnwindSafe(|| test_case.give_to(target))).is_err() {
             std::process::abort();
         }
@@ -237,37 +236,37 @@ unsafe fn work(way: &Way, test_case: TestCase, target: &mut dyn FnMut(&[u8]), co
         run();
         leave()
     };
-    // What the closure has captured may lie in any frame, so the stack is put back, too.
-    // SAFETY: (1); whoever leaves `body` has nothing on the way that is not put back.
+    // The closure's captures may lie in any frame, so the stack is restored too. SAFETY: (1); an exit from `body`
+    // passes only frames that are restored.
     let ended = unsafe { take_and_enter(options, SignalMask::Restore, body) };
     let Err(error) = ended;
     complaints.make(&error);
     exit()
 }
 
-/// Stops this worker, which tells the server that a run is over and the memory is as it was. Returns when the next one
+/// Stops this worker, which tells the server that a run is over and the memory is restored. Returns when the next run
 /// begins.
 fn end_of_run() {
     // SAFETY: a signal that nothing handles.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Ends a run: everything is put back.
+/// Ends a run: restores everything.
 fn leave() -> Infallible {
     // SAFETY: 1. called inside `take_and_enter`, by the thread that entered; 2. the frames above it hold a returned
     // target.
     unsafe { abandon(0) }
 }
 
-/// Ends the process as fuzzers expect it of a run that found nothing: no destructors, no flushing of what the parent
-/// had buffered.
+/// Ends the process as fuzzers expect after a run without findings: without destructors, and without flushing what the
+/// parent had buffered.
 pub(crate) fn exit() -> ! {
     // SAFETY: ends the process; nothing runs after it.
     unsafe { libc::_exit(0) }
 }
 
-/// Waits for the end of a run, as [`wait`], and gives the status that `waitpid` would. The worker stays to be waited
-/// for.
+/// Waits for the end of a run, like [`wait`]. Returns the status that `waitpid` would return, but leaves the worker to
+/// be waited for.
 fn ended(worker: Pid, options: WaitOptions) -> Result<i32, ServeError> {
     let stops = if options.contains(WaitOptions::UNTRACED) { libc::WSTOPPED } else { 0 };
     let pid = worker.as_raw_nonzero().get();
@@ -277,7 +276,7 @@ fn ended(worker: Pid, options: WaitOptions) -> Result<i32, ServeError> {
         let what = libc::WEXITED | libc::WNOWAIT | stops;
         // SAFETY: `info` is a valid place for the answer.
         if unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), &raw mut info, what) } == 0 {
-            // SAFETY: `waitid` has succeeded and so filled in what a SIGCHLD has.
+            // SAFETY: `waitid` has succeeded, and so filled in the fields of a SIGCHLD.
             let value = unsafe { info.si_status() };
             // `<sys/wait.h>`: what `WIFEXITED` and the others take apart.
             return Ok(match info.si_code {
@@ -328,7 +327,7 @@ mod tests {
         }
         let child = Pid::from_raw(child).expect("forked");
         let told = ended(child, WaitOptions::UNTRACED).expect("a child");
-        // It is there until it is waited for: nobody else can have its number.
+        // It remains until it is waited for: nobody else can have its number.
         rustix::process::test_kill_process(child).expect("not reaped");
         assert_eq!(wait(child, WaitOptions::UNTRACED).expect("a child").as_raw(), told);
         if libc::WIFSTOPPED(told) {

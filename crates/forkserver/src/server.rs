@@ -13,19 +13,19 @@ use crate::wire::Wire;
 /// The longest dictionary that the protocol carries, in bytes.
 const LONGEST_DICTIONARY: usize = 0xff_ffff;
 
-/// Where test cases come from.
+/// The source of test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inputs {
-    /// From memory that the fuzzer shares, where it does, else from standard input.
+    /// Memory that the fuzzer shares, if it does, else standard input.
     SharedMemory,
-    /// From standard input, as with a program that knows nothing of fuzzing.
+    /// Standard input, as for a program that is not made for fuzzing.
     StandardInput,
 }
 
 /// How serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// There is no fuzzer: the target has run once, in this process, with what was on standard input.
+    /// There is no fuzzer: the target has run once, in this process, on standard input.
     Alone,
     /// The fuzzer has closed its pipes.
     FuzzerGone,
@@ -43,41 +43,41 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that takes test cases from shared memory and speaks the generation of the protocol that its fuzzer
-    /// surely knows.
+    /// Creates a server that takes test cases from shared memory and speaks a generation of the protocol that its
+    /// fuzzer is sure to know.
     pub fn new(mode: Mode) -> Self {
         Self { mode, inputs: Inputs::SharedMemory, protocol: None, map_len: None, tokens: Vec::new() }
     }
 
-    /// Where test cases come from.
+    /// Sets the source of test cases.
     pub fn inputs(mut self, inputs: Inputs) -> Self {
         self.inputs = inputs;
         self
     }
 
-    /// Speaks this generation of the protocol.
+    /// Sets the generation of the protocol.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = Some(protocol);
         self
     }
 
-    /// Tells the fuzzer to look at the first `bytes` of the coverage map. By default as many as there are guards, if
-    /// there are any, else the whole.
+    /// Makes the fuzzer read only the first `bytes` of the coverage map. By default as many as there are guards, or the
+    /// whole map if there are none.
     pub fn map_len(mut self, bytes: u32) -> Self {
         self.map_len = Some(bytes);
         self
     }
 
-    /// Adds a token to the dictionary that the fuzzer is given: 1 to 255 bytes.
+    /// Adds a token of 1 to 255 bytes to the dictionary for the fuzzer.
     pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
         self.tokens.push(token.into());
         self
     }
 
-    /// Serves the fuzzer that started this process: `target` is called once per run with the test case, in the state
-    /// that the process is in now.
+    /// Serves the fuzzer that started this process: calls `target` once per run with the test case, in the process's
+    /// present state.
     ///
-    /// Call it when everything that runs have in common is done; that is AFL++'s deferred fork server. Runs happen in
+    /// Call it after everything that the runs have in common; AFL++ calls this a deferred fork server. Runs happen in
     /// children, which end with the target and never return from here; a panic in the target ends its child by SIGABRT.
     ///
     /// # Errors
@@ -89,13 +89,13 @@ impl Server {
     /// 1. The process can be forked: it has no other thread whose locks or work `target` needs.
     /// 2. The contract of [`freeze`](palimpsest_fork::freeze) or of
     ///    [`take_and_enter`](palimpsest_fork::snapshot::take_and_enter) holds, as far as the mode uses them.
-    /// 3. Where descriptors 198 and 199 are pipes, they are the fuzzer's.
+    /// 3. If descriptors 198 and 199 are pipes, they belong to the fuzzer.
     pub unsafe fn start(self, mut target: impl FnMut(&[u8])) -> Result<Ended, ServeError> {
         // SAFETY: (3).
         let wire = unsafe { Wire::inherited() };
         let protocol = self.protocol.unwrap_or_else(Protocol::of_environment);
         let Some(mut wire) = wire else {
-            // afl-showmap runs a single test case without a server, and still reads the map.
+            // afl-showmap runs a single test case without a server, but still reads the map.
             if let Some(map) = sysv::attach(protocol::MAP_VARIABLE, SharedAccess::Write)? {
                 coverage::set_map(map);
             }
@@ -105,7 +105,7 @@ impl Server {
         let (offer, test_case) = match self.prepare() {
             Ok(prepared) => prepared,
             Err(error) => {
-                // The fuzzer has a message of its own for this; that it is gone already changes nothing.
+                // The fuzzer has its own message for this; it does not matter if the fuzzer is gone already.
                 let _ = protocol::Words::send(&mut wire, &protocol.attach_error().to_ne_bytes());
                 return Err(error);
             }
@@ -122,7 +122,7 @@ impl Server {
         Ok(Ended::FuzzerGone)
     }
 
-    /// Attaches what the fuzzer shares, and settles what is offered to it.
+    /// Attaches the fuzzer's shared memory, and determines the offer.
     fn prepare(&self) -> Result<(Offer, TestCase), ServeError> {
         let guards = coverage::guards();
         let mut map_len = self.map_len.or_else(|| u32::try_from(guards.end).ok().filter(|_| !guards.is_empty()));
@@ -144,7 +144,7 @@ impl Server {
         Ok((Offer { map_len, shared_input, dictionary: self.dictionary()? }, test_case))
     }
 
-    /// The tokens as the protocol carries them.
+    /// Returns the tokens in the protocol's format.
     fn dictionary(&self) -> Result<Vec<u8>, ServeError> {
         let mut dictionary = Vec::new();
         for (index, token) in self.tokens.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The segments of shared memory that a fuzzer has made and named in the environment.
+//! Segments of shared memory that a fuzzer has made and named in the environment.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use palimpsest_sys::memory::sysv::{SharedAccess, SharedBytes};
 
 use crate::error::ServeError;
 
-/// Attaches the segment that `variable` names; `None` where it is not set.
+/// Attaches the segment that `variable` names; `None` if it is not set.
 pub(crate) fn attach(variable: &'static str, access: SharedAccess) -> Result<Option<SharedBytes>, ServeError> {
     let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     let id = value.to_str().and_then(|text| text.parse().ok());

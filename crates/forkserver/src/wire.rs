@@ -16,19 +16,19 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// A wire over two pipes.
+    /// Creates a wire over two pipes.
     pub(crate) fn new(control: OwnedFd, status: OwnedFd) -> Self {
         Self { control, status }
     }
 
-    /// The descriptors at which AFL++ leaves its pipes; `None` where they are not open, as without a fuzzer.
+    /// Takes over the descriptors at which AFL++ leaves its pipes; `None` if they are not open, as without a fuzzer.
     ///
     /// # Safety
     ///
-    /// 1. Where descriptors 198 and 199 are pipes, they are the fuzzer's, and nobody else in this process uses them.
+    /// 1. If descriptors 198 and 199 are pipes, they belong to the fuzzer, and nobody else in this process uses them.
     pub(crate) unsafe fn inherited() -> Option<Self> {
         for number in [protocol::CONTROL, protocol::STATUS] {
-            // SAFETY: the descriptor is only asked about, and EBADF is an answer.
+            // SAFETY: the descriptor is only queried, and EBADF is a valid answer.
             let fd = unsafe { BorrowedFd::borrow_raw(number) };
             let stat = rustix::fs::fstat(fd).ok()?;
             if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Fifo {
@@ -67,7 +67,7 @@ impl Words for Wire {
     }
 }
 
-/// Waits for a word; `None` at the end of the pipe. A word is written at once, so it is never cut.
+/// Waits for a word; `None` at the end of the pipe. A word is written by one call, so it is never split.
 pub(crate) fn receive(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut word = [0; 4];
     loop {

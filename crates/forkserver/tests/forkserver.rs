@@ -1,4 +1,4 @@
-//! The fork server as fuzzers see it: a driver that plays afl-fuzz, and AFL++ itself where it is installed.
+//! The fork server as fuzzers see it: tested by a driver that plays afl-fuzz, and by AFL++ itself if it is installed.
 
 #[path = "forkserver/driver.rs"]
 mod driver;
@@ -18,8 +18,7 @@ use driver::{Driver, Ending, Greeting};
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// The tests: libtest would run them on threads of their own, and neither a target nor a host is started beside other
-/// threads.
+/// The tests. libtest would run each on its own thread, but neither a target nor a host can start beside other threads.
 const TESTS: &[(&str, fn())] = &[
     ("the_target_greets_in_both_generations", the_target_greets_in_both_generations),
     (
@@ -67,7 +66,7 @@ fn main() -> ExitCode {
         TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
-    // As libtest: words that are no options, and no values of `--skip`, choose tests by parts of their names.
+    // Like libtest: words that are neither options nor values of `--skip` select tests by parts of their names.
     let skipped = |name: &str| arguments.windows(2).any(|pair| pair[0] == "--skip" && name.contains(pair[1].as_str()));
     let chosen: Vec<&String> = arguments
         .iter()
@@ -147,8 +146,8 @@ fn a_worker_that_was_killed_after_it_had_stopped_is_replaced() {
     let (mut driver, _) = greeted("reset old shared");
     let first = driver.passes(b"a");
     assert_eq!(driver.passes(b"b"), first, "the worker stays");
-    // As afl-fuzz does when the time was over just as the worker stopped.
-    // SAFETY: the worker is the target's and stopped.
+    // Does what afl-fuzz does if the time is over just when the worker stops. SAFETY: the worker belongs to the target
+    // and is stopped.
     unsafe { libc::kill(first.cast_signed(), libc::SIGKILL) };
     driver.pretend_killed();
     assert_ne!(driver.passes(b"c"), first);
@@ -186,7 +185,7 @@ fn the_map_shows_the_same_in_every_mode() {
 fn an_old_fuzzer_is_served_by_a_target_that_speaks_the_new_generation() {
     let mut driver = Driver::start("plain new shared");
     assert_eq!(driver.word(), 0x4146_4c01);
-    // AFL++ 4.04c knows no such hello and begins at once.
+    // AFL++ 4.04c does not know this hello and begins at once.
     for input in [&b"a"[..], b"b"] {
         driver.passes(input);
     }
@@ -207,7 +206,7 @@ fn a_worker_dies_with_a_server_that_is_killed() {
     let worker = driver.passes(b"one");
     driver.child.kill().unwrap();
     driver.child.wait().unwrap();
-    // The worker is now init's, which may take its time to wait for it.
+    // The worker now belongs to init, which may wait for it later.
     let dead = || match fs::read_to_string(format!("/proc/{worker}/stat")) {
         Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
         Err(_) => true,
@@ -238,14 +237,14 @@ fn a_segment_that_does_not_exist_is_an_error_that_the_fuzzer_hears() {
     assert_eq!(driver.word(), 0xeffe_0008);
 }
 
-/// A folder of this test program's own.
+/// Returns this test program's own folder.
 fn scratch() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("forkserver-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// `name` of AFL++ for the target, quiet; `None` where it is not installed.
+/// Returns a quiet command that runs AFL++'s program `name` on the target; `None` if it is not installed.
 fn afl(name: &str, description: &str) -> Option<Command> {
     let found = std::env::split_paths(&std::env::var_os("PATH")?).any(|folder| folder.join(name).is_file());
     if !found {

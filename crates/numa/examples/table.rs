@@ -3,7 +3,7 @@
 use palimpsest_numa::{Folder, ReplicateOptions, Replicated, Sharing, When};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Every node has a copy from the start, and all processes of this user that have the same table share them.
+    // Every node has a copy from the start, and all processes of this user with the same table share them.
     let options = ReplicateOptions::new().when(When::Eager).sharing(Sharing::User(Folder::usual()));
     let squares: Vec<u64> = (0..1 << 18).map(|number| number * number).collect();
     let table = Replicated::<[u64]>::new(&squares, options)?;
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
             });
         }
-        // Readers go on meanwhile; each `get` is of the old table or of the new one.
+        // Readers continue meanwhile; each `get` returns either the old table or the new one.
         let cubes: Vec<u64> = (0..1 << 18).map(|number| number * number * number).collect();
         table.update(&cubes)
     })?;

@@ -1,4 +1,4 @@
-//! One copy of some bytes, wanted on one node.
+//! One copy of some bytes, on a preferred node.
 
 use palimpsest_sys::memory::sealed::{Made, SealError, SealedBytes};
 use palimpsest_sys::numa::NodeId;
@@ -10,11 +10,11 @@ use crate::wishes;
 #[derive(Debug, thiserror::Error)]
 #[error("no copy of {len} bytes on {node}")]
 pub struct CopyError {
-    /// Where it was wanted.
+    /// The preferred node.
     pub node: NodeId,
-    /// Bytes.
+    /// Length of the content, in bytes.
     pub len: usize,
-    /// Why.
+    /// The reason.
     #[source]
     pub source: SealError,
 }
@@ -27,12 +27,12 @@ pub(crate) struct Copy {
     made: Made,
     not_shared: Option<NotShared>,
     passed_over: Vec<PassedOver>,
-    /// Takes this process's entry back when the copy goes.
+    /// Removes this process's entry when the copy is dropped.
     _registered: Option<Registered>,
 }
 
 impl Copy {
-    /// Gets a copy of `content` on `node`: with a folder that of another process if there is one, else a new one.
+    /// Gets a copy of `content` on `node`: another process's if there is a folder and a copy in it, else a new one.
     pub(crate) fn get(content: &[u8], node: NodeId, folder: Option<&Folder>) -> Result<Self, CopyError> {
         let failed = |source| CopyError { node, len: content.len(), source };
         let not_shared = match folder.map(|folder| folder.obtain_bytes(node, content)) {
@@ -66,7 +66,7 @@ impl Copy {
         self.origin
     }
 
-    /// What it lacks of what was wished for.
+    /// Returns the wishes that were not fulfilled.
     pub(crate) fn lacks(&self) -> Vec<String> {
         let not_shared = self.not_shared.iter().map(wishes::not_shared);
         not_shared.chain(wishes::passed_over(&self.passed_over)).chain(wishes::lacks(&self.made)).collect()

@@ -1,10 +1,10 @@
-//! NUMA: what is known of the nodes of this machine, and a copy of read-only data on each of them.
+//! NUMA: information on the nodes of this machine, and a copy of read-only data on each of them.
 //!
-//! | type | is |
+//! | item | meaning |
 //! |---|---|
 //! | [`Topology`] | nodes, CPUs, distances and memory, and which of them this process may use |
 //! | [`current_node`] | the node that the calling thread runs on |
-//! | [`Replicated`] | plain data that is only read, with a copy on every node that is worth one |
+//! | [`Replicated`] | plain read-only data, with a copy on every node that is worth one |
 //! | [`ProgramText`] | the program's own text, in huge pages on its node |
 //! | [`Folder`] | where processes of one user find each other's copies |
 //!
@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! Nothing here needs a C library of NUMA. On a machine with one node everything works and costs next to nothing.
+//! Nothing here needs a C library for NUMA. On a machine with one node everything works and costs next to nothing.
 #![forbid(unsafe_code)]
 
 mod copy;

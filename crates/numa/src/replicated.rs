@@ -1,11 +1,10 @@
-//! Plain data that is only read, with a copy on every node that is worth one.
+//! Plain read-only data, with a copy on every node that is worth one.
 //!
-//! # What changes and who sees it
+//! # What changes, and who sees it
 //!
-//! All copies of one content are a *generation*, which never changes but that copies are added to it. `update` makes
-//! another generation and exchanges one pointer. Readers hold on to the generation that they started with until they
-//! look again, and the last who leaves one gives its memory back. So nobody waits for anybody: not readers for an
-//! update, and not an update for readers.
+//! All copies of one content form a *generation*. It never changes, except that copies are added. `update` makes
+//! another generation and exchanges one pointer. Readers keep the generation that they started with until they look
+//! again, and the last to leave one frees its memory. So readers never wait for an update, nor an update for readers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,8 +22,8 @@ use crate::shared::Sharing;
 use crate::status::NodeStatus;
 use crate::topology::Topology;
 
-/// What can be copied byte by byte and is the same everywhere: numbers, arrays and slices of them, and structures of
-/// them that derive the four traits of the crate `zerocopy`. No pointers, no padding.
+/// Data that can be copied byte by byte and means the same everywhere: numbers, arrays and slices of them, and
+/// structures of them that derive the four traits of the crate `zerocopy`. No pointers, no padding.
 pub trait Plain: FromBytes + IntoBytes + Immutable + KnownLayout {}
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + ?Sized> Plain for T {}
@@ -32,10 +31,10 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + ?Sized> Plain for T {}
 /// When copies are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum When {
-    /// At the first access from a node, by the thread that makes it; others take another copy meanwhile.
+    /// At the first access from a node, by the thread that makes it; meanwhile others use another copy.
     #[default]
     Lazy,
-    /// All of them at once.
+    /// All at once.
     Eager,
 }
 
@@ -48,26 +47,26 @@ pub struct ReplicateOptions {
 }
 
 impl ReplicateOptions {
-    /// For the nodes of this machine as they are now: lazily, for this process alone.
+    /// Returns options for the present nodes of this machine: lazily, for this process only.
     pub fn new() -> Self {
         Self { topology: Topology::read(), when: When::default(), sharing: Sharing::default() }
     }
 
-    /// The nodes.
+    /// Sets the nodes.
     #[must_use]
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
     }
 
-    /// When copies are made.
+    /// Sets when copies are made.
     #[must_use]
     pub fn when(mut self, when: When) -> Self {
         self.when = when;
         self
     }
 
-    /// Who uses them.
+    /// Sets who uses the copies.
     #[must_use]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
@@ -81,7 +80,7 @@ impl Default for ReplicateOptions {
     }
 }
 
-/// Why there is no replicated data.
+/// Why data could not be replicated.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicateError {
     /// The file could not be read.
@@ -98,10 +97,10 @@ pub enum ReplicateError {
     Copy(#[from] CopyError),
 }
 
-/// Plain data that is only read, with a copy on every node that is worth one ([`Topology::homes`]).
+/// Plain read-only data, with a copy on every node that is worth one ([`Topology::homes`]).
 ///
-/// A copy is memory that nobody can change, asked of its node and, where that has none left, of another: preferred, not
-/// bound. It is in huge pages where it fills them. [`status`](Self::status) tells where the pages really are.
+/// A copy is constant memory, requested from its node but, if that has none left, from another: preferred, not bound.
+/// It uses huge pages if it fills them. [`status`](Self::status) tells where the pages really are.
 ///
 /// # Examples
 ///
@@ -128,18 +127,18 @@ pub enum ReplicateError {
 pub struct Replicated<T: ?Sized> {
     current: ArcSwap<Generation>,
     options: ReplicateOptions,
-    /// For each node that there can be, the place of its home in a generation.
+    /// For each possible node, the index of its home in a generation.
     places: Box<[u16]>,
     content: PhantomData<fn(&T)>,
 }
 
 impl<T: Plain + ?Sized> Replicated<T> {
-    /// Makes a copy of `content` for the node of the calling thread and, if `options` say so, for all others.
+    /// Makes a copy of `content` for the calling thread's node and, if `options` say so, for all others.
     ///
     /// # Errors
     ///
-    /// [`ReplicateError::Copy`] if not even one copy can be made; what other copies lack is told by
-    /// [`status`](Self::status).
+    /// [`ReplicateError::Copy`] if not even one copy can be made; [`status`](Self::status) tells what other copies
+    /// lack.
     pub fn new(content: &T, options: ReplicateOptions) -> Result<Self, ReplicateError> {
         let places = options.topology.places();
         let generation = Generation::new(content.as_bytes(), &options, place_of(&places, current_node()))?;
@@ -149,31 +148,31 @@ impl<T: Plain + ?Sized> Replicated<T> {
         Ok(Self { current: ArcSwap::from_pointee(generation), options, places, content: PhantomData })
     }
 
-    /// The copy of the node that the calling thread runs on. It stays what it is for as long as the result lives,
-    /// whatever [`update`](Self::update) does meanwhile.
+    /// Returns the copy on the calling thread's node. It does not change while the result lives, whatever
+    /// [`update`](Self::update) does meanwhile.
     pub fn get(&self) -> Local<'_, T> {
         self.get_on(current_node())
     }
 
-    /// The copy for threads that run on `node`.
+    /// Returns the copy for threads that run on `node`.
     pub fn get_on(&self, node: NodeId) -> Local<'_, T> {
         let generation = self.current.load();
         let place = generation.place(place_of(&self.places, node), &self.options);
         Local { generation, place, content: PhantomData }
     }
 
-    /// A reader for one thread that reads often: it looks for updates by one load, and writes to no memory that other
-    /// threads read.
+    /// Returns a reader for one thread that reads often: it checks for updates by one load, and writes to no memory
+    /// that other threads read.
     pub fn reader(&self) -> Reader<'_, T> {
         Reader { cache: Cache::new(&self.current), replicated: self }
     }
 
-    /// Replaces the content of all copies at once. The nodes that had a copy have one when this returns; readers see
-    /// the old content or the new one whole, and never wait.
+    /// Replaces the content of all copies at once. When this returns, the nodes that had a copy have a new one; readers
+    /// see either the old content or the new one, and never wait.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new); the content is then as before.
+    /// As for [`new`](Self::new); then the content is as before.
     pub fn update(&self, content: &T) -> Result<(), ReplicateError> {
         let before = self.current.load();
         let generation = Generation::new(content.as_bytes(), &self.options, place_of(&self.places, current_node()))?;
@@ -182,26 +181,26 @@ impl<T: Plain + ?Sized> Replicated<T> {
         Ok(())
     }
 
-    /// What there is on each node and where its pages are, as the kernel tells it now. Takes about a microsecond a
-    /// page.
+    /// Returns the state of each node's copy and where its pages are, as the kernel reports it now. Takes about a
+    /// microsecond per page.
     pub fn status(&self) -> Vec<NodeStatus> {
         let generation = self.current.load();
         let homes = self.options.topology.homes().iter().zip(&generation.copies);
         homes.map(|(&node, slot)| NodeStatus::of(node, slot.made.get())).collect()
     }
 
-    /// How it is replicated.
+    /// Returns how it is replicated.
     pub fn options(&self) -> &ReplicateOptions {
         &self.options
     }
 }
 
 impl Replicated<[u8]> {
-    /// As [`new`](Self::new), with the contents of a file. Later changes of the file are not seen.
+    /// Does the same as [`new`](Self::new), with the contents of a file. Later changes of the file have no effect.
     ///
     /// # Errors
     ///
-    /// [`ReplicateError::Read`], and as [`new`](Self::new); an empty file cannot be replicated.
+    /// [`ReplicateError::Read`], and as for [`new`](Self::new); an empty file cannot be replicated.
     pub fn from_file(path: impl AsRef<Path>, options: ReplicateOptions) -> Result<Self, ReplicateError> {
         let path = path.as_ref();
         let content =
@@ -218,16 +217,17 @@ impl<T: ?Sized> fmt::Debug for Replicated<T> {
 
 /// The copies of one content.
 struct Generation {
-    /// One for each home; at least one of them is made.
+    /// One for each home; at least one was made.
     copies: Box<[Slot]>,
-    /// The first that was made.
+    /// The index of the first that was made.
     first: usize,
 }
 
 #[derive(Default)]
 struct Slot {
+    /// Written once, by the thread that has claimed it; read by all.
     made: OnceLock<Result<Copy, CopyError>>,
-    /// Whether some thread is at it.
+    /// Whether some thread is making it, or has tried to: the first one that finds no copy sets this, by an exchange.
     claimed: AtomicBool,
 }
 
@@ -246,20 +246,20 @@ impl Generation {
         matches!(self.copies[place].made.get(), Some(Ok(_)))
     }
 
-    /// The place to read from, for threads whose home has `place`.
+    /// Returns the index of the copy to read, for threads whose home has index `place`.
     #[inline]
     fn place(&self, place: usize, options: &ReplicateOptions) -> usize {
         if self.is_made(place) { place } else { self.make(place, options) }
     }
 
-    /// Makes the copy at `place` unless that was tried, or another thread is at it.
+    /// Makes the copy at `place`, unless that was tried already or another thread is making it.
     #[cold]
     fn make(&self, place: usize, options: &ReplicateOptions) -> usize {
         let slot = &self.copies[place];
-        // Relaxed: it only picks one thread; the copy is handed over by `OnceLock`.
+        // Relaxed: it only picks one thread; `OnceLock` hands over the copy.
         if !slot.claimed.swap(true, Ordering::Relaxed) {
             let copy = Copy::get(self.bytes(self.first), options.topology.homes()[place], options.sharing.folder());
-            // This thread alone has claimed it.
+            // Only this thread has claimed it.
             let _ = slot.made.set(copy);
         }
         if self.is_made(place) { place } else { self.first }
@@ -275,7 +275,7 @@ impl Generation {
     fn bytes(&self, place: usize) -> &[u8] {
         match self.copies[place].made.get() {
             Some(Ok(copy)) => copy.as_bytes(),
-            // Places come from `place`.
+            // Indices come from `place`.
             _ => unreachable!("a copy was made before its place was told"),
         }
     }
@@ -284,7 +284,7 @@ impl Generation {
     fn content<T: Plain + ?Sized>(&self, place: usize) -> &T {
         match T::ref_from_bytes(self.bytes(place)) {
             Ok(content) => content,
-            // The bytes are those of a `T`, and start a page.
+            // The bytes are those of a `T`, and start at a page.
             Err(_) => unreachable!("what was made of a value can be read as one"),
         }
     }
@@ -295,7 +295,7 @@ fn place_of(places: &[u16], node: NodeId) -> usize {
     places.get(node.0 as usize).map_or(0, |&place| usize::from(place))
 }
 
-/// A copy that was near when it was asked for.
+/// A copy that was near when it was requested.
 pub struct Local<'a, T: ?Sized> {
     generation: Guard<Arc<Generation>>,
     place: usize,
@@ -317,20 +317,20 @@ impl<T: Plain + ?Sized + fmt::Debug> fmt::Debug for Local<'_, T> {
     }
 }
 
-/// Reads for one thread; see [`Replicated::reader`]. It holds on to the content that it has last seen.
+/// A reader for one thread; see [`Replicated::reader`]. Keeps the content that it has last seen.
 pub struct Reader<'a, T: ?Sized> {
     cache: Cache<&'a ArcSwap<Generation>, Arc<Generation>>,
     replicated: &'a Replicated<T>,
 }
 
 impl<T: Plain + ?Sized> Reader<'_, T> {
-    /// The newest content, from the copy of the node that the calling thread runs on.
+    /// Returns the newest content, from the copy on the calling thread's node.
     #[inline]
     pub fn get(&mut self) -> &T {
         self.get_on(current_node())
     }
 
-    /// The newest content, from the copy for threads that run on `node`.
+    /// Returns the newest content, from the copy for threads that run on `node`.
     #[inline]
     pub fn get_on(&mut self, node: NodeId) -> &T {
         let generation = self.cache.load();

@@ -1,4 +1,4 @@
-//! What there is on each node, and where it really is.
+//! The copies on each node, and where they really are.
 
 use std::fmt;
 
@@ -16,27 +16,27 @@ use crate::shared::Origin;
 pub struct Placed {
     /// Bytes on the node that the copy is for.
     pub at_home: u64,
-    /// Bytes on other nodes, which had memory when that one had none.
+    /// Bytes on other nodes, which had memory when this one had none.
     pub elsewhere: Vec<(NodeId, u64)>,
-    /// Bytes of which the kernel tells nothing: not mapped by this process yet, or swapped out.
+    /// Bytes unknown to the kernel: not mapped by this process yet, or swapped out.
     pub untold: u64,
-    /// Bytes, of all these, that this process maps by huge pages.
+    /// Bytes, among all these, that this process maps by huge pages.
     pub huge: u64,
 }
 
-/// What there is for one node.
+/// The state of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct NodeStatus {
     /// The node, one of [`Topology::homes`](crate::Topology::homes).
     pub node: NodeId,
-    /// Where its copy comes from; none if there is no copy.
+    /// The origin of its copy; `None` if there is no copy.
     pub origin: Option<Origin>,
     /// Bytes of the content.
     pub len: usize,
-    /// Where the pages are; none if there is no copy, or nobody tells.
+    /// Where the pages are; `None` if there is no copy, or the kernel does not tell.
     pub placed: Option<Placed>,
-    /// What was wished for and is not so, with reasons.
+    /// Wishes that were not fulfilled, with reasons.
     pub lacks: Vec<String>,
 }
 

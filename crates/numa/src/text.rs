@@ -1,8 +1,8 @@
 //! The text and constants of the running program and its libraries, in huge pages on one node.
 //!
-//! An address of a process shows one page, whatever node a thread runs on: so a process has its text on one node. That
-//! is right for programs that are kept on a node (`numactl --cpunodebind`), one process for each; on a machine with one
-//! node what remains is the gain of 2 MiB pages.
+//! At one address all threads of a process see the same page, whatever node they run on: so a process has its text on
+//! one node. That suits programs that run one process per node (`numactl --cpunodebind`); on a machine with one node
+//! the gain of 2 MiB pages remains.
 
 mod plan;
 
@@ -30,30 +30,30 @@ pub struct TextOptions {
 }
 
 impl TextOptions {
-    /// On the node of the calling thread, for this process alone.
+    /// Returns options for the calling thread's node and only this process.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The node; that of the calling thread by default.
+    /// Sets the node; by default the calling thread's.
     #[must_use]
     pub fn node(mut self, node: impl Into<Option<NodeId>>) -> Self {
         self.node = node.into();
         self
     }
 
-    /// Who uses the copies. Parts that lie at the same place in a huge page as in their file are shared in huge pages:
-    /// those of programs that are not position-independent, and of libraries that the kernel has aligned. Others are
-    /// shared in small pages on a machine with several nodes; on one with a single node, where that gains nothing,
-    /// each process has a copy of its own in huge pages.
+    /// Sets who uses the copies. Parts that have the same offset in a huge page as in their file are shared in huge
+    /// pages: those of programs that are not position-independent, and of libraries that the kernel has aligned. Others
+    /// are shared in small pages on a machine with several nodes; on a machine with one node, where that gains nothing,
+    /// each process has its own copy in huge pages.
     #[must_use]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
         self
     }
 
-    /// How much of each part; by default everything on a machine with several nodes, and whole huge pages on one with
-    /// a single node.
+    /// Sets how much of each part to localise; by default everything on a machine with several nodes, and whole huge
+    /// pages on one with a single node.
     #[must_use]
     pub fn reach(mut self, reach: impl Into<Option<Reach>>) -> Self {
         self.reach = reach.into();
@@ -61,8 +61,8 @@ impl TextOptions {
     }
 }
 
-/// The running program's text after [`localize`](Self::localize). What it offers to other processes it offers until it
-/// is dropped; the text stays where it is.
+/// The running program's text after [`localize`](Self::localize). It offers copies to other processes until it is
+/// dropped; the text stays where it is.
 #[derive(Debug)]
 pub struct ProgramText {
     node: NodeId,
@@ -70,29 +70,29 @@ pub struct ProgramText {
     _offered: Vec<Registered>,
 }
 
-/// What became of one part of the program or a library.
+/// The outcome for one part of the program or a library.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Localized {
     /// Its file.
     pub path: PathBuf,
     /// Its addresses.
     pub span: Span,
-    /// Bytes of it that were exchanged.
+    /// Exchanged bytes.
     pub exchanged: usize,
-    /// Bytes of those that are mapped by huge pages now.
+    /// Exchanged bytes that are now mapped by huge pages.
     pub huge: usize,
-    /// Where the copies come from; none if nothing was exchanged.
+    /// The origin of the copies; `None` if nothing was exchanged.
     pub origin: Option<Origin>,
-    /// Why other processes do not use the same copy, if that was wished for; also among the lacks.
+    /// Why other processes do not use the same copy, if they should; also among `lacks`.
     pub not_shared: Option<Alone>,
-    /// What was wished for and is not so, with reasons.
+    /// Wishes that were not fulfilled, with reasons.
     pub lacks: Vec<String>,
 }
 
-/// Why a copy is this process's alone, though it was to be shared.
+/// Why only this process uses a copy, although it should be shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Alone {
-    /// The part's address is random, and not at the same place in a huge page as in its file.
+    /// The part's address is random, and has another offset in a huge page than in its file.
     Address,
     /// It could not be shared, for this reason.
     Refused(String),
@@ -112,34 +112,34 @@ impl fmt::Display for Alone {
 /// Why the program runs from its own file.
 #[derive(Debug, thiserror::Error)]
 pub enum TextRefusal {
-    /// Its mappings are not told.
-    #[error("the mappings of this process are not told")]
+    /// Its mappings cannot be listed.
+    #[error("the mappings of this process cannot be listed")]
     Maps(#[source] ProcError),
     /// Nothing could be exchanged.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
 }
 
-/// Something that is to be exchanged.
+/// A planned exchange.
 struct Planned {
-    /// Which of the parts it belongs to.
+    /// The index of its part.
     part: usize,
     stand: Stand,
 }
 
 impl ProgramText {
-    /// Puts the text and the constants of the program and the libraries that it has loaded into memory objects that
-    /// nobody can change: on one node, in huge pages where they fill such, and with the same bytes, rights and
-    /// addresses. Pages that were written, such as those with breakpoints or switched keys, stay as they are. Libraries
-    /// that are loaded later are left alone until this is called again; what was put on another node then moves.
+    /// Moves the text and the constants of the program and its loaded libraries into constant memory objects: on one
+    /// node, in huge pages if they fill them, with the same bytes, rights and addresses. Written pages, such as those
+    /// with breakpoints or switched keys, stay as they are. Leaves libraries that are loaded later alone until it is
+    /// called again; that call also moves what was put on another node.
     ///
-    /// Other threads are held still for the moment in which mappings are exchanged. Libraries that take part are kept
+    /// Holds other threads still for the moment in which mappings are exchanged. Keeps the libraries that take part
     /// loaded until the process ends.
     ///
     /// # Errors
     ///
-    /// [`TextRefusal`]: the program goes on from its own file. What single parts lack is told by
-    /// [`parts`](Self::parts).
+    /// [`TextRefusal`]: the program keeps running from its own file. [`parts`](Self::parts) tells what single parts
+    /// lack.
     pub fn localize(options: &TextOptions) -> Result<Self, TextRefusal> {
         let topology = Topology::read();
         let node = options.node.unwrap_or_else(|| topology.home(current_node()));
@@ -186,7 +186,7 @@ impl ProgramText {
                 None => {}
             }
         }
-        // Once for all: the kernel walks every page table for it. That nobody tells is told as none.
+        // Once for all, since the kernel walks every page table for it. If the kernel does not tell, counts none.
         let _ = smaps::each_overlapping(0..usize::MAX, &mut |entry| {
             let in_part = |told: &Localized| entry.pmd_mapped().min(entry.map.overlap(&told.span.range()));
             parts.iter_mut().filter(|told| told.exchanged > 0).for_each(|told| told.huge += in_part(told));
@@ -195,12 +195,12 @@ impl ProgramText {
         Ok(Self { node, parts, _offered: offered })
     }
 
-    /// The node.
+    /// Returns the node.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// What became of each part.
+    /// Returns the outcome for each part.
     pub fn parts(&self) -> &[Localized] {
         &self.parts
     }
@@ -214,7 +214,7 @@ impl fmt::Display for ProgramText {
     }
 }
 
-/// Whether a part is a copy already, and all of it on the node, as far as the kernel tells.
+/// Returns whether a part is a copy already, completely on the node, as far as the kernel tells.
 fn is_there(part: &Part, node: NodeId) -> bool {
     let elsewhere = |place: &Place| matches!(place, Place::On(other) if *other != node);
     part.is_copy() && placement::of_own_pages(part.span.range()).map_or(true, |places| !places.iter().any(elsewhere))

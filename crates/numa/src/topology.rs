@@ -11,34 +11,34 @@ pub use palimpsest_sys::numa::sysfs::{Memory, Node};
 
 /// Distance of a node to itself (ACPI specification, "System Locality Information Table").
 const TO_ITSELF: u32 = 10;
-/// What is taken for the distance to another node where the machine tells none.
+/// The distance assumed to another node if the machine does not tell.
 const TO_ANOTHER: u32 = 20;
 
-/// Where the nodes of a [`Topology`] are known from.
+/// The source of a [`Topology`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Basis {
-    /// The kernel's files, or a tree that looks like them.
+    /// The kernel's files, or a similar tree.
     Sysfs,
-    /// Nowhere: the whole machine is taken for one node.
+    /// None: the whole machine counts as one node.
     Assumed {
-        /// Why the files gave no answer.
+        /// Why the files could not be used.
         why: String,
     },
 }
 
-/// What cpusets, `numactl`, `taskset` and the program itself leave to this process. `None` stands for no limit.
+/// What cpusets, `numactl`, `taskset` and the program itself allow this process. `None` means no limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Allowance {
-    /// CPUs that it may run on, ascending.
+    /// The CPUs on which it may run, ascending.
     pub cpus: Option<Vec<u32>>,
-    /// Nodes that memory is to come from.
+    /// The nodes for its memory.
     pub nodes: Option<NodeSet>,
 }
 
 impl Allowance {
-    /// What is left to the calling thread, and so to the threads that it starts: its affinity, the nodes of its
-    /// cpuset, and of those the ones that its memory policy names, if it names any (`numactl --membind`,
-    /// `--interleave`, `--preferred`). What cannot be found out is no limit.
+    /// Returns what the calling thread, and so the threads that it starts, may use: its affinity, and the nodes of its
+    /// cpuset, limited to those that its memory policy names, if any (`numactl --membind`, `--interleave`,
+    /// `--preferred`). What cannot be found out counts as no limit.
     pub fn of_this_thread() -> Self {
         let allowed = policy::allowed_nodes().ok().filter(|nodes| !nodes.is_empty());
         let named = match policy::of_this_thread() {
@@ -55,10 +55,10 @@ impl Allowance {
     }
 }
 
-/// The nodes of a machine, and what of them may be used.
+/// The nodes of a machine, and which of them may be used.
 ///
-/// It is a picture of one moment. CPUs and memory that are plugged or unplugged later, and an affinity that is changed
-/// later, are not in it; [`home`](Self::home) has an answer for every node all the same.
+/// It is a snapshot. Later changes, by plugging CPUs or memory or by setting an affinity, are not in it;
+/// [`home`](Self::home) still has an answer for every node.
 ///
 /// # Examples
 ///
@@ -84,8 +84,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads what the kernel tells now. Never fails: a machine that tells nothing is one node ([`basis`](Self::basis)
-    /// says so).
+    /// Reads the present state from the kernel. Never fails: without information the machine counts as one node
+    /// ([`basis`](Self::basis) says so).
     pub fn read() -> Self {
         let allowance = Allowance::of_this_thread();
         match sysfs::nodes() {
@@ -95,7 +95,7 @@ impl Topology {
         }
     }
 
-    /// Reads a tree that looks like `/sys/devices/system/node`: that of another machine, or one made for a test.
+    /// Reads a tree like `/sys/devices/system/node`: that of another machine, or one made for a test.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Topology {
         let near_threads = topology.nodes.iter().filter(|node| node.cpus.iter().any(|cpu| topology.may_run_on(*cpu)));
         let mut homes: Vec<NodeId> = near_threads.map(|node| topology.nearest_memory(node.id)).collect();
         if homes.is_empty() {
-            // No CPU is listed that this process may run on: it runs somewhere, so one copy there is.
+            // No listed CPU is allowed, but the process runs somewhere: so makes one copy there.
             homes.push(topology.nearest_memory(topology.nodes[0].id));
         }
         homes.sort_unstable();
@@ -129,47 +129,47 @@ impl Topology {
         topology
     }
 
-    /// The nodes that are online, by number. Some may have no CPU, some no memory.
+    /// Returns the nodes that are online, sorted by number. Some may have no CPU, some no memory.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The node of that number.
+    /// Returns the node with that number.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// Where this is known from.
+    /// Returns the source of the information.
     pub fn basis(&self) -> &Basis {
         &self.basis
     }
 
-    /// What of it may be used.
+    /// Returns which parts of it may be used.
     pub fn allowance(&self) -> &Allowance {
         &self.allowance
     }
 
-    /// Distance between two nodes, in tenths of that of a node to itself. Where the machine tells none, it is 10 or
-    /// 20.
+    /// Returns the distance between two nodes, in tenths of that of a node to itself. If the machine does not tell, it
+    /// is 10 or 20.
     pub fn distance(&self, from: NodeId, to: NodeId) -> u32 {
         let told = self.node(from).and_then(|node| node.distances.iter().find(|(other, _)| *other == to));
         told.map_or(if from == to { TO_ITSELF } else { TO_ANOTHER }, |(_, distance)| *distance)
     }
 
-    /// The nodes that are worth a copy of what all threads read: those with allowed memory that are the nearest such
-    /// for some CPU that this process may run on. At least one, ascending.
+    /// Returns the nodes that are worth a copy of data that all threads read: those with allowed memory that are
+    /// nearest for some CPU on which this process may run. At least one, ascending.
     pub fn homes(&self) -> &[NodeId] {
         &self.homes
     }
 
-    /// The nearest of [`homes`](Self::homes) for threads that run on `node`, which may be one that was plugged since.
+    /// Returns the nearest of [`homes`](Self::homes) for threads that run on `node`, which may have been plugged since.
     pub fn home(&self, node: NodeId) -> NodeId {
         // There is at least one.
         self.homes.iter().copied().min_by_key(|&home| (self.distance(node, home), home)).unwrap_or_default()
     }
 
-    /// For each node that a kernel can have, the place of its home among [`homes`](Self::homes), for look-ups in no
-    /// time.
+    /// Returns, for each node that a kernel can have, the index of its home in [`homes`](Self::homes), for fast
+    /// look-ups.
     pub(crate) fn places(&self) -> Box<[u16]> {
         let place = |node| {
             let home = self.home(node);
@@ -182,8 +182,8 @@ impl Topology {
         self.allowance.cpus.as_ref().is_none_or(|cpus| cpus.binary_search(&cpu).is_ok())
     }
 
-    /// The nearest node whose memory may be used; if none is known to have any, the nearest that may be used, or
-    /// `node` itself.
+    /// Returns the nearest node with memory that may be used; if no such memory is known, the nearest node that may be
+    /// used, or `node` itself.
     fn nearest_memory(&self, node: NodeId) -> NodeId {
         let is_allowed = |id| self.allowance.nodes.is_none_or(|nodes| nodes.contains(id));
         let allowed = || self.nodes.iter().filter(move |node| is_allowed(node.id));

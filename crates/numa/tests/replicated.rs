@@ -1,4 +1,4 @@
-//! Replicated data: what each node gets, what an update changes, and what is told of it.
+//! Replicated data: what each node gets, what an update changes, and what is reported.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,8 +11,8 @@ use palimpsest_numa::{
 use palimpsest_sys::pages::maps::Maps;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A machine of as many nodes as are wanted. Where the real one has fewer, copies for the others are made all the same,
-/// and said not to be where they were wanted.
+/// Returns a machine with `nodes` nodes. If the real one has fewer, copies for the others are made all the same, and
+/// reported to be elsewhere.
 fn machine(nodes: u32) -> Topology {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("online"), format!("0-{}\n", nodes - 1)).expect("written");
@@ -33,7 +33,7 @@ fn options(nodes: u32, when: When) -> ReplicateOptions {
     ReplicateOptions::new().topology(machine(nodes)).when(when)
 }
 
-/// Mappings of constant memory that hold such content; other tests of this program have others.
+/// Counts the mappings of constant memory with this content; other tests of this program have other contents.
 fn mappings_of(content: &[u8]) -> usize {
     let maps = Maps::read().expect("mounted");
     let memory = fs::File::open("/proc/self/mem").expect("mounted");
@@ -49,7 +49,7 @@ fn mappings_of(content: &[u8]) -> usize {
 fn lazy_copies_are_made_by_those_who_ask() {
     let data = Replicated::<[u8]>::new(b"lazy", options(2, When::Lazy)).expect("made");
     let made = || data.status().iter().filter(|node| node.origin.is_some()).map(|node| node.node).collect::<Vec<_>>();
-    // That of the node on which this thread was then; it may be elsewhere by now.
+    // That of the node on which this thread was then; it may have moved.
     let [first] = made()[..] else { panic!("one copy: {made:?}", made = made()) };
     let other = NodeId(1 - first.0);
     assert_eq!(&*data.get_on(other), b"lazy");
@@ -72,7 +72,7 @@ fn eager_copies_are_there_from_the_start() {
 
 #[test]
 fn the_status_says_where_pages_are_and_why_they_are_elsewhere() {
-    // The last node is on no machine that tests run on.
+    // No machine that tests run on has the last node.
     let data = Replicated::<[u8]>::new(&[7; 10_000], options(64, When::Eager)).expect("made");
     let status = data.status();
     let first = &status[0];
@@ -149,7 +149,7 @@ fn an_update_replaces_all_copies_and_gives_the_old_ones_back() {
     assert_eq!(mappings_of(b"update one"), 2, "it is still held");
     drop(held);
     assert_eq!(mappings_of(b"update one"), 0);
-    // What cannot be made changes nothing.
+    // A failed update changes nothing.
     data.update(&[]).expect_err("nothing in it");
     assert_eq!(&*data.get(), b"update two, longer");
 }
@@ -157,7 +157,7 @@ fn an_update_replaces_all_copies_and_gives_the_old_ones_back() {
 #[test]
 fn readers_see_one_content_or_another_and_never_an_older_one_again() {
     const LEN: usize = 3000;
-    // Fewer where everything is emulated.
+    // Fewer if everything is emulated.
     let updates = std::env::var("PALIMPSEST_UPDATES").map_or(200, |told| told.parse().expect("a number"));
     let data = Replicated::<[u32]>::new(&[0; LEN], options(4, When::Lazy)).expect("made");
     let done = AtomicBool::new(false);

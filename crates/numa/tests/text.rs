@@ -1,4 +1,4 @@
-//! The program's own text: what is exchanged runs on as before, at the same addresses, and can be patched.
+//! The program's own text: after the exchange it runs as before, at the same addresses, and can be patched.
 
 use std::ffi::CString;
 use std::fmt::Write as _;
@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use palimpsest_numa::{Folder, NodeId, Origin, ProgramText, Reach, Sharing, TextOptions};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 
-/// Functions of the library, and bytes of each: 8 MiB, in which three huge pages lie whole wherever it is loaded.
+/// Number of functions in the library, and bytes of each: 8 MiB, which contain three whole huge pages wherever it is
+/// loaded.
 const FUNCTIONS: usize = 2100;
 const PADDING: usize = 4096;
 
 /// Tells a child where the library is.
 const LIBRARY: &str = "PALIMPSEST_TEST_LIBRARY";
 
-/// Makes a library with much text; none without a C compiler.
+/// Builds a library with much text; `None` without a C compiler.
 fn build(folder: &Path) -> Option<PathBuf> {
     let (source, object) = (folder.join("big.c"), folder.join("libbig.so"));
     let jump = match std::env::consts::ARCH {
@@ -53,7 +54,7 @@ impl Drop for Ended<'_> {
 
 type Call = extern "C" fn(i32, i32) -> i32;
 
-/// The library's `call`.
+/// Returns the library's `call`.
 fn load() -> Call {
     let path = CString::new(library().into_os_string().into_encoded_bytes()).expect("no zero");
     // SAFETY: a library without constructors.
@@ -61,11 +62,11 @@ fn load() -> Call {
     assert!(!handle.is_null());
     // SAFETY: a library that is loaded, and a C string.
     let symbol = unsafe { libc::dlsym(handle, c"call".as_ptr()) };
-    // SAFETY: a function of this type, by the source above.
+    // SAFETY: a function of this type, according to the source above.
     unsafe { std::mem::transmute::<*mut libc::c_void, Call>(symbol) }
 }
 
-/// A process of its own for one test: text is exchanged for all of it.
+/// Runs one test in its own process: text is exchanged for the whole process.
 fn apart(name: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(library) = build(folder.path()) else { return println!("skipped: no C compiler (cc)") };
@@ -83,7 +84,7 @@ fn all_functions_work(call: Call) {
     }
 }
 
-/// Bytes of the library's text that were exchanged.
+/// Returns the number of exchanged bytes of the library's text.
 fn of_library(text: &ProgramText) -> usize {
     text.parts().iter().filter(|part| part.path == library()).map(|part| part.exchanged).sum()
 }
@@ -120,7 +121,7 @@ fn exchanged_while_it_runs() {
     all_functions_work(call);
     let after = Maps::read().expect("mounted");
     assert!(after.writable_and_executable().next().is_none());
-    // Every address has the rights that it had.
+    // Every address still has its rights.
     for map in before.iter().filter(|map| map.permissions.contains(Permissions::EXECUTE)) {
         for address in (map.start..map.end).step_by(1 << 16) {
             assert_eq!(after.at(address).expect("still mapped").permissions, map.permissions, "{address:#x}");
@@ -145,7 +146,7 @@ fn patched_before_and_after() {
     let maps = Maps::read().expect("mounted");
     let text = maps.at(start).expect("there").clone();
     let memory = fs::File::options().read(true).write(true).open("/proc/self/mem").expect("mounted");
-    // As a debugger writes: into padding that nobody executes, in the first whole huge page.
+    // Writes like a debugger: into padding that nobody executes, in the first whole huge page.
     let first = text.start.next_multiple_of(2 << 20) as u64;
     let mut zeros = [0; 4096];
     memory.read_exact_at(&mut zeros, first).expect("mapped");
@@ -177,7 +178,7 @@ fn shared_with_itself() {
     let call = load();
     let parent = tempfile::tempdir().expect("a folder");
     let folder = parent.path().join("copies");
-    // In small pages where the kernel has not aligned the library.
+    // In small pages if the kernel has not aligned the library.
     let (node, reach) = (Some(NodeId(0)), Some(Reach::Everything));
     let options = TextOptions::new().node(node).reach(reach).sharing(Sharing::User(Folder::at(&folder)));
     let text = ProgramText::localize(&options).expect("nothing is in the way");

@@ -1,8 +1,8 @@
-//! What an instruction wanted to do, and in which mode.
+//! Accesses: what an instruction does, and in which mode.
 
 use crate::attributes::{Attributes, Privilege, Rights};
 
-/// What an instruction wanted to do.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AccessKind {
     /// A load.
@@ -16,9 +16,9 @@ pub enum AccessKind {
 /// An access to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
-    /// What was to be done.
+    /// The kind.
     pub kind: AccessKind,
-    /// In which mode.
+    /// The mode.
     pub from: Privilege,
 }
 
@@ -36,7 +36,7 @@ impl Access {
     /// An instruction fetch by the kernel.
     pub const KERNEL_EXECUTE: Self = Self { kind: AccessKind::Execute, from: Privilege::Kernel };
 
-    /// The right that it takes.
+    /// Returns the right that the access needs.
     #[inline]
     pub const fn right(self) -> Rights {
         match self.kind {
@@ -46,9 +46,9 @@ impl Access {
         }
     }
 
-    /// Whether a page with these attributes may be used so. User mode reaches no page of the kernel's. The kernel reads
-    /// and writes user mode's pages, if the CPU lets it at that moment (SMAP, PAN and SUM are its own business), and
-    /// never runs them (SMEP; PXN; the U bit of RISC-V).
+    /// Returns whether a page with these attributes allows the access. User mode reaches no page of the kernel. The
+    /// kernel reads and writes user mode's pages, if the CPU allows it at that moment (SMAP, PAN and SUM are the
+    /// kernel's matter), and never runs them (SMEP; PXN; the U bit of RISC-V).
     #[inline]
     pub fn is_allowed_by(self, attributes: &Attributes) -> bool {
         let mode = match (self.from, attributes.privilege) {

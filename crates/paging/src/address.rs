@@ -6,7 +6,7 @@ use core::ops::Range;
 /// Bytes in a table and in the smallest page.
 pub const PAGE: u64 = 4096;
 
-/// The last page of all addresses. It can be in no range, since that would end at 2^64.
+/// The last page of all addresses. No range contains it, since the range would end at 2^64.
 pub const LAST_PAGE: VirtAddr = VirtAddr(u64::MAX - PAGE + 1);
 
 /// Entries of a table.
@@ -17,13 +17,13 @@ pub const ENTRIES: usize = 512;
 pub struct VirtAddr(pub u64);
 
 impl VirtAddr {
-    /// The address rounded down to a multiple of `size`.
+    /// Returns the address rounded down to a multiple of `size`.
     #[inline]
     pub const fn align_down(self, size: PageSize) -> Self {
         Self(self.0 & !(size.bytes() - 1))
     }
 
-    /// Whether this is a multiple of `size`.
+    /// Returns whether the address is a multiple of `size`.
     #[inline]
     pub const fn is_aligned(self, size: PageSize) -> bool {
         self.0 & (size.bytes() - 1) == 0
@@ -47,31 +47,31 @@ impl fmt::Display for VirtAddr {
 pub struct Frame(u64);
 
 impl Frame {
-    /// The frame at `address`; none if that is no multiple of [`PAGE`].
+    /// Returns the frame at `address`; `None` if that is not a multiple of [`PAGE`].
     #[inline]
     pub const fn new(address: u64) -> Option<Self> {
         if address & (PAGE - 1) == 0 { Some(Self(address)) } else { None }
     }
 
-    /// The frame that holds `address`.
+    /// Returns the frame that contains `address`.
     #[inline]
     pub const fn containing(address: u64) -> Self {
         Self(address & !(PAGE - 1))
     }
 
-    /// Its first physical address.
+    /// Returns the frame's first physical address.
     #[inline]
     pub const fn address(self) -> u64 {
         self.0
     }
 
-    /// The frame `bytes` further on, rounded down to a frame.
+    /// Returns the frame `bytes` behind this one, rounded down to a frame.
     #[inline]
     pub const fn offset(self, bytes: u64) -> Self {
         Self::containing(self.0 + bytes)
     }
 
-    /// Whether this is a multiple of `size`.
+    /// Returns whether the address is a multiple of `size`.
     #[inline]
     pub const fn is_aligned(self, size: PageSize) -> bool {
         self.0 & (size.bytes() - 1) == 0
@@ -90,16 +90,16 @@ impl fmt::Display for Frame {
     }
 }
 
-/// A level of tables, by how far it is from the pages: entries of a table of level 1 translate 4 KiB each, of level 2 2
-/// MiB, and so on.
+/// A level of tables, counted from the pages: an entry of a table of level 1 translates 4 KiB, of level 2 2 MiB, and so
+/// on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Level(u8);
 
 impl Level {
-    /// Tables whose entries are pages.
+    /// The level of tables whose entries are pages.
     pub const LAST: Self = Self(1);
 
-    /// Level `number`, 1 to 5.
+    /// Returns level `number`, 1 to 5.
     ///
     /// # Panics
     ///
@@ -110,37 +110,37 @@ impl Level {
         Self(number)
     }
 
-    /// 1 to 5.
+    /// Returns the level's number, 1 to 5.
     #[inline]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// The level of the tables that this level's entries point to.
+    /// Returns the level of the tables that this level's entries point to.
     #[inline]
     pub const fn below(self) -> Option<Self> {
         if self.0 > 1 { Some(Self(self.0 - 1)) } else { None }
     }
 
-    /// Bytes that one entry translates.
+    /// Returns the bytes that one entry translates.
     #[inline]
     pub const fn entry_bytes(self) -> u64 {
         1 << self.shift()
     }
 
-    /// Bytes that a whole table translates.
+    /// Returns the bytes that a whole table translates.
     #[inline]
     pub const fn table_bytes(self) -> u64 {
         1 << (self.shift() + 9)
     }
 
-    /// Which entry translates `address`.
+    /// Returns the index of the entry that translates `address`.
     #[inline]
     pub const fn index(self, address: VirtAddr) -> usize {
         (address.0 >> self.shift()) as usize & (ENTRIES - 1)
     }
 
-    /// The size of a page that an entry of this level can be, if a format has it.
+    /// Returns the size of a page in an entry of this level, if a format has such pages.
     #[inline]
     pub const fn page_size(self) -> Option<PageSize> {
         match self.0 {
@@ -157,7 +157,7 @@ impl Level {
     }
 }
 
-/// How much one leaf entry maps.
+/// The size of a page: what one leaf entry maps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PageSize {
     /// 4 KiB.
@@ -172,13 +172,13 @@ impl PageSize {
     /// All sizes, largest first.
     pub const DESCENDING: [Self; 3] = [Self::Giant, Self::Large, Self::Small];
 
-    /// In bytes.
+    /// Returns the size in bytes.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.level().entry_bytes()
     }
 
-    /// The level of tables that have such leaves.
+    /// Returns the level of tables with such leaves.
     #[inline]
     pub const fn level(self) -> Level {
         match self {
@@ -189,7 +189,7 @@ impl PageSize {
     }
 }
 
-/// The first address behind `range` and the range's length, if it is a range of whole pages that is not empty.
+/// Returns whether `range` is a non-empty range of whole pages.
 #[inline]
 pub(crate) fn is_page_range(range: &Range<VirtAddr>) -> bool {
     range.start < range.end && range.start.is_aligned(PageSize::Small) && range.end.is_aligned(PageSize::Small)

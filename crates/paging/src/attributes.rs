@@ -1,10 +1,10 @@
-//! What an entry allows, in terms that every format knows.
+//! What an entry allows, in terms common to all formats.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What may be done with a page. Formats of today cannot express writing or executing without reading, so that a
-    /// set without [`READ`](Self::READ) is only valid if it is empty: the page keeps its frame, and every access
+    /// What may be done with a page. Present formats cannot express writing or executing without reading, so that a set
+    /// without [`READ`](Self::READ) is only valid if it is empty: then the page keeps its frame, and every access
     /// faults.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Rights: u8 {
@@ -18,7 +18,7 @@ bitflags! {
 }
 
 impl Rights {
-    /// Whether every format can express the set.
+    /// Returns whether every format can express the set.
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.is_empty() || self.contains(Self::READ)
@@ -28,27 +28,27 @@ impl Rights {
 /// Who may use a page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Privilege {
-    /// The kernel alone (ring 0, EL1, S-mode).
+    /// Only the kernel (ring 0, EL1, S-mode).
     Kernel,
-    /// User mode too (ring 3, EL0, U-mode).
+    /// User mode, too (ring 3, EL0, U-mode).
     User,
 }
 
-/// Whether a translation outlives a switch of address spaces.
+/// Whether a translation survives a switch of address spaces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scope {
     /// It belongs to one address space.
     Local,
-    /// It is the same in all of them (G, not nG).
+    /// It is the same in all address spaces (G, not nG).
     Global,
 }
 
-/// What becomes of a page when a space that maps it is forked.
+/// What happens to a page when a space that maps it is forked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sharing {
-    /// Parent and child each have their own: whoever writes first copies it.
+    /// Parent and child each get their own: the first to write copies it.
     Private,
-    /// Parent and child write to the same.
+    /// Parent and child write to the same page.
     Shared,
 }
 
@@ -63,18 +63,18 @@ pub struct MemoryType(pub u8);
 pub struct Attributes {
     /// What may be done with it.
     pub rights: Rights,
-    /// Who may do it.
+    /// Who may use it.
     pub privilege: Privilege,
-    /// How long translations live.
+    /// Whether translations survive a switch of spaces.
     pub scope: Scope,
-    /// Whose it is after a fork.
+    /// What happens to it in a fork.
     pub sharing: Sharing,
-    /// How memory behaves.
+    /// The memory type.
     pub memory: MemoryType,
 }
 
 impl Attributes {
-    /// Ordinary user memory.
+    /// Returns attributes of ordinary user memory.
     pub const fn user(rights: Rights) -> Self {
         Self {
             rights,
@@ -85,7 +85,7 @@ impl Attributes {
         }
     }
 
-    /// Ordinary kernel memory.
+    /// Returns attributes of ordinary kernel memory.
     pub const fn kernel(rights: Rights) -> Self {
         Self {
             rights,

@@ -1,5 +1,5 @@
-//! What is released behind a flush: a few items at hand, and more in tables that are allocated for it, since pages that
-//! were mapped one after the other rarely follow each other in memory.
+//! What is released after a flush: a few items stored directly, and more in tables allocated for them, since pages that
+//! were mapped one after the other are rarely adjacent in memory.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -9,22 +9,23 @@ use arrayvec::ArrayVec;
 use crate::address::{ENTRIES, Frame, Level, PAGE};
 use crate::machine::{Machine, Node, Page};
 
-/// Items at hand. Obligations are handed from function to function, so that they had better be small.
+/// Items stored directly. Obligations are passed from function to function, so they should be small.
 const AT_HAND: usize = 8;
-/// Tables for the others. What waits is memory that nobody can use meanwhile, and there may be little.
+/// Maximum number of tables for the others. Waiting memory cannot be used by anybody, and memory may be scarce.
 const TABLES: usize = 8;
 /// Words of a table that one item takes.
 const WORDS: usize = 2;
 
 /// Something that CPUs may still reach.
 enum Item {
-    /// Pages of one size that follow each other in memory, up to the address `end`.
+    /// Pages of one size, adjacent in memory, up to the address `end`.
     Pages { first: Page, end: u64 },
     /// A reference to a table that others may share.
     Share(Frame, Level),
 }
 
-/// Set in the first word of a reference to a table, beside its level; else the level of the pages is there.
+/// Set in the first word of a reference to a table, together with its level; without it the word has the level of
+/// pages.
 const SHARE: u64 = 1 << 3;
 const LEVEL: u64 = SHARE - 1;
 
@@ -48,7 +49,7 @@ impl Item {
     }
 }
 
-/// There is no memory to note anything else.
+/// There is no memory to note another item.
 #[derive(Debug)]
 pub(crate) struct Full;
 
@@ -58,14 +59,14 @@ pub(crate) struct Deferred {
     at_hand: ArrayVec<Item, AT_HAND>,
     /// Tables of items, linked by their meta data.
     spilled: Option<Frame>,
-    /// How many they are.
+    /// The number of these tables.
     tables: usize,
-    /// Words of the first that hold items; those of the others are full.
+    /// Words of the first table that hold items; the others are full.
     used: usize,
 }
 
 impl Deferred {
-    /// A page whose entry is gone. Memory for the list comes from `node`.
+    /// Adds a page whose entry is gone. Memory for the list comes from `node`.
     #[inline]
     pub(crate) fn add_page<M: Machine>(&mut self, machine: &M, node: Node, page: Page) -> Result<(), Full> {
         let (start, end) = (page.frame.address(), page.frame.address() + page.size.bytes());
@@ -78,7 +79,7 @@ impl Deferred {
         self.add(machine, node, Item::Pages { first: page, end })
     }
 
-    /// A reference to a table.
+    /// Adds a reference to a table.
     pub(crate) fn add_share<M: Machine>(
         &mut self,
         machine: &M,
@@ -97,7 +98,7 @@ impl Deferred {
         Ok(())
     }
 
-    /// Makes room by moving all that is at hand to a table.
+    /// Makes room by moving all direct items to a table.
     #[cold]
     fn spill<M: Machine>(&mut self, machine: &M, node: Node) -> Result<(), Full> {
         let table = match self.spilled {
@@ -111,10 +112,10 @@ impl Deferred {
                 table
             }
         };
-        // SAFETY: 1. allocated above or before, and freed in `release` alone.
+        // SAFETY: 1. allocated above or before, and freed only in `release`.
         let words = &unsafe { machine.table(table) }.0;
         for (place, word) in words[self.used..].iter().zip(self.at_hand.iter().flat_map(Item::words)) {
-            // Relaxed: no CPU walks this table, and this value alone refers to it.
+            // Relaxed: no CPU walks this table, and only this value refers to it.
             place.store(word, Ordering::Relaxed);
         }
         self.used += AT_HAND * WORDS;
@@ -122,12 +123,12 @@ impl Deferred {
         Ok(())
     }
 
-    /// Whether there is something.
+    /// Returns whether there are no items.
     pub(crate) fn is_empty(&self) -> bool {
         self.at_hand.is_empty()
     }
 
-    /// Releases the pages, and has `drop_table` drop the references. No CPU reaches any of it.
+    /// Releases the pages, and calls `drop_table` for the references. No CPU reaches any of them.
     pub(crate) fn release<M: Machine>(&mut self, machine: &M, drop_table: impl Fn(Frame, Level)) {
         let end = |item: Item| match item {
             Item::Pages { first: Page { frame, size }, end } => {

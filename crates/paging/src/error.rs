@@ -5,26 +5,26 @@ use core::ops::Range;
 use crate::address::{Frame, LAST_PAGE, PageSize, VirtAddr};
 use crate::attributes::Rights;
 
-/// Something is wrong with a range of virtual addresses.
+/// A range of virtual addresses is wrong.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RangeError {
-    /// Nothing to do, or the end lies before the start.
+    /// It is empty, or its end lies before its start.
     #[error("the range {0:?} is empty")]
     Empty(Range<VirtAddr>),
-    /// The last page of all addresses would be in it, and the first address behind that is no number: no operation
-    /// takes that page, in any format.
+    /// It contains the last page of all addresses. The address behind that page is no 64-bit number, so that no
+    /// operation takes it, in any format.
     #[error("the range from {start} on has the last page of all, which ends at 2^64; end it at {LAST_PAGE}")]
     LastPage {
-        /// Where it starts.
+        /// Its start.
         start: VirtAddr,
     },
-    /// Not whole pages.
+    /// It is not whole pages.
     #[error("the range {0:?} does not start and end at multiples of 4096")]
     Unaligned(Range<VirtAddr>),
     /// The format cannot translate it.
     #[error("the range {range:?} is not canonical for {format}")]
     NotCanonical {
-        /// What was asked for.
+        /// The range asked for.
         range: Range<VirtAddr>,
         /// The format's name.
         format: &'static str,
@@ -34,10 +34,10 @@ pub enum RangeError {
 /// Why nothing was mapped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MapError {
-    /// Wrong addresses.
+    /// The addresses are wrong.
     #[error(transparent)]
     Range(#[from] RangeError),
-    /// No memory for tables.
+    /// There is no memory for tables.
     #[error(transparent)]
     NoMemory(#[from] NoTables),
     /// Something is mapped there; unmap it first.
@@ -48,7 +48,7 @@ pub enum MapError {
         /// The size of the page that it is in.
         size: PageSize,
     },
-    /// Physical addresses that entries of this format cannot hold, or that the machine does not have.
+    /// Entries of this format cannot hold the physical addresses, or the machine does not have them.
     #[error(
         "frames from {first} for {bytes:#x} bytes end above {end:#x}, where those end that this machine and {format} \
          have"
@@ -56,34 +56,34 @@ pub enum MapError {
     Physical {
         /// The first frame.
         first: Frame,
-        /// How many bytes.
+        /// Their length in bytes.
         bytes: u64,
         /// The limit.
         end: u64,
         /// The format's name.
         format: &'static str,
     },
-    /// Rights that no format can express.
+    /// No format can express the rights.
     #[error("rights {0:?} without READ cannot be expressed")]
     Rights(Rights),
-    /// A memory type that entries of this format cannot name.
+    /// Entries of this format cannot name the memory type.
     #[error("memory type {memory} cannot be named by entries of {format}, which has {types}, from 0 on")]
     MemoryType {
-        /// What was asked for.
+        /// The type asked for.
         memory: u8,
-        /// How many there are.
+        /// The number of types.
         types: u8,
         /// The format's name.
         format: &'static str,
     },
-    /// Pages that are global and private: a fork copies such a page when it is written, and CPUs would use one space's
+    /// The pages are global and private: after a fork, a write copies such a page, and CPUs would use one space's
     /// translation in the other.
     #[error("frames from {first} cannot be mapped as global and private; map them as shared, or as local")]
     PrivateGlobal {
         /// The first frame.
         first: Frame,
     },
-    /// A size was demanded to which addresses are not aligned.
+    /// The addresses are not aligned to the size asked for.
     #[error(
         "{address} and {frame} cannot be mapped by {size:?} pages: one of them, or the length, is no multiple of the \
          size"
@@ -93,7 +93,7 @@ pub enum MapError {
         address: VirtAddr,
         /// The first frame.
         frame: Frame,
-        /// What was demanded.
+        /// The size asked for.
         size: PageSize,
     },
 }
@@ -101,16 +101,16 @@ pub enum MapError {
 /// Why nothing was changed, for operations on what is mapped.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// Wrong addresses.
+    /// The addresses are wrong.
     #[error(transparent)]
     Range(#[from] RangeError),
-    /// No memory for tables.
+    /// There is no memory for tables.
     #[error(transparent)]
     NoMemory(#[from] NoTables),
-    /// Rights that no format can express.
+    /// No format can express the rights.
     #[error("rights {0:?} without READ cannot be expressed")]
     Rights(Rights),
-    /// A page is the kernel's: the program that asks may run by it.
+    /// A page belongs to the kernel: the calling program may run through it.
     #[error("{address} is the kernel's; if nobody uses it, `..._kernel` operations change it")]
     Kernel {
         /// The first such address.
@@ -158,26 +158,26 @@ pub enum ChangeError {
     },
 }
 
-/// The machine has no memory for the tables that an operation needs. All are reserved before it starts.
+/// The machine has no memory for the tables that an operation needs. An operation reserves all before it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{needed} tables are needed, and only {got} could be allocated")]
 pub struct NoTables {
-    /// Tables that the operation needs at most.
+    /// Maximum number of tables that the operation needs.
     pub needed: usize,
-    /// What there was.
+    /// The number that could be allocated.
     pub got: usize,
 }
 
 /// Why a space was not forked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ForkError {
-    /// No memory for the child's own tables.
+    /// There is no memory for the child's own tables.
     #[error(transparent)]
     NoMemory(#[from] NoTables),
-    /// A pinned page must be copied at once, and there is no memory for the copy.
+    /// A pinned page must be copied at once, but there is no memory for the copy.
     #[error("the pinned page at {address} must be copied, and there is no memory for it")]
     NoPage {
-        /// Where it is mapped.
+        /// Its address.
         address: VirtAddr,
     },
 }
@@ -185,13 +185,13 @@ pub enum ForkError {
 /// Why a fault was not resolved.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FaultError {
-    /// No memory for tables.
+    /// There is no memory for tables.
     #[error(transparent)]
     NoMemory(#[from] NoTables),
-    /// No memory for the copy of a page.
+    /// There is no memory for the copy of a page.
     #[error("the page at {address} must be copied, and there is no memory for it")]
     NoPage {
-        /// Where it is mapped.
+        /// Its address.
         address: VirtAddr,
     },
 }
@@ -202,13 +202,13 @@ pub enum PinError {
     /// Nothing is mapped there.
     #[error("{address} is not mapped")]
     NotMapped {
-        /// What was asked for.
+        /// The address asked for.
         address: VirtAddr,
     },
     /// The page is not pinned by this space.
     #[error("{address} is not pinned")]
     NotPinned {
-        /// What was asked for.
+        /// The address asked for.
         address: VirtAddr,
     },
     /// The page could not be made the space's own.

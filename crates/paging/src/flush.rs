@@ -1,9 +1,8 @@
-//! Flush obligations: what must leave the TLBs before memory can be used again.
+//! Flush obligations: what must leave the TLBs before memory can be reused.
 //!
-//! An operation that takes translations away returns a [`Flush`]. It is [dispatched](Flush::dispatch), to send out the
-//! interrupts, and the [`Flushing`] that comes back is [waited](Flushing::wait) for; only then are the pages and tables
-//! released that some CPU might still reach. One that is dropped does both at once, so that nothing is ever forgotten,
-//! only slow.
+//! An operation that removes translations returns a [`Flush`]. [Dispatching](Flush::dispatch) it sends out the
+//! interrupts; [waiting](Flushing::wait) for the returned [`Flushing`] then releases the pages and tables that some CPU
+//! might still reach. Dropping it does both at once, so that a flush is never forgotten, only slow.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -19,27 +18,27 @@ use crate::id::SpaceId;
 use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page};
 use crate::primitive::AtomicU32;
 
-/// Ranges that are kept apart; with more, all of the space is flushed.
+/// Ranges that are kept separately; a flush of more covers the whole space.
 const RANGES: usize = 16;
 
-/// How many obligations of a space name translations that are not known to have left the TLBs.
+/// The number of a space's obligations whose translations may still be in TLBs.
 #[derive(Debug, Default)]
 pub(crate) struct Owed(AtomicU32);
 
 impl Owed {
-    /// Whether there is one beside `flush`. The space's lock is held.
+    /// Returns whether there is one besides `flush`. The caller holds the space's lock.
     pub(crate) fn any_beside<F: Format, M: Machine>(&self, flush: &Flush<'_, F, M>) -> bool {
-        // Acquire, partner: the Release in `Flush::paid`. Forbids to make an entry before the wait for the flush of
-        // what it held. Obligations that arise do so under the space's lock.
+        // Acquire, partner: the Release in `Flush::paid`. Forbids making an entry before the wait for the flush of its
+        // previous contents. New obligations arise only under the space's lock.
         self.0.load(Ordering::Acquire) > u32::from(flush.owes)
     }
 }
 
-/// What the machine has to be told of ([`Machine::entries_made`]).
+/// What the machine must be told ([`Machine::entries_made`]).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
     Nothing,
-    /// Some became valid that were not.
+    /// Some entries became valid.
     Entries,
 }
 
@@ -48,28 +47,29 @@ enum Made {
 pub struct Flush<'m, F: Format, M: Machine> {
     machine: &'m M,
     space: SpaceId,
-    /// For the list of what is deferred.
+    /// The node of memory for the list of deferred items.
     node: Node,
     ranges: ArrayVec<Range<VirtAddr>, RANGES>,
     depth: FlushDepth,
     everything: bool,
     owed: &'m Owed,
-    /// Whether `owed` counts this one.
+    /// Whether `owed` counts this obligation.
     owes: bool,
-    /// Every flush is of everything, and there is a last one in any case.
+    /// Whether every flush covers everything, and there is always a last one.
     always: bool,
     /// Pages, and references to tables that others may share.
     deferred: Deferred,
-    /// Trees that nobody else refers to, by level of their top, linked by [`TableMeta::link`](crate::TableMeta).
+    /// Trees of tables without other references, by level of their top, linked by
+    /// [`TableMeta::link`](crate::TableMeta).
     trees: [Option<Frame>; 5],
-    /// Whether entries became valid that were not, and the machine was not told yet.
+    /// Whether entries became valid that the machine was not told of yet.
     made: Made,
-    /// Flushes that were done meanwhile.
+    /// Flushes already done.
     done: usize,
     format: PhantomData<F>,
 }
 
-/// A flush that has been sent out, and what is released when it has arrived.
+/// A flush that was sent out, and what is released when it has arrived.
 #[must_use = "memory is not released until it is waited for"]
 pub struct Flushing<'m, F: Format, M: Machine> {
     flush: Flush<'m, F, M>,
@@ -96,18 +96,18 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         }
     }
 
-    /// Whether there is nothing to flush.
+    /// Returns whether there is nothing to flush.
     pub fn is_empty(&self) -> bool {
         !self.everything && self.ranges.is_empty()
     }
 
-    /// How many flushes the operation has already done, because more had to be released than could be noted: eight runs
-    /// of pages, and 256 more in each of eight tables, as far as there are any.
+    /// Returns how many flushes the operation has already done, because it had to release more than it could note:
+    /// eight runs of pages, and 256 more in each of up to eight tables.
     pub fn already_done(&self) -> usize {
         self.done
     }
 
-    /// Sends the flush out to the CPUs.
+    /// Sends the flush to the CPUs.
     pub fn dispatch(mut self) -> Flushing<'m, F, M> {
         self.always = false;
         self.tell_made();
@@ -121,7 +121,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         self.settle();
     }
 
-    /// Entries became valid that were not.
+    /// Notes that entries became valid.
     #[inline]
     pub(crate) fn note_made(&mut self) {
         self.made = Made::Entries;
@@ -133,13 +133,13 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         }
     }
 
-    /// Walks to these addresses may be in TLBs, in part or as a whole.
+    /// Notes that walks to these addresses may be in TLBs, in part or completely.
     pub(crate) fn note(&mut self, range: Range<VirtAddr>) {
         self.depth = FlushDepth::Tables;
         self.note_leaf(range);
     }
 
-    /// Entries of pages at these addresses may be in TLBs; no table on the way to them has changed.
+    /// Notes that entries of pages at these addresses may be in TLBs; no table on the way to them has changed.
     pub(crate) fn note_leaf(&mut self, range: Range<VirtAddr>) {
         if self.everything {
             return;
@@ -161,17 +161,17 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         self.ranges.clear();
     }
 
-    /// Flushes the whole space for whatever is done until the dispatch, wherever it is.
+    /// Flushes the whole space for everything done until the dispatch.
     pub(crate) fn note_everything_always(&mut self) {
         self.note_everything();
         self.always = true;
     }
 
     fn owe(&mut self) {
-        // Nobody else reads the count.
+        // Only such formats read the count.
         if F::BREAK_BEFORE_MAKE && !self.owes {
             self.owes = true;
-            // Relaxed: under the space's lock, as who reads it.
+            // Relaxed: under the space's lock, like its readers.
             self.owed.0.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -192,12 +192,12 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         }
     }
 
-    /// Drops a reference to a table after the flush, and with the last one all below it.
+    /// Drops a reference to a table after the flush, and with the last one also everything below.
     pub(crate) fn defer_table(&mut self, table: Frame, level: Level) {
-        // SAFETY: the caller has a reference, which it hands over.
+        // SAFETY: the caller hands over a reference.
         let meta = unsafe { self.machine.meta(table) };
         if meta.shares() == 1 {
-            // The count cannot grow meanwhile: only who has a reference can add one.
+            // The count cannot grow meanwhile: adding a reference takes one.
             let head = &mut self.trees[usize::from(level.number()) - 1];
             meta.set_link(*head);
             *head = Some(table);
@@ -208,12 +208,12 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         }
     }
 
-    /// Whether memory waits for it.
+    /// Returns whether memory waits for the flush.
     pub(crate) fn keeps_memory(&self) -> bool {
         !self.deferred.is_empty() || self.trees.iter().any(Option::is_some)
     }
 
-    /// Flushes now what was noted, and releases what was deferred.
+    /// Does the flush now, and releases what was deferred.
     pub(crate) fn settle(&mut self) {
         self.tell_made();
         if let Some(pending) = self.send() {
@@ -294,14 +294,14 @@ impl<F: Format, M: Machine> fmt::Debug for Flushing<'_, F, M> {
     }
 }
 
-/// Drops one reference to a table that no CPU reaches through it any more; with the last, the tables and pages below
-/// too.
+/// Drops one reference to a table, through which no CPU reaches it any more. With the last reference it also releases
+/// the tables and pages below.
 pub(crate) fn drop_table<F: Format, M: Machine>(machine: &M, frame: Frame, level: Level) {
     // SAFETY: the caller has a reference.
     if !unsafe { machine.meta(frame) }.drop_share() {
         return;
     }
-    // SAFETY: the last reference was ours; the table lives until it is freed below.
+    // SAFETY: the last reference was ours; the table is freed only below.
     let table = unsafe { machine.table(frame) };
     for entry in &table.0 {
         // Relaxed: ordered by the Acquire in `drop_share`.
@@ -319,6 +319,6 @@ pub(crate) fn drop_table<F: Format, M: Machine>(machine: &M, frame: Frame, level
             }
         }
     }
-    // SAFETY: 1. the last reference is gone, and the flush that made CPUs forget the table is done.
+    // SAFETY: 1. the last reference is gone, and the flush of the table is done.
     unsafe { machine.free_table(frame) };
 }

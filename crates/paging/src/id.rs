@@ -1,5 +1,5 @@
 //! Names of address spaces.
 
-/// Names an address space to the machine.
+/// Identifies an address space to the machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpaceId(pub u64);

@@ -1,8 +1,9 @@
-//! Page tables for kernels, hypervisors and VMMs, whose forks share tables until one side changes them, and whose NUMA
-//! nodes can have copies of their own.
+//! Page tables for kernels, hypervisors and VMMs. Forks share tables until one side changes them, and each NUMA node
+//! can have its own copies.
 //!
 //! An [`AddressSpace`] is a tree of tables in one of six [formats](mod@format). It needs a [`Machine`]: memory for
-//! tables, reference counts of pages, and flushes. A VMM with one virtual CPU, which it stops while tables change:
+//! tables, reference counts of pages, and flushes. An example is a VMM with one virtual CPU, which it stops while
+//! tables change:
 //!
 //! ```
 //! use palimpsest_paging::{format::X86_64, *};
@@ -79,44 +80,44 @@
 //!
 //! # The model
 //!
-//! A *space* is what CPUs run: a root for each of its nodes, and the tables below. A *table* has a count of the entries
-//! and roots that refer to it, kept in its [`TableMeta`]. A *page* has a count too, kept by the machine.
+//! CPUs run a *space*: a root for each of its nodes, and the tables below. A *table* has a count of the entries and
+//! roots that refer to it, kept in its [`TableMeta`]. A *page* has a count too, kept by the machine.
 //! [`AddressSpace::fork`] makes a second space that refers to the same last tables ([`ShareTables`]), so that its cost
-//! depends on the tables above those, and not on pages. Of a shared table the hardware lets no store pass, by the entry
-//! that leads to it ([`ShareMode::TableProtect`](format::ShareMode)) or by each of its pages
-//! ([`LeafProtect`](format::ShareMode)); the fault goes to [`AddressSpace::fault`], which copies what is shared and is
-//! to be written.
+//! depends on the tables above those, and not on pages. The hardware lets no store through a shared table pass, because
+//! of the entry that leads to it ([`ShareMode::TableProtect`](format::ShareMode)) or of each of its pages
+//! ([`LeafProtect`](format::ShareMode)). The fault goes to [`AddressSpace::fault`], which copies what is shared and
+//! must be written.
 //!
-//! All operations take `&self` and the space's own lock; several CPUs may use one space, and spaces that share tables,
-//! at once. An operation reserves the tables that it may need before it changes anything: after an error the tables
-//! translate as before.
+//! All operations take `&self` and the space's own lock; several CPUs may use one space, or spaces that share tables,
+//! at the same time. An operation reserves the tables that it may need before it changes anything: after an error the
+//! tables translate as before.
 //!
 //! # Who may write a table
 //!
 //! Only this crate and the page walkers write tables; this crate only through `Exclusive`, obtained for a root or below
-//! another `Exclusive`, where a shared table is copied first. So no operation can forget to. Two changes of a shared
-//! table are right for all who share it: marking pages as used, and taking away the hardware's right to write.
+//! another `Exclusive`, where a shared table is copied first. So no operation can forget the copy. Two changes of a
+//! shared table are right for all its sharers: marking pages as used, and removing the hardware's right to write.
 //!
 //! Nobody else may change an entry of a space while the space lives.
 //!
 //! # Flushes
 //!
-//! An operation that takes a translation away returns a [`Flush`], which is [dispatched](Flush::dispatch) and
-//! [waited](Flushing::wait) for. Pages and tables that CPUs might still reach are given back behind that wait, and not
-//! before. One that is dropped does both; none is forgotten. What the machine is asked for ([`FlushRequest`]) are the
-//! addresses, and whether tables on the way to them have changed ([`FlushDepth`]).
+//! An operation that removes a translation returns a [`Flush`], which is [dispatched](Flush::dispatch) and
+//! [waited](Flushing::wait) for. Pages and tables that CPUs might still reach are given back after that wait, never
+//! before. Dropping the [`Flush`] does both; none is forgotten. The machine is told the addresses ([`FlushRequest`]),
+//! and whether tables on the way to them have changed ([`FlushDepth`]).
 //!
 //! # Replicas
 //!
-//! A space of several nodes has a root for each, and [`AddressSpace::replicate`] gives each node tables and pages of
-//! its own for a range, of text say. All other tables are shared by the roots. With the software machine of the feature
-//! `sim`, whose CPU n is on node n:
+//! A space of several nodes has a root for each, and [`AddressSpace::replicate`] gives each node its own tables and
+//! pages for a range, of text for example. All other tables are shared by the roots. With the software machine of the
+//! feature `sim`, whose CPU n is on node n:
 //!
 //! ```
 //! use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 //! use palimpsest_paging::{format::AArch64, *};
 //!
-//! let computer = Computer::new::<AArch64>(Config { nodes: 2, cpus: 2, ..Config::default() });
+//! let computer = Computer::new::<AArch64>(Config::default().nodes(2).cpus(2));
 //! let space = AddressSpace::<AArch64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], SpaceOptions::default())?;
 //! let text = VirtAddr(0x40_0000)..VirtAddr(0x40_4000);
 //! let memory = computer.allocate(Node(0), 4 * PAGE, PageSize::Small).expect("memory is left");
@@ -139,10 +140,9 @@
 //! - No stage 2 of AArch64, no EPT or nested tables of AMD, no 16 and 64 KiB granules, no LPA2, no Sv57, no protection
 //!   keys and no contiguous hints.
 //! - No AArch64 with TCR_EL1.HPDn set, which makes the CPU ignore the bits that protect shared tables.
-//! - It runs no instruction of the CPU: loading a root, flushing and sending interrupts are the machine's, and so are
-//!   address-space tags.
-//! - No policy: what is to be mapped at a fault ([`Fault::NotMapped`]), swapped, merged or replicated is for the caller
-//!   to know.
+//! - It runs no CPU instructions: loading a root, flushing, sending interrupts and address-space tags are the
+//!   machine's.
+//! - It has no policy: the caller decides what to map at a fault ([`Fault::NotMapped`]), swap, merge or replicate.
 //!
 //! # Features
 //!

@@ -1,4 +1,4 @@
-//! A spin lock whose waiting is the machine's business.
+//! A spin lock; the machine decides how to wait.
 
 use core::cell::UnsafeCell;
 use core::num::NonZeroU64;
@@ -7,13 +7,14 @@ use core::sync::atomic::Ordering;
 
 use crate::primitive::{AtomicBool, AtomicU64};
 
-/// Stands for a holder without a name.
+/// The holder without a name.
 const NOBODY: u64 = 0;
 
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
+    /// Set by an exchange, by any CPU that wants the value; cleared by the one that has it.
     held: AtomicBool,
-    /// Who set `held`, if it has a name. Written by the holder alone.
+    /// The holder of the lock, if it has a name. Only the holder writes it.
     holder: AtomicU64,
     /// # Invariants
     ///
@@ -21,7 +22,7 @@ pub(crate) struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time reaches the value.
+// SAFETY: only one thread at a time reaches the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -29,13 +30,13 @@ impl<T> SpinLock<T> {
         Self { held: AtomicBool::new(false), holder: AtomicU64::new(NOBODY), value: UnsafeCell::new(value) }
     }
 
-    /// Spins, calling `relax`, until the lock is free. Panics if `me` has it, who would wait for ever.
+    /// Spins, calling `relax`, until the lock is free. Panics if `me` holds it, since it would wait for ever.
     pub(crate) fn lock(&self, me: Option<NonZeroU64>, relax: impl Fn()) -> Guard<'_, T> {
         // Acquire, partner: the Release in `Guard::drop`. Forbids seeing the value as it was before the last holder
         // changed it. Relaxed on failure: tried again.
         while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while self.held.load(Ordering::Relaxed) {
-                // Relaxed: whoever finds its own name has stored it itself, and not taken it away since.
+                // Relaxed: a thread that finds its own name has stored it itself, and not removed it since.
                 let waits_for_itself = me.is_some_and(|me| me.get() == self.holder.load(Ordering::Relaxed));
                 assert!(!waits_for_itself, "the space is in use by the caller itself: drop the cursor first");
                 relax();

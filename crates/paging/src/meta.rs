@@ -1,4 +1,4 @@
-//! What is known of a table beside its entries.
+//! The data of a table besides its entries.
 
 use core::sync::atomic::Ordering;
 
@@ -6,14 +6,14 @@ use crate::address::Frame;
 use crate::id::SpaceId;
 use crate::primitive::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Kept by the machine for each table: in a kernel's array of frames, or before the table in an arena.
+/// The machine keeps this for each table: in a kernel's array of frames, or before the table in an arena.
 ///
 /// | field | who writes it | when |
 /// |---|---|---|
-/// | `shares` | every space that refers to the table | up: under the lock of a space that refers to it. Down: when the flush is done after which no CPU reaches the table through the reference |
+/// | `shares` | every space that refers to the table | up: under the lock of a space that refers to it. Down: after the flush, when no CPU reaches the table through the reference any more |
 /// | `populated`, `pinned`, `must_not_fault`, `kernel` | the only space that refers to it, under its lock | with the entry |
 /// | `protected` | any space that refers to it, under its lock | when leaves lose the hardware's right to write |
-/// | `owner` | whoever becomes or ceases to be the one that is charged | under that space's lock |
+/// | `owner` | the space that begins or ends to be charged | under that space's lock |
 /// | `link`, `replica` | the only space that refers to it | under its lock |
 #[derive(Debug)]
 pub struct TableMeta {
@@ -28,14 +28,14 @@ pub struct TableMeta {
     replica: AtomicU64,
 }
 
-/// Stands for no frame and no space.
+/// No frame, and no space.
 const NONE: u64 = u64::MAX;
 
-/// Loom's atomics are not made at compile time.
+/// Loom's atomics cannot be made at compile time.
 macro_rules! new {
     ($($const:tt)?) => {
         impl TableMeta {
-            /// Of a table that was just allocated.
+            /// Creates the data of a table that was just allocated.
             pub $($const)? fn new() -> Self {
                 Self {
                     shares: AtomicU32::new(1),
@@ -59,7 +59,7 @@ new!(const);
 new!();
 
 impl TableMeta {
-    /// As [`new`](Self::new), for memory that is used again.
+    /// Does what [`new`](Self::new) does, for memory that is used again.
     pub fn reset(&self) {
         // Relaxed: the table is not reachable yet.
         self.shares.store(1, Ordering::Relaxed);
@@ -73,22 +73,22 @@ impl TableMeta {
         self.replica.store(NONE, Ordering::Relaxed);
     }
 
-    /// How many entries and roots refer to the table.
+    /// Returns how many entries and roots refer to the table.
     #[inline]
     pub fn shares(&self) -> u32 {
         // Acquire, partner: the Release in `drop_share`. Forbids that the last sharer takes a table for its own before
-        // it sees what the others have done to the entries.
+        // it sees the others' changes of entries.
         self.shares.load(Ordering::Acquire)
     }
 
-    /// How many of its entries are not empty.
+    /// Returns how many of its entries are not empty.
     #[inline]
     pub fn populated(&self) -> u16 {
         // Relaxed: written under the lock of the only space that refers to the table, or constant while it is shared.
         self.populated.load(Ordering::Relaxed)
     }
 
-    /// How often pages in it, and in the tables below, are pinned.
+    /// Returns how often pages in it and in the tables below are pinned.
     #[inline]
     pub fn pinned(&self) -> u32 {
         // Relaxed: as `populated`.
@@ -101,17 +101,17 @@ impl TableMeta {
         self.shares.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True if it was the last.
+    /// Drops a reference. Returns true if it was the last.
     #[inline]
     pub(crate) fn drop_share(&self) -> bool {
-        // Release, partner: the Acquire in `shares`, and here (Acquire) those of the others, for whoever frees the
-        // table.
+        // Release, partner: the Acquire in `shares`, and here (Acquire) those of the others, for the thread that frees
+        // the table.
         self.shares.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     #[inline]
     pub(crate) fn add_populated(&self, change: i16) {
-        // Relaxed: as `populated`. Not exchanged, since there is one writer, and this is done for each page.
+        // Relaxed: as `populated`. Not an exchange, since there is one writer, and this happens for each page.
         self.populated.store(self.populated().wrapping_add_signed(change), Ordering::Relaxed);
     }
 
@@ -121,10 +121,10 @@ impl TableMeta {
         self.pinned.fetch_add(change as u32, Ordering::Relaxed);
     }
 
-    /// Whether every leaf has lost the hardware's right to write since the table was last exclusive.
+    /// Returns whether every leaf has lost the hardware's right to write since the table was last exclusive.
     #[inline]
     pub(crate) fn is_protected(&self) -> bool {
-        // Acquire, partner: the Release in `set_protected`. Forbids that a space relies on leaves that another is still
+        // Acquire, partner: the Release in `set_protected`. Forbids relying on leaves that another space is still
         // protecting.
         self.protected.load(Ordering::Acquire) != 0
     }
@@ -135,8 +135,8 @@ impl TableMeta {
         self.protected.store(protected.into(), Ordering::Release);
     }
 
-    /// Whether data of the kernel's is, or was, mapped here or below: stores there must not fault, so that the table is
-    /// never shared.
+    /// Returns whether data of the kernel is or was mapped here or below: stores there must not fault, so that the
+    /// table is never shared.
     #[inline]
     pub(crate) fn must_not_fault(&self) -> bool {
         // Relaxed: as `populated`.
@@ -149,7 +149,7 @@ impl TableMeta {
         self.must_not_fault.store(1, Ordering::Relaxed);
     }
 
-    /// Whether a page of the kernel's is, or was, mapped here or below.
+    /// Returns whether a page of the kernel is or was mapped here or below.
     #[inline]
     pub(crate) fn is_kernel(&self) -> bool {
         // Relaxed: as `populated`.
@@ -162,7 +162,7 @@ impl TableMeta {
         self.kernel.store(1, Ordering::Relaxed);
     }
 
-    /// Takes over what `other` knows of the kernel's pages, whose entries this table gets.
+    /// Takes over the flags of kernel pages from `other`, whose entries this table gets.
     pub(crate) fn set_kernel_as(&self, other: &Self) {
         if other.is_kernel() {
             self.set_kernel();
@@ -174,7 +174,7 @@ impl TableMeta {
 
     #[inline]
     pub(crate) fn owner(&self) -> Option<SpaceId> {
-        // Relaxed: whoever compares it with its own id has stored that itself.
+        // Relaxed: a space that finds its own id has stored it itself.
         Some(self.owner.load(Ordering::Relaxed)).filter(|&owner| owner != NONE).map(SpaceId)
     }
 

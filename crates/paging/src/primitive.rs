@@ -1,7 +1,7 @@
-//! Atomics of what CPUs race for beside entries: counts and locks. Under `--cfg loom` they are loom's.
+//! Atomics that CPUs race for, besides entries: counts and locks. Under `--cfg loom` they are loom's.
 //!
-//! Entries are not: there are 512 to a table, more than loom can follow. What may be read of them is ordered by counts,
-//! locks and flushes, which it does follow.
+//! Entries are not: a table has 512, more than loom can follow. Counts, locks and flushes, which loom does follow,
+//! order what may be read of them.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};

@@ -1,16 +1,16 @@
-//! Tables that were allocated before an operation starts, so that nothing can fail half-way.
+//! Tables that are allocated before an operation starts, so that nothing can fail half-way.
 
 use crate::address::Frame;
 use crate::error::NoTables;
 use crate::machine::{Machine, Node};
 
-/// Unused tables, linked by their meta data. What is left goes back when this is dropped.
+/// Unused tables, linked by their meta data. Dropping this gives back what is left.
 pub(crate) struct Reserve<'m, M: Machine> {
     machine: &'m M,
     first: Option<Frame>,
 }
 
-/// So many are allocated without asking first whether there are as many.
+/// Up to this many are allocated without first asking whether there are enough.
 const FEW: usize = 16;
 
 impl<'m, M: Machine> Reserve<'m, M> {
@@ -32,10 +32,10 @@ impl<'m, M: Machine> Reserve<'m, M> {
         Ok(reserve)
     }
 
-    /// One of the tables, empty. There are as many as were counted beforehand.
+    /// Takes one of the tables, empty. There are as many as were counted beforehand.
     pub(crate) fn take(&mut self) -> Frame {
         let Some(table) = self.first else {
-            // A wrong count is a mistake of this crate, and going on without a table would corrupt the space.
+            // A wrong count is an error of this crate, and continuing without a table would corrupt the space.
             unreachable!("an operation needs more tables than it has counted");
         };
         // SAFETY: allocated, and given to nobody.
@@ -50,7 +50,7 @@ impl<M: Machine> Drop for Reserve<'_, M> {
     fn drop(&mut self) {
         while self.first.is_some() {
             let table = self.take();
-            // SAFETY: 1. nobody has seen it.
+            // SAFETY: 1. it was never used.
             unsafe { self.machine.free_table(table) };
         }
     }

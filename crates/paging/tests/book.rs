@@ -1,5 +1,5 @@
-//! The examples of the book's page, `docs/src/paging.md`: compiled and run here, and compared with the page where that
-//! is at hand (it is not in the published package).
+//! Compiles and runs the examples of the book's page `docs/src/paging.md`, and compares them with the page if it is
+//! there (it is not in the published package).
 
 #[test]
 #[rustfmt::skip] // As in the book.
@@ -39,7 +39,7 @@ fn replicas_come_by_faults() -> Result<(), Box<dyn std::error::Error>> {
     use palimpsest_paging::sim::{Computer, Config, MapSimulated};
     use palimpsest_paging::*;
 
-    let computer = Computer::new::<X86_64>(Config { nodes: 2, cpus: 2, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(2).cpus(2));
     let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], SpaceOptions::default())?;
     let text = VirtAddr(0x40_0000)..VirtAddr(0x40_2000);
     let memory = computer.allocate(Node(0), 2 * PAGE, PageSize::Small).expect("memory is left");

@@ -1,4 +1,4 @@
-//! What a fork costs, counted: `-- --nocapture` prints it.
+//! Counts what a fork costs: `-- --nocapture` prints it.
 
 mod common;
 
@@ -19,10 +19,10 @@ struct Cost {
     child: i64,
 }
 
-/// A fork of `bytes` that are mapped by pages of 4 KiB.
+/// Forks `bytes` mapped by pages of 4 KiB. Returns the cost.
 fn fork(bytes: u64, share: ShareTables) -> Cost {
-    let computer = Computer::new::<X86_64>(Config { tables: 1 << 17, ..Config::default() });
-    // Memory that is not counted, taken for one's own: pages are no part of the cost.
+    let computer = Computer::new::<X86_64>(Config::default().tables(1 << 17));
+    // Uncounted memory, treated as exclusive: pages are no part of the cost.
     let machine = Mutant { computer: &computer, mistake: Some(Mistake::AlwaysExclusive), watch: None };
     let options = SpaceOptions::new().share(share);
     let parent = AddressSpace::<X86_64, _>::new(machine, SpaceId(1), &[Node(0)], options).unwrap();
@@ -68,7 +68,7 @@ fn a_fork_of_1_gib_writes_a_hundredth_and_its_child_has_44_kib_of_tables_at_most
     assert!(last.child <= 44);
     // Root, level 3, level 2; with level 2 shared, root and level 3.
     assert_eq!((last.tables, two.tables), (3, 2));
-    // One entry each in parent and child for a shared table, and the way down in the child.
+    // For a shared table one entry each in parent and child, and the way down in the child.
     assert_eq!((last.entries, two.entries), (512 + 512 + 2, 1 + 1 + 1));
 }
 

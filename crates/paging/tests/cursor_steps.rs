@@ -1,5 +1,5 @@
-//! Cursors: random steps in shared, replicated and large-paged scenes against a plain model, with memory refused at
-//! each point.
+//! Cursors: compares random steps in scenes with sharing, replicas and large pages with a plain model, and refuses
+//! memory at each point.
 
 mod common;
 
@@ -13,7 +13,7 @@ use palimpsest_paging::format::{AArch64, Sv39, Sv48, X86_64, X86_64La57};
 use palimpsest_paging::sim::{Computer, Config, Delivery, Hardware, MapNextSimulated};
 use palimpsest_paging::*;
 
-/// A page of 4 KiB as it must be.
+/// The expected state of a page of 4 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Expected {
     content: u64,
@@ -25,7 +25,7 @@ type Pages = BTreeMap<u64, Expected>;
 
 struct Member<'c, F: Hardware> {
     space: AddressSpace<F, &'c Computer>,
-    /// By number of the page, from `BASE` on.
+    /// The pages, by number from `BASE` on.
     pages: Pages,
     replicated: bool,
 }
@@ -43,10 +43,10 @@ const SMALL: Range<u64> = 0..1024;
 const LARGES: Range<u64> = 1024..2048;
 const BEHIND: Range<u64> = 2048..2560;
 
-/// What a step came to.
+/// The result of a step.
 enum Step {
     Done,
-    /// Memory was refused at this point, and there may be another.
+    /// Memory was refused at this point, and there may be a later one.
     Refused,
 }
 
@@ -60,7 +60,7 @@ impl<'c, F: Hardware> World<'c, F> {
         (x >> 11) % limit
     }
 
-    /// A parent, and children that share its tables, as chance wills.
+    /// Creates a parent, and children that share its tables, at random.
     fn new(computer: &'c Computer, share: ShareTables, nodes: u8, seed: u64) -> Self {
         let chance = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut world = Self { computer, members: Vec::new(), chance, steps: Cell::new(0), refused: Cell::new(0) };
@@ -109,14 +109,14 @@ impl<'c, F: Hardware> World<'c, F> {
         [RW, Rights::READ, Rights::READ | Rights::EXECUTE, Rights::empty()][self.below(4) as usize]
     }
 
-    /// CPUs fill their TLBs; what they see is asked later.
+    /// Lets CPUs fill their TLBs; what they see is checked later.
     fn wander(&self) {
         for _ in 0..self.below(4) {
             let _ = self.computer.load(self.below(2) as usize, page(self.some_page()), Access::USER_READ);
         }
     }
 
-    /// A cursor does a few steps.
+    /// Does a few steps with a cursor.
     fn session(&mut self) {
         let index = self.below(self.members.len() as u64) as usize;
         for cpu in 0..2 {
@@ -137,7 +137,7 @@ impl<'c, F: Hardware> World<'c, F> {
                 at = number(cursor.address());
                 match stepped {
                     Step::Done => done += 1,
-                    // Either with the same cursor, or when it was seen that nothing has changed.
+                    // Continues with the same cursor, or after a check that nothing has changed.
                     Step::Refused if self.below(2) == 0 => {}
                     Step::Refused => break,
                 }
@@ -169,7 +169,7 @@ impl<'c, F: Hardware> World<'c, F> {
         page(at).is_aligned(size) && at + count(size) <= end
     }
 
-    /// What a mapping says is what the model says, from page `from` of it on.
+    /// Checks that a mapping agrees with the model, from its page `from` on.
     #[track_caller]
     fn expect(&self, mapping: &Mapping, pages: &Pages) {
         let first = number(mapping.address);
@@ -189,7 +189,7 @@ impl<'c, F: Hardware> World<'c, F> {
         request: &mut Option<(u64, u64)>,
     ) -> Step {
         let (at, end) = (number(cursor.address()), number(cursor.range().end));
-        // A step that was refused memory is tried again.
+        // A step that was refused memory is repeated.
         let what = request.map_or_else(|| self.below(16), |(_, what)| what);
         let next = pages.range(at..end).next().map(|(&n, _)| n);
         let found = matches!(what, 2..=11).then(|| cursor.find()).flatten();
@@ -245,7 +245,7 @@ impl<'c, F: Hardware> World<'c, F> {
         step
     }
 
-    /// What a step at `found` must be about.
+    /// Returns what a step at `found` must affect.
     fn part(found: &Mapping, at: u64, end: u64) -> PageSize {
         let sizes = [PageSize::Large, PageSize::Small].into_iter().filter(|&size| size <= found.size);
         sizes.into_iter().find(|&size| Self::fits(at, size, end)).unwrap()
@@ -277,7 +277,7 @@ impl<'c, F: Hardware> World<'c, F> {
             }
             Err(ChangeError::NoMemory(_)) => return Step::Refused,
             Err(ChangeError::Pinned { .. }) => assert!(pinned),
-            // The table above is, and so cannot be given one for the parts.
+            // The table above is replicated, and so cannot get one for the parts.
             Err(ChangeError::Replicated { .. }) => assert!(replicated && is_split(found)),
             Err(other) => panic!("{other:?}"),
         }
@@ -317,7 +317,7 @@ impl<'c, F: Hardware> World<'c, F> {
     fn map(&self, cursor: &mut CursorMut<'_, F, &'c Computer>, pages: &mut Pages) -> Step {
         let (at, end) = (number(cursor.address()), number(cursor.range().end));
         let size = if self.below(3) == 0 { PageSize::Large } else { PageSize::Small };
-        // Not refused: it is not the cursor's.
+        // Never refused: it is not the cursor's request.
         let frame = self.computer.allocate(Node(0), size.bytes(), size).unwrap();
         for part in 0..count(size) {
             self.computer.set_content(frame.offset(part << 12), 5000 + at + part);
@@ -345,7 +345,7 @@ impl<'c, F: Hardware> World<'c, F> {
         if let Err(CursorMapError::Map(MapError::NoMemory(_))) = mapped { Step::Refused } else { Step::Done }
     }
 
-    /// Everybody translates as the model says, and nothing else is wrong.
+    /// Checks that all spaces translate as the model says, and that nothing else is wrong.
     #[track_caller]
     fn check(&self, changed: usize, pages: &Pages) {
         for (index, member) in self.members.iter().enumerate() {
@@ -382,7 +382,7 @@ fn random_steps<F: Hardware>() {
     for seed in 0..64_u64 {
         let nodes = 1 + (seed / 4 % 2) as u8;
         let delivery = [Delivery::Late, Delivery::Random, Delivery::AtOnce][(seed % 3) as usize];
-        let config = Config { nodes: nodes.into(), cpus: 2, delivery, seed, ..Config::default() };
+        let config = Config::default().nodes(nodes.into()).cpus(2).delivery(delivery).seed(seed);
         let computer = Computer::new::<F>(config);
         let mut world = World::<F>::new(&computer, shares[(seed % 4) as usize], nodes, seed + 1);
         for _ in 0..12 {

@@ -1,4 +1,4 @@
-//! What each step of a cursor promises, one test a promise.
+//! The promises of a cursor's steps, one per test.
 
 mod common;
 
@@ -30,9 +30,9 @@ formats!(memory_is_kept_until_the_flush: x86_64 X86_64, aarch64 AArch64, sv39 Sv
 formats!(what_was_taken_is_flushed_before_another_is_mapped: x86_64 X86_64, aarch64 AArch64, sv39 Sv39);
 formats!(a_shared_table_is_copied_once_and_only_to_be_changed: x86_64 X86_64, aarch64 AArch64, sv39 Sv39);
 
-/// The mark of every node is in what is taken, and none that was not set.
+/// What is taken has the marks of every node, and no others.
 fn marks_are_told_exactly<F: Hardware>() {
-    let computer = Computer::new::<F>(Config { nodes: 2, ..Config::default() });
+    let computer = Computer::new::<F>(Config::default().nodes(2));
     let space: AddressSpace<F, &Computer> = scene::space(&computer, ShareTables::Last, 2);
     scene::fill(&space, 0..8, Rights::READ, PageSize::Small);
     scene::fill(&space, 8..12, RW, PageSize::Small);
@@ -43,7 +43,7 @@ fn marks_are_told_exactly<F: Hardware>() {
     run_on(&space, 0);
     run_on(&space, 1);
     scene::load(&space, 0, page(1));
-    // On the second node alone.
+    // Only on the second node.
     scene::load(&space, 1, page(2));
     scene::load(&space, 0, page(8));
     scene::store(&space, 0, page(9), 7);
@@ -63,8 +63,8 @@ fn marks_are_told_exactly<F: Hardware>() {
 fn memory_is_kept_until_the_flush<F: Hardware>() {
     let computer = Computer::new::<F>(Config::default());
     let space: AddressSpace<F, &Computer> = scene::space(&computer, ShareTables::Last, 1);
-    // Of the last two, each page is a piece of memory of its own: 8 of 300 are at hand, 256 in a table that is full,
-    // and the others in a second; or there is none.
+    // In the last two cases each page is separate in memory: of 300, 8 are stored directly, 256 in one full table, and
+    // the others in a second; or there is no table.
     for (pages, scattered, tables_between, flushes_between) in
         [(3, false, 0, 0), (300, false, 0, 0), (300, true, 2, 0), (300, true, 0, 300 / 8)]
     {
@@ -99,7 +99,7 @@ fn memory_is_kept_until_the_flush<F: Hardware>() {
         assert_eq!((computer.references(last), computer.live_tables()), (0, 1));
         assert_eq!(computer.take_failures(), []);
     }
-    // And a cursor that is dropped flushes by itself.
+    // A cursor that is dropped flushes by itself.
     scene::fill(&space, 0..1, RW, PageSize::Small);
     scene::load(&space, 0, page(0));
     let mut cursor = space.cursor_mut(scene::pages(0..1)).unwrap();
@@ -131,7 +131,7 @@ fn what_was_taken_is_flushed_before_another_is_mapped<F: Hardware>() {
     let other = computer.allocate(Node(0), PAGE, PageSize::Small).unwrap();
     cursor.map_simulated(other, PageSize::Small, Attributes::user(RW)).unwrap();
     assert_eq!(computer.counts().flushes, flushes + 1);
-    // A table that has become empty may be in CPUs' caches with all that it translates.
+    // CPUs may have a table that has become empty in their caches, with everything that it translates.
     let mut taken = 0;
     cursor.seek(page(0)).unwrap();
     while cursor.take_next().unwrap().is_some() {
@@ -162,7 +162,7 @@ fn a_shared_table_is_copied_once_and_only_to_be_changed<F: Hardware>() {
     assert_eq!(cursor.skip_next().map(|mapping| mapping.address), Some(page(0)));
     assert_eq!(cursor.query().map(|mapping| mapping.address), Some(page(1)));
     assert_eq!(allocated(), start);
-    // Level 2 and the first table of pages; then the second.
+    // Copies of level 2 and the first table of pages; then of the second.
     let mut copies = Vec::new();
     while cursor.protect_next(Rights::READ).unwrap().is_some() {
         copies.push(allocated() - start);
@@ -175,7 +175,7 @@ fn a_shared_table_is_copied_once_and_only_to_be_changed<F: Hardware>() {
     finish(&computer, vec![parent, child]);
 }
 
-/// A part of a giant page is split off level by level, with the tables that this takes.
+/// A part of a giant page is split off level by level, with the tables that this needs.
 #[test]
 fn a_giant_page_is_split_where_it_is_taken() {
     const GIANT: u64 = 1 << 18;
@@ -185,7 +185,7 @@ fn a_giant_page_is_split_where_it_is_taken() {
     space.map_simulated(range, Computer::device(0), Attributes::user(RW), PageSizes::Only(PageSize::Giant)).unwrap();
     let tables = computer.live_tables();
     let mut cursor = space.cursor_mut(scene::pages(511..GIANT)).unwrap();
-    // To the end of the first large part, page by page; then a large part.
+    // To the end of the first large part page by page; then a whole large part.
     computer.refuse(1..u64::MAX);
     let refused = cursor.take_next();
     assert_eq!(refused, Err(ChangeError::NoMemory(NoTables { needed: 2, got: 1 })));
@@ -241,7 +241,7 @@ fn bad_input_is_refused_and_changes_nothing() {
     assert_eq!(cursor.protect_next(Rights::WRITE), Err(ChangeError::Rights(Rights::WRITE)));
     assert_eq!(cursor.address(), page(2));
     assert!(cursor.finish().is_empty());
-    // Small pages lie where the large one is to be, though none at its start.
+    // Small pages lie where the large page should be, but not at its start.
     let mut cursor = space.cursor_mut(scene::pages(1024..2048)).unwrap();
     let error = cursor.map_simulated(Frame::default(), PageSize::Large, user).unwrap_err();
     assert_eq!(error, MapError::Mapped { address: page(1031), size: PageSize::Small }.into());
@@ -250,7 +250,7 @@ fn bad_input_is_refused_and_changes_nothing() {
     finish(&computer, vec![space]);
 }
 
-/// Where the next address would be beyond the last number.
+/// The address behind the page would be beyond the last number.
 #[test]
 fn a_cursor_reaches_the_last_page_that_a_range_can_hold() {
     let computer = Computer::new::<X86_64>(Config::default());
@@ -272,10 +272,10 @@ fn a_cursor_reaches_the_last_page_that_a_range_can_hold() {
     finish(&computer, vec![space]);
 }
 
-/// Its other nodes' pages would be left over, or a device would lose it.
+/// The other nodes' pages would be left over, or a device would lose the page.
 #[test]
 fn a_large_page_that_is_replicated_or_pinned_is_not_split() {
-    let computer = Computer::new::<X86_64>(Config { nodes: 2, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(2));
     let space: AddressSpace<X86_64, &Computer> = scene::space(&computer, ShareTables::Last, 2);
     scene::fill(&space, 0..512, Rights::READ, PageSize::Large);
     scene::fill(&space, 1 << 18..(1 << 18) + 512, RW, PageSize::Large);
@@ -314,7 +314,7 @@ fn a_pinned_page_is_passed_over_or_waited_for() {
     finish(&computer, vec![space]);
 }
 
-/// A machine may count a large page once, and small ones one by one.
+/// A machine may count a large page once, and small pages one by one.
 #[test]
 fn pages_are_given_back_in_the_sizes_that_they_were_mapped_in() {
     let computer = Computer::new::<X86_64>(Config::default());
@@ -338,8 +338,7 @@ fn pages_are_given_back_in_the_sizes_that_they_were_mapped_in() {
     finish(&computer, vec![space]);
 }
 
-/// Scattered pages are listed in tables, of which there are eight at most: 8 runs at hand and 2048 in tables wait for
-/// one flush.
+/// Scattered pages are listed in at most eight tables: 8 runs stored directly and 2048 in tables wait for one flush.
 #[test]
 fn the_list_of_what_waits_is_bounded() {
     const PAGES: u64 = 8 + 8 * 256 + 1;
@@ -358,7 +357,7 @@ fn the_list_of_what_waits_is_bounded() {
     finish(&computer, vec![space]);
 }
 
-/// A table that was taken away may be the memory that the next step needs.
+/// A table that was removed may be the memory that the next step needs.
 #[test]
 fn a_step_without_memory_waits_for_what_the_cursor_has_taken() {
     let computer = Computer::new::<X86_64>(Config::default());

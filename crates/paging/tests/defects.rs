@@ -1,4 +1,4 @@
-//! One test for each defect that the random operations, or reading, have found.
+//! One test for each defect that the random operations, or reading, found.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn computer<F: Hardware>() -> Computer {
     Computer::new::<F>(Config::default())
 }
 
-/// Where a fault leaves the old translation in the TLB, rights that were given without a flush would never be seen.
+/// If a fault leaves the old translation in the TLB, rights that were granted without a flush would never be seen.
 fn new_rights_are_seen<F: Hardware>() {
     let computer = computer::<F>();
     let space = space::<F, _>(&computer, ShareTables::Last, 1);
@@ -83,7 +83,7 @@ fn a_store_until_the_flush_of_a_fork_is_not_lost() {
     no_store_is_lost::<Sv39>();
 }
 
-/// The source's last pages leave their table, which is taken away, and then pages arrive there.
+/// The source's last pages leave their table, which is removed, and then pages arrive there.
 #[test]
 fn a_move_brings_back_a_table_that_it_has_emptied() {
     let computer = computer::<X86_64>();
@@ -95,7 +95,7 @@ fn a_move_brings_back_a_table_that_it_has_emptied() {
     finish(&computer, vec![space]);
 }
 
-/// A move needs tables for what is there, and not for the length of the range.
+/// A move needs tables for what is mapped, not for the length of the range.
 #[test]
 fn a_move_of_little_in_a_large_range_reserves_little() {
     let computer = computer::<X86_64>();
@@ -107,7 +107,7 @@ fn a_move_of_little_in_a_large_range_reserves_little() {
     finish(&computer, vec![space]);
 }
 
-/// Counts of pins are of all pages below, which can be very many.
+/// Counts of pins cover all pages below, which may be very many.
 #[test]
 fn many_pins_are_counted() {
     let computer = computer::<X86_64>();
@@ -126,7 +126,7 @@ fn many_pins_are_counted() {
     finish(&computer, vec![space, child]);
 }
 
-/// Tables of pages need not be copied for a split of large pages elsewhere.
+/// Splitting large pages elsewhere need not copy tables of pages.
 #[test]
 fn a_split_copies_no_table_of_pages() {
     let computer = computer::<X86_64>();
@@ -141,10 +141,10 @@ fn a_split_copies_no_table_of_pages() {
     finish(&computer, vec![parent, child]);
 }
 
-/// 2 MiB by large pages take no table for small ones, and a giant page none at all.
+/// 2 MiB of large pages need no table for small ones, and a giant page none at all.
 #[test]
 fn large_pages_reserve_no_tables_below() {
-    let computer = Computer::new::<X86_64>(Config { frames: 1 << 20, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().frames(1 << 20));
     let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
     let before = computer.counts().tables_allocated;
     fill(&space, 0..1 << 18, RW, PageSize::Giant);
@@ -159,8 +159,8 @@ fn large_pages_reserve_no_tables_below() {
     finish(&computer, vec![space, child]);
 }
 
-/// An entry whose page gets another size or frame is empty, and flushed, in between: Arm ARM D8.16.1, and so on every
-/// format.
+/// An entry whose page gets another size or frame is empty, and flushed, in between: required by Arm ARM D8.16.1, and
+/// done on every format.
 fn breaks_before_making<F: Hardware>() {
     let computer = computer::<F>();
     let root = Cell::new(None);
@@ -197,8 +197,8 @@ fn entries_are_broken_before_they_are_made() {
     breaks_before_making::<Sv39>();
 }
 
-/// A table is protected page by page when it is first shared. Its last sharer maps another page there, and shares it
-/// again.
+/// A table is protected page by page when it is first shared. Then its last sharer maps another page there, and shares
+/// it again.
 fn a_page_that_came_after_a_fork<F: Hardware>() {
     let computer = computer::<F>();
     let parent = space::<F, _>(&computer, ShareTables::Last, 1);
@@ -220,7 +220,7 @@ fn a_page_that_is_mapped_between_two_forks_is_private() {
     a_page_that_came_after_a_fork::<Sv39>();
 }
 
-/// Whoever is left with a table that another made is charged for it as soon as it changes something there.
+/// The last sharer of a table that another space made is charged for it as soon as it changes something there.
 #[test]
 fn the_last_sharer_is_charged_for_the_table() {
     let computer = computer::<X86_64>();
@@ -236,7 +236,7 @@ fn the_last_sharer_is_charged_for_the_table() {
     finish(&computer, vec![child]);
 }
 
-/// A fork walks tables without the sign of addresses; its error has it.
+/// A fork walks tables with addresses that are not sign-extended; its error has the extended address.
 fn an_address_of_the_upper_half<F: Hardware>() {
     let computer = computer::<F>();
     let parent = space::<F, _>(&computer, ShareTables::Last, 1);
@@ -264,11 +264,10 @@ fn errors_name_addresses_of_the_upper_half() {
     an_address_of_the_upper_half::<Sv39>();
 }
 
-/// A page is single in a table that nodes have copies of, and was written by a CPU of the second: the first's entry has
-/// no mark.
+/// A page is single in a table with copies, and a CPU of the second node has written it: the first's entry has no mark.
 #[test]
 fn a_child_with_replicas_keeps_marks_of_all_nodes() {
-    let computer = Computer::new::<X86_64>(Config { nodes: 2, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(2));
     let parent = space::<X86_64, _>(&computer, ShareTables::Last, 2);
     fill(&parent, 0..1, RW, PageSize::Small);
     fill(&parent, 1..2, Rights::READ, PageSize::Small);

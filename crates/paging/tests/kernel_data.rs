@@ -1,4 +1,5 @@
-//! Pages of the kernel's: stores to its data never fault, forks or not, and what is global is the same in all spaces.
+//! Pages of the kernel: stores to its data never fault, with or without forks, and global pages are the same in all
+//! spaces.
 
 mod common;
 
@@ -16,7 +17,7 @@ fn map_kernel<F: Hardware>(space: &AddressSpace<F, &Computer>, range: std::ops::
     space.map_simulated(pages(range), frame, Attributes::kernel(rights), SMALL).unwrap();
 }
 
-/// Whether a store passes without a fault: of user mode's to page 0, of the kernel's to another.
+/// Returns whether a store passes without a fault: to page 0 by user mode, to another page by the kernel.
 fn passes<F: Hardware>(space: &AddressSpace<F, &Computer>, n: u64) -> bool {
     run_on(space, 0);
     let from = if n == 0 { Privilege::User } else { Privilege::Kernel };
@@ -24,7 +25,7 @@ fn passes<F: Hardware>(space: &AddressSpace<F, &Computer>, n: u64) -> bool {
 }
 
 fn never_faults<F: Hardware>() {
-    // What comes to the data's table, in which a page of user mode's is as well.
+    // A change of the data's table, which also contains a page of user mode.
     type Way<F> = (&'static str, fn(&AddressSpace<F, &Computer>));
     let ways: [Way<F>; 5] = [
         ("mapped", |space| map_kernel(space, 3..4, RW)),
@@ -62,7 +63,7 @@ fn never_faults<F: Hardware>() {
             let grandchild = fork(&child, 3);
             for one in [&parent, &child, &grandchild] {
                 assert!(passes(one, 3), "{name}, {share:?}");
-                // User mode's are copied as ever.
+                // User mode's pages are copied as always.
                 assert!(!passes(one, 0), "{name}, {share:?}");
                 assert!(store(one, 0, page(0), 7).copied || one.id() == SpaceId(3), "{name}, {share:?}");
             }
@@ -118,7 +119,7 @@ fn global_pages_are_not_private() {
     finish(&computer, vec![space]);
 }
 
-/// A fault that user mode has made at a page of the kernel's is not resolved: the access would fault again, for ever.
+/// A fault of user mode at a page of the kernel is not resolved: the access would fault again for ever.
 fn modes_are_told_apart<F: Hardware>() {
     let computer = Computer::new::<F>(Config::default());
     let space = space::<F, _>(&computer, ShareTables::Last, 1);
@@ -144,7 +145,7 @@ fn modes_are_told_apart<F: Hardware>() {
         let fault = space.fault(page(n), access, Node(0)).unwrap();
         assert_eq!(matches!(fault, Fault::Resolved(_)), passes, "{access:?} of page {n}: {fault:?}");
         assert_eq!(fault == Fault::Denied, !passes);
-        // What is said to be resolved passes.
+        // Accesses whose faults count as resolved pass.
         assert_eq!(computer.reach(0, page(n), access).is_ok(), passes, "{access:?} of page {n}");
     }
     finish(&computer, vec![space]);
@@ -157,7 +158,7 @@ fn a_fault_of_user_mode_at_a_kernel_page_is_denied() {
     modes_are_told_apart::<Sv39>();
 }
 
-/// Whoever calls may run by these pages: safe operations leave them alone, wherever in the range they are.
+/// The caller may run through these pages: safe operations leave them alone, wherever in the range they are.
 fn safe_code_leaves_kernel_pages_alone<F: Hardware>() {
     let computer = Computer::new::<F>(Config::default());
     let parent = space::<F, _>(&computer, ShareTables::Last, 1);
@@ -198,7 +199,7 @@ fn safe_operations_refuse_kernel_pages() {
     safe_code_leaves_kernel_pages_alone::<Sv48>();
 }
 
-/// A large page that the kernel runs by is empty at no time: it is split so, or refused.
+/// A large page through which the kernel runs is never unmapped: it is split accordingly, or the split is refused.
 #[test]
 fn a_page_of_the_kernels_is_never_broken() {
     fn map_large<F: Hardware>(space: &AddressSpace<F, &Computer>) {

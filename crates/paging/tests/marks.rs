@@ -1,5 +1,5 @@
-//! Marks are where a caller decides what to write back: one that is lost is data that is lost. Marks that CPUs of any
-//! node set are seen by every way to read them, and survive every operation, at each of whose steps a CPU may store.
+//! Marks tell a caller what to write back: a lost mark is lost data. Every way to read marks sees those that CPUs of
+//! any node have set, and they survive every operation, although a CPU may store at each of its steps.
 
 mod common;
 
@@ -13,17 +13,17 @@ use palimpsest_paging::*;
 const READ_ONLY: Rights = Rights::READ;
 
 fn on_two_nodes<F: Hardware>(marking: Marking) -> Computer {
-    Computer::new::<F>(Config { nodes: 2, marking, ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(2).marking(marking))
 }
 
-/// Pages that were not used and not written, as far as marks tell.
+/// Clears all marks of the pages.
 fn unmark<F: Hardware>(space: &AddressSpace<F, &Computer>, range: std::ops::Range<u64>) {
     for mark in [Mark::Accessed, Mark::Dirty] {
         space.take_marks(pages(range.clone()), mark, |_| ()).unwrap().finish();
     }
 }
 
-/// Whether page 0 reads as written, by every way to ask.
+/// Returns whether page 0 reads as written, in every way of asking.
 #[track_caller]
 fn reads_as_written<F: Hardware>(space: &AddressSpace<F, &Computer>) -> bool {
     let mut by_walk = false;
@@ -51,14 +51,14 @@ fn a_page_that_another_node_has_written_reads_so<F: Hardware>(marking: Marking) 
     let space = space::<F, _>(&computer, ShareTables::Last, 2);
     fill(&space, 0..1, RW, PageSize::Small);
     fill(&space, 1..2, READ_ONLY, PageSize::Small);
-    // The table is node 1's own, though the page is single.
+    // The table is node 1's own, but the page is single.
     space.replicate(pages(0..2)).unwrap().1.finish();
     unmark(&space, 0..2);
     assert!(!reads_as_written(&space));
     run_on(&space, 1);
     store(&space, 1, page(0), 7);
     assert!(reads_as_written(&space));
-    // It is made read-only, so that node 1 gets a page of its own, and loses it again.
+    // Made read-only, so that node 1 gets its own page, and loses it again.
     space.protect(pages(0..1), READ_ONLY).unwrap().finish();
     for on_use in [false, true] {
         let replicate = if on_use { AddressSpace::replicate_on_use } else { AddressSpace::replicate };
@@ -72,7 +72,7 @@ fn a_page_that_another_node_has_written_reads_so<F: Hardware>(marking: Marking) 
     finish(&computer, vec![space]);
 }
 
-/// Lets node 1 use page 0.
+/// Makes node 1 use page 0.
 fn load_of_replica<F: Hardware>(space: &AddressSpace<F, &Computer>) {
     while let Err(trap) = space.machine().load(1, page(0), Access::USER_READ) {
         assert!(matches!(space.fault(trap.address, trap.access, Node(1)), Ok(Fault::Resolved(_))));
@@ -105,16 +105,16 @@ fn a_copy_of_a_pinned_page_is_as_written_as_the_page() {
     finish(&computer, vec![parent, child]);
 }
 
-/// What an operation tells of page 0: whether it was written until it was taken or its mark was.
+/// What an operation reports of page 0: whether it was written until it, or its mark, was taken.
 type Told = Cell<bool>;
 type Operation<F> = (&'static str, fn(&AddressSpace<F, &Computer>, &Told));
 
 /// Runs each of `operations` on page 0, and lets CPU 1 store to that page once: before the first access of an entry,
-/// then, from the start, before the second, and so on. A store that passes must be in the page, and known.
+/// then, from the start, before the second, and so on. A store that passes must be in the page, and reported.
 fn no_store_goes_unnoticed<F: Hardware>(marking: Marking, size: PageSize, operations: &[Operation<F>]) {
     for (name, operation) in operations {
         let (mut passed, mut points) = (0, 0);
-        // Where there are many, they are much the same: those of 512 parts.
+        // If there are many accesses, they are alike: those of 512 parts.
         let turns = (0..48).chain((48..).step_by(97));
         for turn in turns {
             let computer = on_two_nodes::<F>(marking);
@@ -235,7 +235,7 @@ fn no_split_or_merge_loses_the_mark_of_a_store() {
     on_a_large_page::<Sv39>(Marking::ByWalker);
 }
 
-/// A merge's page is written if one of its parts was.
+/// The merged page counts as written if one of its parts was.
 #[test]
 fn a_merge_keeps_the_marks_of_all_parts() {
     let computer = Computer::new::<X86_64>(Config::default());

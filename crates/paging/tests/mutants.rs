@@ -1,4 +1,4 @@
-//! The random operations find each of the mistakes that a machine, or this crate, could make.
+//! The random operations find each mistake that a machine, or this crate, could make.
 
 mod common;
 
@@ -11,10 +11,10 @@ use palimpsest_paging::sim::trial::{Case, Source, Trial};
 use palimpsest_paging::sim::{Computer, Delivery, Hardware, Marking};
 use palimpsest_paging::{Accounting, Level, ShareTables, SpaceOptions};
 
-/// Where the broken spaces are.
+/// The addresses of the broken spaces.
 static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// The operation at which a mistake is found.
+/// Returns the operation at which a mistake is found.
 fn found_at<F: Hardware>(mistake: Mistake, seed: u64) -> Option<usize> {
     let case = Case {
         options: SpaceOptions::new().share(ShareTables::UpTo(Level::new(2))).accounting(Accounting::Exact),
@@ -28,9 +28,9 @@ fn found_at<F: Hardware>(mistake: Mistake, seed: u64) -> Option<usize> {
     };
     let computer: &Computer = Box::leak(Box::new(Computer::new::<F>(case.config())));
     let machine = Mutant { computer, mistake: Some(mistake), watch: None };
-    // Broken spaces are not ended: that would find the mistake once more.
+    // Broken spaces are not ended: that would find the mistake again.
     let trial = Box::leak(Box::new(Trial::<F, _>::new(computer, machine, case, Source::Seed)));
-    // LeakSanitizer takes what a static refers to for used.
+    // LeakSanitizer considers what a static refers to as used.
     KEPT.lock().unwrap().push((&raw const *trial).addr());
     for _ in 0..case.operations {
         if catch_unwind(AssertUnwindSafe(|| trial.operate())).is_err() {
@@ -42,7 +42,7 @@ fn found_at<F: Hardware>(mistake: Mistake, seed: u64) -> Option<usize> {
 
 #[test]
 fn every_mistake_is_found() {
-    // A panic is what is looked for here, and is no news.
+    // A panic is expected here, and need not be printed.
     std::panic::set_hook(Box::new(|_| ()));
     let mistakes = [
         Mistake::NoFlush,

@@ -1,5 +1,5 @@
 //! One test for each objection that reviewers raised against copy-on-write tables (Linux COW PTE v1 to v5, mshare,
-//! Asterinas), by its number in `docs/src/numbered.md`. Each runs for a format of each kind: marks by the walker,
+//! Asterinas), by its number in `docs/src/numbered.md`. Each runs with a format of each kind: marks by the walker,
 //! protection by tables, protection by pages.
 
 mod common;
@@ -114,7 +114,7 @@ mod bodies {
         ));
         assert_eq!(child.take_marks(pages(0..1), Mark::Dirty, |_| ()).map(|_| ()), no_tables);
         assert_eq!(computer.snapshot(), bits);
-        // A table, and no page.
+        // A table but no page.
         computer.refuse(1..u64::MAX);
         assert_eq!(child.fault(page(0), Access::USER_WRITE, Node(0)), Err(FaultError::NoPage { address: page(0) }));
         computer.refuse(0..0);
@@ -168,7 +168,7 @@ mod bodies {
         fill(&parent, 10..14, Rights::READ, PageSize::Small);
         fill(&parent, 510..514, RW, PageSize::Small);
         let child = fork(&parent, 2);
-        // Counts one reference for each of both spaces and tables.
+        // Counts one reference for each of the two spaces and tables.
         computer.expect_counted(&[parent.root(Node(0)), child.root(Node(0))]);
         let tables = computer.live_tables();
         child.protect(pages(0..4), Rights::READ).unwrap().finish();
@@ -281,7 +281,7 @@ mod bodies {
         load(&child, 0, page(3));
         let (before, allocated) = (computer.snapshot(), computer.counts().tables_allocated);
         let flush = child.unmap(pages(0..512)).unwrap();
-        // One entry of the table above, and those of tables that are empty by that.
+        // One entry of the table above, and those of tables that become empty.
         assert!(before.entries_written_until(&computer.snapshot()) <= 3);
         assert_eq!(computer.counts().tables_allocated, allocated);
         assert_eq!(
@@ -344,7 +344,7 @@ mod bodies {
         assert_eq!(computer.live_tables(), tables);
         let marked = |space: &AddressSpace<F, _>, mark| space.count_marked(everything.clone(), mark).unwrap();
         assert_eq!((marked(&parent, Mark::Accessed), marked(&child, Mark::Accessed)), (1, 1));
-        // The child takes its own away, not the parent's.
+        // The child clears its own marks, not the parent's.
         let mut taken = Vec::new();
         child.take_marks(everything.clone(), Mark::Accessed, |address| taken.push(address)).unwrap().finish();
         assert_eq!(taken, [page(2)]);
@@ -361,7 +361,7 @@ mod bodies {
         let child = fork(&parent, 2);
         run_on(&child, 0);
         run_on(&child, 1);
-        // CPU 1 has read all entries but the page's, which is in the shared table.
+        // CPU 1 has read all entries except the page's, which is in the shared table.
         computer.begin(1, page(0), Access::USER_READ);
         for _ in 1..F::TOP.number() {
             assert_eq!(computer.step(1), Progress::Walking);
@@ -382,10 +382,10 @@ mod bodies {
         let child = fork(&parent, 2);
         run_on(&child, 0);
         run_on(&parent, 1);
-        // CPU 0 remembers the shared table, not page 5.
+        // CPU 0 remembers the shared table, but not page 5.
         load(&child, 0, page(4));
         let flush = child.protect(pages(0..1), Rights::READ).unwrap();
-        // The child has a table of its own, and CPU 0 does not know.
+        // The child has its own table, and CPU 0 does not know.
         store(&parent, 1, page(5), 7);
         assert_eq!(computer.load(0, page(5), Access::USER_READ), Ok(105));
         flush.finish();
@@ -405,7 +405,7 @@ mod bodies {
         assert_eq!((load(&child, 1, page(3)), load(&child, 1, page(4)), load(&parent, 0, page(3))), (7, 104, 103));
         let second = fork(&parent, 3);
         run_on(&second, 1);
-        // No large page is to be had: one small one is copied, and the rest is split.
+        // There is no large page: one small page is copied, and the rest is split.
         computer.refuse(0..1);
         let resolution = second.fault(page(3), Access::USER_WRITE, Node(0)).unwrap();
         computer.refuse(0..0);

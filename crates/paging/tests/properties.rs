@@ -1,8 +1,7 @@
-//! Random operations on families of spaces, for every format and way of sharing, against a plain model.
+//! Random operations on families of spaces, for every format and way of sharing, compared with a plain model.
 //!
-//! `PALIMPSEST_PAGING_OPERATIONS` is how many in all (60 000 if it is not set), `PALIMPSEST_PAGING_SEED` where chance
-//! starts; a message names a seed, and `PALIMPSEST_PAGING_FAMILY`, that seed less the first, leaves out all families
-//! before.
+//! `PALIMPSEST_PAGING_OPERATIONS` is the total number (60 000 if it is not set), `PALIMPSEST_PAGING_SEED` the first
+//! seed. A message names a seed; `PALIMPSEST_PAGING_FAMILY`, that seed minus the first, skips all earlier families.
 
 use palimpsest_paging::format::{AArch64, AArch64Upper, Sv39, Sv48, X86_64, X86_64La57};
 use palimpsest_paging::sim::trial::{Case, run};
@@ -18,7 +17,7 @@ fn number(name: &str, default: u64) -> u64 {
 const SHARES: [ShareTables; 4] =
     [ShareTables::None, ShareTables::Last, ShareTables::UpTo(Level::new(2)), ShareTables::UpTo(Level::new(3))];
 
-/// `walkers` are the kinds of page walkers that there are.
+/// Runs all ways. `walkers` are the existing kinds of page walkers.
 fn all_ways<F: Hardware>(walkers: &[Marking]) {
     const FORMATS: u64 = 6;
     // A family lives for this many operations.

@@ -1,5 +1,5 @@
-//! Bad input gets an error that names it, and tables stay as they are, bit by bit. One test for each kind of input that
-//! the project's issue 5 lists.
+//! Bad input gets an error that names it, and no bit of a table changes. One test for each kind of input that the
+//! project's issue 5 lists.
 
 mod common;
 
@@ -12,7 +12,7 @@ use palimpsest_paging::*;
 
 const SMALL: PageSizes = PageSizes::UpTo(PageSize::Small);
 
-/// A parent with small pages 0 to 7, of which 7 is pinned, and a large page from 512 on, pinned too; and its child.
+/// A parent with small pages 0 to 7, of which 7 is pinned, and a pinned large page from 512 on; and its child.
 struct Scene<'c, F: Hardware> {
     parent: AddressSpace<F, &'c Computer>,
     child: AddressSpace<F, &'c Computer>,
@@ -42,7 +42,7 @@ fn refusing<F: Hardware>(check: impl Fn(&Scene<'_, F>)) {
     finish(&computer, vec![parent, child]);
 }
 
-/// Every operation on a range refuses `range` with `error`, whose text has all of `named`.
+/// Checks that every operation on a range refuses `range` with `error`, whose text has all of `named`.
 fn refuse_range<F: Hardware>(scene: &Scene<'_, F>, range: &Range<VirtAddr>, error: &RangeError, named: &[&str]) {
     let space = &scene.child;
     let change = Err(ChangeError::Range(error.clone()));
@@ -132,8 +132,8 @@ mod of {
         assert_eq!(scene.child.merge(LAST_PAGE, PageSize::Giant).map(|_| ()), error);
     }
 
-    /// Fails on: `check_range` without its first question (the range is called empty), and on `remap` and `merge` whose
-    /// ends saturate (the range is called unaligned).
+    /// Fails for `check_range` without its first check (the error says empty), and for `remap` and `merge` with
+    /// saturating ends (the error says unaligned).
     pub(super) fn the_last_page_of_all<F: Hardware>(scene: &Scene<'_, F>) {
         for start in [LAST_PAGE, VirtAddr(LAST_PAGE.0 - PAGE), VirtAddr(0_u64.wrapping_sub(1 << 30))] {
             let error = RangeError::LastPage { start };
@@ -147,7 +147,7 @@ mod of {
         let last = VirtAddr(0_u64.wrapping_sub(LARGE));
         let error = Err(ChangeError::Range(RangeError::LastPage { start: last }));
         assert_eq!(scene.child.merge(last, PageSize::Large).map(|_| ()), error);
-        // What asks for one address finds that nothing is mapped there.
+        // Operations on one address find nothing mapped there.
         for address in [LAST_PAGE, VirtAddr(u64::MAX)] {
             assert_eq!(scene.child.query(address), None);
             assert_eq!(scene.child.fault(address, Access::USER_WRITE, Node(0)), Ok(Fault::NotMapped));
@@ -242,12 +242,12 @@ mod of {
     }
 }
 
-/// A fork copies what is pinned, and names the page if there is no memory for that.
+/// A fork copies pinned pages, and names the page if there is no memory for that.
 #[test]
 fn a_fork_while_pinned_without_memory() {
     refusing::<X86_64>(|scene| {
         let computer = scene.parent.machine();
-        // Three tables on the way to the pinned page; then pages.
+        // First three tables on the way to the pinned page; then pages.
         for request in 0.. {
             computer.refuse(request..u64::MAX);
             let forked = scene.parent.fork(SpaceId(3)).map(|_| ());
@@ -263,8 +263,8 @@ fn a_fork_while_pinned_without_memory() {
     });
 }
 
-/// What a space is unmapped of, unpinned of, or ends with, it gives back once. A host that gives a frame back twice is
-/// told which.
+/// A space gives pages back only once: when they are unmapped or unpinned, or when it ends. A host that gives a frame
+/// back twice is told which.
 #[test]
 fn a_frame_that_is_freed_twice() {
     let computer = Computer::new::<X86_64>(Config::default());
@@ -284,7 +284,7 @@ fn a_frame_that_is_freed_twice() {
     let machine = &computer;
     let table = machine.allocate_table(Node(0)).unwrap();
     for _ in 0..2 {
-        // SAFETY: 1. nobody refers to it; the second time it is free, which the computer finds.
+        // SAFETY: 1. nobody refers to it; the second time it is free already, which the computer detects.
         unsafe { machine.free_table(table) };
     }
     assert_eq!(computer.take_failures(), [Failure::FreeTable { table }]);

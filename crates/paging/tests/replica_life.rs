@@ -1,5 +1,5 @@
-//! How replicas come and go: at once or on first use, with a child, when memory is short; and who finds which. Numbers
-//! are those of `replicas.rs`.
+//! How replicas are made and dropped: at once or on first use, with a child, when memory is short; and which CPUs find
+//! which. Numbers are those of `replicas.rs`.
 
 mod common;
 
@@ -10,12 +10,12 @@ use palimpsest_paging::*;
 
 const RX: Rights = Rights::READ.union(Rights::EXECUTE);
 
-/// CPU n is on node n.
+/// Makes a computer whose CPU n is on node n.
 fn computer<F: Hardware>(nodes: usize) -> Computer {
-    Computer::new::<F>(Config { nodes, cpus: nodes.max(2), ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(nodes).cpus(nodes.max(2)))
 }
 
-/// Text in pages 0 to 7 and data in 8 to 15, on as many nodes as the computer has.
+/// Maps text in pages 0 to 7 and data in 8 to 15, on as many nodes as the computer has.
 fn text_and_data<F: Hardware>(computer: &Computer, nodes: u8) -> AddressSpace<F, &Computer> {
     let space = space::<F, _>(computer, ShareTables::Last, nodes);
     fill(&space, 0..8, RX, PageSize::Small);
@@ -24,7 +24,7 @@ fn text_and_data<F: Hardware>(computer: &Computer, nodes: u8) -> AddressSpace<F,
     space
 }
 
-/// The node whose memory a CPU reaches, by whatever faults it takes.
+/// Returns the node whose memory a CPU reaches, after resolving all faults.
 #[track_caller]
 fn reached<F: Hardware>(space: &AddressSpace<F, &Computer>, cpu: usize, n: u64) -> Node {
     let computer = space.machine();
@@ -54,7 +54,7 @@ fn nodes_get_pages_when_they_use_them<F: Hardware>() {
     assert_eq!((load(&space, 1, page(1)), load(&space, 2, page(3)), load(&space, 2, page(9))), (101, 103, 109));
     assert_eq!(computer.counts().pages_copied - copied, 2);
     assert_eq!(space.verify(), Ok(()));
-    // Those that wait may be neither written nor split, and can be given at once, dropped, and unmapped.
+    // Waiting pages may be neither written nor split, and can be given at once, dropped, and unmapped.
     let refused = Err(ChangeError::Replicated { address: page(5) });
     assert_eq!(space.protect(pages(5..6), RW).map(|_| ()), refused);
     let (done, flush) = space.replicate(pages(4..5)).unwrap();
@@ -138,7 +138,8 @@ fn a_child_inherits<F: Hardware>() {
             assert_eq!((reached(&child, cpu, n), load(&child, cpu, page(n))), (Node(cpu as u8), 100 + n));
         }
     }
-    // What waited in the parent for node 1 is the child's first's, and the first's of the parent is the other's.
+    // The page that waited for node 1 in the parent belongs to the child's first node, and the page of the parent's
+    // first node to the child's other node.
     assert_eq!(load(&child, 1, page(6)), 106);
     store(&child, 1, page(9), 7);
     run_on(&parent, 0);
@@ -213,7 +214,7 @@ fn who_changes_a_page_is_shown_each_copy_once() {
     finish(&computer, vec![space]);
 }
 
-/// Data beside replicated text, in the same table, which every node has its own copy of.
+/// Data beside replicated text, in a table of which every node has its own copy.
 fn single_pages_change<F: Hardware>() {
     let computer = computer::<F>(2);
     let space = text_and_data::<F>(&computer, 2);
@@ -225,7 +226,7 @@ fn single_pages_change<F: Hardware>() {
     assert_eq!(load(&space, 0, page(8)), 3);
     let refused = |address| Err(ChangeError::Replicated { address });
     assert_eq!(space.protect(pages(7..9), RW).map(|_| ()), refused(page(7)));
-    // A page that moved away would leave the marks of the other node behind.
+    // A page that moves away would leave the other node's marks behind.
     assert_eq!(space.remap(pages(8..9), page(600)).map(|_| ()), refused(page(8)));
     space.drop_replicas(pages(0..8)).unwrap().finish();
     space.remap(pages(8..9), page(600)).unwrap().finish();
@@ -240,7 +241,7 @@ fn single_pages_in_replicated_tables_can_be_written_again() {
     single_pages_change::<Sv39>();
 }
 
-/// The data's entry is in the table of level 2 in which the text's is.
+/// The data's entry is in the same table of level 2 as the text's.
 fn large_data_beside_text<F: Hardware>() {
     let computer = computer::<F>(2);
     let space = space::<F, _>(&computer, ShareTables::Last, 2);

@@ -1,6 +1,6 @@
 //! One test for each objection that reviewers raised against replicated tables, by its number in
-//! `docs/src/numbered.md`. More of 5, and 10, are in `replica_life.rs`; 8 asks for stage 2, which the crate does not
-//! have, and 9 asks for nothing.
+//! `docs/src/numbered.md`. More of 5, and 10, are in `replica_life.rs`; 8 needs stage 2, which the crate does not have,
+//! and 9 needs no test.
 
 mod common;
 
@@ -11,7 +11,7 @@ use palimpsest_paging::*;
 
 const RX: Rights = Rights::READ.union(Rights::EXECUTE);
 
-/// A space on two nodes, CPU n on node n, with text in pages 0 to 7 and data in 8 to 15, both below one table.
+/// Returns a space on two nodes, CPU n on node n, with text in pages 0 to 7 and data in 8 to 15, both below one table.
 fn two_nodes<F: Hardware>(computer: &Computer) -> AddressSpace<F, &Computer> {
     let space = space::<F, _>(computer, ShareTables::Last, 2);
     fill(&space, 0..8, RX, PageSize::Small);
@@ -22,7 +22,7 @@ fn two_nodes<F: Hardware>(computer: &Computer) -> AddressSpace<F, &Computer> {
 }
 
 fn computer<F: Hardware>() -> Computer {
-    Computer::new::<F>(Config { nodes: 2, ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(2))
 }
 
 fn replicate<F: Hardware>(space: &AddressSpace<F, &Computer>, range: std::ops::Range<u64>) -> Replicated {
@@ -31,7 +31,7 @@ fn replicate<F: Hardware>(space: &AddressSpace<F, &Computer>, range: std::ops::R
     done
 }
 
-/// The node whose memory a CPU reaches.
+/// Returns the node whose memory a CPU reaches.
 fn node_of<F: Hardware>(space: &AddressSpace<F, &Computer>, cpu: usize, n: u64) -> Node {
     let _ = load(space, cpu, page(n));
     let computer = space.machine();
@@ -43,7 +43,7 @@ fn r01_a_writer_reaches_every_copy_of_a_page() {
     let computer = computer::<X86_64>();
     let space = two_nodes::<X86_64>(&computer);
     replicate(&space, 0..8);
-    // What a writer of text needs: the frames of a page on all nodes, as CPUs there see it.
+    // A writer of text needs the frames of a page on all nodes, as CPUs there see it.
     for cpu in 0..2 {
         let frame = computer.reach(cpu, page(2), Access::USER_EXECUTE).unwrap();
         computer.set_content(frame, 0xcc);
@@ -57,7 +57,7 @@ fn each_node_executes_its_own<F: Hardware>() {
     let space = two_nodes::<F>(&computer);
     assert_eq!(node_of(&space, 1, 2), Node(0));
     let done = replicate(&space, 0..16);
-    // Below the root: one table for each level. Pages that can be written stay single.
+    // Below the root one table for each level. Writable pages stay single.
     assert_eq!(done, Replicated { tables: F::TOP.number() as usize - 1, pages: 8, single: 8 });
     for n in 0..8 {
         assert_eq!((node_of(&space, 0, n), node_of(&space, 1, n)), (Node(0), Node(1)));
@@ -82,7 +82,7 @@ fn r02_what_is_mapped_later_appears_on_all_nodes() {
     let computer = computer::<X86_64>();
     let space = two_nodes::<X86_64>(&computer);
     replicate(&space, 0..8);
-    // In a ringed table, in another table of level 1, and by another entry of the root.
+    // In a ringed table, in another table of level 1, and below another entry of the root.
     for n in [20, 5 * 512, 1 << 28] {
         fill(&space, n..n + 1, RW, PageSize::Small);
         store(&space, 1, page(n), n);
@@ -140,14 +140,14 @@ fn r04_rights_change_on_all_nodes() {
 
 #[test]
 fn r05_a_node_without_memory_uses_another() {
-    let computer = Computer::new::<X86_64>(Config { nodes: 3, cpus: 3, frames: 32, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(3).cpus(3).frames(32));
     let space = two_nodes::<X86_64>(&computer);
-    // Node 1 has nothing left; the machine gives what is nearest.
+    // Node 1 has nothing left; the machine returns the nearest memory.
     let taken = computer.allocate(Node(1), 32 * PAGE, PageSize::Small).unwrap();
     assert_eq!(replicate(&space, 0..8).pages, 8);
     assert_eq!(node_of(&space, 1, 0), Node(2));
     space.drop_replicas(pages(0..8)).unwrap().finish();
-    // None has: pages stay single, and all works.
+    // No node has memory: pages stay single, and everything works.
     computer.refuse(F_TABLES..u64::MAX);
     let done = replicate(&space, 0..8);
     computer.refuse(0..0);
@@ -217,7 +217,7 @@ fn a_child_starts_without_replicas() {
     finish(&computer, vec![parent, child]);
 }
 
-/// More pages than one obligation holds, in pairs of which the flush may come between.
+/// More pages than one obligation holds, in pairs, between whose parts a flush may come.
 #[test]
 fn pages_of_all_nodes_are_freed_behind_their_flush() {
     let computer = computer::<X86_64>();
@@ -241,7 +241,7 @@ fn pages_of_all_nodes_are_freed_behind_their_flush() {
     finish(&computer, vec![space]);
 }
 
-/// The table above replicated pages keeps its copies when the pages are gone, and must not be moved with them.
+/// The table above replicated pages keeps its copies when the pages are gone, and must not move with them.
 #[test]
 fn a_table_that_was_replicated_moves_page_by_page() {
     let computer = computer::<X86_64>();
@@ -279,7 +279,7 @@ fn a_shared_page_is_single_unless_it_is_global() {
     finish(&computer, vec![space, child]);
 }
 
-/// The second page is replicated where the tables are so already.
+/// The second page is replicated when the tables already are.
 #[test]
 fn a_page_that_is_replicated_later_is_flushed() {
     let computer = computer::<X86_64>();

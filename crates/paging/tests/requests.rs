@@ -1,4 +1,4 @@
-//! What the crate asks of a machine: how deep a flush goes, and what it does with memory that nobody counts.
+//! The crate's requests to a machine: how deep a flush goes, and how it treats uncounted memory.
 
 mod common;
 
@@ -11,10 +11,10 @@ use palimpsest_paging::sim::{Computer, Config, Hardware};
 use palimpsest_paging::*;
 
 fn computer<F: Hardware>() -> Computer {
-    Computer::new::<F>(Config { nodes: 2, ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(2))
 }
 
-/// Taking marks changes no table: a walk that has got as far as the last one goes on there.
+/// Taking marks changes no table: a walk that has reached the last one continues there.
 #[test]
 fn flushes_of_leaves_leave_the_walk_cache() {
     let computer = computer::<AArch64>();
@@ -38,7 +38,7 @@ fn flushes_of_leaves_leave_the_walk_cache() {
     finish(&computer, vec![space]);
 }
 
-/// How many flushes `change` makes that finds a page of the space taken away and not yet waited for.
+/// Returns how many flushes `change` makes if the flush of a removed page of the space was not waited for yet.
 fn flushes_before_make<F: Hardware>(change: impl Fn(&AddressSpace<F, &Computer>)) -> u64 {
     let computer = computer::<F>();
     let space = space::<F, _>(&computer, ShareTables::Last, 1);
@@ -49,7 +49,7 @@ fn flushes_before_make<F: Hardware>(change: impl Fn(&AddressSpace<F, &Computer>)
     change(&space);
     let flushes = computer.counts().flushes - flushes;
     taken.finish();
-    // And now that it was waited for.
+    // The same after the wait.
     space.unmap(pages(0..1)).unwrap().finish();
     let quiet = computer.counts().flushes;
     fill(&space, 0..1, RW, PageSize::Small);
@@ -70,7 +70,7 @@ fn an_entry_is_made_behind_the_flush_of_what_it_held_where_the_architecture_want
         let frame = space.machine().allocate(Node(0), PAGE, PageSize::Small).unwrap();
         let mut cursor = space.cursor_mut(pages(0..4)).unwrap();
         cursor.map_simulated(frame, PageSize::Small, Attributes::user(RW)).unwrap();
-        // Its own flushes are its own business.
+        // Its own flushes do not count.
         cursor.seek(page(0)).unwrap();
         cursor.take_next().unwrap();
         let frame = space.machine().allocate(Node(0), PAGE, PageSize::Small).unwrap();
@@ -78,7 +78,7 @@ fn an_entry_is_made_behind_the_flush_of_what_it_held_where_the_architecture_want
         cursor.finish().finish();
     }
     assert_eq!((flushes_before_make::<AArch64>(map), flushes_before_make::<X86_64>(map)), (1, 0));
-    // One is of the move, or of what the cursor took, itself.
+    // One flush belongs to the move itself, or to what the cursor took.
     assert_eq!((flushes_before_make::<AArch64>(remap), flushes_before_make::<Sv39>(remap)), (2, 1));
     assert_eq!((flushes_before_make::<AArch64>(by_cursor), flushes_before_make::<X86_64>(by_cursor)), (2, 1));
 }
@@ -131,7 +131,7 @@ fn memory_that_nobody_counts_is_shared_and_never_released() {
     devices::<Sv39>();
 }
 
-/// CPU 1 gives a page back its right; CPU 0 faults by what it remembers, and nobody else hears of it.
+/// CPU 1 gives a page its right back; CPU 0 faults because of its old translation, and only it flushes.
 fn a_minor_fault_concerns_one_cpu<F: Hardware>() {
     let computer = computer::<F>();
     let space = space::<F, _>(&computer, ShareTables::Last, 1);
@@ -142,7 +142,7 @@ fn a_minor_fault_concerns_one_cpu<F: Hardware>() {
     space.protect(pages(0..1), RW).unwrap().finish();
     let before = computer.counts();
     store(&space, 0, page(0), 1);
-    // The last sharer takes its table back, which CPUs remember as another's.
+    // The last sharer takes its table back, which CPUs remember as shared.
     drop(fork(&space, 2));
     load(&space, 0, page(0));
     let forked = computer.counts();
@@ -165,10 +165,10 @@ fn a_minor_fault_interrupts_nobody() {
     a_minor_fault_concerns_one_cpu::<Sv39>();
 }
 
-/// Whatever makes an entry valid tells the machine so, when the entry is there.
+/// Everything that makes an entry valid tells the machine so, once the entry is there.
 #[test]
 fn the_machine_is_told_that_entries_were_made() {
-    /// What comes before, and what makes page 3 one that can be read.
+    /// What happens before, and what makes page 3 readable.
     type Way = (&'static str, fn(&Watched<'_>), fn(&Watched<'_>));
     type Watched<'c> = AddressSpace<AArch64, Mutant<'c>>;
     let ways: [Way; 10] = [
@@ -260,8 +260,8 @@ fn the_machine_is_told_that_entries_were_made() {
     }
 }
 
-/// How pages are mapped: by an operation each, which finds the second page's table there, by one for both, or by a
-/// cursor.
+/// How pages are mapped: by one operation for each, of which the second finds its table, by one operation for both, or
+/// by a cursor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MapWay {
     Each,
@@ -269,7 +269,7 @@ enum MapWay {
     Cursor,
 }
 
-/// A page that somebody else refers to, a file's say, and a private mapping of it that can be written.
+/// A page with another reference, for example of a file, and a private, writable mapping of it.
 fn a_mapped_page_with_another_reference<F: Hardware>(way: MapWay) {
     let computer = computer::<F>();
     let space = space::<F, _>(&computer, ShareTables::Last, 2);
@@ -309,10 +309,10 @@ fn a_private_mapping_does_not_write_through() {
     }
 }
 
-/// The CPU has fewer bits than entries could hold.
+/// The CPU has fewer address bits than entries could hold.
 #[test]
 fn frames_that_the_machine_does_not_have_are_refused() {
-    let computer = Computer::new::<X86_64>(Config { physical_bits: 48, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().physical_bits(48));
     let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
     let first = Frame::new((1 << 48) - PAGE).unwrap();
     let error = MapError::Physical { first, bytes: 2 * PAGE, end: 1 << 48, format: X86_64::NAME };
@@ -326,10 +326,10 @@ fn frames_that_the_machine_does_not_have_are_refused() {
     finish(&computer, vec![space]);
 }
 
-/// What cannot succeed takes nothing from others before it fails.
+/// A mapping that cannot succeed takes no memory from others before it fails.
 #[test]
 fn a_mapping_that_is_too_large_takes_no_frame() {
-    let computer = Computer::new::<X86_64>(Config { tables: 1 << 10, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().tables(1 << 10));
     let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
     let before = computer.counts().tables_allocated;
     let range = VirtAddr(1 << 40)..VirtAddr(2 << 40);

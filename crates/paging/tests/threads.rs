@@ -1,4 +1,4 @@
-//! CPUs that are threads: some run one space and store to it, others fork it, change their child, and end it.
+//! CPUs as threads: some run one space and store to it, others fork it, change their child, and end it.
 
 mod common;
 
@@ -16,11 +16,11 @@ fn forks() -> u64 {
     std::env::var("PALIMPSEST_PAGING_FORKS").ok().map_or(60, |text| text.parse().unwrap())
 }
 
-/// Stores of one CPU of the parent, ever larger numbers to each of its pages.
+/// Stores from one CPU of the parent, ever larger numbers to each of its pages.
 fn work<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, stop: &AtomicBool) {
     run_on(parent, cpu);
     let mut number = 0;
-    // Relaxed: nothing but the end is told.
+    // Relaxed: only tells the end.
     while !stop.load(Ordering::Relaxed) {
         number += 1;
         for n in (cpu as u64..PAGES).step_by(2) {
@@ -35,7 +35,7 @@ fn work<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, stop: &Ato
     }
 }
 
-/// Children of the parent, and of each other.
+/// Makes children of the parent, and of each other.
 fn fork_often<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, next: &AtomicU64) {
     let new = || next.fetch_add(1, Ordering::Relaxed);
     for round in 0..forks() {
@@ -63,7 +63,7 @@ fn fork_often<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, next
 }
 
 fn stress<F: Hardware>(share: ShareTables, delivery: Delivery) {
-    let computer = Computer::new::<F>(Config { cpus: 4, delivery, ..Config::default() });
+    let computer = Computer::new::<F>(Config::default().cpus(4).delivery(delivery));
     let parent = space::<F, _>(&computer, share, 1);
     fill(&parent, 0..PAGES, RW, PageSize::Small);
     let (stop, next) = (AtomicBool::new(false), AtomicU64::new(2));

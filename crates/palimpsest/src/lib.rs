@@ -1,15 +1,15 @@
 //! Rewrite memory while it is in use.
 //!
-//! | module | what it holds | crate |
+//! | module | contents | crate |
 //! |---|---|---|
 //! | [`text`] | program packs, live patching, static keys, observers | `palimpsest-text` |
 //! | [`fork`] | fork in constant time, arenas, snapshots | `palimpsest-fork` |
 //! | [`numa`] | the nodes of the machine, and data with a copy on each | `palimpsest-numa` |
 //! | [`paging`] | page tables for kernels and VMMs | `palimpsest-paging` |
 //! | [`bpf`] | eBPF programs: verified, interpreted, compiled into packs | `palimpsest-bpf` |
-//! | [`sys`] | the seam to Linux and the CPU that they stand on | `palimpsest-sys` |
+//! | [`sys`] | their interface to Linux and the CPU | `palimpsest-sys` |
 //!
-//! [`Packs`] is where most users begin:
+//! Most users begin with [`Packs`]:
 //!
 //! ```ignore-aarch64
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +23,7 @@
 //! # }
 //! ```
 //!
-//! The others by their modules:
+//! The rest is in the modules:
 //!
 //! ```
 //! use palimpsest::paging::PageSize;

@@ -1,11 +1,11 @@
-//! The heap of this object itself, apart from the program's.
+//! This object's own heap, apart from the program's.
 //!
 //! A fork may happen in a signal handler that interrupted the program's `malloc`, whose locks are then held for ever;
-//! and what freezes the program's heap should not change it. Freezing and reporting are rare and need little.
+//! and whoever freezes the program's heap should not change it. Freezing and reporting are rare and need little.
 //!
-//! Blocks of a power of two come from one region and go back to a list for their size; larger ones, and those for which
-//! the region has no room, are mappings. The lock is only ever tried: where it is held, by another thread or by the
-//! code that a signal handler interrupted, a block is mapped instead of taken, or lost instead of given back.
+//! Blocks of a power of two come from one region and go back to a list for their size. Larger ones are mappings, and so
+//! are all blocks once the region is full. The lock is only ever tried: if it is held, by another thread or by the code
+//! that a signal handler interrupted, a new block is mapped, and a block given back is lost.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::system_call;
 
-/// Address space for blocks. Only what is used of it becomes memory. Less than a huge page: the kernel would put it on
-/// a boundary of 2 MiB, where it has a page table of its own, which every fork copies.
+/// Address space for blocks; only used parts become memory. Less than a huge page: the kernel would put that on a
+/// boundary of 2 MiB, with a page table of its own, which every fork copies.
 const REGION: usize = 1 << 20;
 /// The smallest block, which also holds the link of a list.
 const LEAST_SHIFT: u32 = 4;
@@ -66,7 +66,7 @@ impl OwnHeap {
     }
 }
 
-/// The class of a block, or `None` if it must be mapped.
+/// Returns the class of a block; `None` if it must be mapped.
 fn class(layout: Layout) -> Option<u32> {
     let shift = layout.size().max(layout.align()).max(1).checked_next_power_of_two()?.trailing_zeros().max(LEAST_SHIFT);
     (shift <= MOST_SHIFT).then_some(shift)
@@ -98,8 +98,7 @@ impl State {
 
     fn give_back(&mut self, block: *mut u8, shift: u32) {
         let Some(list) = self.free.get_mut((shift - LEAST_SHIFT) as usize) else { return };
-        // SAFETY: the block was handed out with this class, so that it can hold a pointer, and its user is done with
-        // it.
+        // SAFETY: the block was handed out with this class, so it can hold a pointer, and its user is done with it.
         unsafe { link(block).write(*list) };
         *list = block;
     }
@@ -140,14 +139,14 @@ fn mapped_length(layout: Layout) -> Option<usize> {
     layout.size().max(1).checked_next_multiple_of(rustix::param::page_size())
 }
 
-/// Memory from the kernel, past the functions of this object.
+/// Maps memory from the kernel, past the functions of this object.
 fn map(length: usize) -> Option<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: makes a mapping at a place that the kernel chooses, which nobody uses.
     let answer =
         unsafe { system_call(libc::SYS_mmap, [0, length, protection as usize, flags as usize, usize::MAX, 0]) };
-    // The kernel gives no address in the upper half, and errors are negative.
+    // The kernel returns no address in the upper half, and errors are negative.
     (answer > 0).then(|| ptr::with_exposed_provenance_mut(answer.cast_unsigned()))
 }
 

@@ -1,4 +1,4 @@
-//! Writing to the user without harm to the program: never into a file that it has put in the place of ours, and never
+//! Writes to the user without harming the program: never to a file that the program has put in place of ours, and never
 //! at the price of a signal.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr, write};
 use crate::arch::system_call;
 
 /// A descriptor as it was when the program started. Programs close descriptors, and what they open next gets the same
-/// number: a line of ours in their data file would be damage.
+/// number: a line of ours would damage their data file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
     number: RawFd,
@@ -33,7 +33,7 @@ impl Noted {
     ///
     /// # Errors
     ///
-    /// It does not (`EBADF`), or it cannot be written; a pipe without a reader causes no signal.
+    /// It does not (`EBADF`), or it cannot be written. A pipe without a reader causes no signal.
     pub(crate) fn write(self, bytes: &[u8]) -> Result<(), Errno> {
         if identity(self.number) != Some((self.device, self.inode)) {
             return Err(Errno::BADF);
@@ -42,7 +42,7 @@ impl Noted {
         write_without_signals(unsafe { BorrowedFd::borrow_raw(self.number) }, bytes)
     }
 
-    /// Whether a line would be taken at once. Makes a system call that does not wait, and touches no `errno`.
+    /// Whether a line would be taken at once. Makes a system call that does not wait, and leaves `errno` alone.
     pub(crate) fn has_room(self) -> bool {
         let mut asked = libc::pollfd { fd: self.number, events: libc::POLLOUT, revents: 0 };
         let time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -73,10 +73,10 @@ pub(crate) enum AppendError {
         #[source]
         source: Errno,
     },
-    /// The path is a link: its maker would choose where the report goes.
+    /// The path is a link, whose maker would choose where the report goes.
     #[error("it is a symbolic link; name the file itself, or say fd:NUMBER")]
     Link,
-    /// Somebody else could read the addresses in the report, or has put his file in the place of ours.
+    /// Somebody else could read the addresses in the report, or has put his file in place of ours.
     #[error("it belongs to user {owner} and not to this program's user {own}; name a file of your own")]
     NotOwn {
         /// The owner's number.
@@ -84,7 +84,7 @@ pub(crate) enum AppendError {
         /// The effective user of this process.
         own: u32,
     },
-    /// Under one of its other names it may be anybody's.
+    /// It may be anybody's under another of its names.
     #[error("it has {links} names (hard links); name a file of your own")]
     ManyNames {
         /// How many.
@@ -95,9 +95,9 @@ pub(crate) enum AppendError {
     Kind,
 }
 
-/// Appends `bytes` to the file `path`, which is made, for this user alone, if it does not exist.
+/// Appends `bytes` to the file `path`. If it does not exist, makes it for this user only.
 ///
-/// In a folder where others may write, such as `/tmp`, somebody else can have put something under this name. So links
+/// In a folder where others may write, such as `/tmp`, somebody else may have put something under this name. So links
 /// are not followed, and the file must belong to this user and have no other name.
 ///
 /// # Errors
@@ -112,7 +112,7 @@ pub(crate) fn append(path: &Path, bytes: &[u8]) -> Result<(), AppendError> {
 const TRIES: usize = 16;
 
 fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
-    // A FIFO without a reader would hold the program for ever, and a terminal could become its controlling one.
+    // A FIFO without a reader would block the program for ever, and a terminal could become its controlling one.
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mut source = Errno::AGAIN;
@@ -123,7 +123,7 @@ fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
             Err(Errno::NOENT) => {}
             Err(source) => return Err(AppendError::File { action: "open it", source }),
         }
-        // `EXCL` opens no existing file or link, so the file is new and ours.
+        // `EXCL` opens no existing file or link, so that the file is new and ours.
         match open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
             Ok(file) => return Ok(file),
             Err(Errno::EXIST) => source = Errno::EXIST,
@@ -133,7 +133,7 @@ fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
     Err(AppendError::File { action: "open it", source })
 }
 
-/// The file, if nobody else can have put it there.
+/// Returns the file, if nobody else can have put it there.
 fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
     let file = File::from(file);
     let found = file.metadata().map_err(|error| AppendError::File {
@@ -154,7 +154,7 @@ fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
     }
 }
 
-/// Writes everything. SIGPIPE and SIGXFSZ, which a write can bring upon its thread, are taken back.
+/// Writes everything, and takes back SIGPIPE and SIGXFSZ, which a write can bring upon its thread.
 fn write_without_signals(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     let held = Held::now();
     while !bytes.is_empty() {
@@ -165,7 +165,7 @@ fn write_without_signals(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> Result
     Ok(())
 }
 
-/// The two signals blocked for this thread; dropping drops those that came meanwhile and sets the mask back.
+/// Blocks the two signals for this thread. Dropping it discards those that came meanwhile, and restores the mask.
 struct Held {
     both: libc::sigset_t,
     before: libc::sigset_t,
@@ -193,8 +193,8 @@ impl Drop for Held {
             // SAFETY: the set is initialised.
             let was_pending = unsafe { libc::sigismember(&raw const self.pending, signal) } == 1;
             if was_pending {
-                // It was the program's own, and stays pending. A second one of ours would have been merged with it.
-                // SAFETY: the set is initialised.
+                // It is the program's own, and stays pending; one of ours would have been merged with it. SAFETY: the
+                // set is initialised.
                 unsafe { libc::sigdelset(&raw mut self.both, signal) };
             }
         }
@@ -255,8 +255,8 @@ mod tests {
         let before = empty_mask();
         let (reader, writer) = io::pipe().expect("a pipe");
         drop(reader);
-        // Rust's start-up ignores SIGPIPE; here it must be deadly, or this test could not fail.
-        // SAFETY: the default action is no function.
+        // Rust's start-up ignores SIGPIPE; here it must be deadly, or this test could not fail. SAFETY: the default
+        // action is not a function.
         let old = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let outcome = Noted::now(writer.as_raw_fd()).expect("it is open").write(b"x");
         // SAFETY: it was the action before.

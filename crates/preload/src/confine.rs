@@ -1,5 +1,5 @@
-//! `prctl` as the program calls it: who confines itself by a seccomp filter is served by memory calls alone from then
-//! on.
+//! `prctl` as the program calls it: a program that confines itself by a seccomp filter is served with memory calls only
+//! from then on.
 
 use std::ffi::{c_int, c_long, c_ulong};
 
@@ -50,12 +50,13 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     }
 }
 
-/// Whether `PR_SET_SECCOMP` with these arguments sets anything: who asks what the kernel can do names no filter.
+/// Whether `PR_SET_SECCOMP` with these arguments sets anything: a caller that asks what the kernel can do names no
+/// filter.
 fn is_setting(mode: usize, filter: usize) -> bool {
     mode != libc::SECCOMP_MODE_FILTER as usize || filter != 0
 }
 
-/// What a call through `syscall(3)` tells.
+/// Notes what a call through `syscall(3)` means.
 pub(crate) fn seen(number: c_long, [first, second, third]: [usize; 3]) {
     let sets = match number {
         libc::SYS_seccomp => match first as c_ulong {
@@ -74,7 +75,7 @@ pub(crate) fn seen(number: c_long, [first, second, third]: [usize; 3]) {
 mod tests {
     use super::*;
 
-    // One test for all that raises the flag: it is one for the process.
+    // One test for everything that raises the flag, since the process has one flag.
     #[test]
     fn filters_are_seen_and_questions_are_none() {
         let (filter, prctl) = (libc::SECCOMP_SET_MODE_FILTER as usize, libc::PR_SET_SECCOMP as usize);

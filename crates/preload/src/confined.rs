@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Raised before a filter of the program's is there, as far as that was seen. `Relaxed`: a thread that does not see it
-/// yet is not confined yet.
+/// Raised before the program's filter is installed, if that was seen. `Relaxed`: a thread that does not see it yet is
+/// not confined yet.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program confines itself: no file may be opened for it from then on. Async-signal-safe.
+/// Whether the program confines itself: from then on no file may be opened for it. Async-signal-safe.
 pub(crate) fn is_seen() -> bool {
     SEEN.load(Ordering::Relaxed)
 }

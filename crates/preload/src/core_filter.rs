@@ -1,12 +1,12 @@
-//! The process's `coredump_filter` (`core(5)`), which a freeze changes: the program alone keeps the change.
+//! The process's `coredump_filter` (`core(5)`), which a freeze changes: only the program itself keeps the change.
 //!
 //! Frozen memory is a private mapping of a file, which core dumps leave out unless bit 2 is set; so a freeze sets it.
-//! But `execve` hands the filter on (`mmf_init_flags` in `include/linux/mm_types.h`, from `mm_init` in
-//! `kernel/fork.c`), and the executed program has frozen nothing. So the filter is put back right before a program is
-//! executed, and set again when this one goes on: after a spawn at once, after an `execve` that failed or that a child
-//! of `vfork` has made at the next call that this object sees.
+//! But `execve` passes the filter on (`mmf_init_flags` in `include/linux/mm_types.h`, from `mm_init` in
+//! `kernel/fork.c`), and the executed program has frozen nothing. So the old filter is restored right before a program
+//! is executed, and the new one set again when this program goes on: at once after a spawn; after an `execve` that
+//! failed, or that a child of `vfork` made, at the next call that this object sees.
 //!
-//! A filter that the program has set by itself meanwhile is left alone, and so is everything where `/proc` is out of
+//! A filter that the program has set by itself meanwhile is left alone, and so is everything if `/proc` is out of
 //! reach.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,19 +19,19 @@ use crate::{confined, errno};
 
 const PATH: &str = "/proc/self/coredump_filter";
 
-/// The filter before the freeze in the upper half, the one after it in the lower; equal halves: nothing has changed.
+/// The filter before the freeze in the upper half, the one after it in the lower. Equal halves: nothing has changed.
 ///
-/// `Relaxed`, here and below: each word is all there is to know, and a thread that misses a change made by another at
-/// this moment acts as if it had come a little earlier.
+/// `Relaxed`, here and below: each word says all there is to say, and a thread that misses another's change acts as if
+/// it had come a little earlier.
 static CHANGE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the filter is the one of before the freeze now, for a program that is about to be executed.
+/// Whether the old filter is in force now, for a program about to be executed.
 static IS_LENT: AtomicBool = AtomicBool::new(false);
 
 /// Threads that are inside a spawn.
 static SPAWNS: AtomicU32 = AtomicU32::new(0);
 
-/// Remembers what `freeze` does to the filter.
+/// Notes what `freeze` does to the filter.
 pub(crate) fn watch<T>(freeze: impl FnOnce() -> T) -> T {
     let before = current();
     let outcome = freeze();
@@ -43,9 +43,9 @@ pub(crate) fn watch<T>(freeze: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Puts the filter back for a program that is about to be executed. Async-signal-safe, also in a child of `vfork`.
+/// Restores the old filter for a program about to be executed. Async-signal-safe, also in a child of `vfork`.
 pub(crate) fn lend() {
-    // To ask `/proc` could end a process that has confined itself by a filter.
+    // Reading `/proc` could end a process that has confined itself by a filter.
     let Some((before, after)) = change().filter(|_| !confined::is_seen()) else { return };
     let errno = errno::get();
     if current() == Some(after) && set(before) {
@@ -54,7 +54,7 @@ pub(crate) fn lend() {
     errno::set(errno);
 }
 
-/// Sets the filter again if it was lent and this program has gone on. Costs a load otherwise.
+/// Sets the new filter again if it was lent and this program went on. Otherwise costs a load.
 #[inline]
 pub(crate) fn take_back() {
     if IS_LENT.load(Ordering::Relaxed) {
@@ -64,7 +64,7 @@ pub(crate) fn take_back() {
 
 #[cold]
 fn take_back_now() {
-    // A child of `vfork` would set it in its parent's memory for the program that it is about to execute.
+    // A child of `vfork` would set it, in its parent's memory, for the program that it is about to execute.
     if SPAWNS.load(Ordering::Relaxed) != 0 || guard::is_borrowed() || confined::is_seen() {
         return;
     }
@@ -79,7 +79,7 @@ fn take_back_now() {
 
 /// Runs `spawn`, which executes a program in a process of its own, with the filter lent to it.
 pub(crate) fn around<T>(spawn: impl FnOnce() -> T) -> T {
-    /// Also when a cancelled thread is unwound.
+    /// Also runs when a cancelled thread is unwound.
     struct UnderWay;
     impl Drop for UnderWay {
         fn drop(&mut self) {
@@ -101,15 +101,16 @@ pub(crate) fn born() {
     }
 }
 
-/// The filters before and after the freeze, if it has changed it.
+/// Returns the filters before and after the freeze, if it changed.
 fn change() -> Option<(u32, u32)> {
     let both = CHANGE.load(Ordering::Relaxed);
-    // The halves, each of 32 bits.
+    // Upper and lower half.
     let (before, after) = ((both >> 32) as u32, both as u32);
     (before != after).then_some((before, after))
 }
 
-/// The present filter; the kernel writes eight hexadecimal digits (`proc_coredump_filter_read` in `fs/proc/base.c`).
+/// Returns the present filter; the kernel writes eight hexadecimal digits (`proc_coredump_filter_read` in
+/// `fs/proc/base.c`).
 fn current() -> Option<u32> {
     let file = open(PATH, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = [0; 32];
@@ -117,7 +118,7 @@ fn current() -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(text.get(..length)?).ok()?.trim_ascii(), 16).ok()
 }
 
-/// Sets the filter; whether that worked.
+/// Sets the filter. Returns whether that worked.
 fn set(filter: u32) -> bool {
     let Ok(file) = open(PATH, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     // `0x` and eight digits: nothing here may allocate.

@@ -1,4 +1,4 @@
-//! The calls that this object defines when they come through `syscall(3)`.
+//! Calls that this object defines, when they come through `syscall(3)`.
 
 use std::ffi::{c_int, c_long};
 
@@ -25,10 +25,12 @@ pub unsafe extern "C" fn syscall(
     fifth: c_long,
     sixth: c_long,
 ) -> c_long {
-    watch!(watched)
+    // All calls that `watched` handles.
+    watch!(watched, SYS_madvise SYS_mremap SYS_mmap SYS_mlock SYS_mlock2 SYS_mlockall SYS_mprotect SYS_pkey_mprotect
+        SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
 }
 
-/// Makes the call of the kernel, as the caller wants it, past the functions of other objects.
+/// Makes the kernel's call as the caller wants it, past the functions of other objects.
 extern "C" fn watched(
     number: c_long,
     first: c_long,
@@ -40,7 +42,7 @@ extern "C" fn watched(
 ) -> c_long {
     let arguments = [first, second, third, fourth, fifth, sixth].map(|argument| argument as usize);
     let [address, length, third, fourth, fifth, _] = arguments;
-    // SAFETY: what the caller of `syscall` asks for is the caller's matter, and this is it.
+    // SAFETY: the caller of `syscall` answers for what it asks for, and this is it.
     let pass_on = || errno::answer(unsafe { system_call(number, arguments) });
     match number {
         // SAFETY: 1. as above.

@@ -1,6 +1,6 @@
-//! When the program ends without a freeze: why there was none, if a report was asked for.
+//! The end of a program without a freeze: says why there was none, if a report was asked for.
 //!
-//! Told of the process that `palimpsest run` has started alone, which it names in `PALIMPSEST_STARTED`: a script starts
+//! Only the process that `palimpsest run` has started says so, as named in `PALIMPSEST_STARTED`: a script starts
 //! programs by the hundred. A program that is killed, or leaves by `_exit` as some shells do, says nothing.
 
 use std::panic;
@@ -16,7 +16,7 @@ static END: extern "C" fn() = end;
 
 #[cfg_attr(test, expect(dead_code, reason = "a test must not tell of its own end"))]
 extern "C" fn end() {
-    // Asked last: a filter may end the program for a question about itself.
+    // Asked last: a filter may end the program for asking for its process id.
     let is_told = |started: &&Started| matches!(started.end, End::Told(process) if process == std::process::id());
     let served = started::get().filter(|started| !freezing::is_confined(started)).filter(is_told);
     let Some(started) = served else { return };

@@ -1,4 +1,4 @@
-//! Taking this object out of `LD_PRELOAD`, so that programs which this one executes run without it.
+//! Removes this object from `LD_PRELOAD`, so that programs which this one executes run without it.
 
 use std::ffi::{CStr, c_char};
 
@@ -18,9 +18,9 @@ pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
     unsafe { leave(environment, &|entry| entry.rsplit(|&byte| byte == b'/').next() == Some(OBJECT)) }
 }
 
-/// Removes every entry that `is_gone` from the variable, and the variable if nothing else is in it.
+/// Removes every entry for which `is_gone` returns true from the variable, and the variable if nothing else is in it.
 ///
-/// Strings are changed where they are, because the C library's functions would allocate before the program's `main`.
+/// Strings are changed in place, because the C library's functions would allocate before the program's `main`.
 ///
 /// # Safety
 ///
@@ -37,8 +37,8 @@ pub(crate) unsafe fn leave(environment: *mut *mut c_char, is_gone: &dyn Fn(&[u8]
     }
 }
 
-/// The environment that programs get which are executed: another array than the one that constructors are handed, once
-/// a constructor before ours has called `setenv`.
+/// Returns the environment of executed programs: it differs from the array that constructors are given once a
+/// constructor before ours has called `setenv`.
 fn present() -> *mut *mut c_char {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
@@ -88,12 +88,12 @@ unsafe fn leave_array(environment: *mut *mut c_char, is_gone: &dyn Fn(&[u8]) -> 
     }
 }
 
-/// `value` without the entries that are gone; entries are apart by colons or blanks (`ld.so(8)`).
+/// Returns `value` without the entries that are gone. Colons or blanks separate entries (`ld.so(8)`).
 fn without(value: &[u8], is_gone: &dyn Fn(&[u8]) -> bool) -> Vec<u8> {
     entries(value).filter(|entry| !is_gone(entry)).collect::<Vec<_>>().join(&b':')
 }
 
-/// The entries of `LD_PRELOAD`.
+/// Iterates over the entries of `LD_PRELOAD`.
 pub(crate) fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty())
 }

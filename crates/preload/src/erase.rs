@@ -1,8 +1,8 @@
 //! What a program erases is gone: `explicit_bzero`, `memset_explicit`, and `palimpsest_forget` for programs that erase
 //! by other means.
 //!
-//! A frozen page has two lives: what the program sees, and what it was when it was frozen. The first is overwritten
-//! here as ever; then the guard has the second forgotten.
+//! A frozen page exists twice: as the program sees it, and as it was when it was frozen. The first is overwritten here
+//! as ever; then the guard forgets the second.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,7 +12,7 @@ use palimpsest_fork::guard;
 use crate::errno;
 use crate::memory::pages;
 
-/// `explicit_bzero(3)`: zeroes memory, and leaves nothing of what it held when it was frozen.
+/// `explicit_bzero(3)`: zeroes memory, and destroys what it held when it was frozen.
 ///
 /// # Safety
 ///
@@ -23,9 +23,9 @@ pub unsafe extern "C" fn explicit_bzero(memory: *mut c_void, length: size_t) {
     unsafe { overwrite(memory, 0, length) };
 }
 
-/// `__explicit_bzero_chk`: what programs that are built with `_FORTIFY_SOURCE` call instead of [`explicit_bzero`]
-/// (glibc, `string/bits/string_fortified.h`). The memory has `room` bytes as far as the compiler can tell; the process
-/// ends if that is less than `length`, as the C library's function ends it.
+/// `__explicit_bzero_chk`: programs built with `_FORTIFY_SOURCE` call it instead of [`explicit_bzero`] (glibc,
+/// `string/bits/string_fortified.h`). The memory has `room` bytes as far as the compiler can tell; if that is less than
+/// `length`, the process ends as by the C library's function.
 ///
 /// # Safety
 ///
@@ -55,8 +55,8 @@ pub unsafe extern "C" fn memset_explicit(memory: *mut c_void, value: c_int, leng
     memory
 }
 
-/// Leaves nothing of what the memory held when it was frozen, and keeps what it holds now. 0, or -1 with `errno`: then
-/// it is done by the next repair, and in each child of `fork` before that returns.
+/// Destroys what the memory held when it was frozen, and keeps what it holds now. Returns 0, or -1 with `errno`: then
+/// the next repair does it, and each child of `fork` before that returns.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn palimpsest_forget(memory: *mut c_void, length: size_t) -> c_int {
     match forget(memory, length) {
@@ -88,9 +88,9 @@ fn forget(memory: *mut c_void, length: size_t) -> Result<(), rustix::io::Errno> 
 unsafe fn overwrite(memory: *mut c_void, value: u8, length: size_t) {
     // SAFETY: 1.
     unsafe { memory.cast::<u8>().write_bytes(value, length) };
-    // What is done with the pointer from here on may be anything: the stores above must have been made.
+    // From here on anything may happen with the pointer: the stores above must have been made.
     std::hint::black_box(memory);
-    // A refusal is made up for later.
+    // A refusal is made good later.
     let _ = forget(memory, length);
 }
 

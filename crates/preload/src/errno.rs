@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_long};
 
-/// Its value.
+/// Returns its value.
 pub(crate) fn get() -> c_int {
     let place = place();
     // SAFETY: the place belongs to this thread and lives as long as it.
@@ -31,6 +31,6 @@ pub(crate) extern "C" fn answer(raw: isize) -> c_long {
 }
 
 fn place() -> *mut c_int {
-    // SAFETY: takes nothing and gives an address; glibc keeps it at a fixed distance from the thread pointer.
+    // SAFETY: takes nothing and returns an address; glibc keeps it at a fixed distance from the thread pointer.
     unsafe { libc::__errno_location() }
 }

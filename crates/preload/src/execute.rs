@@ -1,9 +1,9 @@
 //! `exec…`, `posix_spawn…`, `system` and `popen` as the program calls them: executed programs get the `coredump_filter`
 //! that this one was started with.
 //!
-//! The C library's own calls from one to another pass by, so each function is defined. Those of `exec` take any number
-//! of arguments or do not return, so each is a trampoline that calls [`prepare`], and then the next definition
-//! with the registers and the stack as they came.
+//! The C library's calls from one to another bypass this object, so that each function is defined. Those of `exec` take
+//! any number of arguments or do not return; each is a trampoline that calls [`prepare`], and then the next definition,
+//! with registers and stack as they came.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -14,7 +14,7 @@ use crate::arch::trampoline;
 use crate::next::Next;
 use crate::{core_filter, errno};
 
-/// A function of the family `exec`: whatever it takes, a trampoline hands on.
+/// A function of the family `exec`: a trampoline passes on whatever it takes.
 type Exec = unsafe extern "C" fn() -> c_int;
 type Spawn = unsafe extern "C" fn(
     *mut pid_t,
@@ -28,13 +28,13 @@ type Spawn = unsafe extern "C" fn(
 type System = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
 type Popen = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut libc::FILE;
 
-/// A function that trampolines call by address alone, so that its type does not matter.
+/// A function that trampolines call by address only, so that its type does not matter.
 const fn exec(name: &'static CStr) -> Next<Exec> {
     // SAFETY: it is never called through this type.
     unsafe { Next::new(name) }
 }
 
-/// The trampolines' functions, by their numbers.
+/// The trampolines' functions, by number.
 static EXEC: [Next<Exec>; 9] = [
     exec(c"execve"),
     exec(c"execv"),
@@ -93,8 +93,8 @@ pub(crate) fn resolve() {
     POPEN.resolve();
 }
 
-/// The next definition, looked up now for a constructor that runs before ours: none of these functions is called from
-/// within `malloc` or the dynamic linker, so that `dlsym` is safe.
+/// Returns the next definition; looks it up now for a constructor that runs before ours. None of these functions is
+/// called from inside `malloc` or the dynamic linker, so that `dlsym` is safe.
 fn real<F: Copy>(next: &Next<F>) -> Option<F> {
     next.get().or_else(|| {
         next.resolve();
@@ -102,7 +102,7 @@ fn real<F: Copy>(next: &Next<F>) -> Option<F> {
     })
 }
 
-/// Puts the filter back and gives the address of the real function with this number. For the trampolines.
+/// Restores the filter, and returns the address of the real function with this number. For the trampolines.
 pub(crate) extern "C" fn prepare(number: usize) -> *const c_void {
     core_filter::lend();
     match EXEC.get(number).and_then(real) {
@@ -111,7 +111,7 @@ pub(crate) extern "C" fn prepare(number: usize) -> *const c_void {
     }
 }
 
-/// What an older C library answers to a function that it does not have.
+/// What an older C library answers to a function that it lacks.
 extern "C" fn missing() -> c_int {
     errno::set(libc::ENOSYS);
     -1

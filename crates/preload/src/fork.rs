@@ -15,11 +15,11 @@ pub(crate) fn resolve() {
     FORK.resolve();
 }
 
-/// `fork(2)`; freezes first if the moment has come, and repairs what the program has changed in frozen memory since.
+/// `fork(2)`: freezes first if the moment has come, and repairs what the program has changed in frozen memory since.
 ///
 /// # Safety
 ///
-/// 1. As for the C library's `fork`: after it, the child of a process with threads makes async-signal-safe calls only.
+/// 1. As for the C library's `fork`: afterwards the child of a process with threads makes only async-signal-safe calls.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
     let Some(started) = started::get() else { return plain() };
@@ -49,12 +49,11 @@ pub unsafe extern "C" fn fork() -> pid_t {
     }
 }
 
-/// Forks as if this object were not there. What the code in this object itself calls by the name `fork`, see
-/// `build.rs`.
+/// Forks as if this object were not there. Code in this object calls this by the name `fork`, see `build.rs`.
 pub(crate) extern "C" fn plain() -> pid_t {
     if FORK.get().is_none() {
-        // A constructor of another library forks before ours has run. It may: `fork` is not called from within `malloc`
-        // or the dynamic linker, so that `dlsym` is safe here as it is not for the functions about memory.
+        // A constructor of another library forks before ours has run. It may: `fork` is not called from inside `malloc`
+        // or the dynamic linker, so that `dlsym` is safe here, unlike in the memory functions.
         FORK.resolve();
     }
     match FORK.get() {

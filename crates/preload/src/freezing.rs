@@ -1,4 +1,4 @@
-//! Freezing once, and telling how it went.
+//! Freezes once, and reports how it went.
 
 use std::fmt::Display;
 use std::fs;
@@ -20,36 +20,36 @@ use crate::{channel, confined, core_filter, moment};
 /// others then do is right without knowing of the winner's work.
 static IS_DECIDED: AtomicBool = AtomicBool::new(false);
 
-/// Whether there was a freeze. `Relaxed`: a thread that misses it forks without bookkeeping, which is right too.
+/// Whether there was a freeze. `Relaxed`: a thread that misses it forks without accounting, which is right too.
 static IS_FROZEN: AtomicBool = AtomicBool::new(false);
 
-/// The report of a freeze in slices that is under way, and the process whose it is.
+/// The report of a freeze in slices under way, and the process that it belongs to.
 static PENDING: Mutex<Option<(u32, Report)>> = Mutex::new(None);
 
-/// Whether there is one: who forks again and again is not to write to the mutex, whose page a child shares.
-/// `Relaxed`: set by the thread that tells of it later; another one looks again at its next call.
+/// Whether there is one: a process that forks again and again should not write to the mutex, whose page a child shares.
+/// `Relaxed`: the thread that reports later sets it; another one looks again at its next call.
 static IS_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// When the next slice is due, for who is about to wait; nothing if none is. Makes no system call: a filter may end the
-/// program for any. Once there is one, waits are left alone also if somebody answers for it: he means a freeze, and not
-/// calls in the place of his waits.
+/// Returns when the next slice is due, for a thread about to wait; `None` if none is. Makes no system call: a filter
+/// may end the program for any. Once there is a filter, waits are left alone even if somebody answers for it: that
+/// covers a freeze, not calls in place of waits.
 pub(crate) fn next_slice() -> Option<Duration> {
     (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen()).then(palimpsest_fork::next_slice).flatten()
 }
 
-/// Takes slices as long as the program has nothing else to do. False if that was refused.
+/// Takes slices as long as the program has nothing else to do. Returns false if that was refused.
 ///
 /// # Safety
 ///
-/// 1. `is_idle` makes system calls that do not wait, and neither uses the heap nor changes mappings.
+/// 1. `is_idle` makes no system calls that wait, does not use the heap and changes no mappings.
 pub(crate) unsafe fn slice(is_idle: &mut dyn FnMut() -> bool) -> bool {
     // SAFETY: 1. as for the freeze, see `act`. 2. (1).
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { palimpsest_fork::freeze_while(is_idle) }));
     matches!(outcome, Ok(Ok(_)))
 }
 
-/// Tells of a freeze in slices once it is done, in a wait. Nobody is to wait there for who reads the report: where
-/// there is no room for it, it is told at the next fork, or at the end.
+/// Reports a freeze in slices once it is done, in a wait. Nobody should wait there for a reader of the report: if there
+/// is no room for it, it comes at the next fork, or at the end.
 pub(crate) fn tell_in_wait(started: &Started) {
     let is_pending = PENDING.try_lock().is_ok_and(|pending| pending.is_some());
     let has_room = || match started.settings.report {
@@ -61,20 +61,20 @@ pub(crate) fn tell_in_wait(started: &Started) {
     }
 }
 
-/// Tells of a freeze in slices once it is done.
+/// Reports a freeze in slices once it is done.
 pub(crate) fn after_slice(started: &Started) {
     if palimpsest_fork::progress().stage != Stage::UnderWay {
         tell_pending(started);
     }
 }
 
-/// Tells how far a freeze in slices has come, unless that was told.
+/// Reports how far a freeze in slices has come, unless that was done.
 pub(crate) fn tell_pending(started: &Started) {
     if !IS_PENDING.load(Ordering::Relaxed) {
         return;
     }
     let Ok(mut pending) = PENDING.try_lock() else { return };
-    // A child tells nothing of what its parent does.
+    // A child does not report what its parent does.
     if let Some((_, mut report)) = pending.take_if(|(owner, _)| *owner == std::process::id()) {
         IS_PENDING.store(false, Ordering::Relaxed);
         drop(pending);
@@ -83,13 +83,13 @@ pub(crate) fn tell_pending(started: &Started) {
     }
 }
 
-/// Called before each fork: freezes if it is time. Tells whether this fork is one of frozen memory.
+/// Freezes before a fork, if it is time. Returns whether this fork is one of frozen memory.
 pub(crate) fn at_fork(started: &Started) -> bool {
-    // First: to ask whose memory it is takes a system call, for which a filter may end the program.
+    // First: asking whose memory it is takes a system call, for which a filter may end the program.
     if is_confined(started) {
         return IS_FROZEN.load(Ordering::Relaxed);
     }
-    // A child of `vfork` would freeze its parent's memory, whose other threads it cannot see.
+    // A child of `vfork` would freeze its parent's memory, without seeing the parent's other threads.
     if guard::is_borrowed() {
         return false;
     }
@@ -110,13 +110,13 @@ pub(crate) fn at_fork(started: &Started) -> bool {
     IS_FROZEN.load(Ordering::Relaxed)
 }
 
-/// Whether the program has confined itself, and opening a file could end it.
+/// Whether the program has confined itself, so that opening a file could end it.
 pub(crate) fn is_confined(started: &Started) -> bool {
     started.settings.sandbox == Sandbox::Feared && confined::is_seen()
 }
 
-/// Called before the program confines itself: what could be told at a fork later is told now, as even a look at a
-/// descriptor could end it then. Allocates nothing.
+/// Reports, before the program confines itself, what would otherwise be reported at a later fork: by then even a look
+/// at a descriptor could end the program. Allocates nothing.
 pub(crate) fn before_filter(started: &Started) {
     const REFUSAL: &str = "palimpsest: not frozen: the program installs a seccomp filter, which could end it for a \
         system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl \
@@ -143,7 +143,7 @@ pub(crate) fn before_filter(started: &Started) {
     }
 }
 
-/// Does what is asked for; what it gives is why nothing was frozen.
+/// Does what is asked for. Returns why nothing was frozen.
 fn act(started: &Started) -> Option<String> {
     if let Some(refusal) = sandbox(started) {
         return Some(refusal);
@@ -151,18 +151,18 @@ fn act(started: &Started) -> Option<String> {
     let options = &started.settings.options;
     let (verb, outcome) = match started.settings.action {
         Action::Survey => ("would freeze", palimpsest_fork::survey(options)),
-        // SAFETY: 1. the functions that discard or move memory are ours and ask the guard, and a runtime that goes past
-        // them is refused unless the user answers for it; 2. likewise for buffers that io_uring knows, and others are
-        // the user's to answer for by loading this object, as the book says; 3. a process that shares memory by `vfork`
-        // is not served, see `at_fork`; a debugger's writes are the user's; 4. likewise.
+        // SAFETY: 1. the functions that discard or move memory are ours and ask the guard, and a runtime that bypasses
+        // them is refused unless the user answers for it; 2. likewise for buffers that io_uring knows; by loading this
+        // object the user answers for others, as the book says; 3. a process that shares memory by `vfork` is not
+        // served, see `at_fork`; a debugger's writes are the user's; 4. likewise.
         Action::Freeze => ("froze", core_filter::watch(|| unsafe { palimpsest_fork::freeze(options) })),
     };
     match outcome {
         Ok(report) => {
-            // Where nothing pays yet, something may when the program has grown.
+            // If nothing pays yet, something may when the program has grown.
             IS_FROZEN.store(started.settings.action == Action::Freeze, Ordering::Relaxed);
             if report.progress.is_some_and(|progress| progress.stage == Stage::UnderWay) {
-                // Told when it is done. Nobody else holds this now but a handler that was interrupted by this one.
+                // Reported when it is done. Only a handler that was interrupted by this one could hold the lock.
                 if let Ok(mut pending) = PENDING.try_lock() {
                     *pending = Some((std::process::id(), report));
                     IS_PENDING.store(true, Ordering::Relaxed);
@@ -176,7 +176,7 @@ fn act(started: &Started) -> Option<String> {
     }
 }
 
-/// Why a filter that the program has installed since its start forbids to go on.
+/// Returns why a filter that the program has installed since its start forbids a freeze.
 fn sandbox(started: &Started) -> Option<String> {
     if started.settings.sandbox == Sandbox::Trusted {
         return None;
@@ -189,7 +189,7 @@ fn sandbox(started: &Started) -> Option<String> {
     ))
 }
 
-/// A reason and a way out in terms of the variables.
+/// Returns a reason and a way out in terms of the variables.
 fn reason(error: &FreezeError) -> String {
     match error {
         FreezeError::Threads { count } => format!(
@@ -223,7 +223,7 @@ fn broken(panic: &(dyn std::any::Any + Send)) -> String {
     format!("an error in Palimpsest itself: {text}; please report it, and say PALIMPSEST_FREEZE=off meanwhile")
 }
 
-/// A report, and why it says nothing of frozen memory.
+/// Returns a report, and why it says nothing of frozen memory.
 fn said(report: &Report) -> String {
     let is_unprofitable = report.skipped.iter().any(|skipped| skipped.reason == Skip::Unprofitable);
     let reason = match () {
@@ -239,7 +239,7 @@ fn said(report: &Report) -> String {
 }
 
 fn refuse(started: &Started, refusal: &str) {
-    // Who has asked for a report looks for the reason there.
+    // Whoever has asked for a report looks for the reason there.
     if !matches!(started.settings.report, ReportTo::Nowhere | ReportTo::StandardError) {
         tell(started, "froze nothing in", &format!("it was not frozen: {refusal}"));
     }
@@ -265,7 +265,7 @@ pub(crate) fn tell(started: &Started, verb: &str, report: &dyn Display) {
     };
     match &started.settings.report {
         ReportTo::Nowhere => {}
-        // A reader that has gone wants no report.
+        // A reader that is gone wants no report.
         ReportTo::StandardError | ReportTo::Descriptor(_) => {
             let _ = started.report.map(|descriptor| descriptor.write(text().as_bytes()));
         }

@@ -1,7 +1,7 @@
-//! The descriptor by which `palimpsest run` hands this object over where no folder can hold it.
+//! The descriptor through which `palimpsest run` hands this object over if no folder can hold it.
 //!
-//! The dynamic linker has mapped the object by now, so that nobody needs the descriptor: it is closed before the
-//! program's `main`, and with it goes the entry in `LD_PRELOAD`, which would mean another file, or none, to programs
+//! By now the dynamic linker has mapped the object, so that nobody needs the descriptor: it is closed before the
+//! program's `main`, and with it goes the entry in `LD_PRELOAD`, which would name another file, or none, to programs
 //! that this one executes.
 
 use std::ffi::{OsStr, c_char};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::environment;
 
-/// What `/proc` shows of such a memory file.
+/// How `/proc` shows such a memory file.
 const LINK: &[u8] = b"/memfd:libpalimpsest_preload.so (deleted)";
 const FOLDER: &[u8] = b"/proc/self/fd/";
 
@@ -37,7 +37,8 @@ pub(crate) unsafe fn give_up(environment: *mut *mut c_char) {
     }
 }
 
-/// Whether an entry is the descriptor of a memory file with this object. Another with such a number is somebody else's.
+/// Whether an entry is the descriptor of a memory file with this object. Any other with such a number belongs to
+/// somebody else.
 fn is_handed_over(entry: &[u8]) -> bool {
     number(entry).is_some()
         && fs::read_link(Path::new(OsStr::from_bytes(entry))).is_ok_and(|link| link.as_os_str().as_bytes() == LINK)

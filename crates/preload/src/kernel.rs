@@ -1,5 +1,5 @@
-//! The calls about memory as the kernel has them, past every C function: what the program gets where there is no next
-//! definition, and what the code in this object itself calls by these names (see `build.rs`).
+//! The kernel's memory calls, past every C function: for the program where there is no next definition, and for the
+//! code in this object itself, which calls them by these names (see `build.rs`).
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::errno;
 ///
 /// # Safety
 ///
-/// 1. What the caller asks for is the caller's matter.
+/// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
     // SAFETY: 1. is the caller's.
     unsafe { kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize]) as c_int }
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, ad
 ///
 /// # Safety
 ///
-/// 1. What the caller asks for is the caller's matter.
+/// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mremap(
     old: *mut c_void,
     old_length: size_t,
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn mremap(
 ///
 /// # Safety
 ///
-/// 1. What the caller asks for is the caller's matter.
+/// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     length: size_t,
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn mmap(
 ///
 /// # Safety
 ///
-/// 1. What the caller asks for is the caller's matter.
+/// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
     // SAFETY: 1. is the caller's.
     unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int }
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) ->
 ///
 /// # Safety
 ///
-/// 1. What the caller asks for is the caller's matter.
+/// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
     // SAFETY: 1. is the caller's.
     unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize]) as c_int }
@@ -82,17 +82,17 @@ pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, f
 ///
 /// # Safety
 ///
-/// 1. What the caller asks for is the caller's matter.
+/// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: 1. is the caller's.
     unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0]) as c_int }
 }
 
-/// A system call with up to three arguments, answering like a C function.
+/// Makes a system call with up to three arguments, and answers like a C function.
 ///
 /// # Safety
 ///
-/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
+/// 1. The call with these arguments must be sound here: the caller answers for what it does.
 unsafe fn kernel(number: c_long, [first, second, third]: [usize; 3]) -> c_long {
     // SAFETY: contract 1.
     errno::answer(unsafe { system_call(number, [first, second, third, 0, 0, 0]) })

@@ -1,9 +1,8 @@
 //! Lets unmodified programs fork in constant time: an object for `LD_PRELOAD`.
 //!
 //! Freezing the memory of a process ([`palimpsest_fork`]) changes what a few system calls do to it: discarded memory
-//! would show its old bytes instead of zeros, and a mapping could not grow over pieces. So this object defines the C
-//! functions for them, and they ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next
-//! definition.
+//! would show its old bytes instead of zeros, and a mapping could not grow across pieces. So this object defines the C
+//! functions for them, which ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next definition.
 //!
 //! ```text
 //! palimpsest run -- program                                                  finds the object and sets the variables
@@ -12,30 +11,32 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
+//! | `start`, `started` | before `main`: real functions and settings are looked up; what is known then |
 //! | `settings`, `names` | the environment variables `PALIMPSEST_…`; what the program is called |
 //! | `local_text` | the program's text in huge pages on one node |
-//! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, doing it once, and why not |
+//! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, freezing once, and why not |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
 //! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
-//! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what would be called without this object: the next definition, or the kernel |
+//! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
 //! | `confined` | whether it has |
+//! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
-//! | `handed_over` | the descriptor that this object came by, if it did |
+//! | `handed_over` | the descriptor through which this object came, if it did |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
-//! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may
-//! allocate), but when a fork or a wait freezes. They leave `errno` as the system call would. Before the start, they go
+//! before this object has started. Except when a fork or a wait freezes, they take no lock, allocate nothing and use no
+//! thread-local storage (which may allocate). They leave `errno` as the system call would. Before the start, they go
 //! straight to the kernel.
 //!
-//! `munmap` is not defined: what is told to be frozen and is not costs a question, and to forget it after the call
-//! could forget what another thread has moved there meanwhile.
+//! `munmap` is not defined: memory that is noted as frozen and is not costs only a question, whereas forgetting it
+//! after the call could forget what another thread has moved there meanwhile.
 //!
-//! `vfork`, `posix_spawn`, `system`, `popen` and `daemon` are not defined: the C library's calls within itself cannot
-//! be seen, and those that make a child without copying page tables need no help.
+//! `vfork` and `daemon` are not defined: the C library's calls within itself cannot be seen, and calls that make a
+//! child without copying page tables need no help. `posix_spawn`, `system` and `popen` are defined only for the filter
+//! of core dumps (`execute`).
 
 mod allocator;
 mod arch;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use libc::timespec;
 
-/// How long the kernel is to wait.
+/// How long to wait in the kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     /// Not at all.
@@ -15,7 +15,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// For `ppoll` and `pselect6`; nothing for ever.
+    /// Returns the time for `ppoll` and `pselect6`; `None` for ever.
     pub(crate) fn time(self) -> Option<timespec> {
         let time = match self {
             Self::Not => Duration::ZERO,
@@ -26,7 +26,7 @@ impl Step {
         Some(timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() })
     }
 
-    /// For `epoll_pwait`: no less than asked for.
+    /// Returns the time for `epoll_pwait`: no less than asked for.
     pub(crate) fn millis(self) -> c_int {
         match self {
             Self::Not => 0,
@@ -42,7 +42,7 @@ pub(crate) struct Limit(Option<Instant>);
 
 impl Limit {
     pub(crate) fn after(time: Option<Duration>) -> Self {
-        // What is too far away is for ever.
+        // Anything too far away is for ever.
         Self(time.and_then(|time| Instant::now().checked_add(time)))
     }
 

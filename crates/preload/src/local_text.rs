@@ -1,4 +1,4 @@
-//! The program's text in huge pages on one node, before `main`: `PALIMPSEST_TEXT`.
+//! Puts the program's text into huge pages on one node, before `main`: `PALIMPSEST_TEXT`.
 //!
 //! Whatever goes wrong, the program runs from its own file, and one line on standard error says why.
 
@@ -34,19 +34,19 @@ struct Local {
 /// Who uses the copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
-    /// This process, and those that are forked from it: nobody has a descriptor that a plain program would not have.
+    /// This process, and those forked from it: nobody has a descriptor that a plain program would not have.
     Nobody,
-    /// All processes of this user, by descriptors that forked children inherit. So it must be asked for.
+    /// All processes of this user, through descriptors that forked children inherit; so it must be asked for.
     User,
 }
 
 /// Whose text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
-    /// That of the process that `palimpsest run` has started. Copying costs an executed program more than it gains in a
+    /// Only the process that `palimpsest run` has started. Copying costs an executed program more than it gains in a
     /// short life.
     First,
-    /// That of the programs which it executes, too.
+    /// Also the programs that it executes.
     Heirs,
 }
 
@@ -72,7 +72,7 @@ fn parse(value: &OsStr) -> Option<Wish> {
     Some(Wish::Local(local))
 }
 
-/// Whether nothing is to be told.
+/// Whether to print nothing.
 fn is_quiet() -> bool {
     std::env::var_os("PALIMPSEST_QUIET").is_some_and(|value| value == "1")
 }
@@ -110,7 +110,7 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
     match ProgramText::localize(&TextOptions::new().node(local.node).sharing(sharing)) {
         Err(error) => tell(&format!("{}; the program runs from its own file", Causes(&error))),
         Ok(text) => {
-            // Small programs have nothing to exchange, and nothing is wrong with them.
+            // Small programs have nothing to exchange, and there is nothing wrong with them.
             let refused = text.parts().iter().filter(|part| part.exchanged == 0).find_map(|part| part.lacks.last());
             if let Some(lack) = refused {
                 tell(&format!("{lack}; a part of the program runs from its own file"));
@@ -122,13 +122,13 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
             } else if let Some(why) = text.parts().iter().find_map(refused_to_share) {
                 tell(&format!("{why}; this process has a copy of its own"));
             }
-            // It is offered for as long as the process lives. Who looks for it later removes what is left then.
+            // It is offered for as long as the process lives. Whoever looks for it later removes what is left then.
             std::mem::forget(text);
         }
     }
 }
 
-/// Why a part is not shared, unless that is because of its address, with which nothing is wrong.
+/// Returns why a part is not shared, unless the reason is its address, which is no fault.
 fn refused_to_share(part: &Localized) -> Option<&Alone> {
     part.not_shared.as_ref().filter(|why| matches!(why, Alone::Refused(_)))
 }

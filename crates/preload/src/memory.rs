@@ -1,6 +1,6 @@
-//! The functions about memory, as the program calls them. See the crate's header for the rules that they keep.
+//! The memory functions, as the program calls them. The crate's header has the rules that they keep.
 //!
-//! Each does what the real one would, unless frozen memory is concerned and an answer other than the kernel's is needed
+//! Each does what the real one would, unless frozen memory is concerned and another answer than the kernel's is needed
 //! to keep the meaning of anonymous memory: then the guard gives it.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn mremap(
     ptr::with_exposed_provenance_mut(answer as usize)
 }
 
-/// `mmap(2)`: what is mapped over frozen memory is frozen no more.
+/// `mmap(2)`: memory mapped over frozen memory is no longer frozen.
 ///
 /// # Safety
 ///
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     unsafe { MLOCKALL.or(kernel::mlockall)(flags) }
 }
 
-/// `mremap`; `pass_on` calls the real function.
+/// Does `mremap`; `pass_on` calls the real function.
 ///
 /// # Safety
 ///
@@ -177,8 +177,8 @@ pub(crate) unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_
     }
     let refusal = errno::get();
     if refusal == libc::EFAULT {
-        // Frozen between the question and the call, so that it is several mappings now; see `advise`.
-        // SAFETY: 1. as this function's; nothing was moved.
+        // It was frozen between the question and the call, so that it is several mappings now; see `advise`. SAFETY: 1.
+        // as this function's; nothing was moved.
         if let Some(answer) = unsafe { guarded_remap(asked) } {
             return answer;
         }
@@ -187,7 +187,7 @@ pub(crate) unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_
     moved
 }
 
-/// What the guard answers to `mremap`; `None` if the real function is to be called, with `errno` as it was.
+/// Returns the guard's answer to `mremap`; `None` if the real function must be called, with `errno` as it was.
 ///
 /// # Safety
 ///
@@ -207,11 +207,11 @@ unsafe fn guarded_remap(asked: Remap) -> Option<c_long> {
     }
 }
 
-/// `madvise`; `pass_on` calls the real function.
+/// Does `madvise`; `pass_on` calls the real function.
 ///
-/// The memory can be frozen between the question and the call, by another thread that holds this one still meanwhile.
-/// The call then discards the wrong pages, or is refused as for a file. So the question is asked again afterwards; to
-/// discard twice does no harm.
+/// Another thread may freeze the memory between the question and the call, while it holds this one still. The call then
+/// discards the wrong pages, or is refused as for a file. So the question is asked again afterwards; discarding twice
+/// does no harm.
 ///
 /// # Safety
 ///
@@ -232,7 +232,7 @@ pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_o
     again.unwrap_or(answer)
 }
 
-/// What the guard answers to `madvise`; `None` if the real function is to be called, with `errno` as it was.
+/// Returns the guard's answer to `madvise`; `None` if the real function must be called, with `errno` as it was.
 ///
 /// # Safety
 ///
@@ -252,7 +252,7 @@ unsafe fn guarded_advice(address: usize, length: usize, advice: c_int) -> Option
     }
 }
 
-/// The answer of a C function, and `errno` as it leaves it.
+/// Returns the answer of a C function, and leaves `errno` as that would.
 fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
     match result {
         Ok(value) => {
@@ -276,7 +276,7 @@ pub(crate) fn forget(address: usize, length: usize) {
     }
 }
 
-/// Whether a range may hold memory that is frozen, or is going to be.
+/// Whether a range may hold memory that is frozen, or will be.
 pub(crate) fn is_ours(range: Range<usize>) -> bool {
     guard::touches(range.clone()) || guard::is_planned(range)
 }
@@ -285,7 +285,7 @@ pub(crate) fn before_lock(address: usize, length: usize) {
     let range = pages(address, length);
     if guard::touches(range.clone()) {
         let before = errno::get();
-        // Frozen memory can be locked too, only that it is held twice then.
+        // Frozen memory can be locked too; it is just held twice then.
         let _ = guard::before_mlock(range);
         errno::set(before);
     }
@@ -297,17 +297,17 @@ pub(crate) fn before_lock_all(flags: c_int) {
         return;
     }
     let before = errno::get();
-    // MCL_FUTURE alone leaves what is there as it is, and forbids later freezes and repairs by itself.
+    // MCL_FUTURE alone changes nothing that exists, and by itself forbids later freezes and repairs.
     if flags & libc::MCL_CURRENT != 0 {
         // As for a range.
         let _ = guard::before_mlockall();
     }
-    // What replaces frozen memory from now on would be locked.
+    // Memory that replaces frozen memory from now on would be locked.
     guard::changed(all);
     errno::set(before);
 }
 
-/// The bytes that a call concerns: up to the end of the last page, as the kernel counts.
+/// Returns the bytes that a call concerns: up to the end of the last page, as the kernel counts.
 pub(crate) fn pages(address: usize, length: usize) -> Range<usize> {
     let page = rustix::param::page_size();
     let end = address.saturating_add(length);
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn before_the_start_calls_go_to_the_kernel() {
-        // In a test nothing is started, so that no real function was looked up.
+        // Nothing is started in a test, so that no real function was looked up.
         let page = rustix::param::page_size();
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: makes a mapping at a place that the kernel chooses.

@@ -1,4 +1,4 @@
-//! Whether the moment to freeze has come. Asked at every fork until it has.
+//! Decides whether the moment to freeze has come. Asked at every fork until it has.
 
 use std::ffi::c_int;
 use std::io;
@@ -11,17 +11,17 @@ use rustix::io::{read, retry_on_intr};
 
 use crate::settings::Moment;
 
-/// Forks of this process and, before it was forked itself, of its ancestors: a program that first forks into the
-/// background goes on counting. `Relaxed`: a counter, with which nothing is published.
+/// Forks of this process and, before it was forked, of its ancestors: a program that first forks into the background
+/// goes on counting. `Relaxed`: a counter, which publishes nothing.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// The most private memory in bytes that was seen at a fork. `Relaxed`: a figure.
+/// The most private memory in bytes seen at a fork. `Relaxed`: a figure.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the signal has come. `Relaxed`: nothing is published with it, and a fork that just misses it is no error.
+/// Whether the signal has come. `Relaxed`: it publishes nothing, and a fork that just misses it is not an error.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 
-/// Makes the signal known, if the moment is one.
+/// Installs a handler for the signal, if the moment is one.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ extern "C" fn note(_signal: c_int) {
 /// µs.
 const LEAST_WORTHWHILE: u64 = 2 << 20;
 
-/// Counts a fork, which is about to happen, and tells whether it is time to freeze. Allocates nothing.
+/// Counts a fork that is about to happen. Returns whether it is time to freeze. Allocates nothing.
 pub(crate) fn has_come_at_fork(moment: Moment) -> bool {
     has_come(moment, FORKS.fetch_add(1, Ordering::Relaxed) + 1)
 }
@@ -68,17 +68,17 @@ fn has_come(moment: Moment, number: u64) -> bool {
     }
 }
 
-/// The same as [`populated`], noted.
+/// Returns [`populated`], and notes the most that was seen.
 fn seen() -> Option<u64> {
     let bytes = populated()?;
-    // Not written without need: each fork makes the first write to a page a copy of it.
+    // Not written without need: after a fork the first write to a page copies it.
     if bytes > MOST.load(Ordering::Relaxed) {
         MOST.fetch_max(bytes, Ordering::Relaxed);
     }
     Some(bytes)
 }
 
-/// Bytes of private memory that is in use and not a file's unchanged content: resident less shared pages of
+/// Returns the bytes of private memory in use that are not a file's unchanged content: resident minus shared pages of
 /// `/proc/self/statm` (`task_statm` in `fs/proc/task_mmu.c`), which costs the same for every size. Swapped pages do not
 /// count.
 fn populated() -> Option<u64> {
@@ -97,7 +97,7 @@ fn private_bytes(statm: &str, page: u64) -> Option<u64> {
     resident.saturating_sub(shared).checked_mul(page)
 }
 
-/// Why the moment has not come until now.
+/// Returns why the moment has not come so far.
 pub(crate) fn missed(moment: Moment) -> String {
     why(moment, FORKS.load(Ordering::Relaxed), MOST.load(Ordering::Relaxed))
 }
@@ -153,7 +153,7 @@ mod tests {
         assert!(why(Moment::Signal(1), 3, 0).ends_with("before none of its 3 forks"));
     }
 
-    // One test for all that counts forks: the counter is one for the process.
+    // One test for everything that counts forks, since the process has one counter.
     #[test]
     fn forks_are_counted_and_the_signal_is_awaited() {
         assert!(!has_come_at_fork(Moment::Never));

@@ -12,14 +12,15 @@ use std::ffi::{CStr, OsString, c_char};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Reads the wanted names from the variable: slashes separate them, since no name has one. `None` if there is none.
+/// Reads the wanted names from the variable. Slashes separate them, since no name contains one. `None` if there is
+/// none.
 pub(crate) fn wanted(value: &[u8]) -> Option<Vec<OsString>> {
     let names = value.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
     let names: Vec<OsString> = names.map(|name| OsString::from_vec(name.to_vec())).collect();
     (!names.is_empty()).then_some(names)
 }
 
-/// Why this program is left alone, if none of its names is `wanted`; all are if no name is.
+/// Returns why this program is left alone, if none of its names is `wanted`. Without names all programs are wanted.
 ///
 /// # Safety
 ///
@@ -45,19 +46,19 @@ fn judged(wanted: &[OsString], paths: impl Iterator<Item = Vec<u8>>) -> Option<S
     Some(format!("--only (PALIMPSEST_ONLY) names {}, and it is called {}", wanted.join(", "), names.join(", ")))
 }
 
-/// A name as it can be printed to a terminal.
+/// Returns a name as it can be printed to a terminal.
 fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).escape_debug().to_string()
 }
 
-/// The last part of a path; without the dash of a login shell, and what the kernel says of a file that was replaced.
+/// Returns the last part of a path, without the dash of a login shell and without the kernel's mark of a replaced file.
 fn name(path: &[u8]) -> &[u8] {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
     name.strip_prefix(b"-").unwrap_or(name)
 }
 
-/// The path that was given to `execve`: a script's own.
+/// Returns the path given to `execve`: a script's own.
 fn executed() -> Option<Vec<u8>> {
     // SAFETY: asks for a number.
     let place = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
@@ -68,7 +69,7 @@ fn executed() -> Option<Vec<u8>> {
     Some(unsafe { CStr::from_ptr(std::ptr::with_exposed_provenance(place)) }.to_bytes().to_vec())
 }
 
-/// The first argument.
+/// Returns the first argument.
 ///
 /// # Safety
 ///

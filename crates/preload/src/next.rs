@@ -1,4 +1,4 @@
-//! The functions that would be called if this object were not there.
+//! Functions that would be called if this object were not there.
 
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The next definition of a symbol after this object, in the order of the dynamic linker.
 ///
-/// It is looked up once, by [`Next::resolve`]: `dlsym` takes locks and may allocate, so no interposed call may do so.
-/// `Relaxed` everywhere: the address is that of code which is loaded for as long as the process lives, and nothing else
-/// is published with it.
+/// It is looked up once, by [`Next::resolve`]: `dlsym` takes locks and may allocate, so that no interposed call may use
+/// it. `Relaxed` everywhere: the address is of code that stays loaded while the process lives, and publishes nothing
+/// else.
 pub(crate) struct Next<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -32,7 +32,7 @@ impl<F: Copy> Next<F> {
         self.address.store(address, Ordering::Relaxed);
     }
 
-    /// The function, if it was looked up and exists. Async-signal-safe.
+    /// Returns the function, if it was looked up and exists. Async-signal-safe.
     pub(crate) fn get(&self) -> Option<F> {
         let address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
@@ -42,7 +42,7 @@ impl<F: Copy> Next<F> {
         Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
-    /// The function, or `own` where [`get`](Self::get) has none.
+    /// Returns the function, or `own` if [`get`](Self::get) has none.
     pub(crate) fn or(&self, own: F) -> F {
         self.get().unwrap_or(own)
     }

@@ -1,4 +1,4 @@
-//! The waits as the kernel has them: for the code in this object itself (see `build.rs`), and before the start.
+//! The kernel's waits: for the code in this object itself (see `build.rs`), and before the start.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::arch::system_call;
 use crate::errno;
 use crate::waits::Set;
 
-/// A system call that answers as a C function.
+/// Makes a system call, and answers like a C function.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! `mprotect` and `pkey_mprotect` as the program calls them: they are passed on, and what memory has by them is
-//! remembered to be looked at before a part of it is replaced.
+//! `mprotect` and `pkey_mprotect` as the program calls them: passed on, and noted, so that the guard knows the rights
+//! of memory before part of it is replaced.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -26,11 +26,11 @@ pub(crate) fn resolve() {
     PKEY_MPROTECT.resolve();
 }
 
-/// `mprotect(2)`: rights beyond the usual three stay with frozen memory.
+/// `mprotect(2)`: frozen memory keeps rights beyond the usual three.
 ///
 /// # Safety
 ///
-/// 1. As for the C library's function: the program must be able to do without the rights that it gives up.
+/// 1. As for the C library's function: the program must not need the rights that it gives up.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: c_int) -> c_int {
     let place = address.expose_provenance();
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: 
     noted(place, length, Rights::of(rights), pass_on) as c_int
 }
 
-/// `pkey_mprotect(2)`: the key stays with frozen memory.
+/// `pkey_mprotect(2)`: frozen memory keeps the key.
 ///
 /// # Safety
 ///
@@ -72,7 +72,7 @@ pub(crate) struct Rights {
     key: Option<u32>,
 }
 
-/// What there is beside the usual rights.
+/// Rights beside the usual ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Extra {
     /// Nothing.
@@ -99,15 +99,15 @@ impl Rights {
         Self { usual, extra: if rest == 0 { Extra::None } else { Extra::Some }, key: None }
     }
 
-    /// Those of a call that gives a key as well.
+    /// Returns the rights of a call that also gives a key.
     pub(crate) fn with_key(rights: c_int, key: c_int) -> Self {
         // -1 leaves the key as it is.
         Self { key: u32::try_from(key).ok(), ..Self::of(rights) }
     }
 }
 
-/// Makes a call that changes rights, and tells the guard afterwards. What has more than the usual rights is told before
-/// as well: another thread may freeze meanwhile.
+/// Makes a call that changes rights, and tells the guard afterwards. It announces rights beyond the usual ones before
+/// the call, too, since another thread may freeze meanwhile.
 pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl FnOnce() -> c_long) -> c_long {
     let range = || pages(address, length);
     if !is_ours(range()) {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn before_the_start_calls_go_to_the_kernel() {
-        // In a test nothing is started, so that no real function was looked up.
+        // Nothing is started in a test, so that no real function was looked up.
         let page = rustix::param::page_size();
         let span = calls::map(page, Permissions::default(), Commit::Uncounted).expect("room");
         let made = std::ptr::with_exposed_provenance_mut::<c_void>(span.start);

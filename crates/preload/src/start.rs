@@ -1,4 +1,4 @@
-//! Before the program's `main`: the real functions are looked up and the settings read, once.
+//! Runs before the program's `main`: looks up the real functions and reads the settings, once.
 
 use std::ffi::{c_char, c_int};
 use std::panic;
@@ -27,7 +27,7 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
     }
     // A panic here would end the program.
     let _ = panic::catch_unwind(|| {
-        // What is told about a panic goes to standard error, past every care for the program's descriptors.
+        // The message of a panic would go to standard error, past every care for the program's descriptors.
         panic::set_hook(Box::new(|_| {}));
         fork::resolve();
         memory::resolve();
@@ -60,7 +60,7 @@ fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
         // `setenv` anyway.
         unsafe { environment::leave_preload(environment) };
     }
-    // SAFETY: 1. glibc passes the program's arguments as the kernel has laid them down.
+    // SAFETY: 1. glibc passes the program's arguments as the kernel laid them out.
     let left_out = unsafe { names::left_out(&settings.only, arguments) };
     let end = End::of_this_process();
     if left_out.is_some() {

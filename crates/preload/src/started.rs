@@ -7,7 +7,7 @@ use palimpsest_sys::proc::stat::Incarnation;
 use crate::channel::Noted;
 use crate::settings::Settings;
 
-/// What `palimpsest run` sets: its process, which is the program's then.
+/// `palimpsest run` sets it: to its own process, which becomes the program's.
 const FIRST: &str = "PALIMPSEST_STARTED";
 
 /// How this process came to be.
@@ -15,14 +15,14 @@ const FIRST: &str = "PALIMPSEST_STARTED";
 pub(crate) enum Origin {
     /// `palimpsest run` has started it, whatever it has executed since.
     Run,
-    /// The one that `palimpsest run` has started, or one of its heirs, has started it.
+    /// The process that `palimpsest run` has started, or one of its heirs, has started it.
     Heir,
-    /// Somebody has set the variables by himself.
+    /// Somebody has set the variables himself.
     Variables,
 }
 
 impl Origin {
-    /// That of this process.
+    /// Returns the origin of this process.
     pub(crate) fn of_this_process() -> Self {
         match std::env::var(FIRST) {
             Err(_) => Self::Variables,
@@ -32,7 +32,7 @@ impl Origin {
     }
 }
 
-/// Whether the end of this process is told of.
+/// Whether to report the end of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     /// If nothing was frozen in the process with this id. Its children have other ids.
@@ -41,7 +41,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// That of this process.
+    /// Returns that of this process.
     pub(crate) fn of_this_process() -> Self {
         match Origin::of_this_process() {
             Origin::Run => Self::Told(std::process::id()),
@@ -57,23 +57,23 @@ pub(crate) struct Started {
     pub(crate) standard_error: Option<Noted>,
     /// The descriptor for the report, if that is where it goes.
     pub(crate) report: Option<Noted>,
-    /// seccomp filters that the program was started under; `None` without `/proc`.
+    /// seccomp filters under which the program was started; `None` without `/proc`.
     pub(crate) filters: Option<u64>,
-    /// Whether its end is told of.
+    /// Whether to report its end.
     pub(crate) end: End,
-    /// Why this program is never frozen, if it is not among those that are.
+    /// Why this program is never frozen, if it is not among the named ones.
     pub(crate) left_out: Option<String>,
 }
 
 static STARTED: OnceLock<Started> = OnceLock::new();
 
-/// What the object knows; `None` before it has started, and for good if it must do nothing. Async-signal-safe.
+/// Returns what the object knows; `None` before it has started, and for good if it must do nothing. Async-signal-safe.
 pub(crate) fn get() -> Option<&'static Started> {
     STARTED.get()
 }
 
 /// Notes it. Called once.
 pub(crate) fn set(started: Started) {
-    // This is the only place that sets it.
+    // Only this place sets it.
     let _ = STARTED.set(started);
 }

@@ -1,14 +1,14 @@
 //! The program is about to wait: a freeze in slices goes on meanwhile.
 //!
 //! Only calls that no signal handler ever restarts are defined here (`signal(7)`): they tell the program of each
-//! signal, and they can be asked with a mask of signals that counts for the question alone. So a wait is made of
-//! questions that do not wait, with a slice between any two, and of one that waits for the rest of the time, which the
-//! C library puts: it ends there when the thread is cancelled. Signals are blocked but in the latter: a handler runs in
-//! there, or before, or afterwards, as without this object, and the program hears of it by `EINTR`.
+//! signal, and they take a signal mask for the one call. So a wait consists of calls that do not wait, with a slice
+//! between any two, and of one that waits for the rest of the time, made through the C library: it ends there when the
+//! thread is cancelled. Signals are blocked except in the latter: a handler runs in it, before it or after it, as
+//! without this object, and the program hears of it by `EINTR`.
 //!
-//! A wait for which no slice is due, or too short for one, is the real function's and costs a few loads; one that has
-//! its answer at once costs nothing more. Slices are taken by the main thread on its own stack, which has room for
-//! them; other threads wait as they did.
+//! A wait for which no slice is due, or too short for one, goes to the real function and costs a few loads; one that is
+//! answered at once costs nothing more. The main thread takes the slices, on its own stack, which has room for them;
+//! other threads wait as before.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -91,23 +91,23 @@ fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether this wait is to be used, for a freeze that is under way in this process. Costs a few loads if not.
+/// Whether to use this wait for a freeze under way in this process. If not, costs a few loads.
 fn wanted(time: Option<Duration>) -> Option<&'static Started> {
     started::get().filter(|started| next_slice(started, Limit::after(time)).is_some() && near_main_stack())
 }
 
-/// When the next slice is due, if `limit` leaves time for one.
+/// Returns when the next slice is due, if `limit` leaves time for one.
 fn next_slice(started: &Started, limit: Limit) -> Option<Duration> {
     let rest = freezing::next_slice()?;
     limit.is_beyond(rest.saturating_add(started.settings.slice)).then_some(rest)
 }
 
-/// How the kernel is asked: for how long at most, and with which signals blocked, if not the thread's own; 0 if nothing
-/// has happened. A question that does not wait goes past the C library.
+/// Asks the kernel: for how long at most, and with which signals blocked instead of the thread's own. Answers 0 if
+/// nothing has happened. A call that does not wait bypasses the C library.
 type Ask<'a> = &'a mut dyn FnMut(Step, Option<Set>) -> isize;
 
-/// Waits until `limit`, with a mask of signals or the thread's own, and takes slices meanwhile. What it gives, as the
-/// kernel does.
+/// Waits until `limit`, with a mask of signals or the thread's own, and takes slices meanwhile. Answers like the
+/// kernel.
 fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> isize {
     // SAFETY: acts on a request to cancel this thread, by unwinding frames that have nothing to drop.
     unsafe { pthread_testcancel() };
@@ -127,7 +127,7 @@ fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> is
     answer
 }
 
-/// The same, once all signals are blocked.
+/// Does the same once all signals are blocked.
 fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<'_>) -> isize {
     loop {
         let due = next_slice(started, limit).filter(|_| !signals.is_any_pending(mask));
@@ -163,13 +163,13 @@ fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<
             return answer;
         }
         if !is_taken {
-            // Refused: it may be another time.
+            // Refused: another time may be better.
             return ask(limit.left(), Some(mask));
         }
     }
 }
 
-/// A set as the C library has it, of which the kernel knows the first 64 bits.
+/// Returns a set as the C library has it; the kernel knows its first 64 bits.
 fn long(set: Set) -> sigset_t {
     // SAFETY: all zeros is a valid set.
     let mut long: sigset_t = unsafe { std::mem::zeroed() };
@@ -178,7 +178,7 @@ fn long(set: Set) -> sigset_t {
     long
 }
 
-/// The kernel's answer from that of a function of the C library.
+/// Turns an answer of a C library function into the kernel's.
 fn raw(answer: c_int) -> isize {
     if answer < 0 { -(errno::get() as isize) } else { answer as isize }
 }
@@ -188,7 +188,7 @@ fn duration(time: timespec) -> Option<Duration> {
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, nanos))
 }
 
-/// `epoll_pwait`, of the kernel where it does not wait.
+/// Calls `epoll_pwait`; the kernel's own if it does not wait.
 ///
 /// # Safety
 ///
@@ -206,7 +206,7 @@ unsafe fn ask_epoll(fd: c_int, events: *mut epoll_event, most: c_int, step: Step
     raw(unsafe { EPOLL_PWAIT.or(own_epoll_pwait)(fd, events, most, step.millis(), mask) })
 }
 
-/// `ppoll`, of the kernel where it does not wait.
+/// Calls `ppoll`; the kernel's own if it does not wait.
 ///
 /// # Safety
 ///
@@ -315,7 +315,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     unsafe { PPOLL.or(own_ppoll)(fds, count, time, mask) }
 }
 
-/// Bytes of a set with so many descriptors.
+/// Returns the bytes of a set with this many descriptors.
 const fn set_len(count: usize) -> usize {
     count.div_ceil(64) * 8
 }
@@ -330,11 +330,11 @@ struct Asked {
 }
 
 impl Asked {
-    /// Nothing if there are more descriptors than a set has, or the sets cannot be read.
+    /// Reads the sets; `None` if there are more descriptors than a set has, or if they cannot be read.
     ///
     /// # Safety
     ///
-    /// 1. Each set is null, or is to have room for so many descriptors.
+    /// 1. Each set is null, or has room for this many descriptors.
     unsafe fn read(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
         usize::try_from(count).ok().filter(|&count| count <= libc::FD_SETSIZE)?;
         // SAFETY: all zeros is a valid set.
@@ -345,11 +345,11 @@ impl Asked {
         unsafe { asked.copy(libc::SYS_process_vm_readv, own) }.then_some(asked)
     }
 
-    /// Copies between the program's sets and `own` by the kernel. False if it refuses.
+    /// Copies between the program's sets and `own` through the kernel. Returns false if it refuses.
     ///
     /// # Safety
     ///
-    /// 1. What the call writes may be written, if it is there.
+    /// 1. What the call writes may be written, if it exists.
     unsafe fn copy(&self, call: libc::c_long, own: [*mut fd_set; 3]) -> bool {
         let len = set_len(self.count as usize);
         let part = |set: *mut fd_set, other: *mut fd_set| libc::iovec {
@@ -389,11 +389,11 @@ impl Asked {
         raw(unsafe { PSELECT.or(own_pselect)(self.count, read, write, except, time, mask) })
     }
 
-    /// Hands the program what came of it, unless that is an error.
+    /// Hands the result to the program, unless it is an error.
     ///
     /// # Safety
     ///
-    /// 1. As for [`read`](Self::read); the sets are still there.
+    /// 1. As for [`read`](Self::read); the sets still exist.
     unsafe fn give(&mut self, answer: isize) -> isize {
         let own = self.answer.each_mut().map(ptr::from_mut);
         // SAFETY: 1. (1).
@@ -477,7 +477,7 @@ pub unsafe extern "C-unwind" fn pselect(
     unsafe { PSELECT.or(own_pselect)(count, read, write, except, time, mask) }
 }
 
-/// Sleeps for so long, and gives the kernel's answer; tells what was left in `rest`, unless that is null.
+/// Sleeps this long, and answers like the kernel; stores what was left in `rest`, unless that is null.
 ///
 /// # Safety
 ///
@@ -529,7 +529,7 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
 ) -> c_int {
     // SAFETY: null, which the kernel refuses, or a time by contract 1.
     let told = unsafe { time.as_ref() }.copied().and_then(duration);
-    // A clock that may be set is the kernel's to wait for.
+    // Waiting by a clock that may be set is left to the kernel.
     let told = match (clock, flags) {
         (libc::CLOCK_MONOTONIC | libc::CLOCK_REALTIME, 0) => told,
         (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME) => told.map(|end| end.saturating_sub(now())),

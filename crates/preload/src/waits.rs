@@ -1,4 +1,4 @@
-//! What a wait needs of the thread that waits: its signals, and its stack.
+//! What a wait needs of its thread: its signals and its stack.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,7 @@ use rustix::process::Resource;
 
 use crate::arch::system_call;
 
-/// A set of signals, as the kernel has it.
+/// A set of signals, in the kernel's form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub(crate) struct Set(u64);
@@ -15,7 +15,7 @@ pub(crate) struct Set(u64);
 impl Set {
     pub(crate) const ALL: Self = Self(u64::MAX);
 
-    /// The C library's, of which the kernel knows the first 64 bits; nothing for null.
+    /// Reads a set of the C library, of which the kernel knows the first 64 bits; `None` for null.
     ///
     /// # Safety
     ///
@@ -34,12 +34,12 @@ impl Set {
     }
 }
 
-/// The thread's signals while all are blocked. Not undone by itself: a thread that is cancelled has no use for that.
+/// The thread's signals while all are blocked. Not restored by itself: a cancelled thread has no use for that.
 pub(crate) struct Signals {
     before: Set,
 }
 
-/// `how` as for `sigprocmask`; what was blocked before.
+/// Changes the mask; `how` as for `sigprocmask`. Returns what was blocked before.
 fn change(how: c_int, set: Set) -> Set {
     let mut before = Set(0);
     let arguments = [
@@ -56,24 +56,24 @@ fn change(how: c_int, set: Set) -> Set {
 }
 
 impl Signals {
-    /// Blocks them.
+    /// Blocks all signals.
     pub(crate) fn block() -> Self {
         Self { before: change(libc::SIG_SETMASK, Set::ALL) }
     }
 
-    /// What was blocked before.
+    /// Returns what was blocked before.
     pub(crate) const fn before(&self) -> Set {
         self.before
     }
 
-    /// Opens what was open before, and nothing else: a handler may have opened more for the time after it, by what it
-    /// is given (`uc_sigmask`).
+    /// Unblocks what was unblocked before, and nothing else: a handler may have unblocked more for the time after it,
+    /// through its `uc_sigmask`.
     pub(crate) fn restore(self) {
         change(libc::SIG_UNBLOCK, Set::ALL.without(self.before));
     }
 
-    /// Whether a signal waits that is not in `mask` and does something. What is ignored is let go: it would come never,
-    /// but, since it was blocked, end a wait by `EINTR`.
+    /// Whether a signal is pending that is not in `mask` and does something. Drops ignored ones: they would never be
+    /// delivered, but, having been blocked, would end a wait with `EINTR`.
     pub(crate) fn is_any_pending(&self, mask: Set) -> bool {
         let mut pending = Set(0);
         let arguments = [(&raw mut pending).expose_provenance(), size_of::<Set>(), 0, 0, 0, 0];
@@ -86,7 +86,7 @@ impl Signals {
         let ignored = open.signals().filter(|&signal| is_ignored(signal));
         let ignored = Set(ignored.fold(0, |all, signal| all | 1 << (signal - 1)));
         if ignored != Set(0) {
-            // The kernel forgets them when it looks whether they are to be handled.
+            // The kernel forgets them when it looks whether to handle them.
             change(libc::SIG_UNBLOCK, ignored);
             change(libc::SIG_BLOCK, ignored);
         }
@@ -94,7 +94,7 @@ impl Signals {
     }
 }
 
-/// `struct sigaction` of the kernel, as x86-64 and AArch64 have it; of which only the handler counts here.
+/// `struct sigaction` of the kernel, as x86-64 and AArch64 have it; only the handler counts here.
 #[repr(C)]
 #[derive(Default)]
 struct Action {
@@ -118,7 +118,7 @@ static TOP: AtomicUsize = AtomicUsize::new(0);
 
 /// What a slice and a handler of the kernel may need.
 const ROOM: usize = 512 << 10;
-/// No stack is taken to be longer.
+/// No stack is taken to be longer than this.
 const LONGEST: usize = 8 << 20;
 
 fn here() -> usize {
@@ -126,24 +126,24 @@ fn here() -> usize {
     std::hint::black_box(here.as_ptr()).addr()
 }
 
-/// Notes where the main thread's stack is. It is the one that starts the program.
+/// Notes where the main thread's stack is. The main thread starts the program.
 pub(crate) fn note_stack() {
     TOP.store(here(), Ordering::Relaxed);
 }
 
-/// Bytes of the main thread's stack that are used here; 0 if this is another one. `main` may be called from somewhat
-/// above where this object was started.
+/// Returns how many bytes of the main thread's stack are used here; 0 on another stack. `main` may be called from
+/// somewhat above the place where this object was started.
 fn used() -> usize {
     let top = TOP.load(Ordering::Relaxed);
     if top == 0 { 0 } else { (top + (64 << 10)).saturating_sub(here()) }
 }
 
-/// Whether this may be the main thread's stack, not one for signals or of a coroutine. Makes no system call.
+/// Whether this may be the main thread's stack, and not one for signals or of a coroutine. Makes no system call.
 pub(crate) fn near_main_stack() -> bool {
     (1..LONGEST - ROOM).contains(&used())
 }
 
-/// Whether the caller is the main thread, on its own stack, and has room.
+/// Whether the caller is the main thread, on its own stack, with enough room.
 pub(crate) fn on_main_stack() -> bool {
     if !near_main_stack() || rustix::thread::gettid() != rustix::process::getpid() {
         return false;
@@ -180,7 +180,7 @@ mod tests {
         signals.restore();
         let signals = Signals::block();
         assert!(!signals.is_any_pending(Set(0)), "its handler has run");
-        // A handler opens what was open before.
+        // A handler unblocks what was unblocked before.
         let opened = Set(1 << (libc::SIGUSR2 - 1));
         change(libc::SIG_UNBLOCK, opened);
         signals.restore();

@@ -1,51 +1,45 @@
-//! What this object's own code calls instead of the functions that it defines, by `--wrap` (`build.rs`).
+//! The functions that this object's own code calls instead of those that it defines, through `--wrap` (`build.rs`).
 
 use crate::arch::{jump, own_syscall};
 
-// Hidden, so that no other object is bound to them.
-std::arch::global_asm!(
-    ".macro palimpsest_own name, target",
-    ".hidden __wrap_\\name",
-    ".globl __wrap_\\name",
-    ".type __wrap_\\name, %function",
-    "__wrap_\\name:",
-    concat!(jump!(), " \\target"),
-    ".size __wrap_\\name, . - __wrap_\\name",
-    ".endm",
-    ".pushsection .text.palimpsest_own, \"ax\", %progbits",
-    "palimpsest_own fork, {fork}",
-    "palimpsest_own madvise, {madvise}",
-    "palimpsest_own mremap, {mremap}",
-    "palimpsest_own mmap, {mmap}",
-    "palimpsest_own mmap64, {mmap}",
-    "palimpsest_own mlock, {mlock}",
-    "palimpsest_own mlock2, {mlock2}",
-    "palimpsest_own mlockall, {mlockall}",
-    "palimpsest_own syscall, {syscall}",
-    "palimpsest_own epoll_wait, {epoll_wait}",
-    "palimpsest_own epoll_pwait, {epoll_pwait}",
-    "palimpsest_own poll, {poll}",
-    "palimpsest_own ppoll, {ppoll}",
-    "palimpsest_own select, {select}",
-    "palimpsest_own pselect, {pselect}",
-    "palimpsest_own nanosleep, {nanosleep}",
-    "palimpsest_own clock_nanosleep, {clock_nanosleep}",
-    ".popsection",
-    ".purgem palimpsest_own",
-    fork = sym crate::fork::plain,
-    madvise = sym crate::kernel::madvise,
-    mremap = sym crate::kernel::mremap,
-    mmap = sym crate::kernel::mmap,
-    mlock = sym crate::kernel::mlock,
-    mlock2 = sym crate::kernel::mlock2,
-    mlockall = sym crate::kernel::mlockall,
-    syscall = sym own_syscall,
-    epoll_wait = sym crate::own_waits::own_epoll_wait,
-    epoll_pwait = sym crate::own_waits::own_epoll_pwait,
-    poll = sym crate::own_waits::own_poll,
-    ppoll = sym crate::own_waits::own_ppoll,
-    select = sym crate::own_waits::own_select,
-    pselect = sym crate::own_waits::own_pselect,
-    nanosleep = sym crate::own_waits::own_nanosleep,
-    clock_nanosleep = sym crate::own_waits::own_clock_nanosleep,
-);
+/// Defines the names that `--wrap` gives these functions, as jumps to their targets. Hidden, so that no other object is
+/// bound to them.
+macro_rules! own {
+    ($($name:ident => $target:path,)+) => {
+        std::arch::global_asm!(
+            ".macro palimpsest_own name, target",
+            ".hidden __wrap_\\name",
+            ".globl __wrap_\\name",
+            ".type __wrap_\\name, %function",
+            "__wrap_\\name:",
+            concat!(jump!(), " \\target"),
+            ".size __wrap_\\name, . - __wrap_\\name",
+            ".endm",
+            ".pushsection .text.palimpsest_own, \"ax\", %progbits",
+            $(concat!("palimpsest_own ", stringify!($name), ", {", stringify!($name), "}"),)+
+            ".popsection",
+            ".purgem palimpsest_own",
+            $($name = sym $target,)+
+        );
+    };
+}
+
+own! {
+    fork => crate::fork::plain,
+    madvise => crate::kernel::madvise,
+    mremap => crate::kernel::mremap,
+    mmap => crate::kernel::mmap,
+    mmap64 => crate::kernel::mmap,
+    mlock => crate::kernel::mlock,
+    mlock2 => crate::kernel::mlock2,
+    mlockall => crate::kernel::mlockall,
+    syscall => own_syscall,
+    epoll_wait => crate::own_waits::own_epoll_wait,
+    epoll_pwait => crate::own_waits::own_epoll_pwait,
+    poll => crate::own_waits::own_poll,
+    ppoll => crate::own_waits::own_ppoll,
+    select => crate::own_waits::own_select,
+    pselect => crate::own_waits::own_pselect,
+    nanosleep => crate::own_waits::own_nanosleep,
+    clock_nanosleep => crate::own_waits::own_clock_nanosleep,
+}

@@ -1,8 +1,8 @@
-//! What this process was told to do about broken pipes, and handing that on.
+//! Restores how this process was started with respect to broken pipes, for programs that it executes.
 //!
-//! Rust's runtime ignores SIGPIPE before `main`, and the standard library sets it to its default for programs that are
-//! executed. So a program that was started with SIGPIPE ignored (`IgnoreSIGPIPE=` of systemd, wrappers like `nohup`)
-//! must restore that before it executes another in its place.
+//! Rust's runtime ignores SIGPIPE before `main`, and the standard library resets it to its default for programs that
+//! are executed. So a program that was started with SIGPIPE ignored (`IgnoreSIGPIPE=` of systemd, wrappers like
+//! `nohup`) must restore that before it executes another program in its place.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -21,19 +21,19 @@ static NOTE: extern "C" fn() = note;
 
 extern "C" fn note() {
     let mut present = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: nothing is changed, and the place is that of an action.
+    // SAFETY: changes nothing, and the place is valid for an action.
     let asked = unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), present.as_mut_ptr()) };
     // SAFETY: all zeros is a valid action, and the kernel's is one.
     let present = unsafe { present.assume_init() };
     WAS_IGNORED.store(asked == 0 && present.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
 }
 
-/// Executes a program in the place of this one, with SIGPIPE ignored if this one was started so. Comes back only if
-/// that fails.
+/// Executes a program in place of this one, with SIGPIPE ignored if this one was started so. Returns only if that
+/// fails.
 pub fn execute(command: &mut Command) -> io::Error {
     if WAS_IGNORED.load(Ordering::Relaxed) {
         let ignore = || {
-            // SAFETY: to ignore a signal runs no code, and nobody else sets it just before the program is executed.
+            // SAFETY: ignoring a signal runs no code, and nobody else sets it just before the program is executed.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
             Ok(())
         };

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-/// The calling thread, in a process that a forked child does not share.
+/// The calling thread of a process. In a forked child, it is a different one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     process: u32,
@@ -10,7 +10,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The calling thread of the calling process: two system calls, async-signal-safe.
+    /// Returns the calling thread of the calling process. Makes two system calls; async-signal-safe.
     pub fn current() -> Self {
         Self {
             process: rustix::process::getpid().as_raw_pid().cast_unsigned(),
@@ -18,17 +18,17 @@ impl Caller {
         }
     }
 
-    /// Both numbers in one word. Neither is ever zero.
+    /// Packs both numbers into one word. Neither is ever zero.
     pub fn to_word(self) -> NonZeroU64 {
         NonZeroU64::new(u64::from(self.process) << 32 | u64::from(self.thread)).unwrap_or(NonZeroU64::MAX)
     }
 
-    /// The caller that [`Caller::to_word`] made `word` of.
+    /// Returns the caller of which [`Caller::to_word`] made `word`.
     pub fn from_word(word: NonZeroU64) -> Self {
         Self { process: (word.get() >> 32) as u32, thread: word.get() as u32 }
     }
 
-    /// Whether both are threads of one process.
+    /// Returns whether both are threads of one process.
     pub fn is_same_process(self, other: Self) -> bool {
         self.process == other.process
     }

@@ -1,20 +1,20 @@
 //! The kernel's clocks.
 
-/// A clock, of which each has its own beginning.
+/// A clock. Each counts from its own start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Clock {
-    /// Since the machine was started, but for when it was suspended.
+    /// The time since the machine was started, without the time when it was suspended.
     Monotonic,
-    /// The same, as it was at the last tick.
+    /// The same, at the last tick.
     Coarse,
-    /// Since the machine was started.
+    /// The time since the machine was started.
     Boot,
     /// International atomic time.
     Atomic,
 }
 
 impl Clock {
-    /// What it shows, in nanoseconds.
+    /// Returns the clock's time in nanoseconds.
     pub fn nanoseconds(self) -> u64 {
         let id = match self {
             Self::Monotonic => libc::CLOCK_MONOTONIC,
@@ -23,7 +23,7 @@ impl Clock {
             Self::Atomic => libc::CLOCK_TAI,
         };
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is there to be written. It fails for no clock that the kernel has, and these are in all.
+        // SAFETY: `time` is valid for writing. The call fails only for unknown clocks, and all kernels have these.
         let failed = unsafe { libc::clock_gettime(id, &mut time) };
         debug_assert_eq!(failed, 0, "{self:?}");
         (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)

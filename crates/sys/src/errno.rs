@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-/// Why the last call of the C library failed in this thread.
+/// Returns the reason why this thread's last call of the C library failed.
 pub fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

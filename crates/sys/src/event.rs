@@ -1,4 +1,4 @@
-//! Events that one thread waits for and others signal, by a descriptor that a loop can watch (eventfd).
+//! Events that one thread waits for and others signal, through a descriptor that an event loop can watch (eventfd).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-/// An event: signalled until somebody takes it.
+/// An event: stays signalled until somebody takes it.
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
@@ -16,33 +16,33 @@ pub struct Event {
 /// How a wait has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// The event was signalled, and is taken.
+    /// The event was signalled, and was taken.
     Signalled,
     /// The time is over.
     TimedOut,
 }
 
 impl Event {
-    /// An event that is not signalled.
+    /// Creates an event that is not signalled.
     ///
     /// # Errors
     ///
-    /// The kernel's answer.
+    /// The kernel's.
     pub fn new() -> io::Result<Self> {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Signals it.
+    /// Signals the event.
     pub fn signal(&self) {
-        // The one error there could be: the count is at its limit, and the event signalled therefore.
+        // The only possible error: the count is at its limit, so the event is signalled already.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Waits for it and takes it.
+    /// Waits for the event and takes it.
     ///
     /// # Errors
     ///
-    /// The kernel's answer.
+    /// The kernel's.
     pub fn wait(&self, patience: Duration) -> io::Result<Waited> {
         let patience = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&patience)) {

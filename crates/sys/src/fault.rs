@@ -1,12 +1,12 @@
-//! SIGSEGV and SIGBUS: one handler for the faults of code that says where to go on after them, in front of whoever else
-//! handles the signals.
+//! SIGSEGV and SIGBUS: one handler for faults of code that says where to continue after them, in front of other
+//! handlers.
 //!
-//! The handler asks its [`Claim`] first. What that calls foreign goes to the action that was there before ours, with
-//! the same arguments, or to the default action, which ends the process. The handler is installed once: who replaces it
-//! later has to call it for what is not theirs, or faults that were ours end the process.
+//! The handler asks its [`Claim`] first. Foreign faults go to the action that was there before ours, with the same
+//! arguments, or to the default action, which ends the process. The handler is installed once: a handler that replaces
+//! it later must call it for foreign faults, or faults that were ours end the process.
 //!
-//! It allocates nothing, takes no lock and uses no thread-local storage. It runs under the mask of the action behind it
-//! and on the alternate stack, if the thread has one.
+//! It allocates nothing, takes no lock and uses no thread-local storage. It runs with the mask of the action behind it,
+//! and on the alternate stack if the thread has one.
 
 use std::io;
 use std::mem;
@@ -33,14 +33,14 @@ pub struct FaultHandlerError {
 
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// The actions that were there before ours.
+/// The actions that were in place before ours. Written once, by the thread that installs ours; read by handlers.
 static BEHIND: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
-/// The claim, as a number, zero before the first installation.
+/// The claim, as a number; zero before the first installation. Written by the installer, read by handlers.
 static CLAIM: AtomicUsize = AtomicUsize::new(0);
 
-/// Puts the handler in front of the present actions, the first time that it is called. `claim` must be the same each
-/// time: one part of the program has the faults.
+/// Puts the handler in front of the present actions, on the first call. `claim` must be the same in each call: only one
+/// part of the program owns the faults.
 ///
 /// # Errors
 ///
@@ -66,7 +66,7 @@ fn default_action() -> libc::sigaction {
     unsafe { mem::zeroed() }
 }
 
-/// Sets a signal's action, or only asks; the one before is the answer.
+/// Sets a signal's action, or only reads it. Returns the previous action.
 fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Result<libc::sigaction, FaultHandlerError> {
     let mut old = default_action();
     // SAFETY: `new` is null or a valid action, whose handler is async-signal-safe; `old` is a valid place for the
@@ -78,11 +78,11 @@ fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Result<libc::sigacti
     Err(FaultHandlerError { signal, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) })
 }
 
-/// Async-signal-safe: atomics, the claim, system calls.
+/// Handles a fault. Async-signal-safe: atomics, the claim, system calls.
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler.
     let code = unsafe { (*info).si_code };
-    // Signals that were sent are nobody's faults.
+    // Sent signals are no faults.
     if code > 0 && claim_of(context) == Claimed::Ours {
         return;
     }
@@ -90,12 +90,12 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     let behind = place.and_then(|place| BEHIND[place].get());
     match behind.map_or(libc::SIG_DFL, |action| action.sa_sigaction) {
         libc::SIG_IGN if code <= 0 => {}
-        // The kernel does not let a fault be ignored (`force_sig_info_to_task`).
+        // The kernel does not allow ignoring a fault (`force_sig_info_to_task`).
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The instruction faults again, and what was sent is sent again: now with the default action.
+            // The instruction faults again, or the signal is sent again: now the default action follows.
             let _ = sigaction(signal, Some(&default_action()));
             if code <= 0 {
-                // SAFETY: a signal to this thread, which is delivered when this handler is done.
+                // SAFETY: sends a signal to this thread, which is delivered when this handler returns.
                 unsafe { libc::raise(signal) };
             }
         }

@@ -1,4 +1,4 @@
-//! What a process can know of its forks: whether it is a child itself, and whether children hold its memory.
+//! A process's knowledge of its forks: whether it is a child itself, and whether children hold its memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,28 +9,28 @@ use crate::memory::error::MapError;
 use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
 
-/// Tells a process apart from the children that are forked off it, for the price of a load.
+/// Tells a process from its forked children, at the price of a load.
 #[derive(Debug)]
 pub struct ForkDetector(Detector);
 
 #[derive(Debug)]
 enum Detector {
-    /// A page that the kernel wipes in the child (`MADV_WIPEONFORK`): right for `fork` by any route, and for `vfork`,
-    /// whose child shares the memory and may go on with it.
+    /// A page that the kernel wipes in the child (`MADV_WIPEONFORK`): works for `fork` by any way, and for `vfork`,
+    /// whose child shares the memory and may use it.
     Page(Mapping),
-    /// Before Linux 4.14, or without memory for a page: the process id, for a system call.
+    /// Before Linux 4.14, or without memory for a page: the process id, which takes a system call.
     Pid(rustix::process::Pid),
 }
 
 const HERE: u32 = 1;
 
 impl ForkDetector {
-    /// A detector for the calling process.
+    /// Creates a detector for the calling process.
     pub fn new() -> Self {
         Self(wiped_page().map_or_else(|_| Detector::Pid(rustix::process::getpid()), Detector::Page))
     }
 
-    /// Whether this is still the process that made the detector.
+    /// Returns whether this is still the process that has made the detector.
     #[inline]
     pub fn is_same_process(&self) -> bool {
         match &self.0 {
@@ -61,35 +61,35 @@ fn flag(page: &Area) -> &AtomicU32 {
     unsafe { AtomicU32::from_ptr(page.as_ptr().cast()) }
 }
 
-/// Knows whether some other process was forked from this one while the witness was present, and still runs in the
-/// memory that it inherited.
+/// Knows whether another process was forked from this one while the witness was mapped, and still runs in the memory
+/// that it inherited.
 ///
-/// A witness is a page of shared memory that is mapped writable here and so in every child. The kernel grants
-/// `F_SEAL_WRITE` only when no process maps the object writable (`mm/memfd.c`, `mapping_deny_writable`), so the seal,
-/// tried after this process has unmapped its own page, tells of any other that has not: also of grandchildren, and
-/// also of children made by a bare `clone`. `exec` and exit end a child's hold.
+/// A witness is a page of shared memory that is mapped writable here, and so in every child. The kernel grants
+/// `F_SEAL_WRITE` only if no process maps the object writable (`mm/memfd.c`, `mapping_deny_writable`). So the seal,
+/// tried after this process has unmapped its own page, reveals any other process that has not: also grandchildren, and
+/// children made by a bare `clone`. `exec` and exit end a child's hold.
 #[derive(Debug)]
 pub struct ForkWitness {
     memory: SharedMemory,
     page: Mapping,
 }
 
-/// What is left of a witness that no longer enters new children.
+/// The rest of a witness that new children no longer inherit.
 #[derive(Debug)]
 pub struct RetiredWitness(SharedMemory);
 
 /// Why forks cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum WitnessError {
-    /// The witness has no memory object.
+    /// There is no memory object for the witness.
     #[error("no memory object for a fork witness")]
     Create(#[from] CreateError),
-    /// The witness has no mapping.
+    /// There is no mapping for the witness.
     #[error("no mapping for a fork witness")]
     Map(#[from] MapError),
 }
 
-/// What a [`RetiredWitness`] knows.
+/// The knowledge of a [`RetiredWitness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heirs {
     /// No other process holds memory that it inherited in the witness's time.
@@ -98,7 +98,7 @@ pub enum Heirs {
     Some,
 }
 
-/// A witness that is ready and does not watch yet: beginning needs no resource that could be lacking by then.
+/// A witness that is ready but does not watch yet: starting it needs no resource that could be lacking then.
 #[derive(Debug)]
 pub struct SpareWitness(ForkWitness);
 
@@ -127,7 +127,7 @@ impl SpareWitness {
 }
 
 impl ForkWitness {
-    /// Stops watching. Children forked before this call are known to the result, later ones are not.
+    /// Stops watching. The result knows of children forked before this call, but not of later ones.
     pub fn retire(self) -> RetiredWitness {
         drop(self.page);
         RetiredWitness(self.memory)
@@ -135,11 +135,12 @@ impl ForkWitness {
 }
 
 impl RetiredWitness {
-    /// Asks the kernel.
+    /// Asks the kernel for heirs.
     pub fn heirs(&self) -> Heirs {
         match rustix::fs::fcntl_add_seals(&self.0, SealFlags::WRITE) {
             Ok(()) => Heirs::None,
-            // EBUSY is the answer for a writable mapping; for any other reason nothing is known, which counts the same.
+            // EBUSY is the answer for a writable mapping; after any other error nothing is known, which counts the
+            // same.
             Err(_) => Heirs::Some,
         }
     }
@@ -149,7 +150,7 @@ impl RetiredWitness {
 mod tests {
     use super::*;
 
-    /// Runs `child` in a forked process and returns after `parent`; the child's answer is its exit code.
+    /// Runs `child` in a forked process and returns after `parent`. The child's result becomes its exit code.
     fn forked(child: impl FnOnce() -> bool, parent: impl FnOnce()) -> bool {
         // SAFETY: the child calls `child`, which only reads memory and sleeps, and leaves by `_exit`.
         let pid = unsafe { libc::fork() };
@@ -200,7 +201,7 @@ mod tests {
             },
         );
         assert!(ok);
-        // Another test of this program may have forked meanwhile: its child has the witness too, and ends.
+        // Another test of this program may have forked meanwhile: its child has the witness too, until it ends.
         let retired = retired.unwrap();
         while retired.heirs() == Heirs::Some {
             std::thread::yield_now();

@@ -3,14 +3,14 @@
 use crate::async_io::uring::{Progress, Told};
 use crate::threads::task::parse_stat;
 
-/// What the text of a thread's `stat` says of it: whether it has ended, the threads of its process, and when it was
+/// Parses the text of a thread's `stat`: whether it has ended, the number of threads of its process, and when it was
 /// started.
 pub fn stat(text: &[u8]) -> Option<(bool, usize, u64)> {
     let stat = parse_stat(text)?;
     Some((stat.has_ended(), stat.threads, stat.started))
 }
 
-/// What the lines of an io_uring's `fdinfo` say of it.
+/// Parses the lines of an io_uring's `fdinfo`.
 pub fn ring(text: &[u8]) -> Option<Progress> {
     let mut told = Told::default();
     text.split(|byte| *byte == b'\n').for_each(|line| told.take(line));

@@ -1,23 +1,23 @@
-//! The one seam between Palimpsest and what it runs on: Linux and the CPU.
+//! The only interface between Palimpsest and what it runs on: Linux and the CPU.
 //!
-//! Everything above this crate is free of operating-system and architecture conditions. What is here:
+//! The crates above contain no conditions on operating system or architecture. Contents:
 //!
 //! | module or type | what it does |
 //! |---|---|
 //! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`PlacedMapping`] | owned memory, never writable and executable |
 //! | [`collapse`] | huge pages by request |
-//! | [`pages`] | what the kernel says of memory: mappings, populated pages, private copies |
+//! | [`pages`] | the kernel's information on memory: mappings, populated pages, private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
 //! | [`arch`] | traps, instruction-cache maintenance, serialising instructions, pointer tags |
-//! | [`ProcMem`], [`TextWriter`] | writing without the right to write |
+//! | [`ProcMem`], [`TextWriter`] | writing to memory without the right to write |
 //! | [`trap`] | SIGTRAP, shared with other handlers |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
-//! | [`async_io`] | what the kernel may hold on to for requests under way |
-//! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, threads held still |
+//! | [`async_io`] | memory that the kernel may hold for requests under way |
+//! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, held threads |
 //! | [`signals`] | the signals that a program can wait for, by name or number |
-//! | [`clock`] | what the kernel's clocks show |
-//! | [`numa`] | nodes, where this thread runs, memory policies, where pages are |
+//! | [`clock`] | the kernel's clocks |
+//! | [`numa`] | nodes, this thread's node, memory policies, where pages are |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
 //!

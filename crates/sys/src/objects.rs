@@ -1,7 +1,7 @@
-//! The objects (program and libraries) that the dynamic linker has loaded, found by a note that they carry.
+//! The objects (program and libraries) that the dynamic linker has loaded, found by a note that they contain.
 //!
-//! An object is described by what its program headers say, never by what a constructor has registered: what was
-//! unloaded is not in the list, and no copy of this library needs to know of the others.
+//! Objects are described by their program headers, never by what a constructor has registered: unloaded objects are not
+//! in the list, and copies of this library need not know of each other.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
@@ -19,28 +19,29 @@ pub struct NotedObject {
 }
 
 impl NotedObject {
-    /// The file, as the dynamic linker names it; empty for the program itself.
+    /// Returns the file, as the dynamic linker names it; empty for the program itself.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(OsStr::from_bytes(self.found.name.to_bytes()))
     }
 
-    /// Where the note's description is mapped for reading. It is 4-byte aligned.
+    /// Returns where the note's description is mapped for reading. It is 4-byte aligned.
     pub fn description(&self) -> Range<usize> {
         self.found.description.clone()
     }
 }
 
-/// The objects that carry a note of `owner` (without its final zero byte) and `kind`, in the order of loading.
+/// Returns the objects that contain a note of `owner` (without its final zero byte) and `kind`, in the order of
+/// loading.
 ///
-/// Each is kept from being unloaded while its [`NotedObject`] lives. An object that is being unloaded at the same time
-/// is left out, and so are those in other namespaces (`dlmopen`).
+/// Each stays loaded while its [`NotedObject`] lives. Leaves out an object that is being unloaded at the same time, and
+/// those in other namespaces (`dlmopen`).
 ///
-/// Dropping the last hold of a library that was closed meanwhile runs that library's destructors. Must not be called
-/// while holding a lock that a constructor or destructor of a library could want: both run under the loader's lock.
+/// Dropping the last hold of a library that was closed meanwhile runs that library's destructors. Do not call this
+/// while holding a lock that a constructor or destructor of a library could take: both run under the loader's lock.
 pub fn objects_with_note(owner: &str, kind: u32) -> Vec<NotedObject> {
     let first = walk(owner, kind);
     let pinned: Vec<(Found, Pin)> = first.into_iter().filter_map(|found| pin(&found).map(|pin| (found, pin))).collect();
-    // Between the walk and the hold, the object may have gone; what is still at the same place now is what we hold.
+    // Between the walk and the hold an object may be unloaded; what is still at the same place now is held.
     let second = walk(owner, kind);
     pinned
         .into_iter()
@@ -49,7 +50,7 @@ pub fn objects_with_note(owner: &str, kind: u32) -> Vec<NotedObject> {
         .collect()
 }
 
-/// The name of a loaded object, as far as there is room for it: no heap is needed for one.
+/// The name of a loaded object, as far as it fits: needs no heap.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ObjectName {
     /// Empty for the program itself.
@@ -61,7 +62,7 @@ impl ObjectName {
     fn of(name: &CStr) -> Self {
         let (mut bytes, name) = ([0; 63], name.to_bytes());
         let len = name.len().min(bytes.len());
-        // The end tells more than the beginning.
+        // The end says more than the beginning.
         bytes[..len].copy_from_slice(&name[name.len() - len..]);
         // At most 63.
         Self { bytes, len: len as u8 }
@@ -83,7 +84,8 @@ impl fmt::Debug for ObjectName {
     }
 }
 
-/// The first object that carries a note of `owner` and `kind`, as in [`objects_with_note`]. Does not use the heap.
+/// Returns the first object that contains a note of `owner` and `kind`, as in [`objects_with_note`]. Does not use the
+/// heap.
 pub fn holder_of_note(owner: &str, kind: u32) -> Option<ObjectName> {
     let mut holder = None;
     visit(&mut |object| {
@@ -96,11 +98,12 @@ pub fn holder_of_note(owner: &str, kind: u32) -> Option<ObjectName> {
 
 /// Keeps the object that holds `address` loaded until the process ends. Does nothing for the program itself.
 ///
-/// For code that others may enter at any time, as signal handlers. The same care is due as for [`objects_with_note`].
+/// For code that may be entered at any time, such as signal handlers. Callers must take the same care as with
+/// [`objects_with_note`].
 ///
 /// # Errors
 ///
-/// [`NotLoaded`] if no object that can be held has code or data at `address`.
+/// [`NotLoaded`] if no object that can be held contains `address`.
 pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
     let mut holder = None;
     visit(&mut |object| {
@@ -124,16 +127,16 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
     }
 }
 
-/// Which build an address belongs to.
+/// The build that an address belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Build {
-    /// The identity that the linker has given the object (`--build-id`).
+    /// The identity that the linker gave the object (`--build-id`).
     pub(crate) id: Vec<u8>,
-    /// Bytes from where the object is loaded to the address.
+    /// Distance of the address from the object's load address, in bytes.
     pub(crate) offset: usize,
 }
 
-/// The build of the loaded object that holds `address`; none for one without a build id.
+/// Returns the build of the loaded object that contains `address`; `None` if it has no build id.
 pub(crate) fn build_of(address: usize) -> Option<Build> {
     /// `NT_GNU_BUILD_ID` (`elf.h`).
     const BUILD_ID: u32 = 3;
@@ -154,7 +157,7 @@ pub(crate) fn build_of(address: usize) -> Option<Build> {
     build
 }
 
-/// Whether `address` is in the program itself, and not in a library.
+/// Returns whether `address` is in the program itself, and not in a library.
 pub fn in_program(address: usize) -> bool {
     let mut is_inside = false;
     visit(&mut |object| {
@@ -164,7 +167,7 @@ pub fn in_program(address: usize) -> bool {
     is_inside
 }
 
-/// No object that can be held is loaded at an address.
+/// An object at an address cannot be kept loaded.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the object at {address:#x} cannot be kept loaded: the dynamic linker does not know it by name in this namespace"
@@ -174,9 +177,10 @@ pub struct NotLoaded {
     pub address: usize,
 }
 
-/// Whether the process has more rights than its caller (`AT_SECURE`), so that the environment must not steer it.
+/// Returns whether the process has more rights than its caller (`AT_SECURE`), so that the environment must not steer
+/// it.
 pub fn in_secure_execution() -> bool {
-    // SAFETY: reads the vector that the kernel gave the process at its start.
+    // SAFETY: reads the vector that the kernel gave to the process at its start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -211,7 +215,7 @@ impl Drop for Handle {
     }
 }
 
-/// The head of `struct link_map` (`link.h`), which is all that the ABI promises.
+/// The head of `struct link_map` (`link.h`); the ABI promises no more.
 #[repr(C)]
 struct LinkMap {
     base: usize,
@@ -248,7 +252,7 @@ fn walk(owner: &str, kind: u32) -> Vec<Found> {
     all
 }
 
-/// Where in `notes` the description of the first note of `owner` and `kind` is (elf(5), "Notes").
+/// Returns where the description of the first note of `owner` and `kind` is in `notes` (elf(5), "Notes").
 fn find_note(notes: &[u8], owner: &[u8], kind: u32) -> Option<Range<usize>> {
     const HEADER: usize = 12;
     let mut at = 0_usize;
@@ -284,7 +288,7 @@ impl Visited<'_> {
         start..start.saturating_add(segment.p_memsz as usize)
     }
 
-    /// Where the descriptions of its notes of this owner and kind are.
+    /// Returns where the descriptions of its notes of this owner and kind are.
     fn noted<'a>(&'a self, owner: &'a str, kind: u32) -> impl Iterator<Item = Range<usize>> + use<'a> {
         self.segments.iter().filter(|segment| segment.p_type == libc::PT_NOTE).filter_map(move |segment| {
             let range = self.range(segment);
@@ -306,7 +310,7 @@ impl Visited<'_> {
     }
 }
 
-/// Calls `f` for each object, with the list of objects held still by the dynamic linker.
+/// Calls `f` for each object, while the dynamic linker keeps the list unchanged.
 fn visit(f: &mut dyn FnMut(&Visited<'_>)) {
     struct State<'a> {
         index: usize,
@@ -336,8 +340,7 @@ fn visit(f: &mut dyn FnMut(&Visited<'_>)) {
         0
     }
     let mut state = State { index: 0, f };
-    // SAFETY: `step` fits the type, does not unwind but for lack of memory (which aborts), and gets the state that it
-    // expects.
+    // SAFETY: `step` fits the type, does not unwind (lack of memory aborts), and gets the state that it expects.
     unsafe { libc::dl_iterate_phdr(Some(step), (&raw mut state).cast()) };
 }
 

@@ -1,4 +1,4 @@
-//! Writing to memory that this process has mapped without the right to write: `/proc/self/mem`.
+//! Writes to memory that this process has mapped without the right to write: `/proc/self/mem`.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
-/// The file through which a process writes to its own private mappings whatever their rights (`FOLL_FORCE` in
+/// The file through which a process writes to its own private mappings regardless of their rights (`FOLL_FORCE` in
 /// `fs/proc/base.c`). The kernel makes a private copy of the page first, if it is shared.
 ///
-/// It goes on to mean the memory of the process that opened it, in a forked child too, and whatever rights that child
-/// gives up. So it is for a moment: nobody keeps one. A child that the C library forks in that moment closes it before
-/// its own code runs.
+/// It always leads to the memory of the process that opened it, also in a forked child, and whatever rights that child
+/// gives up. So it is kept only for a moment. A child that the C library forks in that moment closes it before its own
+/// code runs.
 ///
 /// Since Linux 6.12 `proc_mem.force_override=` on the kernel's command line may forbid it.
 #[derive(Debug)]
 pub struct ProcMem {
     file: File,
-    /// Where children look for it; none if too many are open.
+    /// Where children find the descriptor to close; `None` if too many are open.
     slot: Option<&'static AtomicI32>,
 }
 
-/// The descriptors that are open now, plus one; zero for none. Written by whoever opens one, in one of them; read by
-/// forked children.
+/// The open descriptors, each plus one; zero for none. A thread that opens one writes to one entry; forked children
+/// read all.
 static OPEN: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
-/// Why `/proc/self/mem` is of no use here.
+/// Why `/proc/self/mem` cannot be used here.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcMemError {
     /// It cannot be opened.
@@ -38,9 +38,9 @@ pub enum ProcMemError {
     Write {
         /// First address.
         address: usize,
-        /// Bytes that were to be written.
+        /// Number of bytes.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -61,8 +61,8 @@ impl ProcMem {
             .open("/proc/self/mem")
             .map_err(ProcMemError::Open)?;
         let word = file.as_raw_fd() + 1;
-        // Relaxed, both: a child has the stores of the thread that forked it; another thread's file may stay open in
-        // it, as if the fork had come between `open` and this.
+        // Relaxed, both: a child sees the stores of the thread that forked it; another thread's file may stay open in
+        // it, as if the fork had happened between `open` and this.
         let take = |slot: &&AtomicI32| slot.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         Ok(Self { slot: OPEN.iter().find(take), file })
     }
@@ -72,7 +72,7 @@ impl ProcMem {
     /// # Safety
     ///
     /// 1. The range is mapped, and no reference to it is live.
-    /// 2. Threads that may execute or read it concurrently can bear every intermediate state, byte by byte.
+    /// 2. Threads that may execute or read it concurrently work with every intermediate state, byte by byte.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl ProcMem {
         })
     }
 
-    /// As [`write`](Self::write), without the heap.
+    /// Does what [`write`](Self::write) does, without the heap.
     ///
     /// # Safety
     ///
@@ -108,30 +108,31 @@ impl ProcMem {
 impl Drop for ProcMem {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            // Relaxed: see `open`. Before the file is closed, or a child would close the next file of that number.
+            // Relaxed: see `open`. Stored before the file is closed: otherwise a child would close the next file of
+            // that number.
             slot.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// Sees to it, once, that forked children close what is open.
+/// Makes forked children close open files. Registers that once.
 fn close_in_children() {
     extern "C" fn in_child() {
         for slot in &OPEN {
             // Relaxed: the child has one thread.
             let word = slot.swap(0, Ordering::Relaxed);
             if word > 0 {
-                // SAFETY: a descriptor of `ProcMem`, whose owner is a thread of the parent: nobody uses it here, but
-                // for a thread that forks from inside `store`, which none does.
+                // SAFETY: a descriptor of `ProcMem`, whose owner is a thread of the parent: nobody uses it here, since
+                // no thread forks inside `store`.
                 unsafe { libc::close(word - 1) };
             }
         }
     }
     static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: a second registration closes nothing a second time.
+    // Relaxed: with a second registration nothing is closed twice.
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler is async-signal-safe, and is taken off the list when its object is unloaded. Where it
-        // cannot be registered, for want of memory, children of that one moment have the file.
+        // SAFETY: the handler is async-signal-safe, and is removed from the list when its object is unloaded. If lack
+        // of memory prevents registration, children of that one moment have the file.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
 }

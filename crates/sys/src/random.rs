@@ -4,16 +4,16 @@ use std::cell::RefCell;
 
 use rustix::rand::GetRandomFlags;
 
-/// How many bytes are fetched at once.
+/// Bytes fetched at once.
 const STOCK: usize = 256;
 
-/// A random number below `bound`, which is 1 to 256. Zero where the kernel gives none (`getrandom(2)` filtered, or not
-/// yet seeded).
+/// Returns a random number below `bound`, which is 1 to 256. Zero if the kernel provides none (`getrandom(2)` filtered,
+/// or not yet seeded).
 ///
-/// Hard to guess from those that were before. A forked child goes on with what its parent's thread had in stock.
+/// Hard to guess from earlier numbers. A forked child continues with the stock of its parent's thread.
 pub fn random_below(bound: usize) -> usize {
     thread_local! {
-        /// Bytes, and how many of them are left.
+        /// Bytes, and the number of those left.
         static STOCKED: RefCell<([u8; STOCK], usize)> = const { RefCell::new(([0; STOCK], 0)) };
     }
     debug_assert!((1..=256).contains(&bound));

@@ -1,8 +1,8 @@
-//! Signals as users write them: those for which a program can have a handler that only takes note.
+//! Signals as users write them: those whose handler in a program may simply take note.
 
 use std::ffi::c_int;
 
-/// Those that a program can catch and that no fault causes.
+/// Signals that a program can catch and that no fault causes.
 const FIT: [(&str, c_int); 19] = [
     ("HUP", libc::SIGHUP),
     ("INT", libc::SIGINT),
@@ -25,10 +25,10 @@ const FIT: [(&str, c_int); 19] = [
     ("PWR", libc::SIGPWR),
 ];
 
-/// Those that no program catches (`signal(7)`).
+/// Signals that no program can catch (`signal(7)`).
 const UNCATCHABLE: [(&str, c_int); 2] = [("KILL", libc::SIGKILL), ("STOP", libc::SIGSTOP)];
 
-/// Those after which a program cannot go on where it was.
+/// Signals after which a program cannot continue where it was.
 const FATAL: [(&str, c_int); 7] = [
     ("SEGV", libc::SIGSEGV),
     ("BUS", libc::SIGBUS),
@@ -45,13 +45,13 @@ const FIRST_REAL_TIME: c_int = 32;
 /// Why a signal cannot be waited for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UnfitSignal {
-    /// There is none of this name or number.
+    /// No signal has this name or number.
     #[error("there is no signal {text}; name one as `kill -l` does, such as USR1, or give its number")]
     Unknown {
-        /// As it was written.
+        /// The text as written.
         text: String,
     },
-    /// The kernel lets nobody catch it.
+    /// The kernel does not allow catching it.
     #[error("no program can catch {name}; name another signal, such as USR1")]
     Uncatchable {
         /// Its name.
@@ -75,14 +75,14 @@ pub enum UnfitSignal {
     },
 }
 
-/// The number of the signal `text`: a name with or without `SIG`, or a number.
+/// Returns the number of the signal `text`: a name with or without `SIG`, or a number.
 ///
 /// # Errors
 ///
-/// There is no such signal, or no handler for it can only take note.
+/// There is no such signal, or a handler for it must do more than take note.
 pub fn noticeable(text: &str) -> Result<c_int, UnfitSignal> {
     let name = text.strip_prefix("SIG").unwrap_or(text);
-    // `parse` would allow a sign.
+    // `parse` would accept a sign.
     let number = || text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<c_int>().ok()).flatten();
     let number = number();
     let among = |known: &[(&'static str, c_int)]| {

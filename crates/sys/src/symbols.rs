@@ -1,10 +1,10 @@
-//! Addresses by name, as the dynamic linker knows them.
+//! Addresses by name, from the dynamic linker.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
 
-/// The address of `name` in the program or a library that it has loaded with global visibility (`dlsym(3)` with
-/// `RTLD_DEFAULT`); indirect functions are resolved.
+/// Returns the address of `name` in the program or a library that it has loaded with global visibility (`dlsym(3)` with
+/// `RTLD_DEFAULT`); resolves indirect functions.
 ///
 /// `None` if there is no such symbol, or if `name` contains a zero byte.
 pub fn global_symbol(name: &str) -> Option<NonNull<u8>> {

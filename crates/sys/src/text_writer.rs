@@ -1,4 +1,4 @@
-//! Writing to program text: mappings of files that this process may only execute.
+//! Writes to program text: mappings of files that this process may only execute.
 
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -13,24 +13,24 @@ use crate::proc_mem::{ProcMem, ProcMemError};
 
 /// Writes to executable memory that has no other view.
 ///
-/// No mapping is ever writable and executable. The process gets a private copy of each page of a file that is written
-/// to for the first time; the file and other processes keep theirs.
+/// No mapping is ever writable and executable. The first write to a page of a file gives the process a private copy;
+/// the file and other processes keep theirs.
 ///
-/// Between writes no descriptor is kept: one of `/proc/self/mem` would let forked children write to their parent's
+/// Keeps no descriptor between writes: with one of `/proc/self/mem`, forked children could write to their parent's
 /// memory, whatever rights they have given up.
 #[derive(Debug, Default)]
 pub struct TextWriter {
-    /// Found out when it is needed: programs in packs are written without it.
+    /// Found when needed: programs in packs are written without it.
     way: Option<TextWay>,
 }
 
 /// How a [`TextWriter`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextWay {
-    /// Through `/proc/self/mem`: no mapping changes (measured: 0.9 to 2.3 µs a write of up to a page).
+    /// Through `/proc/self/mem`: no mapping changes (measured: 0.9 to 2.3 µs per write of up to a page).
     ProcMem,
-    /// By putting a changed copy in the place of the pages at once (`mremap`; measured: 19 to 26 µs a page), where
-    /// `/proc/self/mem` is refused. The pages are anonymous memory from then on, so that profilers lose their names.
+    /// By replacing the pages with a changed copy at once (`mremap`; measured: 19 to 26 µs per page), if
+    /// `/proc/self/mem` is refused. Then the pages are anonymous memory, so that profilers lose their names.
     Exchange,
 }
 
@@ -48,26 +48,26 @@ pub enum TextWriteError {
     Exchange {
         /// First address.
         address: usize,
-        /// Bytes that were to be written.
+        /// Number of bytes.
         len: usize,
-        /// Why not.
+        /// The reason.
         #[source]
         source: MapError,
     },
 }
 
 impl TextWriter {
-    /// A writer for the calling process.
+    /// Creates a writer for the calling process.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A writer that writes in one way and no other.
+    /// Creates a writer that writes only in one way.
     pub fn with_way(way: TextWay) -> Self {
         Self { way: Some(way) }
     }
 
-    /// Finds out how to write, by trying on a page of its own, and tells.
+    /// Finds and returns the way to write, by trying it on a page of its own.
     ///
     /// # Errors
     ///
@@ -79,12 +79,12 @@ impl TextWriter {
         }
     }
 
-    /// Stores `pieces`, which are sorted by address and do not overlap, and says in how many system calls. See
+    /// Stores `pieces`, which are sorted by address and do not overlap. Returns the number of system calls. See
     /// [`plan`](Self::plan).
     ///
     /// # Safety
     ///
-    /// As for [`TextPlan::store`], from now on.
+    /// As for [`TextPlan::store`], from this call on.
     ///
     /// # Errors
     ///
@@ -97,11 +97,10 @@ impl TextWriter {
         Ok(unsafe { plan.store() }?)
     }
 
-    /// Makes ready to store `pieces`, which are sorted by address and do not overlap, in as few system calls as the ISA
-    /// bears: one for each run of pieces that touch the same pages, since a call costs more than copying a page does.
-    /// The bytes between the pieces are then stored again as they are now: what somebody else writes there meanwhile is
-    /// lost. No debugger is hit by that, since it stops the process; another copy of this library in the process may
-    /// be.
+    /// Prepares to store `pieces`, which are sorted by address and do not overlap, in as few system calls as the ISA
+    /// allows: one for each run of pieces that touch the same pages, since a call costs more than copying a page.
+    /// Stores the bytes between the pieces again, as they are now: what somebody else writes there meanwhile is lost.
+    /// That cannot hit a debugger, which stops the process, but it can hit another copy of this library in the process.
     ///
     /// # Safety
     ///
@@ -121,7 +120,7 @@ impl TextWriter {
             return Ok(TextPlan::Exchange(Vec::new()));
         }
         let way = self.prepare()?;
-        // Pages are copied before any is shown, so that each must have all of its pieces.
+        // Pages are copied before any is replaced, so each must have all of its pieces.
         let is_merged = MERGED_WRITES || way == TextWay::Exchange;
         for (address, bytes) in pieces {
             match runs.last_mut() {
@@ -150,16 +149,16 @@ impl TextWriter {
     }
 }
 
-/// What [`TextWriter::plan`] has made ready.
+/// A prepared write, from [`TextWriter::plan`].
 #[derive(Debug)]
 pub enum TextPlan {
-    /// What is written, through this file.
+    /// What to write, through this file.
     ProcMem(ProcMem, Vec<Run>),
-    /// What takes the place of pages.
+    /// The replacements of pages.
     Exchange(Vec<PageCopy>),
 }
 
-/// Why a plan was not carried out as a whole. Made without the heap, unlike the [`TextWriteError`] that it becomes.
+/// Why a plan was not carried out completely. Made without the heap, unlike the [`TextWriteError`] that it becomes.
 #[derive(Debug)]
 pub struct Unstored {
     address: usize,
@@ -179,13 +178,13 @@ impl From<Unstored> for TextWriteError {
 }
 
 impl TextPlan {
-    /// Stores the pieces, once, and says in how many system calls. Uses no heap: other threads may be held still inside
+    /// Stores the pieces, once. Returns the number of system calls. Does not use the heap: held threads may be inside
     /// it.
     ///
     /// # Safety
     ///
-    /// 1. The claim of [`TextWriter::plan`] holds still.
-    /// 2. Threads that may execute the pieces concurrently can bear every intermediate state of each, byte by byte.
+    /// 1. The contract of [`TextWriter::plan`] still holds.
+    /// 2. Threads that may execute the pieces concurrently work with every intermediate state of each, byte by byte.
     ///
     /// # Errors
     ///
@@ -195,8 +194,7 @@ impl TextPlan {
             Self::ProcMem(memory, runs) => {
                 for run in runs.iter() {
                     let (address, len) = (run.start, run.bytes.len());
-                    // SAFETY: 1. by the caller (1); 2. by the caller (2), and what lies between pieces is stored as it
-                    // is.
+                    // SAFETY: 1. by the caller (1); 2. by the caller (2), and the bytes between pieces do not change.
                     unsafe { memory.store(address, &run.bytes) }.map_err(|errno| Unstored {
                         address,
                         len,
@@ -218,7 +216,7 @@ impl TextPlan {
     }
 }
 
-/// Bytes for consecutive addresses.
+/// Bytes of consecutive addresses.
 #[derive(Debug)]
 pub struct Run {
     start: usize,
@@ -230,7 +228,7 @@ impl Run {
         self.start + self.bytes.len()
     }
 
-    /// Takes what is in memory up to `address`.
+    /// Appends the bytes that are in memory up to `address`.
     ///
     /// # Safety
     ///
@@ -261,20 +259,20 @@ fn find_way() -> Result<TextWay, TextWriteError> {
     Ok(TextWay::Exchange)
 }
 
-/// A changed copy of some pages, which takes their place at once. Threads that execute them meanwhile see the old pages
-/// or the new ones (`move_vma` in mm/mremap.c, under the lock that page faults take); forked children are made before
-/// or after.
+/// A changed copy of some pages, which replaces them at once. Threads that execute them meanwhile see the old pages or
+/// the new ones (`move_vma` in mm/mremap.c, under the lock that page faults take); forked children are made before or
+/// after.
 #[derive(Debug)]
 pub struct PageCopy {
     /// First address of the pages.
     start: usize,
     len: usize,
-    /// None once it is in their place.
+    /// `None` once it has replaced them.
     copy: Option<Mapping>,
 }
 
 impl PageCopy {
-    /// The pages of a run, with its bytes in them.
+    /// Copies the pages of a run, with the run's bytes in them.
     ///
     /// # Safety
     ///
@@ -294,18 +292,17 @@ impl PageCopy {
         Ok(Self { start, len, copy: Some(copy) })
     }
 
-    /// Puts the copy in the pages' place.
+    /// Replaces the pages with the copy.
     ///
     /// # Safety
     ///
     /// 1. As for [`of`](Self::of).
-    /// 2. Threads that may execute the pages concurrently can bear the change.
+    /// 2. Threads that may execute the pages concurrently work with the change.
     unsafe fn show(&mut self) -> Result<(), Errno> {
         let Some(copy) = self.copy.take() else { return Ok(()) };
         let copy = ManuallyDrop::new(copy);
         let to = ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: the old pages are code that the caller answers for (1, 2), and the copy is ours; it is given up by
-        // this.
+        // SAFETY: the caller answers for the old pages, which are code (1, 2), and the copy is ours; this gives it up.
         match unsafe { rustix::mm::mremap_fixed(copy.as_ptr().cast(), self.len, self.len, MremapFlags::MAYMOVE, to) } {
             Ok(_) => flush_instruction_cache(self.start..self.start + self.len),
             Err(errno) => {

@@ -3,34 +3,34 @@
 //!
 //! # Who gets a trap
 //!
-//! The handler asks its [`Claim`] first. What that calls foreign goes to the action that was there before ours, with
-//! the same arguments, or to the default action, which ends the process with SIGTRAP.
+//! The handler asks its [`Claim`] first. Foreign traps go to the action that was there before ours, with the same
+//! arguments, or to the default action, which ends the process with SIGTRAP.
 //!
-//! An action that is installed later replaces ours; the kernel has no other notion. [`install`] notices and puts ours
-//! in front of it again, so call it each time before traps may occur. If the later one has kept ours as
-//! *its* previous action and calls it, a foreign trap comes back to us while we are passing it on; a `Passing` slot
-//! holds the frame of each such signal and how far back it has gone, and the next older action gets it.
+//! An action that is installed later replaces ours; the kernel has only one per signal. [`install`] notices that and
+//! puts ours in front of it again, so call it each time before traps may occur. If the later handler has kept ours as
+//! *its* previous action and calls it, a foreign trap comes back to us while we pass it on; a `Passing` slot records
+//! the frame of each such signal and how far back it has gone, and the next older action gets it.
 //!
 //! # Debuggers
 //!
 //! A debugger that traces the process gets each SIGTRAP before we do. gdb knows its own breakpoints; it stops at ours
-//! ("Program received signal SIGTRAP") and, continued, does not deliver the signal, so that the thread goes on behind
-//! the trap. Give it `handle SIGTRAP nostop noprint pass` once our handler is installed. From its own
-//! breakpoints it then has to be continued by `signal 0`: `continue` delivers their SIGTRAP too, with the program
-//! counter set back, and arrives at the breakpoint again. A claim has to let such a signal pass; if it comes here as
-//! one that was sent, nobody else handles it, and a debugger traces, it is ignored.
+//! ("Program received signal SIGTRAP") and, continued, does not deliver the signal, so that the thread continues behind
+//! the trap. Give it `handle SIGTRAP nostop noprint pass` once our handler is installed. Then its own breakpoints must
+//! be continued by `signal 0`: `continue` also delivers their SIGTRAP, with the program counter set back, and arrives
+//! at the breakpoint again. A claim must let such a signal pass; if it arrives here as a sent one, no other handler
+//! takes it, and a debugger traces, it is ignored.
 //!
 //! # Reentrancy
 //!
 //! The handler allocates nothing, takes no lock and uses no thread-local storage. `SA_NODEFER`: an action that we call
-//! may run into traps itself. `SA_ONSTACK`: code that traps may run on a stack of its own size; one signal frame and 4
-//! KiB must fit the alternate stack. One frame, since every signal that can wait does so while the handler runs:
-//! alternate stacks are often of 8 KiB, of which a second frame would not leave enough. The actions behind ours run
-//! under the mask that the kernel would have given them.
+//! may run into traps itself. `SA_ONSTACK`: code that traps may run on a small stack; one signal frame and 4 KiB must
+//! fit the alternate stack. Only one frame, since every signal that can wait does so while the handler runs: alternate
+//! stacks often have 8 KiB, of which a second frame would leave too little. The actions behind ours run with the mask
+//! that the kernel would have given them.
 //!
 //! # Memory
 //!
-//! Actions are kept in a list that only grows, once for each *different* action that somebody installs later.
+//! A list that only grows keeps each *different* action that somebody installs later, once.
 
 use std::io;
 use std::mem;
@@ -40,12 +40,12 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::arch::TRAP_CODE;
 pub use crate::arch::TrapFrame;
 
-/// What a [`Claim`] says of a trap.
+/// A [`Claim`]'s decision about a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// It was ours; the thread goes on as the frame says.
+    /// It was ours; the thread continues as the frame says.
     Ours,
-    /// Somebody else's.
+    /// It belongs to somebody else.
     Foreign,
 }
 
@@ -54,8 +54,8 @@ pub enum Claimed {
 pub enum Origin {
     /// The CPU has executed the trap.
     Cpu,
-    /// Somebody has sent it: for some other reason, or a debugger that took the CPU's and now passes it on (the kernel
-    /// then forgets what it was for, `ptrace_signal` in `kernel/signal.c`).
+    /// Somebody has sent it: for another reason, or a debugger that took the CPU's trap and now passes it on (the
+    /// kernel then forgets its cause, `ptrace_signal` in `kernel/signal.c`).
     Sent,
 }
 
@@ -73,42 +73,43 @@ pub struct TrapError(#[source] io::Error);
 pub enum Installed {
     /// Our handler was in place already.
     Before,
-    /// It was put in place now, in front of another action.
+    /// It was installed now, in front of another action.
     Now,
 }
 
-/// An action that was in place before ours, or replaced ours and lies behind it now.
+/// An action that was in place before ours, or replaced ours and is behind it again.
 struct Action {
     action: libc::sigaction,
-    /// The one that gets what this one passes on to us.
+    /// The next action behind this one.
     older: *const Action,
-    /// The next of all that there have ever been.
+    /// The next in the list of all actions ever seen.
     known: *const Action,
 }
 
 /// The youngest action behind ours.
 static BEHIND: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 
-/// All actions that have ever been behind ours.
+/// All actions that were ever behind ours.
 static KNOWN: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 
-/// The claim, as a number, zero before the first installation.
+/// The claim, as a number; zero before the first installation. Written by the installer, read by handlers.
 static CLAIM: AtomicUsize = AtomicUsize::new(0);
 
-/// A signal that is being passed on: the address of its frame, and the action that it was last passed to.
+/// A signal that is being passed on: the address of its frame, and the action that got it last.
 struct Passing {
-    /// 0 for a free slot. The thread that has put its frame here owns the slot until it stores 0.
+    /// 0 for a free slot. The thread that stores its frame here owns the slot until it stores 0.
     frame: AtomicUsize,
     to: AtomicPtr<Action>,
 }
 
-/// Signals that can be passed on at once, over all threads. One that finds no slot is passed to the oldest action.
+/// Slots for signals that are passed on at the same time, over all threads. A signal without a slot goes to the oldest
+/// action.
 static PASSING: [Passing; 64] =
     [const { Passing { frame: AtomicUsize::new(0), to: AtomicPtr::new(ptr::null_mut()) } }; 64];
 
 /// Puts the handler in front of SIGTRAP's present action, if it is not there.
 ///
-/// Calls must not overlap in time, and `claim` must be the same each time: one part of the program has the traps.
+/// Calls must not overlap in time, and `claim` must be the same each time: only one part of the program owns the traps.
 ///
 /// # Errors
 ///
@@ -130,8 +131,8 @@ pub fn install(claim: Claim) -> Result<Installed, TrapError> {
     Ok(Installed::Now)
 }
 
-/// All signals but those that the interrupted instruction causes itself (blocked, those would end the process), and
-/// SIGABRT.
+/// Returns all signals except those that the interrupted instruction itself causes (blocked, they would end the
+/// process), and except SIGABRT.
 fn every_signal_that_can_wait() -> libc::sigset_t {
     const IMMEDIATE: [i32; 7] =
         [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS, libc::SIGABRT];
@@ -150,7 +151,7 @@ fn handler_address() -> usize {
     on_trap as extern "C" fn(_, _, _) as usize
 }
 
-/// Sets SIGTRAP's action, or only asks; the one before is the answer.
+/// Sets SIGTRAP's action, or only reads it. Returns the previous action.
 fn sigaction(new: Option<&libc::sigaction>) -> Result<libc::sigaction, TrapError> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut old: libc::sigaction = unsafe { mem::zeroed() };
@@ -160,12 +161,13 @@ fn sigaction(new: Option<&libc::sigaction>) -> Result<libc::sigaction, TrapError
     if answer == 0 { Ok(old) } else { Err(TrapError(io::Error::last_os_error())) }
 }
 
-/// Makes an action the first that gets foreign signals.
+/// Makes an action the first to get foreign signals.
 fn put_behind(present: libc::sigaction) {
     // Relaxed: only `install` changes both lists, and its calls do not overlap.
     let youngest: *const Action = BEHIND.load(Ordering::Relaxed);
     let known: *const Action = KNOWN.load(Ordering::Relaxed);
-    // An action that was restored, so that later ones are out of use; or one installed in the same place again.
+    // An action that was restored, so that later ones are out of use; or one that was installed again in the same
+    // place.
     let restored = successors(youngest, |action| action.older).find(|action| action.is(&present));
     let same_again =
         || successors(known, |action| action.known).find(|action| action.older == youngest && action.is(&present));
@@ -174,7 +176,7 @@ fn put_behind(present: libc::sigaction) {
         KNOWN.store(action, Ordering::Relaxed);
         action
     });
-    // Release, partner: the Acquire load in `pass_on`. Forbids a handler that sees the action without its fields.
+    // Release, partner: the Acquire load in `pass_on`. Forbids that a handler sees the action without its fields.
     BEHIND.store(ptr::from_ref(behind).cast_mut(), Ordering::Release);
 }
 
@@ -190,10 +192,10 @@ impl Action {
     }
 }
 
-/// Async-signal-safe: lock-free atomics, the claim, system calls; keeps `errno`.
+/// Handles SIGTRAP. Async-signal-safe: lock-free atomics, the claim, system calls; keeps `errno`.
 extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, and whoever calls us as their previous
-    // action does too.
+    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, and so do handlers that call us as their
+    // previous action.
     let code = unsafe { (*info).si_code };
     let origin = if code == TRAP_CODE { Origin::Cpu } else { Origin::Sent };
     // SAFETY: as above for the context, which is a `ucontext_t` that nobody else refers to while the handler runs.
@@ -211,10 +213,10 @@ fn claim_of(frame: &mut TrapFrame, origin: Origin) -> Claimed {
     claim(frame, origin)
 }
 
-/// Gives the signal to the action behind ours that has not had it yet.
+/// Passes the signal to the next action behind ours that has not had it yet.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let frame = context.addr();
-    // Relaxed: frames are compared by the thread that stored them alone; no two live frames have one address.
+    // Relaxed: only the thread that stored a frame compares it; no two live frames have the same address.
     let passing = PASSING.iter().find(|slot| slot.frame.load(Ordering::Relaxed) == frame);
     if let Some(slot) = passing {
         // SAFETY: stored here or below: null, or an action that is never freed.
@@ -225,7 +227,7 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
     }
     // Acquire, partner: the Release store in `put_behind`.
     let youngest: *const Action = BEHIND.load(Ordering::Acquire);
-    // Relaxed, both ways: a slot holds nothing for other threads.
+    // Relaxed, both: a slot publishes nothing to other threads.
     let take = |slot: &&Passing| slot.frame.compare_exchange(0, frame, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     let Some(slot) = PASSING.iter().find(take) else {
         let oldest = successors(youngest, |action| action.older).last();
@@ -237,20 +239,19 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
 }
 
 fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: null (the signal has come back from all of them), or an action that is never freed.
+    // SAFETY: null (the signal has come back from all actions), or an action that is never freed.
     let handler = unsafe { action.as_ref() }.map_or(libc::SIG_DFL, |action| action.action.sa_sigaction);
     match handler {
         libc::SIG_DFL => {
-            // gdb, told to pass SIGTRAP, also sends what was its own breakpoint's.
-            // SAFETY: valid as in `on_trap`.
+            // gdb, told to pass SIGTRAP, also sends those of its own breakpoints. SAFETY: valid as in `on_trap`.
             let executed = unsafe { (*info).si_code } == TRAP_CODE;
             if executed || !is_traced() {
                 end_process(info);
             }
         }
         libc::SIG_IGN => {
-            // The kernel does not let a trap be ignored (`force_sig_info_to_task`); a signal that was sent, it does.
-            // SAFETY: valid as in `on_trap`.
+            // The kernel does not allow ignoring a trap (`force_sig_info_to_task`), but does for a sent signal. SAFETY:
+            // valid as in `on_trap`.
             if unsafe { (*info).si_code } > 0 {
                 end_process(info);
             }
@@ -277,13 +278,13 @@ fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context:
     }
 }
 
-/// The calling thread's signal mask is another until this is dropped. Async-signal-safe.
+/// Replaces the calling thread's signal mask while it lives. Async-signal-safe.
 struct Masked {
     before: libc::sigset_t,
 }
 
 impl Masked {
-    /// The mask under which the kernel would run the handler of `action` in a thread that had the mask `interrupted`
+    /// Sets the mask with which the kernel would run the handler of `action` in a thread with the mask `interrupted`
     /// (`signal_delivered` in `kernel/signal.c`).
     fn as_for(action: &libc::sigaction, interrupted: &libc::sigset_t) -> Self {
         let mut mask = *interrupted;
@@ -306,12 +307,12 @@ impl Masked {
 
 impl Drop for Masked {
     fn drop(&mut self) {
-        // SAFETY: a valid set; nothing is asked for.
+        // SAFETY: a valid set; the old one is not requested.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
     }
 }
 
-/// Whether a debugger traces this process. Async-signal-safe.
+/// Returns whether a debugger traces this process. Async-signal-safe.
 pub fn is_traced() -> bool {
     const FIELD: &[u8] = b"TracerPid:\t";
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
@@ -323,19 +324,19 @@ pub fn is_traced() -> bool {
     at.and_then(|at| text[..len].get(at + FIELD.len())).is_some_and(|&digit| digit != b'0')
 }
 
-/// Lets the default action happen, with the signal's own information for the core dump and the parent.
+/// Makes the default action happen, with the signal's own information for the core dump and the parent.
 fn end_process(info: *mut libc::siginfo_t) {
     // SAFETY: all-zero is a valid `sigaction`, and means the default.
     let default: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: a valid action; no answer is asked for.
+    // SAFETY: a valid action; the old one is not requested.
     unsafe { libc::sigaction(libc::SIGTRAP, &default, ptr::null_mut()) };
     let (pid, tid) = (rustix::process::getpid(), rustix::thread::gettid());
     let (pid, tid) = (pid.as_raw_nonzero().get(), tid.as_raw_nonzero().get());
-    // A thread may send itself any code. Not blocked here (SA_NODEFER), so that it ends the process before the call
-    // returns. SAFETY: `info` is valid as in `on_trap`.
+    // A thread may send itself any code. The signal is not blocked here (SA_NODEFER), so that it ends the process
+    // before the call returns. SAFETY: `info` is valid as in `on_trap`.
     let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, info) };
     if sent != 0 {
-        // SAFETY: ends the process; the signal that was to do it could not be sent.
+        // SAFETY: ends the process, since the signal that should do it could not be sent.
         unsafe { libc::abort() };
     }
 }

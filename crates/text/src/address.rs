@@ -7,22 +7,22 @@ use std::fmt;
 pub struct CodeAddress(usize);
 
 impl CodeAddress {
-    /// The address as a number.
+    /// Returns the address as a number.
     pub const fn new(address: usize) -> Self {
         Self(address)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> usize {
         self.0
     }
 
-    /// The address as a pointer; reading through it is the caller's claim that the code is still there.
+    /// Returns the address as a pointer; reading through it is the caller's claim that the code is still there.
     pub fn as_ptr(self) -> *const u8 {
         std::ptr::with_exposed_provenance(self.0)
     }
 
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` further on.
     #[must_use]
     pub const fn offset(self, bytes: usize) -> Self {
         Self(self.0 + bytes)

@@ -6,19 +6,19 @@ use core::fmt;
 
 const BITS: u32 = u64::BITS;
 
-/// Requests of so few chunks have a hint for each length: most programs are short, and a search that begins where
-/// shorter ones were found passes all of these again.
+/// Requests of at most this many chunks have a hint for each length: most programs are short, and a shared hint would
+/// search past all shorter free runs again.
 const EXACT: u32 = 16;
 
-/// Size classes of the hints: the exact ones, and those whose shortest request has twice as many chunks as that of the
-/// class before, up to a pack.
+/// Size classes of the hints: the exact ones, then classes whose shortest request doubles from one to the next, up to a
+/// pack.
 const CLASSES: usize = EXACT as usize + 11;
 
-/// How many words a release looks through for either end of its free run. A hint may be too low, which costs a search,
-/// and never too high.
+/// How many words a release searches for each end of its free run. A hint may be too low, which costs a search, but
+/// never too high.
 const LOOK: u32 = 2;
 
-/// How many classes have a shortest request of at most `count` chunks.
+/// Returns how many classes have a shortest request of at most `count` chunks.
 const fn classes_up_to(count: u32) -> usize {
     let classes = if count <= EXACT { count } else { EXACT + (count / EXACT).ilog2() } as usize;
     if classes < CLASSES { classes } else { CLASSES }
@@ -46,7 +46,7 @@ pub struct ChunkMap<W> {
     hints: [u32; CLASSES],
 }
 
-/// What a chunk may be.
+/// A state of a chunk.
 #[derive(Clone, Copy)]
 enum Is {
     Free,
@@ -54,7 +54,7 @@ enum Is {
 }
 
 impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
-    /// A map of `chunks` free chunks over `words`, whose contents are overwritten.
+    /// Creates a map of `chunks` free chunks over `words`, whose contents are overwritten.
     ///
     /// # Panics
     ///
@@ -69,7 +69,8 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         map
     }
 
-    /// Takes the first free run of `count` chunks that begins at a multiple of `align` chunks; its first chunk.
+    /// Takes the first free run of `count` chunks that begins at a multiple of `align` chunks, and returns its first
+    /// chunk.
     ///
     /// # Panics
     ///
@@ -101,7 +102,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         self.fill(first, count, Is::Free);
         self.used -= count;
         let run = self.run_start(first);
-        // A run whose end is not in sight counts as long enough for every request.
+        // A run whose end was not found counts as long enough for every request.
         let end = first + count;
         let seen = end.saturating_add(LOOK * BITS).min(self.chunks);
         let serves = self.next(end, seen, Is::Taken).map_or(CLASSES, |end| classes_up_to(end - run));
@@ -110,17 +111,17 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         }
     }
 
-    /// Number of chunks, free or taken.
+    /// Returns the number of chunks, free or taken.
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// Number of chunks taken.
+    /// Returns the number of chunks taken.
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// Length of the longest free run, in chunks.
+    /// Returns the length of the longest free run, in chunks.
     pub fn largest_free_run(&self) -> u32 {
         let mut longest = 0;
         let mut from = 0;
@@ -131,11 +132,11 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         longest
     }
 
-    /// Where the lowest free run of `count` chunks begins, at `from` or above. Word by word and not run by run: where
-    /// much was loaded and dropped, most free runs are too short.
+    /// Returns where the lowest free run of `count` chunks begins, at `from` or above. Searches word by word and not
+    /// run by run: after much loading and dropping most free runs are too short.
     fn first_run(&self, from: u32, count: u32) -> Option<u32> {
         let mut mask = u64::MAX << (from % BITS);
-        // Free chunks right below the word that is looked at.
+        // Free chunks directly below the current word.
         let mut below = 0;
         for (index, word) in self.words.as_ref().iter().enumerate().skip((from / BITS) as usize) {
             let free = !word & mask;
@@ -149,7 +150,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
                 return Some(start - below);
             }
             if count < BITS {
-                // A bit stands for as many free chunks from there on as `reach` says; none of them in the next word.
+                // A set bit stands for `reach` free chunks from there on, none of them in the next word.
                 let (mut runs, mut reach) = (free, 1);
                 while reach < count {
                     let step = reach.min(count - reach);
@@ -165,12 +166,12 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         None
     }
 
-    /// As [`first_run`](Self::first_run), of those that begin at a multiple of `align`.
+    /// Does what [`first_run`](Self::first_run) does, for runs that begin at a multiple of `align`.
     fn first_aligned(&self, mut from: u32, count: u32, align: u32) -> Option<u32> {
         loop {
             let first = self.next(from, self.chunks, Is::Free)?.checked_next_multiple_of(align)?;
             let end = first.checked_add(count).filter(|&end| end <= self.chunks)?;
-            // Looks as far as asked for and no further: where the free run ends does not matter.
+            // Looks no further than asked for: where the free run ends does not matter.
             match self.next(first, end, Is::Taken) {
                 None => return Some(first),
                 Some(taken) => from = taken,
@@ -178,7 +179,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         }
     }
 
-    /// The first chunk in `from..to` that is so. `to` is at most [`chunks`](Self::chunks).
+    /// Returns the first chunk in `from..to` in state `is`. `to` is at most [`chunks`](Self::chunks).
     fn next(&self, from: u32, to: u32, is: Is) -> Option<u32> {
         if from >= to {
             return None;
@@ -202,7 +203,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         (found < to).then_some(found)
     }
 
-    /// Where the free run that holds the free chunk `chunk` begins, or below that where the run is long.
+    /// Returns where the free run that holds the free chunk `chunk` begins, or a lower chunk if the run is long.
     fn run_start(&self, chunk: u32) -> u32 {
         let words = self.words.as_ref();
         let last = (chunk / BITS) as usize;
@@ -254,7 +255,7 @@ mod tests {
         ChunkMap::new(vec![u64::MAX; 5], CHUNKS)
     }
 
-    /// First fit as anybody would write it.
+    /// First fit, written plainly.
     fn first_fit(taken: &[bool], count: u32, align: u32) -> Option<u32> {
         (0..=CHUNKS.checked_sub(count)?)
             .step_by(align as usize)
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(map.allocate(1, 1), Some(17));
     }
 
-    /// A full word lies between.
+    /// A full word lies between two runs.
     #[test]
     fn runs_of_words_that_are_apart_are_not_joined() {
         let mut map = new_map();

@@ -1,8 +1,8 @@
 //! The concurrency seam: atomics of the standard library, or loom's under `--cfg loom`.
 //!
-//! The barrier of [`light_barrier`] and [`heavy_barrier`] is asymmetric: the frequent side pays nothing, since the rare
+//! [`light_barrier`] and [`heavy_barrier`] form an asymmetric barrier: the frequent side pays nothing, since the rare
 //! side runs a core synchronisation, which is a full barrier on every thread of the process (`sys::CoreSync`). loom has
-//! no such thing; there both are sequentially consistent fences, which order the same pairs.
+//! no such barrier; there both are sequentially consistent fences, which order the same pairs.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence};
@@ -11,7 +11,7 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, 
 
 use std::sync::atomic::Ordering;
 
-/// The frequent side: keeps the compiler from moving memory accesses across. Partner: [`heavy_barrier`].
+/// Is the frequent side: keeps the compiler from moving memory accesses across it. Partner: [`heavy_barrier`].
 #[inline]
 pub(crate) fn light_barrier() {
     #[cfg(not(loom))]
@@ -20,7 +20,7 @@ pub(crate) fn light_barrier() {
     fence(Ordering::SeqCst);
 }
 
-/// What loom runs in the place of the rare side's core synchronisation. Partner: [`light_barrier`].
+/// Stands, in loom, for the rare side's core synchronisation. Partner: [`light_barrier`].
 #[cfg(all(test, loom))]
 pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Allocations of code with its data: against a model, by many threads, across forks, and mistakes.
+//! Tests allocations of code with its data: against a model, with many threads, across forks, and mistakes.
 
 mod common;
 
@@ -25,12 +25,12 @@ fn size(len: usize, align: usize) -> Size {
     Size { len, align }
 }
 
-/// What is at an address of what is in place.
+/// Returns the bytes at addresses of something in place.
 fn bytes_at(range: &Range<usize>) -> &'static [u8] {
     if range.is_empty() {
         return &[];
     }
-    // SAFETY: tests ask for memory that is in place or retired only, while nobody writes to it.
+    // SAFETY: tests ask only for memory that is in place or retired, while nobody writes to it.
     unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start), range.len()) }
 }
 
@@ -92,7 +92,7 @@ fn fill(part: Part, len: usize) -> Vec<u8> {
 }
 
 impl Model {
-    /// No two parts of anything share a byte, whatever state it is in.
+    /// Checks that no two parts share a byte, in whatever state they are.
     fn check_apart(&self) {
         let drafts = self.drafts.iter().map(|(_, expected)| expected);
         let all = drafts.chain(&self.kept).chain(&self.released);
@@ -109,7 +109,7 @@ impl Model {
         assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "parts overlap: {ranges:#x?}");
     }
 
-    /// What is in place, or was and may still run, is what was written.
+    /// Checks that parts in place, or retired ones that may still run, have the bytes that were written.
     fn check_bytes(&self) {
         for expected in self.kept.iter().chain(&self.released) {
             for part in Part::ALL {
@@ -275,7 +275,7 @@ proptest! {
 
     #[test]
     fn allocations_are_what_a_plain_model_says(steps in steps()) {
-        // One set for all cases, which also has packs that others have used before.
+        // One set of packs for all cases, so that they also meet packs that others have used.
         static PACKS: Mutex<Option<Packs>> = Mutex::new(None);
         let _one = one_at_a_time();
         let mut packs = PACKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -286,7 +286,7 @@ proptest! {
     }
 }
 
-/// One allocation with all parts, of which the code returns `id`.
+/// Returns an allocation with all parts, whose code returns `id`.
 fn returning(packs: &Packs, id: u64, working: Working) -> Allocation {
     let code = identity(id, 64);
     let sizes = Parts { code: size(100, 16), read_only: size(8, 8), read_write: size(8, 8) };
@@ -297,7 +297,7 @@ fn returning(packs: &Packs, id: u64, working: Working) -> Allocation {
     allocation
 }
 
-/// Calls what begins at an address, by the second way of `Program`.
+/// Calls the code at an address, in the second way that `Program` allows.
 fn call_at(address: usize) -> u64 {
     // SAFETY: the bytes are `identity`'s, and the caller is pinned, or nobody releases them.
     let function =
@@ -317,7 +317,7 @@ fn what_one_gives_back_by_shrinking_is_free_for_others() {
     assert!((10 * CHUNK..=11 * CHUNK).contains(&left), "{used} bytes became {left}");
     let others: Vec<_> = (0..20).map(|_| packs.stage(64 << 10, 64).unwrap()).collect();
     assert_eq!(packs.stats().packs, 1, "{others:?}");
-    // One that is longer than a pack keeps its memory.
+    // A part that is longer than a pack keeps its memory.
     let mut long = packs.allocate(Parts { code: size(3 << 20, 16), ..Parts::default() }, Working::Private).unwrap();
     long.shrink(Part::Code, 100).unwrap();
     assert_eq!(long.range(Part::Code).len(), 100);
@@ -371,20 +371,20 @@ fn a_hundred_are_finalized_by_one_opening_of_each_pack_and_one_synchronisation()
     let before = packs.stats();
     let all = packs.finalize_allocations(all).unwrap();
     let after = packs.stats();
-    // Code and read-only data; data that is written needs none.
+    // For code and read-only data; writable data needs none.
     assert_eq!(after.view_openings - before.view_openings, 2);
     assert_eq!(after.core_syncs - before.core_syncs, u64::from(arch::COHERENCE != arch::Coherence::Coherent));
     for (id, one) in all.iter().enumerate() {
         assert_eq!(call(one.code().unwrap()), id as u64);
     }
-    // So it is with programs.
+    // The same holds for programs.
     let staged: Vec<_> = (0..100).map(|_| packs.stage(64, 16).unwrap()).collect();
     let programs = packs.finalize_all(staged).unwrap();
     assert_eq!((programs.len(), packs.stats().view_openings - after.view_openings), (100, 1));
     let refused = packs.allocate(Parts { code: size(1, 1), ..Parts::default() }, Working::InPlace);
     assert!(matches!(refused, Err(AllocateError::InPlace { .. })), "{refused:?}");
     assert!(!packs.can_write_in_place());
-    // Data that programs write is writable at its own address, always.
+    // Data that programs write is always writable at its own address.
     let data = packs.allocate(Parts { read_write: size(1, 1), ..Parts::default() }, Working::InPlace);
     assert!(data.is_ok(), "{data:?}");
 }
@@ -432,7 +432,7 @@ fn pins_are_counted() {
     assert_eq!((call_at(address), pins.count()), (3, 1));
     pins.unpin().unwrap();
     assert_eq!(packs.reclaim().unwrap().programs, 3);
-    // One that is forgotten about ends with the thread's part.
+    // A pin that is not taken back ends with the thread's `Pins`.
     pins.pin();
     drop(pins);
     assert_eq!(packs.stats().pinned_threads, 0);
@@ -444,7 +444,7 @@ fn many_threads_allocate_finalize_call_and_release() {
     const ROUNDS: usize = 300;
     let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Automatic { retired_bytes: 16 << 10 }).open().unwrap();
-    // Addresses that any thread may release: each is released by two, of which one succeeds.
+    // Addresses that any thread may release: two threads try each, and one succeeds.
     let released = Mutex::new(0);
     let contested = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -469,12 +469,13 @@ fn many_threads_allocate_finalize_call_and_release() {
                         assert_eq!(call_at(parts.code.start), *id);
                         assert_eq!(packs.lookup(parts.code.start + 8).unwrap().parts(), Some(parts));
                     }
-                    // Twice in the list: by whichever threads take them.
+                    // Twice in the list, for whichever threads take them.
                     contested.lock().unwrap().extend(kept.iter().chain(&kept).map(|parts| parts.read_only.start));
                     for _ in 0..2 * ids.len() {
                         let which = contested.lock().unwrap().pop();
                         let Some(address) = which else { break };
-                        // The other time it is gone; the place may be another's by then, who is not done with it.
+                        // The second time it is gone; by then the place may belong to another allocation, which is not
+                        // released yet.
                         if packs.release(address).is_ok() {
                             *released.lock().unwrap() += 1;
                         }
@@ -526,8 +527,8 @@ fn a_child_has_its_own() {
             0
         });
         assert_eq!(exit_code(status), Some(0), "{backing}: {status:#x}");
-        // `private` and `in_place` were moved into the closure, and ended in the child's copy only: here they are as
-        // they were, and so is what is kept.
+        // `private` and `in_place` were moved into the closure, and dropped only in the child's copy: here they are
+        // unchanged, and so is what was kept.
         assert_eq!(call_at(kept), 1, "{backing}");
         packs.release(kept).unwrap();
         reclaim_after_children(&packs);

@@ -1,4 +1,4 @@
-//! A SIGSEGV handler that finds its way by `lookup`.
+//! A SIGSEGV handler that uses `lookup`.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn a_faulting_load_goes_on_at_its_landing() {
     }
     // Another instruction of the same program has no landing: the fault stays a fault.
     let elsewhere = packs.load(&code, 16).unwrap();
-    // SAFETY: as above; in a child, since it dies.
+    // SAFETY: as above; in a child, since it dies there.
     let load = unsafe { elsewhere.function::<extern "C" fn(*const u8) -> i64>() };
     let status = common::fork_and_wait(|| load(std::ptr::null()) as i32);
     assert_eq!(common::killed_by(status), Some(libc::SIGSEGV));

@@ -11,7 +11,7 @@ fn manual() -> PacksBuilder {
     Packs::builder().reclaim(ReclaimPolicy::Manual)
 }
 
-/// Whether children share the memory of their parent's packs.
+/// Returns whether children share the memory of their parent's packs.
 fn shared(packs: &Packs) -> bool {
     packs.backing() != Backing::ProcMem
 }
@@ -58,7 +58,7 @@ fn a_child_runs_what_it_inherits_and_loads_its_own() {
             0
         });
         assert_eq!(exit_code(status), Some(0), "{backing}: {status:#x}");
-        // `inherited` was moved into the closure, and dropped in the child's copy only.
+        // `inherited` was moved into the closure, and dropped only in the child's copy.
     }
 }
 
@@ -98,7 +98,7 @@ fn memory_that_a_child_holds_is_not_reused_before_it_is_gone() {
     let after_fork = packs.load(&identity(2, 64), 16).unwrap();
     let done = packs.reclaim().unwrap();
     assert_eq!((done.programs, done.waiting_for_children), (0, 1));
-    // What is born after a look at the children is not held by them.
+    // A program born after the last look at the children is not held by them.
     drop(after_fork);
     let young = packs.load(&identity(3, 64), 16).unwrap();
     drop(young);
@@ -116,7 +116,7 @@ fn a_child_that_executes_another_program_holds_nothing() {
     let _one = one_at_a_time();
     let packs = manual().open().unwrap();
     let program = packs.load(&identity(1, 64), 16).unwrap();
-    // SAFETY: the hook does nothing but be there, which makes the standard library use fork and exec.
+    // SAFETY: the hook does nothing; its existence makes the standard library use fork and exec.
     let mut child = unsafe {
         use std::os::unix::process::CommandExt;
         std::process::Command::new("sleep").arg("30").pre_exec(|| Ok(())).spawn().unwrap()
@@ -267,7 +267,7 @@ fn a_pin_protects_a_childs_programs() {
     assert_eq!(exit_code(status), Some(0));
 }
 
-/// Packs of every backing that works here.
+/// Opens packs of every backing that works here.
 fn on_every_backing(options: impl Fn() -> PacksBuilder) -> impl Iterator<Item = Packs> {
     Backing::ALL.into_iter().filter_map(move |backing| {
         let packs = options().backing(backing).open();
@@ -313,7 +313,7 @@ fn a_child_cannot_finalize_what_its_parent_has_staged() {
             0
         });
         assert_eq!(exit_code(status), Some(0), "{}: {status:#x}", packs.backing());
-        // The parent's copies are as good as before.
+        // The parent's copies are unchanged.
         let code = identity(5, 64);
         for mut staged in [first.take().unwrap(), second.take().unwrap()] {
             staged.image().copy_from_slice(&code);

@@ -1,4 +1,4 @@
-//! Code that is gone must be gone: whoever calls it dies of a trap, not of somebody else's code.
+//! Freed code must be gone: a call of it dies of a trap, and does not run other code.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{call, fork_and_wait, identity, killed_by, one_at_a_time};
 use palimpsest_text::{Packs, Program, ReclaimPolicy};
 
 fn address_of(program: &Program) -> extern "C" fn() -> u64 {
-    // SAFETY: an identity program; who calls it, and when, is what these tests are about, in child processes.
+    // SAFETY: an identity program; these tests examine who may call it and when, in child processes.
     unsafe { program.function() }
 }
 

@@ -1,5 +1,5 @@
-//! The observers, verified with the tools that they serve. Every test looks at a child process twice: with the
-//! observer, and without, when the tool must know nothing of the programs.
+//! Verifies the observers with the tools that they serve. Every test examines a child process with the observer, and
+//! one without, of whose programs the tool must know nothing.
 
 #[path = "observers/arch/mod.rs"]
 mod arch;
@@ -33,7 +33,7 @@ impl Attached {
     }
 }
 
-/// What a child does.
+/// A scenario that a child plays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Scenario {
     Gdb,
@@ -71,7 +71,7 @@ impl Scenario {
     }
 }
 
-/// Not a test of its own: the entry of the child processes.
+/// Is not a test of its own, but the entry of child processes.
 #[test]
 fn child() {
     let (Ok(scenario), Ok(attached)) = (env::var(SCENARIO), env::var(ATTACHED)) else {
@@ -82,7 +82,7 @@ fn child() {
     scenario.play(attached);
 }
 
-/// Runs a test in a directory of its own; what is not available skips it.
+/// Runs a test in a directory of its own; skips it if something is not available.
 fn verify(test: &str, body: impl FnOnce(&Path) -> Result<(), Unavailable>) {
     let directory = tempfile::tempdir().expect("temporary directory");
     let verified = restart_works().and_then(|()| body(directory.path()));
@@ -204,7 +204,7 @@ fn perf_resolves_names_by_the_jitdump() {
     });
 }
 
-/// The busy program has most of the samples; with an observer they have its name.
+/// Asserts that the busy program has most of the samples, under its name if there is an observer.
 fn assert_resolved(script: &str, attached: Attached) {
     let samples = script.lines().count();
     let named = script.lines().filter(|line| line.contains(BUSY)).count();

@@ -1,4 +1,4 @@
-//! Observers of the user's own: what they are told, and what they may do.
+//! Observers of the user's own: what they are told, and what they can do.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use common::{call, identity, one_at_a_time};
 use palimpsest_text::{CodeAddress, DataAccess, Loaded, ObserveError, Observer, Packs, ReclaimPolicy};
 
-/// What observers were told, in order.
+/// Everything that observers were told, in order.
 #[derive(Clone, Default)]
 struct Diary(Arc<Mutex<Vec<String>>>);
 
@@ -57,7 +57,7 @@ fn observers_are_told_of_each_program_once_and_of_no_data() {
     assert_eq!(diary.take(), ["+two", "-128"], "the end of the packs is the end of their programs");
 }
 
-/// Fails at everything.
+/// Fails in every call.
 struct Sulker;
 
 impl Observer for Sulker {
@@ -81,7 +81,7 @@ fn an_observer_that_fails_is_counted_and_harms_nobody() {
     assert_eq!(packs.stats().observer_errors, 2);
 }
 
-/// Uses the packs when it is told of something.
+/// Uses the packs whenever it is told something.
 #[derive(Clone, Default)]
 struct Meddler(Arc<OnceLock<Packs>>, Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! What packs promise, one promise a test.
+//! The promises of packs, one per test.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{assert_never_writable_and_executable, call, identity, one_at_a_time
 use palimpsest_sys::{HUGE_PAGE, arch};
 use palimpsest_text::{Backing, DataAccess, Packs, ReclaimPolicy, StageError};
 
-/// The backings that work here; the others are printed with the reason.
+/// Returns packs of the backings that work here; prints the others with the reason.
 fn backings() -> Vec<Packs> {
     let mut all = Vec::new();
     for backing in Backing::ALL {
@@ -21,9 +21,9 @@ fn backings() -> Vec<Packs> {
     all
 }
 
-/// What is at an address of a program's own region.
+/// Returns the bytes at an address in a program's own region.
 fn bytes_at(address: usize, len: usize) -> &'static [u8] {
-    // SAFETY: tests ask for memory of live packs only, while nobody writes to it.
+    // SAFETY: tests read only memory of live packs, while nobody writes to it.
     unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), len) }
 }
 
@@ -317,7 +317,7 @@ fn bad_input_is_named_and_harmless() {
         let text = message(packs.stage(len, 16));
         assert!(text.contains(&len.to_string()) && text.contains("region_len"), "{text}");
     }
-    // One slot is the first pack's.
+    // The first pack has one slot.
     let text = message(packs.stage(4 * HUGE_PAGE, 16));
     assert!(text.contains("no room"), "{text}");
     let program = packs.load(&identity(6, 64), 16).unwrap();
@@ -417,7 +417,7 @@ fn retired_programs_are_reclaimed_once_there_are_enough() {
     assert_eq!((packs.stats().reclaims, packs.stats().frees), (0, 0));
     load_and_drop(1);
     assert_eq!((packs.stats().reclaims, packs.stats().frees, packs.stats().retired_bytes), (1, 10, 0));
-    // What has to wait is looked at again only after another 640 bytes.
+    // What waits is only looked at again after another 640 bytes.
     let participant = packs.participant();
     let pinned = participant.pin();
     load_and_drop(100);
@@ -471,7 +471,7 @@ fn the_numbers_are_right() {
         assert_eq!(packs.stats().retired_bytes, 4 * 64 + 2 * HUGE_PAGE);
         packs.reclaim().unwrap();
         let stats = packs.stats();
-        // The run is unmapped; there is nothing to be filled.
+        // The run is unmapped; there is nothing to fill.
         assert_eq!((stats.frees, stats.refills, stats.reclaims), (4, 3, 1));
         assert_eq!((stats.programs, stats.retired_bytes, stats.pinned_threads), (0, 0, 0));
         assert_eq!((stats.packs, stats.mappings, stats.largest_free_run), (1, views, HUGE_PAGE));

@@ -1,4 +1,4 @@
-//! Programs with a copy on every node. Nodes that are absent have copies all the same, wherever their memory is.
+//! Programs with a copy on every node. Absent nodes have copies too, wherever their memory is.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn packs(nodes: &[NodeId]) -> ReplicatedPacks {
     ReplicatedPacks::open(nodes, |node| node, |_| Packs::builder()).unwrap()
 }
 
-/// What the copy of each node returns.
+/// Returns what each node's copy returns.
 fn answers(program: &ReplicatedProgram) -> Vec<u64> {
     program.replicas().map(call).collect()
 }
@@ -99,7 +99,7 @@ fn a_drop_retires_all_copies_and_a_pin_keeps_all() {
 #[test]
 fn one_node_costs_what_packs_cost() {
     let _alone = one_at_a_time();
-    // A node that is absent: asking for it would be refused.
+    // An absent node: requesting its memory would fail.
     let (plain, one, three) = (Packs::new().unwrap(), packs(&NODES[1..2]), packs(&NODES));
     let code = identity(3, 300);
     let of_plain: Vec<_> = (0..10).map(|_| plain.load(&code, 16).unwrap()).collect();
@@ -114,7 +114,7 @@ fn one_node_costs_what_packs_cost() {
         |of: fn(&palimpsest_text::Stats) -> usize| three.status().iter().map(|node| of(&node.stats)).sum::<usize>();
     assert_eq!(sum(|stats| stats.mappings), 3 * expected.mappings);
     assert_eq!(sum(|stats| stats.used_bytes), 3 * expected.used_bytes);
-    // Where caches must be synchronised, once for all copies of a program.
+    // If caches must be synchronised, once for all copies of a program.
     assert_eq!(sum(|stats| stats.core_syncs as usize), expected.core_syncs as usize);
     assert!(of_one.iter().all(|program| program.replicas().count() == 1));
     drop((of_plain, of_one, of_three));
@@ -162,7 +162,7 @@ fn a_child_runs_what_it_inherits_and_has_packs_of_its_own() {
         assert_eq!(answers(&program), [5; 2]);
         let own = packs.load(&identity(6, 64), 16).unwrap();
         assert_eq!(answers(&own), [6; 2]);
-        // One pin is one for both, in the child's own epochs.
+        // One pin is a pin for both, in the child's own epochs.
         let pinned = participant.pin();
         drop(own);
         assert_eq!(packs.reclaim().unwrap().waiting_for_threads, 2);

@@ -1,4 +1,4 @@
-//! Many threads at once: programs that know who they are catch every stale or overwritten one.
+//! Many threads at once: programs that return their identity reveal every stale or overwritten one.
 
 mod common;
 
@@ -13,7 +13,7 @@ use palimpsest_text::{Packs, Program, ReclaimPolicy};
 /// How long a stress test runs.
 const DURATION: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } else { 6 });
 
-/// Says stop when it goes, also by a panic, so that other threads of a scope end.
+/// Says stop when dropped, also by a panic, so that other threads of a scope end.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -22,7 +22,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// A program as its callers know it: address in the upper 48 bits, identity in the lower 16.
+/// A program as its callers see it: the address in the upper 48 bits, the identity in the lower 16.
 #[derive(Clone, Copy)]
 struct Word(u64);
 
@@ -31,11 +31,11 @@ impl Word {
         Self((program.address().get() as u64) << 16 | id)
     }
 
-    /// Calls the program at the address and checks that it is the one.
+    /// Calls the program at the address and checks its identity.
     ///
     /// # Safety
     ///
-    /// 1. The thread has been pinned since before the word was read from where it is published.
+    /// 1. The thread was pinned before it read the word from where it is published.
     unsafe fn call(self) {
         let address = std::ptr::with_exposed_provenance::<()>((self.0 >> 16) as usize);
         // SAFETY: an identity program, whose code the pin keeps (1).
@@ -44,7 +44,7 @@ impl Word {
     }
 }
 
-/// Eight threads call programs by raw addresses out of shared slots, while two others replace, free and reclaim them.
+/// Eight threads call programs by raw addresses from shared slots, while two others replace, free and reclaim them.
 #[test]
 fn raw_addresses_are_safe_while_pinned() {
     const SLOTS: usize = 64;
@@ -91,7 +91,7 @@ fn raw_addresses_are_safe_while_pinned() {
                     let mut owner = owned[slot].lock().unwrap();
                     // Release, partner: the readers' Acquire load.
                     published[slot].store(Word::new(&program, id).0, Ordering::Release);
-                    // The old program is retired only now that nobody finds it any more.
+                    // The old program is retired only now, when nobody finds it any more.
                     drop(owner.replace(program));
                     drop(owner);
                     if id.is_multiple_of(16) {
@@ -101,8 +101,8 @@ fn raw_addresses_are_safe_while_pinned() {
                 }
             });
         }
-        // On a slow machine it goes on until something was called, and something reclaimed; threads that have panicked
-        // end it.
+        // On a slow machine it continues until something was called and something reclaimed; a panic of a thread ends
+        // it.
         let is_enough = || reclaimed.load(Ordering::Relaxed) > 0 && calls.load(Ordering::Relaxed) > 0;
         while (started.elapsed() < DURATION || !is_enough()) && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));
@@ -117,7 +117,7 @@ fn raw_addresses_are_safe_while_pinned() {
     assert!(calls > 0 && reclaimed > 0, "{calls} calls, {reclaimed} programs reclaimed");
 }
 
-/// Loading, calling, looking up and dropping from eight threads under the automatic policy, with all kinds of sizes.
+/// Eight threads load, call, look up and drop programs of all sizes under the automatic policy.
 #[test]
 fn owned_programs_keep_their_identity() {
     let packs = Packs::new().unwrap();
@@ -169,7 +169,7 @@ fn owned_programs_keep_their_identity() {
 #[test]
 fn fragmentation_stays_low() {
     const LIVE: usize = 20_000;
-    // Where each load takes a core synchronisation, it is the same allocator.
+    // Fewer where each load takes a core synchronisation: the allocator is the same.
     const LOADS: usize = match (arch::COHERENCE, cfg!(debug_assertions)) {
         (Coherence::NeedsFlushAndSync, _) => 40_000,
         (Coherence::Coherent, true) => 200_000,
@@ -205,7 +205,7 @@ fn fragmentation_stays_low() {
     eprintln!("reserved / used at its worst: {worst:.3}");
 }
 
-/// Threads that look addresses up all the time keep nothing from being reclaimed.
+/// Threads that look up addresses all the time do not prevent reclaiming.
 #[test]
 fn lookups_do_not_starve_reclaim() {
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();

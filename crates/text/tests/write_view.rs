@@ -1,4 +1,4 @@
-//! When the memory of code can be written, and by whom.
+//! Tests when the memory of code can be written, and by whom.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn manual() -> PacksBuilder {
     Packs::builder().reclaim(ReclaimPolicy::Manual)
 }
 
-/// How many views of packs for code this process could write to now.
+/// Returns how many views of packs for code this process could write to now.
 fn writable_views() -> usize {
     let maps = Maps::read().unwrap();
     let is_ours = |path: &Option<_>| {
@@ -58,8 +58,8 @@ fn no_view_is_writable_but_during_a_copy() {
     assert_eq!(call(&none.load(&identity(5, 100), 16).unwrap()), 5);
 }
 
-/// A thread looks at the mappings all the time. What it sees counts if no copy was under way at the beginning of the
-/// look and none has begun by its end.
+/// A thread reads the list of mappings all the time. What it sees counts if no copy was under way when it began to read
+/// and none had begun when it ended.
 #[test]
 fn whoever_watches_sees_the_view_during_copies_only() {
     let _one = one_at_a_time();
@@ -78,7 +78,7 @@ fn whoever_watches_sees_the_view_during_copies_only() {
                     assert_eq!(views, 0, "writable though nobody copies");
                     quiet_looks.fetch_add(1, Ordering::Relaxed);
                 }
-                // An odd phase at the end proves nothing, a view does: it is open, and so somebody copies.
+                // An odd phase at the end proves nothing, but an open view does: somebody is copying.
                 seen_during_a_copy.fetch_or(views > 0, Ordering::Relaxed);
             }
         });
@@ -128,7 +128,7 @@ fn a_backing_and_a_write_view_that_exclude_each_other_are_refused() {
     }
 }
 
-/// A child has the executable view, and may run as somebody else. It must not be able to change what its parent runs.
+/// A child has the executable view, and may run as another user. It must not be able to change what its parent runs.
 #[test]
 fn a_child_cannot_make_its_view_writable() {
     let _one = one_at_a_time();
@@ -152,7 +152,7 @@ fn a_child_cannot_make_its_view_writable() {
             }
             0
         });
-        // Private memory may be the child's to change: it is a copy.
+        // A child may change private memory: it is a copy.
         if backing != Backing::ProcMem {
             assert_eq!(exit_code(status), Some(0), "{backing}: the child could write to its parent's code");
         }
@@ -160,7 +160,7 @@ fn a_child_cannot_make_its_view_writable() {
     }
 }
 
-/// What a child is forked with: no memory object of a pack, and no file that means its parent's memory.
+/// The descriptors that a child inherits: no memory object of a pack, and no file that leads to its parent's memory.
 #[test]
 fn no_descriptor_of_a_pack_is_left_open() {
     let _one = one_at_a_time();
@@ -181,7 +181,7 @@ fn no_descriptor_of_a_pack_is_left_open() {
 #[test]
 fn a_program_that_is_started_gets_no_descriptor() {
     let _one = one_at_a_time();
-    // With the witness that watches for forks, whose descriptor stays open.
+    // The witness that watches for forks is included: its descriptor stays open.
     let packs = manual().open().unwrap();
     let _program = packs.load(&identity(3, 100), 16).unwrap();
     let listing = match std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output() {

@@ -19,7 +19,7 @@ pub mod keys {
     }
 }
 
-/// The key that guards events of `level`.
+/// Returns the key that guards events of `level`.
 pub fn key_of(level: Level) -> &'static Key {
     match level {
         Level::ERROR => &keys::ERROR,
@@ -30,10 +30,10 @@ pub fn key_of(level: Level) -> &'static Key {
     }
 }
 
-/// Turns the levels' keys on or off, as the subscribers want at the moment ([`LevelFilter::current`]), in one batch.
+/// Turns the levels' keys on or off, as the subscribers currently want ([`LevelFilter::current`]), in one batch.
 ///
-/// To be called after a subscriber is installed, and after its filter is changed: `tracing` tells nobody when the
-/// greatest level changes. Until then, events of a level that has just become wanted are lost.
+/// Call it after a subscriber was installed, and after its filter was changed: `tracing` does not report changes of the
+/// greatest level. Until the call, events of a level that has just become wanted are lost.
 ///
 /// # Errors
 ///

@@ -2,14 +2,14 @@
 //! one instruction without effect.
 //!
 //! A disabled event of `tracing` itself loads the greatest level of all subscribers, compares, and then loads the
-//! callsite's interest. Here, nothing is loaded: the code that would do that is out of line, and what jumps there is an
-//! instruction without effect.
+//! callsite's interest. Here, nothing is loaded: the code that does that is out of line, and an instruction without
+//! effect stands in place of the jump to it.
 //!
 //! There are two kinds of guards.
 //!
-//! **By level.** [`error!`], [`warn!`], [`info!`], [`debug!`], [`trace!`] and [`event!`] are used as those of
-//! `tracing`. They are guarded by one key for each level, `tracing.error` to `tracing.trace`, which are on at first, so
-//! that nothing is lost. [`follow`] turns those off that no subscriber wants at the moment:
+//! **By level.** [`error!`], [`warn!`], [`info!`], [`debug!`], [`trace!`] and [`event!`] are used like those of
+//! `tracing`. One key for each level guards them, `tracing.error` to `tracing.trace`. All are on at first, so that
+//! nothing is lost. [`follow`] turns off those that no subscriber currently wants:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,8 +20,8 @@
 //! # }
 //! ```
 //!
-//! **By key.** [`event_if!`] and [`span_if!`] take a key of the user's own. It comes first: the event is passed to
-//! subscribers if its key is on and they want it.
+//! **By key.** [`event_if!`] and [`span_if!`] take a key of your own. It is checked first: subscribers get the event if
+//! its key is on and they want it.
 //!
 //! ```
 //! use palimpsest_text::static_key;

@@ -1,4 +1,4 @@
-//! Guards in front of the macros of `tracing`.
+//! Guards before the macros of `tracing`.
 
 /// [`tracing::event!`], if `$key` is on: `event_if!(KEY, Level::INFO, field = value, "message")`.
 #[macro_export]
@@ -10,8 +10,8 @@ macro_rules! event_if {
     };
 }
 
-/// [`tracing::span!`], if `$key` is on, and otherwise a span that is disabled:
-/// `span_if!(KEY, Level::INFO, "name", field = value)`.
+/// [`tracing::span!`], if `$key` is on, and otherwise a disabled span: `span_if!(KEY, Level::INFO, "name", field =
+/// value)`.
 #[macro_export]
 macro_rules! span_if {
     ($key:path, $($span:tt)+) => {

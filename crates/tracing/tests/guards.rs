@@ -1,4 +1,4 @@
-//! Guards, with a subscriber that counts.
+//! The guards, tested with a subscriber that counts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,7 +22,7 @@ impl<S: Subscriber> Layer<S> for Count {
 
 static_key!(static OWN: "guards.own" = off);
 
-/// How many events `f` makes, and how many arguments it evaluates.
+/// Returns how many events `f` makes, and how many arguments it evaluates.
 fn count(f: impl Fn(&mut usize)) -> (usize, usize) {
     let before = EVENTS.load(Ordering::Relaxed);
     let mut evaluated = 0;
@@ -35,7 +35,7 @@ fn evaluate(evaluated: &mut usize) -> usize {
     *evaluated
 }
 
-/// One test: subscribers and levels are of the process.
+/// One test: subscribers and levels belong to the process.
 #[test]
 fn events_pass_if_key_and_subscriber_want_them() {
     let (filter, handle) = reload::Layer::new(LevelFilter::INFO);

@@ -1,5 +1,5 @@
 //! `/init` of the guests with Debian's kernel: mounts what tests expect, runs every program of `/tests` with its
-//! arguments, reports each on the console, powers off.
+//! arguments, reports each on the console, and powers off.
 //!
 //! The other end is `xtask/src/linux/mod.rs`, which reads the lines that start with [`MARK`].
 #![forbid(unsafe_code)]
@@ -22,11 +22,10 @@ use rustix::{
 
 /// Starts every line that is meant for the host.
 const MARK: &str = "palimpsest-guest:";
-/// Longest time for one program: it ends a hang. Emulation is 10 to 30 times slower than the host, which may be a slow
-/// one; the longest takes a minute and a half where all of CI takes half an hour.
+/// Time limit for one program, which ends a hang. Emulation is 10 to 30 times slower than the host, and the host may be
+/// slow; where all of CI takes half an hour, the slowest program takes a minute and a half.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// What tests find in their environment: where they are, and how many cases they play, so that everything stays within
-/// minutes.
+/// The environment of tests: folders, and how many cases tests play, so that each takes only minutes.
 const ENVIRONMENT: [(&str, &str); 9] = [
     ("PATH", "/bin"),
     ("HOME", "/tmp"),
@@ -65,7 +64,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// One of the guest's two other programs, for tests that start a program: `sleep SECONDS`. The other one is `true`.
+/// Does what `sleep SECONDS` does. It is one of two programs that tests can start in the guest; the other is `true`.
 fn sleep(seconds: Option<&str>) -> ExitCode {
     match seconds.and_then(|seconds| seconds.parse().ok()) {
         Some(seconds) => {
@@ -76,7 +75,7 @@ fn sleep(seconds: Option<&str>) -> ExitCode {
     }
 }
 
-/// Mounts the file systems and sets the limits; a failure is reported, and the tests show what it costs.
+/// Mounts the file systems and sets the limits. Only reports a failure; the tests then show what it breaks.
 fn prepare() {
     for (source, target, kind) in [
         ("proc", "/proc", "proc"),
@@ -119,14 +118,14 @@ fn report(program: &Path) {
 
 /// Runs `program`; `None` when it was stopped at the time limit.
 fn run(program: &Path) -> io::Result<Option<ExitStatus>> {
-    // One line, by blanks; written by the host.
+    // One line, separated by blanks; the host wrote it.
     let arguments = fs::read_to_string(Path::new("/arguments").join(program.file_name().unwrap_or_default()))?;
     let mut child = Command::new(program)
         .args(arguments.split_whitespace())
         .current_dir("/tmp")
         .env_clear()
         .envs(ENVIRONMENT)
-        // From the kernel's command line.
+        // Comes from the kernel's command line.
         .envs(std::env::vars().filter(|(name, _)| name.starts_with("PALIMPSEST_")))
         .process_group(0)
         .spawn()?;

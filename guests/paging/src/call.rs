@@ -5,7 +5,7 @@
 pub(crate) enum Call {
     /// A flush is waiting.
     Flush,
-    /// Drop what was fetched.
+    /// Drop fetched code.
     Synchronize,
     /// There is work.
     Wake,
@@ -18,7 +18,7 @@ impl Call {
         self as u32
     }
 
-    /// The call with that number.
+    /// Returns the call with the number `number`.
     pub(crate) fn of(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The status with which QEMU ends; `xtask/src/guest/arch.rs` knows them too. QEMU has others for its own mistakes, and
-/// 0 for a triple fault.
+/// The status with which QEMU ends; `xtask/src/guest/arch.rs` repeats them. QEMU has others for its own mistakes, and 0
+/// for a triple fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Status {
     /// All checks passed.
@@ -36,12 +36,12 @@ pub(crate) fn equal<T: PartialEq + fmt::Debug>(name: &str, is: T, should: T) {
     holds(name, is == should, format_args!("it is {is:?} and should be {should:?}"));
 }
 
-/// Checks that something holds. `why` says what does not.
+/// Checks that something holds. `why` is printed if it does not.
 pub(crate) fn holds(name: &str, holds: bool, why: fmt::Arguments<'_>) {
     report(name, if holds { Ok(()) } else { Err(why) });
 }
 
-/// The last line, and what becomes of all.
+/// Prints the last line, and returns the status of all checks.
 pub(crate) fn finish() -> Status {
     let (passed, failed) = (PASSED.load(Ordering::Relaxed), FAILED.load(Ordering::Relaxed));
     crate::say!("{passed} of {} checks passed", passed + failed);

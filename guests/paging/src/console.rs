@@ -22,7 +22,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     let _ = writeln!(SERIAL.lock(), "{text}");
 }
 
-/// Writes one line though somebody may hold the lock: the last words of a panic.
+/// Writes one line without taking the lock: the last words of a panic.
 pub(crate) fn last_line(text: fmt::Arguments<'_>) {
     let _ = writeln!(Serial, "\n{text}");
 }

@@ -1,4 +1,4 @@
-//! What the machine has done so far.
+//! Counters of what the machine has done.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,20 +8,20 @@ macro_rules! counts {
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $($(#[$doc])* pub(crate) $name: AtomicU64),* }
 
-        /// Their values at some time, or what they have grown by.
+        /// Values of the counters, or their growth.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) struct Counts { $($(#[$doc])* pub(crate) $name: u64),* }
 
         pub(crate) static COUNTS: Counters = Counters { $($name: AtomicU64::new(0)),* };
 
-        /// The counters now.
+        /// Reads the counters.
         pub(crate) fn now() -> Counts {
             // Relaxed: statistics.
             Counts { $($name: COUNTS.$name.load(Ordering::Relaxed)),* }
         }
 
         impl Counts {
-            /// What was counted since.
+            /// Returns what was counted since `self`.
             pub(crate) fn since(self) -> Self {
                 let now = now();
                 Self { $($name: now.$name - self.$name),* }
@@ -41,17 +41,17 @@ counts! {
     pages_freed,
     /// Flushes.
     flushes,
-    /// Flushes of the CPU that has faulted alone.
+    /// Flushes on only the CPU that has faulted.
     local_flushes,
     /// Calls of other CPUs for flushes.
     flush_calls,
-    /// Calls of other CPUs to synchronise their fetch.
+    /// Calls of other CPUs to synchronise instruction fetch.
     sync_calls,
     /// System calls.
     system_calls,
-    /// Times that instruction caches were told of new code.
+    /// Times that instruction caches were invalidated for new code.
     code_flushes,
-    /// Loads of programs that found nothing, and went on.
+    /// Loads of programs that faulted and were resumed.
     probes_resumed,
     /// Page faults of user mode.
     faults,

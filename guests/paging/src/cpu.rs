@@ -1,4 +1,4 @@
-//! CPUs: which spaces they run, calls, and work that tests give them.
+//! CPUs: which spaces they run, calls between them, and work that tests give them.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -11,10 +11,10 @@ use crate::process::UserSpace;
 use crate::sync::SpinLock;
 use crate::{flush, kernel_space};
 
-/// CPUs of the machine; the first half is on node 0, the others on node 1, as README.md tells QEMU.
+/// CPUs of the machine; the first half is on node 0, the others on node 1, as QEMU's command line says (README.md).
 pub(crate) const CPUS: usize = 4;
 
-/// Stands for no process's space.
+/// The ID that means no process's space.
 const NO_SPACE: u64 = u64::MAX;
 
 /// The space of the process whose tables each CPU may walk.
@@ -26,24 +26,24 @@ pub(crate) type Work = fn(usize);
 static WORK: [SpinLock<Option<Work>>; CPUS] = [const { SpinLock::new(None) }; CPUS];
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 
-/// The node that a CPU is on.
+/// Returns the node that a CPU is on.
 pub(crate) fn node_of(cpu: usize) -> Node {
     Node((cpu / (CPUS / NODES)) as u8)
 }
 
-/// Whether `cpu` has started.
+/// Returns whether `cpu` has started.
 pub(crate) fn is_up(cpu: usize) -> bool {
-    // Acquire, partner: the Release in `set_up`. Forbids that it is called before it can answer.
+    // Acquire, partner: the Release in `set_up`. Forbids calling it before it can answer.
     UP[cpu].load(Ordering::Acquire)
 }
 
-/// This CPU can be called.
+/// Notes that this CPU can be called.
 pub(crate) fn set_up(cpu: usize) {
     // Release, partner: the Acquire in `is_up`.
     UP[cpu].store(true, Ordering::Release);
 }
 
-/// Whether `cpu` may walk the tables of `space`.
+/// Returns whether `cpu` may walk the tables of `space`.
 pub(crate) fn runs(cpu: usize, space: SpaceId) -> bool {
     // Relaxed: ordered by the fences in `run_space` and `Machine::dispatch`.
     RUNS[cpu].load(Ordering::Relaxed) == space.0
@@ -54,8 +54,8 @@ pub(crate) fn run_space(space: &UserSpace) {
     let here = arch::cpu::number();
     // Relaxed: ordered by the fence.
     RUNS[here].store(space.id().0, Ordering::Relaxed);
-    // SeqCst, partner: the fence in `Machine::dispatch`. Forbids that this CPU walks old entries, while the one that
-    // has changed them does not see that it must be called.
+    // SeqCst, partner: the fence in `Machine::dispatch`. Forbids that this CPU walks old entries while the one that has
+    // changed them does not see that it must call this one.
     fence(Ordering::SeqCst);
     mmu::load_user(space.root(node_of(here)));
 }
@@ -64,18 +64,17 @@ pub(crate) fn run_space(space: &UserSpace) {
 pub(crate) fn leave_space() {
     let here = arch::cpu::number();
     mmu::leave_user(kernel_space::get().root(node_of(here)));
-    // Release, partner: the load in `runs`. Forbids that the space is taken for left while this CPU still walks its
-    // tables.
+    // Release, partner: the load in `runs`. Forbids that the space seems left while this CPU still walks its tables.
     RUNS[here].store(NO_SPACE, Ordering::Release);
 }
 
-/// One turn of waiting for another CPU.
+/// Spends one turn of waiting for another CPU.
 pub(crate) fn relax() {
     flush::serve();
     core::hint::spin_loop();
 }
 
-/// Does what another CPU calls for.
+/// Answers another CPU's call.
 pub(crate) fn take_call(call: Call) {
     match call {
         Call::Flush | Call::Synchronize => flush::serve(),
@@ -83,7 +82,7 @@ pub(crate) fn take_call(call: Call) {
     }
 }
 
-/// Gives work to a CPU; [`wait_for_work`] waits for all of it.
+/// Gives work to a CPU; [`wait_for_work`] waits until all is done.
 pub(crate) fn give(cpu: usize, work: Work) {
     // Relaxed: the lock orders it before the work.
     BUSY.fetch_add(1, Ordering::Relaxed);
@@ -103,13 +102,13 @@ pub(crate) fn wait_for_work() {
     }
 }
 
-/// Does what this CPU was given. False if that was nothing.
+/// Does the work given to this CPU. Returns false if there was none.
 pub(crate) fn do_work() -> bool {
     let here = arch::cpu::number();
     let work = WORK[here].lock().take();
     let Some(work) = work else { return false };
     work(here);
-    // Release, partner: the Acquire in `wait_for_work`. Forbids that results are read before they are there.
+    // Release, partner: the Acquire in `wait_for_work`. Forbids reading results before they are there.
     BUSY.fetch_sub(1, Ordering::Release);
     arch::interrupts::send(0, Call::Wake);
     true

@@ -1,6 +1,6 @@
 //! Flushing the TLBs of several CPUs, and their instruction fetch.
 //!
-//! What is to be done is described in a *slot*. Its word `waiting` has a bit for each CPU that has yet to do it,
+//! A *slot* describes a flush. Its word `waiting` has a bit for each CPU that still has to do it,
 //! [`TAKEN`], and [`ASLEEP`].
 //!
 //! | | CPU 0 | CPU 1 |
@@ -9,12 +9,12 @@
 //! | b | flushes its own TLB | interrupt, or spins somewhere: sees its bit (Acquire), flushes, clears it (Release) |
 //! | c | sees no bit (Acquire), frees the slot | |
 //!
-//! When that takes long, CPU 0 sets [`ASLEEP`] and halts, so that an emulator with fewer processors can run CPU 1;
-//! whoever clears the last bit and finds it set interrupts CPU 0. Both change one word, so that one of them sees the
+//! If c takes long, CPU 0 sets [`ASLEEP`] and halts, so that an emulator with fewer processors can run CPU 1; the CPU
+//! that clears the last bit and finds `ASLEEP` set interrupts CPU 0. Both change one word, so that one of them sees the
 //! other's change.
 //!
-//! CPUs that wait, for a flush or for a lock of an address space, look for slots with their own bit meanwhile
-//! ([`serve`]), so that two CPUs that wait for each other both go on. No lock is taken in b.
+//! CPUs that wait, for a flush or for a lock of an address space, serve slots with their own bit meanwhile ([`serve`]),
+//! so that two CPUs that wait for each other both continue. No lock is taken in b.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -29,20 +29,20 @@ use crate::kernel_space;
 
 /// Flushes that can be under way at once.
 const SLOTS: usize = 32;
-/// Ranges of one; with more, everything is flushed.
+/// Ranges of one slot; a flush of more flushes everything.
 const RANGES: usize = 16;
-/// Pages that are flushed one by one; with more, everything is.
+/// Pages that are flushed one by one; a flush of more flushes everything.
 const SINGLE_PAGES: u64 = 128;
 /// Bit of `waiting`: somebody uses the slot.
 const TAKEN: u32 = 1 << 31;
-/// Bit of `waiting`: the CPU that waits has halted.
+/// Bit of `waiting`: the waiting CPU has halted.
 const ASLEEP: u32 = 1 << 30;
 /// Turns of waiting before a CPU halts.
 const PATIENCE: u32 = 100;
 
 struct Slot {
     waiting: AtomicU32,
-    /// Who waits.
+    /// The CPU that waits.
     caller: AtomicUsize,
     /// A [`What`].
     what: AtomicU32,
@@ -63,22 +63,22 @@ static SLOT: [Slot; SLOTS] = [const {
 /// What a slot is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    /// The TLB, all of it.
+    /// The whole TLB.
     Everything,
     /// Its ranges.
     Ranges,
-    /// What was fetched of code.
+    /// Fetched code.
     Fetched,
 }
 
-/// Whether other CPUs are left out, as a wrong kernel would, to show that tests notice.
+/// Whether flushes leave other CPUs out, as in a wrong kernel, to show that tests notice.
 pub(crate) static ONLY_HERE: AtomicBool = AtomicBool::new(false);
 
 /// A flush that was sent out.
 #[derive(Debug)]
 pub(crate) struct Pending(usize);
 
-/// Sends a flush out, and does this CPU's part.
+/// Sends out a flush, and does this CPU's part of it.
 pub(crate) fn dispatch(request: FlushRequest<'_>) -> Pending {
     add(&COUNTS.flushes, 1);
     let here = arch::cpu::number();
@@ -99,10 +99,10 @@ pub(crate) fn dispatch(request: FlushRequest<'_>) -> Pending {
         to.0.store(range.start.0, Ordering::Relaxed);
         to.1.store(range.end.0, Ordering::Relaxed);
     }
-    // Everybody has the kernel's translations.
+    // Every CPU has translations of the kernel's.
     let is_concerned = |cpu: usize| request.space == kernel_space::ID || cpu::runs(cpu, request.space);
     let others = (0..CPUS).filter(|&cpu| cpu != here && is_concerned(cpu) && cpu::is_up(cpu));
-    // Relaxed: a test's switch, which it has set itself.
+    // Relaxed: a switch of tests, set by this CPU.
     let mask: u32 = if ONLY_HERE.load(Ordering::Relaxed) { 0 } else { others.fold(0, |mask, cpu| mask | 1 << cpu) };
     add(&COUNTS.flush_calls, u64::from(mask.count_ones()));
     call(slot, mask, Call::Flush);
@@ -112,25 +112,36 @@ pub(crate) fn dispatch(request: FlushRequest<'_>) -> Pending {
     Pending(number)
 }
 
-/// Makes every CPU drop what it has fetched of code, this one too.
+/// Makes every CPU drop its fetched code, this one too.
 pub(crate) fn synchronize_all() {
+    add(&COUNTS.sync_calls, call_all());
+}
+
+/// Does the same, but without counting it, since only QEMU needs it, and processors would not. See
+/// [`KernelTextWriter::settle`](crate::kernel_text_writer::KernelTextWriter::settle).
+pub(crate) fn settle_all() {
+    call_all();
+}
+
+/// Makes every CPU drop its fetched code. Returns how many other CPUs there are.
+fn call_all() -> u64 {
     let here = arch::cpu::number();
     let number = take_slot();
     // Relaxed: ordered by `waiting`.
     SLOT[number].what.store(What::Fetched as u32, Ordering::Relaxed);
     let mask: u32 = (0..CPUS).filter(|&cpu| cpu != here && cpu::is_up(cpu)).fold(0, |mask, cpu| mask | 1 << cpu);
-    add(&COUNTS.sync_calls, u64::from(mask.count_ones()));
     call(&SLOT[number], mask, Call::Synchronize);
     do_here(&SLOT[number]);
     wait(Pending(number));
+    u64::from(mask.count_ones())
 }
 
 /// Interrupts the CPUs of `mask`.
 fn call(slot: &Slot, mask: u32, call: Call) {
     // Relaxed: ordered by `waiting`.
     slot.caller.store(arch::cpu::number(), Ordering::Relaxed);
-    // SeqCst, partner: the Acquire in `serve`. Forbids that a CPU sees its bit and does what the slot said before, or
-    // fetches code as it was before.
+    // SeqCst, partner: the Acquire in `serve`. Forbids that a CPU sees its bit, but does what the slot said earlier or
+    // fetches older code.
     slot.waiting.fetch_or(mask, Ordering::SeqCst);
     (0..CPUS).filter(|cpu| mask >> cpu & 1 != 0).for_each(|cpu| arch::interrupts::send(cpu, call));
 }
@@ -152,11 +163,11 @@ fn take_slot() -> usize {
 pub(crate) fn wait(pending: Pending) {
     let slot = &SLOT[pending.0];
     let mut turns = 0;
-    // Acquire, partner: the Release in `serve`. Forbids that memory is used again while a CPU still reaches it.
+    // Acquire, partner: the Release in `serve`. Forbids reusing memory that a CPU still reaches.
     while slot.waiting.load(Ordering::Acquire) & !ASLEEP != TAKEN {
         cpu::relax();
         turns += 1;
-        // AcqRel, partner: `serve`; one of both sees the other's change.
+        // AcqRel, partner: `serve`; one of the two sees the other's change.
         if turns > PATIENCE && slot.waiting.fetch_or(ASLEEP, Ordering::AcqRel) & !ASLEEP != TAKEN {
             arch::cpu::halt();
         }
@@ -165,7 +176,7 @@ pub(crate) fn wait(pending: Pending) {
     slot.waiting.store(0, Ordering::Release);
 }
 
-/// Does this CPU's part of all that is asked for.
+/// Does this CPU's part of all requests.
 pub(crate) fn serve() {
     let bit = 1 << arch::cpu::number();
     for slot in &SLOT {
@@ -183,9 +194,10 @@ pub(crate) fn serve() {
     }
 }
 
-/// Does a flush on this CPU alone.
+/// Does a flush on this CPU only.
 pub(crate) fn here(request: &FlushRequest<'_>) {
     add(&COUNTS.local_flushes, 1);
+    mmu::tables_changed();
     match request.what {
         FlushRanges::All => mmu::flush_all(),
         FlushRanges::Some(ranges) => {
@@ -208,6 +220,7 @@ fn do_here(slot: &Slot) {
         arch::cpu::serialize();
         return;
     }
+    mmu::tables_changed();
     if what == What::Everything as u32 {
         mmu::flush_all();
     } else {

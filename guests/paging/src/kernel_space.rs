@@ -1,9 +1,9 @@
 //! The address space of the kernel itself: its image with the rights that each part needs, the physical map, and packs
 //! of programs.
 //!
-//! Text and read-only data are mapped by 4 KiB pages, so that nodes can have copies of their own. Data is mapped by
-//! large pages, and the physical map by 1 GiB pages: on x86-64 a process's space is a fork of this one, and a fork
-//! shares tables of 4 KiB pages alone; a shared table would let no store pass, and a store to a stack must not fault.
+//! Text and read-only data are mapped by 4 KiB pages, so that nodes can have their own copies. Data is mapped by large
+//! pages, and the physical map by 1 GiB pages: on x86-64 a process's space is a fork of this one, a fork shares only
+//! tables of 4 KiB pages, stores through a shared table fault, and a store to a stack must not fault.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::arch::mmu::{self, KernelFormat, KernelSpace};
 use crate::memory::{Memory, NODES, nodes};
 use crate::sync::SpinLock;
 
-/// The kernel's name to the machine.
+/// The kernel's ID as an address space.
 pub(crate) const ID: SpaceId = SpaceId(0);
 
 unsafe extern "C" {
@@ -43,7 +43,7 @@ pub(crate) enum ImageRights {
     Write,
 }
 
-/// Where a part of the image is linked.
+/// Returns where a part of the image is linked.
 pub(crate) fn image_range(part: ImageRights) -> Range<VirtAddr> {
     let [start, rodata, end, data, last] = [
         (&raw const image_start) as u64,
@@ -61,12 +61,17 @@ pub(crate) fn image_range(part: ImageRights) -> Range<VirtAddr> {
     }
 }
 
-/// The code of user programs, as it is linked.
+/// Returns where the code of user programs is linked.
 pub(crate) fn user_image() -> Range<VirtAddr> {
     VirtAddr((&raw const user_start) as u64)..VirtAddr((&raw const user_end) as u64)
 }
 
-/// Where a part of the image was loaded.
+/// Whether an address is in the half that the kernel has.
+pub(crate) fn is_half_of(address: VirtAddr) -> bool {
+    address.0 >> 63 == 1
+}
+
+/// Returns where a part of the image was loaded.
 pub(crate) fn image_frames(part: ImageRights) -> Range<u64> {
     let range = image_range(part);
     range.start.0 - layout::IMAGE_OFFSET..range.end.0 - layout::IMAGE_OFFSET
@@ -75,8 +80,7 @@ pub(crate) fn image_frames(part: ImageRights) -> Range<u64> {
 static SPACE: SpinLock<Option<&'static KernelSpace>> = SpinLock::new(None);
 static MADE: AtomicBool = AtomicBool::new(false);
 
-/// The space.
-///
+/// Returns the kernel's space.
 /// # Panics
 ///
 /// Before [`make`].
@@ -92,7 +96,7 @@ pub(crate) fn make() {
     let space = space.unwrap_or_else(|error| panic!("{error}"));
     let map = |range: Range<VirtAddr>, physical: u64, rights: Rights, memory: MemoryType, size: PageSize| {
         let attributes = Attributes { memory, ..Attributes::kernel(rights) };
-        // SAFETY: 1. nobody counts the image's frames, the physical map's and devices'. 2. They are the kernel's, as it
+        // SAFETY: 1. frames of the image, the physical map and devices are not counted. 2. They are the kernel's, as it
         // is linked.
         let mapped = unsafe { space.map(range, Frame::containing(physical), attributes, PageSizes::UpTo(size)) };
         mapped.unwrap_or_else(|error| panic!("{error}"));
@@ -110,26 +114,47 @@ pub(crate) fn make() {
         let range = VirtAddr(layout::PHYSICAL_MAP + bytes.start)..VirtAddr(layout::PHYSICAL_MAP + bytes.end);
         map(range, bytes.start, write, memory, PageSize::Giant);
     }
-    // By large pages, which every node has for its own once they are replicated.
+    // By large pages, which each node has its own copy of once they are replicated.
     let packs = crate::packs::frames().address();
     assert!(image_frames(ImageRights::Write).end <= packs, "the image ends before the packs begin");
     map(crate::packs::range(), packs, Rights::READ | Rights::EXECUTE, mmu::ORDINARY, PageSize::Large);
     *SPACE.lock() = Some(alloc::boxed::Box::leak(alloc::boxed::Box::new(space)));
 }
 
-/// The physical address at which a walk of `root` for a kernel address ends, as the hardware walks: how the tables of
-/// one node translate it.
+/// How often text, read-only data and packs exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Copies {
+    /// Once, on the first node.
+    One,
+    /// Once for each node.
+    EachNode,
+}
+
+/// Makes or drops the replicas of text, read-only data and packs: the kernel's, and so those of processes that are made
+/// from now on.
+pub(crate) fn set_copies(copies: Copies) {
+    for range in [image_range(ImageRights::Constant), crate::packs::range()] {
+        let flush = match copies {
+            Copies::One => get().drop_replicas(range),
+            Copies::EachNode => get().replicate(range).map(|(_, flush)| flush),
+        };
+        flush.unwrap_or_else(|error| panic!("{error}")).finish();
+    }
+    crate::entry::set_copies(copies);
+}
+
+/// Returns the physical address to which the tables below `root` translate a kernel address, walked as the hardware
+/// does.
 pub(crate) fn walk(root: Frame, address: VirtAddr) -> Option<u64> {
     walk_by(root, address, |_| ())
 }
 
-/// [`walk`], which shows `visit` each table on the way.
+/// Does what [`walk`] does, and shows `visit` each table on the way.
 pub(crate) fn walk_by(root: Frame, address: VirtAddr, mut visit: impl FnMut(Frame)) -> Option<u64> {
     let (mut table, mut level) = (root, KernelFormat::TOP);
     loop {
         visit(table);
-        // SAFETY: the tables of the kernel's space stay while it is in use, which is for ever; other roots are those of
-        // spaces that run.
+        // SAFETY: the tables of the kernel's space live for ever; other roots are of spaces that run.
         let entries = unsafe { Memory.table(table) };
         // Acquire, partner: the Release with which the entry was published.
         let bits = entries.0[level.index(address)].load(Ordering::Acquire);
@@ -141,7 +166,7 @@ pub(crate) fn walk_by(root: Frame, address: VirtAddr, mut visit: impl FnMut(Fram
     }
 }
 
-/// The physical addresses at which nodes find a kernel address, each once.
+/// Returns the physical addresses to which the nodes' tables translate a kernel address, each once.
 pub(crate) fn copies(address: VirtAddr) -> impl Iterator<Item = u64> {
     let mut copies = [None; NODES];
     get().query_copies(address, |node, mapping| {
@@ -150,7 +175,7 @@ pub(crate) fn copies(address: VirtAddr) -> impl Iterator<Item = u64> {
     copies.into_iter().flatten()
 }
 
-/// Pages of a part of the image.
+/// Returns the number of pages of a part of the image.
 pub(crate) fn pages(part: ImageRights) -> usize {
     let range = image_range(part);
     ((range.end.0 - range.start.0) / PAGE) as usize

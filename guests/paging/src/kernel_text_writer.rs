@@ -1,11 +1,11 @@
 //! The poke core's machine in a kernel: sites in its own text are written in every node's copy, and cores are
 //! synchronised by calls.
 //!
-//! The text is nowhere mapped writable. A store goes through the physical map, to each place at which some node's CPUs
-//! find the site; the address space is asked each time (`AddressSpace::query_copies`), so that replicas may come and go
-//! between batches. A site may lie across two pages, whose copies have nothing to do with one another. The order of
-//! things is the poke core's: all copies have a part before any core is synchronised, so that what the protocol says of
-//! one copy holds of each.
+//! The text itself is mapped writable nowhere. A store goes through the physical map to every copy of the site that
+//! some node's CPUs run. The address space is asked each time (`AddressSpace::query_copies`), so replicas may be made
+//! and dropped between batches. A site may lie across two pages, whose copies are independent of each other. The poke
+//! core determines the order: all copies have a part before any core is synchronised, so that each copy follows the
+//! protocol.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,13 +16,13 @@ use crate::sites::SITES;
 use crate::{flush, kernel_space, memory};
 use palimpsest_paging::{PAGE, VirtAddr};
 
-/// What traps search.
+/// The table that traps search.
 static WORDS: [AtomicU64; Table::words_for(SITES)] = [const { AtomicU64::new(0) }; Table::words_for(SITES)];
 
 /// Traps of sites that CPUs have run into.
 pub(crate) static TRAPS_HIT: AtomicU64 = AtomicU64::new(0);
 
-/// The table of the sites that trap.
+/// Returns the table of the sites that trap.
 pub(crate) fn table() -> Table<'static> {
     Table::new(&WORDS)
 }
@@ -31,7 +31,7 @@ pub(crate) fn table() -> Table<'static> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unmapped(pub(crate) usize);
 
-/// Writes the kernel's text. One at a time.
+/// Writes the kernel's text. There is one at a time.
 #[derive(Debug)]
 pub(crate) struct KernelTextWriter {
     /// Which copies are written.
@@ -43,12 +43,12 @@ pub(crate) struct KernelTextWriter {
 pub(crate) enum Copies {
     /// Every node's.
     All,
-    /// The first alone, as a wrong kernel would, to show that tests notice.
+    /// Only the first, as in a wrong kernel, to show that tests notice.
     First,
 }
 
 impl KernelTextWriter {
-    /// The places, by the physical map, of the byte at `address` in all copies.
+    /// Returns the addresses, in the physical map, of the byte at `address` in all copies.
     fn places(&self, address: usize) -> impl Iterator<Item = *mut u8> {
         let count = match self.copies {
             Copies::All => usize::MAX,
@@ -57,20 +57,23 @@ impl KernelTextWriter {
         kernel_space::copies(VirtAddr(address as u64)).take(count).map(memory::alias)
     }
 
-    /// Stores what sites have become once more, after a batch. Processors need nothing of the kind.
+    /// Stores the sites' new bytes once more, after a batch. Processors do not need this.
     ///
-    /// QEMU 7.2 looks at code, and notes only afterwards that it must be told of stores to it, so that a store in
-    /// between leaves a translation of the old code for ever. After the batch's last synchronisation no CPU is between
-    /// both, and a store, even of the same bytes, drops the translation.
+    /// QEMU 7.2 reads code, and only afterwards arranges to be told of stores to it, so that a store in between leaves
+    /// a translation of the old code for ever. After the batch's last synchronisation no CPU is between these steps,
+    /// and a store, even of the same bytes, drops the translation. A CPU that was just running it has left it when all
+    /// CPUs have been called once more.
     pub(crate) fn settle(&self, sites: &[Site]) -> Result<(), Unmapped> {
-        // Whoever runs a site meanwhile finds the bytes that are there already.
+        // A CPU that runs a site meanwhile finds the bytes that are there already.
         let mut parts = sites.iter().filter_map(|site| site.part(Part::Whole));
-        parts.try_for_each(|(address, bytes)| self.write_anywhere(address, bytes))
+        parts.try_for_each(|(address, bytes)| self.write_anywhere(address, bytes))?;
+        flush::settle_all();
+        Ok(())
     }
 
     /// Stores bytes in all copies.
     pub(crate) fn write_anywhere(&self, address: usize, bytes: &[u8]) -> Result<(), Unmapped> {
-        // They may lie in two pages, which lie anywhere.
+        // The bytes may lie in two pages, whose copies may lie anywhere.
         let first = bytes.len().min(PAGE as usize - address % PAGE as usize);
         let (here, behind) = bytes.split_at(first);
         let mut parts = [(address, here), (address + first, behind)].into_iter().filter(|(_, bytes)| !bytes.is_empty());
@@ -80,9 +83,9 @@ impl KernelTextWriter {
         })
     }
 
-    /// Stores bytes of one page in all copies; how many there are.
+    /// Stores bytes of one page in all copies. Returns how many copies there are.
     fn write_in_page(&self, address: usize, bytes: &[u8]) -> usize {
-        // Who runs the instruction meanwhile finds the old or the new one: to copy is to store byte by byte.
+        // A CPU that runs the instruction meanwhile must find the old or the new one; a copy stores byte by byte.
         let is_one_store = isa::fits_single_store(address, bytes.len());
         let store = |place: *mut u8| {
             if is_one_store {

@@ -1,5 +1,5 @@
 //! A kernel that exists to be checked: it runs the page tables of `palimpsest-paging`, the code patching of
-//! `palimpsest-text`, and the programs of `palimpsest-bpf`, on the page walkers of real architectures. See README.md
+//! `palimpsest-text`, and the programs of `palimpsest-bpf`, with the page walkers of real architectures. See README.md
 //! for how to run it.
 //!
 //! | module | what it holds |
@@ -8,6 +8,7 @@
 //! | `memory` | frames of two nodes, and the machine as address spaces see it |
 //! | `flush`, `cpu`, `call` | calls between CPUs |
 //! | `kernel_space` | the kernel's own tables |
+//! | `entry` | what user mode's tables have of it |
 //! | `probe` | accesses of the kernel that may fault |
 //! | `sites` | code of the kernel that is changed while it runs |
 //! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
@@ -15,6 +16,7 @@
 //! | `packs` | programs in the kernel's space, and what their faults and traps mean |
 //! | `bpf` | programs that are verified, compiled into packs, and attached to system calls |
 //! | `process` | user mode |
+//! | `caches`, `fetches` | a model of caches, and the kernel's instructions shown to it |
 //! | `checks` | what is proved |
 
 #![no_std]
@@ -25,12 +27,15 @@ extern crate alloc;
 mod arch;
 mod bpf;
 mod breakpoints;
+mod caches;
 mod call;
 mod check;
 mod checks;
 mod console;
 mod counts;
 mod cpu;
+mod entry;
+mod fetches;
 mod flush;
 mod kernel_space;
 mod kernel_text_writer;
@@ -64,16 +69,18 @@ core::arch::global_asm!(
     ".section .text",
 );
 
-/// Every CPU begins here, on a stack of its own and with the boot tables loaded.
+/// Starts every CPU, on a stack of its own and with the boot tables loaded.
 #[unsafe(no_mangle)]
 extern "C" fn cpu_main(number: usize) -> ! {
     arch::cpu::init(number);
     if number == 0 {
         say!("# {}, {CPUS} CPUs, {} nodes", arch::layout::NAME, memory::NODES);
         kernel_space::make();
+        entry::make();
         packs::make();
     }
     arch::mmu::load_kernel(kernel_space::get().root(cpu::node_of(number)));
+    arch::mmu::make_user_root(number);
     cpu::set_up(number);
     if number != 0 {
         loop {
@@ -97,7 +104,7 @@ static PANICKED: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    // Relaxed: nothing is published. The first alone speaks; it ends the machine.
+    // Relaxed: nothing is published. Only the first to panic prints; it ends the machine.
     while PANICKED.swap(true, core::sync::atomic::Ordering::Relaxed) {
         arch::cpu::halt();
     }

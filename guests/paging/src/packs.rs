@@ -5,12 +5,12 @@
 //! | packs, as CPUs run them | [`layout::PACKS`], by pages of 2 MiB, to each node's own copy | read, execute |
 //! | every copy, to write through | the physical map | read, write |
 //!
-//! A program is written to all copies, whose caches are cleaned; then the instruction caches are told once. Behind its
-//! code lies its table of loads that may fault, by distances from where it runs, so that a trap finds by the address of
-//! the instruction alone where to go on ([`resume`]), and each node reads its own copy.
+//! A program is written to all copies, their data caches are cleaned, and then the instruction caches are invalidated
+//! once. Behind the code lies the program's table of loads that may fault, as distances from its start, so that a trap
+//! finds from the instruction's address alone where to continue ([`resume`]), and each node reads its own copy.
 //!
-//! What no program has is traps. A program that is dropped is *retired*: its bytes stay until all CPUs have been called
-//! ([`reclaim`]). Programs run in the kernel, which no call interrupts: who answers one is inside none.
+//! Free chunks are filled with traps. A program that is dropped is *retired*: its bytes stay until all CPUs have been
+//! called ([`reclaim`]). Programs run in the kernel, which no call interrupts: a CPU that answers one is inside none.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -34,31 +34,30 @@ const PACKS: usize = 2;
 pub(crate) const CHUNK: usize = 64;
 /// Chunks of a pack.
 const CHUNKS: usize = PACK / CHUNK;
-/// Retired programs that wait for one call of all CPUs.
+/// Retired programs that are reclaimed by one call of all CPUs.
 const BATCH: usize = 64;
 
 type Chunks = ChunkMap<[u64; CHUNKS / 64]>;
 
 /// Which chunks are taken, by pack.
 static TAKEN: SpinLock<Option<[Chunks; PACKS]>> = SpinLock::new(None);
-/// For each chunk the first of the program that has it, plus one. Written before the program can run, and after it can
-/// no more.
+/// The first chunk, plus one, of the program that has each chunk. Written before the program can run, and after it no
+/// longer can.
 static FIRST: [AtomicU32; PACKS * CHUNKS] = [const { AtomicU32::new(0) }; PACKS * CHUNKS];
-/// For the first chunk of a program: where its table is, in bytes from there, and in the upper half how many entries it
-/// has.
+/// For the first chunk of a program: the distance of its table in bytes, and in the upper half the number of entries.
 static TABLE: [AtomicU64; PACKS * CHUNKS] = [const { AtomicU64::new(0) }; PACKS * CHUNKS];
 static RETIRED: SpinLock<Vec<Chunk>> = SpinLock::new(Vec::new());
 
 /// The chunks of a program.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    /// The first, of all packs.
+    /// The number of the first chunk, counted over all packs.
     first: usize,
     count: usize,
 }
 
 impl Chunk {
-    /// Where it runs.
+    /// Returns the address where it runs.
     fn start(self) -> u64 {
         layout::PACKS + (self.first * CHUNK) as u64
     }
@@ -71,21 +70,21 @@ pub(crate) struct Full {
     pub(crate) bytes: usize,
 }
 
-/// A program's place. Dropped, it is retired.
+/// A program's place. Dropping it retires the program.
 #[derive(Debug)]
 pub(crate) struct Place(Chunk);
 
-/// Where packs run.
+/// Returns the addresses where packs run.
 pub(crate) fn range() -> Range<VirtAddr> {
     VirtAddr(layout::PACKS)..VirtAddr(layout::PACKS + (PACKS * PACK) as u64)
 }
 
-/// Where the first node has them.
+/// Returns the first node's frames for packs.
 pub(crate) fn frames() -> Frame {
     Frame::containing(packs_of(Node(0)))
 }
 
-/// A node's copy of a page of packs.
+/// Returns a node's copy of a page of packs.
 pub(crate) fn copy(page: Page, node: Node) -> Option<Frame> {
     let offset = page.frame.address().checked_sub(packs_of(Node(0)))?;
     let is_pack = page.size == PageSize::Large && offset < (PACKS * PACK) as u64;
@@ -104,8 +103,8 @@ pub(crate) fn make() {
     told();
 }
 
-/// Has `write` store to a place in every node's copy, whether its tables lead there yet or not: it gets where that
-/// begins.
+/// Calls `write` for a place in every node's copy, with the address where the place begins there. Copies that tables do
+/// not lead to yet are included.
 fn store(place: Chunk, mut write: impl FnMut(*mut u8)) {
     for node in nodes() {
         let copy = alias(packs_of(node) + (place.first * CHUNK) as u64);
@@ -114,7 +113,7 @@ fn store(place: Chunk, mut write: impl FnMut(*mut u8)) {
     }
 }
 
-/// Stores `bytes` behind `offset` of a place, by the address of one of its copies.
+/// Stores `bytes` at `offset` in a place, in the copy that begins at `copy`.
 fn put(place: Chunk, copy: *mut u8, offset: usize, bytes: &[u8]) {
     assert!(offset + bytes.len() <= place.count * CHUNK, "{place:?} is left");
     let to = copy.wrapping_add(offset);
@@ -122,7 +121,7 @@ fn put(place: Chunk, copy: *mut u8, offset: usize, bytes: &[u8]) {
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// A chunk of traps.
+/// Returns a chunk of traps.
 fn traps() -> [u8; CHUNK] {
     let mut traps = [0; CHUNK];
     traps.chunks_exact_mut(TRAP.len()).for_each(|to| to.copy_from_slice(TRAP));
@@ -135,7 +134,7 @@ fn fill(place: Chunk) {
     store(place, |copy| (0..place.count).for_each(|chunk| put(place, copy, chunk * CHUNK, &traps)));
 }
 
-/// Tells the instruction caches what was stored.
+/// Makes instruction fetch see what was stored.
 fn told() {
     forget_fetched();
     add(&COUNTS.code_flushes, 1);
@@ -153,7 +152,8 @@ fn take(count: usize) -> Option<Chunk> {
 
 impl Place {
     /// Puts code into a pack: it runs at [`entry`](Self::entry), on this CPU at once, and on others once they have been
-    /// called. `faults` are loads that may fault and where each goes on, in bytes from the start of the code, in order.
+    /// called. `faults` are the loads that may fault, each with where it continues, in bytes from the start of the
+    /// code, in order.
     pub(crate) fn new(code: &[u8], faults: &[(u32, u32)]) -> Result<Self, Full> {
         let table = code.len().next_multiple_of(8);
         let bytes = table + size_of_val(faults);
@@ -171,7 +171,7 @@ impl Place {
             }
         });
         told();
-        // Relaxed: read by traps of CPUs that run it, which found its address.
+        // Relaxed: only traps of CPUs that run the program read it, and these got its address in order.
         TABLE[place.first].store((faults.len() as u64) << 32 | table as u64, Ordering::Relaxed);
         for chunk in &FIRST[place.first..place.first + place.count] {
             chunk.store(place.first as u32 + 1, Ordering::Relaxed);
@@ -179,12 +179,12 @@ impl Place {
         Ok(Self(place))
     }
 
-    /// Where it runs.
+    /// Returns the address where it runs.
     pub(crate) fn entry(&self) -> VirtAddr {
         VirtAddr(self.0.start())
     }
 
-    /// Bytes of packs that it has.
+    /// Returns the bytes of packs that it occupies.
     pub(crate) fn bytes(&self) -> usize {
         self.0.count * CHUNK
     }
@@ -203,7 +203,7 @@ impl Drop for Place {
     }
 }
 
-/// Gives back what retired programs had, after every CPU has been called: none is inside then. How many programs.
+/// Calls every CPU, after which none is inside a retired program, and gives back the places of these. Returns how many.
 pub(crate) fn reclaim() -> usize {
     let retired = core::mem::take(&mut *RETIRED.lock());
     if retired.is_empty() {
@@ -226,17 +226,17 @@ pub(crate) fn reclaim() -> usize {
     retired.len()
 }
 
-/// Chunks that programs have, retired ones too.
+/// Returns how many chunks programs have, retired ones too.
 pub(crate) fn taken() -> u32 {
     TAKEN.lock().iter().flatten().map(ChunkMap::used).sum()
 }
 
-/// Whether programs run there.
+/// Returns whether `address` is in the packs.
 pub(crate) fn contains(address: u64) -> bool {
     range().contains(&VirtAddr(address))
 }
 
-/// Where the program goes on whose load at `instruction` has faulted, if it is one that may.
+/// Returns where a program continues after a fault of its load at `instruction`, if that load may fault.
 pub(crate) fn resume(instruction: u64) -> Option<u64> {
     let offset = instruction.checked_sub(layout::PACKS).filter(|_| contains(instruction))? as usize;
     // Relaxed, here and below: this CPU runs the program.
@@ -252,13 +252,13 @@ pub(crate) fn resume(instruction: u64) -> Option<u64> {
     Some(start + (entries[found] >> 32))
 }
 
-/// The physical address of the first chunk, in some copy, that is not all traps.
+/// Returns the physical address of the first chunk, in some copy, that is not all traps.
 pub(crate) fn first_that_is_no_trap() -> Option<u64> {
     assert_eq!(taken(), 0, "looked at when there are no programs");
     let traps = traps();
     nodes().into_iter().find_map(|node| {
         (0..(PACKS * PACK) as u64).step_by(CHUNK).map(|offset| packs_of(node) + offset).find(|&at| {
-            // SAFETY: a node's copy, which nobody writes now.
+            // SAFETY: a node's copy, which nobody writes at this time.
             let bytes = unsafe { core::slice::from_raw_parts(alias(at), CHUNK) };
             bytes != traps
         })

@@ -13,7 +13,7 @@ unsafe extern "C" {
     static probe_failed: [u8; 0];
 }
 
-/// Whether the kernel may access `address`. What is stored is what was there, if it can be read.
+/// Tries an access at `address`, a store by storing zero. Returns whether the kernel may do it.
 ///
 /// # Safety
 ///
@@ -30,13 +30,14 @@ pub(crate) unsafe fn passes(address: VirtAddr, access: AccessKind) -> bool {
     passed == 1
 }
 
-/// Where to go on after a trap in the place of a function's first instruction that was to return to `to`, if a probe
-/// has called it.
+/// Returns where to continue after a trap at a function's first instruction, if a probe has called the function and it
+/// would return to `to`.
 pub(crate) fn recover_call(to: u64) -> Option<u64> {
     (to == (&raw const probe_executed) as u64).then_some((&raw const probe_failed) as u64)
 }
 
-/// Where to go on after a fault at instruction `at` of the kernel, for access to `address`, if it is a probe's.
+/// Returns where to continue after a fault of the kernel's instruction `at`, for access to `address`, if it is a
+/// probe's.
 pub(crate) fn recover(at: u64, address: u64) -> Option<u64> {
     let probes = [(&raw const probe_store_at) as u64, (&raw const probe_load_at) as u64];
     (probes.contains(&at) || at == address).then_some((&raw const probe_failed) as u64)

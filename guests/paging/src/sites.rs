@@ -1,12 +1,12 @@
-//! Sites in the kernel's own code: what they are, and changing them. The instructions are the architecture's.
+//! Sites in the kernel's own code, and how to change them. The instructions are in `arch`.
 
 use palimpsest_text::poke::{Code, Site, arch};
 
 use crate::arch::patch::{JUMP, NOP, STRIDE};
 
-// In `trap.s`.
+// Defined in `trap.s`.
 unsafe extern "C" {
-    /// How many of the sites let the increment behind them run.
+    /// Returns how many of the sites let the increment behind them run.
     safe fn patch_sites() -> u32;
     static patch_sites_first: [u8; 0];
 }
@@ -14,7 +14,7 @@ unsafe extern "C" {
 /// How many sites there are.
 pub(crate) const SITES: usize = 56;
 
-/// What the sites are to do.
+/// The behaviours of the sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sites {
     /// Let the increments run.
@@ -23,12 +23,12 @@ pub(crate) enum Sites {
     Skip,
 }
 
-/// Runs through all sites: how many increments ran.
+/// Runs through all sites. Returns how many increments ran.
 pub(crate) fn run() -> usize {
     patch_sites() as usize
 }
 
-/// Site `index`, to be changed to `to` from the other.
+/// Describes the change of site `index` to `to`, from the other behaviour.
 pub(crate) fn site(index: usize, to: Sites) -> Site {
     let address = (&raw const patch_sites_first) as usize + index * STRIDE;
     let (old, new) = match to {

@@ -12,7 +12,7 @@ pub(crate) struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one CPU at a time reaches the value.
+// SAFETY: only the CPU that holds the lock reaches the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {

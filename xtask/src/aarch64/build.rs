@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The crates with code of their own for each architecture.
-pub(super) const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 6] = [
     "palimpsest-bpf",
     "palimpsest-fork",
     "palimpsest-forkserver",
@@ -20,22 +20,22 @@ pub(super) const PACKAGES: [&str; 6] = [
     "palimpsest-text",
 ];
 
-/// What of them is about nodes, and runs in a guest with several of them.
-pub(crate) const ABOUT_NODES: [&str; 2] = ["palimpsest-numa", "palimpsest-sys"];
-/// Programs that run there alone.
+/// Programs that run only in the guest with several nodes.
 pub(crate) const NUMA: &str = "numa.";
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
-    let programs = test_programs(workspace, &PACKAGES)?;
+    let programs = test_programs(workspace)?;
     guest_init(workspace)?;
+    // No guest has programs to start with it, but it has code of its own for each architecture, too.
+    process::stream(cross_cargo(workspace, "build").args(["--package", "palimpsest-preload"]))?;
     Ok(Done::PassedWith(format!("{} test programs", programs.len())))
 }
 
-/// Builds the tests of some packages and returns their programs.
-pub(crate) fn test_programs(workspace: &Workspace, packages: &[&str]) -> Result<Vec<TestProgram>, StepError> {
+/// Builds the tests and returns their programs.
+pub(crate) fn test_programs(workspace: &Workspace) -> Result<Vec<TestProgram>, StepError> {
     let mut test = cross_cargo(workspace, "test");
     test.arg("--all-features");
-    for package in packages {
+    for package in PACKAGES {
         test.args(["--package", package]);
     }
     programs::build(&mut test)
@@ -52,7 +52,7 @@ pub(crate) fn guest_init(workspace: &Workspace) -> Result<PathBuf, StepError> {
 fn cross_cargo(workspace: &Workspace, task: &str) -> Command {
     let mut cargo = process::cargo(workspace);
     cargo.args([task, "--target", TARGET]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
-    // Emulation is slow and the programs travel in an initramfs: some optimisation, no debug information.
+    // Emulation is slow, and the programs are sent in an initramfs: some optimisation, no debug information.
     cargo.envs([
         ("CARGO_PROFILE_DEV_OPT_LEVEL", "1"),
         ("CARGO_PROFILE_DEV_DEBUG", "0"),
@@ -65,5 +65,5 @@ fn cross_cargo(workspace: &Workspace, task: &str) -> Command {
     cargo
 }
 
-/// The target folder, apart from the host's because the compiler may be another one.
+/// The target folder; apart from the host's, since the compiler may be another one.
 pub(crate) const FOLDER: &str = "aarch64";

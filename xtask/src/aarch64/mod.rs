@@ -18,7 +18,7 @@ pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 pub(crate) const LINKER: &str = "aarch64-linux-gnu-gcc";
 /// Where Debian puts the target's C library.
 pub(crate) const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
-/// A compiler with the target's standard library, where rustup cannot bring one.
+/// Packages with a compiler and the target's standard library, for machines where rustup cannot fetch the latter.
 pub(crate) const DEBIAN_STD: [&str; 2] = ["rustc-web", "libstd-rust-web-dev:arm64"];
 /// The compiler in the first of [`DEBIAN_STD`], and its sysroot.
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
@@ -33,7 +33,7 @@ pub(crate) enum Compiler {
 }
 
 impl Compiler {
-    /// The first that is installed.
+    /// Returns the first one that is installed.
     pub(crate) fn find(workspace: &Workspace) -> Option<Compiler> {
         let has_std = |sysroot: PathBuf| sysroot.join(target_folder(TARGET)).is_dir();
         if Toolchain::Active.sysroot(workspace).is_some_and(has_std) {

@@ -11,13 +11,13 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Programs that rewrite code which other CPUs are running, or the part of one that does. With a thread for each CPU,
-/// QEMU now and then goes on running what was replaced: 7.2 and 10.0 both fail a C program that does no more than the
-/// sequence of the Arm ARM, and neither does where the CPUs take turns in one thread. (A block is translated while
-/// another CPU stores to it: before the store, and after the old blocks were discarded.)
+/// Programs that rewrite code which other CPUs are running, or the part of a program that does. With a thread for each
+/// CPU, QEMU sometimes goes on running the replaced code: 7.2 and 10.0 both fail a C program that does no more than the
+/// sequence of the Arm ARM; neither fails if the CPUs take turns in one thread. (QEMU translates a block while another
+/// CPU stores to it: before the store, and after the old blocks were discarded.)
 const TAKING_TURNS: [(&str, &str); 3] = [("text.keys", ""), ("text.poke", ""), ("text.hostile", "poking::")];
 
-/// Test programs in which neither the architecture nor the guest's older kernel decides anything. What stays: code
+/// Test programs whose result depends neither on the architecture nor on the guest's older kernel. What stays: code
 /// under `arch/`, rewriting of running code, and every call whose answer differs between kernels.
 pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "bpf.long", reason: "counts of plain Rust, which are the same everywhere" },
@@ -42,11 +42,11 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
 
 const PLAIN: &str = "plain Rust over calls that other programs here make";
 
-/// Has the guest run only programs with this part in their names, for a quick look.
+/// Makes the guest run only programs with this text in their names, for a quick look.
 const ONLY: &str = "PALIMPSEST_GUEST_ONLY";
 
 pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let mut programs = build::test_programs(workspace, &build::PACKAGES)?;
+    let mut programs = build::test_programs(workspace)?;
     programs.retain(|program| !program.name.starts_with(build::NUMA));
     let all = programs.len();
     if let Ok(part) = env::var(ONLY) {
@@ -57,7 +57,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let init = build::guest_init(workspace)?;
     let total = programs.len();
     let (parallel, turns) = apart(programs);
-    // Side by side: neither keeps two CPUs busy alone.
+    // At the same time: neither keeps two CPUs busy alone.
     let (parallel, turns) = thread::scope(|scope| {
         let parallel = scope.spawn(|| boot(workspace, &init, &parallel, "guest", "tcg,thread=multi"));
         // One thread for all CPUs.
@@ -73,7 +73,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     }
 }
 
-/// What runs with a thread for each CPU, and what must not.
+/// Separates what runs with a thread for each CPU from what must not.
 fn apart(programs: Vec<TestProgram>) -> (Vec<TestProgram>, Vec<TestProgram>) {
     let (mut parallel, mut turns) = (Vec::new(), Vec::new());
     for program in programs {
@@ -98,7 +98,7 @@ fn boot(
     name: &'static str,
     accel: &str,
 ) -> Result<Vec<String>, StepError> {
-    // cortex-a72: its caches need the explicit flushes that newer models of qemu do without, and it boots in two
+    // cortex-a72: its caches need the explicit flushes that newer CPU models of QEMU do without, and it boots in two
     // seconds.
     let machine = ["-cpu", "cortex-a72", "-accel", accel, "-smp", "2", "-m", "2G"];
     let guest = Guest { name, arch: Arch::Aarch64, machine: &machine, variables: &[] };

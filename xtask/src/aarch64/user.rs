@@ -1,19 +1,20 @@
-//! Runs the AArch64 tests with qemu's user mode, where that is a faithful model.
+//! Runs the AArch64 tests with QEMU's user mode, where that is a faithful model.
 
 use std::time::Duration;
 
 use super::{LIBRARIES, build};
 use crate::{
+    need::Need,
     process,
     programs::TestProgram,
-    step::{Done, StepError, Unsuitable},
+    step::{Depth, Done, LeftOut, StepError, Unsuitable},
     workspace::Workspace,
 };
 
-/// Longest time for one program: it ends a hang.
+/// Time limit for one program: it ends a hang.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Tests, and whole programs by the name that [`build`] gives them; the system guest runs all of these, and those of
+/// Tests, and whole programs by the names that [`build`] gives them; the system guest runs all of these, and those of
 /// [`FREEZING`].
 const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "core_sync::tests::broadcasts", reason: SIGNALS },
@@ -57,20 +58,27 @@ const UNSUITABLE: &[Unsuitable] = &[
 
 /// Programs of the crate that rewrites a process's own memory.
 const FREEZING: &str = "fork.";
-/// Those, and the ones that look at nodes.
+/// Those, and the programs that examine nodes.
 const OF_A_KERNEL: [&str; 2] = [FREEZING, build::NUMA];
 
 const SIGNALS: &str = "real-time signals to one thread are refused";
 const WIPE: &str = "MADV_WIPEONFORK is ignored";
 const SECCOMP: &str = "seccomp, bare clone and exec of AArch64 programs are not there";
-/// Translated code is kept by the address it ran at, and a write through the other view does not discard it.
+/// QEMU keeps translated code by the address where it ran; a write through the other view does not discard it.
 const STALE: &str = "dual-mapped code that is rewritten goes stale";
 const SMAPS: &str = "smaps and pagemap are made up";
 const COUNTS: &str = "counts of plain Rust, which are the same everywhere, take long here";
 const ASKED: &str = "an ioctl that asks for a mapping (PROCMAP_QUERY) is not there";
 
-pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
-    let programs = build::test_programs(workspace, &build::PACKAGES)?;
+pub(crate) const LEFT_OUT: &[LeftOut] =
+    &[LeftOut { what: "all of it, where the system guest runs", reason: "that runs these programs too, on a kernel" }];
+
+/// Runs the programs, unless `system_needs` are met in a short run: then [`super::system`] does.
+pub(crate) fn step(workspace: &Workspace, depth: Depth, system_needs: &[Need]) -> Result<Done, StepError> {
+    if depth == Depth::Short && system_needs.iter().all(|need| need.is_met(workspace)) {
+        return Ok(Done::Skipped("left to --exhaustive: aarch64-system runs the same programs".to_owned()));
+    }
+    let programs = build::test_programs(workspace)?;
     let mut failed = Vec::new();
     let left_out = |program: &&TestProgram| {
         OF_A_KERNEL.iter().any(|start| program.name.starts_with(start))
@@ -95,4 +103,15 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
         return Err(StepError::Programs { failed, total: programs.len() });
     }
     Ok(Unsuitable::remark("left to aarch64-system", UNSUITABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_run_leaves_the_programs_to_the_system_guest_if_there_is_one() {
+        let outcome = step(&Workspace::find(), Depth::Short, &[]);
+        assert!(matches!(outcome, Ok(Done::Skipped(reason)) if reason.starts_with("left to --exhaustive")));
+    }
 }

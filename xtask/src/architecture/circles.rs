@@ -1,7 +1,7 @@
-//! Modules of a crate that use each other in a circle.
+//! Finds modules of a crate that use each other in a circle.
 //!
-//! A module is a file. It uses those that its paths name (`crate::…`, `super::…`); steps between a module and its own
-//! ancestors do not count, since a parent lists its children and they use what it holds.
+//! A module is a file. It uses the modules that its paths name (`crate::…`, `super::…`). Uses between a module and its
+//! own ancestors do not count, since a parent lists its children and they use what it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::Source;
 /// The modules of one crate by their paths, `["snapshot", "take"]`, each with its file.
 type Modules<'a> = BTreeMap<Vec<String>, &'a Source>;
 
-/// The file and a description of each module that is part of a circle.
+/// Returns the file and a description of each module that is part of a circle.
 pub(super) fn of_crates(sources: &[Source]) -> Vec<(String, String)> {
     let mut crates: BTreeMap<&str, Modules<'_>> = BTreeMap::new();
     for source in sources.iter().filter(|source| source.is_rust() && source.is_product()) {
@@ -21,7 +21,7 @@ pub(super) fn of_crates(sources: &[Source]) -> Vec<(String, String)> {
     crates.values().flat_map(of_crate).collect()
 }
 
-/// The path of the module in `file`, `crates/NAME/src/…`.
+/// Returns the path of the module in `file`, `crates/NAME/src/…`.
 fn module(file: &str) -> Option<Vec<String>> {
     let inner = file.strip_suffix(".rs")?.split('/').skip(3);
     let mut path: Vec<String> = inner.map(str::to_owned).collect();
@@ -66,7 +66,7 @@ fn of_crate(modules: &Modules<'_>) -> Vec<(String, String)> {
     found
 }
 
-/// The modules of the same crate that `source` uses, its ancestors and descendants excepted.
+/// Returns the modules of the same crate that `source` uses, except its ancestors and descendants.
 fn uses<'a>(own: &[String], source: &Source, modules: &'a Modules<'_>) -> BTreeSet<&'a Vec<String>> {
     let code: String = source.code().map(|(_, line)| format!("{line}\n")).collect();
     let mut found = BTreeSet::new();
@@ -81,7 +81,7 @@ fn uses<'a>(own: &[String], source: &Source, modules: &'a Modules<'_>) -> BTreeS
     found
 }
 
-/// The paths from the crate's root that `code` of the module `own` names, lists in braces taken apart.
+/// Returns the paths, from the crate's root, that `code` of the module `own` names; lists in braces are expanded.
 fn paths(code: &str, own: &[String]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for (start, root) in [("crate::", &[][..]), ("super::", &own[..own.len().saturating_sub(1)])] {
@@ -118,7 +118,7 @@ fn expand<'a>(text: &'a str, root: &[String], found: &mut Vec<Vec<String>>) -> &
     }
     let name = super::word(text);
     if name.is_empty() {
-        // A glob, or what is no path.
+        // A glob, or something that is no path.
         found.push(root.to_vec());
         return text.strip_prefix('*').unwrap_or(text);
     }

@@ -1,13 +1,13 @@
-//! Where a rule does not hold, and why.
+//! The exceptions to the rules, and their reasons.
 
 use super::Rule;
 
 /// A file or folder that may break a rule.
 pub(super) struct Exception {
     pub(super) rule: Rule,
-    /// From the root; a folder ends with a slash.
+    /// Path from the root; a folder's ends with a slash.
     pub(super) path: &'static str,
-    /// How many times.
+    /// How many breaches it may have.
     pub(super) most: usize,
     #[expect(dead_code, reason = "for readers")]
     pub(super) reason: &'static str,
@@ -24,7 +24,7 @@ const fn except(rule: Rule, path: &'static str, most: usize, reason: &'static st
     Exception { rule, path, most, reason }
 }
 
-/// Every exception. The step says which has become too wide.
+/// Every exception. The step reports those that have become too wide.
 pub(super) const ALL: &[Exception] = &[
     except(
         Rule::RawCall,

@@ -1,5 +1,5 @@
-//! What ARCHITECTURE.md says about the tree, held against its files: where operating-system code and architecture code
-//! stand, how long lines and files are, and which modules lead back to themselves.
+//! Checks the tree against ARCHITECTURE.md: where operating-system and architecture code is, how long lines and files
+//! are, and which modules lead back to themselves.
 
 mod circles;
 mod exceptions;
@@ -16,12 +16,12 @@ use crate::{
 use exceptions::Exception;
 use sources::Source;
 
-/// Columns of a line, lines of a file.
+/// Most columns of a line, and most lines of a file.
 const COLUMNS: usize = 120;
 const LINES: usize = 600;
 
-/// Crates that ask `sys` for memory and threads. Not `paging`, which has no operating system, and not `bench`, whose
-/// baselines are raw calls.
+/// Crates that must ask `sys` for memory and threads. Not among them: `paging`, which has no operating system, and
+/// `bench`, whose baselines are raw calls.
 const ASKING: [&str; 10] =
     ["capi", "cli", "cranelift", "fork", "forkserver", "numa", "palimpsest", "preload", "text", "tracing"];
 /// Calls that are `sys`'s, as `libc` and `rustix::mm` name them.
@@ -55,15 +55,15 @@ const RAW: [&str; 24] = [
 /// A rule that a file can break.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
-    /// Memory and threads are asked of `sys`.
+    /// Crates ask `sys` for memory and threads.
     RawCall,
-    /// Architectures and operating systems are told apart under `arch/`, and in `sys`.
+    /// Architectures and operating systems are told apart only under `arch/`, and in `sys`.
     Condition,
     /// A line fits a reader's window.
     LongLine,
     /// A file has one purpose.
     LongFile,
-    /// Modules of a crate do not lead back to themselves, but from a parent to its child and back.
+    /// Modules of a crate do not lead back to themselves, except from a parent to its child and back.
     Circle,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// The step: every breach that no exception covers fails it.
+/// Runs the step, which fails if a breach is covered by no exception.
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     let sources = sources::all(workspace)?;
     let breaches = breaches(&sources);
@@ -162,13 +162,13 @@ fn of_source(source: &Source) -> Vec<Breach> {
         }
         let bound = ["adapters/", "crates/", "examples/", "guests/"].iter().any(|root| source.path.starts_with(root));
         let seam = source.path.starts_with("crates/sys/") || source.path.contains("/arch/");
-        // The line that picks the folder.
+        // The line that chooses the folder.
         let picks = line.contains("path = \"arch/");
         if bound && !seam && !picks && is_condition(line) {
             breach(Rule::Condition, index, line.trim().to_owned());
         }
     }
-    // Examples in documentation are code as well; what runs on one architecture alone is `ignore-ARCHITECTURE`.
+    // Examples in documentation are code too; those for one architecture are marked `ignore-ARCHITECTURE`.
     for (index, line) in source.text.lines().enumerate() {
         let words = line.trim_start();
         if (words.starts_with("//!") || words.starts_with("///")) && words.contains("#[cfg") && is_condition(words) {
@@ -178,12 +178,13 @@ fn of_source(source: &Source) -> Vec<Breach> {
     found
 }
 
-/// Whether a line tells architectures or operating systems apart.
+/// Returns whether a line tells architectures or operating systems apart.
 fn is_condition(line: &str) -> bool {
     ["target_arch", "target_os"].iter().any(|name| line.contains(name))
 }
 
-/// The raw call in a line of code: `libc::mmap`, `mm::mremap`, or what [`RAW`] names in a list of imports from there.
+/// Returns the raw call in a line of code: `libc::mmap`, `mm::mremap`, or what [`RAW`] names in a list of imports from
+/// there.
 fn raw_call(line: &str) -> Option<String> {
     for module in ["libc::", "mm::"] {
         for (at, _) in line.match_indices(module) {
@@ -203,7 +204,7 @@ fn raw_call(line: &str) -> Option<String> {
     None
 }
 
-/// The identifier that `text` starts with.
+/// Returns the identifier that `text` starts with.
 fn word(text: &str) -> &str {
     let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
     &text[..end]

@@ -7,18 +7,18 @@ use crate::{step::StepError, workspace::Workspace};
 
 /// A text file of the tree.
 pub(super) struct Source {
-    /// From the root.
+    /// Path from the root.
     pub(super) path: String,
     pub(super) text: String,
 }
 
-/// Every Rust and Markdown file; records are what they were.
+/// Returns every Rust and Markdown file, except records, which stay as they were written.
 pub(super) fn all(workspace: &Workspace) -> Result<Vec<Source>, StepError> {
     let mut git = process::program("git", workspace);
     git.args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.md"]);
     let mut sources = Vec::new();
     for path in process::capture(&mut git)?.lines().filter(|path| !path.starts_with("docs/records/")) {
-        // A file that git knows may be gone from the folder.
+        // A file that git lists may be gone from the folder.
         if let Ok(text) = fs::read_to_string(workspace.root.join(path)) {
             sources.push(Source::new(path, &text));
         }
@@ -35,19 +35,19 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The folder of its crate, for those of `crates/`.
+    /// Returns the folder of its crate, if that is in `crates/`.
     pub(super) fn krate(&self) -> Option<&str> {
         self.path.strip_prefix("crates/")?.split('/').next()
     }
 
-    /// Whether it is part of what users run.
+    /// Returns whether it is part of what users run.
     pub(super) fn is_product(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         let inside = self.path.split('/').nth(2) == Some("src") && !self.path.contains("/tests/");
         inside && !name.ends_with("tests.rs") && !name.starts_with("test_")
     }
 
-    /// Its lines of code, from 1: without comments, and without the tests at its end.
+    /// Returns its lines of code with their numbers, from 1: without comments, and without the tests at its end.
     pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
         let begins_tests = |line: &str| ["#[cfg(test)]", "#[cfg(all(test, "].iter().any(|mark| line.starts_with(mark));

@@ -1,30 +1,30 @@
 //! The table of contents: `SUMMARY.md`, in the form that mdBook reads.
 
-/// An entry.
+/// A chapter in the table of contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Chapter {
     pub(super) title: String,
-    /// Below `docs/src`.
+    /// File name below `docs/src`.
     pub(super) file: String,
-    /// How many chapters it is part of.
+    /// How many chapters contain it.
     pub(super) depth: usize,
-    /// The heading that it is the first below, if it is.
+    /// The heading above it, if it is the first chapter below that heading.
     pub(super) part: Option<String>,
 }
 
 impl Chapter {
-    /// Its page.
+    /// Returns its page.
     pub(super) fn html(&self) -> String {
         page_of(&self.file)
     }
 }
 
-/// The page of a chapter's file.
+/// Returns the page of a chapter's file.
 pub(super) fn page_of(file: &str) -> String {
     file.strip_suffix(".md").unwrap_or(file).to_owned() + ".html"
 }
 
-/// The chapters in their order: lines `[title](file)`, in a list or not, and headings between them.
+/// Returns the chapters in order: lines `[title](file)`, in a list or not, and the headings between them.
 pub(super) fn chapters(summary: &str) -> Vec<Chapter> {
     let mut chapters = Vec::new();
     let mut part = None;

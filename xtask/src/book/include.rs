@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-/// `markdown` of a file in `folder`, with each line that includes something replaced by that.
+/// Returns the `markdown` of a file in `folder`, with each line that includes something replaced by what it includes.
 ///
 /// # Errors
 ///
-/// A line that includes what is not there, and a block of Rust that no test has seen.
+/// Names each line that includes something missing, and each block of Rust that is not tested.
 pub(super) fn expand(folder: &Path, file: &str, markdown: &str) -> Result<String, Vec<String>> {
     let (mut text, mut wrong) = (String::new(), Vec::new());
     for line in markdown.lines() {
@@ -29,8 +29,8 @@ pub(super) fn expand(folder: &Path, file: &str, markdown: &str) -> Result<String
     if wrong.is_empty() { Ok(text) } else { Err(wrong) }
 }
 
-/// What is wrong with the blocks of Rust in a file that readers see as it is, such as a readme: each names its region
-/// in its first line (`from=FILE:REGION`, from `root`), and has the same text.
+/// Returns what is wrong with the blocks of Rust in a file that readers see as it is, such as a readme: each must name
+/// its region in its first line (`from=FILE:REGION`, from `root`), and have the same text.
 pub(super) fn copies(root: &Path, file: &str, markdown: &str) -> Vec<String> {
     let blocks = markdown.split("\n```rust").skip(1).filter_map(|block| block.split_once('\n'));
     let is_wrong = |(info, rest): &(&str, &str)| {
@@ -41,7 +41,7 @@ pub(super) fn copies(root: &Path, file: &str, markdown: &str) -> Vec<String> {
     blocks.filter(is_wrong).map(|(info, _)| format!("{file}: a block differs from its file:{info}")).collect()
 }
 
-/// A file, or a region of it, without what it is set in by, and without lines that name regions.
+/// Returns a file, or a region of it, without its common indentation and without lines that name regions.
 fn included(folder: &Path, target: &str) -> Option<String> {
     let (path, region) = target.split_once(':').map_or((target, None), |(path, region)| (path, Some(region)));
     let text = std::fs::read_to_string(folder.join(path)).ok()?;

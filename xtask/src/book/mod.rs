@@ -1,7 +1,8 @@
-//! `cargo xtask book`: the chapters of `docs/src` as HTML pages that need nothing else. A link that leads nowhere
-//! fails.
+//! `cargo xtask book`: writes the chapters of `docs/src` as HTML pages that need nothing else. Fails if a link leads
+//! nowhere.
 //!
-//! Why not mdBook: it takes ten minutes to build here, for a table of contents and a page around each chapter.
+//! Why not mdBook: it takes ten minutes to build here, and would add only a table of contents and a page around each
+//! chapter.
 
 mod contents;
 mod include;
@@ -19,12 +20,12 @@ use crate::{step::StepError, workspace::Workspace};
 use contents::Chapter;
 use page::Page;
 
-/// Below the target folder.
+/// Name below the target folder.
 pub(crate) const FOLDER: &str = "book";
 const STYLE: &str = include_str!("page.css");
 
-/// Writes the book to `folder` and returns how many chapters it has. With a `program`, the last one are plots of the
-/// records, which that draws.
+/// Writes the book to `folder` and returns the number of its chapters. With a `program`, the last chapter is the plots
+/// of the records, which it draws.
 pub(crate) fn build(workspace: &Workspace, folder: &Path, program: Option<&Path>) -> Result<usize, StepError> {
     let sources = workspace.root.join("docs/src");
     let read = |path: &Path| fs::read_to_string(path).map_err(failed("read", path));
@@ -75,7 +76,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StepEr
     move |source| StepError::File { action, path, source }
 }
 
-/// Chapters that the table of contents lacks, and links that lead nowhere.
+/// Returns an error that names chapters missing in the table of contents, and links that lead nowhere.
 fn broken(workspace: &Workspace, sources: &Path, pages: &BTreeMap<String, Page>) -> Result<Vec<String>, StepError> {
     let mut stray = Vec::new();
     for entry in fs::read_dir(sources).map_err(failed("list", sources))? {
@@ -100,7 +101,7 @@ fn broken(workspace: &Workspace, sources: &Path, pages: &BTreeMap<String, Page>)
     Ok(stray)
 }
 
-/// Whether a file is part of the tree, and not beside it.
+/// Returns whether a file is inside the tree.
 fn inside(workspace: &Workspace, path: &Path) -> bool {
     let canonical = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
     canonical(path).starts_with(canonical(&workspace.root))

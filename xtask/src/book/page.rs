@@ -1,4 +1,4 @@
-//! One chapter: its Markdown as HTML, with anchors at its headings.
+//! Turns the Markdown of one chapter into HTML, with anchors at its headings.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::contents::{Chapter, page_of};
 pub(super) struct Page {
     html: String,
     anchors: Vec<String>,
-    /// To files, as written.
+    /// Links to files, as written.
     links: Vec<String>,
 }
 
@@ -46,14 +46,14 @@ impl Page {
     }
 }
 
-/// A link to a chapter becomes one to its page.
+/// Turns a link to a chapter into one to its page.
 fn in_html(link: &str) -> String {
     let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
     let path = if path.ends_with(".md") && !path.contains('/') { page_of(path) } else { path.to_owned() };
     anchor.map_or(path.clone(), |anchor| format!("{path}#{anchor}"))
 }
 
-/// Gives each heading an anchor made of its words, as forges do, and returns these.
+/// Gives each heading an anchor made of its words, as GitHub does, and returns the anchors.
 fn add_anchors(events: &mut [Event<'_>]) -> Vec<String> {
     let mut anchors = Vec::new();
     let mut place = 0;
@@ -81,7 +81,7 @@ fn slug(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// A whole page: contents beside the text, and the neighbours below it.
+/// Returns a whole page: contents beside the text, links to the neighbouring chapters below it.
 pub(super) fn document(
     chapters: &[Chapter],
     this: &Chapter,

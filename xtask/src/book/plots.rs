@@ -1,4 +1,5 @@
-//! The records of `docs/records` as pages with plots, which the program draws: `palimpsest bench --from RECORD --html`.
+//! Shows the records of `docs/records` as pages with plots, drawn by the program: `palimpsest bench --from RECORD
+//! --html`.
 
 use std::{
     fmt::Write,
@@ -12,7 +13,7 @@ use crate::{process, step::StepError, workspace::Workspace};
 /// The chapter that leads to the plots.
 const FILE: &str = "figures.md";
 
-/// Has `program` draw every record into `folder`. Returns the chapter that leads to them, and its page.
+/// Makes `program` draw every record into `folder`. Returns the chapter that leads to them, and its page.
 pub(super) fn draw(workspace: &Workspace, program: &Path, folder: &Path) -> Result<(Chapter, Page), StepError> {
     let mut text =
         "# Figures\n\nRecords of `palimpsest bench`, as plots.\n\n![The curves that stay flat](figures.svg)\n"
@@ -40,7 +41,7 @@ pub(super) fn draw(workspace: &Workspace, program: &Path, folder: &Path) -> Resu
     Ok((chapter, Page::new(&text)))
 }
 
-/// What is in a folder, by name.
+/// Returns the entries of a folder, sorted by name.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, StepError> {
     let listed = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut paths: Vec<PathBuf> = listed.map_err(failed("list", folder))?;
@@ -49,7 +50,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, StepError> {
     Ok(paths)
 }
 
-/// The name of a file without its kind, or of a folder.
+/// Returns the name of a file without its extension, or of a folder.
 fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

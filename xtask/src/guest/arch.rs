@@ -1,4 +1,4 @@
-//! The machines that the guest runs on. The only place with QEMU's command line: a runner in `.cargo/config.toml` could
+//! The machines that the guest runs on. QEMU's command line stands only here: a runner in `.cargo/config.toml` could
 //! neither end a guest that hangs nor say what a status means.
 
 use crate::need::Need;
@@ -12,13 +12,13 @@ pub(crate) enum Arch {
     Aarch64,
 }
 
-/// The status with which QEMU ends if all checks passed, and if some did not. Neither is one with which it ends by
-/// itself.
+/// The status with which QEMU ends if all checks passed, and if some did not. QEMU ends with neither for its own
+/// reasons.
 const PASSED: i32 = 33;
 const FAILED: i32 = 35;
 
-/// What the guest takes for given: 4 CPUs, the first two on node 0; two nodes of 256 MiB. CPUs wait for one another in
-/// loops, so that each needs a thread.
+/// What the guest relies on: 4 CPUs, the first two on node 0; two nodes of 256 MiB. CPUs wait for one another in loops,
+/// so that each needs a thread.
 const MACHINE: &[&str] = &[
     "-accel",
     "tcg,thread=multi",
@@ -57,7 +57,7 @@ const AARCH64_NEEDS: &[Need] =
 impl Arch {
     pub(crate) const ALL: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 
-    /// As it is given on the command line.
+    /// Returns its name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64",
@@ -65,8 +65,8 @@ impl Arch {
         }
     }
 
-    /// The target that the guest is built for. On AArch64 without floating point, which the kernel would have to switch
-    /// on and to save.
+    /// Returns the target that the guest is built for. On AArch64, it has no floating point: the kernel would have to
+    /// switch that on and save its registers.
     pub(crate) const fn triple(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64-unknown-none",
@@ -74,7 +74,7 @@ impl Arch {
         }
     }
 
-    /// The target's `core` and `alloc`.
+    /// Returns the need of the target's `core` and `alloc`.
     pub(crate) const fn target(self) -> Need {
         Need::Target { triple: self.triple() }
     }
@@ -87,7 +87,7 @@ impl Arch {
         }
     }
 
-    /// What building and running the guest takes.
+    /// Returns what building and running the guest needs.
     pub(crate) const fn needs(self) -> &'static [Need] {
         match self {
             Arch::X86_64 => X86_64_NEEDS,
@@ -95,7 +95,7 @@ impl Arch {
         }
     }
 
-    /// QEMU's arguments: the machine, its console, and the device by which the guest ends it.
+    /// Returns QEMU's arguments: the machine, its console, and the device by which the guest ends it.
     pub(super) fn machine(self) -> impl Iterator<Item = &'static str> {
         let own: &[_] = match self {
             Arch::X86_64 => &["-machine", "q35", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"],
@@ -104,7 +104,7 @@ impl Arch {
         own.iter().chain(MACHINE).copied()
     }
 
-    /// The first address of memory.
+    /// Returns the first address of memory.
     pub(super) const fn memory_start(self) -> u64 {
         match self {
             Arch::X86_64 => 0,
@@ -112,7 +112,7 @@ impl Arch {
         }
     }
 
-    /// What a status of QEMU says.
+    /// Returns the meaning of a status of QEMU.
     pub(super) const fn end(self, status: Option<i32>) -> End {
         match (self, status) {
             (_, Some(PASSED)) => End::Passed,
@@ -131,9 +131,9 @@ impl Arch {
 pub(super) enum End {
     /// The guest says that all checks passed.
     Passed,
-    /// It says that some did not.
+    /// The guest says that some did not.
     Failed,
-    /// It did not end QEMU.
+    /// The guest did not end QEMU.
     Other(&'static str),
 }
 

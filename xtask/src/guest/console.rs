@@ -1,21 +1,21 @@
-//! What the guest says: `ok NAME`, `FAILED NAME: why`, `NAME VALUE` for a count, `# …` for people, and last `P of N
-//! checks passed`.
+//! Reads what the guest prints: `ok NAME`, `FAILED NAME: why`, `NAME VALUE` for a count, `# …` for readers, and at last
+//! `P of N checks passed`.
 
 use std::process::ExitStatus;
 
 use super::{Arch, GuestError, arch::End};
 
-/// What a guest that has passed said.
+/// What a guest that has passed reported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Report {
-    /// Checks.
+    /// How many checks passed.
     pub(super) passed: usize,
     /// Counts, by name.
     pub(super) counts: Vec<(String, u64)>,
 }
 
-/// The guest has passed if it says so by its status, in its last line, and in a line for each check, and all three
-/// agree.
+/// Judges how the guest ended: it has passed if its status, its last line and a line for each check say so, and all
+/// three agree.
 pub(super) fn judge(arch: Arch, status: ExitStatus, lines: &[String]) -> Result<Report, GuestError> {
     let named = |word: &str| lines.iter().filter_map(|line| line.strip_prefix(word)).map(str::to_owned).collect();
     let (passed, failed): (Vec<String>, Vec<String>) = (named("ok "), named("FAILED "));
@@ -35,7 +35,7 @@ pub(super) fn judge(arch: Arch, status: ExitStatus, lines: &[String]) -> Result<
     }
 }
 
-/// The last line with something in it.
+/// Returns the last line that is not empty.
 pub(super) fn last(lines: &[String]) -> String {
     lines.iter().rfind(|line| !line.is_empty()).cloned().unwrap_or_default()
 }

@@ -25,15 +25,14 @@ use crate::{
 pub(crate) use arch::Arch;
 use console::Report;
 
-/// The package, which is no member of the workspace.
+/// The folder of the package, which is no member of the workspace.
 pub(crate) const FOLDER: &str = "guests/paging";
-/// Its program.
+/// The name of its program.
 const PROGRAM: &str = "palimpsest-kernel";
 /// Where QEMU puts the number of stress rounds, from the start of memory; `guests/paging/src/checks/stress.rs` looks
 /// there.
 const STRESS_AT: u64 = 47 << 20;
-/// Where it puts whether programs are loaded in their whole lengths; `guests/paging/src/checks/programs.rs` looks
-/// there.
+/// Where QEMU puts whether programs are loaded at full length; `guests/paging/src/checks/programs.rs` looks there.
 const WHOLE_PROGRAMS_AT: u64 = STRESS_AT + 8;
 
 /// How the guest is run.
@@ -45,12 +44,12 @@ pub(crate) struct Arguments {
     /// Rounds of random forks, stores and unmappings on all CPUs, after the checks; 100 take half a minute.
     #[arg(long, default_value_t = 0, value_name = "ROUNDS")]
     stress: u64,
-    /// Loads eBPF programs of the lengths that the kernel's `test_tag` loads: 84 million instructions instead of 1.3,
-    /// which takes minutes.
+    /// Loads eBPF programs of the lengths that the kernel's `test_tag` loads: 84 million instructions instead of 1.3
+    /// million, which takes minutes.
     #[arg(long)]
     whole_programs: bool,
-    /// After how many seconds a guest that has not come to its end is ended; 1200, and 12 more for each round of
-    /// --stress, and 6000 more with --whole-programs, if this is not given.
+    /// Seconds after which a guest that is still running is ended; by default 1200, plus 12 for each round of --stress,
+    /// plus 6000 with --whole-programs.
     #[arg(long, value_name = "SECONDS")]
     limit: Option<u64>,
     /// More arguments for QEMU, for example `-- -d int`.
@@ -99,7 +98,7 @@ pub(crate) enum GuestError {
 /// Runs the guest on the architectures that `arguments` names, and says how many checks passed.
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), GuestError> {
     let archs = arguments.arch.map_or_else(|| Arch::ALL.to_vec(), |arch| vec![arch]);
-    // What is missing is said before anything is built.
+    // Reports what is missing before it builds anything.
     for &arch in &archs {
         let missing = remedies(workspace, arch.needs());
         if !missing.is_empty() {
@@ -113,12 +112,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), Gu
     Ok(())
 }
 
-/// The step `guest-x86_64`.
+/// Runs the step `guest-x86_64`.
 pub(crate) fn x86_64(workspace: &Workspace) -> Result<Done, StepError> {
     step(workspace, Arch::X86_64)
 }
 
-/// The step `guest-aarch64`.
+/// Runs the step `guest-aarch64`.
 pub(crate) fn aarch64(workspace: &Workspace) -> Result<Done, StepError> {
     step(workspace, Arch::Aarch64)
 }
@@ -143,7 +142,8 @@ fn run_on(workspace: &Workspace, arch: Arch, arguments: &Arguments) -> Result<Re
     }
 }
 
-/// What makes QEMU put what is asked for where the guest looks for it. Memory is zero without.
+/// Returns arguments that make QEMU put the values asked for where the guest looks for them. Without them, memory is
+/// zero.
 fn loader(arch: Arch, arguments: &Arguments) -> Vec<String> {
     let words = [(STRESS_AT, arguments.stress), (WHOLE_PROGRAMS_AT, arguments.whole_programs.into())];
     let asked_for = words.into_iter().filter(|(_, value)| *value != 0);
@@ -163,12 +163,12 @@ fn build(workspace: &Workspace, arch: Arch) -> Result<PathBuf, StepError> {
     Ok(folder.join(arch.triple()).join("release").join(PROGRAM))
 }
 
-/// `cargo` in the package's folder, where it finds the package's flags, with a target folder below the workspace's.
+/// Returns `cargo` in the package's folder, where it finds the package's flags, with a target folder below the
+/// workspace's.
 pub(crate) fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
     let mut cargo = process::cargo(workspace);
     cargo.current_dir(workspace.root.join(FOLDER)).args(arguments);
-    // These would take the place of the flags in `.cargo/config.toml`, without which the image lies where it is not
-    // linked.
+    // These would replace the flags in `.cargo/config.toml`; without those, the image would not be where it is linked.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     process::apart(&mut cargo, workspace, FOLDER);
     cargo
@@ -197,7 +197,7 @@ fn show(console: ChildStdout) -> Vec<String> {
     shown.collect()
 }
 
-/// What the lints of the guest need besides those of the workspace.
+/// What the lints of the guest need in addition to those of the workspace.
 pub(crate) const TARGETS: [Need; 2] = [Arch::X86_64.target(), Arch::Aarch64.target()];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `cargo xtask guest numa`: the NUMA tests of the host, run again on a machine with several nodes.
+//! `cargo xtask guest numa`: runs the NUMA tests of the host again, on a machine with several nodes.
 
 use std::{fs, path::PathBuf};
 
@@ -22,9 +22,9 @@ pub(crate) struct Arguments {
     arch: Option<Arch>,
 }
 
-/// `max` has protection keys on x86-64 and marked branches on AArch64, where signing pointers is emulated by something
-/// cheaper than what the architecture proposes. QEMU 7 reads what IRET takes from a program's stack with the kernel's
-/// rights, which SMAP forbids; and by IRET cores are made to drop what they fetched.
+/// Returns QEMU's CPU model. `max` has protection keys on x86-64, and marked branches on AArch64, where pointer signing
+/// is emulated by something cheaper than the architecture's proposal. QEMU 7 reads what IRET takes from a program's
+/// stack with the kernel's rights, which SMAP forbids; and programs make their core drop fetched instructions by IRET.
 const fn cpu(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "max,smap=off",
@@ -32,8 +32,8 @@ const fn cpu(arch: Arch) -> &'static str {
     }
 }
 
-/// Node 0 and 1 have two CPUs each, and memory. Node 2 has a CPU and no memory, and is nearest to node 1. Node 3 has a
-/// CPU, and less memory than a test wants of it.
+/// Nodes 0 and 1 have two CPUs each, and memory. Node 2 has a CPU and no memory, and is nearest to node 1. Node 3 has a
+/// CPU, and less memory than a test asks of it.
 const MACHINE: &[&str] = &[
     "-accel",
     "tcg,thread=multi",
@@ -69,13 +69,15 @@ const MACHINE: &[&str] = &[
     "dist,src=2,dst=3,val=31",
 ];
 
-/// The nodes of [`MACHINE`] that are worth a copy. Tests that need several nodes are skipped on other machines, and
+/// The nodes of [`MACHINE`] that should get a copy. Tests that need several nodes are skipped on other machines, and
 /// fail here if they do not find these.
 const HOMES: (&str, &str) = ("PALIMPSEST_TEST_HOMES", "0,1,3");
 /// How often a test replaces all copies while they are read.
 const UPDATES: (&str, &str) = ("PALIMPSEST_UPDATES", "20");
 
-/// What of `palimpsest-sys` is about nodes.
+/// The crates with tests that are about nodes.
+const ABOUT_NODES: [&str; 2] = ["palimpsest-numa", "palimpsest-sys"];
+/// The tests of the second one that are about nodes.
 const OF_SYS: (&str, &str) = ("sys.lib", "numa::");
 
 pub(crate) const X86_64_NEEDS: &[Need] = &[
@@ -114,7 +116,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), Gu
     Ok(())
 }
 
-/// The step `numa-x86_64`.
+/// Runs the step `numa-x86_64`.
 pub(crate) fn x86_64(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
     match depth {
         Depth::Short => Ok(Done::Skipped("left to --exhaustive: numa-aarch64 runs the same tests".to_owned())),
@@ -122,7 +124,7 @@ pub(crate) fn x86_64(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
     }
 }
 
-/// The step `numa-aarch64`.
+/// Runs the step `numa-aarch64`.
 pub(crate) fn aarch64(workspace: &Workspace) -> Result<Done, StepError> {
     step(workspace, Arch::Aarch64)
 }
@@ -131,11 +133,12 @@ fn step(workspace: &Workspace, arch: Arch) -> Result<Done, StepError> {
     Ok(Done::PassedWith(format!("{} test programs", run_on(workspace, arch)?)))
 }
 
-/// Boots the guest, and says how many programs passed.
+/// Boots the guest, and returns how many programs passed.
 fn run_on(workspace: &Workspace, arch: Arch) -> Result<usize, StepError> {
     let (init, built) = match arch {
         Arch::X86_64 => native(workspace)?,
-        Arch::Aarch64 => (build::guest_init(workspace)?, build::test_programs(workspace, &build::ABOUT_NODES)?),
+        // With the others, which are built: alone, these would have dependencies with other features.
+        Arch::Aarch64 => (build::guest_init(workspace)?, build::test_programs(workspace)?),
     };
     let programs = about_nodes(built);
     let machine = [&["-cpu", cpu(arch)], MACHINE].concat();
@@ -145,27 +148,28 @@ fn run_on(workspace: &Workspace, arch: Arch) -> Result<usize, StepError> {
     if failed.is_empty() { Ok(total) } else { Err(StepError::Programs { failed, total }) }
 }
 
-/// Those of `built` that are about nodes.
+/// Returns the programs of `built` that are about nodes.
 fn about_nodes(built: Vec<TestProgram>) -> Vec<TestProgram> {
     let (of_sys, part) = OF_SYS;
     built
         .into_iter()
         .filter_map(|program| match program.name.as_str() {
             name if name == of_sys => Some(TestProgram { arguments: vec![part], ..program }),
-            // What was skipped is to be seen.
+            // Shows which tests were skipped.
             name if name.starts_with(build::NUMA) => Some(TestProgram { arguments: vec!["--show-output"], ..program }),
             _ => None,
         })
         .collect()
 }
 
-/// The guest's `/init` and the test programs of this machine, without debug information, which is most of them.
+/// Returns the guest's `/init` and the test programs of this machine, without debug information, which would be most of
+/// their size.
 fn native(workspace: &Workspace) -> Result<(PathBuf, Vec<TestProgram>), StepError> {
     let folder = workspace.separate_target("guest").join("numa-programs");
     fs::create_dir_all(&folder).map_err(|source| StepError::File { action: "make", path: folder.clone(), source })?;
     let mut test = process::cargo(workspace);
     test.args(["test", "--all-features"]);
-    for package in build::ABOUT_NODES {
+    for package in ABOUT_NODES {
         test.args(["--package", package]);
     }
     let built = about_nodes(programs::build(&mut test)?);

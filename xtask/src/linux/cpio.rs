@@ -1,21 +1,21 @@
 //! Writes the "newc" archive in which Linux takes an initramfs
 //! (kernel, `Documentation/driver-api/early-userspace/buffer-format.rst`).
 
-/// Bits of a mode that say what an entry is (`stat(2)`).
+/// Bits of a mode that say what kind of entry it is (`stat(2)`).
 const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 /// The entry that ends an archive.
 const END: &str = "TRAILER!!!";
 
-/// An archive in the making. Folders come before what is in them.
+/// An archive that is being written. Folders come before their contents.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
     entries: u32,
 }
 
-/// What of an entry's header varies.
+/// The part of an entry's header that varies.
 struct Entry<'a> {
     path: &'a str,
     mode: u32,
@@ -25,12 +25,12 @@ struct Entry<'a> {
 }
 
 impl Archive {
-    /// A folder; `path` has no leading slash.
+    /// Adds a folder; `path` has no leading slash.
     pub(super) fn folder(&mut self, path: &str) {
         self.entry(&Entry { path, mode: FOLDER | 0o755, device: (0, 0), content: &[] });
     }
 
-    /// A file that can be run.
+    /// Adds a file that can be run.
     ///
     /// # Panics
     /// If `content` is 4 GiB or longer, which the format cannot express.
@@ -38,12 +38,12 @@ impl Archive {
         self.entry(&Entry { path, mode: FILE | 0o755, device: (0, 0), content });
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub(super) fn character_device(&mut self, path: &str, major: u32, minor: u32) {
         self.entry(&Entry { path, mode: CHARACTER_DEVICE | 0o600, device: (major, minor), content: &[] });
     }
 
-    /// The finished archive.
+    /// Returns the finished archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry(&Entry { path: END, mode: 0, device: (0, 0), content: &[] });
         self.bytes
@@ -80,7 +80,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Names and contents end at a multiple of four bytes.
+    /// Pads to a multiple of four bytes, as names and contents must be.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

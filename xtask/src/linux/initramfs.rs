@@ -5,10 +5,10 @@ use std::{fs, path::Path};
 use super::cpio::Archive;
 use crate::{aarch64, guest::Arch, programs::TestProgram, step::StepError};
 
-/// What Rust programs are linked with, besides the loader.
+/// Libraries that Rust programs are linked with, besides the loader.
 const SHARED: [&str; 3] = ["libc.so.6", "libgcc_s.so.1", "libm.so.6"];
 
-/// Where Debian keeps the C library of `arch`, and the loader of its programs: there, and in the guest.
+/// Returns Debian's folder of the C library of `arch`, and the path of the loader: there, and in the guest.
 const fn libraries(arch: Arch) -> (&'static str, &'static str, &'static str) {
     match arch {
         Arch::X86_64 => (X86_64_LIBRARIES, "ld-linux-x86-64.so.2", "lib64/ld-linux-x86-64.so.2"),
@@ -18,7 +18,7 @@ const fn libraries(arch: Arch) -> (&'static str, &'static str, &'static str) {
 
 const X86_64_LIBRARIES: &str = "/lib/x86_64-linux-gnu";
 
-/// The initramfs that runs `programs` by `init`.
+/// Returns the initramfs in which `init` runs `programs`.
 pub(super) fn build(arch: Arch, init: &Path, programs: &[TestProgram]) -> Result<Vec<u8>, StepError> {
     let mut archive = Archive::default();
     for folder in ["arguments", "bin", "dev", "lib", "lib64", "proc", "sys", "tests", "tmp"] {
@@ -36,7 +36,7 @@ pub(super) fn build(arch: Arch, init: &Path, programs: &[TestProgram]) -> Result
         archive.program(&format!("arguments/{}", program.name), program.arguments.join(" ").as_bytes());
     }
     let init = read(init)?;
-    // The same program by other names; see its source.
+    // The same program under other names; see its source.
     archive.program("bin/sleep", &init);
     archive.program("bin/true", &init);
     archive.program("init", &init);

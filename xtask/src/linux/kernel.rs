@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use crate::{guest::Arch, install::PATIENT, process, step::StepError, workspace::Workspace};
 
-/// Depends on the package of the newest kernel.
+/// Returns the name of the package that depends on the newest kernel's.
 const fn meta_package(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "linux-image-cloud-amd64:amd64",
@@ -12,17 +12,17 @@ const fn meta_package(arch: Arch) -> &'static str {
     }
 }
 
-/// Where the kernel image is, once fetched.
+/// Returns the path of the kernel image, once fetched.
 pub(crate) fn image(workspace: &Workspace, arch: Arch) -> PathBuf {
     folder(workspace, arch).join("vmlinuz")
 }
 
-/// Where it is, and what a guest boots with it.
+/// Returns the folder of the kernel image, and of what a guest boots with it.
 pub(super) fn folder(workspace: &Workspace, arch: Arch) -> PathBuf {
     workspace.separate_target("guest").join(arch.name())
 }
 
-/// Downloads the package and keeps its image. The package lists must know the architecture.
+/// Downloads the package and keeps its image. apt's package lists must include the architecture.
 pub(crate) fn fetch(workspace: &Workspace, arch: Arch) -> Result<(), StepError> {
     let meta_package = meta_package(arch);
     let folder = folder(workspace, arch);
@@ -46,13 +46,13 @@ pub(crate) fn fetch(workspace: &Workspace, arch: Arch) -> Result<(), StepError> 
     fs::remove_dir_all(&unpacked).map_err(|source| StepError::File { action: "remove", path: unpacked, source })
 }
 
-/// The package that the meta package depends on, from the output of `apt-cache depends`.
+/// Returns the package that the meta package depends on, from the output of `apt-cache depends`.
 fn kernel_package(depends: &str) -> Option<&str> {
     let dependencies = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     dependencies.map(str::trim).find(|name| name.starts_with("linux-image-") && name.contains("-cloud-"))
 }
 
-/// The first file of `folder` whose name is `wanted`.
+/// Returns the first file of `folder` whose name is `wanted`.
 fn file_in(folder: &std::path::Path, wanted: impl Fn(&str) -> bool) -> Result<PathBuf, StepError> {
     let files =
         fs::read_dir(folder).map_err(|source| StepError::File { action: "list", path: folder.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! Guests with Debian's kernel in QEMU, whose `/init` (`guests/init`) runs test programs and says how each ended.
+//! Guests with Debian's kernel in QEMU, whose `/init` (`guests/init`) runs test programs and reports how each ended.
 
 mod cpio;
 mod initramfs;
@@ -16,24 +16,24 @@ use std::{
 
 use crate::{guest::Arch, process, programs::TestProgram, step::StepError, workspace::Workspace};
 
-/// Starts the lines of the console that are meant for us; `guests/init` prints them.
+/// Starts the lines of the console that are for this program; `guests/init` prints them.
 const MARK: &str = "palimpsest-guest:";
-/// For the whole run, which takes ten minutes where all of CI takes half an hour; the guest stops a program that hangs
+/// Time limit for the whole run, which takes ten minutes in a CI of half an hour; the guest stops a program that hangs
 /// well before.
 const LIMIT: Duration = Duration::from_secs(5000);
 
 /// A guest.
 pub(crate) struct Guest<'a> {
-    /// For people, and for the name of its initramfs.
+    /// Its name in messages and in the name of its initramfs.
     pub(crate) name: &'static str,
     pub(crate) arch: Arch,
-    /// What of QEMU's command line is this guest's own: its CPUs, with their model, and its memory.
+    /// The part of QEMU's command line that is this guest's own: its CPUs, with their model, and its memory.
     pub(crate) machine: &'a [&'a str],
-    /// For its programs, from the kernel's command line; names start with `PALIMPSEST_`.
+    /// Variables for its programs, set on the kernel's command line; names start with `PALIMPSEST_`.
     pub(crate) variables: &'a [(&'a str, &'a str)],
 }
 
-/// Runs `programs` by `init` in a guest of their own, and says which failed.
+/// Runs `programs` by `init` in a guest of their own, and reports which failed.
 pub(crate) fn boot(
     workspace: &Workspace,
     init: &Path,
@@ -67,7 +67,7 @@ pub(crate) fn boot(
     Ok(failures(&console, &names))
 }
 
-/// Runs `qemu`, shows the guest's console and returns its marked lines.
+/// Runs `qemu`, shows the guest's console and returns the marked lines.
 fn run(qemu: &mut Command, name: &'static str) -> Result<Vec<String>, StepError> {
     process::announce(qemu);
     let spawned = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
@@ -90,7 +90,7 @@ fn show(console: ChildStdout, name: &str) -> Vec<String> {
     marked
 }
 
-/// Why each program of `names` did not pass, if it did not, by the guest's reports.
+/// Returns why each program of `names` that did not pass failed, from the guest's reports.
 fn failures(reports: &[String], names: &[&str]) -> Vec<String> {
     let mut failed = Vec::new();
     for name in names {

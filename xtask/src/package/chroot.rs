@@ -1,8 +1,8 @@
-//! The step `package`: the Debian package, unpacked where nothing is but a shell, Python, Redis and the libraries that
-//! these name, shows the tour and runs these frozen.
+//! The step `package`: unpacks the Debian package in a root with nothing but a shell, Python, Redis and the libraries
+//! that they need; there, it shows the tour and runs these programs frozen.
 //!
-//! A root folder with copied programs and not a Debian made by debootstrap: it needs no network, takes a second, and
-//! lacks more. What is missing in a clean Debian is missing here.
+//! The root has copied programs and is no Debian made by debootstrap: that needs no network, takes a second, and lacks
+//! more. What is missing in a clean Debian is missing here.
 
 use std::{
     fs,
@@ -20,20 +20,20 @@ use crate::{
 /// What a root needs to run the trials.
 const TOOLS: [&str; 4] = ["sh", "cat", "sleep", "ls"];
 
-/// What is done in the root.
+/// A script to run in the root.
 struct Trial {
     name: &'static str,
-    /// Without any of these it is left out.
+    /// Programs without which it is left out.
     programs: &'static [&'static str],
     script: &'static str,
-    /// What its standard error then has.
+    /// Text that its standard error must then contain.
     says: &'static str,
 }
 
-/// What the object says in a report.
+/// What the object prints in a report.
 const FROZE: &str = "froze process";
 
-/// Each ends with 0.
+/// The trials. Each must end with status 0.
 const TRIALS: [Trial; 4] = [
     Trial { name: "tour", programs: &[], script: include_str!("tour.sh"), says: "Next: " },
     Trial { name: "sh", programs: &[], script: include_str!("shell.sh"), says: FROZE },
@@ -55,7 +55,7 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     let root = workspace.separate_target(FOLDER).join("root");
     remove(&root)?;
     process::stream(process::program("dpkg-deb", workspace).arg("--extract").arg(&deb).arg(&root))?;
-    // Its dependencies, as apt would bring them.
+    // Its dependencies, as apt would install them.
     copy_libraries(workspace, &root, &root.join("usr/bin/palimpsest"))?;
     for name in TOOLS {
         install(workspace, &root, name)?;
@@ -78,7 +78,7 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
             left_out.push(trial.name);
         }
     }
-    // The installed object serves: nothing was put into a cache.
+    // The installed object is used: nothing was put into a cache.
     let cache = root.join("var/cache/palimpsest");
     if cache.exists() {
         return Err(StepError::Packaged { trial: "all", said: format!("{} was made", cache.display()) });
@@ -88,7 +88,7 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::PassedWith(remark + &lacking))
 }
 
-/// Runs a trial; it must end well and say what it is to say.
+/// Runs a trial; it must succeed and print its text.
 fn play(workspace: &Workspace, root: &Path, trial: &Trial) -> Result<(), StepError> {
     let mut command = inside(workspace, root, trial.script);
     println!("--- {} in {}", trial.name, root.display());
@@ -102,7 +102,8 @@ fn play(workspace: &Workspace, root: &Path, trial: &Trial) -> Result<(), StepErr
     Err(StepError::Packaged { trial: trial.name, said })
 }
 
-/// `script`, run by the root's shell, with nothing of this system but `/proc` of its own and `/dev/null`.
+/// Returns a command for `script`, run by the root's shell, with nothing of this system but `/proc` of its own and
+/// `/dev/null`.
 fn inside(workspace: &Workspace, root: &Path, script: &str) -> Command {
     const ENTER: &str = "mount -t proc proc \"$0/proc\" && mount --bind /dev/null \"$0/dev/null\" && \
                          exec chroot \"$0\" /bin/sh -c \"$1\"";
@@ -113,13 +114,13 @@ fn inside(workspace: &Workspace, root: &Path, script: &str) -> Command {
     command
 }
 
-/// The program of the system with this name; not one of a version manager in somebody's home.
+/// Returns the system's program of this name, and not one of a version manager in a home folder.
 fn found(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"];
     folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.is_file())
 }
 
-/// Copies a program into the root as `/bin/NAME` or where it is, with its libraries, and Python with its modules.
+/// Copies a program into the root, as `/bin/NAME` or to its own path, with its libraries, and Python with its modules.
 fn install(workspace: &Workspace, root: &Path, name: &str) -> Result<(), StepError> {
     let Some(path) = found(name) else {
         return Err(StepError::Packaged { trial: "all", said: format!("this system has no {name}") });
@@ -142,18 +143,18 @@ fn install(workspace: &Workspace, root: &Path, name: &str) -> Result<(), StepErr
     Ok(())
 }
 
-/// Copies what a program is linked with.
+/// Copies the libraries that a program is linked with.
 fn copy_libraries(workspace: &Workspace, root: &Path, program: &Path) -> Result<(), StepError> {
     let listing = process::capture(process::program("ldd", workspace).arg(program))?;
     libraries(&listing).try_for_each(|library| copy(Path::new(library), &below(root, Path::new(library))))
 }
 
-/// An absolute path of this system, in the root.
+/// Returns an absolute path of this system as a path in the root.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The files in a listing of `ldd`: `name => path (address)` and `path (address)`.
+/// Returns the files in a listing of `ldd`: `name => path (address)` and `path (address)`.
 fn libraries(listing: &str) -> impl Iterator<Item = &str> {
     listing.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }

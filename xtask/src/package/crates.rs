@@ -1,4 +1,4 @@
-//! The step `crates`: each crate that can be published would be complete.
+//! The step `crates`: checks that each crate that can be published is complete.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Files that a package has beside its sources.
+/// Files that a package must contain besides its sources.
 const FILES: [&str; 4] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT", "Cargo.toml"];
 /// Names in the registry that belong to others.
 const TAKEN: [&str; 2] = ["palimpsest", "palimpsest-cli"];
@@ -45,7 +45,7 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     Err(StepError::Crates { lacking: lacking.len() })
 }
 
-/// What the manifest of a package leaves out.
+/// Returns what the manifest of a package lacks.
 fn lacks(package: &Value) -> Vec<String> {
     let name = package["name"].as_str().unwrap_or_default();
     let mut lacks = Vec::new();
@@ -68,7 +68,7 @@ fn lacks(package: &Value) -> Vec<String> {
     lacks
 }
 
-/// What a source file includes from outside its package: more steps up than it is deep.
+/// Returns what a source file includes from outside its package: paths with more steps up than the file is deep.
 fn strays<'a>(file: &'a str, text: &'a str) -> impl Iterator<Item = &'a str> {
     let depth = file.matches('/').count();
     let paths = ["include_str!(\"", "include_bytes!(\"", "include!(\"", "#[path = \""];

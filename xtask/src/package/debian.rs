@@ -1,4 +1,4 @@
-//! The Debian package.
+//! Builds the Debian package.
 
 use std::{
     env, fs,
@@ -15,7 +15,7 @@ pub(super) fn build(workspace: &Workspace, folder: &Path, tree: &Path) -> Result
     let usr = root.join("usr");
     process::stream(process::program("cp", workspace).arg("--archive").arg("-T").arg(tree).arg(made(&usr)?))?;
     let notes = usr.join("share/doc/palimpsest");
-    // What Debian wants under other names.
+    // Files that Debian wants under other names.
     copy(&workspace.root.join("LICENSE-MIT"), &notes.join("copyright"))?;
     let man = usr.join("share/man/man1");
     let pages = list(&man)?.into_iter().map(|page| man.join(page));
@@ -37,7 +37,7 @@ fn made(folder: &Path) -> Result<&Path, StepError> {
     Ok(folder)
 }
 
-/// Debian's name of this architecture.
+/// Returns Debian's name of this architecture.
 fn architecture() -> &'static str {
     if env::consts::ARCH == "aarch64" { "arm64" } else { "amd64" }
 }
@@ -53,7 +53,7 @@ fn control(glibc: u32) -> String {
     )
 }
 
-/// The minor version of the newest symbols of glibc that the files want.
+/// Returns the minor version of the newest glibc whose symbols the files need.
 fn glibc(files: &[PathBuf]) -> Result<u32, StepError> {
     let mut newest = 0;
     for file in files {

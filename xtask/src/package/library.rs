@@ -1,4 +1,4 @@
-//! The library for C: where its files belong, and programs that are compiled against them.
+//! The library for C: puts its files where they belong, and compiles programs against them.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use super::{VERSION, copy, remove, write};
 use crate::{process, step::StepError, workspace::Workspace};
 
-/// As long as the major version is 0, each minor one may differ.
+/// Returns the name with a version. As long as the major version is 0, each minor one may be incompatible.
 fn soname() -> String {
     let mut parts = VERSION.split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -21,7 +21,7 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path) -> Result<(), StepErro
     let soname = soname();
     let mut cargo = process::cargo(workspace);
     cargo.args(["rustc", "--release", "--package", "palimpsest-capi", "--lib", "--"]);
-    // Handlers of signals stay after `dlclose`, and so must the code.
+    // Signal handlers stay after `dlclose`, and so must the code.
     cargo.arg(format!("-Clink-arg=-Wl,-soname,{soname},-z,nodelete"));
     process::stream(&mut cargo)?;
     let built = workspace.target.join("release");
@@ -44,7 +44,7 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path) -> Result<(), StepErro
     write(&library.join("cmake/palimpsest/palimpsest-config-version.cmake"), version.as_bytes())
 }
 
-/// Wherever the tree is put: paths are from the file's own.
+/// Returns the file for pkg-config. Its paths start from its own, so that the tree can be put anywhere.
 fn pkg_config() -> String {
     format!(
         "prefix=${{pcfiledir}}/../..\nName: palimpsest\nDescription: memory that is rewritten while it is in use\n\
@@ -63,7 +63,7 @@ endif()
 unset(_prefix)
 ";
 
-/// As the soname: while the major version is 0, each minor one is another interface.
+/// As in the soname: while the major version is 0, each minor one is another interface.
 const CMAKE_VERSION: &str = r#"set(PACKAGE_VERSION VERSION_OF_THIS)
 string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _have "${PACKAGE_VERSION}")
 string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _want "${PACKAGE_FIND_VERSION}")
@@ -74,8 +74,8 @@ unset(_have)
 unset(_want)
 "#;
 
-/// Compiles the examples for C, as C, as C with AddressSanitizer, and as C++, against the laid out `tree`, with what
-/// its own file for pkg-config says, and runs them.
+/// Compiles the examples for C (as C, as C with AddressSanitizer, and as C++) against the `tree` with the flags of its
+/// own file for pkg-config, and runs them.
 pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), StepError> {
     let programs = folder.join("programs");
     remove(&programs)?;
@@ -87,7 +87,7 @@ pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result
     let flags = flags(workspace, tree)?;
     for (name, ways) in [("jit", 3), ("keys", 3), ("fork", 1), ("snapshot", 1)] {
         let source = workspace.root.join(format!("examples/c/{name}.c"));
-        // A process with AddressSanitizer's shadow is no example of a freeze or a snapshot.
+        // A process with AddressSanitizer's shadow memory is no example of a freeze or a snapshot.
         for (way, arguments) in WAYS.iter().take(ways).enumerate() {
             let program = programs.join(format!("{name}-{way}"));
             let mut compiler = process::program("cc", workspace);

@@ -1,5 +1,5 @@
-//! `cargo xtask package`: a tarball and a Debian package of the program, its object, the library for C, man pages,
-//! completions and the book; and the step that runs the package's programs where nothing else is.
+//! `cargo xtask package`: makes a tarball and a Debian package of the program, its object, the library for C, man
+//! pages, completions and the book; and the step that runs the package's programs where nothing else is.
 
 mod chroot;
 mod crates;
@@ -16,7 +16,7 @@ use crate::{book, process, step::StepError, workspace::Workspace};
 pub(crate) use chroot::step;
 pub(crate) use crates::step as crates_step;
 
-/// Below the target folder.
+/// Name below the target folder.
 const FOLDER: &str = "package";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -25,11 +25,11 @@ pub(crate) struct Made {
     pub(crate) tarball: PathBuf,
     /// The files, as they belong below `/usr`.
     tree: PathBuf,
-    /// Absent where there is no `dpkg-deb`.
+    /// The Debian package; absent where there is no `dpkg-deb`.
     pub(crate) deb: Option<PathBuf>,
 }
 
-/// Builds the program with optimisation, and packs it with all that belongs to it.
+/// Builds the program with optimisation, and packs it with everything that belongs to it.
 pub(crate) fn build(workspace: &Workspace) -> Result<Made, StepError> {
     let folder = workspace.separate_target(FOLDER);
     let name = format!("palimpsest-{VERSION}-{}-linux", env::consts::ARCH);
@@ -46,13 +46,13 @@ pub(crate) fn build(workspace: &Workspace) -> Result<Made, StepError> {
     Ok(Made { tarball, tree, deb })
 }
 
-/// When the last commit was made, in seconds.
+/// Returns the time of the last commit, in seconds.
 fn committed(workspace: &Workspace) -> Result<String, StepError> {
     let mut git = process::program("git", workspace);
     Ok(process::capture(git.args(["log", "--max-count=1", "--format=%ct"]))?.trim().to_owned())
 }
 
-/// Lays out the files as below `/usr`, from nothing.
+/// Lays out the files as they belong below `/usr`, in an empty folder.
 fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), StepError> {
     let mut cargo = process::cargo(workspace);
     cargo.args(["build", "--release", "--package", "palimpsest-live-cli", "--features", "documents"]);
@@ -82,7 +82,7 @@ fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), Step
     Ok(())
 }
 
-/// Where a file of `palimpsest documents` belongs.
+/// Returns the path for a file of `palimpsest documents`.
 fn place_of(name: &str) -> Option<String> {
     Some(match name.rsplit_once('.') {
         Some((_, "1")) => format!("share/man/man1/{name}"),
@@ -102,7 +102,7 @@ fn list(folder: &Path) -> Result<Vec<String>, StepError> {
     Ok(names)
 }
 
-/// Removes a file or folder with all that is in it, if there is one.
+/// Removes a file, or a folder and its contents, if it exists.
 fn remove(path: &Path) -> Result<(), StepError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -112,7 +112,7 @@ fn remove(path: &Path) -> Result<(), StepError> {
     }
 }
 
-/// Copies a file with its rights, and makes the folders above it.
+/// Copies a file with its permissions, and creates the folders above it.
 fn copy(from: &Path, to: &Path) -> Result<(), StepError> {
     let failed = |source| StepError::File { action: "copy to", path: to.into(), source };
     fs::create_dir_all(to.parent().unwrap_or(to)).map_err(failed)?;

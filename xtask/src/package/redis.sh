@@ -3,7 +3,7 @@ cd /tmp || exit 1
 redis() { redis-cli -s /tmp/socket "$@"; }
 palimpsest run --threads stop --report=/tmp/report -- \
     redis-server --port 0 --unixsocket /tmp/socket --save '' >/tmp/log &
-# A file of answers instead of pipes: there is no grep here.
+# A file of answers instead of a pipe into grep, which is missing here.
 answers() {
     redis "$@" >/tmp/answer 2>&1
 }

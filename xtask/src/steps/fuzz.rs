@@ -1,4 +1,4 @@
-//! A short run of every fuzz target, with libFuzzer and AddressSanitizer, as cargo-fuzz would build them.
+//! Runs every fuzz target for a short time, with libFuzzer and AddressSanitizer, as cargo-fuzz would build them.
 
 use std::{path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
 
 /// A package in cargo-fuzz's layout: one binary for each target.
 const MANIFEST: &str = "fuzz/Cargo.toml";
-/// Inputs to begin with, in a folder for each target that would take long to come upon them.
+/// Inputs to begin with; a folder for each target that would need long to find such inputs itself.
 const SEEDS: &str = "fuzz/seeds";
 /// The target folder.
 pub(super) const FOLDER: &str = "fuzz";
@@ -22,11 +22,11 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
     -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing \
     -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer";
-/// For one target: enough to read every seed and what a broken parser does with their neighbours.
+/// Time for one target: enough to read every seed and to find what breaks a parser close to them.
 const SECONDS: u64 = 3;
 /// How much longer a target may take: it ends a hang.
 const HANG: Duration = Duration::from_secs(900);
-/// The same as [`SECONDS`] in an exhaustive run.
+/// Time for one target in an exhaustive run.
 const EXHAUSTIVE_SECONDS: u64 = 60;
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
@@ -53,7 +53,7 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
         let mut run = process::program(folder.join(HOST).join("release").join(target), workspace);
         let seeds = workspace.root.join(SEEDS).join(target);
         if seeds.is_dir() {
-            // What is found is written to the first folder.
+            // libFuzzer writes what it finds to the first folder.
             let found = folder.join("found").join(target);
             std::fs::create_dir_all(&found).map_err(|source| StepError::File {
                 action: "create",
@@ -65,7 +65,7 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
         run.arg("-verbosity=0")
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-artifact_prefix={}/{target}-", folder.display()));
-        // Reading the seeds takes a busy machine as long as it likes.
+        // On a busy machine, reading the seeds may take any time.
         if let Err(error) = process::stream_within(&mut run, HANG + Duration::from_secs(6 * seconds)) {
             failed.push(error.to_string());
         }
@@ -77,7 +77,7 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     }
 }
 
-/// The binaries of the package at `manifest`, from cargo's metadata.
+/// Returns the binaries of the package at `manifest`, from cargo's metadata.
 fn binaries(metadata: &str, manifest: &Path) -> Result<Vec<String>, StepError> {
     let unexpected = || StepError::CargoOutput { found: metadata.chars().take(200).collect() };
     let metadata: serde_json::Value = serde_json::from_str(metadata).map_err(|_| unexpected())?;

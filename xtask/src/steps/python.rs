@@ -1,4 +1,4 @@
-//! The Python package: built, laid out as in its wheel, and tested with Debian's Python and a newer one.
+//! Builds the Python package, lays it out as in its wheel, and tests it with Debian's Python and a newer one.
 
 use std::{
     fs,
@@ -13,11 +13,11 @@ use crate::{
 
 /// The target folder.
 pub(super) const FOLDER: &str = "python";
-/// The package, a workspace of its own.
+/// The folder of the package, a workspace of its own.
 const ADAPTER: &str = "adapters/python";
-/// Debian's.
+/// Debian's Python.
 const OLDER: &str = "/usr/bin/python3";
-/// The newest of these that runs.
+/// Newer ones; the first that runs is taken.
 const NEWER: [&str; 3] = ["python3.14", "python3.13", "python3.12"];
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
@@ -51,7 +51,7 @@ pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
     Ok(if remarks.is_empty() { Done::Passed } else { Done::PassedWith(remarks.join("; ")) })
 }
 
-/// A newer Python, by its name in PATH or among those of pyenv.
+/// Finds a newer Python, by its name in PATH or among those of pyenv.
 fn newer(workspace: &Workspace) -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let versions = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().filter_map(Result::ok);
@@ -67,7 +67,7 @@ fn newer(workspace: &Workspace) -> Option<PathBuf> {
     })
 }
 
-/// The folder for `PYTHONPATH`, with what the wheel has.
+/// Returns a folder for `PYTHONPATH` with the contents of the wheel.
 fn lay_out(workspace: &Workspace) -> Result<PathBuf, StepError> {
     let folder = workspace.separate_target(FOLDER).join("package");
     let package = folder.join("palimpsest");
@@ -88,7 +88,7 @@ fn lay_out(workspace: &Workspace) -> Result<PathBuf, StepError> {
     Ok(folder)
 }
 
-/// Makes the wheel, installs it where nothing else is, and freezes with it; or says why not.
+/// Makes the wheel, installs it into an empty environment, and freezes with it; or returns why it could not.
 fn wheel(workspace: &Workspace, python: &str) -> Result<Option<String>, StepError> {
     let folder = workspace.separate_target(FOLDER);
     let (home, wheels) = (folder.join("venv"), folder.join("wheels"));

@@ -1,4 +1,4 @@
-//! The dependencies: licences, sources, advisories, by the rules of `deny.toml`.
+//! Checks the dependencies (licences, sources, advisories) by the rules of `deny.toml`.
 
 use std::{env, process::Command};
 
@@ -25,7 +25,7 @@ const AUDIT: CargoProgram = CargoProgram {
     hash: "08c93fa1f2548f39fd56614496b3629388ccb7df1962f3c6cf9913940e60c40e",
 };
 
-/// The workspace, and what is apart from it with a lock file of its own.
+/// The workspace, and the packages apart from it with lock files of their own.
 const MANIFESTS: [&str; 8] = [
     "Cargo.toml",
     "adapters/assemblers/Cargo.toml",
@@ -42,13 +42,13 @@ pub(super) fn deny(workspace: &Workspace) -> Result<Done, StepError> {
     let deny = |manifest: &str, task: &str, arguments: &[&str]| {
         let mut deny = subcommand(workspace);
         deny.args(["deny", "--all-features", "--manifest-path"]).arg(workspace.root.join(manifest));
-        // Whatever is apart has no rules of its own.
+        // Packages apart have no rules of their own.
         process::stream(deny.arg("--config").arg(&rules).arg(task).args(arguments))
     };
     for manifest in MANIFESTS {
         deny(manifest, "check", &["--hide-inclusion-graph", "bans", "licenses", "sources"])?;
     }
-    // The advisories come from a git forge; that it cannot be reached is no fault of the dependencies.
+    // The advisories come from a git server; if it cannot be reached, that is no fault of the dependencies.
     if deny(MANIFESTS[0], "fetch", &["db"]).is_err() {
         let remark = "licences, bans and sources; no advisories and no audit, whose database cannot be fetched";
         return Ok(Done::PassedWith(remark.to_owned()));
@@ -66,13 +66,13 @@ pub(super) fn deny(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
-/// `cargo`, which finds what `--install` has put apart.
+/// Returns `cargo` that finds what `--install` has put apart.
 fn subcommand(workspace: &Workspace) -> Command {
     let mut cargo = process::cargo(workspace);
     let known = env::var_os("PATH").unwrap_or_default();
     let own = [DENY, AUDIT].map(|tool| tool.folder(workspace).join("bin"));
     let folders = env::split_paths(&known).chain(own);
-    // No folder of PATH holds a colon, for it came out of PATH.
+    // No folder holds a colon, since these come from PATH.
     if let Ok(path) = env::join_paths(folders) {
         cargo.env("PATH", path);
     }

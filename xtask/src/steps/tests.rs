@@ -34,7 +34,7 @@ pub(super) const WASMTIME_LEFT_OUT: &[LeftOut] = &[LeftOut {
 pub(super) const LOOM: &str = "loom";
 
 const BARE_TRIPLE: &str = "x86_64-unknown-none";
-/// A target that has no std at all: only there does a stray `std::` fail to build.
+/// A target without any std: only there does a stray `std::` fail to build.
 pub(super) const BARE_TARGET: Need = Need::Target { triple: BARE_TRIPLE };
 
 pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
@@ -57,7 +57,7 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(if bare { Done::Passed } else { Done::PassedWith("built for the host, which has std".to_owned()) })
 }
 
-/// The test programs that take longest, which start first so that none is left alone at the end.
+/// The test programs that take longest; they start first, so that none runs alone at the end.
 const LONGEST: [&str; 8] = [
     "preload.programs",
     "preload.suite",
@@ -69,18 +69,20 @@ const LONGEST: [&str; 8] = [
     "cli.exit_codes",
 ];
 
-/// The test program of random programs for eBPF, and how many it tries in an exhaustive run: 300 in others.
+/// The test program of random programs for eBPF, and how many programs it tries in an exhaustive run (300 in others).
 const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
-/// The test program of random programs between guard pages, with what of it short runs leave out.
+/// The test program of random programs between guard pages, and the test in it that short runs leave out.
 const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
-/// Longest time for each of those.
+/// Time limit for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
+/// What `test` builds. Whoever asks cargo for a part of it alone gets other features, and has Cranelift compiled again.
+const EVERYTHING: [&str; 3] = ["test", "--workspace", "--all-features"];
+
 pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let everything = ["test", "--workspace", "--all-features"];
-    let programs = programs::build(process::cargo(workspace).args(everything))?;
+    let programs = programs::build(process::cargo(workspace).args(EVERYTHING))?;
     let ran = programs::run(workspace, &programs, &LONGEST);
-    process::stream(process::cargo(workspace).args(everything).args(["--doc", "--no-fail-fast"]))?;
+    process::stream(process::cargo(workspace).args(EVERYTHING).args(["--doc", "--no-fail-fast"]))?;
     let ran = ran?;
     if depth == Depth::Exhaustive {
         let find = |name: &str| programs.iter().find(|program| program.name == name);
@@ -99,7 +101,7 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     Ok(Done::PassedWith(ran))
 }
 
-/// The same promises of static keys where nothing can be patched.
+/// Tests that static keys keep the same promises where nothing can be patched.
 pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--package", "palimpsest-text", "--test", "keys"])
@@ -108,20 +110,24 @@ pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
-/// The models of the lock-free parts: beside the code in palimpsest-text, in a test of its own in palimpsest-paging.
-const MODELS: [&[&str]; 2] =
-    [&["--package", "palimpsest-text", "--lib", "loom"], &["--package", "palimpsest-paging", "--test", "loom"]];
+/// The models of the lock-free parts, with what picks them: beside the code in palimpsest-text, in a test of its own in
+/// palimpsest-paging.
+const MODELS: [(&str, &[&str]); 2] = [("text.lib", &["loom"]), ("paging.loom", &[])];
 
 pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
-    for models in MODELS {
-        let mut test = process::cargo(workspace);
-        test.args(["test", "--release"]).args(models).env("RUSTFLAGS", "--cfg loom");
-        process::stream(process::apart(&mut test, workspace, LOOM))?;
+    let mut test = process::cargo(workspace);
+    // In one build: alone, each crate would have loom with features of its own.
+    test.args(["test", "--release", "--package", "palimpsest-text", "--package", "palimpsest-paging"]);
+    test.args(["--lib", "--test", "loom"]).env("RUSTFLAGS", "--cfg loom");
+    let built = programs::build(process::apart(&mut test, workspace, LOOM))?;
+    for (name, chosen) in MODELS {
+        let program = built.iter().find(|program| program.name == name).ok_or(StepError::NoPrograms)?;
+        process::stream(process::test_program(workspace, &program.path, &program.folder).args(chosen))?;
     }
     Ok(Done::Passed)
 }
 
-/// The executors for LibAFL, which are a workspace of their own.
+/// Tests the executors for LibAFL, a workspace of their own.
 pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--manifest-path"]).arg(workspace.root.join("adapters/libafl/Cargo.toml"));
@@ -129,7 +135,7 @@ pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
-/// Code of dynasm-rs and iced-x86 in packs, in a workspace of its own, too.
+/// Tests code of dynasm-rs and iced-x86 in packs, also in a workspace of its own.
 pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
     if depth != Depth::Exhaustive {
         return Ok(Done::Skipped("left to --exhaustive".to_owned()));
@@ -167,11 +173,10 @@ pub(super) fn wasmtime(workspace: &Workspace, depth: Depth) -> Result<Done, Step
     Ok(Done::Passed)
 }
 
-/// Plain, frozen and reset targets of AFL++ cover the same on the same inputs.
+/// Tests that plain, frozen and reset targets of AFL++ cover the same on the same inputs.
 pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
-    // The program that the step `test` has built.
-    let mut build = process::cargo(workspace);
-    process::stream(build.args(["build", "--workspace", "--all-features", "--bin", "palimpsest"]))?;
+    // The program is among what tests are built with.
+    programs::build(process::cargo(workspace).args(EVERYTHING))?;
     let mut check = process::program(workspace.target.join("debug/palimpsest"), workspace);
     process::stream(check.args(["bench", "afl", "--check"]))?;
     Ok(Done::Passed)

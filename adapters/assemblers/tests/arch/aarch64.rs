@@ -1,10 +1,10 @@
-//! On AArch64, for which dynasm-rs is.
+//! On AArch64, where dynasm-rs works.
 
 use dynasmrt::{DynasmError, DynasmLabelApi, VecAssembler, dynasm};
 use palimpsest_assemblers::place;
 use palimpsest_text::{Packs, Program};
 
-/// `extern "C" fn(u64) -> u64`: the sum of all numbers up to that.
+/// Assembles `extern "C" fn(u64) -> u64`: the sum of all numbers up to its argument.
 fn sum(address: usize) -> Result<Vec<u8>, DynasmError> {
     let mut code = VecAssembler::<dynasmrt::aarch64::Aarch64Relocation>::new(address);
     dynasm!(code
@@ -20,7 +20,7 @@ fn sum(address: usize) -> Result<Vec<u8>, DynasmError> {
     code.finalize()
 }
 
-/// What the function at `callee` answers, by a jump of the distance to it.
+/// Returns an assembler of a function that jumps to the one at `callee`, over the distance between them.
 fn same(callee: usize) -> impl Fn(usize) -> Result<Vec<u8>, DynasmError> {
     move |address| {
         let mut code = VecAssembler::<dynasmrt::aarch64::Aarch64Relocation>::new(address);

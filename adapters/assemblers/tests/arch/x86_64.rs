@@ -1,4 +1,4 @@
-//! On x86-64, where both assemblers are.
+//! On x86-64, where both assemblers work.
 
 use dynasmrt::{DynasmApi, DynasmError, DynasmLabelApi, VecAssembler, dynasm};
 use iced_x86::IcedError;
@@ -7,7 +7,7 @@ use palimpsest_assemblers::place;
 use palimpsest_text::{Packs, Program};
 
 // ANCHOR: dynasm
-/// `extern "C" fn(u64) -> u64`: the sum of all numbers up to that.
+/// Assembles `extern "C" fn(u64) -> u64`: the sum of all numbers up to its argument.
 fn sum(address: usize) -> Result<Vec<u8>, DynasmError> {
     let mut code = VecAssembler::<dynasmrt::x64::X64Relocation>::new(address);
     dynasm!(code
@@ -23,7 +23,8 @@ fn sum(address: usize) -> Result<Vec<u8>, DynasmError> {
 }
 // ANCHOR_END: dynasm
 
-/// Twice what the function at `callee` answers, by a call of the distance to it.
+/// Returns an assembler of a function that calls the one at `callee`, over the distance between them, and doubles its
+/// result.
 fn twice(callee: usize) -> impl Fn(usize) -> Result<Vec<u8>, DynasmError> {
     move |address| {
         let mut code = VecAssembler::<dynasmrt::x64::X64Relocation>::new(address);
@@ -40,7 +41,8 @@ fn twice(callee: usize) -> impl Fn(usize) -> Result<Vec<u8>, DynasmError> {
 }
 
 // ANCHOR: iced
-/// The same by iced-x86: the function at `callee` is called as often as `rdi` says, and the answers are summed.
+/// Returns an assembler like [`twice`], by iced-x86: its function calls the one at `callee` as often as `rdi` says, and
+/// sums the results.
 fn repeated(callee: usize) -> impl Fn(usize) -> Result<Vec<u8>, IcedError> {
     move |address| {
         let mut code = CodeAssembler::new(64)?;

@@ -1,4 +1,4 @@
-//! A fuzzer of LibAFL with a fixed seed, and small stand-ins for its parts.
+//! A fuzzer of LibAFL with a fixed seed, and small replacements for its parts.
 
 use libafl::corpus::{Corpus, InMemoryCorpus};
 use libafl::events::NopEventManager;
@@ -19,7 +19,7 @@ use palimpsest_libafl::{FrozenForkExecutor, ResetExecutor};
 /// What a campaign has found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Runs until the crash.
+    /// Runs up to the crash.
     pub(crate) runs: u64,
     /// The input that crashed.
     pub(crate) crash: Vec<u8>,

@@ -1,10 +1,10 @@
-//! A parser that goes one edge further with each right letter, and crashes at the end.
+//! A parser that reaches one more edge with each right letter, and crashes after the last.
 
 use std::time::Duration;
 
 use palimpsest_forkserver::coverage;
 
-/// What crashes.
+/// The input that crashes it.
 pub(crate) const CRASH: &[u8] = b"BU";
 
 /// Heap that each run finds and changes.

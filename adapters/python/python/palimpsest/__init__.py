@@ -1,8 +1,8 @@
 """Freezing a Python process, so that it forks in constant time.
 
 freeze() replaces the private memory of this process in place, and forks copy no page tables for it from then on;
-survey() tells what it would do, report() what it did. fork() is os.fork() with an account of what is written to
-afterwards. get_context() is the context "frozen" of multiprocessing, install() makes os.fork() this package's.
+survey() returns what it would do, report() what it did. fork() is os.fork() with an account of what is written to
+afterwards. get_context() returns the context "frozen" of multiprocessing, install() replaces os.fork() by fork().
 """
 
 import gc
@@ -36,31 +36,31 @@ __all__ = [
 
 
 class FreezeWarning(RuntimeWarning):
-    """A process goes on unfrozen, and forks as it would without this package. The message says why."""
+    """The process stays unfrozen, and forks as it would without this package. The message says why."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a freeze did, or would do. str() is a text for readers."""
+    """What a freeze did, or would do. str() returns its text."""
 
     frozen: int
     """Bytes that are frozen."""
     skipped: int
     """Populated bytes that are not."""
     taken: float
-    """Seconds for which the process was held up, without measurements."""
+    """Seconds that the freeze took, without measurements."""
     fork_before: Optional[float]
-    """Seconds of the shortest of a few forks before."""
+    """Seconds of the shortest of a few forks before the freeze."""
     fork_after: Optional[float]
-    """The same afterwards."""
+    """The same after it."""
     pays_after: Optional[int]
-    """Forks after which it has paid, if it does."""
+    """Forks after which the freeze has paid for itself, if it does."""
     verdict: str
     """"quicker", "no-benefit", "thawed" or "unmeasured"."""
     stopped: Optional[str]
-    """Why it ended early, if so. What is frozen is right all the same."""
+    """Why it ended early, if it did. What is frozen is right nevertheless."""
     text: str
-    """All of it, in words."""
+    """All of the report, in words."""
 
     def __str__(self):
         return self.text
@@ -68,7 +68,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Status:
-    """What is frozen now, and what became of it since the process began."""
+    """What is frozen now, and what happened to it since the process began."""
 
     frozen: int
     """Bytes of addresses that show frozen memory."""
@@ -77,13 +77,13 @@ class Status:
     forks: int
     """Forks by fork()."""
     repairs: int
-    """How often what was written to was made cheap again."""
+    """How often memory that was written to was made cheap again."""
 
 
 _last: Optional[Report] = None
 _os_fork = os.fork
 
-#: Who answers for objects that give memory back by madvise.
+#: The answer for objects that give memory back by madvise.
 _DISCARDS = "discards"
 
 
@@ -100,7 +100,7 @@ def _settings(threads, answers, least, pages, pays_within, measure):
 
 
 def _refuse_what_discards():
-    """Frozen memory that is discarded shows the bytes of the freeze, where allocators count on zeros."""
+    """Refuses what discards memory: frozen memory then shows the bytes of the freeze; allocators count on zeros."""
     if sysconfig.get_config_var("Py_GIL_DISABLED") or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
         raise FreezeError(
             "this Python allocates by mimalloc, which counts on discarded memory being zero; "
@@ -117,7 +117,7 @@ def _refuse_what_discards():
 
 
 def is_served():
-    """Whether `palimpsest run` (the program, not this module) serves this process, which then freezes by itself."""
+    """Returns whether `palimpsest run` (the program, not this module) serves this process, and freezes it."""
     return _native.is_preloaded()
 
 
@@ -131,19 +131,19 @@ def freeze(
     measure: bool = False,
     collect: bool = True,
 ) -> Report:
-    """Freezes this process: its memory is moved to sealed files that are mapped in its place, so that forks copy no
-    page tables for it. A second freeze freezes what is new.
+    """Freezes this process: moves its memory to sealed files that are mapped in its place, so that forks copy no page
+    tables for it. A second freeze freezes what is new.
 
-    threads: "refuse" if there are others than this one, or "stop" to hold them still meanwhile.
-    answers: what you answer for, which is refused otherwise: "raw-allocator", "io-uring", "locked-memory",
+    threads: "refuse" if there are other threads, or "stop" to stop them during the freeze.
+    answers: what you answer for, and what is refused otherwise: "raw-allocator", "io-uring", "locked-memory",
         "linux-aio", and "discards": loaded objects that call madvise give none of their memory back by it.
     least: mappings with fewer populated bytes are left alone; 16 pages by default.
     pages: "base", or "huge" to ask for huge pages.
-    pays_within: freeze what is expected to pay within so many forks only.
+    pays_within: freeze only what is expected to pay within this many forks.
     measure: time a few forks before and after, for the report.
-    collect: gc.collect() and gc.freeze() first, so that collections do not write to what exists by now.
+    collect: call gc.collect() and gc.freeze() first, so that collections do not write to what exists by now.
 
-    Raises FreezeError, with the reason and the way out, and has changed nothing then.
+    Raises FreezeError with the reason and a remedy; then nothing has changed.
     """
     global _last
     settings, discards_are_answered_for = _settings(threads, answers, least, pages, pays_within, measure)
@@ -167,7 +167,7 @@ def survey(
     pays_within: Optional[int] = None,
     measure: bool = False,
 ) -> Report:
-    """Tells what freeze() would do, and changes nothing."""
+    """Returns what freeze() would do, and changes nothing."""
     settings, discards_are_answered_for = _settings(threads, answers, least, pages, pays_within, measure)
     if not discards_are_answered_for:
         _refuse_what_discards()
@@ -175,27 +175,27 @@ def survey(
 
 
 def report() -> Optional[Report]:
-    """What the last freeze of this process, or of the one it was forked from, did; None if there was none."""
+    """Returns what the last freeze did, in this process or the one it was forked from; None if there was none."""
     return _last
 
 
 def status() -> Status:
-    """What is frozen now."""
+    """Returns what is frozen now."""
     return Status(**_native.status())
 
 
 def frozen_bytes() -> int:
-    """Bytes of addresses that show frozen memory."""
+    """Returns the bytes of addresses that show frozen memory."""
     return status().frozen
 
 
 def fork() -> int:
-    """os.fork(), with an account of what forks take: what was written to since the freeze is made cheap again when that
-    pays. The process id of the child, and 0 in the child."""
+    """Forks as os.fork() does, and keeps an account of what forks take: makes memory that was written to since the
+    freeze cheap again when that pays. Returns the process id of the child, and 0 in the child."""
     sys.audit("os.fork")
     child = _native.fork()
     if child and sys.version_info >= (3, 12) and threading.active_count() > 1:
-        # As os.fork() does, of what it knows: threads that Python has started.
+        # As os.fork() does, for the threads that it knows: those that Python has started.
         warnings.warn(
             f"This process (pid={os.getpid()}) is multi-threaded, use of fork() may lead to deadlocks in the child.",
             DeprecationWarning,
@@ -205,8 +205,8 @@ def fork() -> int:
 
 
 def install() -> None:
-    """Makes os.fork() this package's fork(), for whoever calls it by that name (multiprocessing, gunicorn), and has
-    multiprocessing.get_context("frozen") find the context of get_context()."""
+    """Replaces os.fork() by fork(), for callers of that name (multiprocessing, gunicorn), and makes
+    multiprocessing.get_context("frozen") return the context of get_context()."""
     from .context import register
 
     os.fork = fork
@@ -214,13 +214,13 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes install() back."""
+    """Puts the original os.fork() back."""
     os.fork = _os_fork
 
 
 def get_context(**settings):
-    """The context "frozen" of multiprocessing, whose first process freezes this one. `settings` are those of freeze(),
-    and `refused`: "warn" (the default) to go on unfrozen with a FreezeWarning, or "raise"."""
+    """Returns the context "frozen" of multiprocessing, whose first process freezes this one. `settings` are those of
+    freeze(), and `refused`: "warn" (the default) to go on unfrozen with a FreezeWarning, or "raise"."""
     from .context import FrozenContext
 
     return FrozenContext(**settings)

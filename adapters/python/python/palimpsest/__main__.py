@@ -1,4 +1,4 @@
-"""python -m palimpsest run app.py: runs a program that is frozen at its first fork."""
+"""python -m palimpsest run app.py: runs a program and freezes it at its first fork."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ import palimpsest
 
 
 def _size(text):
-    """So many bytes, with K, M or G for 2 to the 10th, 20th and 30th."""
+    """Reads a number of bytes; K, M and G stand for 2 to the 10th, 20th and 30th."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
     try:
         number = int(text[:-1] if factor else text)
@@ -22,7 +22,7 @@ def _size(text):
 
 
 def _private_bytes():
-    """Bytes of private memory of this process."""
+    """Returns the bytes of private memory of this process."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("RssAnon:"):
@@ -31,7 +31,7 @@ def _private_bytes():
 
 
 class _AtFirstFork:
-    """Freezes before the first fork of a process that is big enough."""
+    """Freezes the process before its first fork at which it is big enough."""
 
     def __init__(self, options):
         self._options = options
@@ -54,14 +54,14 @@ class _AtFirstFork:
 def _parser():
     parser = argparse.ArgumentParser(prog="python -m palimpsest", description="Runs Python programs frozen.")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="run a program that is frozen at its first fork")
+    run = commands.add_parser("run", help="run a program and freeze it at its first fork")
     run.add_argument("--at-size", type=_size, default=2 << 20, metavar="BYTES",
-                     help="at the first fork with so much private memory; 2M by default")
+                     help="freeze at the first fork with at least this much private memory; 2M by default")
     run.add_argument("--threads", choices=["refuse", "stop"], default="refuse",
                      help="what to do about other threads; refuse by default")
     run.add_argument("--trust", action="append", default=[], metavar="WHAT",
                      help="what you answer for, as `answers` of palimpsest.freeze")
-    run.add_argument("--report", action="store_true", help="tell on standard error what was frozen")
+    run.add_argument("--report", action="store_true", help="print on standard error what was frozen")
     run.add_argument("-m", action="store_true", dest="is_module", help="the program is the name of a module")
     run.add_argument("program", help="a file, or a module with -m")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")

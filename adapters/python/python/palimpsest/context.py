@@ -1,4 +1,4 @@
-"""The context "frozen" of multiprocessing: as "fork", but the parent is frozen before its first child."""
+"""The context "frozen" of multiprocessing: like "fork", but the parent is frozen before its first child."""
 
 import multiprocessing.context
 import multiprocessing.process
@@ -17,9 +17,9 @@ class _Popen(popen_fork.Popen):
     method = "frozen"
 
     def _launch(self, process):
-        # What the child must do before and after its work differs between versions of Python, so that theirs does it,
-        # by the name os.fork. Another thread that forks meanwhile gets a fork that is as good. Whoever has put a fork
-        # of its own there (gevent) needs it.
+        # What the child must do before and after its work differs between versions of Python. So their code does it,
+        # and calls os.fork, which is replaced meanwhile; another thread that forks now gets a fork that is as good. A
+        # fork that somebody else has put there (gevent) stays, since they need it.
         theirs = os.fork
         if theirs is palimpsest._os_fork:
             os.fork = palimpsest.fork
@@ -42,11 +42,11 @@ class FrozenContext(multiprocessing.context.BaseContext):
         self._refused = refused
         self._settings = settings
         self._owner = None
-        # As the contexts of multiprocessing have it: the class finds its context.
+        # As in the contexts of multiprocessing, the class refers to its context.
         context = self
 
         class FrozenProcess(multiprocessing.process.BaseProcess):
-            # What the child's own default is: its memory is frozen as it is.
+            # The default of the child itself: its memory is frozen already.
             _start_method = "fork"
 
             @staticmethod
@@ -57,7 +57,7 @@ class FrozenContext(multiprocessing.context.BaseContext):
         self.Process = FrozenProcess
 
     def freeze(self):
-        """Freezes this process, unless this context has done so, or was refused. Children of a frozen process are
+        """Freezes this process, unless this context did so before or was refused. Children of a frozen process are
         frozen already."""
         if self._owner is not None or palimpsest.is_served():
             return
@@ -79,12 +79,12 @@ class FrozenContext(multiprocessing.context.BaseContext):
         raise ValueError("cannot set start method of concrete context")
 
     def _check_available(self):
-        """It is, where this package is."""
+        """Does nothing: the context is available wherever this package is."""
 
 
 def register():
-    """Has multiprocessing.get_context("frozen") find a context with the defaults. Its table is no public interface:
-    where it is not as known, nothing is changed, and False is the answer."""
+    """Makes multiprocessing.get_context("frozen") return a context with the defaults. The table for this is no public
+    interface: if it does not look as expected, changes nothing and returns False."""
     contexts = getattr(multiprocessing.context, "_concrete_contexts", None)
     if not isinstance(contexts, dict) or "fork" not in contexts:
         return False

@@ -4,19 +4,20 @@
     from palimpsest.gunicorn import *
 
 The master freezes when it has loaded the application and before it forks its first worker, and forks by
-palimpsest.fork() from then on. Settings of palimpsest.freeze() may be changed before: palimpsest.gunicorn.settings.
+palimpsest.fork() from then on. palimpsest.gunicorn.settings are the arguments of palimpsest.freeze(); change them
+before.
 """
 
 import palimpsest
 
 __all__ = ["when_ready"]
 
-#: For palimpsest.freeze().
+#: Arguments of palimpsest.freeze().
 settings = {}
 
 
 def when_ready(server):
-    """Freezes the master. Called by gunicorn when it has bound its sockets and loaded what is preloaded."""
+    """Freezes the master. gunicorn calls this when it has bound its sockets and preloaded the application."""
     if not getattr(server.cfg, "preload_app", False):
         server.log.warning("palimpsest: nothing is frozen: the application is loaded by each worker; set preload_app")
         return

@@ -28,17 +28,17 @@ pub(super) fn program(sites: usize, site: &[u8]) -> Vec<u8> {
     [&BEGINS[..], &each.repeat(sites), &ENDS].concat()
 }
 
-/// Tables of the peer `page_table_multiarch`, which has this ISA's format alone.
+/// Tables of the peer `page_table_multiarch`, which has only this ISA's format.
 #[cfg(feature = "peers")]
 pub(crate) type MultiTable<H> = page_table_multiarch::aarch64::A64PageTable<H>;
 
-/// The peer `rbpf` compiles for another ISA alone.
+/// The peer `rbpf` compiles only for another ISA.
 #[cfg(feature = "peers")]
 pub(crate) fn compile_rbpf(_vm: &mut rbpf::EbpfVmRaw<'static>) -> Result<(), String> {
     Err("rbpf compiles for x86-64 alone".to_owned())
 }
 
-/// The peer `solana-sbpf` compiles for another ISA alone.
+/// The peer `solana-sbpf` compiles only for another ISA.
 #[cfg(feature = "peers")]
 pub(crate) fn compile_sbpf<C: solana_sbpf::vm::ContextObject>(
     _executable: &solana_sbpf::elf::Executable<C>,

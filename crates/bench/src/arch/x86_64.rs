@@ -18,7 +18,7 @@ const COUNTS: [u8; 3] = [0x48, 0xFF, 0xC0];
 /// `ret`
 const ENDS: [u8; 1] = [0xC3];
 
-/// Where a site is, in bytes from the program's start. None crosses a cache line, if the program starts at one.
+/// Returns where a site is, in bytes from the program's start. None crosses a cache line if the program starts at one.
 pub(crate) fn site_offset(site: usize) -> usize {
     BEGINS.len() + site * (OFF.len() + COUNTS.len())
 }
@@ -28,17 +28,17 @@ pub(super) fn program(sites: usize, site: &[u8]) -> Vec<u8> {
     [&BEGINS[..], &each.repeat(sites), &ENDS].concat()
 }
 
-/// Tables of the peer `page_table_multiarch`, which has this ISA's format alone.
+/// Tables of the peer `page_table_multiarch`, which has only this ISA's format.
 #[cfg(feature = "peers")]
 pub(crate) type MultiTable<H> = page_table_multiarch::x86_64::X64PageTable<H>;
 
-/// Has the peer `rbpf` compile, which it does for this ISA alone.
+/// Makes the peer `rbpf` compile, which it does only for this ISA.
 #[cfg(feature = "peers")]
 pub(crate) fn compile_rbpf(vm: &mut rbpf::EbpfVmRaw<'static>) -> Result<(), String> {
     vm.jit_compile().map_err(|error| error.to_string())
 }
 
-/// Has the peer `solana-sbpf` compile, which it does for this ISA alone.
+/// Makes the peer `solana-sbpf` compile, which it does only for this ISA.
 #[cfg(feature = "peers")]
 pub(crate) fn compile_sbpf<C: solana_sbpf::vm::ContextObject>(
     executable: &solana_sbpf::elf::Executable<C>,

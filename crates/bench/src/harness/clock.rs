@@ -1,7 +1,7 @@
-//! The clock of figures that one thread measures alone: the time that the thread was running.
+//! The clock for figures that one thread measures alone: the time for which the thread was running.
 //!
-//! On an idle machine it goes as fast as a wall clock, since nothing measured sleeps. On a busy one it leaves out the
-//! turns of other programs, which would otherwise fall on whichever contestant happens to be running.
+//! On an idle machine it runs as fast as a wall clock, since nothing measured sleeps. On a busy one it leaves out the
+//! turns of other programs, which would otherwise count against whichever contestant happens to be running.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) struct Stopwatch(Duration);
 
 impl Stopwatch {
-    /// Begins now.
+    /// Begins to measure.
     pub(crate) fn start() -> Self {
         Self(thread_time())
     }
 
-    /// Running time of this thread since the start.
+    /// Returns this thread's running time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         thread_time().saturating_sub(self.0)
     }

@@ -17,7 +17,7 @@ pub struct Contestant {
     home: Home,
 }
 
-/// Ids of the figures that one is compared with.
+/// Ids of the figures with which one is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rivals {
     /// The first that has a value is the baseline.
@@ -35,13 +35,13 @@ enum Home {
 }
 
 impl Contestant {
-    /// A figure that is compared with nothing.
+    /// Makes a figure that is compared with nothing.
     #[must_use]
     pub fn new(id: impl Into<String>, unit: Unit) -> Self {
         Self { id: id.into(), unit, rivals: Rivals::InOrder(Vec::new()), note: None, home: Home::Elsewhere }
     }
 
-    /// Compares it with these, which makes it Palimpsest's; the first that has a value is the baseline.
+    /// Compares it with these, so that it counts as Palimpsest's; the first that has a value is the baseline.
     #[must_use]
     pub fn against<S: Into<String>>(mut self, rivals: impl IntoIterator<Item = S>) -> Self {
         self.rivals = Rivals::InOrder(rivals.into_iter().map(Into::into).collect());
@@ -55,14 +55,14 @@ impl Contestant {
         self
     }
 
-    /// Says what the figure includes or leaves out.
+    /// Notes what the figure includes or leaves out.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 
-    /// Says that its code is in packs.
+    /// Notes that its code is in packs.
     #[must_use]
     pub fn in_packs(mut self) -> Self {
         self.home = Home::Packs;
@@ -82,7 +82,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group with this common beginning, this heading and these figures.
+    /// Makes a group with this shared beginning of ids, this heading and these figures.
     pub fn new(
         id: impl Into<String>,
         title: impl Into<String>,
@@ -91,7 +91,7 @@ impl Group {
         Self { id: id.into(), title: title.into(), contestants: contestants.into_iter().collect() }
     }
 
-    /// The same group with the figures of these ids alone, in this order.
+    /// Returns the group with only the figures of these ids, in this order.
     #[must_use]
     pub fn only(mut self, ids: &[String]) -> Self {
         let mut rest = std::mem::take(&mut self.contestants);
@@ -102,7 +102,7 @@ impl Group {
         self
     }
 
-    /// The ids of all figures.
+    /// Returns the ids of all figures.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.contestants.iter().map(|contestant| contestant.id.as_str())
     }
@@ -113,7 +113,7 @@ impl Group {
         self.ids().any(|own| own == id)
     }
 
-    /// Makes an entry of each contestant that has samples, and says why there is none of the others.
+    /// Makes an entry for each contestant that has samples, and notes why the others have none.
     pub(super) fn evaluate(&self, mut samples: Samples, backing: Option<&str>) -> (Vec<Entry>, Vec<Skipped>) {
         let mut skipped = Vec::new();
         let mut entries: Vec<(&Contestant, Entry)> = Vec::with_capacity(self.contestants.len());
@@ -143,7 +143,7 @@ impl Group {
     }
 }
 
-/// The entries with the ids of `rivals`, the baseline first.
+/// Returns the entries with the ids of `rivals`, the baseline first.
 fn rivals<'e>(rivals: &Rivals, entries: &'e [Entry]) -> Vec<&'e Entry> {
     let (Rivals::InOrder(ids) | Rivals::BestFirst(ids)) = rivals;
     let mut found: Vec<&Entry> = ids.iter().filter_map(|id| entries.iter().find(|entry| entry.id == *id)).collect();
@@ -178,17 +178,17 @@ impl Samples {
         self.of(id).values.extend(values);
     }
 
-    /// Says that the figure `id` cannot be had; of several reasons the first stays.
+    /// Notes why the figure `id` cannot be measured. Of several reasons the first stays.
     pub fn refuse(&mut self, id: &str, reason: impl Into<String>) {
         self.of(id).refused.get_or_insert_with(|| reason.into());
     }
 
-    /// Says something about the figure `id` that is known only now.
+    /// Notes something about the figure `id` that is known only now.
     pub fn note(&mut self, id: &str, note: impl Into<String>) {
         self.of(id).notes.push(note.into());
     }
 
-    /// Why the figure `id` cannot be had, if so.
+    /// Returns why the figure `id` cannot be measured, if so.
     #[must_use]
     pub fn refused(&self, id: &str) -> Option<&str> {
         self.0.get(id)?.refused.as_deref()
@@ -200,7 +200,7 @@ impl Samples {
         Summary::of(&self.0.get(id)?.values).map(|summary| summary.median)
     }
 
-    /// The samples of `group`, without those of other groups, which stay.
+    /// Takes the samples of `group`; those of other groups stay.
     #[must_use]
     pub fn take(&mut self, group: &Group) -> Self {
         Self(group.ids().filter_map(|id| self.0.remove_entry(id)).collect())

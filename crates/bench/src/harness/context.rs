@@ -1,4 +1,4 @@
-//! What a suite is given, and where it leaves what it found.
+//! What a suite gets, and where it leaves its results.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +31,7 @@ impl<'a> Context<'a> {
         Self { effort, wanted, program, progress, backing, results: Vec::new(), skipped: Vec::new() }
     }
 
-    /// What was recorded and skipped.
+    /// Returns what was recorded and skipped.
     pub(super) fn into_results(self) -> (Vec<Entry>, Vec<Skipped>) {
         (self.results, self.skipped)
     }
@@ -42,24 +42,24 @@ impl<'a> Context<'a> {
         self.wanted.group(group)
     }
 
-    /// Those of `groups` that are to be measured.
+    /// Returns those of `groups` that are to be measured.
     #[must_use]
     pub fn wanted(&self, groups: impl IntoIterator<Item = Group>) -> Vec<Group> {
         groups.into_iter().filter(|group| self.wants(group)).collect()
     }
 
-    /// Tells that this is being measured: an id, a common beginning of ids, or what has to be done before.
+    /// Reports what is being measured: an id, a shared beginning of ids, or a preparation.
     pub fn begin(&self, what: &str) {
         self.progress.begin(what);
     }
 
-    /// Makes entries of the samples of `group`, with which the group is done.
+    /// Makes entries of the samples of `group`, which is then done.
     pub fn record(&mut self, group: &Group, samples: Samples) {
         let (entries, skipped) = group.evaluate(samples, self.backing);
         self.done(group, entries, skipped);
     }
 
-    /// Leaves all of `group` out, with which it is done.
+    /// Leaves out all of `group`, which is then done.
     pub fn skip(&mut self, group: &Group, reason: &str) {
         let skipped = Skipped { id: format!("{}.*", group.id), reason: reason.to_owned() };
         self.done(group, Vec::new(), vec![skipped]);
@@ -71,7 +71,7 @@ impl<'a> Context<'a> {
         self.skipped.extend(skipped);
     }
 
-    /// A command that starts this program as a helper of this name; see [`super::Request::program`].
+    /// Returns a command that starts this program as a helper of this name; see [`super::Request::program`].
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl<'a> Context<'a> {
         Ok(command)
     }
 
-    /// A command that starts the program whose name and arguments follow, with memory that is frozen at a fork.
+    /// Returns a command that starts the program whose name and arguments follow, with memory that is frozen at a fork.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl<'a> Context<'a> {
         Ok(command)
     }
 
-    /// A command that starts the program whose name and arguments follow from huge pages on one node.
+    /// Returns a command that starts the program whose name and arguments follow from huge pages on one node.
     ///
     /// # Errors
     ///

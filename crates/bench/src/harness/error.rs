@@ -21,7 +21,7 @@ pub enum BenchError {
         /// The filter that was given.
         filter: String,
     },
-    /// A result was not what it should be: the figures would be worthless.
+    /// A result was wrong: the figures would be worthless.
     #[error("{contestant} got {found:#x} instead of {expected:#x} while measuring {id}")]
     WrongResult {
         /// Group of figures.
@@ -63,7 +63,7 @@ pub enum BenchError {
     },
 }
 
-/// Makes an error of one contestant that of the run.
+/// Turns an error of one contestant into one of the run.
 pub(crate) fn failed<E: Into<Box<dyn Error + Send + Sync>>>(
     id: &str,
     contestant: &str,

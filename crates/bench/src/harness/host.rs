@@ -45,21 +45,21 @@ fn cpu_model(cpuinfo: &str) -> String {
     })
 }
 
-/// Memory that programs can have without others losing theirs (`MemAvailable`), in bytes.
+/// Returns the memory that programs can have without others losing theirs (`MemAvailable`), in bytes.
 pub(crate) fn available_memory() -> usize {
     let kib = kibibytes(&read(MEMINFO).unwrap_or_default(), "MemAvailable:");
-    // A kernel that does not tell is not doubted.
+    // If the kernel does not tell, there is enough.
     kib.and_then(|kib| usize::try_from(kib).ok()).map_or(usize::MAX / 2, |kib| kib * 1024)
 }
 
-/// How many threads want to run, on average over the last minute (`/proc/loadavg`); `None` where the kernel does not
-/// tell.
+/// Returns how many threads want to run, on average over the last minute (`/proc/loadavg`); `None` if the kernel does
+/// not tell.
 #[must_use]
 pub fn load_average() -> Option<f64> {
     read("/proc/loadavg")?.split_whitespace().next()?.parse().ok()
 }
 
-/// A field of `/proc/meminfo`, which counts KiB.
+/// Reads a field of `/proc/meminfo`, which counts KiB.
 fn kibibytes(meminfo: &str, field: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
     line.split_whitespace().next()?.parse().ok()

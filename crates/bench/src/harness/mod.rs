@@ -1,8 +1,8 @@
-//! What every suite is measured by: rounds in which contestants take turns, a time budget, medians with their spread,
+//! What measures every suite: rounds in which contestants take turns, a time budget, medians with their spread,
 //! comparison, records, progress.
 //!
 //! A [`Suite`] has [`Group`]s of [`Contestant`]s and leaves [`Samples`] in its [`Context`], which makes entries of
-//! them; [`run`] puts the machine beside these. The harness knows no suite: it is handed them.
+//! them; [`run`] adds the machine. The harness knows no suite: it is given them.
 
 pub(crate) mod clock;
 mod contestant;

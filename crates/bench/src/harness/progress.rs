@@ -1,13 +1,13 @@
-//! How a suite tells what it is doing; the command line shows it, tests ignore it.
+//! How a suite reports what it is doing. The command line shows it, tests ignore it.
 
 use super::contestant::Group;
 use super::record::{Entry, Skipped};
 
 /// Receives the progress of a run.
 pub trait Progress {
-    /// The run begins; so many groups will be measured.
+    /// The run begins; this many groups will be measured.
     fn start(&self, groups: usize);
-    /// This is being measured: an id, a common beginning of ids, or what has to be done before.
+    /// This is being measured: an id, a shared beginning of ids, or a preparation.
     fn begin(&self, what: &str);
     /// A group is done.
     fn done(&self, group: &Group, entries: &[Entry], skipped: &[Skipped]);

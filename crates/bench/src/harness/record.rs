@@ -51,7 +51,7 @@ pub struct Machine {
     pub refused: Vec<String>,
 }
 
-/// What a figure counts. Decides in which direction better lies.
+/// What a figure counts. Decides which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Nanoseconds.
@@ -72,7 +72,7 @@ pub enum Unit {
     /// Reserved bytes per used byte.
     #[serde(rename = "reserved/used")]
     ReservedPerUsed,
-    /// How often something has happened.
+    /// How often something happened.
     #[serde(rename = "count")]
     Count,
     /// A share in hundredths.
@@ -100,8 +100,8 @@ impl Unit {
         }
     }
 
-    /// How many times better `ours` is than `baseline`: above 1 means that ours is better. `None` where a division by
-    /// zero would decide.
+    /// Returns how many times better `ours` is than `baseline`: above 1 means that ours is better. `None` if that would
+    /// be a division by zero.
     #[must_use]
     pub fn ratio(self, ours: f64, baseline: f64) -> Option<f64> {
         let (above, below) = match self {
@@ -134,7 +134,7 @@ pub struct Entry {
     /// Ratios to further rivals of the same figure, same direction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versus: Vec<Versus>,
-    /// What the figure includes or leaves out, where that is not plain from the id.
+    /// What the figure includes or leaves out, if the id does not make that plain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// Backing of the packs behind a figure of ours.
@@ -161,7 +161,7 @@ pub struct Skipped {
 }
 
 impl Entry {
-    /// An entry that is compared with nothing yet.
+    /// Makes an entry that is compared with nothing yet.
     #[must_use]
     pub fn new(id: impl Into<String>, unit: Unit, summary: Summary) -> Self {
         Self {
@@ -179,7 +179,7 @@ impl Entry {
         }
     }
 
-    /// The same entry with a note.
+    /// Returns the entry with a note.
     #[must_use]
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());

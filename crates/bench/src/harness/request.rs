@@ -41,19 +41,45 @@ impl Effort {
     }
 }
 
-/// What to measure.
+/// What to measure: all suites that need not be named, in full, unless told otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Names of suites; if empty, all that need not be named.
-    pub suites: Vec<String>,
+    pub(super) suites: Vec<String>,
+    pub(super) filter: Option<String>,
+    pub(super) effort: Effort,
+    pub(super) program: Option<PathBuf>,
+}
+
+impl Request {
+    /// The suites with these names; if there is none, all that need not be named.
+    #[must_use]
+    pub fn suites(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.suites = names.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Measure only groups with an id that contains this text.
-    pub filter: Option<String>,
+    #[must_use]
+    pub fn filter(mut self, part: impl Into<String>) -> Self {
+        self.filter = Some(part.into());
+        self
+    }
+
     /// How long to measure.
-    pub effort: Effort,
+    #[must_use]
+    pub fn effort(mut self, effort: Effort) -> Self {
+        self.effort = effort;
+        self
+    }
+
     /// A program that calls [`crate::suites::serve`] with what follows [`HELPER`] on its command line, and starts other
     /// programs frozen when it is told to by `run`. Without it, figures of processes with a past of their own
     /// are skipped.
-    pub program: Option<PathBuf>,
+    #[must_use]
+    pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
+        self.program = Some(path.into());
+        self
+    }
 }
 
 /// The part of a [`Request`] that decides which figures are measured.

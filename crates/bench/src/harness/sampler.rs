@@ -19,7 +19,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summary of `samples`; `None` if there are none.
+    /// Summarises `samples`; `None` if there are none.
     #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
@@ -32,23 +32,24 @@ impl Summary {
     }
 }
 
-/// Indices `0..contestants` in the order of round `round`: each contestant is first once in `contestants` rounds.
+/// Returns the indices `0..contestants` in the order of round `round`: each contestant is first once in `contestants`
+/// rounds.
 pub fn rotation(contestants: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..contestants).map(move |place| (place + round) % contestants)
 }
 
-/// How many rounds to run: as many as the time allows, within limits.
+/// How many rounds to run: as many as time allows, within limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// So many, unless they take three times as long as all should; one in any case.
+    /// At least this many, unless they take three times as long as all should; always one.
     pub least: usize,
-    /// Not more than these.
+    /// At most this many.
     pub most: usize,
     /// No round begins later than this after the first, except for the least number.
     pub budget: Duration,
 }
 
-/// Runs rounds over `contestants`: in each, every one of them has a turn. The first error of `turn` ends them.
+/// Runs rounds over `contestants`: each has a turn in every round. The first error of `turn` ends them.
 ///
 /// # Errors
 ///
@@ -60,7 +61,7 @@ pub fn interleave<C, E>(
 ) -> Result<(), E> {
     let started = Instant::now();
     for round in 0..rounds.most.max(rounds.least) {
-        // On a busy machine a round can take longer than all of them should.
+        // On a busy machine one round can take longer than all of them should.
         let limit = if round >= rounds.least { rounds.budget } else { rounds.budget.saturating_mul(3) };
         if round > 0 && started.elapsed() >= limit {
             break;

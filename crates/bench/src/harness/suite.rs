@@ -26,7 +26,7 @@ pub trait Suite {
     /// One sentence for `--list`.
     fn description(&self) -> &'static str;
 
-    /// Whether it runs unnamed.
+    /// Whether it runs when it is not named.
     fn asked(&self) -> Asked {
         Asked::Always
     }
@@ -34,7 +34,7 @@ pub trait Suite {
     /// Everything the suite can measure.
     fn groups(&self) -> Vec<Group>;
 
-    /// Measures those groups that [`Context::wants`], each of which it records or skips.
+    /// Measures those groups that [`Context::wants`]; records or skips each of them.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ pub trait Suite {
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError>;
 }
 
-/// Those of `known` with these names; if there are no names, all that need not be named.
+/// Returns those of `known` with these names; without names, all that need not be named.
 ///
 /// # Errors
 ///
@@ -151,15 +151,15 @@ mod tests {
 
     #[test]
     fn unknown_suites_and_empty_selections_are_errors() {
-        let unknown = Request { suites: vec!["nosuch".into()], ..Request::default() };
+        let unknown = Request::default().suites(["nosuch"]);
         let error = run(suites(), host::describe(), &unknown, &Silent).expect_err("there is no such suite");
         assert!(error.to_string().contains("`nosuch`"));
-        let empty = Request { filter: Some("nosuch".into()), ..Request::default() };
+        let empty = Request::default().filter("nosuch");
         let error = run(suites(), host::describe(), &empty, &Silent).expect_err("nothing matches");
         assert!(matches!(error, BenchError::NothingMatches { .. }));
     }
 
-    /// Notes what it is told.
+    /// Records its calls.
     #[derive(Default)]
     struct Told(RefCell<Vec<String>>);
 
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_run_records_every_group_and_tells_of_each() {
         let told = Told::default();
-        let request = Request { suites: vec!["b".into()], ..Request::default() };
+        let request = Request::default().suites(["b"]);
         let report = run(suites(), host::describe(), &request, &told).expect("nothing fails");
         assert_eq!((report.results[0].id.as_str(), report.results[0].median), ("b.one.figure", 2.0));
         assert_eq!(

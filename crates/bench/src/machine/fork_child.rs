@@ -15,13 +15,13 @@ use crate::harness::clock::Stopwatch;
 /// How a process forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForkWay {
-    /// By the C library alone.
+    /// Through the C library alone.
     Plain,
-    /// By [`palimpsest_fork::fork`], which repairs what the parent wrote to when that pays.
+    /// Through [`palimpsest_fork::fork`], which repairs what the parent wrote to when that pays.
     Repairing,
 }
 
-/// A child that is to be waited for.
+/// A child that must be waited for.
 #[derive(Debug)]
 pub(crate) struct Child(libc::pid_t);
 
@@ -51,7 +51,7 @@ pub(crate) fn spawn(way: ForkWay, work: impl FnOnce() -> i32) -> io::Result<(Chi
 }
 
 impl Child {
-    /// Ends a child that sleeps.
+    /// Ends a sleeping child.
     pub(crate) fn end(self) -> io::Result<()> {
         // SAFETY: the child is this value's and was not waited for, so the number is still its own.
         if unsafe { libc::kill(self.0, libc::SIGKILL) } != 0 {
@@ -75,7 +75,7 @@ impl Child {
     }
 }
 
-/// A child that works in turns: it stops itself (SIGSTOP) after each, until it is continued.
+/// A child that works in turns: it stops itself (SIGSTOP) after each until it is continued.
 #[derive(Debug)]
 pub(crate) struct Looping(Child);
 
@@ -84,7 +84,7 @@ impl Looping {
     pub(crate) fn start(mut turn: impl FnMut()) -> io::Result<Self> {
         let work = || {
             loop {
-                // A child that cannot stop must not write on and on.
+                // A child that cannot stop must not go on writing.
                 if kill_process(getpid(), Signal::STOP).is_err() {
                     return 1;
                 }
@@ -98,7 +98,7 @@ impl Looping {
         }
     }
 
-    /// Has it take a turn.
+    /// Makes it take a turn.
     pub(crate) fn turn(&self) -> io::Result<()> {
         kill_process(self.pid()?, Signal::CONT)?;
         self.until_it_stops()
@@ -121,7 +121,7 @@ impl Looping {
     }
 }
 
-/// Forks a child that finds a number out, and returns the number.
+/// Forks a child that finds out a number. Returns the number.
 pub(crate) fn ask_child(way: ForkWay, work: impl FnOnce() -> io::Result<f64>) -> io::Result<f64> {
     let (mut read, mut write) = io::pipe()?;
     let tell = || match work().and_then(|number| write.write_all(&number.to_ne_bytes())) {
@@ -149,13 +149,13 @@ pub(crate) fn freeze(pages: Pages) -> Result<Duration, palimpsest_fork::FreezeEr
     let stopwatch = Stopwatch::start();
     // SAFETY: 1. a measuring process discards and moves no memory that it froze: glibc's allocator, which it uses,
     // unmaps big blocks and counts on no zeros in others. 2. It has no I/O under way, as it waits for its parent. 3.
-    // Nobody shares or writes its memory. 4. Nor later.
+    // Nobody shares or writes its memory. 4. That stays so.
     unsafe { palimpsest_fork::freeze(&options) }?;
     Ok(stopwatch.elapsed())
 }
 
-/// Freezes this process in slices, one after the other. Returns how long the process stood still each time; the first
-/// is the look that plans.
+/// Freezes this process in slices, one after the other. Returns how long the process stood still each time, beginning
+/// with the look that plans.
 pub(crate) fn freeze_in_slices(budget: Duration) -> Result<Vec<Duration>, String> {
     let told = |error: palimpsest_fork::FreezeError| Causes(&error).to_string();
     let options = Options::new().pause(Pause::Within(budget)).measure(Measure::Nothing);
@@ -187,23 +187,23 @@ pub(crate) fn freeze_arena(arena: &Arena) -> Result<Duration, palimpsest_fork::a
 pub(crate) struct Reset(Snapshot);
 
 impl Reset {
-    /// Takes it. With [`Sweep::Never`], only pages that are declared are put back.
+    /// Takes it. With [`Sweep::Never`], only declared pages are restored.
     pub(crate) fn take(heap: &Heap, sweep: Sweep) -> Result<Self, String> {
         let ranges = vec![heap.addresses(0..heap.pages())];
         let options = snapshot::SnapshotOptions::new(snapshot::Scope::Ranges(ranges)).sweep(sweep);
-        // SAFETY: 1. the heap is accessed by this thread alone. 2. It is not discarded. 3. The process closes nothing
-        // that it did not open.
+        // SAFETY: 1. only this thread accesses the heap. 2. It is not discarded. 3. The process closes nothing that it
+        // did not open.
         let taken = unsafe { Snapshot::take(&options) };
         taken.map(Self).map_err(|error| Causes(&error).to_string())
     }
 
-    /// Tells that these pages are written in every round.
+    /// Declares that these pages are written in every round.
     pub(crate) fn declare(&mut self, heap: &Heap, page: usize) -> Result<(), String> {
         let range = heap.addresses(page..page + 1);
         self.0.declare(range).map_err(|error| Causes(&error).to_string())
     }
 
-    /// Puts everything back. Returns how long that took, and how many pages it were.
+    /// Restores everything. Returns how long that took, and how many pages it was.
     pub(crate) fn restore(&mut self) -> Result<(Duration, usize), String> {
         let stopwatch = Stopwatch::start();
         // SAFETY: 1. as in `take`. 2. Nothing refers into the heap: it is accessed page by page. 3. Without a sweep,

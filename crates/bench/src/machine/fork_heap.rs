@@ -1,4 +1,4 @@
-//! The heap of a process that is forked: memory that is written and read page by page.
+//! The heap of a forking process: memory that is written and read page by page.
 
 use std::io;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 pub(crate) enum HeapPages {
     /// Pages of the base size, for good.
     Base,
-    /// What the system gives unasked; it may become huge pages later.
+    /// What the system gives unasked; it may be put into huge pages later.
     Unadvised,
     /// Transparent huge pages (`MADV_HUGEPAGE`).
     Huge,
@@ -23,7 +23,7 @@ pub(crate) enum HeapPages {
 ///
 /// # Invariants
 ///
-/// `start..start + len` is readable and writable, whole pages, and accessed through this value alone.
+/// `start..start + len` is readable and writable, whole pages, and accessed only through this value.
 #[derive(Debug)]
 pub(crate) struct Heap {
     start: NonNull<u8>,
@@ -49,7 +49,7 @@ impl Heap {
         if let Some(advice) = advice {
             // SAFETY: inside the new mapping; the advice changes no contents.
             let advised = unsafe { madvise(start, len, advice) };
-            // Kernels without huge pages refuse either; base pages are what they have anyway.
+            // Kernels without huge pages refuse either; they have only base pages anyway.
             if pages == HeapPages::Huge {
                 advised?;
             }
@@ -69,12 +69,12 @@ impl Heap {
         Ok(Self { start, len, page })
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub(crate) fn pages(&self) -> usize {
         self.len / self.page
     }
 
-    /// Addresses of the pages in `pages`.
+    /// Returns the addresses of `pages`.
     pub(crate) fn addresses(&self, pages: Range<usize>) -> Range<usize> {
         let start = self.start.addr().get();
         start + pages.start * self.page..start + pages.end * self.page
@@ -100,9 +100,9 @@ impl Heap {
         self.start.as_ptr().wrapping_add(page * self.page).cast()
     }
 
-    /// Makes all of it untouched zeros again.
+    /// Turns all of it into untouched zeros again.
     pub(crate) fn discard(&self) -> io::Result<()> {
-        // SAFETY: the memory is this value's, and nobody has a reference into it.
+        // SAFETY: the memory belongs to this value, and nobody has a reference into it.
         Ok(unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed) }?)
     }
 }

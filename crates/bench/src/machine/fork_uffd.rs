@@ -1,5 +1,4 @@
-//! Snapshots by `userfaultfd`, the rival that does without a fork: write protection, or memory that is filled on
-//! demand.
+//! Snapshots by `userfaultfd`, the rival that needs no fork: write protection, or memory that is filled on demand.
 //!
 //! Numbers and structures: `include/uapi/linux/userfaultfd.h`.
 
@@ -14,7 +13,7 @@ use super::Heap;
 /// What the memory of a heap does when it is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watch {
-    /// Present pages tell of writes.
+    /// Present pages report writes.
     Writes,
     /// Absent pages are filled with a copy.
     Absent,
@@ -94,8 +93,7 @@ fn serve(mut events: File, watch: Watch) {
         }
         let Some(Ok(address)) = message.get(16..24).map(<[u8; 8]>::try_from) else { continue };
         let address = u64::from_ne_bytes(address) & !(page as u64 - 1);
-        // A fault that was answered twice, or whose range is no longer watched: the thread that faulted goes on by
-        // itself.
+        // The fault was answered twice, or its range is no longer watched: the thread that faulted goes on by itself.
         let _ = match watch {
             Watch::Writes => command(&events, UFFDIO_WRITEPROTECT, &mut [address, page as u64, 0]),
             Watch::Absent => command(&events, UFFDIO_COPY, &mut [address, source, page as u64, 0, 0]),
@@ -105,7 +103,7 @@ fn serve(mut events: File, watch: Watch) {
 
 /// A request of `userfaultfd`: each is a structure of 64-bit numbers.
 fn command(fd: &impl AsRawFd, request: u32, fields: &mut [u64]) -> io::Result<()> {
-    // SAFETY: the structures of these requests are so many numbers long. Ranges are those of heaps, which are this
+    // SAFETY: the structures of these requests are that many numbers long. Ranges are those of heaps, which are this
     // process's own, and `UFFDIO_COPY` fills pages that nobody has seen yet.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, fields.as_mut_ptr()) } {
         0 => Ok(()),

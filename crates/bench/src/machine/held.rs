@@ -1,11 +1,11 @@
-//! A batch that is held open: the thread that applies it is stopped, by a signal, while all its sites are traps.
+//! A batch held open: a signal stops the thread that applies it while all its sites are traps.
 //!
-//! The signal comes at a random moment. Whether it was the right one is seen by running through the sites: if each of
-//! them trapped, the batch is somewhere between its first and its last round, and stays there until the thread goes on.
-//! If not, it goes on at once, and the next attempt begins.
+//! The signal comes at a random moment. Running through the sites shows whether it was the right one: if each of them
+//! trapped, the batch is somewhere between its first and its last round, and stays there until the thread goes on. If
+//! not, the thread goes on at once, and the next attempt begins.
 //!
-//! While the thread is stopped, it may hold locks (the allocator's, that of batches). So nobody may allocate or apply
-//! batches until it goes on.
+//! While the thread is stopped, it may hold locks (the allocator's, or that of batches). So nobody may allocate or
+//! apply batches until it goes on.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,13 +21,13 @@ use super::sites::{Sites, Switch};
 use super::trap_action::set;
 use crate::PlaceError;
 
-/// Ignored by default, so that one that comes late does nothing.
+/// Ignored by default, so that a late one does nothing.
 const SIGNAL: i32 = libc::SIGURG;
 
 /// Attempts before giving up. About one in ten succeeds.
 const ATTEMPTS: usize = 5000;
 
-/// 1 while the thread is to stay in the handler.
+/// 1 while the thread must stay in the handler.
 static HOLD: AtomicU32 = AtomicU32::new(0);
 
 /// Tests that cause traps take turns with those that count them.
@@ -37,7 +37,7 @@ pub(crate) static COUNTING_TRAPS: std::sync::Mutex<()> = std::sync::Mutex::new((
 /// Whether it is there.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Toggles all of `sites` in a thread of its own, stops it in the middle, and calls `work` then.
+/// Toggles all of `sites` in a thread of its own, stops that in the middle, and then calls `work`.
 ///
 /// `work` may run through the sites, and must neither allocate nor apply batches: see the module's documentation. One
 /// call at a time.
@@ -53,7 +53,7 @@ pub(crate) fn while_held<R>(sites: &Sites, seed: u64, work: impl FnOnce() -> R) 
     let result = thread::scope(|scope| {
         let toggling = scope.spawn(|| toggler.toggle(&on, &off));
         let worked = toggler.hold(sites, seed, work);
-        // Relaxed, here and in `toggle`: nothing is published by it.
+        // Relaxed, here and in `toggle`: it publishes nothing.
         toggler.done.store(true, Ordering::Relaxed);
         let toggled = toggling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         toggled.and(worked)
@@ -73,11 +73,11 @@ struct Toggler {
 }
 
 impl Toggler {
-    /// Toggles until it is done; all sites are off then, unless an error is returned.
+    /// Toggles until it is done; then all sites are off, unless an error is returned.
     fn toggle(&self, on: &Batch<'_>, off: &Batch<'_>) -> Result<(), PlaceError> {
         // SAFETY: has no conditions.
         let own = unsafe { libc::pthread_self() };
-        // Relaxed: the value is all that matters; the handler was installed before this thread was made.
+        // Relaxed: only the value matters; the handler was installed before this thread was made.
         self.thread.store(own, Ordering::Relaxed);
         let toggle_once = || {
             Sites::apply(on)?;
@@ -104,7 +104,7 @@ impl Toggler {
         for _ in 0..ATTEMPTS {
             wait(Duration::from_nanos(random.random_range(0..100_000)));
             HOLD.store(1, Ordering::SeqCst);
-            // SAFETY: the thread lives until `done` is set, which is done after this function has returned.
+            // SAFETY: the thread lives until `done` is set, which happens after this function has returned.
             let answer = unsafe { libc::pthread_kill(thread, SIGNAL) };
             if answer != 0 {
                 let source = std::io::Error::from_raw_os_error(answer);
@@ -154,18 +154,18 @@ impl Drop for Stopped {
     }
 }
 
-/// Keeps the thread that toggles here as long as it is to be held. Async-signal-safe: atomics, and a system call that
+/// Keeps the toggling thread here as long as it is to be held. Async-signal-safe: atomics, and a system call that
 /// leaves `errno` alone.
 extern "C" fn stop(_signal: i32) {
     STOPPED.store(true, Ordering::SeqCst);
     while HOLD.load(Ordering::SeqCst) == 1 {
-        // An answer other than a wake-up leads to another look.
+        // Any answer leads to another look.
         let _answer = futex::wait(&HOLD, futex::Flags::PRIVATE, 1, None);
     }
     STOPPED.store(false, Ordering::SeqCst);
 }
 
-/// Spins: a sleep would be far longer.
+/// Spins: a sleep would take far longer.
 fn wait(duration: Duration) {
     let started = Instant::now();
     while started.elapsed() < duration {

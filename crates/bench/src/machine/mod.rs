@@ -45,7 +45,7 @@ pub(crate) use table_host::{TableHost, map_next, map_pages};
 pub(crate) use table_peers::{CrateTable, MultiArch};
 pub(crate) use trap_action::with_empty_trap_handler;
 
-/// Makes freshly written code visible to instruction fetch, where the CPU does not see to that itself.
+/// Makes freshly written code visible to instruction fetch, where the CPU does not do that itself.
 fn make_visible(start: std::ptr::NonNull<u8>, len: usize) {
     let start = start.addr().get();
     palimpsest_sys::arch::flush_instruction_cache(start..start + len);

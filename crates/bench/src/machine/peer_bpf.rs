@@ -21,7 +21,7 @@ fn refused(peer: &'static str, len: usize, reason: impl ToString) -> PlaceError 
 ///
 /// # Invariants
 ///
-/// `vm` refers to `bytes` and to contexts of calls that have ended. It is dropped first, being declared first.
+/// `vm` refers to `bytes` and to contexts of calls that have ended. It is dropped first, since it is declared first.
 pub(crate) struct RbpfProgram {
     vm: EbpfVmRaw<'static>,
     bytes: Box<[u8]>,
@@ -43,7 +43,7 @@ impl RbpfProgram {
         arch::compile_rbpf(&mut self.vm).map_err(|reason| refused("rbpf", len, reason))
     }
 
-    /// Runs what was compiled. The suite runs programs that it has verified for a context of this length.
+    /// Runs what was compiled. The suite runs programs verified for a context of this length.
     #[inline]
     pub(crate) fn run_compiled(&self, context: &mut [u8]) -> Result<u64, PlaceError> {
         let context = lent(context);
@@ -58,9 +58,9 @@ impl RbpfProgram {
     }
 }
 
-/// A context for as long as a machine lives, as the peer's types demand it.
+/// Returns a context for as long as a machine lives, as the peer's types demand.
 fn lent(context: &mut [u8]) -> &'static mut [u8] {
-    // SAFETY: the peer uses a context during the call alone, for which it is borrowed here, too.
+    // SAFETY: the peer uses a context only during the call, for which it is borrowed here, too.
     unsafe { slice::from_raw_parts_mut(context.as_mut_ptr(), context.len()) }
 }
 
@@ -83,7 +83,7 @@ impl ContextObject for NoMachine {
 /// A program of `solana-sbpf`.
 pub(crate) struct SbpfProgram(#[expect(dead_code, reason = "held, not run")] Executable<NoMachine>);
 
-/// What programs of `solana-sbpf` have in common.
+/// What programs of `solana-sbpf` share.
 pub(crate) struct SbpfLoader(Arc<BuiltinProgram<NoMachine>>);
 
 impl SbpfLoader {

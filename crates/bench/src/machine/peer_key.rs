@@ -11,7 +11,7 @@ define_static_key_false!(KEY);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The key, off at first. There is one at a time.
+/// The key, off at first. There is only one at a time.
 pub(crate) struct PeerKey {
     _only: MutexGuard<'static, ()>,
 }
@@ -27,8 +27,8 @@ impl PeerKey {
     /// Turns it on.
     pub(crate) fn enable(&mut self) {
         // SAFETY: initialised by `take`; one thread at a time, as this value is the only one and borrowed. No thread
-        // may be running *the sites*: only `run` has them, which cannot run now for the same reason. Other code in
-        // their pages stays what it is: the pages are replaced by copies, and nobody else writes to them.
+        // may be running *the sites*: only `run` contains them, which cannot run now for the same reason. Other code in
+        // their pages stays the same: the pages are replaced by copies, and nobody else writes to them.
         unsafe { KEY.enable() };
     }
 

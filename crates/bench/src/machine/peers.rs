@@ -1,4 +1,4 @@
-//! The peers' unsafe interfaces: writing into, releasing from `jit-allocator`; dropping a `cranelift-jit` module's
+//! The peers' unsafe interfaces: writing to and releasing from `jit-allocator`; dropping a `cranelift-jit` module's
 //! memory.
 
 use std::ptr;
@@ -46,7 +46,7 @@ impl DualAllocator {
         Ok(Allocated { executable })
     }
 
-    /// Gives the memory of a program back.
+    /// Gives back the memory of a program.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "taking the program by value is what makes a second release impossible"
@@ -61,7 +61,7 @@ impl DualAllocator {
 
 impl Drop for DualAllocator {
     fn drop(&mut self) {
-        // SAFETY: whoever owns the allocator holds its programs too and has released them (`machine::Population`, the
+        // SAFETY: whoever owns the allocator owns its programs too and has released them (`machine::Population`, the
         // suites), so nothing calls into the blocks that this unmaps.
         unsafe { self.0.reset(ResetPolicy::Hard) };
     }
@@ -79,7 +79,7 @@ impl OwnedModule {
         Self(Some(module))
     }
 
-    /// The module. `None` only while it is being dropped.
+    /// Returns the module. `None` only while it is being dropped.
     pub(crate) fn get(&mut self) -> Option<&mut JITModule> {
         self.0.as_mut()
     }
@@ -88,8 +88,8 @@ impl OwnedModule {
 impl Drop for OwnedModule {
     fn drop(&mut self) {
         if let Some(module) = self.0.take() {
-            // SAFETY: as this type's documentation demands, no program of the module is held and so none is called any
-            // more.
+            // SAFETY: as this type's documentation demands, no program of the module is held, so that none is called
+            // any more.
             unsafe { module.free_memory() };
         }
     }

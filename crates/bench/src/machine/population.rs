@@ -29,7 +29,7 @@ pub(crate) struct Callables<'a> {
 }
 
 impl Population {
-    /// Has `placer` place all `programs`. On an error those placed so far are freed.
+    /// Makes `placer` place all `programs`. On an error those placed so far are freed.
     pub(crate) fn place(mut placer: Box<dyn Placer>, programs: &[Compiled]) -> Result<Self, PlaceError> {
         let mut held = Vec::with_capacity(programs.len());
         for program in programs {
@@ -47,17 +47,17 @@ impl Population {
         Ok(Self { functions, held, placer })
     }
 
-    /// The programs in the order in which they were placed.
+    /// Returns the programs in the order in which they were placed.
     pub(crate) fn in_sequence(&self) -> Callables<'_> {
         Callables { population: self, permuted: None }
     }
 
-    /// The programs in `order`, a list of their numbers.
+    /// Returns the programs in `order`, a list of their numbers.
     pub(crate) fn in_order(&self, order: &[usize]) -> Callables<'_> {
         Callables { population: self, permuted: Some(order.iter().map(|&number| self.functions[number]).collect()) }
     }
 
-    /// How much of the code is mapped by huge pages.
+    /// Returns how much of the code huge pages map.
     pub(crate) fn huge_mapped(&self) -> Option<HugePages> {
         self.placer.huge_mapped()
     }
@@ -78,7 +78,7 @@ impl Callables<'_> {
         self.functions().len()
     }
 
-    /// Calls every program once with `argument` and adds up what they return.
+    /// Calls every program once with `argument`, and adds up what they return.
     pub(crate) fn call_all(&self, argument: u64) -> u64 {
         let mut sum = 0_u64;
         for function in self.functions() {
@@ -87,7 +87,7 @@ impl Callables<'_> {
         sum
     }
 
-    /// What each program returns for `argument`.
+    /// Returns what each program returns for `argument`.
     pub(crate) fn call_each(&self, argument: u64) -> impl Iterator<Item = u64> {
         self.functions().iter().map(move |function| function(argument))
     }
@@ -97,7 +97,7 @@ impl Callables<'_> {
     }
 }
 
-/// The function at the beginning of `loaded`.
+/// Returns the function at the beginning of `loaded`.
 ///
 /// The result may be called only while `loaded` exists; the callers in this file keep both in one [`Population`].
 fn enter(loaded: &Loaded) -> Function {

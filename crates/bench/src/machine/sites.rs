@@ -8,7 +8,7 @@ use crate::{PlaceError, arch};
 /// What every program of this file is.
 type Function = extern "C" fn() -> u64;
 
-/// Sites of one program. Ten of these are some tens of kilobytes, as the sites of a large program are spread over its
+/// Sites of one program. Ten of these take some tens of kilobytes, as the sites of a large program are spread over its
 /// text.
 const PER_PROGRAM: usize = 1000;
 
@@ -37,36 +37,36 @@ impl Switch {
 ///
 /// # Invariants
 ///
-/// Each program was made by `arch::program` for as many sites as stand beside it.
+/// `arch::program` made each program, for the number of sites beside it.
 pub(crate) struct Sites {
     programs: Vec<(Program, usize)>,
 }
 
 impl Sites {
-    /// Places programs with `count` sites in all.
+    /// Places programs with `count` sites together.
     pub(crate) fn place(packs: &Packs, count: usize) -> Result<Self, PlaceError> {
         let sizes = (0..count).step_by(PER_PROGRAM).map(|first| PER_PROGRAM.min(count - first));
         let load = |sites| Ok((packs.load(&arch::program(sites), ALIGN)?, sites));
         Ok(Self { programs: sizes.map(load).collect::<Result<_, PlaceError>>()? })
     }
 
-    /// Changes sites by traps, where the ISA has them: no thread of the suites blocks SIGTRAP for long. Keys in program
-    /// text are changed by one byte.
+    /// Changes sites with traps, if the ISA needs them: no thread of the suites blocks SIGTRAP for long. Keys in
+    /// program text change by one byte.
     pub(crate) fn apply(batch: &Batch<'_>) -> Result<Applied, PokeError> {
         batch.apply_in(if poke_arch::TRAPS { ModeChoice::Only(Mode::Trap) } else { ModeChoice::Automatic })
     }
 
-    /// How many sites there are.
+    /// Returns how many sites there are.
     pub(crate) fn count(&self) -> usize {
         self.programs.iter().map(|(_, sites)| sites).sum()
     }
 
-    /// Runs through all sites; the number of those that are off. Any version of any site may be met. Allocates nothing.
+    /// Runs through all sites. Returns how many are off. May meet any version of any site. Allocates nothing.
     pub(crate) fn run(&self) -> u64 {
         self.programs.iter().map(|(program, _)| run(program)).sum()
     }
 
-    /// A batch that switches the sites with these numbers.
+    /// Returns a batch that switches the sites with these numbers.
     pub(crate) fn batch(
         &self,
         switch: Switch,
@@ -85,28 +85,28 @@ impl Sites {
     }
 }
 
-/// As [`Sites`], in one program with a copy on each node.
+/// Like [`Sites`], in one program with a copy on each node.
 ///
 /// # Invariants
 ///
-/// The program was made by `arch::program` for as many sites as stand beside it.
+/// `arch::program` made the program, for the number of sites beside it.
 pub(crate) struct ReplicatedSites {
     program: ReplicatedProgram,
     sites: usize,
 }
 
 impl ReplicatedSites {
-    /// Places a program with so many sites.
+    /// Places a program with this many sites.
     pub(crate) fn place(packs: &ReplicatedPacks, sites: usize) -> Result<Self, PlaceError> {
         Ok(Self { program: packs.load(&arch::program(sites), ALIGN)?, sites })
     }
 
-    /// Runs through all sites of all copies; the number of those that are off.
+    /// Runs through all sites of all copies. Returns how many are off.
     pub(crate) fn run(&self) -> u64 {
         self.program.replicas().map(run).sum()
     }
 
-    /// A batch that switches all sites of all copies.
+    /// Returns a batch that switches all sites of all copies.
     pub(crate) fn batch(&self, switch: Switch) -> Result<Batch<'_>, PlaceError> {
         let mut batch = Batch::new();
         for number in 0..self.sites {
@@ -129,7 +129,7 @@ pub(crate) struct Trapping {
 }
 
 impl Trapping {
-    /// Places programs with the same sites as [`Sites`]; none if this ISA changes sites without traps.
+    /// Places programs with the same sites as [`Sites`]; `None` if this ISA changes sites without traps.
     pub(crate) fn place(packs: &Packs, count: usize) -> Result<Option<Self>, PlaceError> {
         let mut programs = Vec::new();
         for first in (0..count).step_by(PER_PROGRAM) {
@@ -141,7 +141,7 @@ impl Trapping {
         Ok(Some(Self { programs }))
     }
 
-    /// Runs through all traps; their number. SIGTRAP's handler must let each thread go on behind its trap: only
+    /// Runs through all traps. Returns their number. SIGTRAP's handler must let each thread go on behind its trap: only
     /// [`with_empty_trap_handler`](super::with_empty_trap_handler) calls this. Allocates nothing.
     pub(super) fn run(&self) -> u64 {
         self.programs.iter().map(run).sum()

@@ -1,5 +1,5 @@
 //! A machine for page tables that does what a kernel's does and checks nothing: tables in one array of host memory, a
-//! count of references for each page, and flushes that are counted only.
+//! count of references for each page, and flushes that are only counted.
 //!
 //! The physical address of a table is its address in this process, as with a kernel that maps all memory at an offset
 //! of zero. Pages have addresses and counts, and no bytes.
@@ -42,17 +42,17 @@ pub(crate) struct Asked {
 ///
 /// 1. `mapped` is a mapping of `mapped_len` bytes that belongs to this value alone; `tables` lies in it, aligned to
 ///    [`ALIGN`], with room for `metas.len()` tables.
-/// 2. `free` has the number of each table that is not allocated, once.
+/// 2. `free` contains the number of each unallocated table once.
 pub(crate) struct TableHost {
     mapped: NonNull<u8>,
     mapped_len: usize,
     tables: NonNull<Table>,
     metas: Vec<TableMeta>,
     free: RefCell<Vec<u32>>,
-    /// How often each page is mapped. Atomic though there is one thread: whoever maps has a shared reference.
+    /// How often each page is mapped. Atomic although there is one thread: whoever maps has a shared reference.
     small: Vec<AtomicU32>,
     large: Vec<AtomicU32>,
-    /// Pages for copies: the small ones from this address on.
+    /// Pages for copies: small ones from this address on.
     spare_from: u64,
     spare: RefCell<Vec<u32>>,
     charged: Cell<Charge>,
@@ -60,7 +60,7 @@ pub(crate) struct TableHost {
 }
 
 impl TableHost {
-    /// Room for `tables` tables, `pages` pages of 4 KiB and of 2 MiB each, and for `copies` small ones.
+    /// Makes room for `tables` tables, `pages` pages of 4 KiB and of 2 MiB each, and for `copies` small ones.
     pub(crate) fn new(tables: usize, pages: usize, copies: usize) -> Result<Self, TableError> {
         Self::map(tables, pages, copies).map_err(|source| TableError::Machine { tables, pages, source })
     }
@@ -83,9 +83,9 @@ impl TableHost {
         let start = mapped.wrapping_add(skipped);
         // SAFETY: the range lies in the new mapping, whose bytes nobody uses yet.
         let advised = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
-        // Where the kernel has no huge pages, all contestants do without.
+        // If the kernel has no huge pages, all contestants do without.
         let _ = advised;
-        // The peers find tables by address alone.
+        // The peers find tables by address only.
         let _ = start.expose_provenance();
         let not_available = || failed(io::ErrorKind::AddrNotAvailable.into());
         let counts = |count: usize| std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect::<Vec<_>>();
@@ -140,7 +140,7 @@ impl TableHost {
         self.asked.set(asked);
     }
 
-    /// Memory for a table, with whatever bytes it has.
+    /// Returns memory for a table, with whatever bytes it has.
     pub(super) fn take_table(&self) -> Option<NonNull<Table>> {
         let number = self.free.borrow_mut().pop()?;
         self.count(|asked| asked.tables += 1);
@@ -148,7 +148,7 @@ impl TableHost {
         Some(unsafe { self.tables.add(number as usize) })
     }
 
-    /// Takes the memory of a table back, which nobody may use any more.
+    /// Takes back the memory of a table, which nobody may use any more.
     pub(super) fn give_table(&self, address: u64) {
         self.free.borrow_mut().push(self.number(address) as u32);
     }
@@ -203,9 +203,9 @@ pub(crate) fn map_next<F: Format>(
     unsafe { cursor.map(frame, size, attributes) }
 }
 
-// SAFETY: 1, 2. by the invariants of `TableHost`, whose array never moves. 3. there are no CPUs with translations:
-// nothing loads the tables. 4. pages have no bytes, and each spare one is handed out once until it is given back. 6.
-// counts fall with Release, and are read with Acquire.
+// SAFETY: 1, 2. by the invariants of `TableHost`, whose array never moves. 3. no CPU has translations: nothing loads
+// the tables. 4. pages have no bytes, and each spare one is handed out once until it is given back. 6. counts fall with
+// Release, and are read with Acquire.
 unsafe impl Machine for &TableHost {
     type Pending = ();
 
@@ -247,7 +247,7 @@ unsafe impl Machine for &TableHost {
     fn release(&self, page: Page) {
         let counter = self.counter(page);
         // Acquire, partner: the Release below. Forbids that a page is used again before others have left it. One
-        // reference is the caller's, and nobody else can make it more.
+        // reference is the caller's, and nobody else can add to it.
         if counter.load(Ordering::Acquire) == 1 {
             counter.store(0, Ordering::Relaxed);
         } else if counter.fetch_sub(1, Ordering::AcqRel) != 1 {

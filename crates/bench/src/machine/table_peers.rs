@@ -39,7 +39,7 @@ pub(crate) struct CrateTable {
 
 struct Frames<'h>(&'h TableHost);
 
-// SAFETY: a table that is taken from the host is nobody else's.
+// SAFETY: a table taken from the host belongs to nobody else.
 unsafe impl FrameAllocator<Size4KiB> for Frames<'_> {
     fn allocate_frame(&mut self) -> Option<PhysFrame> {
         let table = self.0.take_table()?;
@@ -114,7 +114,7 @@ impl CrateTable {
         })
     }
 
-    /// The sum of all frames' addresses, page by page.
+    /// Returns the sum of all frames' addresses, page by page.
     pub(crate) fn query(&mut self, range: Range<u64>, size: PageSize) -> Result<u64, TableError> {
         self.with(|table, _| {
             let mut sum = 0_u64;
@@ -135,7 +135,7 @@ impl CrateTable {
 
 impl Drop for CrateTable {
     fn drop(&mut self) {
-        // The crate has a way to give tables back, for those that are empty. Here all go.
+        // The crate can give empty tables back. Here all are given back.
         fn give_back(host: &TableHost, table: &PageTable, level: u8) {
             for entry in table.iter().filter(|entry| level > 1 && entry.flags().contains(PageTableFlags::PRESENT)) {
                 if !entry.flags().contains(PageTableFlags::HUGE_PAGE) {
@@ -195,13 +195,13 @@ pub(crate) struct MultiArch {
 const MULTI_FLAGS: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE).union(MappingFlags::USER);
 
 impl MultiArch {
-    /// With an empty root. All tables of a thread come from the host that was named last.
+    /// Makes one with an empty root. All tables of a thread come from the host that was named last.
     pub(crate) fn new(host: &Rc<TableHost>) -> Result<Self, TableError> {
         HOST.set(Some(Rc::clone(host)));
         Ok(Self { table: MultiTable::try_new().map_err(multi)? })
     }
 
-    /// Maps the range by one call.
+    /// Maps the range with one call.
     pub(crate) fn map(&mut self, range: Range<u64>, first: u64, size: PageSize) -> Result<(), TableError> {
         let start = range.start as usize;
         let physical = |address: MultiAddr| PhysAddr::from(first as usize + (address.as_usize() - start));
@@ -210,13 +210,13 @@ impl MultiArch {
         mapped.map_err(multi)
     }
 
-    /// Unmaps the range by one call. Tables stay.
+    /// Unmaps the range with one call. Tables stay.
     pub(crate) fn unmap(&mut self, range: Range<u64>) -> Result<(), TableError> {
         let len = (range.end - range.start) as usize;
         self.table.cursor().unmap_region((range.start as usize).into(), len).map_err(multi)
     }
 
-    /// The sum of all frames' addresses, page by page.
+    /// Returns the sum of all frames' addresses, page by page.
     pub(crate) fn query(&mut self, range: Range<u64>, size: PageSize) -> Result<u64, TableError> {
         let mut sum = 0_u64;
         for start in range.step_by(size.bytes() as usize) {

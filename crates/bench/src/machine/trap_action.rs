@@ -1,4 +1,4 @@
-//! SIGTRAP with a handler that does nothing: what a trap costs whoever serves it.
+//! SIGTRAP with a handler that does nothing: what serving a trap costs.
 
 use std::io;
 use std::mem;
@@ -7,8 +7,7 @@ use std::ptr;
 use super::sites::Trapping;
 use crate::PlaceError;
 
-/// Gives `measure` a function that runs through all traps with an empty handler in place, and puts the action before
-/// back.
+/// Gives `measure` a function that runs through all traps with an empty handler in place, and restores the old action.
 ///
 /// Nobody else may have traps meanwhile, and no batch may begin.
 pub(crate) fn with_empty_trap_handler<R>(
@@ -28,7 +27,7 @@ pub(crate) fn with_empty_trap_handler<R>(
 
 extern "C" fn nothing(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
 
-/// Sets a signal's action, whose handler is async-signal-safe; the answer is the one before.
+/// Sets a signal's action, whose handler is async-signal-safe. Returns the old one.
 pub(super) fn set(signal: i32, action: &libc::sigaction) -> Result<libc::sigaction, PlaceError> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut before: libc::sigaction = unsafe { mem::zeroed() };

@@ -1,8 +1,8 @@
-//! One 128 KiB mapping per program, as engines do that take code memory from a pool of such buckets: the code at its
+//! One 128 KiB mapping per program, like engines that take code memory from a pool of such buckets: the code at its
 //! beginning becomes executable, the rest stays writable and untouched.
 //!
-//! The distance of 128 KiB between the programs is what costs: their first lines share one set of every cache whose
-//! sets repeat at a divisor of that distance.
+//! What costs is the distance of 128 KiB between programs: their first lines share one set of every cache whose sets
+//! repeat at a divisor of that distance.
 
 use super::{Loaded, Placer, foreign};
 use crate::PlaceError;

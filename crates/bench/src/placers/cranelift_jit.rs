@@ -1,7 +1,7 @@
 //! The crate `cranelift-jit`: `define_function_bytes` and `finalize_definitions`.
 //!
-//! A module frees all its functions together, so freeing here only counts; when the last program has gone the module is
-//! replaced.
+//! A module frees all its functions together, so that freeing here only counts; when the last program has gone, the
+//! module is replaced.
 
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};
@@ -18,7 +18,7 @@ pub(super) struct CraneliftJit {
 }
 
 impl CraneliftJit {
-    /// With an empty module.
+    /// Opens it with an empty module.
     pub(super) fn open() -> Result<Self, PlaceError> {
         Ok(Self { module: empty_module()?, held: 0 })
     }
@@ -65,7 +65,7 @@ impl Placer for CraneliftJit {
     }
 }
 
-/// Finalised once after all programs, as a compiler does that needs them only together.
+/// Finalised once after all programs, as by a compiler that needs them only together.
 pub(super) struct Batch(CraneliftJit);
 
 impl Batch {

@@ -1,4 +1,4 @@
-//! The floor of every load: the bytes are copied to ordinary memory that is already present, and nothing else happens.
+//! The floor of every load: copies the bytes to ordinary memory that is already present, and does nothing else.
 
 use super::{Loaded, Placer};
 use crate::PlaceError;

@@ -47,7 +47,7 @@ pub(crate) trait Placer {
         Ok(())
     }
 
-    /// How much of the code is mapped by huge pages, for those who aim at it.
+    /// Returns how much of the code huge pages map, for contestants that aim at that.
     fn huge_mapped(&self) -> Option<HugePages> {
         None
     }
@@ -57,10 +57,10 @@ pub(crate) trait Placer {
 pub(crate) enum Loaded {
     /// In a pack.
     Packed(palimpsest_text::Program),
-    /// In a pack, by way of a `PackModule`.
+    /// In a pack, through a `PackModule`.
     #[cfg(feature = "peers")]
     Function {
-        /// What the module calls it.
+        /// The module's name for it.
         id: cranelift_module::FuncId,
         /// First byte of the program.
         entry: *const u8,
@@ -94,7 +94,7 @@ impl Loaded {
     }
 }
 
-/// Everyone who can take part. The name is the last part of an entry's id.
+/// All contestants. The name is the last part of an entry's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     /// Palimpsest's packs, program by program.
@@ -103,7 +103,7 @@ pub(crate) enum Who {
     PackedBatch,
     /// Palimpsest's packs through its module for Cranelift.
     PackedCranelift,
-    /// Palimpsest's packs with a write view that is open during copies only.
+    /// Palimpsest's packs with a write view that is open only during copies.
     PackedDuringCopies,
     /// Palimpsest's packs without a write view: the kernel writes.
     PackedNoView,
@@ -117,7 +117,7 @@ pub(crate) enum Who {
     CraneliftJit,
     /// The crate `cranelift-jit`, finalised once after all programs.
     CraneliftJitBatch,
-    /// A plain copy: what nobody can be faster than.
+    /// A plain copy: nobody can be faster.
     Copy,
 }
 
@@ -162,7 +162,7 @@ impl Who {
         )
     }
 
-    /// The rival that is used in the same way as one of ours.
+    /// Returns the rival that is used in the same way as one of ours.
     fn counterpart(self) -> Option<Self> {
         match self {
             Self::PackedBatch => Some(Self::CraneliftJitBatch),
@@ -171,8 +171,8 @@ impl Who {
         }
     }
 
-    /// The contestant with the figure `id(self)`, beside `all`: ours are compared with their counterpart, if they have
-    /// one, then with the others in the order of `all`, but not with the plain copy, which nobody can beat.
+    /// Returns the contestant with the figure `id(self)`, among `all`: ours are compared with their counterpart, if
+    /// they have one, then with the others in the order of `all`, but not with the plain copy, which nobody can beat.
     pub(crate) fn contestant(self, all: &[Self], unit: Unit, id: impl Fn(Self) -> String) -> Contestant {
         let contestant = Contestant::new(id(self), unit);
         if !self.is_ours() {

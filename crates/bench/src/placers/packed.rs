@@ -1,5 +1,5 @@
-//! Palimpsest's packs, with default options: the backing is the best that works here, retired programs are reclaimed
-//! automatically.
+//! Palimpsest's packs, with default options: the backing is the best that works here, and retired programs are
+//! reclaimed automatically.
 
 use palimpsest_sys::CoreSync;
 use palimpsest_sys::arch::flush_instruction_cache;
@@ -24,7 +24,7 @@ impl Packed {
         Ok(Self { packs: Packs::new()? })
     }
 
-    /// With packs of its own, which are written in that way.
+    /// Opens them with packs of their own, written in that way.
     pub(crate) fn open_with(view: WriteView) -> Result<Self, PlaceError> {
         Ok(Self { packs: Packs::builder().write_view(view).open()? })
     }
@@ -34,7 +34,7 @@ impl Packed {
         self.packs.backing().to_string()
     }
 
-    /// The better backings that do not work here, each with the reason.
+    /// Returns the better backings that do not work here, each with the reason.
     pub(crate) fn refused(&self) -> Vec<String> {
         let told = |refused: &Refused| format!("{}: {}", refused.backing, Causes(&refused.error));
         self.packs.refused().iter().map(told).collect()
@@ -77,7 +77,7 @@ impl Placer for Packed {
     }
 }
 
-/// How much of a contestant's code is mapped by huge pages.
+/// How much of a contestant's code huge pages map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HugePages {
     /// Bytes that smaps reports as mapped by huge pages.
@@ -122,7 +122,7 @@ impl Placer for Batch {
     }
 }
 
-/// What an allocator must not do: something expensive for each instruction of a program that it has loaded.
+/// What an allocator must not do: something expensive for each instruction of a loaded program.
 pub(crate) struct EachInstruction {
     packed: Packed,
     action: Action,

@@ -1,4 +1,4 @@
-//! Palimpsest's packs through `palimpsest-cranelift`, by the same calls as the peer: `define_function_bytes` and
+//! Palimpsest's packs through `palimpsest-cranelift`, with the same calls as the peer: `define_function_bytes` and
 //! `finalize_definitions` for each program, and then `free_function`.
 
 use cranelift_codegen::settings::{self, Configurable};

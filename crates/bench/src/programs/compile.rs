@@ -1,4 +1,4 @@
-//! From [`Source`] to machine code by the compiler of `palimpsest-bpf`, whose code runs wherever it is placed.
+//! Compiles a [`Source`] to machine code with the compiler of `palimpsest-bpf`, whose code runs wherever it is placed.
 
 use palimpsest_bpf::Code;
 use palimpsest_bpf::insn::{AluOp, Condition, Instruction, Operand, Register, Width, encode};
@@ -11,9 +11,9 @@ use crate::PlaceError;
 ///
 /// # Invariants
 ///
-/// `code` is what the compiler made, for this machine, of a program that reads nothing but `r1`, has no helpers, no
-/// loops and no memory: a function with the C calling convention that takes a `u64` and returns a `u64`. The fields are
-/// private to this module, which alone makes values of this type.
+/// `code` is what the compiler made, for this machine, of a program that reads only `r1` and has no helpers, no loops
+/// and no memory: a function with the C calling convention from `u64` to `u64`. The fields are private to this module,
+/// which alone makes values of this type.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     code: Vec<u8>,
@@ -26,7 +26,7 @@ impl Compiled {
         &self.code
     }
 
-    /// What the code has to return for `argument`.
+    /// Returns what the code must return for `argument`.
     pub(crate) fn evaluate(&self, argument: u64) -> u64 {
         self.source.evaluate(argument)
     }
@@ -49,7 +49,7 @@ fn compile(source: Source) -> Result<Compiled, PlaceError> {
     Ok(Compiled { code: compiled.bytes().to_vec(), source })
 }
 
-/// Registers of the variables. The first is the one that is returned.
+/// Registers of the variables. The first one is returned.
 const OF_VARIABLES: [Register; VARIABLES] =
     [Register::R0, Register::R2, Register::R3, Register::R4, Register::R5, Register::R6];
 
@@ -62,7 +62,7 @@ fn translate(source: &Source) -> Vec<Instruction> {
         program.push(alu(AluOp::Move, register, Operand::Register(SPARE)));
         program.push(alu(AluOp::Xor, register, Operand::Immediate(constant)));
     }
-    // Where a branch is to be filled in, and the operation that it goes to.
+    // A branch to be filled in, and the operation that it goes to.
     let mut open: Option<(usize, usize)> = None;
     for (place, &operation) in source.operations.iter().enumerate() {
         if let Some((branch, _)) = open.take_if(|&mut (_, until)| until == place) {
@@ -90,7 +90,7 @@ fn translate(source: &Source) -> Vec<Instruction> {
     program
 }
 
-/// Has the branch at `branch` go to the end of `program`, every instruction of which has one slot.
+/// Makes the branch at `branch` go to the end of `program`, in which every instruction has one slot.
 fn land(program: &mut [Instruction], branch: usize) {
     let distance = program.len() - branch - 1;
     if let Some(Instruction::Branch { offset, .. }) = program.get_mut(branch) {
@@ -114,7 +114,7 @@ fn translate_step(program: &mut Vec<Instruction>, operation: Operation) {
             program.push(alu(AluOp::ShiftLeft, OF_VARIABLES[to], Operand::Immediate(bits.into())));
             (to, AluOp::Or, Operand::Register(SPARE))
         }
-        // Branches are translated by the caller.
+        // The caller translates branches.
         Operation::SkipIfOdd { .. } => return,
     };
     program.push(alu(op, OF_VARIABLES[to], operand));

@@ -46,7 +46,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The program with number `number`; the same number gives the same program.
+    /// Generates the program with number `number`; the same number gives the same program.
     pub(crate) fn generate(number: u64) -> Self {
         let mut random = SmallRng::seed_from_u64(number);
         let initial = std::array::from_fn(|_| random.random());
@@ -80,7 +80,7 @@ impl Source {
         Self { initial, operations }
     }
 
-    /// What the program returns for `argument`.
+    /// Returns what the program returns for `argument`.
     pub(crate) fn evaluate(&self, argument: u64) -> u64 {
         let mut variables = self.initial.map(|constant| argument ^ extend(constant));
         let mut next = 0;
@@ -106,7 +106,7 @@ impl Source {
     }
 }
 
-/// Sign extension, as the machine does with a 32-bit immediate.
+/// Extends the sign, as the machine does with a 32-bit immediate.
 fn extend(constant: i32) -> u64 {
     i64::from(constant).cast_unsigned()
 }

@@ -16,13 +16,13 @@ const fn is_word(letter: char) -> bool {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the beginning of `text`, whose comment is left out.
+    /// Starts at the beginning of `text`, without its comment.
     pub(super) fn new(text: &'a str, line: usize) -> Self {
         let end = [";", "//", "#"].into_iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
         Self { text: &text[..end], at: 0, line }
     }
 
-    /// What is left, without the blanks before it.
+    /// Returns what is left, without leading blanks.
     fn rest(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -30,7 +30,7 @@ impl<'a> Cursor<'a> {
         trimmed
     }
 
-    /// The error that something else stands here.
+    /// Returns the error that something else stands here.
     pub(super) fn expected(&mut self, expected: &'static str) -> AsmError {
         self.rest();
         let column = self.text[..self.at].chars().count() + 1;
@@ -45,7 +45,7 @@ impl<'a> Cursor<'a> {
         if self.is_at_end() { Ok(()) } else { Err(self.expected("the end of the line")) }
     }
 
-    /// Whether `sign` stands here; goes past it then.
+    /// Skips `sign` if it stands here. Returns whether it did.
     pub(super) fn eat(&mut self, sign: &str) -> bool {
         let found = self.rest().starts_with(sign);
         if found {
@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Goes past `sign`.
+    /// Skips `sign`, which must stand here.
     pub(super) fn must(&mut self, sign: &str, expected: &'static str) -> Result<(), AsmError> {
         if self.eat(sign) { Ok(()) } else { Err(self.expected(expected)) }
     }
@@ -64,7 +64,7 @@ impl<'a> Cursor<'a> {
         &rest[..rest.find(|letter| !is_word(letter)).unwrap_or(rest.len())]
     }
 
-    /// Whether the word `word` stands here; goes past it then.
+    /// Skips the word `word` if it stands here. Returns whether it did.
     pub(super) fn eat_word(&mut self, word: &str) -> bool {
         let found = self.peek_word() == word;
         if found {
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// A name that does not begin with a digit.
+    /// Reads a name that does not begin with a digit.
     pub(super) fn name(&mut self) -> Option<&'a str> {
         let word = self.peek_word();
         if word.is_empty() || word.starts_with(|letter: char| letter.is_ascii_digit()) {
@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
         Some(word)
     }
 
-    /// `name:`
+    /// Reads `name:`.
     pub(super) fn label(&mut self) -> Option<&'a str> {
         let mut ahead = *self;
         let name = ahead.name().filter(|_| ahead.eat(":"))?;
@@ -91,7 +91,7 @@ impl<'a> Cursor<'a> {
         Some(name)
     }
 
-    /// `r1` or `w1`
+    /// Reads `r1` or `w1`.
     pub(super) fn register(&mut self) -> Option<(Width, Register)> {
         let word = self.peek_word();
         let (width, number) = match word.split_at_checked(1)? {
@@ -105,7 +105,7 @@ impl<'a> Cursor<'a> {
         Some((width, register))
     }
 
-    /// `r1`, the whole of it.
+    /// Reads `r1`: a whole register.
     pub(super) fn whole_register(&mut self) -> Result<Register, AsmError> {
         let start = *self;
         match self.register() {
@@ -117,7 +117,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number with or without sign, in decimal or with `0x`, if one stands here; it is known to have at most 64 bits.
+    /// Reads a number with or without sign, decimal or with `0x`, if one stands here. It has at most 64 bits.
     pub(super) fn number(&mut self) -> Option<i128> {
         let mut ahead = *self;
         let negative = ahead.eat("-");
@@ -134,7 +134,7 @@ impl<'a> Cursor<'a> {
         Some(if negative { -i128::from(value) } else { value.into() })
     }
 
-    /// A number that `T` can hold.
+    /// Reads a number that `T` can hold.
     pub(super) fn number_of<T: TryFrom<i128>>(&mut self, expected: &'static str) -> Result<T, AsmError> {
         let start = *self;
         let number = self.number().and_then(|number| T::try_from(number).ok());
@@ -144,7 +144,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A number of 32 bits, with or without a sign: `-1` and `0xffffffff` are the same.
+    /// Reads a number of 32 bits, with or without sign: `-1` and `0xffffffff` are the same.
     pub(super) fn number_of_32_bits(&mut self) -> Result<i32, AsmError> {
         let start = *self;
         let number = self.number().and_then(|number| {
@@ -156,7 +156,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// `u32` or `s32`, with another number of bits.
+    /// Reads `u32` or `s32`, or the same with another number of bits.
     pub(super) fn kind(&mut self) -> Result<(char, Size), AsmError> {
         const EXPECTED: &str = "u8, u16, u32, u64, s8, s16 or s32";
         let word = self.peek_word();
@@ -175,7 +175,7 @@ impl<'a> Cursor<'a> {
         Ok((letter, size))
     }
 
-    /// `(u64 *)`
+    /// Reads `(u64 *)`.
     pub(super) fn cast(&mut self) -> Result<(char, Size), AsmError> {
         self.must("(", "`(`")?;
         let kind = self.kind()?;
@@ -184,7 +184,7 @@ impl<'a> Cursor<'a> {
         Ok(kind)
     }
 
-    /// `r1 + 8`
+    /// Reads `r1 + 8`.
     pub(super) fn address(&mut self) -> Result<(Register, i16), AsmError> {
         let base = self.whole_register()?;
         let mut ahead = *self;

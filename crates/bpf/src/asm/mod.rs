@@ -1,7 +1,7 @@
-//! An assembler: what an [`Instruction`] shows as text, with labels.
+//! An assembler for the text that an [`Instruction`] displays, with labels.
 //!
 //! A line holds an instruction, a `label:`, or both; `;`, `//` and `#` begin a comment. Jumps and calls go to a label,
-//! or as many slots behind the next instruction as their number says, which has a sign.
+//! or as many slots behind the next instruction as their number, which has a sign, says.
 //!
 //! ```
 //! let code = palimpsest_bpf::asm::assemble(
@@ -26,7 +26,7 @@ use crate::insn::{Callee, Instruction, Reach, Wide, encode};
 use cursor::Cursor;
 use statement::{Statement, Target};
 
-/// Why a text is no program.
+/// Why a text is not a program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AsmError {
     /// A line has no known form.
@@ -49,7 +49,7 @@ pub enum AsmError {
         /// Line of the first definition.
         first: usize,
     },
-    /// A label is not defined.
+    /// A label is used and not defined.
     #[error("line {line}: no line has the label `{label}`")]
     Unknown {
         /// Line, from 1.
@@ -77,7 +77,7 @@ struct Place {
     line: usize,
 }
 
-/// The byte code of a program in text.
+/// Assembles the byte code of a program.
 ///
 /// # Errors
 ///
@@ -118,7 +118,7 @@ pub fn assemble(text: &str) -> Result<Vec<u8>, AsmError> {
     Ok(code)
 }
 
-/// Has `instruction` go `distance` slots behind the next one; `None` if it cannot.
+/// Makes `instruction` go `distance` slots behind the next one; `None` if it cannot reach that far.
 fn aim(instruction: &mut Instruction, distance: i64) -> Option<()> {
     match instruction {
         Instruction::Jump { offset, reach: Reach::Near } => *offset = i16::try_from(distance).ok()?.into(),

@@ -6,7 +6,7 @@ use crate::insn::{
     AluOp, AtomicOp, ByteOrder, Callee, Condition, Extension, Instruction, Operand, Reach, Register, Size, Wide, Width,
 };
 
-/// An instruction, of which the distance may still be missing.
+/// An instruction, whose distance may still be missing.
 pub(super) struct Statement<'a> {
     pub(super) instruction: Instruction,
     pub(super) target: Target<'a>,
@@ -14,7 +14,7 @@ pub(super) struct Statement<'a> {
 
 /// Where it goes.
 pub(super) enum Target<'a> {
-    /// Where it says, or nowhere.
+    /// As the instruction says, or nowhere.
     Known,
     /// To a label.
     Label(&'a str),
@@ -109,7 +109,7 @@ struct Place {
     offset: i16,
 }
 
-/// `(u64 *)(r1 + 8)`
+/// Reads `(u64 *)(r1 + 8)`.
 fn place(cursor: &mut Cursor<'_>) -> Result<Place, AsmError> {
     let (letter, size) = cursor.cast()?;
     cursor.must("(", "`(`")?;
@@ -130,7 +130,7 @@ fn width_of(cursor: &mut Cursor<'_>, size: Size) -> Result<Width, AsmError> {
     }
 }
 
-/// What begins with a register.
+/// Reads what begins with a register.
 fn assignment<'a>(cursor: &mut Cursor<'a>, width: Width, dst: Register) -> Result<Statement<'a>, AsmError> {
     let operation = OPERATIONS.into_iter().find(|operation| {
         let mut ahead = *cursor;
@@ -158,7 +158,7 @@ fn assignment<'a>(cursor: &mut Cursor<'a>, width: Width, dst: Register) -> Resul
     special(cursor, width, dst)
 }
 
-/// What can stand behind `r1 =` alone.
+/// Reads what can stand behind `r1 =` alone.
 fn special<'a>(cursor: &mut Cursor<'a>, width: Width, dst: Register) -> Result<Statement<'a>, AsmError> {
     let mut ahead = *cursor;
     if ahead.eat("-") && ahead.register() == Some((width, dst)) {
@@ -215,7 +215,7 @@ fn load<'a>(cursor: &mut Cursor<'a>, dst: Register) -> Result<Statement<'a>, Asm
 /// What can stand behind `r1 =`.
 const VALUE: &str = "a register, a number, or an operation";
 
-/// What begins with `name` behind `r1 =`.
+/// Reads what begins with `name` behind `r1 =`.
 fn named<'a>(cursor: &mut Cursor<'a>, name: &str, width: Width, dst: Register) -> Result<Statement<'a>, AsmError> {
     let start = *cursor;
     cursor.eat_word(name);
@@ -300,7 +300,7 @@ fn named<'a>(cursor: &mut Cursor<'a>, name: &str, width: Width, dst: Register) -
     }
 }
 
-/// `, r2)`, where `r2` is the register that is assigned to.
+/// Reads `, r2)`, where `r2` is the register that is assigned to.
 fn same_source(cursor: &mut Cursor<'_>, dst: Register) -> Result<(), AsmError> {
     cursor.must(",", "`,`")?;
     if any_register(cursor)? != dst {
@@ -309,7 +309,7 @@ fn same_source(cursor: &mut Cursor<'_>, dst: Register) -> Result<(), AsmError> {
     cursor.must(")", "`)`")
 }
 
-/// `[fd:3]`, `[idx:3]`, with or without `[0]+8`
+/// Reads `[fd:3]` or `[idx:3]`, with or without `[0]+8`.
 fn map<'a>(cursor: &mut Cursor<'a>, dst: Register) -> Result<Statement<'a>, AsmError> {
     cursor.must("[", "`[`")?;
     let by_descriptor = cursor.eat("fd:");
@@ -330,7 +330,7 @@ fn map<'a>(cursor: &mut Cursor<'a>, dst: Register) -> Result<Statement<'a>, AsmE
     Ok(Instruction::LoadWide { dst, value }.into())
 }
 
-/// Where a jump with 32 bits goes.
+/// Reads where a jump with 32 bits goes.
 fn far<'a>(cursor: &mut Cursor<'a>) -> Result<(i32, Target<'a>), AsmError> {
     match cursor.name() {
         Some(label) => Ok((0, Target::Label(label))),
@@ -338,7 +338,7 @@ fn far<'a>(cursor: &mut Cursor<'a>) -> Result<(i32, Target<'a>), AsmError> {
     }
 }
 
-/// Where a jump with 16 bits goes.
+/// Reads where a jump with 16 bits goes.
 fn near<'a>(cursor: &mut Cursor<'a>) -> Result<(i16, Target<'a>), AsmError> {
     match cursor.name() {
         Some(label) => Ok((0, Target::Label(label))),
@@ -354,7 +354,7 @@ fn jump<'a>(cursor: &mut Cursor<'a>, reach: Reach) -> Result<Statement<'a>, AsmE
     Ok(Statement { instruction: Instruction::Jump { offset, reach }, target })
 }
 
-/// `r1 > 5 goto +3`
+/// Reads `r1 > 5 goto +3`.
 fn branch<'a>(cursor: &mut Cursor<'a>) -> Result<Statement<'a>, AsmError> {
     let Some((width, dst)) = cursor.register() else { return Err(cursor.expected("a register")) };
     let Some(condition) = CONDITIONS.into_iter().find(|condition| cursor.eat(condition.sign())) else {
@@ -385,7 +385,7 @@ fn call<'a>(cursor: &mut Cursor<'a>) -> Result<Statement<'a>, AsmError> {
     Ok(Instruction::Call(Callee::Helper(cursor.number_of_32_bits()?)).into())
 }
 
-/// `*(u64 *)(r1 + 0) += r2`
+/// Reads `*(u64 *)(r1 + 0) += r2`.
 fn atomic<'a>(cursor: &mut Cursor<'a>) -> Result<Statement<'a>, AsmError> {
     cursor.must("*", "`*`")?;
     let Place { size, base, offset, .. } = place(cursor)?;

@@ -1,9 +1,8 @@
 //! Filters of classic BPF, as `tcpdump -dd` prints them, translated to eBPF.
 //!
 //! A [`Filter`] is checked when it is made: its jumps stay inside, its last instruction returns, and every operation is
-//! known.
-//! [`Filter::translate`] makes eBPF of it, which the verifier takes for the context of a [`Packets`] buffer. The result
-//! is the number of bytes to keep of a packet, 0 for none, as of libpcap's own interpreter.
+//! known. [`Filter::translate`] makes eBPF of it, which the verifier accepts for the context of a [`Packets`] buffer.
+//! The result is how many bytes of a packet to keep, 0 for none, as of libpcap's own interpreter.
 //!
 //! ```
 //! use palimpsest_bpf::Code;
@@ -27,10 +26,10 @@
 //!
 //! # What differs between interpreters
 //!
-//! Where Linux's and libpcap's differ, this is libpcap's: the address of a load by `X` does not wrap at 32 bits, a
-//! shift by 32 or more gives 0, and jumps may go back, as those of `protochain` do. A filter that goes back 65 535
-//! times refuses the packet. Scratch memory that was not written is 0. Loads of Linux's ancillary data, which libpcap
-//! does not have for files, read what [`Packets::context`] was given.
+//! Where Linux and libpcap differ, this follows libpcap: the address of a load by `X` does not wrap at 32 bits, a shift
+//! by 32 or more gives 0, and jumps may go back, as those of `protochain` do. A filter that goes back 65 535 times
+//! refuses the packet. Unwritten scratch memory is 0. Loads of Linux's ancillary data, which libpcap does not have for
+//! files, read what [`Packets::context`] was given.
 
 mod packet;
 mod parse;
@@ -52,7 +51,7 @@ pub struct Filter {
     steps: Vec<Step>,
 }
 
-/// Why something is no filter. Instructions are counted from 0.
+/// Why something is not a filter. Instructions are counted from 0.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClassicError {
@@ -62,13 +61,13 @@ pub enum ClassicError {
         /// How many.
         len: usize,
     },
-    /// A line is no instruction.
+    /// A line is not an instruction.
     #[error("line {line} is no instruction: `{{ 0x28, 0, 0, 0x0000000c }},` (tcpdump -dd) and `40 0 0 12` (-ddd) are")]
     Syntax {
         /// Line, from 1.
         line: usize,
     },
-    /// The first line of `-ddd` says another number.
+    /// The first line of `-ddd` gives another number.
     #[error("the first line says that there are {said} instructions, and there are {found}")]
     Count {
         /// What it says.
@@ -76,7 +75,7 @@ pub enum ClassicError {
         /// How many there are.
         found: usize,
     },
-    /// An operation that is not known.
+    /// An unknown operation.
     #[error("instruction {at}: the operation {code:#06x} is not known")]
     Unknown {
         /// Which.
@@ -114,7 +113,7 @@ pub enum ClassicError {
         /// Bits.
         bits: u32,
     },
-    /// A word of scratch memory that there is not.
+    /// A word of scratch memory that does not exist.
     #[error("instruction {at} uses word {word} of the scratch memory, which has 16")]
     Scratch {
         /// Which.
@@ -122,7 +121,7 @@ pub enum ClassicError {
         /// The word.
         word: u32,
     },
-    /// A load of what Linux alone has beside a packet, and packets here have not.
+    /// A load of something that only Linux has beside a packet, and packets here do not.
     #[error(
         "instruction {at} loads {name}, which only Linux's kernel has; compile the filter for a file (`tcpdump -y`)"
     )]
@@ -163,17 +162,17 @@ impl Filter {
         Self::new(&parse::parse(text)?)
     }
 
-    /// How many instructions it has.
+    /// Returns how many instructions it has.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Always false: an empty filter says nothing.
+    /// Returns false: a filter has at least one instruction.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The same as eBPF byte code, for the context of [`Packets`].
+    /// Returns the same filter as eBPF byte code, for the context of [`Packets`].
     pub fn translate(&self) -> Vec<u8> {
         translate::translate(&self.steps)
     }

@@ -4,16 +4,16 @@ use alloc::boxed::Box;
 
 use crate::verify::{ContextAccess, Contract};
 
-/// Most bytes of a packet that a filter can see: `MAXIMUM_SNAPLEN` of tcpdump. It sees no others.
+/// Most bytes of a packet that a filter sees: `MAXIMUM_SNAPLEN` of tcpdump.
 pub const LIMIT: u32 = 262_144;
 
-/// Where the length on the wire is.
+/// Offset of the length on the wire.
 pub(super) const WIRE: i16 = 0;
-/// Where the number of bytes that are there is.
+/// Offset of the number of captured bytes.
 pub(super) const CAPTURED: i16 = 4;
-/// Where the fields of [`Ancillary`] are, 4 bytes each.
+/// Offset of the fields of [`Ancillary`], 4 bytes each.
 pub(super) const BESIDE: i16 = 8;
-/// Bytes before the packet's.
+/// Bytes before those of the packet.
 pub(super) const HEADER: i16 = 56;
 
 /// What Linux knows of a packet beside its bytes (`SKF_AD_…`, `include/uapi/linux/filter.h`).
@@ -44,7 +44,7 @@ pub struct Ancillary {
 }
 
 impl Ancillary {
-    /// In the order of the numbers that `step` has for them.
+    /// Returns the fields in the order of the numbers that `step` gives them.
     const fn fields(&self) -> [u32; 11] {
         [
             self.protocol,
@@ -62,12 +62,12 @@ impl Ancillary {
     }
 }
 
-/// What a translated filter was verified for, and what [`Packets`] gives it.
+/// Returns the contract that a translated filter is verified for, and that [`Packets`] keeps.
 pub fn contract() -> Contract {
     Contract::new().context(HEADER.unsigned_abs() as u32 + LIMIT, ContextAccess::Read)
 }
 
-/// Room for one packet after the other.
+/// A buffer for one packet after the other.
 #[derive(Debug)]
 pub struct Packets {
     bytes: Box<[u8]>,
@@ -80,13 +80,13 @@ impl Default for Packets {
 }
 
 impl Packets {
-    /// Room for a packet.
+    /// Makes a buffer.
     pub fn new() -> Self {
         let len = HEADER.unsigned_abs() as usize + LIMIT as usize;
         Self { bytes: alloc::vec![0; len].into_boxed_slice() }
     }
 
-    /// The context of a packet: its bytes that were captured, of which a filter sees [`LIMIT`], its length on the wire,
+    /// Returns the context of a packet: its captured bytes, of which a filter sees [`LIMIT`], its length on the wire,
     /// and what is known beside it.
     pub fn context(&mut self, captured: &[u8], wire: u32, ancillary: Option<&Ancillary>) -> &[u8] {
         let seen = &captured[..captured.len().min(LIMIT as usize)];
@@ -94,7 +94,7 @@ impl Packets {
         for (place, number) in self.bytes.chunks_exact_mut(4).zip(numbers) {
             place.copy_from_slice(&number.to_ne_bytes());
         }
-        // Bytes of the packet before it stay behind this one's: no filter gets there.
+        // Bytes of the previous packet stay behind this one's: no filter reaches them.
         self.bytes[HEADER.unsigned_abs().into()..][..seen.len()].copy_from_slice(seen);
         &self.bytes
     }

@@ -1,10 +1,10 @@
-//! What `tcpdump` prints: initialisers of C (`-dd`), or numbers (`-ddd`).
+//! Parses what `tcpdump` prints: C initialisers (`-dd`), or numbers (`-ddd`).
 
 use alloc::vec::Vec;
 
 use super::{ClassicError, Insn};
 
-/// The instructions of `text`.
+/// Parses the instructions of `text`.
 pub(super) fn parse(text: &str) -> Result<Vec<Insn>, ClassicError> {
     let mut instructions = Vec::new();
     let mut said = None;

@@ -3,12 +3,12 @@
 use super::ClassicError;
 use crate::insn::{AluOp, Condition, Size};
 
-/// An instruction as filters have it (`struct bpf_insn`, `struct sock_filter`).
+/// An instruction of a filter (`struct bpf_insn`, `struct sock_filter`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Insn {
     /// The operation.
     pub code: u16,
-    /// How many instructions are skipped if a condition holds.
+    /// How many instructions to skip if a condition holds.
     pub jt: u8,
     /// How many if it does not.
     pub jf: u8,
@@ -34,12 +34,12 @@ pub(super) enum Value {
     Len,
     /// A word of scratch memory.
     Scratch(u32),
-    /// Of the packet, in network order.
+    /// Bytes of the packet, in network order.
     Packet {
         size: Size,
         offset: u32,
     },
-    /// The same at `X` and an offset.
+    /// The same at `X` plus an offset.
     Indexed {
         size: Size,
         offset: u32,
@@ -86,7 +86,7 @@ const ANCILLARY: u32 = 0xffff_f000;
 /// Where loads relative to headers begin: `SKF_LL_OFF`.
 const HEADERS: u32 = 0xffe0_0000;
 
-/// What ancillary data is, by its offset divided by 4: the number of a field, or the name of what is not there.
+/// Ancillary data by its offset divided by 4: the number of a field, or the name of what is missing here.
 const FIELDS: [Result<u32, &str>; 16] = [
     Ok(0),
     Ok(1),
@@ -109,7 +109,7 @@ const FIELDS: [Result<u32, &str>; 16] = [
 /// The field that is an operation, `SKF_AD_ALU_XOR_X`.
 const XOR: u32 = 40;
 
-/// The instruction `insn`, which is number `at` of `len`.
+/// Decodes `insn`, which is number `at` of `len`.
 pub(super) fn decode(insn: Insn, at: usize, len: usize) -> Result<Step, ClassicError> {
     let Insn { code, jt, jf, k } = insn;
     let unknown = ClassicError::Unknown { at, code };
@@ -165,7 +165,7 @@ pub(super) fn decode(insn: Insn, at: usize, len: usize) -> Result<Step, ClassicE
     })
 }
 
-/// A load at a constant offset, or what Linux has at offsets that no packet has.
+/// Decodes a load at a constant offset, or what Linux has at offsets that no packet has.
 fn packet(size: Size, offset: u32, at: usize) -> Result<Step, ClassicError> {
     match offset {
         0..HEADERS => Ok(Step::Load(Accumulator::A, Value::Packet { size, offset })),

@@ -1,8 +1,8 @@
-//! The translation: `A` is `r0`, `X` is `r2`, `r3` is how many bytes of the packet are there.
+//! The translation: `A` is `r0`, `X` is `r2`, and `r3` is how many bytes of the packet there are.
 //!
-//! A load at a constant offset is behind a comparison with `r3`, unless every way to it has one that says as much. One
-//! at `X` computes the end of what it loads, in 64 bits, and compares that; since `r3` is at most [`LIMIT`], so is the
-//! end, and the verifier sees that the load stays in the context.
+//! A load at a constant offset comes behind a comparison with `r3`, unless every way to it has one that says as much. A
+//! load at `X` computes the end of what it loads, in 64 bits, and compares that; since `r3` is at most [`LIMIT`], so is
+//! the end, and the verifier sees that the load stays in the context.
 
 use alloc::vec::Vec;
 
@@ -21,15 +21,15 @@ const SCRATCH: Register = Register::R4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Target {
     Step(usize),
-    /// The packet is not wanted: it is too short for a load, or something was divided by 0.
+    /// The packet is refused: it is too short for a load, or something was divided by 0.
     Reject,
 }
 
-/// Most slots of the beginning.
+/// Most slots of the prologue.
 const MOST_BEGIN: usize = 4 + WORDS as usize;
 /// Most slots of a step: those of a load at `X` in network order, or of a header's length at a high offset.
 const MOST_STEP: usize = 6;
-// The refusal behind all of them is within reach of every jump.
+// Every jump can reach the refusal, which is behind all of them.
 const _: () = assert!(MOST_BEGIN + MOST * MOST_STEP <= i16::MAX as usize);
 
 #[derive(Default)]
@@ -37,15 +37,15 @@ struct Output {
     /// Each takes one slot.
     instructions: Vec<Instruction>,
     jumps: Vec<(usize, Target)>,
-    /// Jumps to a refusal that is not there yet.
+    /// Jumps to a refusal that is not written yet.
     refusals: Vec<usize>,
 }
 
-/// The byte code of `steps`.
+/// Translates `steps` to byte code.
 pub(super) fn translate(steps: &[Step]) -> Vec<u8> {
     let mut output = Output::default();
     output.begin(steps);
-    // For each step, how many bytes are there whichever way led to it; `None` if no way was found so far.
+    // For each step, how many bytes there are whichever way leads to it; `None` if no way was found so far.
     let mut known: Vec<Option<u32>> = alloc::vec![None; steps.len() + 1];
     known[0] = Some(0);
     // A jump back is translated after its target, so that the target must assume nothing.
@@ -98,7 +98,7 @@ impl Output {
         self.emit(Instruction::Alu { width, op, dst, operand });
     }
 
-    /// `dst = k`, as a number of 32 bits.
+    /// Sets `dst` to `k`, a number of 32 bits.
     fn set(&mut self, dst: Register, k: u32) {
         self.alu(Width::W32, AluOp::Move, dst, Operand::Immediate(k as i32));
     }
@@ -124,7 +124,7 @@ impl Output {
         self.emit(jump);
     }
 
-    /// Puts the refusal here.
+    /// Writes the refusal.
     fn refuse(&mut self) {
         if self.refusals.is_empty() {
             return;
@@ -153,7 +153,7 @@ impl Output {
         }
     }
 
-    /// Translates step `at`, before which `known` bytes are known to be there; returns how many are after it.
+    /// Translates step `at`, before which `known` bytes are known to exist. Returns how many are after it.
     fn step(&mut self, step: Step, at: usize, known: u32) -> u32 {
         match step {
             Step::Load(register, value) => return self.value(accumulator(register), value, known),
@@ -216,7 +216,7 @@ impl Output {
         self.alu(Width::W32, op, A, operand(second));
     }
 
-    /// Loads `dst`; how many bytes are known to be there then.
+    /// Loads `dst`. Returns how many bytes are known to exist then.
     fn value(&mut self, dst: Register, value: Value, known: u32) -> u32 {
         match value {
             Value::Constant(k) => self.set(dst, k),
@@ -268,7 +268,7 @@ impl Output {
         known.max(end)
     }
 
-    /// From network order.
+    /// Converts from network order.
     fn in_order(&mut self, size: Size, dst: Register) {
         if size != Size::Byte {
             self.emit(Instruction::Swap { order: ByteOrder::Big, size, dst });
@@ -289,7 +289,7 @@ impl Output {
     }
 }
 
-/// Where a load ends, if a packet can have so many bytes.
+/// Returns where a load ends, if a packet can have that many bytes.
 fn end(offset: u32, size: Size) -> Option<u32> {
     offset.checked_add(size.bytes() as u32).filter(|end| *end <= LIMIT)
 }
@@ -308,12 +308,12 @@ const fn operand(second: Second) -> Operand {
     }
 }
 
-/// Where a word of scratch memory is on the stack: each has a slot.
+/// Returns where a word of scratch memory is on the stack: each has a slot.
 const fn place(word: u32) -> i16 {
     -8 * (word as i16 + 1)
 }
 
-/// The condition that holds where `condition` does not, if there is one.
+/// Returns the condition that holds where `condition` does not, if there is one.
 const fn opposite(condition: Condition) -> Option<Condition> {
     match condition {
         Condition::Equal => Some(Condition::NotEqual),

@@ -1,5 +1,5 @@
-//! Compile once, run everywhere: instructions that depend on types of the compiler's are changed to depend on those of
-//! the target (`enum bpf_core_relo_kind`, `include/uapi/linux/bpf.h` of Linux).
+//! Compile once, run everywhere: changes instructions that depend on the compiler's types to depend on the target's
+//! (`enum bpf_core_relo_kind`, `include/uapi/linux/bpf.h` of Linux).
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -82,8 +82,8 @@ impl Wanted {
     }
 }
 
-/// A helper that there never is: what depends on something that the target does not have calls it, so that the verifier
-/// refuses it where it can be reached (libbpf does the same).
+/// A helper that never exists: code that depends on something the target lacks calls it, so that the verifier refuses
+/// that code if it can be reached (libbpf does the same).
 const POISON: i32 = 195_896_080;
 
 /// Types that programs are adapted to, by name.
@@ -172,7 +172,7 @@ fn named(btf: &Btf, mut id: TypeId) -> Option<&Type> {
     None
 }
 
-/// A name without its flavour, which begins with three underscores.
+/// Strips a name of its flavour, which begins with three underscores.
 fn plain(name: &str) -> &str {
     match name.find("___") {
         Some(place) if place > 0 => &name[..place],
@@ -180,8 +180,8 @@ fn plain(name: &str) -> &str {
     }
 }
 
-/// What `candidate` has for what was wanted of `root`: a number, and the bytes of a field that is accessed. `None` if
-/// it does not have it; an error if the record is damaged.
+/// Returns what `candidate` has for what was wanted of `root`: a number, and the bytes of a field that is accessed.
+/// `None` if it lacks it; an error if the record is damaged.
 fn ask(
     local: &Btf,
     root: TypeId,
@@ -213,7 +213,7 @@ fn ask(
     let (steps, own) = path(local, root, indexes).ok_or(())?;
     let Some(field) = follow(target, candidate, &steps) else { return Ok(None) };
     Ok(answer(target, field, wanted).map(|value| {
-        // What was read as so many bytes is read as that many where it has another size.
+        // A field of another size in the target is read with that size.
         let sizes = (size_of_field(local, own), size_of_field(target, field));
         let size = match sizes {
             (Some(own), Some(size)) if own != size && wanted == Wanted::ByteOffset => Some(size),
@@ -228,7 +228,7 @@ fn size_of_field(btf: &Btf, field: Field) -> Option<u32> {
     if field.bits.is_some() { None } else { btf.size(field.of) }
 }
 
-/// The way that indexes mean, by names, and where it leads.
+/// Returns the way that indexes describe, by names, and where it leads.
 fn path<'a>(btf: &'a Btf, root: TypeId, indexes: &[u32]) -> Option<(Vec<Step<'a>>, Field)> {
     let (first, rest) = indexes.split_first()?;
     let mut steps = Vec::from([Step::Element(*first)]);
@@ -262,17 +262,18 @@ fn element(btf: &Btf, field: Field, of: TypeId, index: u32) -> Option<Field> {
     Some(Field { bits_before: field.bits_before.checked_add(before)?, of, bits: None })
 }
 
-/// Bits of `count` elements of `size` bytes; so few that those of all steps together are a number, too.
+/// Returns the bits of `count` elements of `size` bytes; `None` if those of all steps together might not fit in a
+/// number.
 fn bits_of(count: u32, size: u32) -> Option<u64> {
     (u64::from(count) * u64::from(size)).checked_mul(8).filter(|bits| *bits < 1 << 56)
 }
 
-/// Where steps lead in another type.
+/// Returns where steps lead in another type.
 fn follow(btf: &Btf, root: TypeId, steps: &[Step<'_>]) -> Option<Field> {
     let mut field = Field { bits_before: 0, of: root, bits: None };
     for (number, step) in steps.iter().enumerate() {
         match step {
-            // The first goes over whole types.
+            // The first step goes over whole types.
             Step::Element(index) if number == 0 => {
                 field.bits_before = bits_of(*index, btf.size(root)?)?;
             }
@@ -290,10 +291,10 @@ fn follow(btf: &Btf, root: TypeId, steps: &[Step<'_>]) -> Option<Field> {
     Some(field)
 }
 
-/// Members that are looked at for one name: so many has no structure, with all that have no names inside.
+/// Most members to look at for one name: no structure has so many, including all members of unnamed ones inside.
 const LOOKED_AT: usize = 100_000;
 
-/// The member of this name, in members without names too.
+/// Finds the member of this name, also inside unnamed members.
 fn member_called(btf: &Btf, within: Field, name: &str) -> Option<Field> {
     let mut budget = LOOKED_AT;
     let mut open = Vec::from([(within, 0)]);
@@ -319,7 +320,7 @@ fn answer(btf: &Btf, field: Field, wanted: Wanted) -> Option<u64> {
     let bits = field.bits.map_or(size * 8, u64::from);
     let mut start = field.bits_before / 8;
     if field.bits.is_some() {
-        // The least aligned bytes that have all of its bits.
+        // The fewest aligned bytes that contain all of its bits.
         loop {
             start = field.bits_before / 8 / size.max(1) * size;
             if field.bits_before + bits <= (start + size) * 8 {
@@ -341,7 +342,7 @@ fn answer(btf: &Btf, field: Field, wanted: Wanted) -> Option<u64> {
     }
 }
 
-/// Puts `value` into the instruction where the compiler has put its own, and changes how many bytes a load takes.
+/// Puts `value` in place of the compiler's in the instruction, and changes how many bytes a load takes.
 fn patch(bytes: &mut [u8], slot: usize, value: u64, size: Option<u32>) -> Result<(), AdaptError> {
     let at = slot * SLOT;
     let opcode = bytes[at];

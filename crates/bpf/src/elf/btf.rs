@@ -1,18 +1,18 @@
 //! BTF: types as compilers describe them beside the code (Linux, `Documentation/bpf/btf.rst`).
 //!
-//! What is read is checked once; later steps look types up by number and get `None` for numbers that are none. Chains
-//! of types are followed for a bounded number of steps, since a hostile one may be a circle.
+//! Everything is checked once when it is read; later steps look types up by number, and get `None` for invalid numbers.
+//! Chains of types are followed for a limited number of steps, since a hostile one may be a circle.
 
 use alloc::vec::Vec;
 
 /// A number of a type; 0 is `void`.
 pub(super) type TypeId = u32;
 
-/// Why a section is no BTF.
+/// Why a section is not BTF.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BtfError {
-    /// The header is none.
+    /// The header is not one.
     #[error("the section {section} does not begin with the header of BTF in this machine's byte order")]
     Header {
         /// Name of the section.
@@ -26,7 +26,7 @@ pub enum BtfError {
         /// Where.
         offset: usize,
     },
-    /// A type of a kind that is not known.
+    /// A type of an unknown kind.
     #[error("the type {id} is of the kind {kind}, which is not known")]
     Kind {
         /// Its number.
@@ -44,7 +44,7 @@ pub enum BtfError {
 
 /// Most types of an object; Linux's own BTF has a tenth of that.
 const MOST_TYPES: usize = 1 << 20;
-/// Bytes of a text that are looked at: many texts may be one long one.
+/// Bytes of a text to look at: many texts may be parts of one long one.
 const MOST_TEXT: usize = 1024;
 /// Longest chain of names and qualifiers that is followed.
 pub(super) const MOST_STEPS: usize = 32;
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         BtfError::Short { section: self.section, offset: self.at }
     }
 
-    /// The part of `len` bytes at `offset`.
+    /// Returns the `len` bytes at `offset`.
     pub(super) fn part(&self, offset: usize, len: usize) -> Result<Self, BtfError> {
         let bytes = self.bytes.get(offset..).and_then(|rest| rest.get(..len));
         let bytes = bytes.ok_or(BtfError::Short { section: self.section, offset })?;
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(*bytes))
     }
 
-    /// The header that `.BTF` and `.BTF.ext` begin with; how long it is.
+    /// Reads the header of `.BTF` or `.BTF.ext`. Returns its length.
     pub(super) fn header(&mut self) -> Result<usize, BtfError> {
         const MAGIC: u32 = 0xeb9f;
         const VERSION: u32 = 1;
@@ -160,7 +160,7 @@ pub(super) enum Form {
         parameters: Vec<TypeId>,
         returns: TypeId,
     },
-    /// A name of, or a qualifier on another type; functions and variables are such, too.
+    /// A name of another type or a qualifier on it; functions and variables count as such, too.
     Alias(TypeId),
     Section(Vec<Variable>),
     /// Declared only, or of no use here.
@@ -218,7 +218,7 @@ impl Btf {
         (0..).zip(&self.types)
     }
 
-    /// The text at this offset, as far as its first bytes; empty if there is none.
+    /// Returns the text at this offset, cut off if it is long; empty if there is none.
     pub(super) fn text(&self, offset: u32) -> &str {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let rest = &rest[..rest.len().min(MOST_TEXT)];
@@ -226,7 +226,7 @@ impl Btf {
         str::from_utf8(text).unwrap_or_default()
     }
 
-    /// The type behind names and qualifiers.
+    /// Returns the type behind names and qualifiers.
     pub(super) fn resolved(&self, mut id: TypeId) -> Option<(TypeId, &Type)> {
         for _ in 0..MOST_STEPS {
             let found = self.get(id)?;
@@ -238,7 +238,7 @@ impl Btf {
         None
     }
 
-    /// Bytes of a type.
+    /// Returns the bytes of a type.
     pub(super) fn size(&self, id: TypeId) -> Option<u32> {
         let mut count = 1_u32;
         let mut id = id;

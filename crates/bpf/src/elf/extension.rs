@@ -1,4 +1,4 @@
-//! `.BTF.ext`: which line of the source each instruction comes from, and what is to be adapted to other types.
+//! `.BTF.ext`: which line of the source each instruction comes from, and what to adapt to other types.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -24,12 +24,12 @@ pub(super) struct Adaptation {
     /// Bytes into the section of code.
     pub(super) offset: u32,
     pub(super) of: TypeId,
-    /// Text: which members and elements lead from the type to what is meant.
+    /// A text: which members and elements lead from the type to what is meant.
     pub(super) access: u32,
     pub(super) kind: u32,
 }
 
-/// What is told of one section of code, by its name.
+/// What is known about one section of code, by its name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Told {
     /// By offset.
@@ -37,7 +37,7 @@ pub(super) struct Told {
     pub(super) adaptations: Vec<Adaptation>,
 }
 
-/// All sections of code that something is told of.
+/// Parses what is known about all sections of code.
 pub(super) fn parse(bytes: &[u8], btf: &Btf) -> Result<BTreeMap<String, Told>, BtfError> {
     let all = Reader::new(".BTF.ext", bytes);
     let mut header = all;
@@ -78,20 +78,20 @@ pub(super) fn parse(bytes: &[u8], btf: &Btf) -> Result<BTreeMap<String, Told>, B
 }
 
 impl Told {
-    /// The lines of instructions at these bytes of the section.
+    /// Returns the lines of instructions at these bytes of the section.
     pub(super) fn lines_of(&self, range: &Range<u64>) -> &[LineRecord] {
         let place = |end: u64| self.lines.partition_point(|line| u64::from(line.offset) < end);
         self.lines.get(place(range.start)..place(range.end)).unwrap_or_default()
     }
 
-    /// What is to be adapted at these bytes of the section.
+    /// Returns what to adapt at these bytes of the section.
     pub(super) fn adaptations_of(&self, range: &Range<u64>) -> &[Adaptation] {
         let place = |end: u64| self.adaptations.partition_point(|one| u64::from(one.offset) < end);
         self.adaptations.get(place(range.start)..place(range.end)).unwrap_or_default()
     }
 }
 
-/// Calls `add` with each record, and with what is told of its section.
+/// Calls `add` with each record and its section's entry.
 fn each<'a>(
     reader: &mut Reader<'a>,
     btf: &Btf,
@@ -106,7 +106,7 @@ fn each<'a>(
     while !reader.is_at_end() {
         let section = btf.text(reader.u32()?);
         let count = reader.u32()?;
-        // An entry, with a copy of a long name, is not had for 8 bytes.
+        // 8 bytes of input must not buy an entry with a copy of a long name.
         if count == 0 {
             continue;
         }
@@ -123,7 +123,7 @@ fn each<'a>(
 pub(super) mod tests {
     use super::*;
 
-    /// The header of a section with these parts, and they.
+    /// Makes a section of these parts, with its header.
     pub(in crate::elf) fn section(parts: &[Vec<u8>]) -> Vec<u8> {
         let len = 8 + 8 * parts.len() as u32;
         let mut bytes = Vec::new();

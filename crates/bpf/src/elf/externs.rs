@@ -1,4 +1,4 @@
-//! Functions that an object declares and does not have: the host's.
+//! Functions that an object declares but does not define: the host's.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -7,29 +7,29 @@ use alloc::vec::Vec;
 use super::btf::{Btf, Form, TypeId};
 use crate::host::{Declaration, Prototype, Shape};
 
-/// Parameters that are looked at: registers have five.
+/// Parameters to look at: there are registers for five.
 const MOST_PARAMETERS: usize = 6;
 
-/// Functions that are called, by name: each one's index is how many there were before.
+/// Functions called by name; each one's index is how many there were before it.
 #[derive(Debug, Default)]
 pub(super) struct Externs {
     indexes: BTreeMap<String, i32>,
 }
 
 impl Externs {
-    /// The index of the function of this name.
+    /// Returns the index of the function of this name.
     pub(super) fn index(&mut self, name: String) -> i32 {
         let next = self.indexes.len() as i32;
         *self.indexes.entry(name).or_insert(next)
     }
 
-    /// All of them, by index, with what `btf` says of them.
+    /// Returns all of them, by index, with what `btf` says of them.
     pub(super) fn declared(self, btf: Option<&Btf>) -> Vec<Declaration> {
         let mut prototypes: BTreeMap<&str, Prototype> = BTreeMap::new();
         if let (Some(btf), false) = (btf, self.indexes.is_empty()) {
             for (id, found) in btf.ids() {
                 let name = btf.text(found.name);
-                // A type of that name may be another one's.
+                // A type of that name may be something else.
                 if self.indexes.contains_key(name)
                     && let Some(prototype) = prototype(btf, id)
                 {

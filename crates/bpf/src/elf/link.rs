@@ -1,4 +1,4 @@
-//! Programs from functions: each one with all that it calls.
+//! Puts programs together: each function with all that it calls.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -32,7 +32,7 @@ const HOST: u8 = 2;
 /// Where a function is: its section, and bytes into it.
 type FunctionPlace = (usize, u64);
 
-/// A call, or a load of an address, that is to be filled in.
+/// A call, or a load of an address, still to be filled in.
 struct Fixup {
     /// The slot, in the program.
     slot: usize,
@@ -48,7 +48,7 @@ struct Linker<'a> {
     functions: &'a BTreeMap<FunctionPlace, u64>,
     target: Option<&'a Target<'a>>,
     externs: &'a mut Externs,
-    /// Slots that it may have.
+    /// Slots that are left.
     room: usize,
     name: &'a str,
     bytes: Vec<u8>,
@@ -58,8 +58,7 @@ struct Linker<'a> {
     fixups: Vec<Fixup>,
 }
 
-/// The programs of an object: functions that others can see, in any section but `.text`; or in that one if there are no
-/// others.
+/// Returns the programs of an object: its visible functions outside `.text`; if there are none, those in `.text`.
 pub(super) fn programs(
     parts: &Parts<'_>,
     maps: &[(Place, MapSource)],
@@ -83,7 +82,7 @@ pub(super) fn programs(
         entries.retain(|entry| !is_text(entry));
     }
     let maps = maps.iter().zip(0..).map(|((place, _), index)| (*place, index)).collect();
-    // For all of them together: many programs may share their functions.
+    // For all programs together: many may share their functions.
     let mut room = MOST_SLOTS;
     let mut programs = Vec::new();
     for (symbol, place) in entries {
@@ -170,7 +169,7 @@ impl Linker<'_> {
         Ok(())
     }
 
-    /// Resolves the instruction at `offset` of the section, which is in `slot` of the program; how many slots it has.
+    /// Resolves the instruction at `offset` of the section, in `slot` of the program. Returns how many slots it has.
     fn resolve(&mut self, section: usize, offset: u64, slot: usize) -> Result<usize, ObjectError> {
         let at = slot * SLOT;
         let (opcode, source) = (self.bytes[at], self.bytes[at + 1] >> 4);
@@ -238,7 +237,7 @@ impl Linker<'_> {
             set_imm(&mut self.bytes, slot, index);
             return Ok(());
         };
-        // Of a section, the instruction says how many slots behind its beginning minus one.
+        // For a section, the instruction gives the slots behind its beginning, minus one.
         let slots = i64::from(imm(&self.bytes, slot)) + 1;
         let added = match reference.addend {
             Some(addend) => addend,
@@ -295,7 +294,7 @@ impl Linker<'_> {
         Ok(())
     }
 
-    /// Adapts what the compiler has recorded of this function to the types of the target.
+    /// Adapts this function, as recorded by the compiler, to the types of the target.
     fn adapt(&mut self, section: usize, start: u64, size: u64, first: usize) -> Result<(), ObjectError> {
         let (Some(target), Some(local)) = (self.target, &self.parts.btf) else { return Ok(()) };
         let Some(told) = self.parts.told.get(self.parts.sections[section].name) else { return Ok(()) };

@@ -14,13 +14,13 @@ use crate::map::{Definition, Kind, ValueAccess};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapSource {
     definition: Definition,
-    /// What its only value begins with, for variables.
+    /// The initial bytes of its only value, for variables.
     value: Option<Vec<u8>>,
-    /// What it begins with by number, for maps of maps and of programs.
+    /// Its initial elements by number, for maps of maps and of programs.
     initial: Vec<(u32, Initial)>,
 }
 
-/// What a map of maps or of programs begins with in one place.
+/// An initial element of a map of maps or of programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Initial {
     /// A map of the object, by index.
@@ -35,18 +35,18 @@ impl MapSource {
         Self { definition, value: None, initial: Vec::new() }
     }
 
-    /// What it is to be made from.
+    /// Returns what it is made from.
     pub const fn definition(&self) -> &Definition {
         &self.definition
     }
 
-    /// What it begins with by number, if it is a map of maps or of programs. [`Object::host`](super::Object::host) puts
-    /// the maps in; programs are put in by the host, once they are loaded.
+    /// Returns its initial elements by number, if it is a map of maps or of programs.
+    /// [`Object::host`](super::Object::host) puts maps in; the host puts programs in, once they are loaded.
     pub fn initial(&self) -> &[(u32, Initial)] {
         &self.initial
     }
 
-    /// What its only value begins with, if it is a section of variables; what is missing is zero.
+    /// Returns the initial bytes of its only value, if it is a section of variables; the rest is zero.
     pub fn value(&self) -> Option<&[u8]> {
         self.value.as_deref()
     }
@@ -61,19 +61,19 @@ pub(super) enum Place {
     Variables { section: usize },
 }
 
-/// Bytes of a definition in the section `maps` that are read: kind, lengths, entries (libbpf's `struct bpf_map_def`).
+/// Bytes to read of a definition in the section `maps`: kind, lengths, entries (libbpf's `struct bpf_map_def`).
 const LEGACY: usize = 16;
 
-/// Members of a structure that defines a map, at most; those that are known are a dozen.
+/// Most members of a structure that defines a map; about a dozen are known.
 const MOST_MEMBERS: usize = 64;
 
-/// All maps, and where they are.
+/// Finds all maps, and where they are.
 pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectError> {
     let mut maps = Vec::new();
     let mut copied = 0;
     let mut defining = BTreeSet::new();
     for (index, section) in parts.sections.iter().enumerate() {
-        // All maps are looked for in each.
+        // Each of these is searched for all maps.
         if matches!(section.name, "maps" | ".maps") && !defining.insert(section.name) {
             return Err(ObjectError::Damaged { reason: format!("there are two sections `{}`", section.name) });
         }
@@ -86,7 +86,7 @@ pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectE
                 if name.starts_with(".rodata") {
                     definition.access = ValueAccess::Read;
                 }
-                // Sections that share their bytes could be much more than the file.
+                // Sections that share their bytes could be far more than the file.
                 copied += section.data.len();
                 if copied > parts.len {
                     return Err(ObjectError::Damaged { reason: "sections of variables overlap".to_string() });
@@ -141,7 +141,7 @@ fn typed(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) ->
     let mut starts = BTreeMap::new();
     for variable in variables.ok_or_else(|| none("the section is not among the types"))? {
         let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
-        // The compiler leaves offsets to the linker, so that the symbol tells where it is.
+        // The compiler leaves offsets to the linker, so that the symbol tells the place.
         let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
         let (definition, values) = define(btf, name, variable.of)?;
         let source = MapSource { definition, value: None, initial: Vec::new() };
@@ -153,7 +153,7 @@ fn typed(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) ->
     initialise(parts, index, &starts, maps)
 }
 
-/// Notes what maps begin with: references from where their values are written.
+/// Notes initial elements: references from where their values are written.
 fn initialise(
     parts: &Parts<'_>,
     index: usize,
@@ -195,14 +195,14 @@ fn initialise(
     Ok(())
 }
 
-/// A map from the structure that defines it: numbers are the counts of arrays that pointers point to, and types what
-/// pointers point to (libbpf's `__uint` and `__type`). Also where the values begin that it is given (`__array`), in
-/// bytes.
+/// Makes a map from the structure that defines it: numbers are the counts of arrays that pointers point to, and types
+/// are what pointers point to (libbpf's `__uint` and `__type`). Also returns the offset in bytes at which its initial
+/// values begin (`__array`).
 fn define(btf: &Btf, name: &str, of: TypeId) -> Result<(Definition, Option<u32>), ObjectError> {
     define_within(btf, name, of, Nesting::Outer)
 }
 
-/// Whether a map is defined for itself, or as one in others.
+/// Whether a map is defined by itself, or as one inside others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Nesting {
     Outer,
@@ -252,7 +252,7 @@ fn define_within(
                     return Err(wrong("its values are written wrongly; use __array"));
                 };
                 values = Some(member.offset / 8);
-                // Programs are functions, and what is no function is a map.
+                // Programs are functions, and what is not a function is a map.
                 inner = pointed(*of)
                     .filter(|to| matches!(btf.resolved(*to), Some((_, Type { form: Form::Struct { .. }, .. }))));
             }

@@ -1,8 +1,8 @@
-//! Object files as clang and gcc make them: programs, maps, variables, and where they come from in the source.
+//! Object files as clang and gcc make them: programs, maps, variables, and their lines in the source.
 //!
-//! An [`Object`] is what a file says, with nothing resolved but what lies within it: each program is put together from
-//! its own function and those that it calls (`link`), from whatever sections they are in; its references to maps and
-//! variables are indexes into [`Object::maps`]. [`Object::host`] makes the maps and gives them to a host.
+//! An [`Object`] is what a file says, resolved only within itself: each program is put together from its own function
+//! and those that it calls (`link`), from whatever sections they are in; its references to maps and variables are
+//! indexes into [`Object::maps`]. [`Object::host`] makes the maps and gives them to a host.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! Files may be hostile: time and memory are bounded by their length and by the measures of maps, and what is wrong is
-//! an [`ObjectError`].
+//! Files may be hostile: their length and the sizes of their maps bound time and memory, and what is wrong is an
+//! [`ObjectError`].
 
 mod adapt;
 mod btf;
@@ -45,14 +45,14 @@ pub use program::{Explained, Program, SourceLine};
 use crate::host::{Declaration, Host, HostBuilder};
 use crate::map::{Map, MapError, Room};
 
-/// Bytes that the maps of an object take together, unless more are allowed.
+/// Most bytes of an object's maps together, unless more are allowed.
 pub const MOST_MAP_BYTES: u64 = 1 << 30;
 
-/// Why a file is no object with programs.
+/// Why a file is not an object with programs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// It is no ELF file for eBPF.
+    /// It is not an ELF file for eBPF.
     #[error("this is no object file for eBPF, little-endian and of 64 bits: {reason}")]
     Foreign {
         /// Why.
@@ -67,7 +67,7 @@ pub enum ObjectError {
     /// Its types are damaged.
     #[error(transparent)]
     Btf(#[from] BtfError),
-    /// A map has no measures.
+    /// A map lacks a kind or sizes.
     #[error("map `{map}`: {what}")]
     Map {
         /// Its name.
@@ -75,15 +75,15 @@ pub enum ObjectError {
         /// What is wrong.
         what: &'static str,
     },
-    /// A map is of a kind that is not known.
-    #[error("map `{map}` is of the kind {kind}, which there is not here")]
+    /// A map is of an unknown kind.
+    #[error("map `{map}` is of kind {kind}, which is not supported here")]
     Kind {
         /// Its name.
         map: String,
         /// The number of Linux for its kind.
         kind: u32,
     },
-    /// Something is referred to that is not there, or cannot be referred to.
+    /// A reference to something that is missing, or cannot be referred to.
     #[error("section `{section}`, byte {offset:#x}: {what} `{symbol}`")]
     Reference {
         /// Section of the reference.
@@ -95,7 +95,7 @@ pub enum ObjectError {
         /// What is referred to.
         symbol: String,
     },
-    /// A program, or all of them together, are longer than programs can be.
+    /// A program, or all of them together, are too long.
     #[error("with all that they call, the programs up to `{program}` are longer than {most} slots")]
     Long {
         /// The last one's name.
@@ -138,7 +138,7 @@ struct Symbol<'a> {
 struct Reference {
     symbol: usize,
     kind: u32,
-    /// What is added, if the instruction does not say it.
+    /// What to add, if the instruction does not say it.
     addend: Option<i64>,
 }
 
@@ -148,7 +148,7 @@ struct Parts<'a> {
     len: usize,
     sections: Vec<Section<'a>>,
     symbols: Vec<Symbol<'a>>,
-    /// Of each section by offset.
+    /// Of each section, by offset.
     references: Vec<Vec<(u64, Reference)>>,
     btf: Option<Arc<Btf>>,
     told: BTreeMap<String, extension::Told>,
@@ -164,7 +164,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Reads a file. What was compiled to be adapted to other types is left as it was compiled.
+    /// Parses a file. Leaves code that could be adapted to other types as it was compiled.
     ///
     /// # Errors
     ///
@@ -173,8 +173,8 @@ impl Object {
         Self::parse_for(bytes, None)
     }
 
-    /// Reads a file and adapts its programs to the types of `target` (CO-RE): members of structures are where they are
-    /// there.
+    /// Parses a file and adapts its programs to the types of `target` (CO-RE): members of structures are where the
+    /// target has them.
     ///
     /// # Errors
     ///
@@ -187,33 +187,33 @@ impl Object {
         Ok(Self { maps, programs, declared, btf: parts.btf })
     }
 
-    /// Its maps, and its sections of variables, which are arrays of one value.
+    /// Returns its maps, and its sections of variables, which are arrays of one value.
     pub fn maps(&self) -> &[MapSource] {
         &self.maps
     }
 
-    /// Its programs.
+    /// Returns its programs.
     pub fn programs(&self) -> &[Program] {
         &self.programs
     }
 
-    /// The program of this name.
+    /// Returns the program of this name.
     pub fn program(&self, name: &str) -> Option<&Program> {
         self.programs.iter().find(|program| program.name() == name)
     }
 
-    /// Functions that it declares and does not have: the host is to have them ([`HostBuilder::function`]).
+    /// Returns functions that it declares but does not define: the host must have them ([`HostBuilder::function`]).
     pub fn declared(&self) -> &[Declaration] {
         &self.declared
     }
 
-    /// Its types.
+    /// Returns its types.
     pub fn btf(&self) -> Option<&Btf> {
         self.btf.as_deref()
     }
 
-    /// Makes its maps, with the values that variables have, for a host to which helpers may be added. Together they
-    /// take [`MOST_MAP_BYTES`] at most; [`host_within`](Self::host_within) allows more.
+    /// Makes its maps, with the values of variables, for a host to which helpers may be added. Together they take at
+    /// most [`MOST_MAP_BYTES`]; [`host_within`](Self::host_within) allows more.
     ///
     /// # Errors
     ///
@@ -222,13 +222,13 @@ impl Object {
         self.host_within(MOST_MAP_BYTES)
     }
 
-    /// The same with maps of `most` bytes together at most.
+    /// Makes the same with maps of at most `most` bytes together.
     ///
     /// # Errors
     ///
     /// [`MapError`].
     pub fn host_within(&self, most: u64) -> Result<HostBuilder, MapError> {
-        // Before there is memory for the first one.
+        // Before any memory is allocated.
         let mut room = Room::new(most);
         self.maps.iter().try_for_each(|source| Map::take_room(source.definition(), &mut room))?;
         let maps: Vec<Arc<Map>> =
@@ -259,7 +259,7 @@ impl Object {
 }
 
 impl MapSource {
-    /// Makes the map, with the value that it begins with.
+    /// Makes the map with its initial value.
     ///
     /// # Errors
     ///
@@ -339,7 +339,7 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
     Ok(parts)
 }
 
-/// Reads a name. Its length is bounded, since many names may be parts of one long string.
+/// Reads a name. Its length is limited, since many names may be parts of one long string.
 fn short(name: &[u8]) -> Result<&str, ObjectError> {
     /// Longest name (`KSYM_NAME_LEN` of Linux).
     const MOST: usize = 512;
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(both.host_within(3200).map(drop), Ok(()));
         let refused = MapError::Room { name: "b".to_string(), bytes: 1600, left: 1599, most: 3199 };
         assert_eq!(both.host_within(3199).map(drop), Err(refused));
-        // Many sections of zeros, of which the file says no byte.
+        // Many sections of zeros, for which the file has no byte.
         let zeros = (0..400).map(|n| Definition::new(&alloc::format!(".bss.s{n}"), Kind::Array, 4, 1 << 26, 1));
         let Err(MapError::Room { name, most, .. }) = object(zeros.collect()).host() else { panic!("25 GiB") };
         assert_eq!((name.as_str(), most), (".bss.s15", MOST_MAP_BYTES));

@@ -1,4 +1,4 @@
-//! A program of an object, and where its instructions come from in the source.
+//! A program of an object, and the lines of the source that its instructions come from.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -27,7 +27,7 @@ impl SourceLine {
         Self { file: btf.text(record.file).to_string(), line: record.line, column: record.column, text }
     }
 
-    /// The file, as the compiler was given it.
+    /// Returns the file, as it was given to the compiler.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -42,7 +42,7 @@ impl SourceLine {
         self.column
     }
 
-    /// What stands there.
+    /// Returns the text of the line.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -66,7 +66,7 @@ pub struct Program {
     bytes: Vec<u8>,
     /// By slot: the line of the instructions from there on.
     lines: Vec<(u32, LineRecord)>,
-    /// What lines are texts of.
+    /// The texts of lines.
     btf: Option<Arc<Btf>>,
     /// Names of the host's functions that it calls, by index.
     functions: Arc<[String]>,
@@ -98,12 +98,12 @@ impl Program {
         &self.section
     }
 
-    /// Its byte code, in which maps are those of [`Object::maps`](super::Object::maps), by index.
+    /// Returns its byte code, in which maps are indexes into [`Object::maps`](super::Object::maps).
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The same with its structure checked. It knows its name and its lines.
+    /// Returns its code with its structure checked. It knows its name and its lines.
     ///
     /// # Errors
     ///
@@ -118,13 +118,13 @@ impl Program {
         Ok(Code::new(&self.bytes)?.with_source(Arc::new(source)))
     }
 
-    /// The line of the source that the instruction in `slot` comes from.
+    /// Returns the line of the source that the instruction in `slot` comes from.
     pub fn line(&self, slot: usize) -> Option<SourceLine> {
         let place = self.lines.partition_point(|(start, _)| *start as usize <= slot).checked_sub(1)?;
         Some(SourceLine::new(self.btf.as_deref()?, &self.lines[place].1))
     }
 
-    /// The error with the line of the source.
+    /// Adds the line of the source to the error.
     pub fn explain(&self, error: VerifyError) -> Explained {
         let name = match error.fault {
             Fault::Function { index, .. } => usize::try_from(index).ok().and_then(|index| self.functions.get(index)),
@@ -139,17 +139,17 @@ impl Program {
 pub struct Explained {
     error: VerifyError,
     line: Option<Box<SourceLine>>,
-    /// Of what the error knows by its index.
+    /// The name of what the error knows by index.
     name: Option<String>,
 }
 
 impl Explained {
-    /// Why.
+    /// Returns why.
     pub const fn error(&self) -> &VerifyError {
         &self.error
     }
 
-    /// Where, if the object tells.
+    /// Returns where, if the object tells.
     pub fn line(&self) -> Option<&SourceLine> {
         self.line.as_deref()
     }

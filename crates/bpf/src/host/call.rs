@@ -1,4 +1,4 @@
-//! One call of a helper: its arguments as what its signature says they are.
+//! One call of a helper, with its arguments as its signature describes them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,10 +15,10 @@ pub(crate) trait Space {
     /// Copies bytes in.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Copies what is at an address that nobody has proven, as far as there is something; how many bytes.
+    /// Copies what there is at an unproven address. Returns how many bytes.
     fn peek(&self, address: u64, bytes: &mut [u8]) -> usize;
 
-    /// Notes that the program has a record, which it gives back, or the host when it is ended.
+    /// Notes that the program holds a record, until it gives it back or the host does after ending the program.
     fn hold(&mut self, record: u64);
 
     /// Notes that a record was given back.
@@ -58,12 +58,12 @@ impl Space for Memory<'_> {
     }
 }
 
-/// The negative number of an error, as programs get it.
+/// Answers with the negative number of an error, as programs get it.
 pub(super) const fn failed(errno: i64) -> Result<Answer, HelperError> {
     Ok(Answer::Value(-errno as u64))
 }
 
-/// Bytes that fit where no memory is allocated for them.
+/// Bytes that fit without allocating memory.
 pub(super) const SMALL: usize = 64;
 
 /// One call of a helper.
@@ -72,28 +72,28 @@ pub struct Call<'a> {
     signature: &'a Signature,
     maps: &'a [Arc<Map>],
     space: &'a mut dyn Space,
-    /// Bytes of each argument that were written.
+    /// How many bytes of each argument were written.
     written: [usize; 5],
     rest: Rest,
 }
 
-/// What becomes of the room that a helper leaves as it was, when the call ends.
+/// What happens at the end of a call to room that the helper has not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rest {
-    /// The helper is known to write all of it.
+    /// Nothing: the helper is known to write all of it.
     Kept,
-    /// It is zeroed: the verifier takes it for written, however the call ends.
+    /// It is zeroed: the verifier counts it as written, however the call ends.
     Zeroed,
 }
 
 impl Drop for Call<'_> {
-    /// Not before: what a helper reads and what it writes may overlap. Also if it has panicked.
+    /// Not earlier: what a helper reads and what it writes may overlap. Also if it panics.
     fn drop(&mut self) {
         if self.rest == Rest::Kept {
             return;
         }
         for index in 0..self.signature.arguments().len() {
-            // What is not there could not be written either.
+            // What does not exist could not be written either.
             let _ = self.zero_rest(index);
         }
     }
@@ -120,7 +120,7 @@ impl<'a> Call<'a> {
     fn is_room(&self, index: usize) -> Result<bool, HelperError> {
         Ok(match self.kind(index)? {
             Argument::BytesOut | Argument::NumberOut | Argument::DynptrOut => true,
-            // Such a filter's value is read.
+            // A bloom filter's value is read.
             Argument::ValueOut => self.map()?.definition().kind != Kind::BloomFilter,
             _ => false,
         })
@@ -139,7 +139,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// The argument with this number, from 0; 0 for one that the signature does not have.
+    /// Returns the argument with this number, from 0; 0 for one that the signature does not have.
     pub fn number(&self, index: usize) -> u64 {
         if index < self.signature.arguments().len() { self.arguments[index] } else { 0 }
     }
@@ -148,7 +148,7 @@ impl<'a> Call<'a> {
         self.signature.arguments().get(index).copied().ok_or(HelperError::NoArgument { index })
     }
 
-    /// The map among the arguments.
+    /// Returns the map among the arguments.
     pub(super) fn map(&self) -> Result<&'a Arc<Map>, HelperError> {
         let arguments = self.signature.arguments();
         let place = arguments.iter().position(|argument| matches!(argument, Argument::Map(_)));
@@ -156,7 +156,7 @@ impl<'a> Call<'a> {
         super::find(self.maps, self.arguments[index]).ok_or(HelperError::NoArgument { index })
     }
 
-    /// All ring buffers: a record tells which one it is of by where it lies.
+    /// Returns all ring buffers: a record's address tells which one it is of.
     pub(super) fn rings(&self) -> impl Iterator<Item = &'a crate::map::Ring> {
         self.maps.iter().filter_map(|map| map.ring())
     }
@@ -171,13 +171,13 @@ impl<'a> Call<'a> {
         Ok(self.space.write(address, bytes)?)
     }
 
-    /// Copies what lies `behind` the address that the argument with this number may be, as far as there is something;
-    /// how many bytes.
+    /// Copies what lies `behind` the unproven address in the argument with this number, as far as there is something.
+    /// Returns how many bytes.
     pub(super) fn peek(&self, index: usize, behind: usize, bytes: &mut [u8]) -> usize {
         self.space.peek(self.number(index).wrapping_add(behind as u64), bytes)
     }
 
-    /// Whose values of `map` the program works on. Who runs it is asked only if that makes a difference.
+    /// Returns whose values of `map` the program works on. Asks the runner only if that makes a difference.
     pub(super) fn cpu(&self, map: &Map) -> u32 {
         if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
     }
@@ -192,15 +192,15 @@ impl<'a> Call<'a> {
         self.space.let_go(record);
     }
 
-    /// How many bytes the argument with this number has.
+    /// Returns how many bytes the argument with this number has.
     ///
     /// # Errors
     ///
-    /// [`HelperError::NoArgument`] for one that is no address of bytes.
+    /// [`HelperError::NoArgument`] if it is not an address of bytes.
     pub fn len(&self, index: usize) -> Result<usize, HelperError> {
         let len = match self.kind(index)? {
             Argument::Bytes | Argument::BytesOut | Argument::MapBytes => {
-                // The verifier has seen that it is a number of 32 bits.
+                // The verifier has checked that it is a number of 32 bits.
                 self.arguments[index + 1] as u32
             }
             Argument::Key => self.map()?.definition().key_len,
@@ -212,7 +212,7 @@ impl<'a> Call<'a> {
         Ok(len as usize)
     }
 
-    /// Copies as many bytes of the argument with this number as there are and fit; how many.
+    /// Copies as many bytes of the argument with this number as there are and fit. Returns how many.
     ///
     /// # Errors
     ///
@@ -234,8 +234,8 @@ impl<'a> Call<'a> {
         Ok(bytes)
     }
 
-    /// Copies at most `most` bytes of the read-only text that the argument with this number points at: up to the end of
-    /// the value that it is in.
+    /// Copies at most `most` bytes of the read-only text at which the argument with this number points: up to the end
+    /// of the value that it is in.
     pub(super) fn text(&self, index: usize, most: usize) -> Result<Vec<u8>, HelperError> {
         if self.kind(index)? != Argument::Text {
             return Err(HelperError::NoArgument { index });
@@ -248,7 +248,7 @@ impl<'a> Call<'a> {
         Ok(bytes)
     }
 
-    /// Gives the bytes of the argument with this number to `take`, without allocation if they are few.
+    /// Passes the bytes of the argument with this number to `take`, without allocating if they are few.
     pub(super) fn with<T>(&self, index: usize, take: impl FnOnce(&[u8]) -> T) -> Result<T, HelperError> {
         let len = self.len(index)?;
         if len > SMALL {
@@ -259,12 +259,12 @@ impl<'a> Call<'a> {
         Ok(take(&bytes[..len]))
     }
 
-    /// Copies as many of `bytes` as fit to where the argument with this number points; how many. What was never written
-    /// there is zero when the call has ended, with an error or a panic, too.
+    /// Copies as many of `bytes` as fit to where the argument with this number points. Returns how many. What is never
+    /// written there is zero after the call, even after an error or a panic.
     ///
     /// # Errors
     ///
-    /// [`HelperError`]; [`HelperError::NoArgument`] for one that is not to be written.
+    /// [`HelperError`]; [`HelperError::NoArgument`] for an argument that must not be written.
     pub fn write(&mut self, index: usize, bytes: &[u8]) -> Result<usize, HelperError> {
         if !self.is_room(index)? {
             return Err(HelperError::NoArgument { index });

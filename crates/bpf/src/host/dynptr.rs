@@ -1,7 +1,7 @@
-//! Helpers with dynptrs: memory whose places are checked when the program runs.
+//! Helpers with dynptrs: memory whose accesses are checked when the program runs.
 //!
-//! A dynptr lies on the program's stack, where the verifier lets nobody but these helpers read or write it: its first
-//! word is the address of the memory, and its second how many bytes there are. Both are 0 where none could be made.
+//! A dynptr lies on the program's stack, where the verifier lets only these helpers read or write it: its first word is
+//! the address of the memory, and its second the number of bytes. Both are 0 if none could be made.
 
 use super::call::{Call, failed};
 use super::ring::give_back;
@@ -15,7 +15,7 @@ const E2BIG: i64 = 7;
 /// Most bytes of one (`DYNPTR_MAX_SIZE` of Linux, `kernel/bpf/helpers.c`).
 const MOST: u64 = (1 << 24) - 1;
 
-/// The memory that a dynptr means.
+/// The memory that a dynptr stands for.
 struct Memory {
     address: u64,
     len: u64,
@@ -24,7 +24,7 @@ struct Memory {
 impl Memory {
     const NONE: Self = Self { address: 0, len: 0 };
 
-    /// What the argument with this number means.
+    /// Returns what the argument with this number stands for.
     fn of(call: &Call<'_>, index: usize) -> Result<Self, HelperError> {
         let mut bytes = [0; 16];
         call.read(index, &mut bytes)?;
@@ -32,7 +32,7 @@ impl Memory {
         Ok(Self { address, len })
     }
 
-    /// Has the argument with this number mean it.
+    /// Makes the argument with this number stand for it.
     fn put(&self, call: &mut Call<'_>, index: usize) -> Result<(), HelperError> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.address.to_ne_bytes());
@@ -40,12 +40,12 @@ impl Memory {
         call.write(index, &bytes).map(drop)
     }
 
-    /// Where `len` bytes at `offset` lie, or the number of the error.
+    /// Returns where `len` bytes at `offset` lie, or the number of the error.
     fn place(&self, offset: u64, len: u64) -> Result<u64, i64> {
         if self.address == 0 {
             return Err(EINVAL);
         }
-        // The program's numbers are of 32 bits, as in Linux.
+        // The program's numbers have 32 bits, as in Linux.
         let offset = u64::from(offset as u32);
         if offset + len > self.len { Err(E2BIG) } else { Ok(self.address + offset) }
     }

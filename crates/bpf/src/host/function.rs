@@ -15,7 +15,7 @@ pub enum Shape {
     Number,
     /// An address.
     Address,
-    /// What no register holds.
+    /// Anything that no register holds.
     Other,
 }
 

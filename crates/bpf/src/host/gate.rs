@@ -1,4 +1,4 @@
-//! Where compiled code calls helpers, and helpers call compiled code: addresses become memory here.
+//! Where compiled code calls helpers, and helpers call compiled code: here addresses become memory.
 #![expect(unsafe_code, reason = "what compiled code passes are addresses, which the verifier vouches for")]
 
 use core::marker::PhantomData;
@@ -14,17 +14,17 @@ use crate::map::ArrayPlace;
 use crate::map::cells::WORD;
 use crate::verify::TAIL_CALL;
 
-/// What compiled code calls for each helper of a host: `r1` to `r5`, and the address of the [`Entry`].
+/// Compiled code calls this for each helper of a host, with `r1` to `r5` and the address of the [`Entry`].
 ///
 /// # Safety
 ///
 /// 1. `entry` is the address of an [`Entry`] that lives during the call.
-/// 2. The arguments are what the entry's signature says: addresses are such that the thread may read or write as many
-///    bytes there as it says, and functions are compiled functions of the program, which may be called with what the
-///    helper gives them. Of one that calls functions, `r5` is the gauge.
+/// 2. The arguments are what the entry's signature says: the thread may read or write as many bytes at addresses as it
+///    says, and functions are compiled functions of the program, which may be called with what the helper passes them.
+///    For a helper that calls functions, `r5` is the gauge.
 pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, entry: u64) -> Outcome {
     let place: *const Entry = with_exposed_provenance(entry as usize);
-    // SAFETY: 1. entries are not changed while programs have their addresses.
+    // SAFETY: 1. entries do not change while programs have their addresses.
     let entry = unsafe { &*place };
     // The answer is the helper's own (1 of `Runner`): an address that it returns is one, and so is its function.
     match R::guard(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched::<R>(PhantomData))) {
@@ -68,7 +68,7 @@ impl<R: Runner> Resolve for RunBy<'_, R> {
     }
 }
 
-/// How compiled code calls it.
+/// Returns how compiled code calls it.
 fn called<R: Runner>(entry: &Entry) -> Called {
     let data = core::ptr::from_ref(entry).expose_provenance() as u64;
     let then = match entry.callee {
@@ -102,10 +102,10 @@ fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
     Outcome { value: iteration.made(), gauge }
 }
 
-/// Memory at addresses that the verifier vouches for.
+/// Memory at addresses that the verifier has proven.
 ///
-/// Other threads may write to the values of maps at the same time, in their compiled code; so bytes are read and
-/// written as atomic ones, and words as such where they lie aligned.
+/// Compiled code of other threads may write to the values of maps at the same time; so bytes are read and written
+/// atomically, and as whole words where they are aligned.
 struct Vouched<R>(PhantomData<fn() -> R>);
 
 fn byte<'a>(address: u64) -> &'a AtomicU8 {
@@ -117,7 +117,7 @@ fn byte<'a>(address: u64) -> &'a AtomicU8 {
 fn word<'a>(address: u64) -> &'a AtomicU64 {
     debug_assert!(address.is_multiple_of(WORD as u64), "{address:#x}");
     let place = with_exposed_provenance::<u64>(address as usize).cast_mut();
-    // SAFETY: as above; callers have looked that the address is a multiple of 8.
+    // SAFETY: as above; callers check that the address is a multiple of 8.
     unsafe { AtomicU64::from_ptr(place) }
 }
 

@@ -1,4 +1,4 @@
-//! Linux's helpers, as far as there is something for them in user space. Numbers and arguments are those of
+//! Linux's helpers, as far as they make sense in user space. Numbers and arguments are those of
 //! `include/uapi/linux/bpf.h`; errors are its numbers, negative.
 
 use alloc::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (1, Signature::new([Map(Get), Key]).returning(Returns::ValueOrNull), lookup),
     (2, Signature::new([Map(Find), Key, Value, Number]), update),
     (3, Signature::new([Map(Remove), Key]), remove),
-    // One address space has all there is: `_user` and `_kernel` are the same, and so is `bpf_copy_from_user`.
+    // There is one address space: `_user` and `_kernel` are the same, and so is `bpf_copy_from_user`.
     (4, PROBE, probe::read),
     #[cfg(feature = "std")]
     (5, Signature::new([]), super::print::monotonic),
@@ -89,7 +89,7 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (208, Signature::new([]), super::print::atomic),
 ];
 
-/// What is read may be anything the process knows, so that the contract must allow it.
+/// It may read anything that the process knows, so that the contract must allow it.
 const PROBE: Signature = Signature::new([BytesOut, Size, Anything]).returning(Returns::Probed);
 
 /// 0, or the negative number of the error.
@@ -141,7 +141,7 @@ fn pop(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
     let mut value = alloc::vec![0; call.len(1)?];
     let result = map.pop(&mut value);
-    // Linux writes zeros if there is nothing, and the verifier takes the value for written.
+    // Linux writes zeros if there is nothing, and the verifier counts the value as written.
     call.write(1, &value)?;
     status(result)
 }

@@ -1,11 +1,11 @@
-//! What programs get from whoever runs them: maps, and helpers with signatures that the verifier checks calls by.
+//! What programs get from whoever runs them: maps, and helpers with signatures by which the verifier checks calls.
 //!
-//! A [`Host`] is built once and shared. [`Host::verify`] gives a [`Linked`] program, which belongs to that very host:
-//! it knows its maps by index and its helpers by number. It is interpreted ([`Linked::interpret`]), or compiled
-//! ([`HostedProgram`], with `std`; [`Linked::compile`] for who has packs of his own).
+//! A [`Host`] is built once and shared. [`Host::verify`] returns a [`Linked`] program, which belongs to that very host:
+//! it knows its maps by index and its helpers by number. It is interpreted ([`Linked::interpret`]) or compiled
+//! ([`HostedProgram`], with `std`; [`Linked::compile`] for callers with packs of their own).
 //!
-//! Helpers have the numbers of Linux as far as there is something for them in user space (`kernel`); others are
-//! closures of the host ([`HostBuilder::helper`]). Programs know other closures by name ([`HostBuilder::function`]).
+//! Helpers have Linux's numbers as far as they make sense in user space (`kernel`); others are closures of the host
+//! ([`HostBuilder::helper`]). Programs know further closures by name ([`HostBuilder::function`]).
 
 mod call;
 mod dynptr;
@@ -54,7 +54,7 @@ enum Function {
     Custom(Box<Closure>),
 }
 
-/// A helper, with all that it needs: its address is what compiled code knows of it.
+/// A helper with all that it needs: compiled code knows its address.
 pub(crate) struct Entry {
     callee: Callee,
     signature: Signature,
@@ -122,20 +122,19 @@ impl fmt::Debug for Custom {
 }
 
 impl HostBuilder {
-    /// Gives programs a map; its index is how many there were before.
+    /// Gives programs a map; its index is how many there were before it.
     pub fn map(mut self, map: Arc<Map>) -> Self {
         self.maps.push(map);
         self
     }
 
-    /// Gives programs a helper, instead of the one that had this number. What it returns goes to `r0`; an error ends
-    /// the program, which has no result then. So does a panic, if panics unwind; what it was raised
-    /// with is forgotten, not dropped.
+    /// Gives programs a helper, replacing the one with this number. What it returns goes to `r0`; an error ends the
+    /// program, which then has no result. So does a panic, if panics unwind; its payload is forgotten, not dropped.
     ///
     /// # Panics
     ///
-    /// If `id` is 12, which is the helper that makes tail calls: programs leave behind it. If the signature has an
-    /// [`Argument::Record`] or what follows it, which only Linux's helpers know what to do with.
+    /// If `id` is 12, the helper for tail calls, behind which a program does not go on. If the signature has an
+    /// [`Argument::Record`] or what follows it, which only Linux's helpers can handle.
     pub fn helper(
         mut self,
         id: i32,
@@ -148,17 +147,16 @@ impl HostBuilder {
         self
     }
 
-    /// Gives programs a function that they call by name (in C: `extern … __ksym`), instead of the one that had this
-    /// name. What it returns, errors and panics are as for [`helper`](Self::helper).
+    /// Gives programs a function that they call by name (in C: `extern … __ksym`), replacing the one of this name.
+    /// Results, errors and panics are as for [`helper`](Self::helper).
     ///
-    /// Programs of an object find it if what C says of it fits to `signature`: numbers for numbers and sizes, addresses
-    /// for all else. Functions that no object declares have the indexes behind those that one does, in the order in
-    /// which they were given.
+    /// Programs of an object find it if its C declaration fits `signature`: numbers for numbers and sizes, addresses
+    /// for all else. Functions that no object declares get the indexes behind the declared ones, in the order in which
+    /// they were given.
     ///
     /// # Panics
     ///
-    /// If the signature has an [`Argument::Record`] or what follows it, which only Linux's helpers know what to do
-    /// with.
+    /// If the signature has an [`Argument::Record`] or what follows it, which only Linux's helpers can handle.
     pub fn function(
         mut self,
         name: &str,
@@ -197,13 +195,13 @@ impl HostBuilder {
     }
 }
 
-/// The verifier would take a record for given back, or a dynptr for made, and no closure has a way to do that.
+/// The verifier would count a record as given back, or a dynptr as made, and no closure can do that.
 fn refuse_linux(signature: &Signature) {
     let is_for_linux = signature.arguments().iter().any(|argument| argument.is_for_linux());
     assert!(!is_for_linux, "helpers of a host take no records and dynptrs; programs give them to Linux's helpers");
 }
 
-/// The functions that are declared, and behind them all others.
+/// Returns the declared functions, followed by all others.
 fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, maps: &Arc<[Arc<Map>]>) -> Box<[Named]> {
     let mut given: BTreeMap<usize, _> = given.into_iter().enumerate().collect();
     let places: BTreeMap<String, usize> = given.iter().map(|(place, (name, ..))| (name.clone(), *place)).collect();
@@ -231,7 +229,7 @@ fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, ma
     functions.into_boxed_slice()
 }
 
-/// What programs know maps by: a number with the index that cannot be mistaken for an address, since none of user space
+/// By this number plus its index programs know a map. It cannot be mistaken for an address, since no user space address
 /// begins so.
 const MAP_TAG: u64 = 0x4d41_5000_0000_0000;
 
@@ -239,10 +237,10 @@ fn handle(index: u32) -> u64 {
     MAP_TAG | u64::from(index)
 }
 
-/// Bits of the index of a map of the host's, or of the number of a map in it.
+/// Bits of the index of a map of the host, or of the number of a map inside it.
 const INDEX_BITS: u32 = 24;
 
-/// The map among `maps` that programs know by `handle`, or one in it.
+/// Finds the map that programs know by `handle`, among `maps` or inside one of them.
 fn find(maps: &[Arc<Map>], handle: u64) -> Option<&Arc<Map>> {
     let number = handle ^ MAP_TAG;
     let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
@@ -255,7 +253,7 @@ fn find(maps: &[Arc<Map>], handle: u64) -> Option<&Arc<Map>> {
     }
 }
 
-/// What programs know the map in the one with `handle` by that has this key; 0 for none.
+/// Returns the handle of the map with this key inside the one with `handle`; 0 if there is none.
 #[cfg(feature = "std")]
 fn inner_handle(handle: u64, outer: &Map, key: &[u8]) -> u64 {
     let number = outer.maps().and_then(|maps| maps.number(key));
@@ -263,7 +261,7 @@ fn inner_handle(handle: u64, outer: &Map, key: &[u8]) -> u64 {
 }
 
 impl Host {
-    /// A host with Linux's helpers and no maps.
+    /// Returns a builder with Linux's helpers and no maps.
     pub fn builder() -> HostBuilder {
         HostBuilder::default()
     }
@@ -287,13 +285,12 @@ impl Host {
         self.functions.get(usize::try_from(index).ok()?)?.entry.as_ref().ok()
     }
 
-    /// The names of the functions that programs call by name, by their indexes.
+    /// Returns the names of the functions that programs call by name, by their indexes.
     pub fn functions(&self) -> impl ExactSizeIterator<Item = &str> {
         self.functions.iter().map(|function| function.name.as_str())
     }
 
-    /// Verifies `code` for this host: `contract` says which context and budget it gets; its helpers and maps are this
-    /// host's.
+    /// Verifies `code` for this host: `contract` sets its context and budget; its helpers and maps are this host's.
     ///
     /// # Errors
     ///
@@ -310,7 +307,7 @@ impl Host {
         Ok(Linked { verified: contract.verify(code)?, host: Arc::clone(self) })
     }
 
-    /// Words of its maps, and of maps in them, by address.
+    /// Returns the words of its maps, and of maps inside them, by address.
     fn words(&self) -> BTreeMap<u64, &[AtomicU64]> {
         let own = self.maps.iter();
         #[cfg(feature = "std")]
@@ -320,13 +317,13 @@ impl Host {
         all.flat_map(|map| map.shared()).map(|words| (cells::address(words), words)).collect()
     }
 
-    /// Where the values of an array lie, if helper 1 is Linux's.
+    /// Returns where the values of an array lie, if helper 1 is Linux's.
     fn array_place(&self, index: i32) -> Option<ArrayPlace> {
         let is_linux = matches!(self.entry(1)?.function, Function::Kernel(_));
         self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
-    /// Gives records back that a program which was ended did not ([`Runner::hold`]).
+    /// Gives back records that an ended program did not ([`Runner::hold`]).
     pub fn discard(&self, records: &[u64]) {
         for ring in self.maps.iter().filter_map(|map| map.ring()) {
             records.iter().for_each(|record| ring.finish(*record, Fate::Discard, Wake::IfWaiting));
@@ -362,16 +359,16 @@ impl Linked {
         &self.host
     }
 
-    /// What the verifier has found: which context it needs, and whether it takes fuel.
+    /// Returns what the verifier has found: which context it needs, and whether it takes fuel.
     pub const fn verified(&self) -> &Verified {
         &self.verified
     }
 
-    /// Compiles it for `R` to run, on the machine that this runs on. With the feature `std` see [`HostedProgram`]; this
-    /// is for who has packs of his own. [`Compiled::has_gauge`] says how it is called, and `random` is what constants
-    /// are blinded by if its maker is not trusted.
+    /// Compiles it for `R` to run, on this machine. With the feature `std` use [`HostedProgram`]; this is for callers
+    /// with packs of their own. [`Compiled::has_gauge`] tells how to call it; `random` blinds constants if the
+    /// program's maker is not trusted.
     ///
-    /// The code has addresses of the host's maps and helpers: the host must stay as long as it may run.
+    /// The code contains addresses of the host's maps and helpers: the host must live as long as the code may run.
     ///
     /// # Errors
     ///
@@ -381,12 +378,12 @@ impl Linked {
         compile_resolved(self.code(), target, &RunBy::<R>::new(&self.host), wanted)
     }
 
-    /// Runs it interpreted, with `context` at an address of the interpreter's choice. Its operations on maps are those
-    /// of one thread: what others do to the same values at the same time can come between. Of maps in maps it knows
-    /// those that are there when it begins.
+    /// Interprets it, with `context` at an address of the interpreter's choice. Its operations on maps are those of one
+    /// thread: what others do to the same values may come in between. Of maps inside maps it knows those that exist
+    /// when it begins.
     ///
-    /// Loads that may find nothing ([`Verified::probes`]) give 0 where the program's own memory has nothing, whatever
-    /// the process has there.
+    /// Unproven loads ([`Verified::probes`]) give 0 where the program's own memory has nothing, whatever the process
+    /// has there.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ pub(super) fn node(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(palimpsest_sys::numa::current_node().0.into()))
 }
 
-/// 32 bits that nobody can tell beforehand.
+/// Returns 32 bits that nobody can predict.
 pub(super) fn random(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     // Keyed by the system's random numbers, once for each thread, and different each time.
     let hash = std::hash::RandomState::new().build_hasher().finish();
@@ -47,7 +47,7 @@ pub(super) fn processor(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(palimpsest_sys::threads::current_cpu().into()))
 }
 
-/// The process above, the thread below.
+/// The process in the upper half, the thread in the lower.
 pub(super) fn process(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let thread = palimpsest_sys::threads::own::own_thread();
     Ok(Answer::Value(u64::from(std::process::id()) << 32 | u64::from(thread as u32)))
@@ -76,7 +76,7 @@ pub(super) fn trace_many(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(text.len() as u64))
 }
 
-/// `bpf_snprintf`: text with a zero behind it, as far as that fits; how many bytes all of it has, with the zero.
+/// `bpf_snprintf`: text and a zero, as far as they fit. Returns the length of all of it, including the zero.
 pub(super) fn format(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let numbers = numbers(call, 3)?;
     let text = formatted(&until_zero(&call.text(2, MOST)?), numbers.as_deref().unwrap_or_default());
@@ -91,7 +91,7 @@ pub(super) fn format(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(text.len() as u64 + 1))
 }
 
-/// The numbers that the argument with this index points at; `None` if that is a wrong number of bytes.
+/// Returns the numbers at which the argument with this index points; `None` if that is a wrong number of bytes.
 fn numbers(call: &Call<'_>, index: usize) -> Result<Option<Vec<u64>>, HelperError> {
     /// Numbers of one format (`MAX_BPRINTF_VARARGS` of Linux, `include/linux/bpf.h`).
     const MOST: usize = 12;
@@ -117,7 +117,7 @@ struct Style {
     /// What stands before a number that is not negative.
     sign: &'static str,
     width: usize,
-    /// Digits at least.
+    /// Least number of digits.
     precision: Option<usize>,
     /// Bits of the number.
     bits: u32,
@@ -152,11 +152,11 @@ impl Style {
         (style, rest)
     }
 
-    /// `digits` behind `prefix`, as wide as they should be.
+    /// Writes `digits` behind `prefix`, as wide as they should be.
     fn write(&self, out: &mut String, prefix: &str, digits: &str) {
         let zeros = self.precision.unwrap_or(0).saturating_sub(digits.len());
         let room = self.width.saturating_sub(prefix.len() + zeros + digits.len());
-        // As in C: a precision or the left side leaves no zeros to fill with.
+        // As in C: with a precision, or on the left side, nothing is filled with zeros.
         let (before, inside, behind) = match () {
             () if self.is_left => (0, 0, room),
             () if self.has_zeros && self.precision.is_none() => (0, room, 0),
@@ -170,17 +170,17 @@ impl Style {
     }
 }
 
-/// The number that a text begins with, of a field's width at most, and what is behind it.
+/// Returns the number that a text begins with, at most a field's width, and what is behind it.
 fn number(text: &str) -> (usize, &str) {
-    /// More is no line any more.
+    /// Anything longer is no line any more.
     const MOST: usize = 256;
     let rest = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let digits = text[..text.len() - rest.len()].bytes().map(|digit| usize::from(digit - b'0'));
     (digits.fold(0, |number, digit| (10 * number + digit).min(MOST)), rest)
 }
 
-/// `format` with numbers in the place of `%d`, `%i`, `%u`, `%x`, `%X`, `%o`, `%c` and `%p`, with flags, widths, digits
-/// at least and lengths as in C. What else stands behind a percent sign stays: texts are not followed, since their
+/// Puts numbers in place of `%d`, `%i`, `%u`, `%x`, `%X`, `%o`, `%c` and `%p` in `format`, with flags, widths,
+/// precisions and lengths as in C. Anything else behind a percent sign stays: texts are not followed, since their
 /// addresses are numbers here.
 fn formatted(format: &str, numbers: &[u64]) -> String {
     let mut numbers = numbers.iter().copied();

@@ -1,11 +1,11 @@
-//! Helpers that read what may not be there, at addresses that nobody has proven.
+//! Helpers that read what may not exist, at unproven addresses.
 
 use super::call::{Call, failed};
 use crate::interp::{Answer, HelperError};
 
 const EFAULT: i64 = 14;
 const E2BIG: i64 = 7;
-/// Bytes of text that are read at once: a page of every machine begins at a multiple of it.
+/// Bytes of text read in one go: on every machine a page begins at a multiple of it.
 const PART: usize = 64;
 
 /// `bpf_probe_read`: all of the bytes, or zeros and an error.
@@ -19,8 +19,8 @@ pub(super) fn read(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     if is_there { Ok(Answer::Value(0)) } else { failed(EFAULT) }
 }
 
-/// `bpf_probe_read_str`: text up to its zero, which is put behind what fits; how many bytes with the zero. Behind it
-/// the room is zero.
+/// `bpf_probe_read_str`: text up to its zero, or what fits and a zero. Returns the length including the zero. The rest
+/// of the room is zeroed.
 pub(super) fn text(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let mut bytes = alloc::vec![0; call.len(0)?];
     if bytes.is_empty() {

@@ -40,7 +40,7 @@ pub enum HostedError {
         /// Jumps back that it had.
         fuel: u64,
     },
-    /// A helper has failed, and the program was ended.
+    /// A helper failed, and the program was ended.
     #[error("call of helper {id}: {error}")]
     Helper {
         /// Its number.
@@ -48,7 +48,7 @@ pub enum HostedError {
         /// Why.
         error: HelperError,
     },
-    /// A function of the host has failed, and the program was ended.
+    /// A function of the host failed, and the program was ended.
     #[error("call of the host's function with index {index}: {error}")]
     Function {
         /// Its index, by which [`Host::functions`] has its name.
@@ -67,7 +67,7 @@ struct Run {
     failure: Option<(Callee, HelperError)>,
 }
 
-/// The context of a run: what must be known to say whether another program may have it.
+/// The context of a run: what decides whether another program may have it.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     address: usize,
@@ -83,16 +83,16 @@ enum Access {
 
 std::thread_local! {
     static RUN: RefCell<Run> = RefCell::default();
-    /// Records that programs of this thread have reserved and not given back, those of the outer runs first.
+    /// Records that programs of this thread have reserved and not given back, those of outer runs first.
     static HELD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The threads of this process.
 struct Threads;
 
-// SAFETY: 1. `guard` calls it once, and returns its answer, or that it has panicked.
+// SAFETY: 1. `guard` calls it once, and returns its answer, or that it panicked.
 unsafe impl Runner for Threads {
-    /// What a helper leaves behind when it panics is the host's affair, as with any closure that is called again.
+    /// What a panicking helper leaves behind is the host's affair, as with any closure that is called again.
     fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError> {
         catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|raised| {
             // Dropping it could panic again.
@@ -115,7 +115,7 @@ unsafe impl Runner for Threads {
         HELD.with_borrow_mut(|held| held.push(record));
     }
 
-    /// Most are the latest.
+    /// It is usually the latest.
     fn let_go(record: u64) {
         HELD.with_borrow_mut(|held| {
             if let Some(place) = held.iter().rposition(|held| *held == record) {
@@ -157,9 +157,9 @@ impl HostedProgram {
         Ok(Self { program, host: Arc::clone(&linked.host) })
     }
 
-    /// Whether contexts of `len` bytes that are aligned to `align` and must not be written are some for it.
+    /// Whether it accepts contexts of `len` bytes, aligned to `align`, that must not be written.
     pub(crate) fn fits(&self, len: usize, align: usize) -> Result<(), ContextError> {
-        // An address that is aligned to no more than that.
+        // An address with no higher alignment than that.
         self.check(Context { address: align, len, access: Access::Read })
     }
 
@@ -171,7 +171,7 @@ impl HostedProgram {
         Ok(())
     }
 
-    /// Runs it with `context`, whose address and length are `r1` and `r2`; returns `r0`.
+    /// Runs it with `context`, whose address and length are `r1` and `r2`. Returns `r0`.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl HostedProgram {
         self.run_with(Context { address, len, access: Access::Write }, &mut enter)
     }
 
-    /// The same for a program that was verified for a read-only context, which others may read meanwhile.
+    /// Does the same for a program that was verified for a read-only context, which others may read meanwhile.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ impl HostedProgram {
         }
     }
 
-    /// Gives back what the program has, if it was ended; the first `outer_held` records are of outer runs.
+    /// Gives back what the program holds if it was ended; the first `outer_held` records belong to outer runs.
     fn give_back(&self, result: &Result<Outcome, ContextError>, outer_held: usize) {
         if let Ok(Outcome { gauge: ..0, .. }) = result {
             // A ring buffer may call the host to wake somebody, who may run programs.
@@ -243,25 +243,25 @@ impl HostedProgram {
     }
 }
 
-/// A place for a program that is replaced while others run it: readers pay a load, and the program that was there goes
-/// when the last of them has left it.
+/// A place for a program that is replaced while others run it: readers pay for a load, and the old program goes when
+/// the last of them has left it.
 #[derive(Debug)]
 pub struct Slot<T = HostedProgram> {
     program: ArcSwap<T>,
 }
 
 impl<T> Slot<T> {
-    /// A place with a program.
+    /// Makes a place with a program.
     pub fn new(program: Arc<T>) -> Self {
         Self { program: ArcSwap::new(program) }
     }
 
-    /// The program that is there now; it stays as long as the result does.
+    /// Returns the present program, which stays as long as the result does.
     pub fn get(&self) -> Guard<Arc<T>> {
         self.program.load()
     }
 
-    /// Puts another one there; returns the one that was, which others may still run.
+    /// Replaces the program. Returns the old one, which others may still run.
     pub fn replace(&self, program: Arc<T>) -> Arc<T> {
         self.program.swap(program)
     }

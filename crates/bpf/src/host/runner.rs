@@ -1,45 +1,44 @@
-//! What helpers ask about whoever runs the program that calls them.
+//! What helpers ask of whoever runs the program that calls them.
 #![expect(unsafe_code, reason = "compiled code goes on with the answers that a runner passes on")]
 
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError};
 
-/// Whoever runs compiled programs: the threads of a process, or the CPUs of a kernel. With the feature `std`
-/// [`HostedProgram`](super::HostedProgram)s are run by threads; who has packs of his own implements this, and has
-/// programs compiled by [`Linked::compile`](super::Linked::compile).
+/// Whoever runs compiled programs: the threads of a process, or the CPUs of a kernel. With the feature `std`, threads
+/// run [`HostedProgram`](super::HostedProgram)s; callers with packs of their own implement this, and compile programs
+/// with [`Linked::compile`](super::Linked::compile).
 ///
-/// What is noted here belongs to the run in progress on the thread, or CPU, that calls.
+/// What is noted here belongs to the run in progress on the calling thread or CPU.
 ///
 /// # Safety
 ///
-/// Compiled code takes the answer of a helper for an address where its signature says so, and for a function that it
-/// may call. Therefore:
+/// Where a helper's signature says so, compiled code takes its answer for an address, or for a function that it may
+/// call. Therefore:
 ///
-/// 1. [`guard`](Self::guard) calls `call` at most once, and returns what that very call has returned, or an error:
-///    never an answer that it has made, or kept from another call.
+/// 1. [`guard`](Self::guard) calls `call` at most once, and returns what that very call returned, or an error: never an
+///    answer of its own making, or one kept from another call.
 pub unsafe trait Runner: 'static {
-    /// Makes `call`. A panic must not unwind through compiled code, which no unwinder knows: where panics unwind it is
-    /// caught, and [`HelperError::Panicked`] is the answer.
+    /// Makes `call`. A panic must not unwind through compiled code, which no unwinder knows: where panics unwind,
+    /// catches it and returns [`HelperError::Panicked`].
     ///
     /// # Errors
     ///
     /// Those of `call`.
     fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError>;
 
-    /// Copies what lies at an address that nobody has proven, as far as there is something that may be read; how many
-    /// bytes.
+    /// Copies what lies at an unproven address, as far as there is something readable. Returns how many bytes.
     fn peek(address: u64, bytes: &mut [u8]) -> usize;
 
-    /// Notes that a helper has failed, which ends the run: its gauge is negative. The first failure of a run counts.
+    /// Notes that a helper failed, which ends the run: its gauge is negative. The first failure of a run counts.
     fn failed(callee: Callee, error: HelperError);
 
-    /// Notes that the run has reserved a record of a ring buffer. If it is ended,
+    /// Notes that the run has reserved a record of a ring buffer. If the run is ended,
     /// [`Host::discard`](super::Host::discard) gets those that it has not given back.
     fn hold(record: u64);
 
     /// Notes that the run has given a record back.
     fn let_go(record: u64);
 
-    /// Whose values of per-CPU maps the run works on.
+    /// Returns whose values of per-CPU maps the run works on.
     fn cpu() -> u32;
 }

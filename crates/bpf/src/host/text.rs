@@ -6,7 +6,7 @@ use crate::interp::{Answer, HelperError};
 const EINVAL: i64 = 22;
 const ERANGE: i64 = 34;
 
-/// Bytes of text that is looked at: numbers and names are shorter.
+/// Bytes of text to look at: numbers and names are shorter.
 const MOST: usize = 64;
 
 /// A number at the beginning of a text.
@@ -52,7 +52,7 @@ fn number(call: &mut Call<'_>, convert: fn(&Parsed) -> Option<u64>) -> Result<An
     let len = call.read(0, &mut text)?;
     let parsed = parse(&text[..len], base);
     let value = parsed.as_ref().and_then(convert);
-    // In any case, since the verifier takes it for written.
+    // In any case, since the verifier counts it as written.
     call.write(3, &value.unwrap_or(0).to_ne_bytes())?;
     match (parsed, value) {
         (Some(parsed), Some(_)) => Ok(Answer::Value(parsed.len as u64)),

@@ -67,7 +67,7 @@ pub(super) const CONDITION_CODES: [(u8, Condition); 11] = [
     (0xd0, Condition::SignedLessEqual),
 ];
 
-/// What the high half of an opcode says, of all that it can be.
+/// Returns the meaning of the high half of an opcode, for all values.
 const fn by_code<T: Copy, const COUNT: usize>(codes: &[(u8, T); COUNT]) -> [Option<T>; 16] {
     let mut all = [None; 16];
     let mut index = 0;

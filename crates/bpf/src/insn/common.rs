@@ -1,4 +1,4 @@
-//! Bytes to instructions, for those that most programs consist of: by a table, and without a look at each field.
+//! Decodes the instructions that most programs consist of: by a table, without a look at each field.
 
 use super::codes::{
     ALU, ALU_OPS, ALU64, BYTE, CLASS_MASK, CONDITIONS, HALF, JMP, JMP32, LD, LDX, MEM, MEMSX, MODE_MASK, SIZE_MASK,
@@ -6,7 +6,7 @@ use super::codes::{
 };
 use super::{AluOp, Condition, Extension, Instruction, Operand, Register, SLOT, Size, Width};
 
-/// What most opcodes are: such whose fields say nothing but registers, an offset and an immediate.
+/// What most opcodes are: their fields are just registers, an offset and an immediate.
 #[derive(Clone, Copy)]
 enum Form {
     Alu(Width, AluOp),
@@ -15,7 +15,7 @@ enum Form {
     Branch(Width, Condition),
 }
 
-/// A form, and what its slot may not have.
+/// A form, and the bits that its slot may not have.
 #[derive(Clone, Copy)]
 struct Common {
     form: Form,
@@ -24,7 +24,7 @@ struct Common {
     has_source: bool,
 }
 
-/// Bits of fields, in a slot as a number.
+/// The bits of fields, with the slot as a number.
 const SOURCE_BITS: u64 = 0xf000;
 const OFFSET_BITS: u64 = 0xffff << 16;
 const IMMEDIATE_BITS: u64 = 0xffff_ffff << 32;
@@ -72,10 +72,10 @@ static COMMON: [Option<Common>; 256] = {
     all
 };
 
-/// Gives `then` what a slot says that is as most are, and the registers that it names, a bit for each; `None` if it is
-/// another one, or wrong.
+/// Passes a common slot's instruction to `then`, with the registers that it names, a bit for each; `None` if the slot
+/// is not a common one, or wrong.
 ///
-/// Each kind of instruction is given by itself: where one that may be any of them is returned, it is put together of
+/// Each kind of instruction is passed by itself: if one function returned any of them, it would be put together from
 /// its bytes.
 #[inline(always)]
 pub(crate) fn decode<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction, u16) -> R) -> Option<R> {
@@ -88,7 +88,7 @@ pub(crate) fn decode<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction, u16) -
     let (offset, immediate) = ((raw >> 16) as i16, (raw >> 32) as i32);
     let src = Register::new((raw >> 12) as u8 & 0xf)?;
     let operand = if *has_source { Operand::Register(src) } else { Operand::Immediate(immediate) };
-    // All forms name the one, and the other if it is their source or their address.
+    // All forms name the destination, and the source if it is an operand or an address.
     let named = 1 << dst.number() | u16::from(*has_source) << src.number();
     match *form {
         Form::Alu(..) | Form::Load(..) if dst == Register::R10 => None,

@@ -1,7 +1,7 @@
-//! Bytes to instructions.
+//! Decodes bytes to instructions.
 //!
-//! Fields that an instruction does not use must be zero, as RFC 9669 says (section 3.1) and as Linux checks: what is
-//! accepted here with a stray bit would mean something else to a later kernel.
+//! Unused fields of an instruction must be zero, as RFC 9669 says (section 3.1) and as Linux checks: what was accepted
+//! here with a stray bit would mean something else to a later kernel.
 
 use super::codes::{
     ABS, ALU, ALU_OPS, ALU64, ATOMIC, ATOMIC_CODES, BYTE, CALL, CLASS_MASK, CODE_MASK, CONDITIONS, DOUBLE, END, EXIT,
@@ -13,9 +13,9 @@ use super::{
     AluOp, AtomicOp, ByteOrder, Callee, Extension, Instruction, Operand, Reach, Register, SLOT, Size, Wide, Width,
 };
 
-/// Why a slot is no instruction.
+/// Why a slot is not an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("slot {slot} is no instruction: {fault}")]
+#[error("slot {slot} is not an instruction: {fault}")]
 pub struct DecodeError {
     /// Number of the slot, from 0.
     pub slot: usize,
@@ -27,25 +27,25 @@ pub struct DecodeError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing has this opcode.
+    /// The opcode is unknown.
     #[error("opcode {opcode:#04x} is unknown")]
     Opcode {
         /// The opcode.
         opcode: u8,
     },
-    /// There are 11 registers.
+    /// The register does not exist.
     #[error("there is no register r{number}")]
     Register {
         /// The number.
         number: u8,
     },
-    /// `r10` is read-only.
+    /// A write to `r10`, which is read-only.
     #[error("opcode {opcode:#04x} writes to r10, which is read-only")]
     FramePointer {
         /// The opcode.
         opcode: u8,
     },
-    /// The source field has a meaning that is not known.
+    /// The source field has an unknown meaning.
     #[error("opcode {opcode:#04x} has {source_field} in the source field, which means nothing there")]
     Source {
         /// The opcode.
@@ -53,7 +53,7 @@ pub enum Fault {
         /// The field.
         source_field: u8,
     },
-    /// The destination field is not used and not zero.
+    /// The destination field is unused, and not zero.
     #[error("opcode {opcode:#04x} has {destination} in the destination field, which must be 0")]
     Destination {
         /// The opcode.
@@ -61,7 +61,7 @@ pub enum Fault {
         /// The field.
         destination: u8,
     },
-    /// The offset means nothing.
+    /// The offset has no meaning here.
     #[error("opcode {opcode:#04x} has offset {offset}, which means nothing there")]
     Offset {
         /// The opcode.
@@ -69,7 +69,7 @@ pub enum Fault {
         /// The field.
         offset: i16,
     },
-    /// The immediate means nothing.
+    /// The immediate has no meaning here.
     #[error("opcode {opcode:#04x} has immediate {immediate:#x}, which means nothing there")]
     Immediate {
         /// The opcode.
@@ -120,12 +120,12 @@ impl Slot {
         Fault::Opcode { opcode: self.opcode }
     }
 
-    /// The register in the destination field, which is read alone.
+    /// Returns the register in the destination field, which is only read.
     fn read_dst(self) -> Result<Register, Fault> {
         Register::new(self.dst).ok_or(Fault::Register { number: self.dst })
     }
 
-    /// The register in the destination field, which is written.
+    /// Returns the register in the destination field, which is written.
     fn dst(self) -> Result<Register, Fault> {
         match self.read_dst()? {
             Register::R10 => Err(Fault::FramePointer { opcode: self.opcode }),
@@ -137,7 +137,7 @@ impl Slot {
         Register::new(self.src).ok_or(Fault::Register { number: self.src })
     }
 
-    /// The source register, which is written too.
+    /// Returns the source register, which is written too.
     fn written_src(self) -> Result<Register, Fault> {
         match self.src()? {
             Register::R10 => Err(Fault::FramePointer { opcode: self.opcode }),
@@ -169,7 +169,7 @@ impl Slot {
         if self.immediate == 0 { Ok(()) } else { Err(self.bad_immediate()) }
     }
 
-    /// The second operand, of which the opcode tells what it is.
+    /// Returns the second operand; the opcode tells what it is.
     fn operand(self) -> Result<Operand, Fault> {
         if self.opcode & SOURCE_REGISTER == 0 {
             self.no_src()?;
@@ -190,7 +190,7 @@ impl Slot {
     }
 }
 
-/// The instruction that begins at `slot` of `code`.
+/// Decodes the instruction that begins at `slot` of `code`.
 ///
 /// # Errors
 ///
@@ -203,7 +203,7 @@ pub fn decode(code: &[u8], slot: usize) -> Result<Instruction, DecodeError> {
     }
 }
 
-/// The instruction that `rest` begins with, whatever it is.
+/// Decodes the instruction that `rest` begins with, whatever it is.
 pub(super) fn decode_any(rest: &[u8]) -> Result<Instruction, Fault> {
     let Some(first) = rest.first_chunk::<SLOT>() else { return Err(Fault::Cut { bytes: rest.len() }) };
     let first = Slot::from_bytes(*first);
@@ -407,7 +407,7 @@ fn store_register(slot: Slot) -> Result<Instruction, Fault> {
 }
 
 impl AtomicOp {
-    /// Whether the source register gets what was there.
+    /// Whether the source register gets the old value.
     pub const fn fetches_to_source(self) -> bool {
         matches!(self, Self::FetchAdd | Self::FetchOr | Self::FetchAnd | Self::FetchXor | Self::Exchange)
     }

@@ -1,4 +1,4 @@
-//! Instructions to bytes.
+//! Encodes instructions to bytes.
 
 use super::codes::{
     ABS, ALU, ALU_CODES, ALU64, ATOMIC, ATOMIC_CODES, BYTE, CALL, CONDITION_CODES, DOUBLE, END, EXIT, HALF, IMM, IND,
@@ -18,7 +18,7 @@ pub fn encode(instruction: &Instruction, emit: &mut dyn FnMut([u8; SLOT])) {
 
 const EMPTY: Slot = Slot { opcode: 0, dst: 0, src: 0, offset: 0, immediate: 0 };
 
-/// The first slot, and the immediate of the second.
+/// Returns the first slot, and the immediate of the second.
 fn slots(instruction: &Instruction) -> (Slot, Option<i32>) {
     let slot = match *instruction {
         Instruction::Alu { width, op, dst, operand } => {
@@ -77,7 +77,7 @@ fn slots(instruction: &Instruction) -> (Slot, Option<i32>) {
         Instruction::StoreRelease { size, base, offset, src } => {
             Slot { immediate: STORE_RELEASE, ..access(STX | ATOMIC, size, base, src, offset) }
         }
-        // A near jump has 16 bits; decoding gives it no more, and the assembler chooses the far one.
+        // A near jump has 16 bits: decoding never gives it more, and the assembler chooses the far one.
         Instruction::Jump { offset, reach: Reach::Near } => Slot { opcode: JMP | JA, offset: offset as i16, ..EMPTY },
         Instruction::Jump { offset, reach: Reach::Far } => Slot { opcode: JMP32 | JA, immediate: offset, ..EMPTY },
         Instruction::Branch { width, condition, dst, operand, offset } => {

@@ -2,7 +2,7 @@
 //!
 //! An [`Instruction`] says everything that its bytes say, and only what is valid: decoding is total (every slot gives
 //! an instruction or a [`DecodeError`]), and encoding an instruction gives bytes that decode to it again. Legacy packet
-//! loads and address-space casts decode, so that what refuses them can name them.
+//! loads and address-space casts do decode, so that whoever refuses them can name them.
 
 mod codes;
 pub(crate) mod common;
@@ -23,7 +23,7 @@ pub const SLOT: usize = 8;
 pub enum Register {
     /// Return value.
     R0 = 0,
-    /// First argument; not kept by calls, like the next four.
+    /// First argument; calls do not keep it, nor the next four.
     R1 = 1,
     /// Second argument.
     R2 = 2,
@@ -121,19 +121,19 @@ pub enum Operand {
 /// An operation on a register and an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AluOp {
-    /// Sum, without overflow's mark.
+    /// Sum; overflow is ignored.
     Add,
     /// Difference.
     Sub,
     /// Low half of the product.
     Mul,
-    /// Quotient of numbers without sign; 0 where the divisor is 0.
+    /// Quotient without sign; 0 if the divisor is 0.
     Div,
-    /// Quotient of numbers with signs, towards zero; 0 where the divisor is 0, the dividend where it does not fit.
+    /// Quotient with signs, towards zero; 0 if the divisor is 0, the dividend if it does not fit.
     SignedDiv,
-    /// Remainder of numbers without sign; the dividend where the divisor is 0.
+    /// Remainder without sign; the dividend if the divisor is 0.
     Mod,
-    /// Remainder of numbers with signs, with the dividend's; the dividend where the divisor is 0.
+    /// Remainder with signs, with the dividend's sign; the dividend if the divisor is 0.
     SignedMod,
     /// Bits in either.
     Or,
@@ -141,7 +141,7 @@ pub enum AluOp {
     And,
     /// Bits in one of them.
     Xor,
-    /// Shift to the left; of the operand as many low bits count as the width needs. So do they of the next two.
+    /// Shift to the left; only as many low bits of the operand count as the width needs. So in the next two.
     ShiftLeft,
     /// Shift to the right, zeros come in.
     ShiftRight,
@@ -226,28 +226,28 @@ impl Condition {
     ];
 }
 
-/// An operation on memory that nothing comes between.
+/// An atomic operation on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AtomicOp {
-    /// Adds, and drops what was there.
+    /// Adds, and drops the old value.
     Add,
-    /// Sets bits, and drops what was there.
+    /// Sets bits, and drops the old value.
     Or,
-    /// Keeps bits, and drops what was there.
+    /// Keeps bits, and drops the old value.
     And,
-    /// Turns bits, and drops what was there.
+    /// Flips bits, and drops the old value.
     Xor,
-    /// Adds; the source register gets what was there. So does it in the next four.
+    /// Adds; the source register gets the old value. So in the next four.
     FetchAdd,
     /// Sets bits.
     FetchOr,
     /// Keeps bits.
     FetchAnd,
-    /// Turns bits.
+    /// Flips bits.
     FetchXor,
     /// Stores.
     Exchange,
-    /// Stores if what is there equals `r0`, which gets what was there.
+    /// Stores if the old value equals `r0`; `r0` gets the old value.
     CompareExchange,
 }
 
@@ -267,8 +267,7 @@ impl AtomicOp {
     ];
 }
 
-/// What a 64-bit immediate stands for (RFC 9669, section 5.4). Indexes are those of the object that the program comes
-/// from.
+/// What a 64-bit immediate stands for (RFC 9669, section 5.4). Indexes refer to the object that the program comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wide {
     /// Itself.
@@ -297,7 +296,7 @@ pub enum Wide {
     },
 }
 
-/// Who is called.
+/// What is called.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Callee {
     /// A helper, by number.
@@ -311,7 +310,7 @@ pub enum Callee {
         /// Which BTF: 0 for the platform's own, others for its modules'.
         module: i16,
     },
-    /// What a register says: a helper's number.
+    /// The helper whose number is in a register.
     Register(Register),
 }
 
@@ -336,7 +335,7 @@ pub enum Instruction {
         /// Operand and result.
         dst: Register,
     },
-    /// `dst = src`, of which the low bits are extended with their sign.
+    /// `dst = src`, with the low bits extended by their sign.
     MoveSigned {
         /// Bits of the result.
         width: Width,
@@ -347,7 +346,7 @@ pub enum Instruction {
         /// Operand.
         src: Register,
     },
-    /// Bytes exchanged; bits above become zero.
+    /// Exchanges bytes; bits above become zero.
     Swap {
         /// Which.
         order: ByteOrder,
@@ -398,7 +397,7 @@ pub enum Instruction {
         /// What is stored.
         value: Operand,
     },
-    /// An operation on memory that nothing comes between.
+    /// An atomic operation on memory.
     Atomic {
         /// Operation.
         op: AtomicOp,
@@ -408,7 +407,7 @@ pub enum Instruction {
         base: Register,
         /// Bytes added to it.
         offset: i16,
-        /// Operand, and result of those that fetch.
+        /// Operand, and result of the fetching operations.
         src: Register,
     },
     /// `dst = *(base + offset)`; no later access comes before it.
@@ -437,10 +436,10 @@ pub enum Instruction {
     Jump {
         /// Slots.
         offset: i32,
-        /// How it is written: with 32 bits (`gotol`), or with 16.
+        /// How it is written: with 32 bits (`gotol`) or with 16.
         reach: Reach,
     },
-    /// The same, if the condition holds.
+    /// Goes on there if the condition holds.
     Branch {
         /// Bits compared.
         width: Width,
@@ -453,16 +452,16 @@ pub enum Instruction {
         /// Slots.
         offset: i16,
     },
-    /// The same, if the program has run for too long (Linux: `may_goto`).
+    /// Goes on there if the program has run for too long (Linux: `may_goto`).
     MayGoto {
         /// Slots.
         offset: i16,
     },
     /// Calls.
     Call(Callee),
-    /// Returns.
+    /// Returns from the function.
     Exit,
-    /// A load from the packet in hand (RFC 9669, section 5.5): obsolete.
+    /// A load from the present packet (RFC 9669, section 5.5): obsolete.
     Packet {
         /// Bytes.
         size: Size,
@@ -483,7 +482,7 @@ pub enum Reach {
 }
 
 impl Instruction {
-    /// How many slots its bytes take.
+    /// Returns how many slots its bytes take.
     pub const fn slots(&self) -> usize {
         match self {
             Self::LoadWide { .. } => 2,

@@ -1,5 +1,5 @@
-//! Instructions as text: the notation of LLVM's disassembler and of bpftool, which [`assemble`](crate::asm::assemble)
-//! reads.
+//! Displays instructions: in the notation of LLVM's disassembler and of bpftool, which
+//! [`assemble`](crate::asm::assemble) reads.
 
 use core::fmt::{Display, Formatter, Result};
 
@@ -13,7 +13,7 @@ impl Display for Register {
     }
 }
 
-/// A register by the name that tells how much of it is used.
+/// A register, by the name that tells how much of it is used.
 struct Named(Width, Register);
 
 impl Display for Named {
@@ -89,7 +89,7 @@ impl Condition {
 }
 
 impl AtomicOp {
-    /// The sign of those that drop what was there, the name of the others.
+    /// Returns the sign of those that drop the old value, and the name of the others.
     pub(crate) const fn sign(self) -> &'static str {
         match self {
             Self::Add => "+=",
@@ -114,7 +114,7 @@ impl Width {
         }
     }
 
-    /// What the names of exchanges have between them and the bits.
+    /// Returns what the names of exchanges have between them and the bits.
     const fn mark(self) -> &'static str {
         match self {
             Self::W32 => "32",
@@ -123,7 +123,7 @@ impl Width {
     }
 }
 
-/// The register that a load of `size` bytes fills, by its name.
+/// Returns the name of the register that a load of `size` bytes fills.
 const fn filled(size: Size, register: Register) -> Named {
     Named(if matches!(size, Size::Double) { Width::W64 } else { Width::W32 }, register)
 }

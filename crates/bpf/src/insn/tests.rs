@@ -44,7 +44,7 @@ proptest! {
 
 #[test]
 fn every_opcode_is_an_instruction_or_named_as_unknown() {
-    // The opcodes of RFC 9669's appendix A, and those that Linux has added: 0xe5, and none more.
+    // The opcodes of RFC 9669's appendix A, and the one that Linux has added, 0xe5.
     let known = (0..=u8::MAX).filter(|opcode| {
         [(0, 0), (0, 16), (1, 0), (0, 0xf1)].into_iter().any(|(offset, immediate)| {
             let mut code = [0; 2 * SLOT];
@@ -80,7 +80,7 @@ fn errors_name_the_value() {
     assert_eq!(fault([0x95, 1, 0, 0, 0, 0, 0, 0]), Fault::Destination { opcode: 0x95, destination: 1 });
 }
 
-/// Every opcode, with each field as it may be and as it may not.
+/// Every opcode, with each field valid and invalid.
 #[test]
 fn what_is_decoded_quickly_is_what_it_is() {
     let mut quick = 0;

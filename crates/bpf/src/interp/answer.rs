@@ -1,4 +1,4 @@
-//! What helpers answer: a number, or that a function of the program is to be called first.
+//! What helpers answer: a number, or that a function of the program must be called first.
 
 use alloc::sync::Arc;
 
@@ -7,27 +7,27 @@ use crate::map::{Element, Map};
 /// What a helper answers.
 #[derive(Debug)]
 pub enum Answer {
-    /// What goes to `r0`.
+    /// The value for `r0`.
     Value(u64),
-    /// A function of the program is called before that.
+    /// Calls of a function of the program, before there is a value.
     Iterate(Iteration),
 }
 
-/// Calls of a function of the program.
+/// Repeated calls of a function of the program.
 #[derive(Debug)]
 pub struct Iteration {
     function: u64,
     context: u64,
-    /// Calls that were made.
+    /// Calls made.
     made: u64,
     over: Over,
 }
 
 #[derive(Debug)]
 enum Over {
-    /// So many times.
+    /// This many times.
     Times(u64),
-    /// For the elements of a map from this one on, with the values of a CPU; what programs know the map by.
+    /// For the elements of a map from this one on, with the values of a CPU; programs know the map by the handle.
     Elements { map: Arc<Map>, from: usize, cpu: u32, handle: u64 },
 }
 
@@ -40,13 +40,13 @@ impl Iteration {
         Self { function, context, made: 0, over: Over::Elements { map, from: 0, cpu, handle } }
     }
 
-    /// The function, as the program knows it.
+    /// Returns the function, as the program knows it.
     pub const fn function(&self) -> u64 {
         self.function
     }
 
-    /// The arguments of the next call; `last` is what the one before has returned, and another number than 0 ends it.
-    /// If there is none, [`made`](Self::made) is the answer.
+    /// Returns the arguments of the next call. `last` is what the previous one returned; a number other than 0 ends the
+    /// calls. After the last one, [`made`](Self::made) is the answer.
     pub fn next(&mut self, last: Option<u64>) -> Option<[u64; 5]> {
         if last.is_some_and(|last| last != 0) {
             return None;
@@ -64,7 +64,7 @@ impl Iteration {
         Some(arguments)
     }
 
-    /// Calls that were made.
+    /// Returns how many calls were made.
     pub const fn made(&self) -> u64 {
         self.made
     }

@@ -15,7 +15,7 @@ pub enum Access {
     Write,
 }
 
-/// An access to memory that is not there, or must not be written.
+/// An access to memory that does not exist, or must not be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("cannot {} {len} bytes at {address:#x}", match access { Access::Read => "read", Access::Write => "write" })]
 pub struct MemoryFault {
@@ -38,7 +38,7 @@ pub enum RegionError {
         /// Bytes.
         len: usize,
     },
-    /// Something is there.
+    /// Another region is there.
     #[error("{len} bytes at {address:#x} overlap a region of {other_len} bytes at {other:#x}")]
     Overlap {
         /// Where.
@@ -87,12 +87,12 @@ impl Bytes<'_> {
     }
 }
 
-/// Regions of bytes, none of which overlap. An access lies in one of them or is a fault.
+/// Regions of bytes that do not overlap. An access lies in one of them or is a fault.
 #[derive(Debug, Default)]
 pub struct Memory<'a> {
     /// Sorted by address.
     regions: Vec<(u64, Bytes<'a>)>,
-    /// Records that helpers have reserved and that are to be given back.
+    /// Records that helpers have reserved and not given back.
     held: Vec<u64>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Memory<'a> {
         Self { regions: Vec::new(), held: Vec::new() }
     }
 
-    /// Adds bytes that the program may read and write. None at all are no region.
+    /// Adds bytes that the program may read and write. An empty region is ignored.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl<'a> Memory<'a> {
         &self.held
     }
 
-    /// Words of a map, and the bytes into them, if `address` lies there.
+    /// Returns the words of a map, and the offset in bytes, if `address` lies there.
     fn shared(&self, address: u64, len: usize) -> Option<(&'a [AtomicU64], usize)> {
         let (place, offset) = self.region(address)?;
         match self.regions[place].1 {
@@ -193,7 +193,7 @@ impl<'a> Memory<'a> {
         self.insert(address, Bytes::Owned(alloc::vec![0; len]))
     }
 
-    /// Takes the region that begins at `address` away.
+    /// Removes the region that begins at `address`.
     pub(super) fn remove(&mut self, address: u64) {
         self.regions.retain(|(start, _)| *start != address);
     }
@@ -220,11 +220,11 @@ impl<'a> Memory<'a> {
         Some((place, usize::try_from(address - self.regions[place].0).ok()?))
     }
 
-    /// `len` bytes at `address`, for reading.
+    /// Returns `len` bytes at `address`, for reading.
     ///
     /// # Errors
     ///
-    /// [`MemoryFault`] if they are not all in one region, or are a map's.
+    /// [`MemoryFault`] if they are not all in one region, or belong to a map.
     pub fn bytes(&self, address: u64, len: usize) -> Result<&[u8], MemoryFault> {
         let found = self.region(address).and_then(|(place, offset)| {
             let bytes = self.regions[place].1.as_slice()?;
@@ -233,11 +233,11 @@ impl<'a> Memory<'a> {
         found.ok_or(MemoryFault { address, len, access: Access::Read })
     }
 
-    /// `len` bytes at `address`, for writing.
+    /// Returns `len` bytes at `address`, for writing.
     ///
     /// # Errors
     ///
-    /// [`MemoryFault`] if they are not all in one region, must not be written, or are a map's.
+    /// [`MemoryFault`] if they are not all in one region, must not be written, or belong to a map.
     pub fn bytes_mut(&mut self, address: u64, len: usize) -> Result<&mut [u8], MemoryFault> {
         let region = self.region(address);
         let found = region.and_then(|(place, offset)| {
@@ -247,7 +247,7 @@ impl<'a> Memory<'a> {
         found.ok_or(MemoryFault { address, len, access: Access::Write })
     }
 
-    /// The number of `size` bytes at `address`, in the host's order.
+    /// Returns the number of `size` bytes at `address`, in the host's order.
     pub(super) fn load(&self, address: u64, size: Size) -> Result<u64, MemoryFault> {
         let (mut wide, len) = ([0; 8], size.bytes());
         let at = if cfg!(target_endian = "little") { 0 } else { 8 - len };

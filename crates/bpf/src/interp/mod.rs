@@ -1,6 +1,6 @@
 //! The reference interpreter: what a program means, as simply as it can be said.
 //!
-//! It is made to be trusted and not to be fast. Memory is what the host hands over ([`Memory`]); everything else is a
+//! It is made to be trusted, not to be fast. Memory is what the host hands over ([`Memory`]); everything else is a
 //! fault. Compilers are measured against it.
 
 mod answer;
@@ -28,7 +28,7 @@ pub trait Helpers {
     /// [`HelperError`] ends the program.
     fn call(&mut self, id: i32, arguments: [u64; 5], memory: &mut Memory<'_>) -> Result<u64, HelperError>;
 
-    /// The same for helpers that call functions of the program.
+    /// Does the same for helpers that call functions of the program.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ pub trait Helpers {
         self.call(id, arguments, memory).map(Answer::Value)
     }
 
-    /// The same for a function that programs know by this index, if there is one.
+    /// Does the same for a function that programs know by this index, if there is one.
     fn function(
         &mut self,
         _index: i32,
@@ -47,12 +47,12 @@ pub trait Helpers {
         None
     }
 
-    /// What programs know the map with this index by.
+    /// Returns what programs know the map with this index by.
     fn map(&self, _index: i32) -> Option<u64> {
         None
     }
 
-    /// Where the byte `offset` of the first value of the map with this index lies.
+    /// Returns the address of byte `offset` of the first value of the map with this index.
     fn map_value(&self, _index: i32, _offset: u32) -> Option<u64> {
         None
     }
@@ -77,16 +77,16 @@ pub enum HelperError {
     /// It was given memory that the program does not have.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
-    /// The helper asked for an argument that its signature does not have, or has as something else: the host's mistake.
+    /// The helper asked for an argument that its signature does not have, or has with another type: the host's mistake.
     #[error("the helper has no such argument {index}; look at its signature")]
     NoArgument {
         /// Its number, from 0.
         index: usize,
     },
-    /// It has panicked.
+    /// It panicked.
     #[error("the helper has panicked")]
     Panicked,
-    /// It makes a tail call, which compiled programs alone do.
+    /// It makes a tail call, which only compiled programs do.
     #[error("tail calls are made by compiled programs; load the program")]
     TailCall,
     /// It ends the program, which returns this.
@@ -94,7 +94,7 @@ pub enum HelperError {
     Exit(u64),
 }
 
-/// What an access to memory that is not there does.
+/// What an access to memory that does not exist does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnFault {
     /// It ends the program.
@@ -121,7 +121,7 @@ impl Default for Interpreter {
     }
 }
 
-/// Why a program has ended without a result. Slots are counted from 0.
+/// Why a program ended without a result. Slots are counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("slot {slot}: {trap}")]
 pub struct RunError {
@@ -131,11 +131,11 @@ pub struct RunError {
     pub trap: Trap,
 }
 
-/// Why a program has ended without a result.
+/// Why a program ended without a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Trap {
-    /// It has used memory that it does not have.
+    /// It used memory that it does not have.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
     /// It runs for too long.
@@ -150,7 +150,7 @@ pub enum Trap {
         /// Jumps back that it had.
         fuel: u64,
     },
-    /// A helper has ended it.
+    /// A helper ended it.
     #[error("call of helper {id}: {error}")]
     Helper {
         /// Its number.
@@ -158,7 +158,7 @@ pub enum Trap {
         /// Why.
         error: HelperError,
     },
-    /// A function of the host has ended it.
+    /// A function of the host ended it.
     #[error("call of the host's function with index {index}: {error}")]
     HostFunction {
         /// Its index.
@@ -172,7 +172,7 @@ pub enum Trap {
         /// Its index.
         index: i32,
     },
-    /// A helper calls what is no function, or too deeply.
+    /// A helper calls something that is not a function, or calls too deeply.
     #[error("a helper calls slot {slot}, where no function begins, or {MOST_FRAMES} functions are active already")]
     Function {
         /// The slot.
@@ -184,20 +184,20 @@ pub enum Trap {
         /// Id of the function.
         id: i32,
     },
-    /// Where the stack would be, the host has put something else.
+    /// The host has put something else where the stack would be.
     #[error("there is no room for the stack: {0}")]
     Stack(#[from] RegionError),
 }
 
 /// Where a function was called.
 struct Caller {
-    /// The instruction behind the call.
+    /// The instruction after the call.
     next: usize,
     /// `r6` to `r9`.
     kept: [u64; 4],
     /// How often it has passed its `may_goto`s.
     passed: u64,
-    /// Further calls by the helper that has made this one.
+    /// Further calls by the helper that made this one.
     iteration: Option<Iteration>,
 }
 
@@ -207,19 +207,19 @@ impl Interpreter {
         Self { budget, ..self }
     }
 
-    /// Ends the program when it would jump back more often than `fuel` times, calls of functions by helpers among them;
-    /// without end if not set.
+    /// Ends the program before it jumps back more than `fuel` times, counting calls of functions by helpers; no limit
+    /// if not set.
     pub const fn fuel(self, fuel: u64) -> Self {
         Self { fuel: Some(fuel), ..self }
     }
 
-    /// Lets each call of a function pass its `may_goto`s this many times before it is made to leave its loops; 65 535
-    /// if not set.
+    /// Lets each call of a function pass its `may_goto`s this many times before it must leave its loops; 65 535 if not
+    /// set.
     pub const fn may_goto(self, may_goto: u64) -> Self {
         Self { may_goto, ..self }
     }
 
-    /// What an access to memory that is not there does; [`OnFault::Stop`] if not set.
+    /// Sets what an access to memory that does not exist does; [`OnFault::Stop`] if not set.
     pub const fn on_fault(self, on_fault: OnFault) -> Self {
         Self { on_fault, ..self }
     }
@@ -229,11 +229,11 @@ impl Interpreter {
         Self { stack, ..self }
     }
 
-    /// Runs `code` with `arguments` in `r1` to `r5`; returns `r0`. Registers that have no value yet are 0.
+    /// Runs `code` with `arguments` in `r1` to `r5`. Returns `r0`. Registers without a value are 0.
     ///
     /// # Errors
     ///
-    /// [`RunError`]. What the program has written until then stays written.
+    /// [`RunError`]. What the program wrote until then stays written.
     pub fn run(
         &self,
         code: &Code,
@@ -271,7 +271,7 @@ struct Run<'a> {
 enum Next {
     /// With the next instruction.
     Behind,
-    /// As many slots behind that.
+    /// With the one that many slots behind it.
     Jump(i32),
     /// With this instruction.
     At(usize),
@@ -350,7 +350,7 @@ impl Run<'_> {
             Instruction::LoadWide { dst, value } => {
                 let value = match value {
                     Wide::Value(value) => value,
-                    // Functions have no addresses here: a reference is the number of the first instruction's slot.
+                    // Functions have no addresses here: a reference is the slot of the first instruction.
                     Wide::Function(distance) => self.code.slot(self.target(distance)) as u64,
                     Wide::MapByIndex(index) => helpers.map(index).ok_or(Trap::Map { index })?,
                     Wide::MapValueByIndex { map: index, offset } => {
@@ -462,8 +462,8 @@ impl Run<'_> {
         self.registers[10] -= FRAME as u64;
     }
 
-    /// The next call of a function by a helper, of which the one before has returned `last`; the program goes on at
-    /// `next` when there is none.
+    /// Makes the next call of a function by a helper; the previous one returned `last`. If there is none, the program
+    /// goes on at `next`.
     fn iterate(&mut self, mut iteration: Iteration, last: Option<u64>, next: usize) -> Result<Next, Trap> {
         let Some(arguments) = iteration.next(last) else {
             self.set(Register::R0, iteration.made());

@@ -90,7 +90,7 @@ fn comparing_and_exchanging_leaves_what_was_there_in_r0() {
                 r0 += r2
                 exit";
     assert_eq!(run(text), Ok(5 << 8 | 9));
-    // Of 32 bits the upper half of r0 does not count, and is gone.
+    // With 32 bits the upper half of r0 does not count, and is gone.
     let text = "*(u64 *)(r10 - 8) = 5
                 r0 = 0x700000005 ll
                 r1 = 9

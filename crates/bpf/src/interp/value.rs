@@ -1,8 +1,8 @@
-//! What operations on values give: the one place where RFC 9669's arithmetic is written down in Rust.
+//! What operations on values give: the one place where RFC 9669's arithmetic is written in Rust.
 
 use crate::insn::{AluOp, AtomicOp, ByteOrder, Condition, Size, Width};
 
-/// `left op right` in `width` bits; a result of 32 bits is extended with zeros.
+/// Returns `left op right` in `width` bits; a result of 32 bits is extended with zeros.
 pub(crate) fn alu(width: Width, op: AluOp, left: u64, right: u64) -> u64 {
     match width {
         Width::W32 => alu32(op, left as u32, right as u32).into(),
@@ -41,7 +41,7 @@ macro_rules! arithmetic {
 arithmetic!(alu32, u32, i32);
 arithmetic!(alu64, u64, i64);
 
-/// The low `size` bytes of `value`, extended with their sign to `width` bits, and then with zeros.
+/// Extends the low `size` bytes of `value` with their sign to `width` bits, and then with zeros.
 pub(crate) fn sign_extended(width: Width, size: Size, value: u64) -> u64 {
     let wide = match size {
         Size::Byte => value as i8 as u64,
@@ -55,7 +55,7 @@ pub(crate) fn sign_extended(width: Width, size: Size, value: u64) -> u64 {
     }
 }
 
-/// The low `size` bytes of `value` in another order.
+/// Returns the low `size` bytes of `value` in another order.
 pub(crate) fn swapped(order: ByteOrder, size: Size, value: u64) -> u64 {
     match (order, size) {
         (_, Size::Byte) => value as u8 as u64,
@@ -96,7 +96,8 @@ pub(crate) fn holds(width: Width, condition: Condition, left: u64, right: u64) -
     }
 }
 
-/// What memory holds after an atomic operation on `old`; `expected` is `r0`. Only the low bits count that memory has.
+/// Returns what memory holds after an atomic operation on `old`; `expected` is `r0`. Only as many low bits count as
+/// memory has.
 pub(crate) fn replaced(op: AtomicOp, old: u64, operand: u64, expected: u64) -> u64 {
     match op {
         AtomicOp::Add | AtomicOp::FetchAdd => old.wrapping_add(operand),
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(alu(W32, SignedDiv, 0x8000_0000, u64::MAX), 0x8000_0000);
         assert_eq!(alu(W32, SignedMod, 0x8000_0000, u64::MAX), 0);
         assert_eq!(alu(W32, SignedMod, -13_i64 as u64, 4), -1_i32 as u32 as u64);
-        // The 32 bits above are nobody's business.
+        // The 32 bits above do not matter.
         assert_eq!(alu(W32, Mod, 0xdead_0000_0007, 0xbeef_0000_0000), 7);
     }
 

@@ -1,4 +1,4 @@
-//! Bytes of machine code, and places in them that are not known yet.
+//! Bytes of machine code, and distances in them that are not known yet.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -8,10 +8,10 @@ use core::ops::Range;
 pub(super) enum Mark {
     /// The beginning of an instruction.
     Instruction(usize),
-    /// The first instruction of a function, by its number, behind what the function begins with: where jumps to that
-    /// instruction go. Calls go to [`Self::Instruction`], before that.
+    /// The first instruction of a function, by its number, behind the function's prologue: jumps to that instruction go
+    /// here. Calls go to [`Self::Instruction`], before the prologue.
     Body(usize),
-    /// What helpers call to call a function, by its number.
+    /// Where helpers call a function, by its number.
     Entry(usize),
     /// The end of a function, by its number: where it leaves.
     Leave(usize),
@@ -19,14 +19,14 @@ pub(super) enum Mark {
     Literal(usize),
 }
 
-/// A distance that is to be filled in.
+/// A distance still to be filled in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
     /// Where the distance is written, in bytes.
     pub(super) at: u32,
     /// What kind of distance; known to the architecture.
     pub(super) form: u8,
-    /// How the jump is written if its target is near, where that is shorter.
+    /// The jump's short form, used if its target is near; `None` if it has none.
     short: Option<Short>,
     to: Mark,
 }
@@ -44,7 +44,7 @@ pub(super) struct Short {
 /// Bytes of a short form.
 const SHORT: u32 = 2;
 
-/// What is taken of a distance that is not known yet.
+/// What to assume about an unknown distance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unknown {
     /// It is near.
@@ -56,9 +56,9 @@ pub(super) enum Unknown {
 /// Places of a function.
 #[derive(Clone, Copy, Debug)]
 struct Places {
-    /// Where it goes on behind what it begins with.
+    /// Behind its prologue.
     body: u32,
-    /// Where helpers call it, if that is a place of its own.
+    /// Where helpers call it, if that is a separate place.
     entry: u32,
     /// Where it leaves.
     leave: u32,
@@ -69,18 +69,18 @@ struct Places {
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     gaps: Vec<Gap>,
-    /// Where instructions begin: of this pass as far as it has come, of the one before behind that.
+    /// Where instructions begin: in this pass as far as it has come, behind that in the previous pass.
     starts: Vec<u32>,
     places: Vec<Places>,
     literals: Vec<u32>,
-    /// Loads that may fault, and where the code goes on then, in bytes.
+    /// Loads that may fault, and where the code then goes on, in bytes.
     faults: Vec<(u32, u32)>,
     /// Distances of one byte, and where they lead, of jumps over other jumps.
     holes: Vec<(u32, u32)>,
     unknown: Unknown,
-    /// The function that is being made.
+    /// The function under work.
     function: usize,
-    /// Whether its leave is of this pass.
+    /// Whether the place where it leaves is of this pass.
     has_left: bool,
 }
 
@@ -92,7 +92,7 @@ impl Buffer {
         Self {
             // About what x86-64 takes for an instruction.
             bytes: Vec::with_capacity(6 * instructions + 64),
-            // Most programs have a jump in ten instructions.
+            // In most programs one instruction in ten is a jump.
             gaps: Vec::with_capacity(instructions / 8 + 4),
             starts: alloc::vec![UNKNOWN; instructions],
             places: alloc::vec![Places { body: UNKNOWN, entry: UNKNOWN, leave: UNKNOWN }; functions],
@@ -136,7 +136,7 @@ impl Buffer {
         self.has_left
     }
 
-    /// Notes that the function leaves from here. False if it has a place for that already.
+    /// Notes that the function leaves from here. Returns false if it has a place for that already.
     pub(super) fn begin_leave(&mut self) -> bool {
         if self.has_left {
             return false;
@@ -154,7 +154,7 @@ impl Buffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The first `len` bytes of `line`. All are copied, which is faster than as many as there are.
+    /// Adds the first `len` bytes of `line`. Copies all of it, which is faster than copying `len`.
     pub(super) fn push_line(&mut self, line: u64, len: usize) {
         let end = self.bytes.len() + len;
         self.bytes.extend_from_slice(&line.to_le_bytes());
@@ -180,7 +180,8 @@ impl Buffer {
         self.gaps.push(Gap { at: self.bytes.len() as u32 - 4, form, short: Some(short), to });
     }
 
-    /// Notes that the distance of one byte at `at`, of a jump that goes here, changes if jumps before here do.
+    /// Notes that the distance of one byte at `at`, of a jump that goes here, changes if jumps in between are
+    /// shortened.
     pub(super) fn end_hole(&mut self, at: usize) {
         if self.gaps.last().is_some_and(|gap| gap.at as usize > at) {
             self.holes.push((at as u32, self.bytes.len() as u32));
@@ -197,8 +198,8 @@ impl Buffer {
         }
     }
 
-    /// Whether `mark` is less than `reach` bytes from here. What lies ahead has its place of the first pass, where all
-    /// was longer, and so has what this is measured against.
+    /// Whether `mark` is less than `reach` bytes from here. What lies ahead has its place from the first pass, in which
+    /// everything was longer, and so has what it is measured against.
     pub(super) fn is_near(&self, mark: Mark, reach: i64) -> bool {
         match self.place(mark) {
             UNKNOWN => self.unknown == Unknown::Near,
@@ -206,21 +207,21 @@ impl Buffer {
         }
     }
 
-    /// Notes that the instruction at `start`, behind which the code ends, may fault, and that it goes on behind it
-    /// then.
+    /// Notes that the instruction at `start`, behind which the code ends, may fault, and that the program then goes on
+    /// behind it.
     pub(super) fn may_fault(&mut self, start: usize) {
         self.faults.push((start as u32, self.bytes.len() as u32));
     }
 
-    /// Gives jumps that are near their short form, and closes up.
+    /// Gives near jumps their short form, and closes the gaps.
     ///
-    /// Nothing moves away from anything by this: a jump that is near before is near behind. What lies before a jump is
-    /// in its last place already, so that jumps back are measured exactly.
+    /// Nothing moves further away by this: a jump that is near before is near afterwards. What lies before a jump is in
+    /// its final place already, so that jumps back are measured exactly.
     pub(super) fn shorten(&mut self) {
         let mut gaps = core::mem::take(&mut self.gaps);
-        // Where a jump ended that was shortened, and how many bytes were taken out up to there.
+        // Where a shortened jump ended, and how many bytes were cut out up to there.
         let mut cuts: Vec<(u32, u32)> = Vec::with_capacity(gaps.len());
-        // Up to where the code is in its place, of the old places; how much was taken out; the next instruction.
+        // Up to which old place the code has moved; how much was cut out; the next instruction.
         let (mut done, mut cut, mut next) = (0, 0, 0);
         for gap in &mut gaps {
             let end = gap.at + 4;
@@ -231,12 +232,12 @@ impl Buffer {
             gap.at -= cut;
             let Some(short) = gap.short else { continue };
             let to = match gap.to {
-                // It was moved.
+                // It has moved.
                 Mark::Instruction(index) if index < next => self.starts[index] + cut,
                 mark => self.place(mark),
             };
             let long = u32::from(short.long);
-            // From behind the short form to what is behind, and from behind the long one to what is ahead.
+            // From behind the short form to what is behind, and from behind the long form to what is ahead.
             let from = if to < end { end - long + SHORT } else { end };
             if i8::try_from(i64::from(to) - i64::from(from)).is_err() {
                 continue;
@@ -281,7 +282,7 @@ impl Buffer {
         }
     }
 
-    /// Puts addresses behind the code.
+    /// Adds addresses behind the code.
     pub(super) fn append_literals(&mut self, values: impl Iterator<Item = u64>) {
         self.literals.clear();
         for value in values {
@@ -293,7 +294,7 @@ impl Buffer {
         }
     }
 
-    /// Has `patch` write every distance: it gets the code, the gap, and where that goes.
+    /// Calls `patch` for every distance, with the code, the gap, and its target.
     pub(super) fn fill_in(&mut self, patch: fn(&mut [u8], Gap, usize)) {
         for gap in core::mem::take(&mut self.gaps) {
             let place = self.place(gap.to) as usize;
@@ -301,7 +302,7 @@ impl Buffer {
         }
     }
 
-    /// The code, where instructions begin, and where it may fault.
+    /// Returns the code, where instructions begin, and where it may fault.
     pub(super) fn into_parts(self) -> (Vec<u8>, Vec<u32>, Vec<(u32, u32)>) {
         (self.bytes, self.starts, self.faults)
     }

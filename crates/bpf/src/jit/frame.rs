@@ -37,7 +37,7 @@ pub(super) struct Frame {
     pub(super) gauge: Gauge,
 }
 
-/// Registers that a function must give back as it got them, and that are therefore kept.
+/// Registers that a function must return as it got them.
 pub(super) const KEPT: [Register; 4] = [Register::R6, Register::R7, Register::R8, Register::R9];
 
 impl Frame {
@@ -63,7 +63,7 @@ impl Frame {
         frame
     }
 
-    /// Whether it gets the gauge from the host, and gives it back.
+    /// Whether it gets the gauge from the host, and returns it.
     pub(super) fn begins_gauge(&self) -> bool {
         self.function == 0 && self.gauge != Gauge::Absent
     }

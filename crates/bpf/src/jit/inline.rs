@@ -1,7 +1,7 @@
-//! Look-ups in arrays whose map is known where they are called: no call is made.
+//! Look-ups in arrays whose map is known at the call: made in place, without a call.
 //!
-//! Compilers put the reference to the map right before the call. So what is known is looked for within a run of
-//! instructions that nothing jumps into; a map that comes from further away is looked up by the helper.
+//! Compilers put the reference to the map right before the call. So the map is looked for within a run of instructions
+//! that nothing jumps into; if it comes from further away, the helper looks it up.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::map::ArrayPlace;
 /// The number of the helper that looks keys up (`bpf_map_lookup_elem`).
 const LOOK_UP: i32 = 1;
 
-/// Calls that are look-ups in arrays, by instruction, in order.
+/// Returns the calls that are look-ups in arrays, by instruction, in order.
 pub(super) fn lookups(code: &Code, resolve: &dyn Resolve) -> Vec<(usize, ArrayPlace)> {
     let instructions = code.instructions();
     let is_lookup = |instruction: &Instruction| matches!(instruction, Instruction::Call(Callee::Helper(LOOK_UP)));

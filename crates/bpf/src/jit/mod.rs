@@ -1,16 +1,16 @@
 //! Compilers: programs to machine code, for every architecture on every host.
 //!
-//! A program is translated instruction by instruction with a fixed map of registers, as Linux does, so that what a
-//! register holds is known at every address. The result can be put anywhere: it has no address inside but those of
-//! helpers, which are literals behind the code.
+//! A program is translated instruction by instruction, with a fixed mapping of registers, as in Linux, so that what a
+//! register holds is known at every address. The result can be put anywhere: the only addresses in it are those of
+//! helpers, which are literals behind the code, and of maps.
 //!
-//! There is one pass. Jumps are in their long form until all is there; then those that go near get the short form, the
-//! code closes up, and distances are filled in. Where the long form is another sequence of instructions (AArch64), all
-//! targets are taken for near; in the rare program that is too long for that, a pass that takes unknown targets for far
-//! finds where each instruction will be at the latest, and another one takes the near form where that is enough.
-//! Nothing moves away from anything by this, so each choice holds.
+//! There is one pass. Jumps have their long form until everything is written; then near ones get the short form, the
+//! gaps are closed, and distances are filled in. Where the long form is a different sequence of instructions (AArch64),
+//! all targets are assumed to be near; in the rare program that is too long for that, one pass assumes that unknown
+//! targets are far and finds the last place where each instruction can be, and another uses the near form where that
+//! suffices. Nothing moves further away by this, so that each choice holds.
 //!
-//! Machine code does what the program says with the addresses that it computes. Whether it may is not asked here.
+//! Machine code does what the program says, with the addresses that it computes. Whether it may is not checked here.
 
 mod arch;
 mod buffer;
@@ -44,22 +44,22 @@ impl Target {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
 
-    /// That of this machine, if there is a compiler for it.
+    /// This machine's, if there is a compiler for it.
     pub const NATIVE: Option<Self> = arch::NATIVE;
 
-    /// To how many bytes its code must be aligned.
+    /// Returns the bytes to which its code must be aligned.
     pub const fn alignment(self) -> usize {
         match self {
-            // Instructions may begin anywhere; literals have 8 bytes.
+            // Instructions may begin anywhere; literals are aligned to 8 bytes.
             Self::X86_64 | Self::Aarch64 => 8,
         }
     }
 }
 
-/// A helper of the host: it gets `r1` to `r5`, and what it returns goes to `r0`. It must not unwind.
+/// A helper of the host: it gets `r1` to `r5`, and its result goes to `r0`. It must not unwind.
 pub type Helper = extern "C" fn(u64, u64, u64, u64, u64) -> u64;
 
-/// What calls whose number is known at run time alone (`callx`) go to: the number comes last.
+/// Called if the helper's number is only known at run time (`callx`); the number comes last.
 pub type Dispatcher = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
 
 /// The helpers of a host, by number.
@@ -67,7 +67,7 @@ pub trait HelperTable {
     /// The helper with this number.
     fn helper(&self, id: i32) -> Option<Helper>;
 
-    /// What `callx` goes to.
+    /// Returns what `callx` calls.
     fn dispatcher(&self) -> Option<Dispatcher> {
         None
     }
@@ -80,24 +80,24 @@ pub(crate) struct Called {
     pub(crate) function: u64,
     /// A sixth argument.
     pub(crate) data: Option<u64>,
-    /// What comes then.
+    /// What follows the call.
     pub(crate) then: Then,
 }
 
-/// What comes behind a call of a helper.
+/// What follows a call of a helper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
     /// The next instruction: the helper returns one number, and cannot end the program.
     GoOn,
-    /// It has ended the program, if its second result is negative.
+    /// A check: the program has ended if the second result is negative.
     MayStop,
-    /// It calls functions of the program: it gets the fuel as `r5`, and its second result is what is left of that.
+    /// It calls functions of the program: it gets the fuel as `r5`, and its second result is what is left.
     Calls,
-    /// As [`Self::MayStop`]; and the program's own function returns if the helper has not returned 0.
+    /// As [`Self::MayStop`]; and the program's own function returns unless the helper returned 0.
     LeaveUnlessZero,
 }
 
-/// What a host has for programs. Who implements it vouches for the addresses, so it is nobody else's.
+/// What a host has for programs. Whoever implements it guarantees the addresses, so that only this crate can.
 pub(crate) trait Resolve {
     /// The helper with this number.
     fn helper(&self, id: i32) -> Option<Called>;
@@ -107,28 +107,28 @@ pub(crate) trait Resolve {
         None
     }
 
-    /// What `callx` goes to.
+    /// Returns what `callx` calls.
     fn dispatcher(&self) -> Option<Dispatcher> {
         None
     }
 
-    /// What programs know the map with this index by.
+    /// Returns what programs know the map with this index by.
     fn map(&self, _index: i32) -> Option<u64> {
         None
     }
 
-    /// Where the values of the map with this index lie, if it is an array that helper 1 does nothing but look up in.
+    /// Returns where the values of the map with this index lie, if it is an array in which helper 1 just looks up.
     fn array(&self, _map: i32) -> Option<ArrayPlace> {
         None
     }
 
-    /// Where the byte `offset` of the first value of the map with this index lies.
+    /// Returns the address of byte `offset` of the first value of the map with this index.
     fn map_value(&self, _map: i32, _offset: u32) -> Option<u64> {
         None
     }
 }
 
-/// Helpers alone.
+/// Helpers only.
 pub(crate) struct Plain<'a, H: ?Sized>(pub(crate) &'a H);
 
 impl<H: HelperTable + ?Sized> Resolve for Plain<'_, H> {
@@ -156,7 +156,7 @@ impl HelperTable for [(i32, Helper)] {
     }
 }
 
-/// Why a program is not compiled. Slots are counted from 0.
+/// Why a program cannot be compiled. Slots are counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -182,8 +182,8 @@ pub enum CompileError {
         /// Its index.
         index: i32,
     },
-    /// It has something that is not compiled.
-    #[error("`{instruction}` in slot {slot} is interpreted alone")]
+    /// It contains something that cannot be compiled.
+    #[error("`{instruction}` in slot {slot} cannot be compiled; interpret the program")]
     Unsupported {
         /// Its slot.
         slot: usize,
@@ -211,18 +211,18 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Code, and the literals behind it; it begins with the program's first instruction.
+    /// Returns code and the literals behind it; it begins with the program's first instruction.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How much of that is code.
+    /// Returns how many bytes of that are code.
     pub const fn code_len(&self) -> usize {
         self.code_len
     }
 
-    /// Instructions of machine code that may fault, since the verifier could not prove that what they load is there,
-    /// and where the code goes on then: in bytes, in order. The register that they load is 0 then.
+    /// Returns the machine instructions that may fault, since the verifier could not prove their loads, and where the
+    /// code then goes on: in bytes, in order. The register that they load is then 0.
     pub fn faults(&self) -> &[(u32, u32)] {
         &self.faults
     }
@@ -233,27 +233,27 @@ impl Compiled {
         self.gauge
     }
 
-    /// Whether the program has a sixth argument, and a second result: it takes fuel, or helpers may end it. Then its
+    /// Whether the program has a sixth argument and a second result: it takes fuel, or helpers may end it. Then its
     /// type is `extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome`; the sixth argument is its fuel, or
     /// [`MOST_FUEL`](crate::verify::MOST_FUEL). In C: `struct { uint64_t r0; int64_t left; } (uint64_t, uint64_t,
-    /// uint64_t, uint64_t, uint64_t, int64_t)`. Without it is `extern "C" fn(u64, u64, u64, u64, u64) -> u64`.
+    /// uint64_t, uint64_t, uint64_t, int64_t)`. Otherwise it is `extern "C" fn(u64, u64, u64, u64, u64) -> u64`.
     pub fn has_gauge(&self) -> bool {
         self.gauge != Gauge::Absent
     }
 
-    /// Whether the program pays for jumps back with the fuel that is its sixth argument
-    /// ([`has_gauge`](Self::has_gauge)), and ends with [`OUT_OF_FUEL`] when there is none left.
+    /// Whether the program pays for jumps back with the fuel in its sixth argument ([`has_gauge`](Self::has_gauge)),
+    /// and ends with [`OUT_OF_FUEL`] when none is left.
     pub fn takes_fuel(&self) -> bool {
         self.gauge == Gauge::Paid
     }
 
-    /// Where the code of each instruction begins, in bytes.
+    /// Returns where the code of each instruction begins, in bytes.
     pub fn starts(&self) -> &[u32] {
         &self.starts
     }
 }
 
-/// Most bytes that code can have: what jumps of AArch64 reach, which is less than those of x86-64.
+/// Most bytes of code: what jumps of AArch64 reach, which is less than those of x86-64.
 const MOST_BYTES: usize = 128 << 20;
 
 /// Compiles `code` for `target`.
@@ -265,9 +265,9 @@ pub fn compile<H: HelperTable + ?Sized>(code: &Code, target: Target, helpers: &H
     compile_resolved(code, target, &Plain(helpers), Wanted::default())
 }
 
-/// Compiles a verified program, with all that it was verified for: fuel ([`Compiled::takes_fuel`]), loads that may
-/// fault ([`Compiled::faults`]), and guards if its maker is not trusted; then `random` is what constants are blinded
-/// by, and nobody who makes programs may know it.
+/// Compiles a verified program with all that it was verified for: fuel ([`Compiled::takes_fuel`]), loads that may fault
+/// ([`Compiled::faults`]), and guards if its maker is not trusted; `random` then blinds constants, and nobody who makes
+/// programs may know it.
 ///
 /// # Errors
 ///
@@ -281,7 +281,7 @@ pub fn compile_verified<H: HelperTable + ?Sized>(
     compile_resolved(verified.code(), target, &Plain(helpers), Wanted::of(verified, random))
 }
 
-/// The same, with all that a host has.
+/// Compiles it with all that a host has.
 pub(crate) fn compile_resolved(
     code: &Code,
     target: Target,
@@ -300,10 +300,10 @@ pub(crate) fn compile_resolved(
     }
 }
 
-/// Who is called outside the program.
+/// What is called outside the program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Outside {
-    /// What calls by register go to.
+    /// The target of calls by register.
     Dispatcher,
     /// A helper, by number.
     Helper(i32),
@@ -324,8 +324,7 @@ struct Literals<'a> {
 
 impl<'a> Literals<'a> {
     fn of(code: &Code, resolve: &'a dyn Resolve, wanted: Wanted<'a>) -> Result<Self, CompileError> {
-        // In a program that is not trusted a look-up is left to the helper: in place, an index beyond the array would
-        // be used speculatively.
+        // In an untrusted program the helper looks up: in place, an index beyond the array could be used speculatively.
         let is_trusted = wanted.blinding.is_none() && wanted.guards.is_empty();
         let lookups = if is_trusted && code.goes_outside() { inline::lookups(code, resolve) } else { Vec::new() };
         let mut in_place = lookups.iter().map(|(index, _)| *index).peekable();
@@ -367,7 +366,7 @@ impl<'a> Literals<'a> {
         Ok(Self { values, resolve, wanted, gauge: Gauge::Absent, lookups })
     }
 
-    /// The place of a literal.
+    /// Returns the place of a literal.
     fn place(&self, who: Outside) -> usize {
         self.values.binary_search_by_key(&who, |(known, _)| *known).expect("everything that is called has a literal")
     }
@@ -381,7 +380,7 @@ impl<'a> Literals<'a> {
     }
 }
 
-/// What a reference to a map stands for.
+/// Returns what a reference to a map stands for.
 fn resolved(value: Wide, resolve: &dyn Resolve) -> Option<u64> {
     match value {
         Wide::Value(value) => Some(value),
@@ -407,12 +406,12 @@ impl Surroundings<'_> {
         self.code.target(self.index, distance).expect("targets were checked when the code was made")
     }
 
-    /// The function that begins `distance` slots behind the next instruction.
+    /// Returns the function that begins `distance` slots behind the next instruction.
     fn function(&self, distance: i32) -> Mark {
         Mark::Instruction(self.target(distance))
     }
 
-    /// The same function, as helpers call it.
+    /// Returns the same function as helpers call it.
     fn entry(&self, distance: i32) -> Mark {
         let target = self.target(distance);
         match self.code.function_number(target) {
@@ -421,7 +420,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Whether the instruction jumps back, and pays for it.
+    /// Whether the instruction jumps back and pays for it.
     fn pays(&self) -> bool {
         self.literals.gauge == Gauge::Paid && self.code.goes_back(self.index).is_some()
     }
@@ -436,7 +435,7 @@ impl Surroundings<'_> {
         Mark::Leave(self.frame.function)
     }
 
-    /// Where a jump by `distance` slots goes: it stays in its function, which must not begin again.
+    /// Returns where a jump by `distance` slots goes: it stays in its function, without repeating the prologue.
     fn jump(&self, distance: i32) -> Mark {
         match self.target(distance) {
             first if first == self.first => Mark::Body(self.frame.function),
@@ -444,19 +443,19 @@ impl Surroundings<'_> {
         }
     }
 
-    /// What a reference stands for, if it is no function.
+    /// Returns what a reference stands for, unless it is a function.
     fn resolved(&self, value: Wide) -> Option<u64> {
         resolved(value, self.literals.resolve)
     }
 
-    /// The array that the instruction, a call, is a look-up in, if it is one that is made in place.
+    /// Returns the array in which the instruction, a call, looks up in place, if it does.
     fn lookup(&self) -> Option<ArrayPlace> {
         let lookups = &self.literals.lookups;
         let place = lookups.binary_search_by_key(&self.index, |(index, _)| *index).ok()?;
         Some(lookups[place].1)
     }
 
-    /// What guards the instruction.
+    /// Returns what guards the instruction.
     #[inline]
     fn guard(&self) -> Option<Guard> {
         let guards = self.literals.wanted.guards;
@@ -467,11 +466,12 @@ impl Surroundings<'_> {
         Some(guards[place].1)
     }
 
-    /// The number that the instruction's constant is exclusive-ored with, if it is blinded: another one for each.
+    /// Returns the number with which to exclusive-or the instruction's constant, if it is blinded: a different one for
+    /// each.
     #[inline]
     fn key(&self) -> Option<u64> {
         let seed = self.literals.wanted.blinding?;
-        // SplitMix64 by Steele, Lea and Flood: the seed is what nobody knows.
+        // SplitMix64 by Steele, Lea and Flood; nobody knows the seed.
         let mut key = seed.wrapping_add((self.index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -558,7 +558,7 @@ fn pass<I: Isa>(
             I::instruction(buffer, &surroundings)?;
         }
         if literals.gauge != Gauge::Absent && !buffer.has_left() {
-            // Jumps lead there that are no instructions of the program.
+            // Jumps lead there that are not instructions of the program.
             I::leave(buffer, &surroundings.frame);
         }
     }

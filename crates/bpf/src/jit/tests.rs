@@ -1,4 +1,4 @@
-//! Listings: the same bytes on every host. `examples/compile.rs` and a disassembler show what they are.
+//! Listings: the same bytes on every host. `examples/compile.rs` and a disassembler show what they mean.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -15,14 +15,14 @@ use crate::verify::{ContextAccess, Contract, Guard, Side, Trust};
 /// both ways.
 const PROGRAM: &str = include_str!("golden/program.bpf");
 
-/// What needs a host: maps, helpers with a sixth argument, a tail call, the address of a function, and loads that may
-/// fault.
+/// Touches what needs a host: maps, helpers with a sixth argument, a tail call, the address of a function, and unproven
+/// loads.
 const HOSTED: &str = include_str!("golden/hosted.bpf");
 
-/// Look-ups: in two arrays, in a map that is none, and in one that may be another one where it is called.
+/// Look-ups: in two arrays, in a map that is not an array, and in one that may be another at the call.
 const INLINE: &str = include_str!("golden/inline.bpf");
 
-/// Addresses of nothing.
+/// A host whose addresses belong to nothing.
 struct Nowhere;
 
 impl Resolve for Nowhere {
@@ -52,11 +52,11 @@ impl Resolve for Nowhere {
     }
 }
 
-/// Loops that are paid for, in the program's own function and in one that does not end.
+/// Loops that pay, in the program's own function and in one that does not end.
 const FUELLED: &str = include_str!("golden/fuelled.bpf");
 
-/// What is guarded where its maker is not trusted: sums, stores of addresses, branches of which one way is not
-/// followed, and constants.
+/// What is guarded in an untrusted program: sums, stores of addresses, branches of which one way is not followed, and
+/// constants.
 const HARDENED: &str = include_str!("golden/hardened.bpf");
 
 fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compiled) {
@@ -76,7 +76,7 @@ fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compile
     (code, compiled)
 }
 
-/// The code of each instruction in a line, behind the instruction.
+/// Returns the code of each instruction on a line, behind the instruction.
 fn listing(text: &str, target: Target, resolve: &dyn Resolve) -> String {
     let (code, compiled) = compiled(text, target, resolve);
     let ends = compiled.starts()[1..].iter().copied().chain([compiled.code_len() as u32]);
@@ -104,7 +104,7 @@ fn listings_are_as_they_were_when_somebody_read_them() {
     is_golden("inline.aarch64.txt", &hosted(INLINE, Target::Aarch64), include_str!("golden/inline.aarch64.txt"));
 }
 
-/// Whether a listing is as it was; with `PALIMPSEST_BPF_GOLDEN` it is written, to be read by somebody.
+/// Checks that a listing is unchanged; with `PALIMPSEST_BPF_GOLDEN` writes it, for somebody to read.
 fn is_golden(name: &str, listing: &str, golden: &str) {
     #[cfg(feature = "std")]
     if std::env::var_os("PALIMPSEST_BPF_GOLDEN").is_some() {
@@ -134,7 +134,7 @@ fn programs_get_fuel_that_were_verified_for_it() {
 
 #[test]
 fn constants_that_are_blinded_stand_nowhere_in_the_code() {
-    // The last ones are of an address, and of the bound of a mask.
+    // The last ones belong to an address and to the bound of a mask.
     let constants = [0x6d17_2a5b_u32, 0x7e3c_91a4, 0x5b4d_2e1f, 0x4c8a_6b39, 0x3f2e_1d0c, 0x2a3b_4c5d, 0x1f2e_3d4c];
     let text = "r0 = 0x6d172a5b\nr0 ^= 0x7e3c91a4\nr1 = 0x5b4d2e1f4c8a6b39 ll\nif r0 != 0x3f2e1d0c goto out\nr0 = 0\n\
                 r2 = map[idx:0][0]+0x2a3b4c5d ll\nr2 += r0\nout: exit";
@@ -194,13 +194,13 @@ fn loads_that_may_fault_go_on_behind_themselves() {
 fn jumps_to_the_beginning_of_a_function_go_behind_its_prologue() {
     for target in Target::ALL {
         for jump in ["goto start", "if r2 != 0 goto start"] {
-            // Both instructions before the jump are the same, so that the first one's prologue is what it has more.
+            // Both instructions before the jump are the same, so that the first one is longer by the prologue.
             let text = format!("start: r6 = r1\nr6 = r1\n{jump}\nr0 = 0\nexit");
             let (_, compiled) = compiled(&text, target, &Plain(&()));
             let [_, second, third, behind, ..] = *compiled.starts() else { panic!("five instructions") };
             let last = compiled.bytes()[..behind as usize].last_chunk::<4>().expect("some bytes");
             let goes_to = match target {
-                // A short jump ends with its distance from what follows.
+                // A short jump ends with its distance, counted from its end.
                 Target::X86_64 => i64::from(behind) + i64::from(last[3] as i8),
                 Target::Aarch64 => {
                     let word = u32::from_le_bytes(*last);
@@ -213,7 +213,7 @@ fn jumps_to_the_beginning_of_a_function_go_behind_its_prologue() {
     }
 }
 
-/// What the jump in each instruction of x86-64 code is: its bytes, and where it goes; `None` of others.
+/// Returns the jump in each instruction of x86-64 code: its bytes and its target; `None` for others.
 fn jumps(compiled: &Compiled) -> Vec<Option<(usize, i64)>> {
     let starts = compiled.starts().iter().map(|start| *start as usize);
     let ends = starts.clone().skip(1).chain([compiled.code_len()]);
@@ -255,11 +255,11 @@ fn jumps_are_short_where_that_reaches_and_go_where_they_should() {
         };
         let ahead = format!("r2 = 0\nif r1 == 0 goto out\n{}out: exit", filler(count));
         assert_eq!(reach(&ahead), [if 4 * count <= 127 { 2 } else { 6 }], "{count} ahead");
-        // Back over what it loops through, the comparison (3 bytes) and itself.
+        // Back over the loop's body, the comparison (3 bytes) and itself.
         let back = format!("r2 = 0\nagain: {}if r1 != r2 goto again\nexit", filler(count));
         assert_eq!(reach(&back), [if 4 * count + 5 <= 128 { 2 } else { 6 }], "{count} back");
-        // The jumps inside are shorter than when the outer one back was made, and so it reaches. Ahead it is measured
-        // with their long forms.
+        // The inner jumps are shortened before the outer jump back is measured, and so it reaches. Forward jumps are
+        // measured with the long forms of inner ones.
         let inner = "if r1 == 7 goto +1\nr0 += 1\n".repeat(10);
         let nested = format!("r2 = 0\ngoto out\nagain: {inner}{}goto again\nout: goto again\n", filler(count - 24));
         let loops = 10 * (6 + 4) + 4 * (count - 24);
@@ -270,7 +270,7 @@ fn jumps_are_short_where_that_reaches_and_go_where_they_should() {
         assert_eq!(*again, if last <= 128 { 2 } else { 5 }, "{count} again");
         assert_eq!(*behind, if last + again <= 128 { 2 } else { 5 }, "{count} behind");
     }
-    // Late in a long program they are as short.
+    // Late in a long program they are just as short.
     let many = format!("r2 = 0\n{}exit", "if r1 == 7 goto +1\nr0 += 1\n".repeat(3000));
     let (_, compiled) = compiled(&many, Target::X86_64, &Plain(&()));
     assert!(jumps(&compiled).into_iter().flatten().all(|(len, _)| len == 2));
@@ -279,7 +279,7 @@ fn jumps_are_short_where_that_reaches_and_go_where_they_should() {
 #[test]
 fn jumps_of_long_code_go_over_a_far_one_on_aarch64() {
     // A jump with a distance of 19 bits in words reaches 1 MiB. One of eBPF reaches 32767 slots, so that the code of
-    // each must be long, as with blinded constants.
+    // each slot must be long, as with blinded constants.
     let program = |count: usize| format!("if r1 == 0 goto out\n{}out: exit", "r0 ^= 0x12345678\n".repeat(count));
     for (count, is_far) in [(1000, false), (20_000, false), (32_760, true)] {
         let code = Code::new(&assemble(&program(count)).expect("a program")).expect("its structure is right");

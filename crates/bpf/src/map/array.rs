@@ -19,7 +19,7 @@ pub(crate) struct ArrayPlace {
 pub(super) struct Array {
     /// Of each CPU in turn.
     values: Cells,
-    /// The numbers of the elements, for callbacks that want their address.
+    /// The numbers of the elements, for callbacks that want their addresses.
     keys: Cells,
     count: usize,
 }
@@ -41,7 +41,7 @@ impl Array {
         Ok(Self { values, keys, count: count as usize })
     }
 
-    /// Where the values lie, those of the first CPU.
+    /// Returns where the values of the first CPU lie.
     pub(super) fn place(&self) -> ArrayPlace {
         let stride = self.values.stride() as u32;
         ArrayPlace { values: self.values.address(0), count: self.count as u32, stride }

@@ -36,8 +36,7 @@ impl Bloom {
 
     /// Bytes that it takes.
     pub(super) fn bytes(definition: &Definition) -> u64 {
-        // Where half of the bits are set, values that were not put in are taken for such least often: entries times
-        // functions, divided by ln 2.
+        // False hits are rarest when half of the bits are set: entries times functions, divided by ln 2.
         let bits = u64::from(definition.max_entries) * u64::from(functions(definition)) * 7 / 5;
         bits.next_power_of_two().max(64) / 8
     }
@@ -45,7 +44,7 @@ impl Bloom {
     fn places(&self, value: &[u8]) -> impl Iterator<Item = (&AtomicU64, u64)> {
         let mask = self.bits.len() as u64 * 64 - 1;
         let first = hash(self.seed, value);
-        // Two functions make as many as one likes (Kirsch and Mitzenmacher, "Less Hashing, Same Performance").
+        // Two functions make any number of functions (Kirsch and Mitzenmacher, "Less Hashing, Same Performance").
         let step = hash(!self.seed, value) | 1;
         (0..u64::from(self.functions)).map(move |number| {
             let place = first.wrapping_add(number.wrapping_mul(step)) & mask;

@@ -1,7 +1,7 @@
-//! Memory that programs reach: atomic words, which the host copies bytes into and out of.
+//! Memory that programs reach: atomic words, into and out of which the host copies bytes.
 //!
-//! Words are read and written relaxed: a value is published by what leads to it (a bucket's version, a ring's
-//! position), or, in arrays, by nothing, since anybody may write at any time.
+//! Words are read and written relaxed: what leads to a value publishes it (a bucket's version, a ring's position); in
+//! arrays nothing does, since anybody may write at any time.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use super::{Definition, MOST_BYTES, MapError};
 /// Bytes of a word.
 pub(crate) const WORD: usize = 8;
 
-/// `count` words of zeros for the map of `definition`.
+/// Makes `count` words of zeros for the map of `definition`.
 pub(super) fn words(definition: &Definition, count: u64) -> Result<Box<[AtomicU64]>, MapError> {
     let bytes = count.saturating_mul(WORD as u64);
     let name = || definition.name.clone();
@@ -29,7 +29,7 @@ pub(super) fn words(definition: &Definition, count: u64) -> Result<Box<[AtomicU6
 /// Values of one length, each of which begins with a word.
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// Anybody reads and writes, word by word: values of several words may be seen half written, as in Linux.
+    /// Anybody reads and writes, word by word: values of several words may be seen half-written, as in Linux.
     words: Box<[AtomicU64]>,
     /// Words of a value.
     stride: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Cells {
     len: usize,
 }
 
-/// The word of `bytes` with this number; what is missing is zero.
+/// Returns the word of `bytes` with this number; missing bytes are zero.
 fn word(bytes: &[u8], index: usize) -> u64 {
     let rest = bytes.get(index * WORD..).unwrap_or_default();
     let mut word = [0; WORD];
@@ -47,12 +47,12 @@ fn word(bytes: &[u8], index: usize) -> u64 {
 }
 
 impl Cells {
-    /// Bytes that `count` values of `len` bytes take.
+    /// Returns the bytes that `count` values of `len` bytes take.
     pub(super) fn bytes(count: u64, len: u32) -> u64 {
         count.saturating_mul(u64::from(len).next_multiple_of(WORD as u64))
     }
 
-    /// `count` values of `len` bytes.
+    /// Makes `count` values of `len` bytes.
     pub(super) fn new(definition: &Definition, count: u64, len: u32) -> Result<Self, MapError> {
         let stride = (len as usize).div_ceil(WORD);
         Ok(Self { words: words(definition, count.saturating_mul(stride as u64))?, stride, len: len as usize })
@@ -94,7 +94,7 @@ impl Cells {
         }
     }
 
-    /// Copies a value in; what it lacks is zero.
+    /// Copies a value in; missing bytes are zero.
     pub(super) fn write(&self, index: usize, value: &[u8]) {
         let value = &value[..value.len().min(self.len)];
         for (number, cell) in self.of(index).iter().enumerate() {
@@ -109,12 +109,12 @@ impl Cells {
     }
 }
 
-/// Where words lie, for programs: whoever makes a pointer of the number again may use it for these words.
+/// Returns the address of words, for programs: whoever makes a pointer of the number again may use it for these words.
 pub(crate) fn address(words: &[AtomicU64]) -> u64 {
     words.as_ptr().expose_provenance() as u64
 }
 
-/// A number that bytes are spread by.
+/// Returns a number by which to spread bytes.
 pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     /// The golden ratio, as a fraction of 2^64.
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -127,20 +127,20 @@ pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     fold(mixed ^ bytes.len() as u64, GOLDEN)
 }
 
-/// A number that nobody outside knows, so that nobody can choose keys that meet.
+/// Returns a number that nobody outside knows, so that nobody can choose keys that collide.
 #[cfg(feature = "std")]
 pub(super) fn seed() -> u64 {
     use core::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// Who has no operating system has no random numbers: keys can be chosen that meet.
+/// Without an operating system there are no random numbers: keys that collide can be chosen.
 #[cfg(not(feature = "std"))]
 pub(super) const fn seed() -> u64 {
     0x243f_6a88_85a3_08d3
 }
 
-/// Waits a little for a thread that is at work.
+/// Waits a little for another thread to finish.
 pub(super) fn pause(round: u32) {
     if round < 64 {
         return core::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! What maps are made from, and which measures are some.
+//! What maps are made from, and which sizes are valid.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -15,13 +15,13 @@ pub enum Kind {
     Array = 2,
     /// Programs by number, for tail calls.
     Programs = 3,
-    /// Values by key, for each CPU its own.
+    /// Values by key; each CPU has its own.
     PerCpuHash = 5,
-    /// Values by number, for each CPU its own.
+    /// Values by number; each CPU has its own.
     PerCpuArray = 6,
-    /// Values by key, of which those that nobody uses make room.
+    /// Values by key; those that nobody uses make room.
     LruHash = 9,
-    /// The same, for each CPU its own.
+    /// The same; each CPU has its own.
     LruPerCpuHash = 10,
     /// Values by the longest prefix of a key.
     LpmTrie = 11,
@@ -29,13 +29,13 @@ pub enum Kind {
     ArrayOfMaps = 12,
     /// Maps by key.
     HashOfMaps = 13,
-    /// Values, the oldest of which leaves first.
+    /// Values; the oldest leaves first.
     Queue = 22,
-    /// Values, the latest of which leaves first.
+    /// Values; the latest leaves first.
     Stack = 23,
     /// Records from programs to the host.
     RingBuffer = 27,
-    /// A set that says "no" for sure and "yes" probably.
+    /// A set that answers a certain "no" or a probable "yes".
     BloomFilter = 30,
 }
 
@@ -58,7 +58,7 @@ impl Kind {
         Self::BloomFilter,
     ];
 
-    /// The kind with this number of Linux, if there is one here.
+    /// Returns the kind with this number of Linux, if it exists here.
     pub fn new(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
@@ -96,17 +96,17 @@ pub struct Definition {
     pub name: String,
     /// What it is.
     pub kind: Kind,
-    /// Bytes of a key: 4 for arrays, 0 for what has none, 4 and those of the data for tries.
+    /// Bytes of a key: 4 for arrays, 0 if there are no keys, 4 plus those of the data for tries.
     pub key_len: u32,
     /// Bytes of a value; 0 for ring buffers, 4 for program arrays.
     pub value_len: u32,
-    /// How many it can hold; bytes of a ring buffer, a power of 2.
+    /// How many it can hold; for a ring buffer the bytes, a power of 2.
     pub max_entries: u32,
     /// Whether programs may write to values.
     pub access: ValueAccess,
-    /// Values of each key in per-CPU maps. The CPUs that there are, if this is `None` and the feature `std` tells.
+    /// Values of each key in per-CPU maps. If `None`, the number of CPUs, as far as the feature `std` tells.
     pub cpus: Option<u32>,
-    /// How many functions a bloom filter has; 5 for 0.
+    /// How many functions a bloom filter has; 0 stands for 5.
     pub functions: u32,
     /// What maps in it are made from: of its kind, its lengths and its access all have to be. The number of entries may
     /// differ.
@@ -135,7 +135,7 @@ impl Definition {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// A measure is none for its kind.
+    /// A size is not valid for its kind.
     #[error("map `{name}`: {what} is {value}, and must be {wanted} for {kind:?}")]
     Measure {
         /// Its name.
@@ -169,7 +169,7 @@ pub enum MapError {
         #[source]
         source: Box<super::NestError>,
     },
-    /// It has no room beside the others.
+    /// There is no room for it beside the others.
     #[error(
         "map `{name}`: it takes {bytes} bytes, and the maps before it have left {left} of the {most} that are allowed \
          for all; allow more, or ask for fewer entries"
@@ -194,7 +194,7 @@ pub enum MapError {
     },
 }
 
-/// Most bytes that a map has.
+/// Most bytes of a map.
 pub const MOST_BYTES: u64 = 1 << 32;
 
 /// Bytes that maps may take together.
@@ -220,9 +220,9 @@ impl Room {
         Ok(())
     }
 }
-/// Most bytes that a key has (`MAX_BPF_STACK` of Linux: programs build keys on their stack).
+/// Most bytes of a key (`MAX_BPF_STACK` of Linux: programs build keys on their stack).
 const MOST_KEY: u32 = 512;
-/// Most bytes that a value has.
+/// Most bytes of a value.
 const MOST_VALUE: u32 = 1 << 26;
 
 pub(super) fn measure(definition: &Definition, what: &'static str, wanted: &'static str) -> MapError {
@@ -235,7 +235,7 @@ pub(super) fn measure(definition: &Definition, what: &'static str, wanted: &'sta
     MapError::Measure { name: definition.name.clone(), kind: definition.kind, what, value, wanted }
 }
 
-/// Whether measures are some for the kind.
+/// Checks whether sizes are valid for the kind.
 pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
     let refuse = |what, wanted| Err(measure(definition, what, wanted));
     let (key, value) = (definition.key_len, definition.value_len);

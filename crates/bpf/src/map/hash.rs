@@ -1,13 +1,13 @@
 //! Values by key.
 //!
-//! Elements are numbered and have their place from the beginning; those that are in use are linked from their bucket.
+//! Elements are numbered and never change their place; used ones are linked from their bucket.
 //!
 //! # Who waits
 //!
-//! A bucket has a version, which is odd while somebody writes. Who writes makes it odd and then even again; who looks
-//! something up reads it before and behind, and begins again if it has changed: an element that was taken out meanwhile
-//! may be linked from another bucket, and the way through it leads there. Steps are counted, so that a way that was
-//! turned into a circle ends.
+//! A bucket has a version, which is odd while somebody writes. A writer makes it odd, and then even again; a reader
+//! reads it before and after, and begins again if it has changed: an element that was removed meanwhile may be linked
+//! from another bucket, and lead the reader there. Steps are counted, so that a chain that was turned into a circle
+//! ends.
 //!
 //! | writer | reader |
 //! |---|---|
@@ -18,8 +18,8 @@
 //! R1 reads what W3 wrote: R2 sees all of W2. R2 sees some of W2: by the fences R3 sees W1, and the reader begins
 //! again.
 //!
-//! A value that is looked up is used after that: its element may by then be another key's, which is a wrong number and
-//! no wrong memory. So it is in Linux.
+//! A value that was looked up is used after that: by then its element may belong to another key, which gives a wrong
+//! number but touches no wrong memory. Linux does the same.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -28,12 +28,12 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use super::cells::{Cells, hash, pause, seed};
 use super::{Definition, Element, MapError, OpError, Update};
 
-/// What happens when there is no room.
+/// What happens if there is no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Eviction {
-    /// Nothing is put in.
+    /// Nothing is added.
     Never,
-    /// An element makes room that was not used since the hand of the clock passed it.
+    /// An element not used since the clock's hand passed it makes room.
     Unused,
 }
 
@@ -42,9 +42,9 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Bucket {
-    /// Odd while somebody writes; who has made it odd is the bucket's writer.
+    /// Odd while somebody writes; whoever made it odd is the bucket's writer.
     version: AtomicU32,
-    /// The first element. Changed by the writer, followed by anybody.
+    /// The first element. The writer changes it, anybody follows it.
     head: AtomicU32,
 }
 
@@ -60,15 +60,15 @@ pub(super) struct Hash {
     keys: Cells,
     /// Of each CPU in turn.
     values: Cells,
-    /// The element behind each: of its bucket, changed by that bucket's writer; or of those that are free, changed by
-    /// whoever gives the element back.
+    /// The next element: in a bucket, changed by the bucket's writer; or in the free list, changed by whoever gives the
+    /// element back.
     next: Box<[AtomicU32]>,
-    /// [`LIVE`]: of the writer of the element's bucket. [`USED`]: set by look-ups, cleared by the clock.
+    /// [`LIVE`] belongs to the writer of the element's bucket. Look-ups set [`USED`], the clock clears it.
     marks: Box<[AtomicU8]>,
-    /// The first free element, and above it a number that changes each time: exchanged by anybody.
+    /// The first free element, and above it a number that changes each time: anybody exchanges it.
     free: AtomicU64,
     eviction: Eviction,
-    /// Where the clock looks next: moved on by whoever needs room.
+    /// Where the clock looks next: whoever needs room moves it on.
     hand: AtomicU32,
     seed: u64,
     count: u32,
@@ -133,7 +133,7 @@ impl Hash {
         &self.buckets[hash(self.seed, key) as usize & mask]
     }
 
-    /// The element of `key`, and the one before it in the bucket.
+    /// Finds the element of `key`, and the one before it in the bucket.
     fn walk(&self, bucket: &Bucket, key: &[u8]) -> Option<(Option<u32>, u32)> {
         let mut before = None;
         let mut at = bucket.head.load(Ordering::Relaxed);
@@ -153,15 +153,15 @@ impl Hash {
         self.consistent(self.bucket(key), || self.walk(self.bucket(key), key).map(|(_, at)| at))
     }
 
-    /// What `look` finds while nobody writes to the bucket.
+    /// Returns what `look` finds while nobody writes to the bucket.
     fn consistent<T>(&self, bucket: &Bucket, mut look: impl FnMut() -> T) -> T {
         for round in 0.. {
             // Acquire: with the release of `Held::drop`; without it `look` could see what was before that.
             let version = bucket.version.load(Ordering::Acquire);
             if version.is_multiple_of(2) {
                 let found = look();
-                // With the fence of `lock`: without it `look` could see some of what a writer does, and this the
-                // version that was before.
+                // With the fence of `lock`: without it `look` could see part of what a writer does, and this load the
+                // old version.
                 fence(Ordering::Acquire);
                 if bucket.version.load(Ordering::Relaxed) == version {
                     return found;
@@ -175,12 +175,12 @@ impl Hash {
     fn lock<'a>(&self, bucket: &'a Bucket) -> Held<'a> {
         for round in 0.. {
             let version = bucket.version.load(Ordering::Relaxed);
-            // Acquire: with the release of `Held::drop`; what the last writer did is there.
+            // Acquire: with the release of `Held::drop`; everything that the last writer did is visible.
             let change = (Ordering::Acquire, Ordering::Relaxed);
             if version.is_multiple_of(2)
                 && bucket.version.compare_exchange_weak(version, version.wrapping_add(1), change.0, change.1).is_ok()
             {
-                // With the fence of `consistent`: who sees what is written from here on sees the odd version, too.
+                // With the fence of `consistent`: whoever sees what is written from here on sees the odd version, too.
                 fence(Ordering::Release);
                 return Held { bucket };
             }
@@ -252,7 +252,7 @@ impl Hash {
             self.keys.read(element as usize, &mut key);
             let bucket = self.bucket(&key);
             let held = self.lock(bucket);
-            // It may be another key's by now.
+            // It may belong to another key by now.
             if let Some((before, found)) = self.walk(bucket, &key)
                 && found == element
             {
@@ -296,7 +296,7 @@ impl Hash {
         let element = self.take_free().or_else(evict).ok_or(OpError::Full)?;
         let held = self.lock(bucket);
         if let Some((_, found)) = self.walk(bucket, key) {
-            // Somebody was faster.
+            // Another thread was faster.
             let replaced = replace(found);
             drop(held);
             self.give_back(element);
@@ -309,7 +309,7 @@ impl Hash {
         }
         self.write(element, cpu, value);
         self.next[element as usize].store(bucket.head.load(Ordering::Relaxed), Ordering::Relaxed);
-        // Not used yet: what is put in and never asked for leaves first.
+        // Not used yet: what is put in and never looked up leaves first.
         self.marks[element as usize].store(LIVE, Ordering::Relaxed);
         bucket.head.store(element, Ordering::Relaxed);
         Ok(true)
@@ -350,7 +350,7 @@ impl Hash {
     }
 }
 
-/// A bucket that one thread writes to.
+/// A bucket to which one thread writes.
 struct Held<'a> {
     bucket: &'a Bucket,
 }

@@ -1,7 +1,7 @@
-//! Maps in maps: by key, or by number.
+//! Maps inside maps: by key or by number.
 //!
-//! An outer map has numbers of inner ones. An inner map that was put in once is kept as long as the outer one, though
-//! another may be in its place by now: programs may be at work on its values, and only memory that stays is safe then.
+//! An outer map holds numbers of inner ones. An inner map that was once put in is kept as long as the outer one, even
+//! if another has taken its place: programs may be using its values, and only memory that stays is safe then.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -10,14 +10,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::{Definition, Kind, Map, MapError, OpError, Update};
 
-/// Inner maps that an outer one keeps are fewer than 2 to this power: programs know them by numbers of 24 bits.
+/// An outer map keeps fewer than 2 to this power of inner ones: programs know them by numbers of 24 bits.
 const PARTS: usize = 20;
 
 /// Why a map cannot be put into another.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NestError {
-    /// It is none as the outer one was made for.
+    /// The outer map was not made for maps like this.
     #[error("map `{inner}` has another kind, key, value or access than the maps that `{outer}` was made for")]
     Shape {
         /// The outer map.
@@ -37,23 +37,23 @@ pub struct Maps {
     numbers: Box<Map>,
     outer: alloc::string::String,
     shape: Box<Definition>,
-    /// All that were ever put in, by number: each part has as many as its first number. Nothing is taken out, so that
-    /// who reads waits for nobody.
+    /// All that were ever put in, by number: each part has as many as its first number. Nothing is removed, so that a
+    /// reader waits for nobody.
     kept: [OnceLock<Part>; PARTS],
-    /// Their numbers, by where they lie. Locked by whoever puts a map in.
+    /// Their numbers, by address. Whoever puts a map in locks it.
     known: Mutex<BTreeMap<usize, u32>>,
 }
 
 /// Some of the maps that are kept.
 type Part = Box<[OnceLock<Arc<Map>>]>;
 
-/// What maps must have in common to stand in each other's place.
+/// Returns what maps must have in common to stand in each other's place.
 fn shape(definition: &Definition) -> impl PartialEq + use<> {
     (definition.kind, definition.key_len, definition.value_len, definition.access)
 }
 
 impl Maps {
-    /// What has the numbers.
+    /// Returns the definition of the map of numbers.
     fn numbers(definition: &Definition) -> Definition {
         let kind = if definition.kind == Kind::ArrayOfMaps { Kind::Array } else { Kind::Hash };
         Definition::new(&definition.name, kind, definition.key_len, 4, definition.max_entries)
@@ -75,8 +75,8 @@ impl Maps {
         })
     }
 
-    /// Puts a map in, or takes the one with this key out. Programs that have found the one that was there may go on
-    /// with it; it is kept as long as this map.
+    /// Puts a map in, or removes the one with this key. Programs that have found the old one may go on with it; it is
+    /// kept as long as this map.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Maps {
             let inner = map.definition().name.clone();
             return Err(NestError::Shape { outer: self.outer.clone(), inner });
         }
-        // A number without a map is none, should something panic between.
+        // A number without a map means nothing, should something panic in between.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let next = known.len() as u32 + 1;
         let place = Arc::as_ptr(&map).addr();
@@ -104,8 +104,8 @@ impl Maps {
                 let (part, index) = Self::place(next);
                 let part = self.kept.get(part).ok_or(OpError::Full)?;
                 let part = part.get_or_init(|| (0..1 << next.ilog2()).map(|_| OnceLock::new()).collect());
-                // Before its number, so that who has the number finds it. It is free, since this is the first map with
-                // the number.
+                // Before its number, so that whoever has the number finds it. The place is free, since this is the
+                // first map with the number.
                 let _ = part[index].set(map);
                 known.insert(place, next);
                 next
@@ -114,7 +114,7 @@ impl Maps {
         Ok(self.numbers.update(key, &number.to_ne_bytes(), Update::Always)?)
     }
 
-    /// Where the map with this number is: its part, and which of it.
+    /// Returns where the map with this number is: its part, and the place in it.
     const fn place(number: u32) -> (usize, usize) {
         let part = number.ilog2();
         (part as usize, (number - (1 << part)) as usize)

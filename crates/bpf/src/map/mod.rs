@@ -1,15 +1,14 @@
 //! Maps: memory that programs and the host share, and that outlives both.
 //!
-//! A [`Map`] is made from a [`Definition`] and never grows: everything that it will ever hold is allocated when it is
-//! made, so that programs that use it neither allocate nor fail for lack of memory later. Programs get the addresses of
-//! values and work on them like the host and other threads do at the same time; so everything that a program can reach
-//! is made of atomic words (`cells`), and what one of them reads while another writes is a mixture of both and never
-//! undefined.
+//! A [`Map`] is made from a [`Definition`] and never grows: all its memory is allocated when it is made, so that
+//! programs that use it neither allocate nor run out of memory later. Programs get the addresses of values and work on
+//! them at the same time as the host and other threads; so everything that a program can reach consists of atomic words
+//! (`cells`), and what one reads while another writes is a mixture of both, and never undefined.
 //!
 //! | kind | module | who waits for whom |
 //! |---|---|---|
 //! | array, per-CPU array | `array` | nobody |
-//! | hash, LRU hash, per-CPU ones | `hash` | all for a writer of the same bucket |
+//! | hash, LRU hash, per-CPU ones | `hash` | everybody for a writer of the same bucket |
 //! | trie of prefixes | `trie` | as hash |
 //! | queue, stack | `queue` | everybody for each other |
 //! | bloom filter | `bloom` | nobody |
@@ -78,13 +77,13 @@ pub enum OpError {
         /// The kind.
         kind: Kind,
     },
-    /// A prefix is longer than keys are.
+    /// A prefix is longer than a key.
     #[error("the prefix is longer than the {most} bits of a key")]
     Prefix {
         /// Bits.
         most: usize,
     },
-    /// A flag that is not known.
+    /// An unknown flag.
     #[error("the flags {flags:#x} are not known")]
     Flags {
         /// The flags.
@@ -93,7 +92,7 @@ pub enum OpError {
 }
 
 impl OpError {
-    /// The number that Linux has for it.
+    /// Returns Linux's number for it.
     pub const fn errno(self) -> i64 {
         match self {
             Self::NotFound => 2,
@@ -105,7 +104,7 @@ impl OpError {
     }
 }
 
-/// When an update is made. The numbers are those of Linux (`BPF_ANY` and what follows it).
+/// When to update. The numbers are Linux's (`BPF_ANY` and what follows it).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Update {
     /// Whether the key is there or not.
@@ -171,8 +170,8 @@ pub(crate) fn this_cpu() -> u32 {
     palimpsest_sys::threads::current_cpu()
 }
 
-/// Who has no operating system says which CPU runs a compiled program ([`Runner`](crate::host::Runner)); interpreted
-/// ones work on the values of the first.
+/// Without an operating system, whoever runs a compiled program names the CPU ([`Runner`](crate::host::Runner));
+/// interpreted programs use the values of the first.
 #[cfg(not(feature = "std"))]
 pub(crate) const fn this_cpu() -> u32 {
     0
@@ -183,7 +182,7 @@ fn cpus_of(definition: &Definition) -> u32 {
     if definition.kind.is_per_cpu() { definition.cpus.unwrap_or_else(cpus).max(1) } else { 1 }
 }
 
-/// Bytes that a map takes, all its parts together.
+/// Returns the bytes of a map, including all its parts.
 fn bytes(definition: &Definition, cpus: u32) -> u64 {
     match definition.kind {
         Kind::Array | Kind::PerCpuArray => Array::bytes(definition, cpus),
@@ -202,7 +201,7 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
 }
 
 impl Map {
-    /// Makes a map, with all its memory: values are zeros.
+    /// Makes a map with all its memory; values are zeros.
     ///
     /// # Errors
     ///
@@ -231,13 +230,14 @@ impl Map {
         Ok(Self { definition, cpus, store })
     }
 
-    /// Checks the measures of a map, and takes what it needs of `room`.
+    /// Checks a map's sizes, and takes what it needs from `room`.
     pub(crate) fn take_room(definition: &Definition, room: &mut Room) -> Result<(), MapError> {
         check(definition)?;
         room.take(definition, bytes(definition, cpus_of(definition)))
     }
 
-    /// Puts a ring buffer into memory that other processes can map ([`Ring::descriptor`]); other maps stay as they are.
+    /// Moves a ring buffer to memory that other processes can map ([`Ring::descriptor`]); leaves other maps as they
+    /// are.
     ///
     /// # Errors
     ///
@@ -250,8 +250,8 @@ impl Map {
         Ok(self)
     }
 
-    /// Calls `waker` when a record finds the consumer of a ring buffer waiting; of other maps nobody waits. It is
-    /// called by the thread that runs the program, and must be short.
+    /// Calls `waker` when a record finds the consumer of a ring buffer waiting; for other maps nobody waits. The thread
+    /// that runs the program calls it, so it must be short.
     pub fn waking(mut self, waker: impl Fn() + Send + Sync + 'static) -> Self {
         if let Store::Ring(ring) = &mut self.store {
             ring.set_waker(alloc::boxed::Box::new(waker));
@@ -269,7 +269,7 @@ impl Map {
         self.cpus
     }
 
-    /// Copies the value of `key`, of `cpu` in per-CPU maps.
+    /// Copies the value of `key`; of `cpu` in per-CPU maps.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl Map {
         self.update_of(key, value, update, None)
     }
 
-    /// The same for this CPU alone, as programs do it.
+    /// Does the same for this CPU only, as programs do.
     pub(crate) fn update_here(&self, key: &[u8], value: &[u8], update: Update, cpu: u32) -> Result<(), OpError> {
         self.update_of(key, value, update, Some(cpu))
     }
@@ -325,7 +325,7 @@ impl Map {
         }
     }
 
-    /// The keys that are there. Those that come and go meanwhile may be among them or not.
+    /// Returns the keys that exist. Those that come and go meanwhile may be among them or not.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         let len = self.definition.key_len as usize;
         let mut keys = Vec::new();
@@ -339,7 +339,7 @@ impl Map {
         keys
     }
 
-    /// Puts a value in: into a queue, onto a stack, into a bloom filter.
+    /// Adds a value: to a queue, a stack or a bloom filter.
     ///
     /// # Errors
     ///
@@ -356,7 +356,7 @@ impl Map {
         }
     }
 
-    /// Takes the next value out of a queue or from a stack.
+    /// Takes the next value out of a queue or off a stack.
     ///
     /// # Errors
     ///
@@ -369,7 +369,7 @@ impl Map {
         }
     }
 
-    /// Copies the next value of a queue or stack. Of a bloom filter: whether `value` may be in it.
+    /// Copies the next value of a queue or stack. For a bloom filter: whether `value` may be in it.
     ///
     /// # Errors
     ///
@@ -384,7 +384,7 @@ impl Map {
         }
     }
 
-    /// The ring buffer that it is, if it is one.
+    /// Returns the ring buffer, if it is one.
     pub const fn ring(&self) -> Option<&Ring> {
         match &self.store {
             Store::Ring(ring) => Some(ring),
@@ -392,7 +392,7 @@ impl Map {
         }
     }
 
-    /// The programs that it holds, if that is its kind.
+    /// Returns its programs, if that is its kind.
     #[cfg(feature = "std")]
     pub const fn programs(&self) -> Option<&Programs> {
         match &self.store {
@@ -401,7 +401,7 @@ impl Map {
         }
     }
 
-    /// The maps that it holds, if that is its kind.
+    /// Returns its maps, if that is its kind.
     #[cfg(feature = "std")]
     pub const fn maps(&self) -> Option<&Maps> {
         match &self.store {
@@ -410,7 +410,7 @@ impl Map {
         }
     }
 
-    /// Where the value of `key` lies for this CPU of those that it has.
+    /// Returns the address of the value of `key`; of this CPU, if each has its own.
     pub(crate) fn address_of(&self, key: &[u8], cpu: u32) -> Option<u64> {
         match &self.store {
             Store::Array(array) => array.address(key, cpu),
@@ -428,7 +428,7 @@ impl Map {
         }
     }
 
-    /// Where the first value of an array lies: the variables of an object are an array of one.
+    /// Returns where the first value of an array lies: an object's variables are an array of one.
     pub(crate) fn first_value(&self) -> Option<u64> {
         match &self.store {
             Store::Array(array) => array.address(&[0; 4], 0),
@@ -436,21 +436,21 @@ impl Map {
         }
     }
 
-    /// Sets the first value of an array; what `value` lacks is zero.
+    /// Sets the first value of an array; bytes that `value` lacks are zero.
     pub(crate) fn set_first(&self, value: &[u8]) {
         if let Store::Array(array) = &self.store {
             array.values().write(0, value);
         }
     }
 
-    /// How many bytes there are from `address` to the end of the first value of an array; `None` for others.
+    /// Returns how many bytes there are from `address` to the end of an array's first value; `None` for others.
     pub(crate) fn rest_of_value(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.first_value()?)?;
-        // What begins where this one ends is another one's.
+        // What begins where this one ends belongs to another value.
         u64::from(self.definition.value_len).checked_sub(offset).filter(|rest| *rest > 0)
     }
 
-    /// The element with this number or the next one that is there, with its value for this CPU of those that it has.
+    /// Returns the first existing element from this number on, with its value; of this CPU, if each has its own.
     pub(crate) fn element_of(&self, from: usize, cpu: u32) -> Option<Element> {
         match &self.store {
             Store::Array(array) => array.element(from, cpu),
@@ -460,7 +460,7 @@ impl Map {
         }
     }
 
-    /// Where keys lie, by the number of the element.
+    /// Returns where keys lie, by the number of the element.
     fn key_cells(&self) -> &cells::Cells {
         match &self.store {
             Store::Array(array) => array.keys(),
@@ -470,7 +470,7 @@ impl Map {
         }
     }
 
-    /// The memory that programs can reach: addresses, and the words there.
+    /// Returns the memory that programs can reach: addresses, and the words there.
     pub(crate) fn shared(&self) -> Vec<&[AtomicU64]> {
         match &self.store {
             Store::Array(array) => Vec::from([array.values().words(), array.keys().words()]),
@@ -507,7 +507,7 @@ pub(crate) struct Element {
     pub(crate) value: u64,
 }
 
-/// What a queue or stack does that is full.
+/// What a full queue or stack does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WhenFull {
     /// It refuses.

@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 use super::{Definition, MapError};
 use crate::host::HostedProgram;
 
-/// Programs by number. A program that is in a map of its own host keeps both: take it out when it is done with.
+/// Programs by number. A program in a map of its own host keeps both alive: remove it when it is no longer needed.
 #[derive(Debug)]
 pub struct Programs {
     programs: Box<[ArcSwapOption<HostedProgram>]>,
@@ -26,7 +26,7 @@ pub struct InsertError {
 }
 
 impl Programs {
-    /// Bytes that it takes, without the programs.
+    /// Returns the bytes that it takes, without the programs.
     pub(super) fn bytes(definition: &Definition) -> u64 {
         u64::from(definition.max_entries) * size_of::<ArcSwapOption<HostedProgram>>() as u64
     }
@@ -42,7 +42,7 @@ impl Programs {
         Ok(Self { programs: programs.into_boxed_slice() })
     }
 
-    /// Puts a program in, or takes one out; returns the one that was there, which others may still run.
+    /// Puts a program in, or removes one. Returns the old one, which others may still run.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ pub(super) enum Order {
 pub(super) struct Queue {
     values: Cells,
     order: Order,
-    /// Set by whoever may use the values and what follows, so that relaxed is enough for these.
+    /// Set by whoever may use the values and the following fields, so that relaxed is enough for these.
     locked: AtomicBool,
     /// Where the oldest value is.
     oldest: AtomicUsize,
@@ -76,7 +76,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Copies the next value; the place of the oldest one, and how many are left without it.
+    /// Copies the next value. Returns the place of the oldest one, and how many are left without it.
     fn next(&self, value: &mut [u8]) -> Result<(usize, usize), OpError> {
         let capacity = self.values.count();
         let (oldest, len) = (self.oldest.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));

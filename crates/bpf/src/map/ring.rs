@@ -1,8 +1,8 @@
-//! Ring buffers: records from programs, on any thread, to one consumer of the host.
+//! Ring buffers: records from programs, on any thread, to one consumer in the host.
 //!
 //! # Memory
 //!
-//! Three parts, of which other processes may map what the descriptor shows (numbers in the machine's order):
+//! Three parts, which other processes may map through the descriptor (numbers in the machine's order):
 //!
 //! | bytes | |
 //! |---|---|
@@ -10,16 +10,16 @@
 //! | 4096 | the producers' position, 8 bytes; the rest of 4096 is unused |
 //! | 8192 | records: as many bytes as the map has entries |
 //!
-//! Positions count bytes for ever; a record lies at its position modulo the length. It is a header of 8 bytes, whose
-//! low half is its length in bytes, with bit 31 while it is being written, bit 30 if it is to be skipped, and bit 29 in
-//! any case; then the bytes, up to a multiple of 8. A record never goes over the end: what is left there is a record to
-//! be skipped.
+//! Positions count bytes for ever; a record lies at its position modulo the length. It has a header of 8 bytes: the low
+//! half is its length in bytes, with bit 31 while it is being written, bit 30 if it is to be skipped, and bit 29
+//! always; then come the bytes, up to a multiple of 8. A record never crosses the end: what is left there becomes a
+//! record to be skipped.
 //!
 //! # Protocol
 //!
 //! What no record covers is zero: the consumer clears a record before it gives its room back. So a producer takes room
-//! by one compare-and-exchange of the producers' position, without lock, and only then writes the header: a consumer
-//! that is there earlier reads zero, and waits.
+//! with one compare-and-exchange of the producers' position, without a lock, and only then writes the header: a
+//! consumer that comes earlier reads zero, and waits.
 //!
 //! | producer | consumer |
 //! |---|---|
@@ -27,14 +27,14 @@
 //! | P2 takes room: producers' position forward | C2 copies the bytes |
 //! | P3 header: length, being written | C3 clears header and bytes |
 //! | P4 bytes (the program) | C4 consumer's position forward, release |
-//! | P5 header: length, release; fence, if somebody is woken | C5 fence; C1 again, and sleeps if there is nothing |
+//! | P5 header: length, release; fence, if it may wake | C5 fence; C1 again, and sleeps if there is nothing |
 //! | P6 reads the consumer's position; wakes it if that is this record's | |
 //!
 //! C1 reads what P5 wrote: C2 sees P4. P1 reads what C4 wrote: P3 comes after C3. By the fences, C5 sees P5 or P6 sees
 //! C4: nobody sleeps over a record.
 //!
-//! Whoever maps the memory can break the protocol, and gets or causes wrong records, lost ones or a full buffer; what
-//! is outside the memory is not reached.
+//! Whoever maps the memory can break the protocol, and get or cause wrong records, lost ones or a full buffer; memory
+//! outside it is never reached.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -50,19 +50,19 @@ const PRODUCERS: usize = 4096;
 const RECORDS: usize = 2 * PRODUCERS;
 /// Bytes of a header.
 const HEADER: u64 = 8;
-/// In a header: it is being written.
+/// Header bit: the record is being written.
 const BUSY: u64 = 1 << 31;
-/// In a header: it is to be skipped.
+/// Header bit: the record is to be skipped.
 const SKIP: u64 = 1 << 30;
-/// In a header: it is there.
+/// Header bit: there is a record.
 const THERE: u64 = 1 << 29;
-/// In a header: bytes.
+/// Header bits: its length in bytes.
 const LEN: u64 = THERE - 1;
 
 /// Where the words are.
 #[derive(Debug)]
 enum Memory {
-    /// Of this process alone.
+    /// Only this process's.
     Own(Box<[AtomicU64]>),
     /// Other processes can map them.
     #[cfg(feature = "std")]
@@ -76,7 +76,7 @@ pub struct Ring {
     len: u64,
     /// Records that found no room. Producers add to it, anybody reads it.
     dropped: AtomicU64,
-    /// Set by who becomes the consumer, cleared when that one is dropped.
+    /// Set by whoever becomes the consumer, cleared when that one is dropped.
     has_consumer: AtomicBool,
     waker: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -120,7 +120,7 @@ impl Ring {
         Ok(Self { memory, len, dropped: AtomicU64::new(0), has_consumer: AtomicBool::new(false), waker: None })
     }
 
-    /// Puts it into memory that other processes can map.
+    /// Moves it to memory that other processes can map.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Ring {
         Ok(())
     }
 
-    /// What other processes map, if they can.
+    /// Returns what other processes can map, if they can.
     #[cfg(feature = "std")]
     pub fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         use std::os::fd::AsFd;
@@ -162,7 +162,7 @@ impl Ring {
         &self.words()[PRODUCERS / WORD]
     }
 
-    /// Where in the records a position is. It is a multiple of 8, unless somebody outside has written it.
+    /// Returns where in the records a position is: a multiple of 8, unless somebody outside wrote it.
     const fn offset(&self, position: u64) -> u64 {
         position & (self.len - 1) & !(HEADER - 1)
     }
@@ -181,7 +181,7 @@ impl Ring {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Takes room for `len` bytes; where they lie.
+    /// Takes room for `len` bytes. Returns where they lie.
     pub(crate) fn reserve(&self, len: u64) -> Option<u64> {
         let position = self.take(len);
         if position.is_none() {
@@ -211,12 +211,12 @@ impl Ring {
             if end.wrapping_sub(consumer) > self.len {
                 return None;
             }
-            // P2. Relaxed: what matters is who takes which room; the header publishes.
+            // P2. Relaxed: only who takes which room matters; the header publishes.
             match self.producers().compare_exchange_weak(seen, end, Ordering::Relaxed, Ordering::Relaxed) {
                 Err(now) => seen = now,
                 Ok(_) => {
                     if skipped > 0 {
-                        // Release as P5, though there is nothing to see but the header.
+                        // Release as in P5, though only the header is published.
                         self.word(seen).store(THERE | SKIP | (skipped - HEADER), Ordering::Release);
                     }
                     let position = seen.wrapping_add(skipped);
@@ -228,7 +228,7 @@ impl Ring {
         }
     }
 
-    /// Finishes the record whose bytes lie at `address`. An address that is none changes nothing.
+    /// Finishes the record whose bytes lie at `address`. Ignores an address that is not a record's.
     pub(crate) fn finish(&self, record: u64, fate: Fate, wake: Wake) {
         let start = address(&self.words()[RECORDS / WORD..]);
         let Some(offset) = record.checked_sub(start + HEADER).filter(|offset| *offset < self.len) else { return };
@@ -242,7 +242,7 @@ impl Ring {
             Wake::Never => {}
             Wake::Always => waker(),
             Wake::IfWaiting => {
-                // With the fence of C5: without it both could read what was before, and the consumer sleeps. It takes
+                // With the fence of C5: without it both could read old values, and the consumer would sleep. It takes
                 // longer than all the rest, and nothing else needs it.
                 fence(Ordering::SeqCst);
                 if self.offset(self.consumer().load(Ordering::Relaxed)) == offset {
@@ -265,14 +265,14 @@ impl Ring {
         true
     }
 
-    /// The one who reads records; `None` while there is one.
+    /// Returns the one who reads records; `None` while there is one.
     pub fn take_consumer(&self) -> Option<Consumer<'_>> {
         // Acquire: with the release of `Consumer::drop`, so that positions go on where they were.
         let was = self.has_consumer.swap(true, Ordering::Acquire);
         (!was).then(|| Consumer { ring: self, bytes: Vec::new() })
     }
 
-    /// Bytes that are taken and not consumed.
+    /// Returns the bytes taken and not consumed.
     pub fn pending(&self) -> u64 {
         self.producers_position().wrapping_sub(self.consumer_position())
     }
@@ -299,8 +299,8 @@ pub struct Consumer<'a> {
 }
 
 impl Consumer<'_> {
-    /// Gives each record that is finished to `take`, in the order in which room was taken; how many there were. Comes
-    /// back when there is none, and then a record that is finished later wakes.
+    /// Passes each finished record to `take`, in the order in which room was taken. Returns how many there were, once
+    /// there is none; a record that is finished after that wakes the consumer.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
         loop {
@@ -310,8 +310,8 @@ impl Consumer<'_> {
                     count += 1;
                 }
             }
-            // C5, with the fence of `finish`: without it both could read what was before, and nobody comes for
-            // a record.
+            // C5, with the fence of `finish`: without it both could read old values, and nobody would come for a
+            // record.
             fence(Ordering::SeqCst);
             if !self.is_ready() {
                 return count;
@@ -324,17 +324,17 @@ impl Consumer<'_> {
         header != 0 && header & BUSY == 0
     }
 
-    /// Copies the next record; whether it is to be skipped.
+    /// Copies the next record. Returns whether to skip it.
     pub(super) fn next(&mut self) -> Option<bool> {
         let ring = self.ring;
         let position = ring.consumer().load(Ordering::Relaxed);
-        // C1. Acquire: with the release of `finish`; without it some bytes could be those of before.
+        // C1. Acquire: with the release of `finish`; without it some bytes could be old ones.
         let header = ring.word(position).load(Ordering::Acquire);
         if header == 0 || header & BUSY != 0 {
             return None;
         }
         let is_skipped = header & SKIP != 0;
-        // Somebody outside may have written the header: no record goes over the end.
+        // Somebody outside may have written the header: no record crosses the end.
         let rest = ring.len - ring.offset(position) - HEADER;
         let len = (header & LEN).min(rest);
         let (first, count) = (ring.index(position) + 1, len.div_ceil(WORD as u64) as usize);

@@ -77,7 +77,7 @@ fn hash_maps_do_what_the_flags_say() {
     assert_eq!(set(&hash, &key(2), 1, Update::Always), Ok(()));
     assert_eq!(set(&hash, &key(3), 1, Update::Always), Ok(()));
     assert_eq!(set(&hash, &key(4), 1, Update::Always), Err(OpError::Full));
-    // What is there can be written though it is full.
+    // Existing keys can be written although the map is full.
     assert_eq!(set(&hash, &key(3), 9, Update::Always), Ok(()));
     assert_eq!(hash.remove(&key(2)), Ok(()));
     assert_eq!(hash.remove(&key(2)), Err(OpError::NotFound));
@@ -198,7 +198,7 @@ fn records_come_in_order_and_room_is_used_again() {
     assert!(ring.dropped() > 100 && ring.pending() == 0);
     assert_eq!(ring.reserve(4096), None);
     assert_eq!(ring.reserve(u64::MAX), None);
-    // An address that is none.
+    // An address that is not a record's.
     ring.finish(0, Fate::Submit, Wake::Always);
     ring.finish(u64::MAX, Fate::Submit, Wake::Always);
 }

@@ -1,4 +1,4 @@
-//! Values by the longest prefix of a key: a hash map of prefixes that is asked for each length that there is.
+//! Values by the longest prefix of a key: a hash map of prefixes, searched for each length that exists.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,12 +17,12 @@ const HEAD: usize = 4;
 #[derive(Debug)]
 pub(super) struct Trie {
     hash: Hash,
-    /// How many prefixes there are of each length, in bits: no fewer than look-ups can find. Changed by whoever puts
-    /// one in or takes one out.
+    /// How many prefixes there are of each length, in bits: at least as many as look-ups can find. Whoever adds or
+    /// removes one changes it.
     lengths: Box<[AtomicU32]>,
 }
 
-/// A prefix in the one form that it is stored in: what does not count is zero.
+/// A prefix in the form in which it is stored: bits that do not count are zero.
 struct Prefix {
     bytes: [u8; HEAD + MOST_DATA as usize],
     len: usize,
@@ -66,14 +66,14 @@ impl Trie {
         self.hash.keys()
     }
 
-    /// Bits that a key says count; `None` for more than it has.
+    /// Returns how many bits a key says count; `None` for more than it has.
     fn bits(&self, key: &[u8]) -> Option<usize> {
         let head = key.first_chunk::<HEAD>()?;
         let bits = u32::from_ne_bytes(*head) as usize;
         (bits < self.lengths.len()).then_some(bits)
     }
 
-    /// What `look` finds for the longest prefix that is there.
+    /// Returns what `look` finds for the longest existing prefix.
     fn longest<T>(&self, key: &[u8], mut look: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         let bits = self.bits(key)?;
         let is_there = |bits: &usize| self.lengths[*bits].load(Ordering::Relaxed) > 0;
@@ -91,7 +91,7 @@ impl Trie {
     pub(super) fn update(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
         let most = self.lengths.len() - 1;
         let bits = self.bits(key).ok_or(OpError::Prefix { most })?;
-        // Before it is there, so that who sees it there looks for this length.
+        // Before it exists, so that whoever sees it searches this length.
         self.lengths[bits].fetch_add(1, Ordering::Relaxed);
         let result = self.hash.update(Prefix::new(key, bits).key(), Some(0), value, update);
         if result != Ok(true) {

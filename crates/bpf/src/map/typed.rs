@@ -1,4 +1,4 @@
-//! Maps as the host uses them: with types for keys and values.
+//! Maps for the host, with types for keys and values.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,12 +9,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Kind, Map, OpError, Update, WhenFull};
 
-/// What keys and values are: any bytes are one, and all bytes of one have a value.
+/// Types of keys and values: any bytes are a valid value, and a value has no padding.
 pub trait Plain: FromBytes + IntoBytes + Immutable {}
 
 impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
 
-/// Why a map has other types.
+/// Why a handle does not fit a map.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TypeError {
     /// It is of another kind.
@@ -71,7 +71,7 @@ macro_rules! handle {
         }
 
         impl<$($parameter: Plain),+> $name<$($parameter),+> {
-            /// A handle of `map`.
+            /// Makes a handle of `map`.
             ///
             /// # Errors
             ///
@@ -90,7 +90,7 @@ macro_rules! handle {
 }
 
 handle! {
-    /// An array, of one value for each number or for each number and CPU.
+    /// An array: one value for each number, or for each number and CPU.
     ArrayHandle<V>, u32, V, [Array, PerCpuArray]
 }
 handle! {
@@ -110,12 +110,12 @@ fn read<V: Plain>(map: &Map, key: &[u8], cpu: u32) -> Result<V, OpError> {
 }
 
 impl<V: Plain> ArrayHandle<V> {
-    /// The value with this number, of the first CPU.
+    /// Returns the value with this number, of the first CPU.
     pub fn get(&self, index: u32) -> Option<V> {
         read(&self.map, index.as_bytes(), 0).ok()
     }
 
-    /// The values with this number, of each CPU.
+    /// Returns the values with this number, of each CPU.
     pub fn of_cpus(&self, index: u32) -> Vec<V> {
         (0..self.map.cpus()).filter_map(|cpu| read(&self.map, index.as_bytes(), cpu).ok()).collect()
     }
@@ -124,19 +124,19 @@ impl<V: Plain> ArrayHandle<V> {
     ///
     /// # Errors
     ///
-    /// [`OpError::Full`] for a number that is none.
+    /// [`OpError::Full`] for a number that does not exist.
     pub fn set(&self, index: u32, value: &V) -> Result<(), OpError> {
         self.map.update(index.as_bytes(), value.as_bytes(), Update::Always)
     }
 }
 
 impl<K: Plain, V: Plain> HashHandle<K, V> {
-    /// The value of `key`, of the first CPU.
+    /// Returns the value of `key`, of the first CPU.
     pub fn get(&self, key: &K) -> Option<V> {
         read(&self.map, key.as_bytes(), 0).ok()
     }
 
-    /// The values of `key`, of each CPU.
+    /// Returns the values of `key`, of each CPU.
     pub fn of_cpus(&self, key: &K) -> Vec<V> {
         (0..self.map.cpus()).filter_map(|cpu| read(&self.map, key.as_bytes(), cpu).ok()).collect()
     }
@@ -150,7 +150,7 @@ impl<K: Plain, V: Plain> HashHandle<K, V> {
         self.map.update(key.as_bytes(), value.as_bytes(), update)
     }
 
-    /// Takes `key` out.
+    /// Removes `key`.
     ///
     /// # Errors
     ///
@@ -159,14 +159,14 @@ impl<K: Plain, V: Plain> HashHandle<K, V> {
         self.map.remove(key.as_bytes())
     }
 
-    /// The keys that are there. Those that come and go meanwhile may be among them or not.
+    /// Returns the keys that exist. Those that come and go meanwhile may be among them or not.
     pub fn keys(&self) -> Vec<K> {
         self.map.keys().iter().filter_map(|key| K::read_from_bytes(key).ok()).collect()
     }
 }
 
 impl<V: Plain> QueueHandle<V> {
-    /// Puts a value in.
+    /// Adds a value.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ enum Direction {
     Write,
 }
 
-/// What the arguments before have said.
+/// What the previous arguments said.
 #[derive(Default)]
 struct Before {
     map: Option<u32>,
@@ -25,7 +25,7 @@ struct Before {
     size: u32,
     callback: Option<Callback>,
     released: Option<u32>,
-    /// Where bytes of a length that comes next begin.
+    /// Where bytes begin whose length comes next.
     bytes: Option<(Register, Direction)>,
     dynptr: Option<u32>,
     /// Where a dynptr will be: the function whose stack it is, and the place there.
@@ -44,7 +44,7 @@ impl Step<'_> {
             Callee::Local(distance) => {
                 let target = self.target(distance);
                 let depth = self.state.frames.len();
-                // The structure does not tell how deep a function is called whose address was passed to a helper.
+                // The structure does not tell how deeply a function is called whose address was passed to a helper.
                 if depth >= MOST_FRAMES {
                     return Err(Fault::Depth);
                 }
@@ -77,7 +77,7 @@ impl Step<'_> {
         self.call_by(signature)
     }
 
-    /// Calls what has this signature.
+    /// Calls something with this signature.
     fn call_by(mut self, signature: Signature) -> Result<Next, Fault> {
         let behind = self.at + 1;
         if signature.returns == Returns::Probed && self.contract.unproven != Unproven::Probe {
@@ -106,9 +106,9 @@ impl Step<'_> {
         }
     }
 
-    /// A number for a call of a function.
+    /// Returns a number for a call of a function.
     fn instance(&self) -> u32 {
-        // Cannot overflow: there are fewer calls than instructions that are followed.
+        // Cannot overflow: there are fewer calls than followed instructions.
         let number = self.instances.get();
         self.instances.set(number + 1);
         number
@@ -155,7 +155,7 @@ impl Step<'_> {
                         return Err(Fault::NoText { register });
                     };
                     let shape = self.contract.maps[map as usize];
-                    // The host finds the text of its own maps only, and of the first value only.
+                    // The host finds text only in its own maps, and only in the first value.
                     let is_single = (map as usize) < self.contract.own_maps && shape.max_entries == 1;
                     if shape.access != ValueAccess::Read || shape.kind != Kind::Array || !is_single {
                         return Err(Fault::NoText { register });
@@ -197,7 +197,7 @@ impl Step<'_> {
                         return Err(Fault::NoMapBytes { register });
                     };
                     self.may_write(area)?;
-                    // They are read and written by helpers, which look that they are there.
+                    // Helpers read and write them, and check that they exist.
                     before.bytes = Some((register, Direction::Read));
                 }
                 Argument::Dynptr => before.dynptr = Some(self.dynptr(register)?.id),
@@ -239,14 +239,14 @@ impl Step<'_> {
                 if self.state.records.contains(&id) {
                     return Err(Fault::Reserved);
                 }
-                // What it was before is overwritten.
+                // Its old contents are overwritten.
                 self.overwrite(depth, offset, DYNPTR as usize)?;
                 self.state.release(id);
                 self.state.frames[depth].put_dynptr(offset, id, of);
                 if of == Backing::Record {
                     self.state.records.push(id);
                 }
-                // A load ahead of time may get what was there before.
+                // A load in speculation may get the old contents.
                 self.guard(Guard::Behind);
                 Ok(Value::Scalar(Scalar::UNKNOWN))
             }
@@ -273,13 +273,13 @@ impl Step<'_> {
         }
     }
 
-    /// The dynptr that a register points at.
+    /// Returns the dynptr at which a register points.
     fn dynptr(&self, register: Register) -> Result<Dynptr, Fault> {
         let (depth, offset) = self.stack_place(register)?;
         self.state.frames[depth].dynptr(offset).ok_or(Fault::NoDynptr { register })
     }
 
-    /// A place for a dynptr that a register points at.
+    /// Returns the place for a dynptr at which a register points.
     fn place_of_dynptr(&self, register: Register) -> Result<(usize, i64), Fault> {
         let (depth, offset) = self.stack_place(register)?;
         if Frame::has_place(offset) { Ok((depth, offset)) } else { Err(Fault::DynptrPlace { register }) }
@@ -306,7 +306,7 @@ impl Step<'_> {
             let was_number = frame.read_all(offset, len).is_ok();
             frame.write_some(offset, len, min == max);
             if !was_number {
-                // A load ahead of time may get what was there before.
+                // A load in speculation may get the old contents.
                 self.guard(Guard::Behind);
             }
             return Ok(());

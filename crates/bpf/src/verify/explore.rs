@@ -13,9 +13,9 @@ use super::{ContextUse, Contract, Guard, Trust};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};
 
-/// Instructions between two states that are kept of one way, at the least.
+/// Fewest instructions between two kept states of one way.
 const APART: usize = 8;
-/// Kept states of one place that are looked at, the latest first.
+/// Kept states of one place to look at, the latest first.
 const LOOKED_AT: usize = 64;
 
 /// How loops are known to end.
@@ -23,29 +23,29 @@ const LOOKED_AT: usize = 64;
 pub(super) enum Loops {
     /// They are followed to their ends, or have a `may_goto`.
     Proven,
-    /// Each jump back is paid for when the program runs.
+    /// Each jump back pays when the program runs.
     Fuelled,
 }
 
-/// A state that was met, where ways meet.
+/// A state seen where ways meet.
 struct Kept {
     /// Without what nobody looks at again.
     state: State,
-    /// The one that was kept before it at its instruction.
+    /// The previous state kept at its instruction.
     earlier: Option<u32>,
     /// The state before it on its way.
     before: Option<usize>,
-    /// Ways from here that have not ended: while there are some, what is followed now came by here, since the latest
+    /// Ways from here that have not ended: while there are some, the way followed now came by here, since the latest
     /// way is followed first.
     open: usize,
-    /// States before it that ways from here lead back to.
+    /// Earlier states that ways from here lead back to.
     leans: Cell<Leans>,
 }
 
-/// What is kept of an instruction.
+/// What is kept at an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meeting {
-    /// No two ways lead there: nothing.
+    /// Two ways never meet there: nothing.
     Never,
     /// Nothing yet.
     Yet,
@@ -53,7 +53,7 @@ enum Meeting {
     Latest(u32),
 }
 
-/// A way that is to be followed.
+/// A way that is still to be followed.
 struct Way {
     at: usize,
     state: State,
@@ -78,7 +78,7 @@ struct Explorer<'a> {
     loops: Loops,
     live: Vec<u16>,
     kept: Vec<Kept>,
-    /// What is kept of each instruction.
+    /// What is kept at each instruction.
     meetings: Vec<Meeting>,
     /// Whether a jump back goes to each instruction.
     heads: Vec<bool>,
@@ -94,16 +94,16 @@ struct Explorer<'a> {
     guards: Vec<Cell<Option<Guard>>>,
 }
 
-/// What is followed and kept, at most.
+/// Most of what is followed and kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
-    /// Instructions that are followed.
+    /// Instructions followed.
     pub(super) budget: usize,
     /// [`State::weight`] of all that is kept.
     pub(super) values: usize,
 }
 
-/// What was found out of a program that can do no harm.
+/// What was found out about a program that can do no harm.
 #[derive(Debug)]
 pub(super) struct Explored {
     pub(super) context_use: ContextUse,
@@ -111,7 +111,7 @@ pub(super) struct Explored {
     pub(super) probes: Vec<u32>,
     /// What guards instructions, in order.
     pub(super) guards: Vec<(u32, Guard)>,
-    /// Instructions that were followed.
+    /// How many instructions were followed.
     pub(super) followed: usize,
 }
 
@@ -174,7 +174,7 @@ pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Li
     Ok(Explored { context_use: explorer.context_use.get(), probes: probes.collect(), guards, followed })
 }
 
-/// Where several ways meet: targets of jumps, and what `may_goto` guards.
+/// Finds where several ways meet: targets of jumps, and what `may_goto` guards.
 fn meetings(code: &Code) -> Vec<Meeting> {
     let mut meetings = alloc::vec![Meeting::Never; code.instructions().len()];
     for (index, instruction) in code.instructions().iter().enumerate() {
@@ -195,7 +195,7 @@ fn meetings(code: &Code) -> Vec<Meeting> {
     meetings
 }
 
-/// Where jumps back go: every loop has one of them.
+/// Finds the targets of jumps back: every loop has one.
 fn heads(code: &Code) -> Vec<bool> {
     let mut heads = alloc::vec![false; code.instructions().len()];
     for index in 0..heads.len() {
@@ -207,7 +207,7 @@ fn heads(code: &Code) -> Vec<bool> {
 }
 
 impl Explorer<'_> {
-    /// Follows one instruction; false where the way ends.
+    /// Follows one instruction. Returns false if the way ends.
     fn advance(&mut self, way: &mut Way) -> Result<bool, Fault> {
         if self.meetings[way.at] != Meeting::Never && self.is_known(way)? {
             return Ok(false);
@@ -260,7 +260,7 @@ impl Explorer<'_> {
             Meeting::Latest(latest) => Some(latest),
             Meeting::Never | Meeting::Yet => None,
         };
-        // What nobody looks at again is unset in what is kept, and that includes everything.
+        // What nobody looks at again is unset in kept states, and unset includes everything.
         let state = &way.state;
         let mut earlier_round = None;
         let mut met = latest;
@@ -279,7 +279,7 @@ impl Explorer<'_> {
                 continue;
             }
             match is_open {
-                // Once more where a count ends loops through here that is another one in this call.
+                // Once more, if what ends loops through here is a count that differs in this call.
                 false => match self.leans_of(index, state) {
                     Some(leans) => {
                         self.lean(way.before, &leans);
@@ -289,7 +289,7 @@ impl Explorer<'_> {
                 },
                 // Each way back to here takes a jump back, and the fuel ends it.
                 true if is_fuelled => return Ok(true),
-                // Another round from here does what was done before, and the count of this call ends it: a `may_goto`
+                // Another round from here does what was done before, and the count of this call ends it. A `may_goto`
                 // leads back to itself only if it was passed, since behind its jump the count has run out.
                 true if guarded && kept.state.is_call_of(state) => {
                     let mut leans = Leans::default();
@@ -304,7 +304,7 @@ impl Explorer<'_> {
             }
         }
         let state = if let Some(earlier) = earlier_round {
-            // What differs from round to round is forgotten, so that few rounds say all.
+            // Forget what differs from round to round, so that few rounds cover all.
             way.state = self.kept[earlier].state.widened(&self.looked_at(way));
             way.state.clone()
         } else if way.since < APART && !guarded && latest.is_some() {
@@ -320,15 +320,15 @@ impl Explorer<'_> {
         Ok(false)
     }
 
-    /// The state of a way without what nobody looks at again.
+    /// Returns the state of a way without what nobody looks at again.
     fn looked_at(&self, way: &Way) -> State {
         let mut state = way.state.clone();
         state.forget(way.at, &self.live);
         state
     }
 
-    /// What the kept state `index`, which was followed to its ends, leans on that is open; `None` if `state` is in
-    /// another call of a function whose count that is.
+    /// Returns the open states that the kept state `index`, which was followed to its ends, leans on; `None` if `state`
+    /// is in another call of a function that counts there.
     fn leans_of(&self, index: usize, state: &State) -> Option<Leans> {
         let closed = |on: usize| (self.kept[on].open == 0).then_some(self.kept[on].leans.get());
         let leans = self.kept[index].leans.get().open(closed);

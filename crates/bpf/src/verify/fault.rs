@@ -26,7 +26,7 @@ impl Fault {
 /// Why a function that a program knows by name cannot be called.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MissingFunction {
-    /// The host was given none of that name.
+    /// The host was given no function of that name.
     NotGiven,
     /// The host's signature is not what the program was compiled for.
     Prototype,
@@ -36,7 +36,7 @@ pub enum MissingFunction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A register is read that has no value.
+    /// A register without a value is read.
     #[error("{register} has no value here; set it on every way to this place (calls take r1 to r5 away)")]
     Unset {
         /// The register.
@@ -65,9 +65,9 @@ pub enum Fault {
         max: i64,
     },
     /// An access leaves the context.
-    #[error("bytes {min} to {end} of the context could be meant, which has {len}; compare the offset first")]
+    #[error("this may reach bytes {min} to {end} of the context, which has {len}; compare the offset first")]
     Context {
-        /// First byte, at the least.
+        /// First byte, at least.
         min: i64,
         /// Behind the last byte, at the most.
         end: i64,
@@ -78,14 +78,14 @@ pub enum Fault {
     #[error("the context is read-only")]
     ReadOnly,
     /// An access leaves the stack.
-    #[error("bytes {min} to {end} from r10 could be meant, and the stack has -512 to 0")]
+    #[error("this may reach bytes {min} to {end} from r10, and the stack is -512 to 0")]
     Stack {
-        /// First byte, at the least.
+        /// Behind the last byte, at most.
         min: i64,
         /// Behind the last byte, at the most.
         end: i64,
     },
-    /// An access to the stack at a place that is not known.
+    /// An access to the stack at an unknown place.
     #[error("the stack is reached at {min} to {max} bytes from r10; the distance must be a constant")]
     VariableStack {
         /// Least distance.
@@ -93,7 +93,7 @@ pub enum Fault {
         /// Greatest distance.
         max: i64,
     },
-    /// Bytes of the stack are read that were not written.
+    /// Unwritten bytes of the stack are read.
     #[error("some of the {len} bytes at {offset} from r10 were not written; write them first")]
     StackUnset {
         /// Bytes from `r10`.
@@ -101,7 +101,7 @@ pub enum Fault {
         /// Bytes.
         len: usize,
     },
-    /// A part of an address is read.
+    /// Part of an address is read.
     #[error("some of the {len} bytes at {offset} from r10 are part of an address; read all 8 of it")]
     PartOfAddress {
         /// Bytes from `r10`.
@@ -116,7 +116,7 @@ pub enum Fault {
         register: Register,
     },
     /// An atomic operation on memory that may not be aligned.
-    #[error("an operation that nothing comes between needs {align} aligned bytes")]
+    #[error("an atomic operation needs {align} aligned bytes")]
     Unaligned {
         /// Bytes.
         align: usize,
@@ -124,13 +124,13 @@ pub enum Fault {
     /// The result is an address.
     #[error("r0 is an address where the function returns; return a number")]
     ReturnedAddress,
-    /// A helper is called that the contract does not know.
+    /// The contract does not know the helper that is called.
     #[error("the contract has no helper {id}")]
     Helper {
         /// Its number.
         id: i32,
     },
-    /// A function is called that the host cannot be called by.
+    /// The host does not have the function that is called.
     #[error(
         "the host has no function with index {index}{}",
         match reason {
@@ -144,13 +144,13 @@ pub enum Fault {
         /// Why.
         reason: MissingFunction,
     },
-    /// A helper reads what is at any address.
+    /// A helper reads memory at any address.
     #[error(
         "this helper reads whatever the process can; read what is proven by loads, or have the contract allow loads \
          that are not (`Unproven::Probe`)"
     )]
     Probes,
-    /// A helper is called by a number that is not known.
+    /// The number of the helper that is called is not known.
     #[error("{register} names the helper, and could be several numbers; set it to a constant")]
     VariableCall {
         /// The register.
@@ -162,13 +162,13 @@ pub enum Fault {
         /// The index.
         index: i32,
     },
-    /// A map is wanted.
+    /// A map is needed.
     #[error("{register} must be a map here, as a load of 64 bits gives it")]
     NoMap {
         /// The register.
         register: Register,
     },
-    /// A map of another kind is wanted.
+    /// A map of another kind is needed.
     #[error("{register} is a map of the kind {kind:?}, and the helper cannot do this with one")]
     MapKind {
         /// The register.
@@ -176,14 +176,14 @@ pub enum Fault {
         /// The kind.
         kind: Kind,
     },
-    /// An address is used that may be 0.
+    /// An address that may be 0 is used.
     #[error("{register} may be 0 here; compare it with 0 first")]
     MaybeNull {
         /// The register.
         register: Register,
     },
-    /// An access leaves what a map or a ring buffer has given.
-    #[error("bytes {min} to {end} of {what} could be meant, which has {len}; compare the offset first")]
+    /// An access leaves what a map or a ring buffer has returned.
+    #[error("this may reach bytes {min} to {end} of {what}, which has {len}; compare the offset first")]
     Outside {
         /// What it is.
         what: &'static str,
@@ -197,7 +197,7 @@ pub enum Fault {
     /// A key, or a value of a read-only map, is written to.
     #[error("keys, and values of read-only maps, must not be written; copy the bytes to the stack")]
     ReadOnlyMap,
-    /// A length is none.
+    /// A length may be out of range.
     #[error("{register} is a number of bytes, and could be {min} to {max}; bound it")]
     Size {
         /// The register.
@@ -213,46 +213,46 @@ pub enum Fault {
         /// The register.
         register: Register,
     },
-    /// The context is wanted.
+    /// The context is needed.
     #[error("{register} must be the context here, as the program got it in r1")]
     NotContext {
         /// The register.
         register: Register,
     },
-    /// A function is wanted.
+    /// A function is needed.
     #[error("{register} must be a function of the program here")]
     NoFunction {
         /// The register.
         register: Register,
     },
-    /// Constant text is wanted.
+    /// Constant text is needed.
     #[error("{register} must be constant text here, in a read-only section")]
     NoText {
         /// The register.
         register: Register,
     },
-    /// A record is wanted.
+    /// A record is needed.
     #[error("{register} must be a record here, as it was reserved")]
     NoRecord {
         /// The register.
         register: Register,
     },
-    /// A record is reserved while one of the same call is there.
+    /// A record is reserved while one of the same call is still held.
     #[error("the record that was reserved here before was neither submitted nor discarded; do that first")]
     Reserved,
-    /// A dynptr is wanted.
+    /// A dynptr is needed.
     #[error("{register} must be the address of a dynptr here, of a record if it is given back; make one by a helper")]
     NoDynptr {
         /// The register.
         register: Register,
     },
-    /// A place for a dynptr is wanted.
+    /// A place for a dynptr is needed.
     #[error("{register} must be the address of 16 bytes of the stack here, aligned to 8: the place of a dynptr")]
     DynptrPlace {
         /// The register.
         register: Register,
     },
-    /// A dynptr is overwritten that is to be given back.
+    /// A dynptr is overwritten whose record must be given back.
     #[error("this overwrites the dynptr of the record that was reserved in slot {slot}; submit or discard it first")]
     DynptrLost {
         /// Where it was reserved.
@@ -264,7 +264,7 @@ pub enum Fault {
         /// The register.
         register: Register,
     },
-    /// The program ends with a record.
+    /// The program ends while it holds a record.
     #[error("the record that was reserved in slot {slot} is neither submitted nor discarded on this way")]
     Unreleased {
         /// Where it was reserved.
@@ -276,7 +276,7 @@ pub enum Fault {
     /// Functions call each other too deeply, those that helpers call among them.
     #[error("{MOST_FRAMES} functions are active here already, and no more can be")]
     Depth,
-    /// Something that is not verified.
+    /// Something that cannot be verified.
     #[error("the verifier does not know what this does; run the program interpreted")]
     Unknown,
     /// A loop that does not end.
@@ -285,7 +285,7 @@ pub enum Fault {
          it, or have the contract give fuel"
     )]
     Endless,
-    /// There is too much to keep in mind.
+    /// There is too much to remember.
     #[error(
         "the verifier would have to keep more than {most} values of registers and stack; use less stack where ways part"
     )]

@@ -1,10 +1,10 @@
-//! Which kept states the ways from another one lead back to, where a count of rounds alone ends the loop.
+//! Which kept states the ways from another one lead back to, if only a count of rounds ends the loop.
 
 use crate::code::MOST_FRAMES;
 
-/// Kept states that counts rounds, by how many functions are around the one whose call counts; of several the oldest.
-/// While a state has not been followed to its ends, all that it leans on are before it on its way, so that none of a
-/// depth is open once the oldest is not.
+/// Kept states that count rounds, by how many functions are around the one whose call counts; of several the oldest.
+/// While a state has not been followed to its ends, all that it leans on are before it on its way: once the oldest of a
+/// depth is closed, so are the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Leans([Option<usize>; MOST_FRAMES]);
 
@@ -26,10 +26,10 @@ impl Leans {
         self.0.iter().enumerate().filter_map(|(depth, on)| Some((depth, (*on)?)))
     }
 
-    /// Those that are open, where `closed` tells of a state that is not what that one leans on.
+    /// Returns those that are open; `closed` returns what a closed state leans on.
     pub(super) fn open(self, closed: impl Fn(usize) -> Option<Self>) -> Self {
         let (mut open, mut rest) = (Self::default(), self);
-        // Each leans on older ones alone.
+        // Each leans on older ones only.
         while let Some((depth, on)) = rest.iter().max_by_key(|(_, on)| *on) {
             rest.0[depth] = None;
             match closed(on) {

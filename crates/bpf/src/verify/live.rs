@@ -1,7 +1,7 @@
-//! Which registers somebody looks at again: backwards over the instructions until nothing is added.
+//! Which registers are read again: goes backwards over the instructions until nothing is added.
 //!
-//! An instruction is looked at again when one that follows it has changed, which happens once for each register at
-//! most: the time is that of the instructions, whatever way jumps go.
+//! An instruction is looked at again when one after it has changed, which happens at most once for each register: the
+//! time grows with the number of instructions, whichever way jumps go.
 
 use alloc::vec::Vec;
 
@@ -17,16 +17,16 @@ const ARGUMENTS: u16 = 0b11_1110;
 /// `r0` to `r5`.
 const LOST: u16 = 0b11_1111;
 
-/// For each instruction the registers that it or a later one may read before they are written. None is left out.
+/// Returns for each instruction at least the registers that it or a later one may read before they are written.
 pub(super) fn live(code: &Code) -> Vec<u16> {
     looked_at(code).0
 }
 
-/// The same, and how many instructions were looked at for that.
+/// Returns the same, and how many instructions were looked at for it.
 fn looked_at(code: &Code) -> (Vec<u16>, usize) {
     let instructions = code.instructions();
     let mut live = alloc::vec![0_u16; instructions.len()];
-    // Instructions that lead back: what they lead to is not known yet when they are looked at.
+    // Instructions that lead back: their targets are not known yet when they are looked at.
     let mut waiting: Vec<usize> = Vec::new();
     for index in (0..instructions.len()).rev() {
         live[index] = before(code, index, &live);
@@ -38,7 +38,7 @@ fn looked_at(code: &Code) -> (Vec<u16>, usize) {
     if waiting.is_empty() {
         return (live, count);
     }
-    // Targets, and who jumps there; in order.
+    // Targets, and who jumps there, in order.
     let mut jumps = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
         let distance = match *instruction {
@@ -70,7 +70,7 @@ fn looked_at(code: &Code) -> (Vec<u16>, usize) {
     (live, count)
 }
 
-/// What is looked at before the instruction `index`, if `live` tells it of all that come next.
+/// Returns what is read from instruction `index` on, if `live` tells it for everything that follows.
 fn before(code: &Code, index: usize, live: &[u16]) -> u16 {
     let instruction = &code.instructions()[index];
     let target = |distance: i32| code.target(index, distance).map_or(0, |target| live[target]);
@@ -84,7 +84,7 @@ fn before(code: &Code, index: usize, live: &[u16]) -> u16 {
     after & !written(instruction) | read(instruction)
 }
 
-/// Registers that an instruction writes without fail.
+/// Returns the registers that an instruction always writes.
 fn written(instruction: &Instruction) -> u16 {
     match *instruction {
         Instruction::Alu { dst, .. }
@@ -102,7 +102,7 @@ fn written(instruction: &Instruction) -> u16 {
     }
 }
 
-/// Registers that an instruction reads.
+/// Returns the registers that an instruction reads.
 fn read(instruction: &Instruction) -> u16 {
     let of = |operand: Operand| match operand {
         Operand::Register(register) => bit(register),
@@ -116,7 +116,7 @@ fn read(instruction: &Instruction) -> u16 {
         Instruction::Load { base, .. } | Instruction::LoadAcquire { base, .. } => bit(base),
         Instruction::Store { base, value, .. } => bit(base) | of(value),
         Instruction::StoreRelease { base, src, .. } => bit(base) | bit(src),
-        // A comparison reads r0; for the others it does no harm.
+        // A comparison reads r0; for the others counting it does no harm.
         Instruction::Atomic { base, src, .. } => bit(base) | bit(src) | bit(Register::R0),
         Instruction::Call(Callee::Register(register)) => ARGUMENTS | bit(register),
         Instruction::Call(_) => ARGUMENTS,
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn jumps_back_take_no_longer_than_others() {
         const COUNT: usize = 2000;
-        // What the first one reads is known to the last one when it has gone through all.
+        // What the first one reads reaches the last one only through all of them.
         let jumps: String = (1..COUNT).map(|n| format!("l{n}: goto l{}\n", n - 1)).collect();
         let text = format!("r6 = 0\ngoto l{}\nl0: r0 = r6\nexit\n{jumps}", COUNT - 1);
         let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");

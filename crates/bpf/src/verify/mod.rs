@@ -1,4 +1,4 @@
-//! The verifier: which programs can do no harm.
+//! The verifier: finds out which programs can do no harm.
 //!
 //! It follows every way through a program with what is known of registers and stack, as Linux's verifier does. A
 //! program that passes reads only what has a value, reaches only its context and its stack, lets no address out, calls
@@ -8,16 +8,16 @@
 //!
 //! * *What is known includes what is.* Each instruction maps a set of states to one that includes every result
 //!   (`scalar`, `state`), and is refused if it could do harm in any of them.
-//! * *Each way is followed*, unless a state that includes the one at hand was followed to its ends from the same place
+//! * *Each way is followed*, unless a state that includes the present one was followed to its ends from the same place
 //!   (`explore`). Registers that nobody reads again do not count (`live`).
-//! * *It ends.* A way through a program is as long as the followed one; where a loop could go on from a state that is
-//!   just as it was, without a `may_goto` on the way, the program is refused. Behind a `may_goto` what differs from
-//!   round to round is forgotten, so that one more round says all; at run time its count, which each call of a function
-//!   has for itself, ends the loop. Once it has run out all `may_goto`s of that call jump: what comes then is followed
-//!   as any other loop. A program with fuel may have all loops, since each has a jump back, which is paid for.
+//! * *It ends.* A way through a program is as long as the followed one; if a loop could go on from exactly the same
+//!   state without a `may_goto` on the way, the program is refused. Behind a `may_goto` whatever differs from round to
+//!   round is forgotten, so that one more round covers all; at run time its count, which each call of a function has
+//!   for itself, ends the loop. Once that has run out, all `may_goto`s of that call jump: what comes then is followed
+//!   like any other loop. A program with fuel may have any loops, since each has a jump back, which costs fuel.
 //!
-//! That a program ends says little of when: such loops in each other have 65 535 rounds each, those of helpers up to
-//! 8 388 608. Who wants a bound gives fuel, which those loops take in any case.
+//! That a program ends does not say when: nested loops of this kind have 65 535 rounds each, those of helpers up to 8
+//! 388 608. For a bound, give fuel, which those loops always take.
 
 mod call;
 mod explore;
@@ -52,26 +52,25 @@ pub enum ContextAccess {
     Write,
 }
 
-/// What becomes of loads that cannot be proven to be harmless.
+/// What happens to loads that cannot be proven harmless.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Unproven {
     /// The program is refused.
     #[default]
     Refuse,
-    /// They are compiled in such a way that they give 0 where nothing is, and the program goes on. It can then read
-    /// whatever the process can, at addresses that it makes of numbers: give what it returns to nobody who must not
-    /// know that.
+    /// They are compiled so that they give 0 where nothing is, and the program goes on. It can then read whatever the
+    /// process can, at addresses that it makes of numbers: keep its results from everybody who must not know that.
     Probe,
 }
 
-/// Whether whoever has made a program is trusted not to attack what runs it.
+/// Whether the maker of a program is trusted not to attack the process that runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Trust {
     /// It may have mistakes.
     #[default]
     Full,
-    /// It may also try to read by side channels what the machine does ahead of time, and to have bytes of its choice in
-    /// executable memory: compilers guard against both, and programs are slower.
+    /// It may also try to read through side channels what the CPU does in speculation, and to place bytes of its choice
+    /// in executable memory: compilers guard against both, and programs are slower.
     None,
 }
 
@@ -84,21 +83,21 @@ pub(crate) enum Side {
     Right,
 }
 
-/// What keeps the machine from doing ahead of time what the program never does.
+/// What keeps the CPU from doing in speculation what the program never does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Guard {
-    /// Nothing, in the states that were seen: a sum of two numbers, or a distance, which no mask may change.
+    /// Nothing, in the states seen: a sum of two numbers, or a distance, which no mask may change.
     Unmasked,
-    /// The number that is added to an address, or taken from it, is taken for 0 if it is greater than this one.
+    /// A number added to an address, or subtracted from it, counts as 0 if it is greater than this one.
     Mask {
-        /// The greatest number that it is.
+        /// The greatest value that it has.
         most: u32,
         /// Which operand it is.
         number: Side,
     },
-    /// What came before is done before the instruction.
+    /// Everything before it is done before the instruction.
     Before,
-    /// What came before is done before the next one.
+    /// Everything before it is done before the next instruction.
     Behind,
     /// The same, whether it jumps or not.
     Edges,
@@ -109,7 +108,7 @@ pub(crate) enum Guard {
 enum ContextUse {
     /// By loads and stores at most.
     Plain,
-    /// By operations that nothing comes between, which want it aligned.
+    /// By atomic operations, which need it aligned.
     Atomic,
 }
 
@@ -119,7 +118,7 @@ pub struct Contract {
     context: Option<(u32, ContextAccess)>,
     helpers: Vec<(i32, Signature)>,
     functions: Vec<Result<Signature, MissingFunction>>,
-    /// The host's, and behind them what stands for maps in maps.
+    /// The host's, and behind them those that stand for maps inside maps.
     maps: Vec<MapShape>,
     own_maps: usize,
     budget: Option<usize>,
@@ -140,34 +139,34 @@ pub(crate) struct MapShape {
     pub(crate) inner: Option<u32>,
 }
 
-/// Instructions that are followed at most: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
+/// Most instructions followed: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
 const BUDGET: usize = 1_000_000;
-/// Instructions that are followed before the loops of a program that may have fuel are taken for such that need it.
+/// Instructions followed before the loops of a program that may have fuel count as needing it.
 const PROOF_BUDGET: usize = 100_000;
-/// Values of registers and stack in all kept states and all ways that are to be followed, at most: some hundred MiB.
+/// Most values of registers and stack in all kept states and all ways to be followed: some hundred MiB.
 const MOST_VALUES: usize = 8 << 20;
-/// Jumps back that fuel can be for.
+/// Most fuel: jumps back.
 pub const MOST_FUEL: u64 = 1 << 62;
 
 impl Contract {
-    /// A program without context and helpers.
+    /// Makes the contract of a program without context and helpers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives programs `len` bytes of context at least: `r1` is its address, `r2` how many bytes it has. Of those behind
-    /// `len` they make no use.
+    /// Gives programs at least `len` bytes of context: `r1` is its address, `r2` how many bytes it has. They do not use
+    /// those behind `len`.
     pub fn context(self, len: u32, access: ContextAccess) -> Self {
         Self { context: Some((len, access)), ..self }
     }
 
-    /// Lets programs call helper `id` with `arguments` numbers, five at most.
+    /// Lets programs call helper `id` with `arguments` numbers, at most five.
     pub fn helper(mut self, id: i32, arguments: u8) -> Self {
         self.set_helper(id, Signature::of_numbers(arguments));
         self
     }
 
-    /// Lets programs call a helper that may take and give addresses: for a host that has that very helper.
+    /// Lets programs call a helper that may take and return addresses: for a host that has that very helper.
     pub(crate) fn set_helper(&mut self, id: i32, signature: Signature) {
         self.helpers.retain(|(known, _)| *known != id);
         self.helpers.push((id, signature));
@@ -201,31 +200,31 @@ impl Contract {
         self.helpers.iter().find(|(known, _)| *known == id).map(|(_, signature)| *signature)
     }
 
-    /// Follows this many instructions, over all ways, before a program is refused; a million if not set.
+    /// Follows this many instructions, on all ways together, before a program is refused; a million if not set.
     pub fn budget(self, budget: usize) -> Self {
         Self { budget: Some(budget), ..self }
     }
 
-    /// What becomes of loads that cannot be proven to be harmless; [`Unproven::Refuse`] if not set. Stores are refused
-    /// in any case.
+    /// Sets what happens to loads that cannot be proven harmless; [`Unproven::Refuse`] if not set. Such stores are
+    /// always refused.
     pub fn unproven(self, unproven: Unproven) -> Self {
         Self { unproven, ..self }
     }
 
-    /// Takes loops that cannot be proven to end, too: a program that has one may jump back `fuel` times in a run, and
-    /// ends without result when it would do so once more. So does each call of a function by a helper count. At most
-    /// [`MOST_FUEL`]. A program whose loops are all proven gets no fuel, and does not pay for it, unless it has a
-    /// `may_goto` or hands a function to a helper: those loops end, but only after more rounds than anybody waits for
-    /// if they are in each other, and they take fuel as well.
+    /// Also takes loops that cannot be proven to end: a program with one may jump back `fuel` times in a run, and ends
+    /// without a result when it would jump back once more. Each call of a function by a helper counts, too. At most
+    /// [`MOST_FUEL`]. A program whose loops are all proven gets no fuel and does not pay, unless it has a `may_goto` or
+    /// hands a function to a helper: those loops end, but if they are nested only after more rounds than anybody waits
+    /// for, so that they take fuel as well.
     ///
-    /// Between two jumps back a program follows fewer instructions than the [budget](Self::budget) has, so that the
-    /// time of a run is bounded by both. Without fuel only its end is certain, not how long that takes.
+    /// Between two jumps back a program runs fewer instructions than the [budget](Self::budget), so that both together
+    /// bound the time of a run. Without fuel only its end is certain, not how long that takes.
     pub fn fuel(self, fuel: u64) -> Self {
         Self { fuel: Some(fuel.min(MOST_FUEL)), ..self }
     }
 
-    /// Whether who has made the program is trusted; [`Trust::Full`] if not set. For others compilers blind constants
-    /// and guard against what the machine does ahead of time.
+    /// Sets whether the maker of the program is trusted; [`Trust::Full`] if not set. For others compilers blind
+    /// constants, and guard against speculation.
     pub fn trust(self, trust: Trust) -> Self {
         Self { trust, ..self }
     }
@@ -260,11 +259,11 @@ impl Contract {
     }
 }
 
-/// Whether loops of a program may end by counts alone, which are long where loops are in each other.
+/// Whether only counts may end loops of a program, which takes long if they are nested.
 fn counts_rounds(code: &Code) -> bool {
     let counts = |instruction: &Instruction| match instruction {
         Instruction::MayGoto { .. } => true,
-        // What a helper calls.
+        // A helper calls it.
         Instruction::LoadWide { value: Wide::Function(_), .. } => true,
         _ => false,
     };
@@ -289,43 +288,43 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// The program.
+    /// Returns the program.
     pub fn code(&self) -> &Code {
         &self.code
     }
 
-    /// Loads that may find nothing, and give 0 then: instructions by number, in order.
+    /// Returns the loads that may find nothing, and then give 0: instructions by number, in order.
     pub fn probes(&self) -> &[u32] {
         &self.probes
     }
 
-    /// How often it may jump back in a run; `None` if it takes no fuel, since all its loops were followed to their
-    /// ends, or its contract has none.
+    /// Returns how often it may jump back in a run; `None` if it takes no fuel, since all its loops were followed to
+    /// their ends, or its contract has none.
     pub const fn fuel(&self) -> Option<u64> {
         self.fuel
     }
 
-    /// What guards instructions of a program that is not trusted.
+    /// Returns what guards instructions of an untrusted program.
     pub(crate) fn guards(&self) -> &[(u32, Guard)] {
         &self.guards
     }
 
-    /// Whether who has made it is trusted.
+    /// Whether its maker is trusted.
     pub const fn trust(&self) -> Trust {
         self.trust
     }
 
-    /// How many instructions the verifier has followed: what its work is measured by.
+    /// Returns how many instructions the verifier followed: the measure of its work.
     pub const fn followed(&self) -> usize {
         self.followed
     }
 
-    /// Bytes of context that it needs.
+    /// Returns the bytes of context that it needs.
     pub fn context_len(&self) -> usize {
         self.context.map_or(0, |(len, _)| len as usize)
     }
 
-    /// To how many bytes its context must be aligned.
+    /// Returns the bytes to which its context must be aligned.
     pub const fn context_align(&self) -> usize {
         self.context_align
     }

@@ -1,13 +1,13 @@
 //! What is known of a number: bits, and ranges with and without sign.
 //!
-//! Everything here errs to one side: a number that can occur is never left out. The tests try each operation with
-//! numbers of its operands, and compare with what the interpreter makes of them.
+//! Everything here errs to one side: no number that can occur is left out. The tests try each operation with numbers of
+//! its operands, and compare with the interpreter's results.
 
 use super::tnum::Tnum;
 use crate::insn::{AluOp, ByteOrder, Condition, Size, Width};
 use crate::interp::value;
 
-/// A set of numbers, none of which is left out.
+/// A set of numbers, which leaves none out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Scalar {
     bits: Tnum,
@@ -48,7 +48,8 @@ impl Scalar {
         Self { bits: Tnum { value: 0, mask: max }, min: 0, max, signed_min: 0, signed_max: max as i64 }
     }
 
-    /// Whether nothing is known. Part by part: both as a whole would be read before they are written.
+    /// Whether nothing is known. Part by part: reading the whole at once would have to wait for all of it to be
+    /// written.
     const fn is_unknown(&self) -> bool {
         self.bits.mask == u64::MAX
             && self.min == 0
@@ -83,9 +84,9 @@ impl Scalar {
         self.bits.max() & (align - 1) == 0
     }
 
-    /// Has each part know what the others tell; `None` if they have no number in common.
+    /// Tells each part what the others know; `None` if they have no number in common.
     fn settled(mut self) -> Option<Self> {
-        // Once more if bits have learnt from ranges what they then tell to the other range.
+        // Twice, in case bits learn from one range what they can then tell the other.
         for _ in 0..2 {
             self.min = self.min.max(self.bits.min());
             self.max = self.max.min(self.bits.max());
@@ -110,12 +111,12 @@ impl Scalar {
         Some(self)
     }
 
-    /// The same, where the parts are known to have numbers in common.
+    /// The same for parts that are known to have numbers in common.
     fn sound(self) -> Self {
         self.settled().unwrap_or(Self::UNKNOWN)
     }
 
-    /// The low 32 bits, extended with zeros.
+    /// Returns the low 32 bits, extended with zeros.
     fn low(self) -> Self {
         if self.max <= U32 {
             return self;
@@ -124,7 +125,7 @@ impl Scalar {
         Self { bits: self.bits.and(Tnum::constant(U32)), min, max, ..Self::UNKNOWN }.sound()
     }
 
-    /// The low `size` bytes, extended with their sign to `width` bits.
+    /// Extends the low `size` bytes with their sign to `width` bits.
     pub(super) fn sign_extended(self, width: Width, size: Size) -> Self {
         if let Some(constant) = self.as_constant() {
             return Self::constant(value::sign_extended(width, size, constant));
@@ -138,7 +139,7 @@ impl Scalar {
         }
     }
 
-    /// Another order of the low `size` bytes.
+    /// Returns another order of the low `size` bytes.
     pub(super) fn swapped(self, order: ByteOrder, size: Size) -> Self {
         match self.as_constant() {
             Some(constant) => Self::constant(value::swapped(order, size, constant)),
@@ -146,19 +147,19 @@ impl Scalar {
         }
     }
 
-    /// `-self` in `width` bits.
+    /// Returns `-self` in `width` bits.
     pub(super) fn negated(self, width: Width) -> Self {
         Self::constant(0).alu(width, AluOp::Sub, self)
     }
 
-    /// `self op right` in `width` bits.
+    /// Returns `self op right` in `width` bits.
     pub(super) fn alu(self, width: Width, op: AluOp, right: Self) -> Self {
         if let (Some(left), Some(right)) = (self.as_constant(), right.as_constant()) {
             return Self::constant(value::alu(width, op, left, right));
         }
         match width {
             Width::W64 => self.alu64(op, right, 64),
-            // The low half of these results depends on the low halves of the operands alone.
+            // The low half of these results depends only on the low halves of the operands.
             Width::W32 => match op {
                 AluOp::ShiftRightSigned => {
                     let left = self.low().sign_extended(Width::W64, Size::Word);
@@ -170,7 +171,7 @@ impl Scalar {
         }
     }
 
-    /// The operation in 64 bits, but that of a shift's operand as many low bits count as `width` needs.
+    /// Returns the operation in 64 bits; of a shift's operand only as many low bits count as `width` needs.
     fn alu64(self, op: AluOp, right: Self, width: u64) -> Self {
         match op {
             // Nothing is known of these results if nothing is known of one operand.
@@ -185,13 +186,13 @@ impl Scalar {
                 let by = right.alu_and(width - 1);
                 match by.as_constant() {
                     Some(by) => self.shift(op, by as u32),
-                    // Only smaller, if nothing comes in from above.
+                    // Only smaller, if nothing is shifted in from above.
                     None if op == AluOp::ShiftRight => Self::range(0, self.max),
                     None => Self::UNKNOWN,
                 }
             }
             AluOp::Div => match right.min {
-                // 0 where the divisor is.
+                // 0 if the divisor is 0.
                 0 => Self::range(0, self.max),
                 least => Self::range(self.min / right.max, self.max / least),
             },
@@ -267,7 +268,7 @@ impl Scalar {
         }
     }
 
-    /// What is left of both where `self condition right` holds in 64 bits; `None` if it never does.
+    /// Returns what is left of both if `self condition right` holds in 64 bits; `None` if it never does.
     fn where_holds(mut self, condition: Condition, mut right: Self) -> Option<(Self, Self)> {
         match condition {
             Condition::Equal => {
@@ -318,7 +319,7 @@ impl Scalar {
         Some((self.settled()?, right.settled()?))
     }
 
-    /// Leaves a constant out, if it is the first or the last number; `None` if none is left.
+    /// Leaves out a constant if it is the first or the last number; `None` if none is left.
     fn exclude(&mut self, other: Self) -> Option<()> {
         if let Some(constant) = other.as_constant() {
             if self.min == constant {
@@ -337,7 +338,7 @@ impl Scalar {
         Some(())
     }
 
-    /// What is left of both where `self condition right` holds (or does not) in `width` bits; `None` if that never
+    /// Returns what is left of both if `self condition right` holds (or does not) in `width` bits; `None` if that never
     /// happens.
     pub(super) fn assume(self, width: Width, condition: Condition, right: Self, holds: bool) -> Option<(Self, Self)> {
         if condition == Condition::Common && !holds {
@@ -363,7 +364,7 @@ impl Scalar {
                     return Some((self, right));
                 }
                 let (left_left, right_left) = left_low.where_holds(condition, right_low)?;
-                // What is learnt of the low half is learnt of the whole if nothing is above it.
+                // What is learned of the low half is learned of the whole if nothing is above it.
                 let keep = |whole: Self, left: Self| if whole.max <= U32 { left } else { whole };
                 Some((keep(self, left_left), keep(right, right_left)))
             }
@@ -389,7 +390,7 @@ const fn mirrored(condition: Condition) -> Condition {
     }
 }
 
-/// The condition that holds where this one does not; that of common bits has none, and is told apart before.
+/// Returns the condition that holds if this one does not; for common bits, which have none, the caller sees to that.
 const fn opposite(condition: Condition) -> Condition {
     match condition {
         Condition::Equal => Condition::NotEqual,

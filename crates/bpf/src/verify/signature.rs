@@ -1,4 +1,4 @@
-//! What helpers take and give.
+//! What helpers take and return.
 
 use super::state::Backing;
 use crate::insn::Register;
@@ -16,9 +16,9 @@ pub enum MapUse {
     Find,
     /// Finds values of one CPU by key.
     EachCpu,
-    /// Takes keys out.
+    /// Removes keys.
     Remove,
-    /// Puts values in without a key.
+    /// Adds values without a key.
     Push,
     /// Takes values out without a key.
     Pop,
@@ -74,20 +74,20 @@ pub enum Argument {
     Text,
     /// The address of room for 8 bytes.
     NumberOut,
-    /// A function of the program, which is called again and again with the number of the call and the next argument.
+    /// A function of the program, called again and again with the number of the call and the next argument.
     Loop,
     /// The same, called with the map before it, a key, a value, and the next argument.
     Each,
-    /// What such a function gets as it is: a number, or an address.
+    /// What such a function gets unchanged: a number or an address.
     Anything,
     /// How many bytes a record will have: a constant.
     RecordSize,
-    /// A record, which is given back: for Linux's helpers alone.
+    /// A record, which is given back: for Linux's helpers only.
     Record,
-    /// The address of bytes of a map's value, to read and to write; the next argument is how many. For Linux's helpers
-    /// alone, as all that follow.
+    /// The address of bytes of a map's value, to read and to write; the next argument is how many. Only for Linux's
+    /// helpers, like all that follow.
     MapBytes,
-    /// The address of room for a dynptr on the stack: what memory is known by that is checked when the program runs.
+    /// The address of room for a dynptr on the stack: memory whose accesses are checked when the program runs.
     DynptrOut,
     /// The address of a dynptr.
     Dynptr,
@@ -96,7 +96,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// Whether only Linux's helpers know what to do with it.
+    /// Whether only Linux's helpers can handle it.
     pub(crate) const fn is_for_linux(self) -> bool {
         matches!(self, Self::Record | Self::MapBytes | Self::DynptrOut | Self::Dynptr | Self::RecordDynptr)
     }
@@ -107,7 +107,7 @@ impl Argument {
 pub(crate) enum Returns {
     /// A number.
     Number,
-    /// A number; and it has read what is at an address that nobody has proven.
+    /// A number, after reading memory at an unproven address.
     Probed,
     /// The address of a value of the map, or 0.
     ValueOrNull,
@@ -115,11 +115,11 @@ pub(crate) enum Returns {
     RecordOrNull,
     /// The address of bytes of a dynptr, or 0.
     SliceOrNull,
-    /// A number; and it has made a dynptr.
+    /// A number, after making a dynptr.
     Dynptr(Backing),
 }
 
-/// What a helper takes and gives.
+/// What a helper takes and returns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Signature {
     arguments: [Argument; 5],
@@ -128,12 +128,12 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// A helper that takes `arguments` and returns a number.
+    /// Makes the signature of a helper that takes `arguments` and returns a number.
     ///
     /// # Panics
     ///
-    /// If bytes are not followed by their size, keys, values and functions for elements do not stand behind a map, or
-    /// there are two maps: nobody would know how many bytes there are.
+    /// If bytes are not followed by their size; if keys, values or functions for elements do not come behind a map; or
+    /// if there are two maps: nobody would know how many bytes there are.
     pub const fn new<const COUNT: usize>(arguments: [Argument; COUNT]) -> Self {
         const { assert!(COUNT <= 5, "helpers have five arguments at most") };
         let mut all = [Argument::Number; 5];

@@ -1,4 +1,4 @@
-//! What is known at one place of a program: registers and stack of every active function.
+//! What is known at one place of a program: the registers and stack of every active function.
 
 use alloc::vec::Vec;
 
@@ -6,20 +6,20 @@ use super::scalar::Scalar;
 use crate::insn::{Register, Size};
 use crate::interp::FRAME;
 
-/// Memory that a pointer is of.
+/// The memory that a pointer points into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Area {
     /// What the host hands over.
     Context,
-    /// The stack of an active function, by how many are around it. Distances count from its end, downwards.
+    /// The stack of an active function, by the number of functions around it. Distances count from its end, downwards.
     Stack(usize),
     /// A value of the map with this index.
     MapValue(u32),
     /// A key of the map with this index.
     MapKey(u32),
-    /// No memory, but a map that is as the one with this index: only of what may be 0.
+    /// Not memory but a map like the one with this index: only in what may be 0.
     Inner(u32),
-    /// Bytes that a [`Dynptr`] means.
+    /// The memory of a [`Dynptr`].
     Slice {
         /// Its [`Dynptr::id`].
         id: u32,
@@ -28,7 +28,7 @@ pub(super) enum Area {
     },
     /// A record of a ring buffer.
     Record {
-        /// The instruction that has reserved it.
+        /// The instruction that reserved it.
         id: u32,
         /// Its bytes.
         len: u32,
@@ -42,10 +42,10 @@ pub(super) enum Value {
     Unset,
     /// A number.
     Scalar(Scalar),
-    /// An address: an area, and the bytes into it.
+    /// An address: an area, and the offset in bytes.
     Pointer(Area, Scalar),
-    /// The beginning of an area, or 0: the result of the call in this instruction, so that a comparison of one copy
-    /// tells of all.
+    /// The beginning of an area, or 0: the result of the call in this instruction, so that comparing one copy tells
+    /// about all.
     Maybe(Area, u32),
     /// The map with this index.
     Map(u32),
@@ -54,12 +54,12 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// Whether it is no number.
+    /// Whether it is an address.
     pub(super) const fn is_address(&self) -> bool {
         !matches!(self, Self::Unset | Self::Scalar(_))
     }
 
-    /// Whether whoever is right with this is right with `other`.
+    /// Whether every program that is right with this value is right with `other`.
     fn includes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unset, _) => true,
@@ -69,7 +69,7 @@ impl Value {
         }
     }
 
-    /// What includes both, and does not change again and again as `other` does.
+    /// Returns a value that includes both, and does not change again and again as `other` does.
     fn widened(&self, other: &Self) -> Self {
         match (self, other) {
             (kept, other) if kept.includes(other) => *kept,
@@ -85,33 +85,33 @@ const SLOT: usize = 8;
 /// 8 aligned bytes of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Slot {
-    /// Numbers: those bytes whose bits are set have been written.
+    /// Numbers: the bytes whose bits are set were written.
     Bytes(u8),
-    /// A register that was put there as a whole.
+    /// A register that was stored as a whole.
     Whole(Value),
-    /// Half of what a helper knows memory by that is checked when the program runs.
+    /// Half of a dynptr.
     Dynptr(Dynptr),
 }
 
-/// What a helper knows memory by that is checked when the program runs: two slots that nobody else writes or reads.
+/// A dynptr: memory whose accesses a helper checks when the program runs. Two slots that nobody else writes or reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Dynptr {
-    /// The instruction that has made it.
+    /// The instruction that made it.
     pub(super) id: u32,
     pub(super) of: Backing,
     half: Half,
 }
 
-/// What memory a dynptr means.
+/// What memory a dynptr stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Backing {
-    /// Some of a value of a map, which is there as long as the map.
+    /// Part of a value of a map, which lives as long as the map.
     Value,
-    /// A record, or nothing, if there was no room; given back in both cases.
+    /// A record; or nothing, if there was no room. Given back in both cases.
     Record,
 }
 
-/// Which slot of the two it is.
+/// Which of its two slots it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Half {
     Low,
@@ -157,13 +157,13 @@ pub(super) struct Frame {
     registers: [Value; 11],
     /// From the end of the stack downwards, as far as it was used.
     slots: Vec<Slot>,
-    /// Where it goes on once what it has called is done.
+    /// Where it goes on after the function that it called.
     pub(super) next: usize,
     /// What a helper calls it for, if one does.
     pub(super) callback: Option<Callback>,
-    /// Whether its `may_goto`s have been passed as often as they can be: from there on all of them jump.
+    /// Whether its `may_goto`s were passed as often as they can be: from there on all of them jump.
     pub(super) is_spent: bool,
-    /// Which call of the function this is: one for all calls that a helper makes of it in a row.
+    /// Which call of the function this is; all calls that a helper makes of it in a row are one.
     pub(super) instance: u32,
     /// How often that call has passed a `may_goto`, and how often the helper has called it again.
     pub(super) rounds: u32,
@@ -174,14 +174,14 @@ pub(super) struct Frame {
 pub(super) struct Callback {
     /// Its first instruction.
     pub(super) entry: u32,
-    /// The map whose elements it is called for; otherwise it gets the number of the call.
+    /// The map for whose elements it is called; otherwise it gets the number of the call.
     pub(super) map: Option<u32>,
-    /// What it gets as it is.
+    /// What it gets unchanged.
     pub(super) context: Value,
 }
 
 impl Frame {
-    /// The function that has `depth` around it.
+    /// Makes the function with `depth` functions around it.
     pub(super) fn new(depth: usize, instance: u32) -> Self {
         let mut registers = [Value::Unset; 11];
         registers[10] = Value::Pointer(Area::Stack(depth), Scalar::constant(0));
@@ -196,7 +196,7 @@ impl Frame {
         self.registers[usize::from(register.number())] = value;
     }
 
-    /// Forgets what nobody looks at again: `live` has a bit for each register that somebody does.
+    /// Forgets what nobody looks at again: `live` has a bit for each register that is read.
     fn forget_all_but(&mut self, live: u16) {
         for (number, register) in self.registers.iter_mut().enumerate() {
             if live & 1 << number == 0 {
@@ -219,12 +219,12 @@ impl Frame {
 
     fn widened(&self, other: &Self) -> Self {
         let registers = core::array::from_fn(|index| self.registers[index].widened(&other.registers[index]));
-        // What one of them lacks is not set.
+        // What one of them lacks is unset.
         let slots = self.slots.iter().zip(&other.slots).map(|(slot, other)| slot.widened(other)).collect();
         Self { registers, slots, ..*other }
     }
 
-    /// Bytes `start..start + len` below the end, by slot and bit. `offset` is negative and inside the frame.
+    /// Iterates over the `len` bytes at `offset`, by slot and bit. `offset` is negative and inside the frame.
     fn bytes(offset: i64, len: usize) -> impl Iterator<Item = (usize, u8)> {
         let bottom = FRAME as i64;
         (0..len as i64).map(move |byte| {
@@ -240,7 +240,7 @@ impl Frame {
         &mut self.slots[index]
     }
 
-    /// The slot that an access covers, if it is one as a whole.
+    /// Returns the slot that an access covers, if it covers one exactly.
     fn whole(offset: i64, size: Size) -> Option<usize> {
         let is_whole = size == Size::Double && offset % SLOT as i64 == 0;
         is_whole.then(|| ((-offset) as usize) / SLOT - 1)
@@ -255,7 +255,7 @@ impl Frame {
         self.write_some(offset, size.bytes(), true);
     }
 
-    /// Notes that up to `len` bytes of numbers are written at `offset`, and all of them if that is `certain`.
+    /// Notes that up to `len` bytes of numbers are written at `offset`; all of them if that is `certain`.
     pub(super) fn write_some(&mut self, offset: i64, len: usize, certain: bool) {
         for (index, bit) in Self::bytes(offset, len) {
             let slot = self.slot_mut(index);
@@ -281,7 +281,7 @@ impl Frame {
         Ok(())
     }
 
-    /// The slots that hold the dynptr at `offset`, if that can be a place for one: the low half first.
+    /// Returns the slots of the dynptr at `offset`, if that can be a place for one: the low half first.
     fn halves(offset: i64) -> Option<[usize; 2]> {
         let is_place = offset % SLOT as i64 == 0 && (-(FRAME as i64)..=-DYNPTR).contains(&offset);
         // Slots count downwards from the end.
@@ -293,7 +293,7 @@ impl Frame {
         Self::halves(offset).is_some()
     }
 
-    /// The dynptr that begins at `offset`.
+    /// Returns the dynptr that begins at `offset`.
     pub(super) fn dynptr(&self, offset: i64) -> Option<Dynptr> {
         match self.slots.get(Self::halves(offset)?[0]) {
             Some(Slot::Dynptr(dynptr)) if dynptr.half == Half::Low => Some(*dynptr),
@@ -308,7 +308,7 @@ impl Frame {
         }
     }
 
-    /// Forgets dynptrs of which some of the `len` bytes at `offset` are; an error if one of them is to be given back.
+    /// Forgets dynptrs that overlap the `len` bytes at `offset`; an error if one of them must be given back.
     pub(super) fn overwrite(&mut self, offset: i64, len: usize) -> Result<(), Dynptr> {
         for index in Self::bytes(offset, len).map(|(index, _)| index) {
             let Some(Slot::Dynptr(dynptr)) = self.slots.get(index).copied() else { continue };
@@ -342,7 +342,7 @@ impl Frame {
         }
     }
 
-    /// What is read at `offset`.
+    /// Returns what is read at `offset`.
     pub(super) fn read(&self, offset: i64, size: Size) -> Result<Value, Unreadable> {
         let slot = |index: usize| self.slots.get(index).copied().unwrap_or(Slot::UNSET);
         if let Some(Slot::Whole(value)) = Self::whole(offset, size).map(slot) {
@@ -358,7 +358,7 @@ impl Frame {
 pub(super) enum Unreadable {
     /// Nothing was written there.
     Unset,
-    /// They are some of a pointer's.
+    /// They are part of a pointer.
     PartOfPointer,
 }
 
@@ -367,7 +367,7 @@ pub(super) enum Unreadable {
 pub(super) struct State {
     /// The outermost first; never empty.
     pub(super) frames: Vec<Frame>,
-    /// Records that are to be given back, by the instructions that have reserved them.
+    /// Records to be given back, by the instructions that reserved them.
     pub(super) records: Vec<u32>,
 }
 
@@ -384,12 +384,12 @@ impl State {
         self.frames.last_mut().expect("a function is active")
     }
 
-    /// How many values it has: what it takes to keep it.
+    /// Returns how many values it has: what keeping it costs.
     pub(super) fn weight(&self) -> usize {
         self.frames.iter().map(|frame| frame.registers.len() + frame.slots.len()).sum()
     }
 
-    /// Forgets what nobody looks at again, before the instruction `at`; `live` tells it for every instruction.
+    /// Forgets what nobody looks at again, before instruction `at`; `live` tells it for every instruction.
     pub(super) fn forget(&mut self, at: usize, live: &[u16]) {
         /// `r6` to `r10`, which calls keep.
         const KEPT: u16 = 0b111_1100_0000;
@@ -400,14 +400,15 @@ impl State {
         }
     }
 
-    /// Whether whatever is right from here is right from `other`.
+    /// Whether every program that is right from here is right from `other`.
     pub(super) fn includes(&self, other: &Self) -> bool {
         self.records == other.records
             && self.frames.len() == other.frames.len()
             && self.frames.iter().zip(&other.frames).all(|(frame, other)| frame.includes(other))
     }
 
-    /// What includes both, and is the same again after few rounds of a loop. Both have the same functions active.
+    /// Returns a state that includes both, and is the same again after few rounds of a loop. Both have the same
+    /// functions active.
     pub(super) fn widened(&self, other: &Self) -> Self {
         let frames = self.frames.iter().zip(&other.frames).map(|(frame, other)| frame.widened(other)).collect();
         Self { frames, records: other.records.clone() }
@@ -430,12 +431,12 @@ impl State {
         self.frames.iter().map(|frame| frame.rounds).eq(other.frames.iter().map(|frame| frame.rounds))
     }
 
-    /// Forgets what the call in this instruction has returned before: a comparison would tell of both.
+    /// Forgets what the call in this instruction returned before: a comparison would tell about both.
     pub(super) fn renew(&mut self, id: u32) {
         self.change(|value| if matches!(value, Value::Maybe(_, of) if of == id) { Value::Unset } else { value });
     }
 
-    /// Says of what the call in this instruction has returned that it is an area, or 0.
+    /// Notes that what the call in this instruction returned is an area, or 0.
     pub(super) fn resolve(&mut self, id: u32, area: Option<Area>) {
         let known = match area {
             None => Value::Scalar(Scalar::constant(0)),
@@ -451,7 +452,7 @@ impl State {
             value => value,
         });
         if area.is_none() && is_record {
-            // There is none that could be given back.
+            // There is nothing to give back.
             self.records.retain(|record| *record != id);
         }
     }

@@ -19,9 +19,9 @@ const MOST_FAR: i64 = 1 << 29;
 pub(super) enum Next {
     /// With this instruction.
     One(usize),
-    /// With this instruction, and with that one in the other state.
+    /// With this instruction, and, in the other state, with that one.
     Two(usize, usize, State),
-    /// With this instruction; and in a function that a helper calls, again and again.
+    /// With this instruction, and, again and again, in a function that a helper calls.
     Iterate {
         /// Behind the call.
         behind: usize,
@@ -127,8 +127,7 @@ impl Step<'_> {
         Ok(Next::One(behind))
     }
 
-    /// Notes what guards the instruction. Where different states want different masks, or one of them wants none, it
-    /// waits.
+    /// Notes what guards the instruction. If different states need different masks, or one needs none, it waits.
     pub(super) fn guard(&self, guard: Guard) {
         let Some(noted) = self.guard else { return };
         noted.set(match (noted.get(), guard) {
@@ -139,14 +138,14 @@ impl Step<'_> {
         });
     }
 
-    /// Guards a sum of an address and `by`, which is in a register: ahead of time it could be any number.
+    /// Guards the sum of an address and `by`, which is in a register: in speculation it could be any number.
     fn guard_sum(&self, by: Scalar, number: Side) {
-        // No greater ones pass for distances.
+        // Greater ones are not accepted as distances.
         let most = by.signed_max().try_into().ok().filter(|most| by.signed_min() >= 0 && *most < 1 << 31);
         self.guard(most.map_or(Guard::Before, |most| Guard::Mask { most, number }));
     }
 
-    /// Notes that the operation makes no address in this state: no mask of another state may change what it is.
+    /// Notes that the operation makes no address in this state: no mask of another state may change its result.
     fn note_plain_sum(&self, width: Width, op: AluOp, operand: Operand) {
         let may_be_masked = width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub);
         if let (true, Operand::Register(_)) = (may_be_masked, operand) {
@@ -162,7 +161,7 @@ impl Step<'_> {
         self.state.top_mut().set(register, Value::Scalar(number));
     }
 
-    /// A register that has a value.
+    /// Returns a register that has a value.
     pub(super) fn get(&self, register: Register) -> Result<Value, Fault> {
         self.see(register).copied()
     }
@@ -175,7 +174,7 @@ impl Step<'_> {
         }
     }
 
-    /// A register that is a number.
+    /// Returns a register that is a number.
     pub(super) fn number(&self, register: Register) -> Result<Scalar, Fault> {
         match self.see(register)? {
             Value::Scalar(number) => Ok(*number),
@@ -190,7 +189,7 @@ impl Step<'_> {
             Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
             Wide::MapValueByIndex { map, offset } => {
                 let (area, offset) = (Area::MapValue(self.map(map)?), Scalar::constant(offset.into()));
-                // Its end at the most.
+                // At most its end.
                 self.is_inside(area, offset, 0)?;
                 Ok(Value::Pointer(area, offset))
             }
@@ -200,7 +199,7 @@ impl Step<'_> {
 
     fn map(&self, index: i32) -> Result<u32, Fault> {
         let number = u32::try_from(index).map_err(|_| Fault::Map { index })?;
-        // Higher numbers than those of the host's own maps stand for maps inside maps.
+        // Numbers above those of the host's own maps stand for maps inside maps.
         let is_there = (number as usize) < self.contract.own_maps;
         if is_there { Ok(number) } else { Err(Fault::Map { index }) }
     }
@@ -243,7 +242,7 @@ impl Step<'_> {
                 }
                 Ok(Value::Pointer(*area, offset))
             }
-            // Not in maps inside maps: the two addresses may be in different ones.
+            // Not inside maps of maps: the two addresses may be in different maps.
             (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64)
                 if area == of && !self.is_inner(*area) =>
             {
@@ -256,7 +255,7 @@ impl Step<'_> {
         }
     }
 
-    /// The memory that an access means: an area, and the bytes into it, which are all inside.
+    /// Returns the memory that an access means: an area, and the bytes into it, which are all inside.
     fn place(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<(Area, Scalar), Fault> {
         let (area, start) = match self.see(base)? {
             Value::Pointer(area, start) => (*area, start),
@@ -321,14 +320,14 @@ impl Step<'_> {
         }
     }
 
-    /// Forgets dynptrs that bytes of the stack are written over.
+    /// Forgets dynptrs that bytes written to the stack overlap.
     pub(super) fn overwrite(&mut self, depth: usize, offset: i64, len: usize) -> Result<(), Fault> {
         let overwritten = self.state.frames[depth].overwrite(offset, len);
         overwritten.map_err(|dynptr| Fault::DynptrLost { slot: self.code.slot(dynptr.id as usize) })
     }
 
-    /// Whether a load that is not proven may be tried: not on the stack, where the host has its own things, and not
-    /// with what has no value or is no address at all.
+    /// Whether an unproven load may be tried: not on the stack, where the host keeps things of its own, and not without
+    /// a value, or with something that is not an address at all.
     fn may_probe(&self, base: Register) -> bool {
         self.contract.unproven == Unproven::Probe
             && match self.state.top().get(base) {
@@ -379,7 +378,7 @@ impl Step<'_> {
             let was_number = frame.read_all(place.signed_min(), size.bytes()).is_ok();
             frame.write(place.signed_min(), size, value);
             if !was_number || value.is_address() {
-                // A load ahead of time may get what was there before: an address, or what another program has left.
+                // A load in speculation may get the old contents: an address, or what another program has left.
                 self.guard(Guard::Behind);
             }
         }
@@ -414,13 +413,13 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whether an address is 0.
+    /// Compares an address with 0.
     fn null_check(self, condition: Condition, address: Value, target: usize) -> Next {
         self.guard(Guard::Edges);
         let behind = self.at + 1;
         let (if_null, if_not) = if condition == Condition::Equal { (target, behind) } else { (behind, target) };
         let Value::Maybe(area, id) = address else {
-            // Other addresses never are.
+            // Other addresses are never 0.
             return Next::One(if_not);
         };
         let mut null = self.state.clone();
@@ -450,7 +449,7 @@ impl Step<'_> {
             (address, number) | (number, address) if is_equality && address.is_address() && is_zero(number) => {
                 return Ok(self.null_check(condition, address, target));
             }
-            // Which of two addresses is higher tells nothing of where they are: nothing is learnt.
+            // Which of two addresses is higher does not tell where they are: nothing is learned.
             (Value::Pointer(area, _), Value::Pointer(of, _)) if area == of && width == Width::W64 => {
                 return Ok(Next::Two(behind, target, self.state.clone()));
             }
@@ -465,14 +464,14 @@ impl Step<'_> {
         let learn = |state: &mut State, (left, right): (Scalar, Scalar)| {
             state.top_mut().set(dst, Value::Scalar(left));
             match operand {
-                // One register is compared with itself; what was learnt stands in it already.
+                // A register is compared with itself; what was learned is in it already.
                 Operand::Register(src) if src == dst => {}
                 Operand::Register(src) => state.top_mut().set(src, Value::Scalar(right)),
                 Operand::Immediate(_) => {}
             }
         };
         if passed.is_none() || taken.is_none() {
-            // Only one way is followed; the CPU may speculate on the other.
+            // Only one way is followed; the CPU may follow the other in speculation.
             self.guard(Guard::Edges);
         }
         match (passed, taken) {

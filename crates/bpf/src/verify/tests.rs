@@ -46,7 +46,7 @@ fn memory_is_reached_within_its_bounds() {
     accepted("*(u64 *)(r10 - 512) = 1\nr0 = 0\nexit");
     assert_eq!(fault("*(u64 *)(r10 - 513) = 1\nr0 = 0\nexit"), Fault::Stack { min: -513, end: -505 });
     assert_eq!(fault("*(u64 *)(r10 - 4) = 1\nr0 = 0\nexit"), Fault::Stack { min: -4, end: 4 });
-    // A number that was bounded, by a mask and by a comparison.
+    // A number bounded by a mask, and one bounded by a comparison.
     accepted("r3 = *(u8 *)(r1 + 0)\nr3 &= 7\nr1 += r3\nr0 = *(u64 *)(r1 + 8)\nexit".replace("+ 8", "+ 1").as_str());
     let bounded = "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif r3 > 15 goto out\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit";
     accepted(bounded);
@@ -72,7 +72,7 @@ fn addresses_stay_inside() {
     assert_eq!(fault("r0 = 5\nr0 ^= r1\nexit"), Fault::Address { register: Register::R1 });
     assert_eq!(fault("r2 = 0\ncall 1\nexit"), Fault::Address { register: Register::R1 });
     assert_eq!(fault("r0 = 1\nif r1 > 5 goto out\nr0 = 2\nout: exit"), Fault::Address { register: Register::R1 });
-    // What is left of an address that was written over is no number either.
+    // What is left of an overwritten address is not a number either.
     let rest = "*(u64 *)(r10 - 8) = r1\n*(u8 *)(r10 - 8) = 1\nr0 = *(u8 *)(r10 - 7)\nexit";
     assert_eq!(fault(rest), Fault::StackUnset { offset: -7, len: 1 });
     let atomic = "*(u64 *)(r10 - 8) = r1\nr2 = 1\nlock *(u64 *)(r10 - 8) += r2\nr0 = 0\nexit";
@@ -95,7 +95,7 @@ fn loops_end() {
     assert_eq!(fault(unbounded), Fault::Budget { budget: 20_000 });
     let guarded = unbounded.replace("again: r0", "again: may_goto out\nr0").replace("\nexit", "\nout: exit");
     accepted(&guarded);
-    // What a loop with a guard does to an address is not forgotten: behind it it is of no use.
+    // What a loop with a guard does to an address is not forgotten: behind the loop the address is of no use.
     let moved = "r0 = 0\nagain: may_goto out\nr1 += 1\ngoto again\nout: r0 = *(u8 *)(r1 + 0)\nexit";
     assert_eq!(fault(moved), Fault::Unset { register: Register::R1 });
 }
@@ -143,7 +143,7 @@ fn loops_that_are_not_proven_take_fuel() {
     let indexed = "r0 = 0\nr3 = 0\nr4 = *(u64 *)(r1 + 0)\nagain: if r3 > 15 goto out\nr5 = r1\nr5 += r3\n\
                    r5 = *(u8 *)(r5 + 0)\nr0 += r5\nr3 += r4\ngoto again\nout: exit";
     assert_eq!(fuel(indexed), Some(77));
-    // What is proven pays nothing.
+    // What is proven does not pay.
     assert_eq!(fuel("r0 = 0\nr3 = 100\nagain: r0 += r3\nr3 += -1\nif r3 != 0 goto again\nexit"), None);
     // What ends by counts pays, since counts multiply.
     let counted = "r0 = 0\nagain: may_goto out\ngoto again\nout: exit";
@@ -249,10 +249,10 @@ fn the_work_follows_the_length_of_programs_that_branch() {
         (contract.verify(code).expect("it is harmless").followed(), instructions)
     };
     let [(first, _), (second, instructions)] = [followed(1000), followed(10_000)];
-    // Each way is followed once, and a bit further where it meets another one.
+    // Each way is followed once, and a bit further where it meets another.
     assert!(second <= 3 * instructions, "{second} of {instructions} instructions");
     assert!(second <= 11 * first, "{first} for 1000 branches, and {second} for 10 000");
-    // What differs on all ways is refused by the budget, and not after more than that.
+    // If something differs on all ways, the budget refuses the program, and no later.
     let sums: String = (0..64)
         .map(|n| format!("r3 = *(u8 *)(r1 + 0)\nif r3 == {n} goto l{n}\nr4 += {}\nl{n}:\n", 1_u64 << (n % 31)))
         .collect();
@@ -283,7 +283,7 @@ fn helpers_are_those_of_the_contract() {
 
 #[test]
 fn what_is_kept_in_mind_is_bounded() {
-    // Each part of the ways keeps the stack of its own.
+    // Each part of the ways has a stack of its own.
     let slots: String = (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = {slot}\n", 8 * slot)).collect();
     let parts: String = (0..50)
         .map(|n| format!("r3 = *(u8 *)(r1 + 0)\nif r3 == {n} goto l{n}\n*(u64 *)(r10 - 8) = {n}\nl{n}:\n"))

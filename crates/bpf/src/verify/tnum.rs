@@ -1,8 +1,8 @@
 //! Numbers of which some bits are known.
 //!
 //! The domain of Linux's verifier (`kernel/bpf/tnum.c`); its soundness is the subject of Vishwanathan et al., "Sound,
-//! Precise, and Fast Abstract Interpretation with Tristate Numbers", CGO 2022. Here each operation is tested against
-//! the numbers that it speaks of.
+//! Precise, and Fast Abstract Interpretation with Tristate Numbers", CGO 2022. Here each operation is tested with
+//! numbers of its operands.
 
 /// Bits: those of `mask` are unknown and 0 in `value`, the others are as in `value`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -19,7 +19,8 @@ impl Tnum {
         Self { value, mask: 0 }
     }
 
-    /// What all numbers from `min` to `max` have in common: the bits above the highest in which these differ.
+    /// Returns what all numbers from `min` to `max` have in common: the bits above the highest one in which the two
+    /// differ.
     pub(super) const fn range(min: u64, max: u64) -> Self {
         let differ = min ^ max;
         let mask = if differ == 0 { 0 } else { u64::MAX >> differ.leading_zeros() };
@@ -44,7 +45,7 @@ impl Tnum {
         other.mask & !self.mask == 0 && other.value & !self.mask == self.value
     }
 
-    /// The numbers of both; `None` if there are none.
+    /// Returns the numbers in both; `None` if there are none.
     pub(super) const fn intersect(self, other: Self) -> Option<Self> {
         let known = !self.mask & !other.mask;
         if (self.value ^ other.value) & known != 0 {
@@ -93,13 +94,13 @@ impl Tnum {
         Self { value: self.value >> by, mask: self.mask >> by }
     }
 
-    /// What comes in is known if the sign is.
+    /// The bits that come in are known if the sign is.
     pub(super) const fn shift_right_signed(self, by: u32) -> Self {
         let mask = (self.mask as i64 >> by) as u64;
         Self { value: (self.value as i64 >> by) as u64 & !mask, mask }
     }
 
-    /// Trailing zeros add up; nothing else is followed.
+    /// Trailing zeros add up; nothing else is tracked.
     pub(super) const fn mul(self, other: Self) -> Self {
         if self.mask == 0 && other.mask == 0 {
             return Self::constant(self.value.wrapping_mul(other.value));

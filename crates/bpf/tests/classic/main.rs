@@ -1,4 +1,4 @@
-//! Filters of tcpdump, translated: what libpcap's own interpreter said of the same packets is in `golden`.
+//! Filters of tcpdump, translated: `golden` has what libpcap's own interpreter said of the same packets.
 
 mod golden;
 
@@ -9,7 +9,7 @@ use palimpsest_bpf::{Code, Packs, VerifiedProgram};
 
 use golden::{Packet, filters, packets, random};
 
-/// A translated filter, to be run by every way that there is here.
+/// A translated filter, run in every way available here.
 struct Translated {
     code: Code,
     compiled: Option<VerifiedProgram>,
@@ -103,7 +103,7 @@ fn what_is_no_filter_is_refused() {
         let error = new(&[insn(0x20, 0, 0, k), RETURN]).map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains(wants), "{error}");
     }
-    // All codes of `bpf(4)`, but for the jump, which this one leaves the filter by.
+    // All codes of `bpf(4)`, except the jump, with which this filter would leave itself.
     let known = (0..=u16::MAX).filter(|code| Filter::new(&[insn(*code, 0, 0, 1), RETURN]).is_ok()).count();
     assert_eq!(known, 48);
 }
@@ -112,7 +112,7 @@ fn what_is_no_filter_is_refused() {
 fn bytes_behind_the_packet_are_not_seen() {
     let (packs, mut buffer) = (packs(), Packets::new());
     let long = vec![0xff; 100];
-    // Of a constant offset, at X, and of a header's length: the last byte that is there, and the first that is not.
+    // At a constant offset, at X, and of a header's length: the last byte that exists, and the first that does not.
     for (code, at_x) in [(0x20, false), (0x28, false), (0x30, false), (0x40, true), (0x48, true), (0x50, true)] {
         let size = [4, 2, 1][(code as usize & 0x18) >> 3];
         for (end, seen) in [(50, true), (51, false)] {
@@ -134,7 +134,7 @@ fn bytes_behind_the_packet_are_not_seen() {
 #[test]
 fn what_only_one_way_to_a_step_has_compared_is_compared_again() {
     let (packs, mut buffer) = (packs(), Packets::new());
-    // Who has 50 bytes comes to 3 from above; who jumps over that load comes to it from below.
+    // Packets of 50 bytes come to 3 from above; those that jump over that load come to it from below.
     let filter = [
         insn(0x80, 0, 0, 0),
         insn(0x15, 2, 0, 7),

@@ -3,7 +3,7 @@
 use palimpsest_bpf::Packs;
 use palimpsest_bpf::jit::Target;
 
-/// Whether there is a compiler for this machine; tells if there is none.
+/// Whether there is a compiler for this machine; says so if there is none.
 pub(crate) fn compiles() -> bool {
     if Target::NATIVE.is_none() {
         eprintln!("skipped: there is no compiler for this machine");

@@ -1,4 +1,4 @@
-//! The public conformance vectors, each by every way to run a program.
+//! The public conformance vectors, each run in every way.
 //!
 //! They lie beside the repository (`../shared/bpf/conformance.txt`), or where PALIMPSEST_BPF_VECTORS says. A line has a
 //! name, what `r0` must be, memory, and byte code; `r1` points at the memory, `r2` is its length, and helper 5 returns
@@ -6,14 +6,19 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod groups;
+mod model;
 mod vectors;
 
 use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory};
 use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
-use palimpsest_bpf::verify::{ContextAccess, Contract};
-use palimpsest_bpf::{Code, Program};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Trust};
+use palimpsest_bpf::{Code, Program, VerifiedProgram};
 use palimpsest_text::Packs;
 
+use zerocopy::IntoBytes;
+
+use groups::programs;
 use vectors::{Vector, vectors};
 
 use common::packs;
@@ -56,17 +61,35 @@ fn interpreted(vector: &Vector) -> Result<u64, String> {
     Interpreter::default().run(&code, arguments, &mut memory, &mut Host).map_err(|error| error.to_string())
 }
 
-fn compiled(packs: &Packs, vector: &Vector) -> Result<u64, String> {
+/// By the compiler. Programs are kept: where code is emulated, memory that other code comes to goes stale.
+fn compiled(packs: &Packs, vector: &Vector, kept: &mut Vec<Program>) -> Result<u64, String> {
     let code = Code::new(&vector.code).map_err(|error| error.to_string())?;
     let program = Program::load(packs, &code, &Host).map_err(|error| format!("{error:?}"))?;
     let mut bytes = vector.memory.clone();
     let arguments = [bytes.as_mut_ptr() as u64, bytes.len() as u64, 0, 0, 0];
     // SAFETY: 1. the interpreter has run it to its end within this memory. 2. the helpers are safe functions.
-    Ok(unsafe { program.run(arguments) })
+    let result = unsafe { program.run(arguments) };
+    kept.push(program);
+    Ok(result)
+}
+
+/// By the compiler, with all that guards against programs whose makers are not trusted.
+fn guarded(packs: &Packs, vector: &Vector, kept: &mut Vec<VerifiedProgram>) -> Result<u64, String> {
+    let code = Code::new(&vector.code).map_err(|error| error.to_string())?;
+    let contract = Contract::new().context(vector.memory.len() as u32, ContextAccess::Write).helper(5, 1);
+    let verified = contract.trust(Trust::None).verify(code).map_err(|error| error.to_string())?;
+    let program = VerifiedProgram::load(packs, &verified, &Host).map_err(|error| format!("{error:?}"))?;
+    // Words, since atomic operations want them aligned.
+    let mut words = vec![0_u64; vector.memory.len().div_ceil(8)];
+    let bytes = &mut words.as_mut_bytes()[..vector.memory.len()];
+    bytes.copy_from_slice(&vector.memory);
+    let result = program.run(bytes).map_err(|error| error.to_string());
+    kept.push(program);
+    result
 }
 
 /// Those of which `run` makes something else than they say.
-fn wrong(vectors: &[Vector], run: impl Fn(&Vector) -> Result<u64, String>) -> Vec<String> {
+fn wrong(vectors: &[Vector], mut run: impl FnMut(&Vector) -> Result<u64, String>) -> Vec<String> {
     let wrong = vectors.iter().filter_map(|vector| {
         let got = run(vector);
         (got != Ok(vector.expected)).then(|| format!("{}: {got:x?}, not {:#x}", vector.name, vector.expected))
@@ -85,8 +108,34 @@ fn the_interpreter_gives_what_the_vectors_say() {
 fn compiled_programs_give_what_the_vectors_say() {
     let Some(vectors) = vectors() else { return };
     let Some(packs) = packs() else { return };
-    let wrong = wrong(&vectors, |vector| compiled(&packs, vector));
+    let mut kept = Vec::new();
+    let wrong = wrong(&vectors, |vector| compiled(&packs, vector, &mut kept));
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), vectors.len());
+}
+
+#[test]
+fn the_interpreter_gives_what_the_model_says() {
+    let programs = programs();
+    let wrong = wrong(&programs, interpreted);
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), programs.len());
+}
+
+#[test]
+fn compiled_programs_give_what_the_model_says() {
+    let Some(packs) = packs() else { return };
+    let programs = programs();
+    let mut kept = Vec::new();
+    let wrong = wrong(&programs, |vector| compiled(&packs, vector, &mut kept));
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), programs.len());
+}
+
+#[test]
+fn guarded_programs_give_what_vectors_and_model_say() {
+    let Some(packs) = packs() else { return };
+    let programs: Vec<Vector> = vectors().into_iter().flatten().chain(programs()).collect();
+    let mut kept = Vec::new();
+    let wrong = wrong(&programs, |vector| guarded(&packs, vector, &mut kept));
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), programs.len());
 }
 
 #[test]

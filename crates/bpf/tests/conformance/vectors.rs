@@ -18,7 +18,7 @@ fn hex(text: &str) -> Vec<u8> {
     text.as_bytes().chunks(2).map(byte).collect()
 }
 
-/// All vectors; `None`, said aloud, where they are not at hand.
+/// Returns all vectors; if they are not at hand, says so and returns `None`.
 pub(crate) fn vectors() -> Option<Vec<Vector>> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/bpf/conformance.txt");
     let path = std::env::var_os("PALIMPSEST_BPF_VECTORS").map_or_else(|| PathBuf::from(beside), PathBuf::from);

@@ -143,7 +143,7 @@ fn step() -> impl Strategy<Value = Instruction> {
     ]
 }
 
-/// An exchange that takes place, since memory holds what it is compared with; of 32 bits the upper half of `r0` is
+/// An exchange that takes place, since memory holds what it is compared with; with 32 bits the upper half of `r0` is
 /// something else.
 fn exchange() -> impl Strategy<Value = Vec<Instruction>> {
     (width(), register(), any::<u32>()).prop_flat_map(|(width, src, upper)| {
@@ -186,10 +186,10 @@ enum Again {
     Jump(Reach),
 }
 
-/// Where the number of rounds lies that are left: below what the body works on.
+/// Where the number of remaining rounds is: below what the body works on.
 const ROUNDS: i16 = -STACK - 8;
 
-/// What goes back to the first of `program`'s instructions while there are rounds.
+/// Adds what goes back to `program`'s first instruction while rounds remain.
 fn go_back(program: &mut Vec<Instruction>, again: Again) {
     if again == Again::Never {
         return;
@@ -212,12 +212,12 @@ fn go_back(program: &mut Vec<Instruction>, again: Again) {
     } else {
         program.push(branch(Condition::NotEqual, -slots as i16 - 1));
     }
-    // The address would be another one each time.
+    // The address would differ each time.
     program.push(Instruction::Alu { width, op: AluOp::Move, dst: Register::R1, operand: Operand::Immediate(-7) });
 }
 
-/// `body` between what gives values to registers and to the stack, and what folds them into `r0`; its jumps end inside.
-/// `r2` is how many rounds there are.
+/// Puts `body` between what gives values to registers and to the stack, and what folds them into `r0`; its jumps end
+/// inside. `r2` is how many rounds there are.
 fn whole(body: Vec<Instruction>, again: Again) -> Vec<Instruction> {
     let set = |dst, operand| Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand };
     let rounds = Operand::Register(Register::R2);
@@ -227,7 +227,7 @@ fn whole(body: Vec<Instruction>, again: Again) -> Vec<Instruction> {
     for (number, register) in [Register::R0, Register::R6, Register::R7, Register::R8].into_iter().enumerate() {
         program.push(set(register, Operand::Immediate(0x0101 * (number as i32 - 2))));
     }
-    // The address would be another one each time.
+    // The address would differ each time.
     program.push(set(Register::R1, Operand::Immediate(-7)));
     for offset in (-STACK..0).step_by(8) {
         let value = Operand::Immediate(i32::from(offset) * 0x0123_4567);
@@ -254,7 +254,7 @@ fn whole(body: Vec<Instruction>, again: Again) -> Vec<Instruction> {
     program
 }
 
-/// The same program with arguments of its own, as the test gives them, for a verifier.
+/// Returns the program with arguments of its own, as the test gives them, for a verifier.
 pub(crate) fn with_arguments(program: &[Instruction]) -> Vec<Instruction> {
     let arguments = [3, u64::MAX, 1 << 63, 0x1234_5678_9abc_def0];
     let set = |(dst, value): (&Register, u64)| Instruction::LoadWide { dst: *dst, value: Wide::Value(value) };
@@ -263,7 +263,7 @@ pub(crate) fn with_arguments(program: &[Instruction]) -> Vec<Instruction> {
     whole
 }
 
-/// A jump counts instructions until here, and slots from here on; `behind` are the lengths of what follows.
+/// Converts a jump, whose distance counts instructions so far, to slots; `behind` are the lengths of what follows.
 fn aimed(mut instruction: Instruction, behind: &[i64]) -> Instruction {
     let slots = |count: i64| behind.iter().take(count as usize).sum::<i64>();
     match &mut instruction {

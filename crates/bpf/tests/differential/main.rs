@@ -1,9 +1,9 @@
 //! Random programs mean the same to the interpreter and to the compiler.
 //!
-//! A program gets a block of memory in `r1` and works on it, on its stack and on its registers: every operation,
-//! width, byte order, access, atomic operation and condition, with constants that are near the limits. Jumps go
-//! forward, but for one that goes to the first instruction a few times, so that it ends. In the end memory and all
-//! registers are folded into `r0`, so that no difference is lost.
+//! A program gets a block of memory in `r1` and works on it, on its stack and on its registers: every operation, width,
+//! byte order, access, atomic operation and condition, with constants near the limits. Jumps go forward, except one
+//! that goes to the first instruction a few times, so that the program ends. In the end memory and all registers are
+//! folded into `r0`, so that no difference is lost.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -54,7 +54,7 @@ fn random_programs_mean_the_same_interpreted_and_compiled() {
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// How many programs are tried.
+/// Returns how many programs to try.
 fn cases() -> u32 {
     std::env::var("PALIMPSEST_BPF_PROGRAMS").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
 }

@@ -67,7 +67,7 @@ fn arithmetic(random: &mut Random) -> String {
     }
 }
 
-/// What leaves the program unless `r6` is at most, or at least, something; and the same of `r7` beside it.
+/// A comparison that leaves the program unless `r6` is at most, or at least, something; and the same for `r7`.
 fn comparison(random: &mut Random, number: usize, most: i64) -> String {
     let register = random.one_of(&["r", "r", "r", "w"]);
     let condition = random.one_of(&[">", ">", ">=", "s>", "s>=", "<", "s<", "s<=", "!=", "==", "&"]);
@@ -87,7 +87,7 @@ fn arithmetic_or_nothing(random: &mut Random) -> String {
     if random.below(4) == 0 { arithmetic(random) } else { "r5 = 0".to_owned() }
 }
 
-/// What is no bound on `r6`, but looks like one to who takes halves, signs or what overflows for the whole.
+/// Something that does not bound `r6`, but looks as if it did if halves, signs or overflows are mistaken for the whole.
 fn no_bound(random: &mut Random, most: i64) -> String {
     match random.below(6) {
         0 => format!("r4 = {} ll\nif r6 > r4 goto out\nw6 = w6", (1_i64 << 32) + most),
@@ -99,7 +99,7 @@ fn no_bound(random: &mut Random, most: i64) -> String {
     }
 }
 
-/// A bound on `r6` that is meant, of which the result is the greatest value.
+/// A real bound on `r6`; the result is the greatest value.
 fn bound(random: &mut Random) -> (String, i64) {
     let most = random.one_of(&[0, 1, 3, 7, 15, 31, 24, 63]);
     let over = most + 1;
@@ -122,7 +122,7 @@ fn bound(random: &mut Random) -> (String, i64) {
     (text, most)
 }
 
-/// The number behind a step that leaves it bounded, if it was from 0 to `most`: the greatest that it is then.
+/// A step that leaves a number from 0 to `most` bounded. Returns the greatest value that it then has.
 fn derived(random: &mut Random, most: i64) -> (String, i64) {
     let (small, bits) = (random.below(9), random.below(4));
     // All bits that numbers up to `most` have.
@@ -142,13 +142,13 @@ fn derived(random: &mut Random, most: i64) -> (String, i64) {
         10 => (format!("if r6 < {small} goto out\n{register}6 -= {small}"), (most - small).max(0)),
         11 => (format!("r4 = {}\nr4 -= r6\nr6 = r4", most + small), most + small),
         12 => (format!("r6 = -r6\nr6 += {}", most + small), most + small),
-        // Divided by what is not known exactly.
+        // Divided by a number that is not known exactly.
         13 => (format!("r4 = r7\nr4 &= {bits}\nr4 += 2\nr6 /= r4"), most / 2),
         _ => (format!("r6 = ({})r6", random.one_of(&["s8", "s16", "s32"])), most),
     }
 }
 
-/// What an address may be of: the register that has it, how many bytes there are behind it, and before it.
+/// What an address may point into: the register that has it, how many bytes are behind it, and how many before it.
 fn base(random: &mut Random) -> (&'static str, i64, i64) {
     match random.below(4) {
         0 => ("r8 = r1", CONTEXT, 0),
@@ -163,7 +163,7 @@ fn base(random: &mut Random) -> (&'static str, i64, i64) {
     }
 }
 
-/// A load or store of `r8` and `offset`.
+/// A load or store at `r8` plus `offset`.
 fn access(random: &mut Random, size: i64, offset: i64) -> String {
     let bits = size * 8;
     match random.below(6) {
@@ -178,7 +178,7 @@ fn access(random: &mut Random, size: i64, offset: i64) -> String {
 fn part(random: &mut Random, number: &mut usize) -> String {
     let mut lines = Vec::new();
     let size = random.one_of(&["u8", "u16", "u32", "u64"]);
-    // An unknown number of the context, which `base` may have taken the register of.
+    // An unknown number of the context, whose register `base` may have taken.
     lines.push(format!("r1 = *(u64 *)(r10 - 512)\nr6 = *({size} *)(r1 + {})", random.below(5) * 8));
     let (address, behind, before) = base(random);
     lines.push(address.to_owned());
@@ -191,7 +191,7 @@ fn part(random: &mut Random, number: &mut usize) -> String {
             _ => lines.push("if r8 == 0 goto out".to_owned()),
         }
     }
-    // Numbers that are known after a look-up as well: those below the frame's part that it uses.
+    // Numbers that are still known after a look-up: below the part of the frame that it uses.
     for _ in 0..random.below(4) {
         lines.push(arithmetic(random));
     }
@@ -208,7 +208,7 @@ fn part(random: &mut Random, number: &mut usize) -> String {
         lines.push(line);
     }
     match random.below(8) {
-        // Spilled and filled again, at times with a byte of it written between.
+        // Spilled and filled again, sometimes with a byte of it written in between.
         0 => {
             lines.push("*(u64 *)(r10 - 64) = r8".to_owned());
             if random.below(3) == 0 {
@@ -219,7 +219,7 @@ fn part(random: &mut Random, number: &mut usize) -> String {
         1 => {
             lines.push("*(u64 *)(r10 - 72) = r6\nr6 = 0\nr6 = *(u64 *)(r10 - 72)".to_owned());
         }
-        // Two ways, on one of which the number is another one.
+        // Two ways; on one of them the number is different.
         2 => {
             *number += 1;
             lines.push(format!("if r7 & 1 goto on{number}\nr6 = {}\non{number}:", most + random.below(3) - 1));
@@ -248,10 +248,10 @@ fn part(random: &mut Random, number: &mut usize) -> String {
     lines.join("\n")
 }
 
-/// A program, in words.
+/// A program as text.
 pub(crate) fn program(seed: u64) -> String {
     let random = &mut Random::new(seed);
-    // The context's address is kept at the bottom of the stack, where look-ups find it again.
+    // The context's address is kept at the bottom of the stack, where look-ups leave it alone.
     let mut lines = vec!["*(u64 *)(r10 - 512) = r1\nr0 = 0\nr5 = 0\nr9 = 77".to_owned()];
     lines.push(format!("r7 = *({} *)(r1 + 8)", random.one_of(&["u8", "u16", "u32", "u64"])));
     let mut number = 0;

@@ -1,12 +1,12 @@
-//! What the verifier accepts stays within its memory, by the machine's own account: random programs near the limit run
+//! What the verifier accepts stays within its memory, as the machine itself shows: random programs near the limit run
 //! compiled, in a child process, between pages that nobody may touch. The context and the value of a map lie at either
 //! end of theirs; the stack ends at such a page, or has only as many bytes above one as a program may use.
 //!
-//! A program that leaves its memory ends the child by a signal, spoils bytes that are nobody's, or comes back with
-//! other registers than it must keep. The interpreter, which knows every bound to the byte, is asked as well and must
-//! agree. Loads that the verifier lets a program try may find nothing, and end nobody.
+//! A program that leaves its memory ends the child with a signal, spoils bytes that are nobody's, or returns with other
+//! registers than it must keep. The interpreter, which knows every bound to the byte, must agree. Loads that the
+//! verifier lets a program try may find nothing, and end nobody.
 //!
-//! Mutants of the verifier that the programs of every run on x86-64 catch, each planted alone:
+//! Mutants of the verifier that the programs of every run on x86-64 catch, each planted by itself:
 //!
 //! | where | mutant |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | `scalar` | a quotient is divided by one more |
 //! | `scalar` | `|` is at most the greater operand |
 //! | `scalar` | the low half of a range is the range of the low halves of its ends |
-//! | `scalar` | what 32 bits of a number are compared with is learnt of all 64 |
+//! | `scalar` | what a comparison of 32 bits tells is learned of all 64 |
 //! | `scalar` | a difference's ends are those of its operands |
 //! | `scalar` | a left shift that overflows keeps its range |
 //! | `scalar` | a sign extension keeps numbers whose sign bit is set |
@@ -54,7 +54,7 @@ use memory::{End, Guarded, NEXT_VALUE};
 pub(crate) const VALUE_WORDS: usize = VALUE as usize / 8;
 /// Which programs the child runs: the first seed, and how many.
 const CHILD: &str = "PALIMPSEST_BPF_GUARDED_CHILD";
-/// Programs that one child runs, so that few are to be looked through after a signal.
+/// Programs that one child runs: few, so that few need be looked through after a signal.
 const BATCH: u64 = 1000;
 /// Contexts that each program is run with.
 const CONTEXTS: usize = 6;
@@ -112,7 +112,7 @@ impl Room {
         self.host.verify(contract, code).ok()
     }
 
-    /// Where the value's, and the context's, bytes are.
+    /// Returns the bytes of the value, or of the context.
     fn value(&self) -> &mut [u8] {
         &mut self.value.bytes()[self.value.at(self.end, VALUE as usize)..][..VALUE as usize]
     }
@@ -121,12 +121,12 @@ impl Room {
         &mut self.context.bytes()[self.context.at(self.end, CONTEXT as usize)..][..CONTEXT as usize]
     }
 
-    /// Runs it between the pages; `r0`. Says what it has spoilt.
+    /// Runs it between the pages. Returns `r0`, or says what it has spoilt.
     fn run(&self, program: &Program) -> Result<u64, String> {
         let top = match self.end {
-            // Below what it may use is a page that it may not touch.
+            // Below what it may use is a page that it must not touch.
             End::Low => arch::DEPTH,
-            // Above the address that it returns to is one.
+            // Above its return address is one.
             End::High => memory::LEN,
         };
         self.stack.bytes().copy_from_slice(&memory::UNTOUCHED);
@@ -171,7 +171,7 @@ fn load(packs: &Packs, linked: &Linked) -> Program {
     staged.finalize().expect("room")
 }
 
-/// What the child does: says which program it runs, and at the end how many were accepted.
+/// Runs the child: says which program it runs, and at the end how many were accepted.
 fn child(first: u64, count: u64) {
     let packs = Packs::new().expect("packs");
     packs.resume_after_faults().expect("a handler");
@@ -179,7 +179,7 @@ fn child(first: u64, count: u64) {
     let (mut accepted, mut refused, mut probing) = (0, 0, 0);
     for seed in first..first + count {
         let text = program(seed);
-        // One of eight programs has its other loads tried.
+        // One program in eight has its other loads tried.
         let unproven = if seed % 8 == 0 { Unproven::Probe } else { Unproven::Refuse };
         let linked: Vec<Linked> = rooms.iter().filter_map(|room| room.verified(&text, unproven)).collect();
         if linked.is_empty() {
@@ -208,7 +208,7 @@ fn child(first: u64, count: u64) {
                 let result = room.run(&program).unwrap_or_else(|what| panic!("seed {seed} spoils {what}\n{text}"));
                 let left = (room.context().to_vec(), room.value().to_vec());
                 if tried {
-                    // What it finds where it may only look is what lies there.
+                    // What it finds where it only may look is whatever lies there.
                     continue;
                 }
                 let mut view = context.clone();
@@ -222,7 +222,7 @@ fn child(first: u64, count: u64) {
     println!("{accepted} accepted, {refused} refused, {probing} probing");
 }
 
-/// Runs the programs of `seeds` in children; how many were accepted, refused, and try loads.
+/// Runs the programs of `seeds` in children. Returns how many were accepted, were refused, and try loads.
 fn run_children(seeds: std::ops::Range<u64>) -> [u64; 3] {
     let own = std::env::current_exe().expect("a test has a path");
     let mut sums = [0; 3];
@@ -266,7 +266,7 @@ fn what_is_accepted_stays_between_its_pages() {
     );
 }
 
-/// As many programs as are asked for, others than above; 100 000 take some minutes.
+/// As many programs as are asked for, other than above; 100 000 take some minutes.
 #[test]
 #[ignore = "a campaign of minutes: PALIMPSEST_BPF_SEEDS=FIRST..LAST chooses the programs"]
 fn what_is_accepted_stays_between_its_pages_in_a_campaign() {
@@ -293,7 +293,7 @@ const LEAVING: [(End, &str); 10] = [
     (End::Low, "r0 = *(u16 *)(r3 - 2)"),
     (End::High, "*(u64 *)(r1 - 8) = 5"),
     (End::Low, "*(u8 *)(r3 + 104) = 5"),
-    // Above the stack are the addresses that it returns to, and a page.
+    // Above the stack are its return addresses, and a page.
     (End::High, "r0 = *(u8 *)(r10 + 16)"),
     (End::Low, "*(u64 *)(r10 + 0) = 5\n*(u64 *)(r10 + 8) = 5"),
     (End::Low, "r0 = *(u8 *)(r10 - 600)"),

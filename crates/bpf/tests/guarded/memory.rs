@@ -1,4 +1,4 @@
-//! Memory that ends, and begins, where nothing is.
+//! Memory that begins and ends beside pages that nobody may touch.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use palimpsest_sys::{PlacedMapping, Protection, Reservation, Source};
 
 /// Bytes of it: a multiple of every page that Linux has.
 pub(crate) const LEN: usize = 64 << 10;
-/// What those bytes hold that are nobody's.
+/// Contents of the bytes that belong to nobody.
 pub(crate) static UNTOUCHED: [u8; LEN] = [0xa5; LEN];
 
 /// Which end of the memory something lies at.
@@ -43,7 +43,7 @@ impl Guarded {
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), LEN) }
     }
 
-    /// Where `len` bytes at an end of it begin.
+    /// Returns where `len` bytes at one of its ends begin.
     pub(crate) fn at(&self, end: End, len: usize) -> usize {
         match end {
             End::Low => 0,
@@ -56,12 +56,12 @@ impl Guarded {
     }
 }
 
-/// Where the next array of [`super::VALUE_WORDS`] words goes; 0 for where the system puts it.
+/// Where the next array of [`super::VALUE_WORDS`] words goes; 0 to let the system choose.
 pub(crate) static NEXT_VALUE: AtomicUsize = AtomicUsize::new(0);
-/// The addresses that were given out so, which are never given back to the system.
+/// The addresses given out in this way, which are never given back to the system.
 static GIVEN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// The system's allocator, but for the values of the map.
+/// The system's allocator, except for the values of the map.
 struct Values;
 
 #[global_allocator]

@@ -1,4 +1,4 @@
-//! Look-ups in arrays, which are made without a call where the map is known there.
+//! Look-ups in arrays, which are made without a call if the map is known there.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use palimpsest_bpf::verify::{Argument, MapUse, Signature};
 
 use super::run_on;
 
-/// Arrays of values whose lengths are powers of 2 and are not, one of one CPU, and a hash map.
+/// Arrays of values whose lengths are and are not powers of 2, one per-CPU array for one CPU, and a hash map.
 fn builder() -> HostBuilder {
     let mut builder = Host::builder();
     let map = |kind, len, count| {

@@ -1,4 +1,4 @@
-//! Dynptrs: memory whose places helpers check when the program runs.
+//! Dynptrs: memory whose accesses helpers check when the program runs.
 
 use palimpsest_bpf::insn::Register::{R0, R1, R3, R4, R6};
 
@@ -14,7 +14,7 @@ fn of_value(body: &str) -> String {
     found(1, &format!("r6 = r0\n*(u64 *)(r10 - 40) = 0x1234\n{}{body}", make(16)))
 }
 
-/// Makes a dynptr of so many bytes at `r6`.
+/// Makes a dynptr of `len` bytes at `r6`.
 fn make(len: i32) -> String {
     format!("r1 = r6\nr2 = {len}\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\n")
 }
@@ -37,12 +37,12 @@ fn read(offset: i32, len: i32) -> String {
     format!("r1 = r10\nr1 += -40\nr2 = {len}\nr3 = r10\nr3 += -16\nr4 = {offset}\nr5 = 0\ncall 201\n")
 }
 
-/// The address of `len` bytes at `offset` of the dynptr, or 0.
+/// Returns the address of `len` bytes at `offset` of the dynptr, or 0.
 fn data(offset: i32, len: i32) -> String {
     format!("r1 = r10\nr1 += -16\nr2 = {offset}\nr3 = {len}\ncall 203\n")
 }
 
-/// Gives the record back by this helper: 199 submits, 200 discards.
+/// Gives the record back with this helper: 199 submits, 200 discards.
 fn give_back(helper: i32) -> String {
     format!("r1 = r10\nr1 += -16\nr2 = 0\ncall {helper}\n")
 }
@@ -53,7 +53,7 @@ fn bytes_of_a_value_are_read_and_written_where_they_are() {
     assert_eq!(run(&of_value(&format!("*(u32 *)(r6 + 5) = 77\n{}r0 = *(u64 *)(r10 - 40)", read(5, 8)))), 77);
     let slice = format!("{}if r0 == 0 goto none\n*(u16 *)(r0 + 2) = 9\nr0 = *(u32 *)(r6 + 10)", data(8, 4));
     assert_eq!(run(&of_value(&slice)), 9);
-    // A length that is known when it runs, and checked then.
+    // A length that is only known, and checked, at run time.
     let by_context = "r1 = *(u8 *)(r9 + 0)\nr1 &= 7\n";
     let variable =
         of_value(&format!("{}r0 = 1", write(0, 8))).replacen("*(u32 *)", &format!("r9 = r1\n{by_context}*(u32 *)"), 1);
@@ -98,7 +98,7 @@ fn nobody_else_reads_or_writes_a_dynptr() {
     for at in [-16, -12, -9, -8, -1] {
         let read = of_value(&format!("r0 = *(u8 *)(r10 {at})"));
         assert_eq!(refused(&read), Fault::PartOfAddress { offset: at, len: 1 });
-        // What is written over is one no longer, whichever half it was.
+        // What is overwritten is no longer one, whichever half it was.
         let written = of_value(&format!("*(u8 *)(r10 {at}) = 1\n{}", write(0, 8)));
         assert_eq!(refused(&written), Fault::NoDynptr { register: R1 }, "{at}");
         let by_helper = of_value(&format!("{}{}", read_to(at), write(0, 8)));
@@ -116,11 +116,11 @@ fn nobody_else_reads_or_writes_a_dynptr() {
     assert_eq!(refused(&between), Fault::NoDynptr { register: R1 });
     // Nothing beside it is lost.
     assert_eq!(run(&of_value(&format!("*(u8 *)(r10 - 17) = 1\n{}", write(0, 8)))), 0);
-    // One may be made where another one was.
+    // One may be made in place of another.
     assert_eq!(run(&of_value(&format!("{}{}", make(16), write(8, 8)))), 0);
 }
 
-/// Has a helper write 1 byte to `at` of the stack.
+/// Makes a helper write 1 byte to `at` of the stack.
 fn read_to(at: i64) -> String {
     let second = format!("{}r1 = r10\nr1 += {at}\nr2 = 1\nr3 = r10", second());
     read(0, 1)
@@ -149,7 +149,7 @@ fn a_dynptr_is_made_of_a_maps_value_on_the_stack() {
     assert_eq!(made("r1 = r6", "r4 = r10\nr4 += -20"), Fault::DynptrPlace { register: R4 });
     assert_eq!(made("r1 = r6", "r4 = r10\nr4 += -8"), Fault::Stack { min: -8, end: 8 });
     assert_eq!(made("r1 = r6", "r4 = r10\nr4 += -520"), Fault::Stack { min: -520, end: -504 });
-    // What is given back is a record.
+    // Only a record can be given back.
     assert_eq!(refused(&of_value(&give_back(199))), Fault::NoDynptr { register: R1 });
     let none = of_value("").replacen("call 197", "call 5", 1);
     assert_eq!(
@@ -165,7 +165,7 @@ fn records_of_dynptrs_are_given_back_once() {
     let twice = format!("{}{}{end}", give_back(199), give_back(200));
     assert_eq!(refused(&of_record(8, &twice)), Fault::NoDynptr { register: R1 });
     assert_eq!(refused(&of_record(8, &format!("{}{}", give_back(200), write(0, 8)))), Fault::NoDynptr { register: R1 });
-    // What was a part of it is one no longer; also if nobody has looked yet whether it is there.
+    // What was part of it no longer is; also before anybody has checked whether it is there.
     let slice = |before: &str, behind: &str| {
         of_record(8, &format!("{}{before}{}{behind}\nout: {end}", data(0, 8), give_back(199)))
     };
@@ -173,7 +173,7 @@ fn records_of_dynptrs_are_given_back_once() {
     assert_eq!(refused(&used), Fault::Unset { register: R6 });
     let unseen = slice("r6 = r0\n", "if r6 == 0 goto out\n*(u8 *)(r6 + 0) = 1");
     assert_eq!(refused(&unseen), Fault::Unset { register: R6 });
-    // It is no record by itself, is as long as was said, and nobody knows where it begins.
+    // It is not a record by itself, is as long as was said, and nobody knows where it begins.
     let inside = |body: &str| {
         refused(&of_record(64, &format!("{}if r0 == 0 goto out\n{body}\nout: {}{end}", data(3, 8), give_back(199))))
     };
@@ -191,7 +191,7 @@ fn records_of_dynptrs_are_given_back_once() {
         refused(&of_record(8, "").replacen("r1 = map[idx:2] ll", "r1 = map[idx:0] ll", 1)),
         Fault::MapKind { register: R1, kind: Kind::Array }
     );
-    // In a loop, a record of each round is given back in it.
+    // In a loop, each round's record is given back in that round.
     let round = of_record(8, &format!("{}r8 += -1\nif r8 != 0 goto again\n{end}", give_back(199)));
     let looped = |text: &str| format!("r8 = 3\nagain: {text}");
     assert_eq!(run(&looped(&round)), 0);
@@ -234,7 +234,7 @@ fn a_program_that_is_ended_leaves_no_record_of_a_dynptr() {
 
 #[test]
 fn a_look_up_in_the_place_of_a_reservation_gives_no_record_back() {
-    // The same call reserves at first, and then looks up; what that finds says nothing of the record.
+    // The same call first reserves, and then looks up; what that finds says nothing about the record.
     let text = "r9 = 0\nr6 = 131\nr1 = map[idx:2] ll\nr2 = 8\nr3 = 0\n\
                 place: callx r6\nif r9 != 0 goto second\nif r0 == 0 goto none\nr8 = r0\nr9 = 1\nr6 = 1\n\
                 *(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ngoto place\n\

@@ -1,21 +1,21 @@
-//! Programs that are ended: by helpers that fail, and since they have no fuel left.
+//! Programs that are ended: by helpers that fail, or because they have no fuel left.
 
 use palimpsest_bpf::interp::Trap;
 
 use super::*;
 use crate::common::{compiles, packs};
 
-/// What a program was ended by.
+/// What ended a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ended {
     Helper(i32, HelperError),
     Fuel(u64),
 }
 
-/// Runs it both ways, with `fuel` if it needs some; both leave the same in the context, and in maps.
+/// Runs it both ways, with `fuel` if it needs some; both leave the same in the context and in maps.
 fn outcome(builder: impl Fn() -> HostBuilder, text: &str, fuel: u64) -> (Result<u64, Ended>, [u8; LEN]) {
     static PACKS: std::sync::LazyLock<Packs> = std::sync::LazyLock::new(|| Packs::new().expect("packs"));
-    // A small budget: what is not proven takes all of it.
+    // A small budget, since what is not proven takes all of it.
     let contract = || contract().budget(2000).fuel(fuel);
     let host = builder().build();
     let linked = host.verify(contract(), code(text)).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -71,7 +71,7 @@ fn a_helper_that_fails_ends_the_program_at_once() {
         context[0]
     };
     let mark = |number: i32| format!("*(u8 *)(r6 + 0) = {number}\n");
-    // In the program's own function, in one that it calls, and in that one's callee; what comes behind does not come.
+    // In the program's own function, in one that it calls, and in that one's callee; what comes behind never runs.
     assert_eq!(failed(&format!("r6 = r1\n{}call 1000\n{}r0 = 0\nexit", mark(1), mark(2))), 1);
     let deep = format!(
         "r6 = r1\ncall local f\n{}r0 = 0\nexit\nf: r6 = r1\n{}call local g\n{}r0 = 0\nexit\n\
@@ -83,7 +83,7 @@ fn a_helper_that_fails_ends_the_program_at_once() {
         mark(5)
     );
     assert_eq!(failed(&deep), 4);
-    // Where a helper calls it, in the third round, and then nothing of the program that called the helper.
+    // Called by a helper, in the third round; then nothing of the program that called the helper runs.
     let round = format!(
         "r6 = r1\nr3 = r10\nr3 += -8\n*(u64 *)(r10 - 8) = r1\nr1 = 10\nr2 = func[f] ll\nr4 = 0\ncall 181\n{}r0 = 0\n\
          exit\nf: r6 = *(u64 *)(r2 + 0)\nr7 = *(u8 *)(r6 + 0)\nr7 += 1\n*(u8 *)(r6 + 0) = r7\nr0 = 0\n\
@@ -92,7 +92,7 @@ fn a_helper_that_fails_ends_the_program_at_once() {
         mark(30)
     );
     assert_eq!(failed(&round), 3);
-    // A result that looks like an end is none.
+    // A result that looks like an end is not one.
     assert_eq!(outcome(failing, "call 1001\nexit", 0).0, Ok(u64::MAX));
     let signs = "r1 = 1 ll\nr1 <<= 63\ncall 1002\nexit";
     assert_eq!(outcome(failing, signs, 0).0, Ok(1 << 63));
@@ -100,7 +100,7 @@ fn a_helper_that_fails_ends_the_program_at_once() {
 
 #[test]
 fn a_program_that_is_ended_leaves_its_records() {
-    // Both before and behind the record that stays there are others, which the consumer gets.
+    // Before and behind the record that stays there are others, which the consumer gets.
     let output = "*(u64 *)(r10 - 8) = 7\nr1 = map[idx:2] ll\nr2 = r10\nr2 += -8\nr3 = 8\nr4 = 0\ncall 130\n";
     let reserve =
         "r1 = map[idx:2] ll\nr2 = 16\nr3 = 0\ncall 131\nif r0 == 0 goto none\nr8 = r0\n*(u64 *)(r0 + 0) = 1\n";
@@ -136,7 +136,7 @@ fn a_program_that_is_ended_leaves_its_records() {
     assert_eq!(count(&inner), 2);
 }
 
-/// Counts its rounds in the context; nobody knows how many there will be, but for the first byte of it.
+/// Counts its rounds in the context; nobody knows how many there will be, except by its first byte.
 const ROUNDS: &str = "r6 = r1\nr7 = 0\nagain: r7 += 1\n*(u64 *)(r6 + 8) = r7\nr1 = *(u8 *)(r6 + 0)\n\
                       if r1 != r7 goto again\nr0 = 0\nexit";
 
@@ -148,7 +148,7 @@ fn fuel_is_for_as_many_jumps_back() {
         let (result, context) = outcome(builder, ROUNDS, fuel);
         assert_eq!((result, rounds(context)), (Err(Ended::Fuel(fuel)), fuel as u8 + 1));
     }
-    // Other forms of jumps back; the last two have a place to leave of their own.
+    // Other forms of jumps back; the last two leave from a place of their own.
     let endless = [
         ROUNDS.replace("if r1 != r7 goto again\nr0 = 0\nexit", "if r1 == r7 goto out\ngoto again\nout: r0 = 0\nexit"),
         ROUNDS.replace("if r1 != r7 goto again\nr0 = 0\nexit", "goto again"),
@@ -163,7 +163,7 @@ fn fuel_is_for_as_many_jumps_back() {
         let (result, context) = outcome(builder, &text, 9);
         assert_eq!((result, rounds(context)), (Err(Ended::Fuel(9)), 10), "{text}");
     }
-    // All functions have the same fuel, and so have those that helpers call, each of whose calls takes some.
+    // All functions share the fuel, including those that helpers call; each such call takes some.
     let called = "r6 = r1\nr7 = 0\nagain: r1 = r6\ncall local f\nr7 += 1\nr1 = *(u8 *)(r6 + 0)\n\
                   if r1 != r7 goto again\nr0 = 0\nexit\n\
                   f: r2 = 0\nr5 = *(u8 *)(r1 + 0)\nr5 += 3\nagainf: r2 += 1\nr3 = *(u64 *)(r1 + 8)\nr3 += 1\n\
@@ -181,7 +181,7 @@ fn fuel_is_for_as_many_jumps_back() {
         // Three calls, and then a jump back.
         assert_eq!((result, u64::from(rounds(context))), (Err(Ended::Fuel(fuel)), fuel - fuel / 4));
     }
-    // Enough of it.
+    // Enough fuel.
     let ends = ROUNDS.replace("r7 = 0", "*(u8 *)(r6 + 0) = 50\nr7 = 0");
     assert_eq!(outcome(builder, &ends, 49).0, Ok(0));
     assert_eq!(outcome(builder, &ends, 48).0, Err(Ended::Fuel(48)));
@@ -194,13 +194,13 @@ fn what_is_proven_and_what_fails_take_no_fuel() {
     let host = builder().build();
     let refused = host.verify(contract(), code(ROUNDS)).map(drop).expect_err("there is no fuel").fault;
     assert_eq!(refused, Fault::Budget { budget: 50_000 });
-    // A helper ends a program that has fuel left, and one that has no end of it.
+    // A helper ends a program that has fuel left, and one without a limit.
     let text = ROUNDS.replace("r7 += 1", "r7 += 1\nr1 = 4\nr1 -= r7\ncall 1002");
     for fuel in [3, 5, palimpsest_bpf::verify::MOST_FUEL] {
         assert_eq!(outcome(failing, &text, fuel).0, Err(Ended::Helper(1002, FAILS)));
     }
     assert_eq!(outcome(failing, &text, 2).0, Err(Ended::Fuel(2)));
-    // Records are given back where fuel is out, too: the ring has none that is not finished.
+    // Records are given back when fuel is out, too: the ring has none that is unfinished.
     let held = "r6 = r1\nr1 = map[idx:2] ll\nr2 = 16\nr3 = 0\ncall 131\nif r0 == 0 goto none\nr8 = r0\nr7 = 0\n\
                 again: r7 += 1\nr1 = *(u8 *)(r6 + 0)\nif r1 != r7 goto again\nr1 = r8\nr2 = 0\ncall 132\n\
                 none: r0 = 0\nexit";

@@ -29,13 +29,13 @@ fn helpers_change_no_read_only_map() {
     for helper in [87, 88] {
         assert_eq!(refused(&format!("{queue}call {helper}\nr0 = 0\nexit")), Fault::ReadOnlyMap);
     }
-    // They may be looked at.
+    // Looking at values is allowed.
     for text in [format!("{queue}call 89\nr0 = 0\nexit"), format!("{start}r1 = map[idx:1] ll\ncall 1\nr0 = 0\nexit")] {
         assert_eq!(run_on(read_only, &text), 0);
     }
 }
 
-/// Helpers that leave room as it is: all of it, a part of it, or that fail on the way.
+/// Helpers that leave room as it is: all of it, part of it, or by failing on the way.
 fn sparing() -> HostBuilder {
     use Argument::{BytesOut, Map, Number, NumberOut, Size, ValueOut};
     builder()
@@ -47,7 +47,7 @@ fn sparing() -> HostBuilder {
             0 => Err(HelperError::NoArgument { index: 7 }),
             _ => panic!("on purpose"),
         })
-        // Takes what it gives back from the same place.
+        // Reads from the same place to which it writes.
         .helper(1005, Signature::new([Argument::Bytes, Size, BytesOut, Size]), |call| {
             let bytes = call.bytes(0)?;
             Ok(call.write(2, &bytes)? as u64)
@@ -57,7 +57,7 @@ fn sparing() -> HostBuilder {
 
 #[test]
 fn room_that_a_helper_leaves_as_it_was_is_zero() {
-    // The context, of 16 times 0xaa, tells it without reading the stack.
+    // The context, 16 times 0xaa, shows it without reading the stack.
     assert_eq!(run_on(sparing, "r6 = r1\nr2 = 16\ncall 1000\nr0 = *(u64 *)(r6 + 8)\nexit"), 0);
     assert_eq!(run_on(sparing, "r6 = r1\nr2 = 12\ncall 1001\nr0 = *(u64 *)(r6 + 0)\nexit"), 0x55_5555);
     assert_eq!(run_on(sparing, "r6 = r1\nr2 = 12\ncall 1001\nr0 = *(u64 *)(r6 + 8)\nexit"), 0xaaaa_aaaa << 32);
@@ -70,7 +70,7 @@ fn room_that_a_helper_leaves_as_it_was_is_zero() {
     let overlapping =
         "r6 = r1\n*(u64 *)(r1 + 0) = 7\nr2 = 8\nr3 = r1\nr3 += 4\nr4 = 12\ncall 1005\nr0 = *(u64 *)(r6 + 4)\nexit";
     assert_eq!(run_on(sparing, overlapping), 7);
-    // A bloom filter's value is not written, and is no room.
+    // A bloom filter's value is not written, and is not room.
     let filter = value.replace("idx:3", "idx:6");
     assert_eq!(run_on(sparing, &filter), 0xaaaa_aaaa_aaaa_aaaa);
     let linked = sparing().build().verify(contract(), code(&filter.replace("1003", "1006"))).expect("harmless");
@@ -98,7 +98,7 @@ fn functions_without_an_object_have_indexes() {
             .function("sum", Signature::new([Argument::Number, Argument::Number]), |call| {
                 Ok(call.number(0) + call.number(1))
             })
-            // Instead of the one above.
+            // Replaces the one above.
             .function("first", Signature::new([]), |_| Err(HelperError::NoArgument { index: 3 }))
     };
     assert_eq!(host().build().functions().collect::<Vec<_>>(), ["sum", "first"]);

@@ -1,11 +1,11 @@
-//! Linux's helpers: those that read what is not proven, that format text, and that ask for CPUs and clocks.
+//! Linux's helpers: those that read unproven addresses, format text, and ask for CPUs and clocks.
 
 use palimpsest_bpf::verify::Unproven;
 
 use super::*;
 use crate::common::packs;
 
-/// Runs it both ways where loads that are not proven are tried; the context, which both leave alike, and `r0`.
+/// Runs it both ways, trying unproven loads. Returns `r0` and the context, which both leave alike.
 fn probed(text: &str, context: [u8; LEN]) -> (u64, [u8; LEN]) {
     let linked = builder().build().verify(contract().unproven(Unproven::Probe), code(text)).expect(text);
     let mut interpreted = context;
@@ -20,7 +20,7 @@ fn probed(text: &str, context: [u8; LEN]) -> (u64, [u8; LEN]) {
 
 const EFAULT: u64 = -14_i64 as u64;
 
-/// Reads `len` bytes at the text of the read-only map and `behind` into the beginning of the context.
+/// Reads `len` bytes at the read-only map's text plus `behind` to the beginning of the context.
 fn read(helper: i32, len: u32, behind: i32) -> String {
     format!("r2 = {len}\nr3 = map[idx:5][0]+0 ll\nr3 += {behind}\ncall {helper}\nexit")
 }
@@ -31,7 +31,7 @@ fn what_is_there_is_read_and_what_is_not_is_an_error() {
     for helper in [4, 112, 113, 148] {
         let (result, context) = probed(&read(helper, 8, 0), full);
         assert_eq!((result, &context[..9]), (0, &b"palimpse\xaa"[..]));
-        // A number that is no address, and one that no machine has: zeros, and no fault.
+        // A number that is not an address, and one that no machine has: zeros, and no fault.
         for address in ["8", "0", "-1", "0x7fffffff00000000 ll"] {
             let (result, context) = probed(&format!("r2 = 8\nr3 = {address}\ncall {helper}\nexit"), full);
             assert_eq!((result, &context[..9]), (EFAULT, &b"\0\0\0\0\0\0\0\0\xaa"[..]), "{address}");
@@ -53,7 +53,7 @@ fn texts_are_read_up_to_their_zero() {
     for helper in [45, 114, 115] {
         let (result, context) = probed(&read(helper, 16, 0), full);
         assert_eq!((result, &context), (11, b"palimpsest\0\0\0\0\0\0"));
-        // What does not fit is cut, and a zero stands at the end all the same.
+        // What does not fit is cut off, and the end still has a zero.
         let (result, context) = probed(&read(helper, 5, 0), full);
         assert_eq!((result, &context[..6]), (5, &b"pali\0\xaa"[..]));
         let (result, context) = probed(&read(helper, 1, 0), full);
@@ -68,7 +68,7 @@ fn texts_are_read_up_to_their_zero() {
 #[test]
 fn reading_stops_where_memory_ends() {
     let Some(packs) = packs() else { return };
-    // Behind the first thread's stack is nothing.
+    // Nothing is behind the first thread's stack.
     let maps = std::fs::read_to_string("/proc/self/maps").expect("there is /proc");
     let stack = maps.lines().find(|line| line.ends_with("[stack]")).and_then(|line| line.split(['-', ' ']).nth(1));
     let Some(end) = stack.and_then(|end| usize::from_str_radix(end, 16).ok()) else {
@@ -86,7 +86,7 @@ fn reading_stops_where_memory_ends() {
         (program.run(&mut context).expect("it ends"), context)
     };
     assert_eq!(run(113, 5, end - 5).0, 0);
-    // Before the last eight bytes is the end of the program's name.
+    // The end of the program's name comes before the last eight bytes.
     let (result, context) = run(113, 12, end - 12);
     assert!(result == 0 && context[..3] != [0; 3], "{context:?}");
     let (result, context) = run(113, 13, end - 12);
@@ -117,7 +117,7 @@ fn clocks_and_nodes_are_asked() {
         let linked = builder().build().verify(contract(), code(&format!("call {helper}\nexit"))).expect("harmless");
         linked.interpret(&Interpreter::default(), &mut [0; LEN]).expect("it ends");
     }
-    // What the coarse one says the other has said before, and the boot's is never behind that.
+    // What the coarse one says the other has said before, and the boot clock is never behind that.
     assert_eq!(run("call 160\nr6 = r0\ncall 5\nr1 = 1\nif r0 >= r6 goto out\nr1 = 0\nout: r0 = r1\nexit"), 1);
     assert_eq!(run("call 5\nr6 = r0\ncall 125\nr1 = 1\nif r0 >= r6 goto out\nr1 = 0\nout: r0 = r1\nexit"), 1);
 }

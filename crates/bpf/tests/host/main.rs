@@ -23,8 +23,8 @@ use palimpsest_bpf::{Code, Packs, asm};
 
 use common::packs;
 
-/// What programs find: an array of two numbers for each of 4, a hash map, a ring buffer, a queue, an array of
-/// programs, read-only text, a bloom filter, a trie.
+/// What programs find: an array of two numbers for each of 4, a hash map, a ring buffer, a queue, an array of programs,
+/// read-only text, a bloom filter, a trie.
 fn builder() -> HostBuilder {
     let map = |name: &str, kind, key, value, entries| {
         Arc::new(Map::new(Definition::new(name, kind, key, value, entries)).expect("good measures"))
@@ -78,7 +78,7 @@ fn contents(host: &Host) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Runs it both ways; what both return.
+/// Runs it both ways. Returns what both return.
 fn run_on(builder: impl Fn() -> HostBuilder, text: &str) -> u64 {
     let mut interpreted = [0xaa; LEN];
     let host = builder().build();
@@ -127,12 +127,12 @@ fn what_may_be_nothing_is_compared_first() {
     let text = found(2, "r0 = *(u64 *)(r0 + 0)");
     assert_eq!(refused(&text.replace("if r0 == 0 goto none", "")), Fault::MaybeNull { register: R0 });
     assert_eq!(refused(&text.replace("r0 == 0", "r0 != 0")), Fault::NoAddress { register: R0 });
-    // A comparison of one copy tells of the other.
+    // Comparing one copy tells about the other.
     assert_eq!(
         run(&found(2, "r0 = 7").replace("call 1\n", "call 1\nr6 = r0\n").replace("r0 = 7", "r0 = *(u64 *)(r6 + 0)")),
         0
     );
-    // But not of what an earlier call has returned in the same place.
+    // But not about what an earlier call returned in the same place.
     let twice = "r7 = 2\nr6 = 0\nagain: *(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\n\
                  if r6 == 0 goto first\nif r0 == 0 goto out\nr0 = *(u64 *)(r6 + 0)\nout: r0 = 0\nexit\n\
                  first: r6 = r0\nr7 += -1\nif r7 != 0 goto again\nr0 = 0\nexit";
@@ -174,7 +174,7 @@ fn hash_maps_are_updated_and_emptied() {
              r0 = *(u64 *)(r0 + 0)\nexit\nnone: r0 = 1\nexit"
     );
     assert_eq!(run(&kept), 5);
-    // What the host puts there the program finds, and the other way round.
+    // The program finds what the host puts there, and the other way round.
     let Some(packs) = Target::NATIVE.map(|_| Packs::new().expect("packs")) else { return };
     let host = builder().build();
     let hash = HashHandle::<u64, u64>::new(Arc::clone(host.map("hash").expect("there"))).expect("its types");
@@ -259,10 +259,10 @@ fn functions_of_the_program_are_called_by_helpers() {
     assert_eq!(run(&early), 4 << 32 | 6);
     assert_eq!(run(&sum.replace("r1 = 10", "r1 = 0")), 0);
     assert_eq!(run(&sum.replace("r1 = 10", "r1 = 100000000 ll").replace("r0 <<= 32\nr0 |= r1\n", "")), -7_i64 as u64);
-    // What it leaves in the program's stack is known behind it.
+    // What it leaves in the program's stack is known afterwards.
     let lost = sum.replace("r0 = 0\nexit", "*(u64 *)(r2 + 0) = r2\nr0 = 0\nexit");
     assert!(matches!(refused(&lost), Fault::Address { .. } | Fault::PartOfAddress { .. }), "{lost}");
-    // It keeps what the caller keeps, and is no way round the end of loops.
+    // It keeps what the caller keeps, and offers no way round the end of loops.
     let kept = sum
         .replace("r1 = 10", "r6 = 77\nr1 = 10")
         .replace("r0 <<= 32\nr0 |= r1", "r0 = r6")
@@ -271,7 +271,7 @@ fn functions_of_the_program_are_called_by_helpers() {
     assert_eq!(refused(&sum.replace("f: ", "f: again: r4 = 0\nif r4 == 0 goto again\n")), Fault::Endless);
     assert_eq!(refused(&sum.replace("func[f] ll", "5")), Fault::NoFunction { register: Register::R2 });
 
-    // Rounds of one call of the helper say nothing of how often that is called.
+    // Rounds of one call of the helper say nothing about how often that is called.
     let again = "again: *(u64 *)(r10 - 8) = 0\nr1 = 1\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 181\n\
                  r1 = *(u64 *)(r10 - 8)\nif r1 != 0 goto again\nr0 = 0\nexit\nf: *(u64 *)(r2 + 0) = 1\nr0 = 0\nexit";
     assert_eq!(refused(again), Fault::Endless);
@@ -331,7 +331,7 @@ fn the_system_is_asked() {
     assert_eq!(run("r1 = map[idx:5][0]+0 ll\nr2 = 11\nr3 = 1\nr4 = 2\nr5 = 3\ncall 6\nexit"), 10);
 }
 
-/// A helper of the host's that adds up bytes, and one that writes some.
+/// A helper of the host that adds up bytes, and one that writes some.
 fn custom() -> HostBuilder {
     builder()
         .helper(1000, Signature::new([Argument::Bytes, Argument::Size]), |call| {
@@ -505,7 +505,7 @@ fn threads_share_maps_and_records() {
 fn threads_that_change_a_hash_map_find_their_own_keys() {
     let map = Arc::new(Map::new(Definition::new("m", Kind::Hash, 8, 8, 64)).expect("good measures"));
     let hash = HashHandle::<u64, u64>::new(map).expect("its types");
-    // One that is always there, whatever is linked around it.
+    // One that always exists, whatever is linked around it.
     hash.set(&u64::MAX, &1, Update::Insert).expect("room");
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -549,7 +549,7 @@ fn a_function_that_helpers_call_jumps_to_its_beginning() {
     assert_eq!(run(sum), (((26 ^ 6) + 7) ^ 8) + 9);
 }
 
-/// A function that gets itself handed on, and calls itself by a helper `times`; what is innermost does `last`.
+/// A function that hands itself on and calls itself through a helper `times` times; the innermost call does `last`.
 fn handed_on(times: u32, last: &str) -> String {
     format!(
         "r2 = func[f] ll\n*(u64 *)(r10 - 8) = r2\n*(u64 *)(r10 - 16) = {times}\nr1 = 1\nr3 = r10\nr3 += -16\nr4 = 0\n\
@@ -564,7 +564,7 @@ fn handed_on(times: u32, last: &str) -> String {
 
 #[test]
 fn functions_that_are_handed_on_call_each_other_as_deeply_as_others() {
-    // The program, and functions one more than times, are 8.
+    // The program, and one function more than `times`, make 8.
     assert_eq!(run(&handed_on(6, "r0 = 1")), 0);
     assert_eq!(refused(&handed_on(7, "r0 = 1")), Fault::Depth);
     assert_eq!(run(&handed_on(5, "call local g")), 0);

@@ -1,4 +1,4 @@
-//! Maps in maps.
+//! Maps inside maps.
 
 use palimpsest_bpf::map::NestError;
 
@@ -8,7 +8,7 @@ fn numbers(name: &str, entries: u32) -> Arc<Map> {
     Arc::new(Map::new(Definition::new(name, Kind::Array, 4, 8, entries)).expect("good measures"))
 }
 
-/// A hash and an array of arrays; in the first is an array under 7, in the second one in place 1.
+/// A hash and an array of arrays; the first has an array under 7, the second has one in place 1.
 fn nested() -> HostBuilder {
     let outer = |name: &str, kind, key| {
         let inner = Some(Box::new(Definition::new("inner", Kind::Array, 4, 8, 1)));
@@ -61,13 +61,13 @@ fn maps_in_maps_are_no_values() {
     assert_eq!(refused(&returned), Fault::ReturnedAddress);
     let outside = counts(8, SEVEN).replace("*(u64 *)(r0 + 0) = r1", "*(u64 *)(r0 + 8) = r1");
     assert_eq!(refused(&outside), Fault::Outside { what: "the value", min: 8, end: 16, len: 8 });
-    // Programs put no maps in, take none out, and do not walk over them.
+    // Programs add and remove no maps, and do not iterate over them.
     for (helper, kind) in [(2, Kind::HashOfMaps), (3, Kind::HashOfMaps)] {
         let text =
             format!("{SEVEN}\nr1 = map[idx:8] ll\nr2 = r10\nr2 += -8\nr3 = r2\nr4 = 0\ncall {helper}\nr0 = 0\nexit");
         assert_eq!(refused(&text), Fault::MapKind { register: Register::R1, kind });
     }
-    // How far two maps are from each other is nobody's affair.
+    // How far apart two maps are is nobody's business.
     let distance = counts(8, SEVEN).replace("r1 = *(u64 *)(r0 + 0)\n", "r1 = r0\nr1 -= r0\n");
     assert_eq!(refused(&distance), Fault::Address { register: Register::R1 });
     // What stands for inner maps cannot be named.
@@ -92,7 +92,7 @@ fn maps_are_exchanged_under_programs() {
     assert_eq!(run(), 15);
     maps.set(&key, None).expect("it is there");
     assert_eq!((run(), interpret()), (u64::MAX, u64::MAX));
-    // One that was put in is kept, since a program may be at work on it.
+    // One that was put in is kept, since a program may be using it.
     let weak = Arc::downgrade(&other);
     drop(other);
     assert!(weak.upgrade().is_some());
@@ -112,7 +112,7 @@ fn maps_are_exchanged_under_programs() {
         }
     }
     assert!(matches!(maps.set(&key, Some(numbers("a fifth", 1))), Err(NestError::Op(_))));
-    // Maps in maps in maps, and what holds no values, are none.
+    // Maps in maps in maps, and maps that hold no values, are refused.
     for inner in [None, Some(Kind::HashOfMaps), Some(Kind::Programs), Some(Kind::RingBuffer)] {
         let inner = inner.map(|kind| Box::new(Definition::new("inner", kind, 4, 4, 4096)));
         let definition = Definition { inner, ..Definition::new("outer", Kind::HashOfMaps, 4, 4, 4) };

@@ -1,4 +1,4 @@
-//! Programs that somebody else runs than `HostedProgram`: a kernel, with its own packs and its own idea of a CPU.
+//! Programs run by somebody other than `HostedProgram`: a kernel, with its own packs and its own idea of a CPU.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ thread_local! {
     static HELD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Four CPUs, of which the test says which one it is on, and nothing at addresses that nobody has proven but at one.
+/// Four CPUs, one of which the test names as the present one; nothing at unproven addresses except at one.
 struct Kernel;
 
 const THERE: u64 = 0x1000;
@@ -85,7 +85,7 @@ fn run(packs: &Packs, compiled: &Compiled) -> Outcome {
         let entry = unsafe { code.function::<Gauged>() };
         return entry(context, 16, 0, 0, 0, MOST_FUEL as i64);
     }
-    // SAFETY: code without has this one.
+    // SAFETY: code without a gauge has this type.
     let entry = unsafe { code.function::<Plain>() };
     Outcome { value: entry(context, 16, 0, 0, 0), gauge: 0 }
 }
@@ -113,7 +113,7 @@ fn each_cpu_of_a_runner_has_its_values_and_failures_are_its_own() {
     };
     assert_eq!([0, 1, 2, 3].map(of), [3, 0, 5, 1]);
 
-    // What nobody has proven is the runner's to look at.
+    // Looking at unproven addresses is the runner's business.
     for (address, expected) in [(THERE, 7), (THERE + 1, -14_i64 as u64)] {
         let text = format!(
             "r1 = r10\nr1 += -8\nr2 = 8\nr3 = {address} ll\ncall 113\nif r0 != 0 goto out\nr0 = *(u8 *)(r10 - 8)\nout: \
@@ -123,7 +123,7 @@ fn each_cpu_of_a_runner_has_its_values_and_failures_are_its_own() {
         assert_eq!(run(&packs, &compiled).value, expected, "{address:#x}");
     }
 
-    // A helper ends the program, which has a record: the runner is told of both.
+    // A helper ends the program, which holds a record: the runner learns of both.
     let ends = "r1 = map[idx:1] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr6 = r0\ncall 900\nr1 = r6\nr2 = 0\n\
                 call 132\nout: r0 = 0\nexit";
     let compiled = verified(ends, &host).compile::<Kernel>(target, 1).expect("compiled");

@@ -1,7 +1,7 @@
-//! Object files that clang makes of C: read, verified, interpreted and compiled.
+//! Object files that clang makes of C: parsed, verified, interpreted and compiled.
 //!
-//! The sources lie in `c`, what Debian's clang 14 has made of them in `golden`. Where there is a clang for eBPF, it
-//! compiles them again, and all that holds for the old ones holds for the new ones, too.
+//! The sources lie in `c`, and what Debian's clang 14 made of them in `golden`. If there is a clang for eBPF, it
+//! compiles them again, and everything that holds for the old ones holds for the new ones, too.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -31,7 +31,7 @@ const GOLDEN: [(&str, &[u8]); 7] = [
     ("target", include_bytes!("golden/target.o")),
 ];
 
-/// The objects of this source: the golden one, and one that was compiled now.
+/// Returns the objects of this source: the golden one, and one compiled now.
 fn objects(name: &str) -> Vec<Vec<u8>> {
     let (_, golden) = GOLDEN.iter().find(|(source, _)| *source == name).expect("it is listed");
     let mut objects = vec![golden.to_vec()];
@@ -69,7 +69,7 @@ fn packet(length: u16) -> [u8; LEN] {
     bytes
 }
 
-/// How a program is run.
+/// How to run a program.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Interpreted,
@@ -78,7 +78,7 @@ enum Way {
 
 const WAYS: [Way; 2] = [Way::Interpreted, Way::Compiled];
 
-/// Runs the program of a host; what it returns, as the C type `int` has it.
+/// Runs the program of a host. Returns what it returns, as the C type `int`.
 fn run(way: Way, object: &Object, host: &Arc<Host>, name: &str, context: &mut [u8; LEN]) -> u64 {
     let program = object.program(name).unwrap_or_else(|| panic!("no program `{name}`"));
     let linked = host.verify(contract(), program.code().expect("its structure is right"));
@@ -201,12 +201,12 @@ fn functions_of_the_host_are_found_by_name() {
         };
         let error = refused(Signature::new([Number]), "lacks");
         assert!(error.contains("give it one of that name (`absent`) [./calls.c:24"), "{error}");
-        // What C says of it must fit: how many there are, and what they are.
+        // Its C declaration must fit: how many parameters there are, and what they are.
         for wrong in [Signature::new([]), Signature::new([Number, Number]), Signature::new([Argument::NumberOut])] {
             let error = refused(wrong, "weighs");
             assert!(error.contains("change the signature or the declaration (`note`) [./calls.c:18"), "{error}");
         }
-        // Bytes are checked as those of helpers are.
+        // Bytes are checked like those of helpers.
         let host = builder(&object, Signature::new([Number]));
         let program = object.program("weighs").expect("it is there");
         let short = Contract::new().context(15, ContextAccess::Read);
@@ -320,7 +320,7 @@ fn programs_are_adapted_to_other_types() {
         assert_eq!(run("request", &mut context), 3_04_05);
         // 8 + 8 + 8 + 24 bytes.
         assert_eq!(run("sizes", &mut context), 48 * 1000 + 40);
-        // Types that are not there at all: what depends on them is refused where it can be reached.
+        // Types that do not exist there at all: what depends on them is refused if it can be reached.
         let empty = Object::parse(&objects("legacy")[0]).expect("an object");
         let lacking = Object::parse_for(bytes, empty.btf()).expect("it is poisoned");
         let program = lacking.program("request").expect("there");
@@ -379,7 +379,7 @@ fn damaged_objects_are_errors() {
 
 #[test]
 fn programs_that_share_their_code_have_one_budget() {
-    // 3000 names for one function of 1001 slots: 24 MB out of 100 KB, and so on with the square of the length.
+    // 3000 names for one function of 1001 slots: 24 MB out of 100 KB, growing with the square of the length.
     let names = |form: fn(u32) -> String| (0..3000).map(form).collect::<String>();
     let source = [
         ".section hook,\"ax\",@progbits\n".to_owned(),
@@ -398,7 +398,7 @@ fn programs_that_share_their_code_have_one_budget() {
         Err(error) => return eprintln!("skipped: no clang ({error})"),
     };
     let mut input = child.stdin.take().expect("a pipe");
-    // One that has no eBPF does not read it.
+    // A clang without eBPF does not read it.
     let _ = std::io::Write::write_all(&mut input, source.concat().as_bytes());
     drop(input);
     let output = child.wait_with_output().expect("it ends");

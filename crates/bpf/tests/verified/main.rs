@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// An instruction that is often wrong, and not always.
+/// Makes an instruction that is often wrong, but not always.
 fn instruction(random: &mut Random) -> Instruction {
     let registers = [Register::R0, Register::R3, Register::R4, Register::R5];
     let (dst, src) = (random.one_of(&registers), random.one_of(&registers));
@@ -81,7 +81,7 @@ fn instruction(random: &mut Random) -> Instruction {
     }
 }
 
-/// A sum that is one of an address on one way and one of numbers, or a distance, on the other, in either order.
+/// Makes a sum that is of an address on one way, and of numbers or a distance on the other, in either order.
 fn sum_of_two_ways(random: &mut Random) -> Vec<Instruction> {
     let set = |dst, operand| Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand };
     let (left, right, kind, base) = (Register::R6, Register::R7, Register::R4, Register::R1);
@@ -136,7 +136,7 @@ fn program(random: &mut Random) -> Vec<u8> {
             push(&instruction);
         }
     }
-    // Where jumps over the end land.
+    // Jumps over the end land here.
     for _ in 0..4 {
         push(&set(Register::R0, 0));
     }
@@ -144,10 +144,10 @@ fn program(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A program whose jumps may go back, with a function that it may call.
+/// Makes a program whose jumps may go back, with a function that it may call.
 fn looping(random: &mut Random) -> Vec<u8> {
     let lengths = [6 + random.below(10), 3 + random.below(8)];
-    // What comes before the body and behind it, each of a slot.
+    // What comes before and behind the body, each of one slot.
     let function = 4 + lengths[0] as i32 + 5;
     let mut bytes = Vec::new();
     let mut slot = 0;
@@ -183,8 +183,8 @@ fn looping(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Runs a program with eight contexts, interpreted and compiled, with guards and without, which must agree; how often
-/// it had no fuel left.
+/// Runs a program with eight contexts, interpreted and compiled, with guards and without, which must agree. Returns how
+/// often it had no fuel left.
 fn agrees(contract: &Contract, verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u32 {
     let code = verified.code();
     let hardened = contract.clone().trust(Trust::None).verify(code.clone()).expect("guards refuse nothing");
@@ -270,7 +270,7 @@ fn what_loops_ends_by_itself_or_by_its_fuel() {
     assert!(proven > 10 && fuelled > 100 && spent > 100, "{counts}: the programs tell nothing");
 }
 
-/// How many programs are tried.
+/// Returns how many programs to try.
 fn programs() -> u32 {
     std::env::var("PALIMPSEST_BPF_VERIFIED").ok().and_then(|count| count.parse().ok()).unwrap_or(20_000)
 }

@@ -1,4 +1,4 @@
-//! The arena: blocks keep their bytes, and counters what they count.
+//! The arena: blocks keep their bytes, and counters count correctly.
 
 use std::ffi::c_void;
 use std::slice;
@@ -9,7 +9,7 @@ use crate::arena::{
     palimpsest_arena_realloc, palimpsest_arena_stats, palimpsest_arena_trim, palimpsest_arena_usable_size,
 };
 
-/// A block's address, and the byte that it is full of.
+/// A block's address, and the byte that fills it.
 struct Block {
     address: usize,
     len: usize,
@@ -23,7 +23,7 @@ pub(super) struct Player {
 
 /// Blocks at a time.
 const MOST: usize = 200;
-/// What a test may take of memory at a time.
+/// The most memory that a test asks for at a time and gets.
 const LONGEST: usize = 1 << 20;
 
 fn pointer(address: usize) -> *mut c_void {
@@ -31,9 +31,9 @@ fn pointer(address: usize) -> *mut c_void {
 }
 
 impl Block {
-    /// What was written to it, as long as nobody frees it.
+    /// Returns what was written to it, while nobody frees it.
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a block of the arena of at least this length, which this owner alone has.
+        // SAFETY: a block of the arena of at least this length, which only this owner has.
         unsafe { slice::from_raw_parts_mut(pointer(self.address).cast(), self.len) }
     }
 
@@ -95,7 +95,7 @@ impl Player {
         block.check()?;
         let address = block.address;
         let moved = somewhere(input, || {
-            // SAFETY: 1. a block, which is not used again unless the answer is null.
+            // SAFETY: 1. a block, which is not used again unless null is returned.
             unsafe { palimpsest_arena_realloc(pointer(address), len) }.expose_provenance()
         });
         if moved == 0 {
@@ -143,9 +143,9 @@ impl Player {
         if len < 2 * size_of::<usize>() {
             return Ok(());
         }
-        // SAFETY: two words at least, which were written.
+        // SAFETY: at least two words, which were written.
         let [size, blocks] = unsafe { stats.as_ptr::<[usize; 2]>().read() };
-        // Whoever else uses the arena of this process has blocks, too.
+        // Whoever else uses this process's arena has blocks, too.
         if size != len || blocks < self.blocks.len() {
             return Err(format!("{size} bytes tell of {blocks} blocks: there are {}", self.blocks.len()));
         }

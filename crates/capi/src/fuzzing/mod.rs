@@ -1,8 +1,8 @@
-//! Random calls of the functions for C, against a model of what is there: for the fuzz target `capi` and the test
-//! `random` (feature `fuzzing`). No interface: it may change at any time.
+//! Random calls of the functions for C, compared with a model: for the fuzz target `capi` and the test `random`
+//! (feature `fuzzing`). Not an interface: it may change at any time.
 //!
-//! Nothing is run that is loaded, so that any bytes are programs. Structures are passed in memory of exactly the length
-//! that they say they have, so that AddressSanitizer sees one byte too many.
+//! Nothing that is loaded is run, so that any bytes are programs. Structures are passed in memory of exactly the length
+//! that they give, so that AddressSanitizer notices one byte too many.
 
 mod allocations;
 mod arena;
@@ -18,17 +18,17 @@ use std::thread;
 use crate::result::palimpsest_error_message;
 use crate::result::palimpsest_result::{self, PALIMPSEST_PANIC};
 
-/// What became of a step: `Err` tells what was not as it should be.
+/// The result of a step: `Err` tells what was wrong.
 type Step = Result<(), String>;
 
 /// Calls of one input.
 const CALLS: usize = 120;
 
-/// Does what `input` says, and tells what was not as it should be.
+/// Does what `input` says. Returns what was wrong.
 ///
 /// # Errors
 ///
-/// An answer that is not what the model expects, a byte that is not where it should be, or a panic of the library.
+/// An answer that the model does not expect, a byte that is not where it should be, or a panic of the library.
 pub fn play(input: &[u8]) -> Step {
     let mut input = Input(input);
     let mut packs = packs::Player::default();
@@ -50,7 +50,7 @@ pub fn play(input: &[u8]) -> Step {
     snapshots.end()
 }
 
-/// The bytes that are left of an input. Behind its end are zeros.
+/// The rest of an input. Behind its end are zeros.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -64,7 +64,7 @@ impl Input<'_> {
         usize::from(self.next().unwrap_or(0))
     }
 
-    /// Small numbers mostly, and such that wrong sums would overflow with.
+    /// Mostly small numbers, and some with which wrong sums would overflow.
     fn number(&mut self) -> usize {
         match self.byte() {
             small @ 0..200 => small,
@@ -75,7 +75,7 @@ impl Input<'_> {
         }
     }
 
-    /// Which of `count`, or none where there are none.
+    /// Picks one of `count`; `None` if there are none.
     fn pick(&mut self, count: usize) -> Option<usize> {
         self.byte().checked_rem(count)
     }
@@ -103,7 +103,7 @@ impl<T> Named<T> {
         Ok(())
     }
 
-    /// One that is there, mostly; one that was, or never was, else.
+    /// Mostly one that exists; otherwise one that did, or never did.
     fn any(&self, input: &mut Input<'_>) -> u64 {
         let which = input.byte();
         match which % 8 {
@@ -136,7 +136,7 @@ fn expect(what: &str, answer: palimpsest_result, wanted: &[palimpsest_result]) -
     Err(format!("{what}: {answer:?} and not {wanted:?}: {}", message()))
 }
 
-/// The message of this thread.
+/// Returns this thread's message.
 fn message() -> String {
     // SAFETY: never null, and valid until the next failure of this thread.
     unsafe { CStr::from_ptr(palimpsest_error_message()) }.to_string_lossy().into_owned()
@@ -168,11 +168,11 @@ struct Exactly {
 }
 
 impl Exactly {
-    /// The first bytes of `value`, and zeros if there are to be more; the first field says how many.
+    /// Copies the first bytes of `value`, followed by zeros if there are more; the first field says how many.
     fn of<T: Copy>(value: T, len: usize) -> Self {
         let made = Self::zeros(len.max(size_of::<usize>()));
         let from = (&raw const value).cast::<u8>();
-        // SAFETY: so many are valid on both sides.
+        // SAFETY: that many are valid on both sides.
         unsafe { made.place.as_ptr().copy_from_nonoverlapping(from, size_of::<T>().min(made.layout.size())) };
         // SAFETY: at least a word, aligned as one.
         unsafe { made.place.cast::<usize>().write(len) };

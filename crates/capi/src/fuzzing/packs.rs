@@ -1,4 +1,4 @@
-//! Packs, programs, data, pins and sites, of which each byte that programs have is known.
+//! Packs, programs, data, pins and sites; each byte that programs have is known.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -25,13 +25,13 @@ use crate::result::palimpsest_result::{
     PALIMPSEST_OK, PALIMPSEST_REFUSED, PALIMPSEST_STALE, PALIMPSEST_SYSTEM,
 };
 
-/// A place, and the bytes that are there, or will be.
+/// A place, and the bytes that are there or will be.
 struct Place {
     address: usize,
     bytes: Vec<u8>,
 }
 
-/// What is staged: its image is written to when it is finalized.
+/// What is staged: its image is written when it is finalized.
 struct Staged {
     place: Place,
     image: usize,
@@ -44,19 +44,19 @@ pub(super) struct Player {
     programs: Named<Place>,
     staged_data: Named<Staged>,
     data: Named<Place>,
-    /// Packs that this thread is pinned in, as often as it is.
+    /// Packs in which this thread is pinned, once for each pin.
     pins: Vec<u64>,
 }
 
-/// Packs, and things of each other kind, at a time.
+/// Most packs, and most things of each other kind, at a time.
 const MOST_PACKS: usize = 4;
 const MOST: usize = 40;
-/// What a test may ask for and get.
+/// The longest that a test asks for and gets.
 const LONGEST: usize = 1 << 20;
 
 impl Place {
     fn check(&self) -> Step {
-        // SAFETY: a program or data that is not released: readable, and written to by nobody meanwhile.
+        // SAFETY: a program or data that is not released: readable, and nobody writes to it meanwhile.
         let there =
             unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(self.address), self.bytes.len()) };
         if there == self.bytes {
@@ -77,12 +77,12 @@ impl Staged {
     }
 }
 
-/// The answer to a handle that is there, or is not.
+/// Returns the answer to a handle that exists, or does not.
 fn there(is_there: bool) -> palimpsest_result {
     if is_there { PALIMPSEST_OK } else { PALIMPSEST_STALE }
 }
 
-/// Of two threads that do the same once: one has done it, and the other came too late.
+/// Checks that of two threads that do the same once, one has done it and the other came too late.
 fn once(what: &str, answers: [palimpsest_result; 2], is_there: bool) -> Step {
     let done = answers.iter().filter(|&&answer| answer == PALIMPSEST_OK).count();
     let late = answers.iter().filter(|&&answer| matches!(answer, PALIMPSEST_STALE | PALIMPSEST_BUSY)).count();
@@ -151,7 +151,7 @@ impl Player {
         expect("close", somewhere(input, close), &[there(is_there)])
     }
 
-    /// What a place of `len` bytes gets for an answer.
+    /// Returns the answers allowed for a place of `len` bytes.
     fn placed(&self, packs: u64, len: usize, align: usize) -> Vec<palimpsest_result> {
         if self.packs.find(packs).is_none() {
             return vec![PALIMPSEST_STALE];
@@ -203,7 +203,7 @@ impl Player {
         let faults: Vec<_> = (0..input.byte() % 4)
             .map(|_| palimpsest_fault { offset: input.number() as u32, landing: input.number() as u32 })
             .collect();
-        // SAFETY: 1. so many.
+        // SAFETY: 1. that many.
         let answer = unsafe { palimpsest_staged_set_faults(staged, faults.as_ptr(), faults.len()) };
         let wanted = if is_there { [PALIMPSEST_OK, PALIMPSEST_INVALID] } else { [PALIMPSEST_STALE; 2] };
         expect("faults", answer, &wanted)?;
@@ -227,7 +227,7 @@ impl Player {
         let is_there = staged.iter().all(|one| self.staged.find(one.handle).is_some());
         let (answer, programs) = somewhere(input, || {
             let mut programs = vec![palimpsest_program { handle: 0 }; staged.len().max(1)];
-            // SAFETY: 1. so many. 2. this thread is waited for.
+            // SAFETY: 1. that many. 2. this thread is waited for.
             let answer = unsafe { palimpsest_finalize(packs, staged.as_ptr(), staged.len(), programs.as_mut_ptr()) };
             (answer, programs)
         });
@@ -273,7 +273,7 @@ impl Player {
         let (answer, program) = somewhere(input, || {
             let mut program = palimpsest_program { handle: 0 };
             let code = ptr::with_exposed_provenance::<c_void>(code);
-            // SAFETY: 1. a string. 2. the bytes, which are there until this is done. 3. a local.
+            // SAFETY: 1. a string. 2. the bytes, which live until this is done. 3. a local.
             let answer = unsafe { palimpsest_load(packs, c"loaded".as_ptr(), code, bytes.len(), 16, &raw mut program) };
             (answer, program)
         });
@@ -321,7 +321,7 @@ impl Player {
         let inside = ptr::without_provenance(place.address + input.byte() % place.bytes.len());
         // SAFETY: 1. as long as it says.
         let answer = unsafe { palimpsest_lookup(packs, inside, told.as_ptr()) };
-        // It may be another's.
+        // It may belong to another.
         let wanted: &[_] = if is_open { &[PALIMPSEST_OK, PALIMPSEST_NOT_FOUND] } else { &[PALIMPSEST_STALE] };
         expect("lookup", answer, wanted)?;
         if answer == PALIMPSEST_OK {
@@ -411,7 +411,7 @@ impl Player {
             }
             return Ok(());
         }
-        // Pins are a thread's own, and those of closed packs are taken back, too.
+        // Pins belong to a thread, and those of closed packs are taken back, too.
         expect("unpin elsewhere", elsewhere(|| palimpsest_unpin(packs)), &[PALIMPSEST_NOT_FOUND])?;
         let found = self.pins.iter().position(|pinned| *pinned == handle);
         let wanted = if found.is_some() { PALIMPSEST_OK } else { PALIMPSEST_NOT_FOUND };
@@ -430,7 +430,7 @@ impl Player {
         let (offset, len, xor) = (input.byte(), input.byte() % 18, input.byte() as u8);
         let found = self.programs.find(handle);
         let (start, there) = found.map_or((0, &[][..]), |place| (place.address, &*place.bytes));
-        // The bytes that are there, or others.
+        // The present bytes, or others.
         let mut old: Vec<u8> = there.iter().skip(offset).take(len).copied().collect();
         old.resize(len, 0);
         let is_inside = offset + len <= there.len();
@@ -440,7 +440,7 @@ impl Player {
         }
         let new: Vec<u8> = old.iter().map(|byte| byte ^ xor).collect();
         let site = palimpsest_site {
-            // Handle 0 would be the text of this program.
+            // Handle 0 would mean the text of this program.
             program: palimpsest_program { handle: if handle == 0 { u64::MAX } else { handle } },
             address: ptr::without_provenance(start + offset),
             old_code: old.as_ptr().cast(),
@@ -453,7 +453,7 @@ impl Player {
             _ if is_refused => &[PALIMPSEST_INVALID],
             None => &[PALIMPSEST_STALE],
             Some(_) if !is_inside || len == 0 || len > 16 => &[PALIMPSEST_INVALID],
-            // What is no instruction of this machine is refused, by one step or another.
+            // What is not an instruction of this machine is refused, in one step or another.
             Some(_) if is_wrong => &[PALIMPSEST_CHANGED, PALIMPSEST_INVALID, PALIMPSEST_REFUSED],
             Some(_) => &[PALIMPSEST_OK, PALIMPSEST_INVALID, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM],
         };
@@ -484,7 +484,7 @@ impl Player {
         expect("reclaim", answer, &[there(is_there)])
     }
 
-    /// What is left has its bytes, and goes.
+    /// Checks that what is left has its bytes, and ends it.
     pub(super) fn end(mut self) -> Step {
         let mut places = self.programs.live.iter().chain(&self.data.live);
         places.try_for_each(|(_, place)| place.check())?;

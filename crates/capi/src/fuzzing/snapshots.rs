@@ -18,7 +18,7 @@ use crate::snapshots::{
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
 
-/// What a snapshot is taken of, in a mapping of its own.
+/// The memory of a snapshot, in a mapping of its own.
 type Memory = [u8; PAGE * PAGES];
 
 /// The memory of one snapshot, and what was in it.
@@ -72,7 +72,7 @@ impl Player {
         memory.iter_mut().step_by(64 + input.byte()).for_each(|byte| *byte = 7);
         let page = page_len();
         let start = memory.place().as_ptr().cast_const().cast::<u8>();
-        // Whole pages, mostly.
+        // Mostly whole pages.
         let (first, len) = match input.byte() {
             0 => (1, page),
             1 => (0, page + 1),
@@ -97,7 +97,7 @@ impl Player {
             10 => options.resident = 1,
             _ => {}
         }
-        // A longer structure than is known, of which the rest is zeros.
+        // A structure longer than the known one, with zeros at the end.
         let len = size_of::<palimpsest_snapshot_options>() + input.byte() % 3 * 8;
         let given = Exactly::of(options, len);
         let mut taken = palimpsest_snapshot { handle: 0 };
@@ -128,7 +128,7 @@ impl Player {
         Ok(())
     }
 
-    /// The memory is as it was, or is not known to be a snapshot's.
+    /// Checks that the memory is as it was, or is not known to be a snapshot's.
     fn is_back(taken: Option<&Taken>) -> Step {
         match taken {
             Some(taken) if *taken.memory != *taken.bytes => Err("the bytes of before are not back".to_owned()),
@@ -150,12 +150,12 @@ impl Player {
         Self::is_back(taken)
     }
 
-    /// By another thread nothing is done.
+    /// Another thread can do nothing.
     fn refused(&self, input: &mut Input<'_>) -> Step {
         let handle = self.snapshots.any(input);
         let wanted = if self.snapshots.find(handle).is_some() { PALIMPSEST_REFUSED } else { PALIMPSEST_STALE };
         let named = palimpsest_snapshot { handle };
-        // SAFETY: 1. null. 2. and 3. nothing is put back.
+        // SAFETY: 1. null. 2. and 3. nothing is restored.
         let answer = elsewhere(|| unsafe { palimpsest_snapshot_restore(named, ptr::null_mut()) });
         expect("restore elsewhere", answer, &[wanted])?;
         expect("drop elsewhere", elsewhere(|| palimpsest_snapshot_drop(named)), &[wanted])
@@ -242,7 +242,7 @@ impl Player {
     }
 }
 
-/// A page of this machine.
+/// Returns the size of a page of this machine.
 fn page_len() -> usize {
     // SAFETY: has no conditions.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE)

@@ -7,10 +7,10 @@ use palimpsest_bench::harness::Effort;
 
 use super::output::Outputs;
 
-/// What to measure and where to leave the results.
+/// What to measure, and where to put the results.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Suites to run; if none is named, all but those that measure programs of others.
+    /// Suites to run; without any, all except those that measure other people's programs.
     #[arg(value_name = "SUITE")]
     pub(crate) suites: Vec<String>,
     #[command(flatten)]
@@ -20,10 +20,10 @@ pub(crate) struct Arguments {
     /// Measure only groups of figures with an id that contains this text.
     #[arg(long, value_name = "SUBSTR")]
     pub(crate) filter: Option<String>,
-    /// Print the suites and the ids of their figures, and measure nothing.
+    /// List the suites and the ids of their figures, and measure nothing.
     #[arg(long)]
     pub(crate) list: bool,
-    /// Measure nothing, and show what is in this record, which `--json` has written; may be given several times.
+    /// Measure nothing, and show what is in this record, written by `--json`; may be repeated.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["suites", "quick", "check", "list", "filter"])]
     pub(crate) from: Vec<PathBuf>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 /// How long to measure.
 #[derive(Debug, Args)]
 struct Duration {
-    /// Fewer and shorter runs: under a minute for a suite, wider spread.
+    /// Fewer and shorter runs: under a minute for a suite, with a wider spread.
     #[arg(long)]
     quick: bool,
     /// One round: only check that all contestants do the same work.
@@ -40,7 +40,7 @@ struct Duration {
 }
 
 impl Arguments {
-    /// How long to measure.
+    /// Returns how long to measure.
     pub(crate) fn effort(&self) -> Effort {
         match self.effort {
             Duration { check: true, .. } => Effort::Check,

@@ -1,11 +1,11 @@
-//! The results for other programs: tables in Markdown, and comma-separated values (RFC 4180).
+//! The results for other programs: Markdown tables, and comma-separated values (RFC 4180).
 
 use palimpsest_bench::harness::Group;
 use palimpsest_bench::harness::record::{Entry, Report};
 
 use super::format;
 
-/// A table for each group.
+/// Returns a table for each group.
 pub(crate) fn markdown(report: &Report, groups: &[Group]) -> String {
     let mut lines = vec![cell(&format::machine(&report.machine)), String::new(), format::backing(&report.machine)];
     for (title, entries) in format::grouped(report, groups) {
@@ -29,12 +29,12 @@ pub(crate) fn markdown(report: &Report, groups: &[Group]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A bar would end the cell, and a line's end the table.
+/// A bar would end the cell, and a line break the table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// A line for each figure, below one with the names of the columns. Values are in the unit of the record.
+/// Returns a line for each figure, below one with the names of the columns. Values are in the unit of the record.
 pub(crate) fn csv(report: &Report) -> String {
     let mut text = String::from("id,unit,median,min,max,runs,baseline,ratio,note\r\n");
     for entry in &report.results {

@@ -1,9 +1,9 @@
-//! Numbers and sentences that the table and the page have in common.
+//! Numbers and sentences that the table and the page share.
 
 use palimpsest_bench::harness::Group;
 use palimpsest_bench::harness::record::{Entry, Machine, Report, Skipped, Unit};
 
-/// A value with its unit, in the unit of its kind that suits its size: `18.4 ms` and not `18439046 ns`.
+/// Returns a value in the unit of its kind that suits its size: `18.4 ms` rather than `18439046 ns`.
 pub(crate) fn value(value: f64, unit: Unit) -> String {
     let number = |value: f64, symbol: &str| format!("{} {symbol}", significant(value));
     match unit {
@@ -19,13 +19,13 @@ pub(crate) fn value(value: f64, unit: Unit) -> String {
         Unit::PerSecond if value >= 1e6 => number(value / 1e6, "M/s"),
         Unit::PerSecond if value >= 1e4 => number(value / 1e3, "k/s"),
         Unit::PerSecond | Unit::Percent => number(value, unit.symbol()),
-        // What they count says the id.
+        // The id says what is counted.
         Unit::Count | Unit::Mappings if value.fract() == 0.0 => format!("{value:.0}"),
         Unit::Count | Unit::Mappings | Unit::ReservedPerUsed => significant(value),
     }
 }
 
-/// Nanoseconds in a unit in which they are a number that people read.
+/// Returns nanoseconds in a unit that gives a readable number.
 fn time(nanoseconds: f64) -> String {
     let (value, symbol) = match nanoseconds.abs() {
         size if size >= 1e9 => (nanoseconds / 1e9, "s"),
@@ -36,7 +36,7 @@ fn time(nanoseconds: f64) -> String {
     format!("{} {symbol}", significant(value))
 }
 
-/// A mark of an axis: round numbers without needless zeros.
+/// Returns a mark of an axis: a round number without needless zeros.
 pub(crate) fn tick(value: f64) -> String {
     if value >= 1e6 {
         format!("{} M", value / 1e6)
@@ -63,13 +63,13 @@ fn significant(value: f64) -> String {
     }
 }
 
-/// `4.9 × page_each`, with the part of the rival's id that differs from the entry's own.
+/// Returns `4.9 × page_each`, with the part of the rival's id that differs from the entry's own.
 pub(crate) fn ratio(entry: &Entry) -> Option<String> {
     let (ratio, baseline) = (entry.ratio?, entry.baseline.as_deref()?);
     Some(against(ratio, baseline, &entry.id))
 }
 
-/// What stands beside a figure: the ratios to further rivals, then the note.
+/// Returns what stands beside a figure: the ratios to further rivals, then the note.
 pub(crate) fn remark(entry: &Entry) -> String {
     let mut parts: Vec<String> =
         entry.versus.iter().map(|versus| against(versus.ratio, &versus.baseline, &entry.id)).collect();
@@ -86,7 +86,7 @@ fn against(ratio: f64, rival: &str, own: &str) -> String {
     format!("{ratio} × {}", difference(rival, own))
 }
 
-/// What names `rival` beside `own`: its id without the beginning that both share and without a common order.
+/// Returns what names `rival` beside `own`: its id without the shared beginning and without a shared order.
 fn difference<'a>(rival: &'a str, own: &str) -> &'a str {
     if let Some(rest) = rival.strip_prefix(own).and_then(|rest| rest.strip_prefix('.')) {
         return rest;
@@ -102,7 +102,7 @@ fn difference<'a>(rival: &'a str, own: &str) -> &'a str {
     if name.is_empty() { rival } else { name }
 }
 
-/// One line about the machine.
+/// Returns one line about the machine.
 pub(crate) fn machine(machine: &Machine) -> String {
     let setting = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
     format!(
@@ -119,7 +119,7 @@ pub(crate) fn machine(machine: &Machine) -> String {
     )
 }
 
-/// One line about where the packs live.
+/// Returns one line about where the packs live.
 pub(crate) fn backing(machine: &Machine) -> String {
     let chosen = machine.backing.as_deref().unwrap_or("none");
     if machine.refused.is_empty() {
@@ -129,7 +129,8 @@ pub(crate) fn backing(machine: &Machine) -> String {
     }
 }
 
-/// The entries of each group that has any, in the order of the groups. Entries of no group come last, under no title.
+/// Returns the entries of each group that has any, in the order of the groups. Entries without a group come last, under
+/// no title.
 pub(crate) fn grouped<'a>(report: &'a Report, groups: &'a [Group]) -> Vec<(&'a str, Vec<&'a Entry>)> {
     let mut sections: Vec<(&str, Vec<&Entry>)> = groups
         .iter()
@@ -144,7 +145,7 @@ pub(crate) fn grouped<'a>(report: &'a Report, groups: &'a [Group]) -> Vec<(&'a s
     sections
 }
 
-/// What was skipped, ids with the same reason together.
+/// Returns what was skipped, with ids that share a reason together.
 pub(crate) fn skipped(skipped: &[Skipped]) -> Vec<(Vec<&str>, &str)> {
     let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
     for skip in skipped {
@@ -163,7 +164,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A report with every kind of content, including text that HTML has to escape.
+    /// Returns a report with every kind of content, including text that HTML must escape.
     pub(crate) fn report() -> Report {
         let mut results = Vec::new();
         for (count, scale) in [(160, 1.0), (1000, 2.0), (5000, 4.0)] {

@@ -1,6 +1,6 @@
 //! The results as one HTML page that needs nothing else: style, charts as inline SVG, no scripts, no links.
 //!
-//! `bars` and `curves` draw, `scale` maps values to places, `text` escapes; `picture` is of curves alone.
+//! `bars` and `curves` draw, `scale` maps values to places, `text` escapes; `picture` draws curves only.
 
 mod bars;
 mod curves;
@@ -20,7 +20,7 @@ pub(crate) use picture::render as picture;
 
 const STYLE: &str = concat!(include_str!("html/chart.css"), include_str!("html/page.css"));
 
-/// The whole page.
+/// Returns the whole page.
 pub(crate) fn render(title: &str, report: &Report, groups: &[Group]) -> String {
     let machine = escaped(&format::machine(&report.machine));
     let backing = escaped(&format::backing(&report.machine));

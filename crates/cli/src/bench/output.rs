@@ -10,7 +10,7 @@ use palimpsest_bench::harness::record::Report;
 
 use super::{export, html};
 
-/// Files for the results; `-` is standard output, which then has nothing else.
+/// Files for the results; `-` is standard output, which then gets nothing else.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Outputs {
     /// Write the results as JSON to this file, `-` for standard output and nothing else there.
@@ -57,7 +57,7 @@ impl Outputs {
         self.paths().any(is_stdout)
     }
 
-    /// Tells of a wrong path now: a run takes minutes.
+    /// Reports a wrong path now: a run takes minutes.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What is being measured, on standard error: one line that changes on a terminal, a line for each group elsewhere.
+//! Shows on standard error what is being measured: one changing line on a terminal, a line for each group elsewhere.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -25,13 +25,13 @@ enum Manner {
 }
 
 impl Lines {
-    /// For what standard error is.
+    /// Chooses by what standard error is.
     pub(crate) fn new() -> Self {
         let manner = if io::stderr().is_terminal() { Manner::Changing } else { Manner::Following };
         Self { started: Instant::now(), manner, groups: Cell::new(0), done: Cell::new(0) }
     }
 
-    /// Where nobody reads standard error, nobody misses it.
+    /// If nobody reads standard error, nobody misses it.
     fn show(&self, text: &str) {
         let (done, groups, seconds) = (self.done.get(), self.groups.get(), self.started.elapsed().as_secs());
         let line = format!("{done}/{groups}  {seconds:>3} s  {text}");

@@ -13,7 +13,7 @@ const COLUMNS: usize = 6;
 /// Which columns hold numbers and are aligned to the right.
 const RIGHT: [bool; COLUMNS] = [false, true, true, true, false, false];
 
-/// The whole text.
+/// Returns the whole text.
 pub(crate) fn render(report: &Report, groups: &[Group]) -> String {
     let sections: Vec<(&str, Vec<[String; COLUMNS]>)> = format::grouped(report, groups)
         .into_iter()
@@ -81,7 +81,7 @@ fn aligned(cells: &[String; COLUMNS], widths: &[usize; COLUMNS]) -> String {
     text
 }
 
-/// Width in a terminal: characters, as none of ours is wide.
+/// Returns the width in a terminal: characters, as none of ours is wide.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

@@ -21,7 +21,7 @@ pub(super) struct Arguments {
 
 /// Runs the program on standard input.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // Atomic operations want an aligned context: the words are that, and the bytes begin where they do.
+    // Atomic operations need an aligned context: the words are aligned, and the bytes begin where they do.
     let memory = hex::read(&arguments.memory)?;
     let bytes = hex::read(&source::read_text(Path::new("-"))?).map_err(SourceError::from)?;
     let code = palimpsest_bpf::Code::new(&bytes).map_err(SourceError::from)?;
@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A copy of `bytes` in `room` that begins at a multiple of 8.
+/// Copies `bytes` into `room`, so that they begin at a multiple of 8.
 pub(super) fn aligned<'a>(room: &'a mut Vec<u8>, bytes: &[u8]) -> &'a mut [u8] {
     const ALIGN: usize = 8;
     room.clear();

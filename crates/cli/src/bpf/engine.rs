@@ -13,7 +13,7 @@ use palimpsest_bpf::{Code, LoadError, StructureError, VerifiedError, VerifiedPro
 /// Who runs a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Engine {
-    /// The reference interpreter. It runs what cannot be verified, too.
+    /// The reference interpreter. It also runs what cannot be verified.
     Interpreter,
     /// The compiler for this machine. It runs what is verified.
     Compiler,
@@ -49,7 +49,7 @@ pub(crate) enum EngineError {
 /// The helper of the conformance suite, which returns its first argument.
 pub(super) const IDENTITY: i32 = 5;
 
-/// The host that the conformance suite wants.
+/// The host that the conformance suite expects.
 struct Suite;
 
 impl Helpers for Suite {
@@ -78,12 +78,12 @@ impl HelperTable for Suite {
     }
 }
 
-/// What programs of the command line get: a context, and the helper of the conformance suite.
+/// Returns what programs of the command line get: a context, and the helper of the conformance suite.
 pub(super) fn contract(len: u32, access: ContextAccess) -> Contract {
     Contract::new().context(len, access).helper(IDENTITY, 1)
 }
 
-/// Where the context of an interpreted program lies.
+/// The address of an interpreted program's context.
 const CONTEXT: u64 = 0x10_0000;
 
 fn promised(context: &[u8]) -> Result<u32, EngineError> {
@@ -96,7 +96,7 @@ pub(super) fn link(host: &Arc<Host>, program: &Program, contract: Contract) -> R
 }
 
 impl Engine {
-    /// Runs a program of an object with `context`, which it may write; returns `r0`.
+    /// Runs a program of an object with `context`, which it may write. Returns `r0`.
     pub(super) fn run_hosted(
         self,
         host: &Arc<Host>,
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// Runs `code` with `context`, which it may write; returns `r0`.
+    /// Runs `code` with `context`, which it may write. Returns `r0`.
     pub(super) fn run(self, code: Code, context: &mut [u8]) -> Result<u64, EngineError> {
         match self {
             Self::Interpreter => {

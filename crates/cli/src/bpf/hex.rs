@@ -1,6 +1,6 @@
 //! Bytes as hexadecimal digits, with or without blanks between them.
 
-/// Why a text is no bytes.
+/// Why a text is not bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum HexError {
     /// A character that is neither digit nor blank.
@@ -16,7 +16,7 @@ pub(crate) enum HexError {
     Half,
 }
 
-/// The bytes that `text` says.
+/// Reads the bytes in `text`.
 pub(crate) fn read(text: &str) -> Result<Vec<u8>, HexError> {
     let mut bytes = Vec::with_capacity(text.len() / 2);
     let mut high = None;
@@ -33,7 +33,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<u8>, HexError> {
     if high.is_some() { Err(HexError::Half) } else { Ok(bytes) }
 }
 
-/// `bytes` as digits.
+/// Writes `bytes` as digits.
 pub(crate) fn write(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

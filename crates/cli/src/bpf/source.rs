@@ -32,7 +32,7 @@ pub(crate) struct Source {
     /// How it is written.
     #[arg(long, value_name = "FORM", default_value = "raw")]
     from: Form,
-    /// Which program of an object file; all of them, or the only one, if none is named.
+    /// Which program of an object file; if none is named, all of them or the only one.
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
 }
@@ -90,10 +90,10 @@ impl std::fmt::Display for Name<'_> {
     }
 }
 
-/// Most bytes of a file: the longest program takes fewer, as digits with blanks, or as text.
+/// Most bytes of a file: the longest program takes fewer, as digits with blanks or as text.
 const MOST_BYTES: u64 = (MOST_SLOTS * SLOT * 16) as u64;
 
-/// All bytes of a file, or of standard input for `-`.
+/// Reads all bytes of a file, or of standard input for `-`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
     let failed = |source| SourceError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
@@ -109,13 +109,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
     Ok(bytes)
 }
 
-/// A file that is text.
+/// Reads a file that is text.
 pub(super) fn read_text(path: &Path) -> Result<String, SourceError> {
     String::from_utf8(read(path)?).map_err(|_| SourceError::Text { path: path.to_owned() })
 }
 
 impl Source {
-    /// What the file holds: code has its structure checked.
+    /// Loads what the file holds; checks the structure of code.
     pub(super) fn load(&self) -> Result<Loaded, SourceError> {
         let bytes = match self.from {
             Form::Raw => read(&self.file)?,
@@ -131,12 +131,12 @@ impl Source {
         Ok(Loaded::Code(Code::new(&bytes)?))
     }
 
-    /// The programs of an object that are meant.
+    /// Returns the chosen programs of an object.
     pub(super) fn chosen<'a>(&self, object: &'a Object) -> Result<Vec<&'a Program>, SourceError> {
         let is_meant = |program: &&Program| self.program.as_ref().is_none_or(|name| program.name() == name);
         let chosen: Vec<&Program> = object.programs().iter().filter(is_meant).collect();
         if chosen.is_empty() {
-            // Of an object without programs the error says that it lacks the program with the empty name.
+            // The error about an object without programs says that it lacks the program with the empty name.
             return Err(SourceError::NoProgram {
                 asked: self.program.clone().unwrap_or_default(),
                 names: names(object),
@@ -145,7 +145,7 @@ impl Source {
         Ok(chosen)
     }
 
-    /// The one program that is meant.
+    /// Returns the one chosen program.
     pub(super) fn one<'a>(&self, object: &'a Object) -> Result<&'a Program, SourceError> {
         match self.chosen(object)?[..] {
             [one] => Ok(one),

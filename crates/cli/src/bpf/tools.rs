@@ -103,10 +103,10 @@ pub(super) fn asm(arguments: &Asm) -> Result<(), Failure> {
 pub(super) struct Verify {
     #[command(flatten)]
     source: Source,
-    /// Bytes of context that the program is promised.
+    /// Bytes of context that the program gets.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     context: u32,
-    /// Promise it a context that it must not write.
+    /// Give it a context that it must not write.
     #[arg(long)]
     read_only: bool,
 }
@@ -147,8 +147,8 @@ pub(super) struct Run {
     /// The context: r1 is its address, r2 its length.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Put elements into a map of the object before the program runs: values one behind the other for an array, and
-    /// keys with their values for others. Again for each map.
+    /// Put elements into a map of the object before the program runs: values one behind the other for an array, keys
+    /// with their values for others. Repeat for each map.
     #[arg(long, value_name = "NAME=FILE")]
     map: Vec<MapContent>,
     /// Who runs the program.
@@ -172,7 +172,7 @@ impl FromStr for MapContent {
     }
 }
 
-/// Why a map is not filled.
+/// Why a map cannot be filled.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FillError {
     #[error("the file has {len} bytes, and must have elements of {each} bytes each")]

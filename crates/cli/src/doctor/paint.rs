@@ -1,4 +1,4 @@
-//! Colours, where somebody looks and has not asked for none.
+//! Colours, if somebody looks and has not declined them.
 
 use std::ffi::OsString;
 
@@ -19,14 +19,14 @@ pub(super) enum Tone {
 }
 
 impl Paint {
-    /// Colours on a terminal, unless `NO_COLOR` is set and not empty, or the terminal is a dumb one.
+    /// Uses colours on a terminal, unless `NO_COLOR` is set and not empty, or the terminal is dumb.
     pub(super) fn choose(terminal: bool, look_up: impl Fn(&str) -> Option<OsString>) -> Self {
         let forbidden = look_up("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = look_up("TERM").is_none_or(|value| value.is_empty() || value == "dumb");
         if terminal && !forbidden && !dumb { Self::Coloured } else { Self::Plain }
     }
 
-    /// `word`, coloured by what it means.
+    /// Colours `word` by its meaning.
     pub(super) fn tone(self, tone: Tone, word: &str) -> String {
         // Select Graphic Rendition (ECMA-48).
         let code = match tone {

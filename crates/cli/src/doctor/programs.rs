@@ -1,4 +1,4 @@
-//! The features that depend on other programs: `run`, which is tried on a shell, and the guests, which need QEMU.
+//! Features that depend on other programs: `run`, which is tried on a shell, and the guests, which need QEMU.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use palimpsest_sys::capabilities::{Capabilities, Feature, Standing, Verdict};
 
 use crate::run::locate;
 
-/// How they fare.
+/// Judges them.
 pub(super) fn judge(capabilities: &Capabilities) -> Vec<Standing> {
     let run = match capabilities.freeze_lack() {
         Some(lack) => Verdict::fails(&lack),
@@ -25,7 +25,7 @@ const LINE: [&str; 7] = ["run", "--at", "fork", "--report", "--", "sh", "-c"];
 /// A shell forks for it.
 const SCRIPT: &str = "(exit 0); exit 0";
 
-/// Has this program run a shell that forks, in a process of its own.
+/// Makes this program run a shell that forks, in a process of its own.
 fn run() -> Verdict {
     let mut command = match env::current_exe() {
         Ok(itself) => Command::new(itself),
@@ -44,7 +44,7 @@ fn run() -> Verdict {
     }
 }
 
-/// The verdict by what was said on standard error.
+/// Judges by what standard error said.
 fn told(success: bool, said: &str) -> Verdict {
     let line = |part: &str| said.lines().find(|line| line.contains(part));
     let plain = |line: &str| line.strip_prefix("palimpsest: ").unwrap_or(line).to_owned();
@@ -67,7 +67,7 @@ fn refused(why: String) -> Verdict {
     Verdict::Fails { why, fix: format!("see what `palimpsest {} '{SCRIPT}'` says", LINE.join(" ")) }
 }
 
-/// The bare-metal guests, by whether a program `is_there`.
+/// Judges the bare-metal guests, by whether a program `is_there`.
 fn guests(is_there: impl Fn(&OsStr) -> bool) -> Verdict {
     const EMULATORS: [(&str, &str); 2] =
         [("qemu-system-x86_64", "qemu-system-x86"), ("qemu-system-aarch64", "qemu-system-arm")];

@@ -7,7 +7,7 @@ use palimpsest_sys::capabilities::{Finding, Grade, Machine, Standing, Status, Ve
 use super::Report;
 use super::paint::{Paint, Tone};
 
-/// The features first, then what was tried, then all in a word.
+/// The features first, then what was tried, then all in one sentence.
 pub(super) fn render(report: &Report, paint: Paint) -> String {
     let mut text = headline(&report.machine);
     text.push('\n');

@@ -8,14 +8,14 @@ use serde::Serialize;
 /// Version of the JSON layout. It changes when a field changes its meaning or disappears.
 const FORMAT_VERSION: u32 = 1;
 
-/// What is told of a machine.
+/// What is shown of a machine.
 #[derive(Debug, Serialize)]
 pub(super) struct Machine {
     version: u32,
     nodes: Vec<Node>,
-    /// Why the machine is taken for one node, if nothing was told.
+    /// Why the machine is taken for one node, if the kernel told nothing.
     assumed: Option<String>,
-    /// Where this thread runs, and how that is found out.
+    /// Where this thread runs, and how that was found out.
     current: NodeId,
     located_by: &'static str,
     /// Nodes that are worth a copy of what all threads read.

@@ -1,4 +1,4 @@
-//! A process's memory as a picture of letters.
+//! A process's memory as a picture made of letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::process::{Mapping, Process};
 /// Columns of a bar, and pages of a row.
 const COLUMNS: usize = 64;
 
-/// A table of kinds by nodes with a bar for each kind; and every page, if it was looked for.
+/// Returns a table of kinds by nodes, with a bar for each kind; and every page, if that was asked for.
 pub(super) fn of(process: &Process) -> String {
     let kinds = process.by_kind();
     let nodes: BTreeSet<NodeId> = kinds.values().flat_map(BTreeMap::keys).copied().collect();
@@ -31,7 +31,7 @@ pub(super) fn of(process: &Process) -> String {
     text
 }
 
-/// The shares of the nodes, as so many of their numbers.
+/// Returns the shares of the nodes, as that many of their numbers.
 fn bar(bytes: &BTreeMap<NodeId, u64>) -> String {
     let total = bytes.values().sum::<u64>().max(1);
     let mut so_far = 0;
@@ -45,11 +45,11 @@ fn bar(bytes: &BTreeMap<NodeId, u64>) -> String {
     bar
 }
 
-/// The pages of a mapping in rows; rows that are the same are told once.
+/// Adds the pages of a mapping in rows; equal rows are shown once.
 fn pages(text: &mut String, mapping: &Mapping) {
     let Some(signs) = &mapping.pages else { return };
     let Mapping { start, end, kind, name, policy, .. } = mapping;
-    // Whoever has named the file may not talk to the terminal.
+    // Whoever named the file must not talk to the terminal.
     let name = if name.is_empty() { kind.name().to_owned() } else { name.escape_debug().to_string() };
     let _ = writeln!(text, "\n{start:x}-{end:x} {name} ({policy})");
     if signs.is_empty() {
@@ -58,7 +58,7 @@ fn pages(text: &mut String, mapping: &Mapping) {
     }
     let page = (end - start) / signs.len();
     let mut same = 0;
-    // One byte a sign.
+    // One byte per sign.
     let rows: Vec<&[u8]> = signs.as_bytes().chunks(COLUMNS).collect();
     for (index, row) in rows.iter().enumerate() {
         if index > 0 && rows[index - 1] == *row && index + 1 < rows.len() {

@@ -73,10 +73,10 @@ impl Kind {
     }
 }
 
-/// Pages of a mapping that are asked for one by one. Some programs reserve terabytes.
+/// Most pages of a mapping to ask for one by one. Some programs reserve terabytes.
 const MOST_PAGES: usize = 1 << 22;
 
-/// How closely a process is looked at.
+/// How closely to look at a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Detail {
     /// Bytes of each mapping.
@@ -85,7 +85,7 @@ pub(super) enum Detail {
     Pages,
 }
 
-/// What is told of a process.
+/// What is shown of a process.
 #[derive(Debug, Serialize)]
 pub(super) struct Process {
     pub(super) process: i32,
@@ -98,18 +98,19 @@ pub(super) struct Mapping {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) kind: Kind,
-    /// Its file; empty for none.
+    /// Its file; empty if it has none.
     pub(super) name: String,
     /// What was decided about its memory, in the kernel's words.
     pub(super) policy: String,
     /// Bytes by node.
     pub(super) present: Vec<(NodeId, u64)>,
-    /// One character a page, if it was asked for and any is present; see [`sign`]. Empty for more than [`MOST_PAGES`].
+    /// One character per page, if that was asked for and any page is present; see [`sign`]. Empty for more than
+    /// [`MOST_PAGES`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pages: Option<String>,
 }
 
-/// Why a process cannot be told about.
+/// Why a process cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProcessError {
     #[error("there is no process {process}, or the kernel has no NUMA")]
@@ -145,7 +146,7 @@ pub(super) enum ProcessError {
 }
 
 impl Process {
-    /// Reads what the kernel tells of a process that goes on running: its parts are of moments that lie a little apart.
+    /// Reads what the kernel tells of a process that goes on running: its parts are from slightly different moments.
     pub(super) fn read(pid: Pid, detail: Detail) -> Result<Self, ProcessError> {
         let process = pid.as_raw_nonzero().get();
         let numa = numa_maps::of_process(pid).map_err(|source| match source.is_absent() {
@@ -170,7 +171,7 @@ impl Process {
         Ok(Self { process, mappings })
     }
 
-    /// Bytes by kind and node.
+    /// Returns the bytes by kind and node.
     pub(super) fn by_kind(&self) -> BTreeMap<Kind, BTreeMap<NodeId, u64>> {
         let mut all: BTreeMap<Kind, BTreeMap<NodeId, u64>> = BTreeMap::new();
         for mapping in &self.mappings {
@@ -182,7 +183,7 @@ impl Process {
     }
 }
 
-/// Puts together what two files say of a mapping; what only one knows has come or gone meanwhile.
+/// Joins what two files say of a mapping; a mapping in only one of them has come or gone meanwhile.
 fn join(maps: &[MapEntry], numa: Vec<NumaMap>) -> Vec<Mapping> {
     let mapping = |numa: NumaMap| {
         let place = maps.binary_search_by_key(&numa.start, |map| map.start).ok()?;
@@ -198,7 +199,7 @@ fn join(maps: &[MapEntry], numa: Vec<NumaMap>) -> Vec<Mapping> {
     numa.into_iter().filter_map(mapping).collect()
 }
 
-/// The character for a page: its node in base 36, `#` for higher ones, `.` for absent, `?` for untold.
+/// Returns the character for a page: its node in base 36, `#` for higher ones, `.` for absent, `?` for unknown.
 fn sign(place: Place) -> char {
     match place {
         Place::On(NodeId(node)) => char::from_digit(node, 36).unwrap_or('#'),

@@ -13,32 +13,31 @@ use palimpsest_sys::signals::{UnfitSignal, noticeable};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Arguments {
-    /// Leave its memory as it is; for `--local-text` alone. Without this, it is frozen at a fork, so that this and
-    /// later forks take constant time.
+    /// Leave its memory unfrozen; only with `--local-text`. Otherwise it is frozen at a fork, so that this and later
+    /// forks take constant time.
     #[arg(long, requires = "local_text")]
     pub(crate) no_freeze: bool,
-    /// Freeze only programs with this file name, among all that are executed. Can be said more than once.
+    /// Freeze only programs with this file name, among all that are executed. May be repeated.
     #[arg(long, value_name = "NAME", conflicts_with = "no_freeze",
           value_parser = OsStringValueParser::new().try_map(file_name))]
     pub(crate) only: Vec<OsString>,
     /// Run its text, and that of its libraries, from huge pages on one NUMA node.
     #[arg(long)]
     pub(crate) local_text: bool,
-    /// Which node, if not that of the main thread.
+    /// The node, if not that of the main thread.
     #[arg(long, value_name = "N", requires = "local_text")]
     pub(crate) node: Option<u16>,
-    /// Do so, too, with the text of the programs that it executes.
+    /// Do the same with the text of the programs that it executes.
     #[arg(long, requires = "local_text")]
     pub(crate) heirs: bool,
-    /// With copies that all processes of the user share. Each keeps a descriptor of them, which forked children
-    /// inherit.
+    /// Use copies that all processes of the user share. Each keeps a descriptor of them, which forked children inherit.
     #[arg(long, requires = "local_text")]
     pub(crate) shared: bool,
-    /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after
-    /// it) or `size:BYTES` (the first fork with so much memory; suffixes K, M, G).
+    /// When to freeze, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the
+    /// fork after it) or `size:BYTES` (the first fork with that much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN", conflicts_with = "no_freeze")]
     pub(crate) at: Option<At>,
-    /// Tell what was frozen and what it gains: on standard error, or `fd:N`, or appended to a file.
+    /// Report what was frozen and what that gains: on standard error, or to `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
     /// Ask for huge pages (MADV_COLLAPSE): of frozen memory, or with `gather` of memory where it is, before the rest is
@@ -49,24 +48,24 @@ pub(crate) struct Arguments {
     /// What to do if the program has other threads when it is time.
     #[arg(long, value_name = "WHAT", conflicts_with = "no_freeze")]
     pub(crate) threads: Option<Threads>,
-    /// Within how many forks freezing a part of the memory must pay, by what is expected; `any` freezes all of it. 100
-    /// if not said.
+    /// Within how many forks freezing part of the memory is expected to pay, or it stays unfrozen; `any` freezes all of
+    /// it. Default: 100.
     #[arg(long, value_name = "FORKS", conflicts_with = "no_freeze")]
     pub(crate) pays_after: Option<PaysAfter>,
-    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes all at once. 2ms
-    /// if not said.
+    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes in one go.
+    /// Default: 2ms.
     #[arg(long, value_name = "TIME", conflicts_with = "no_freeze")]
     pub(crate) pause: Option<Pause>,
     /// Hazards that you answer for.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_freeze")]
     pub(crate) trust: Vec<Trusted>,
-    /// Change nothing, only report what a freeze would do.
+    /// Change nothing; only report what a freeze would do.
     #[arg(long, conflicts_with = "no_freeze")]
     pub(crate) dry_run: bool,
-    /// Do not tell why a program was not frozen.
+    /// Do not say why a program was not frozen.
     #[arg(long)]
     pub(crate) quiet: bool,
-    /// The program, looked for in PATH.
+    /// The program, searched for in PATH.
     #[arg(value_name = "CMD")]
     pub(crate) program: OsString,
     /// Its arguments.
@@ -74,21 +73,21 @@ pub(crate) struct Arguments {
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// The name of a file has no slash, which is why [`separated`](super::NAMES_APART) names are.
+/// A file name has no slash, which is why [`separated`](super::NAMES_APART) names are.
 fn file_name(name: OsString) -> Result<OsString, NoFileName> {
     let is_one = !name.is_empty() && !name.as_bytes().contains(&b'/');
     if is_one { Ok(name) } else { Err(NoFileName) }
 }
 
-/// Something else than the name of a file.
+/// Something other than a file name.
 #[derive(Debug, thiserror::Error)]
 #[error("allowed: the name of a program's file without its folder, such as redis-server")]
 struct NoFileName;
 
-/// Which memory is to be in huge pages.
+/// Which memory to put into huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Huge {
-    /// What is frozen.
+    /// Memory that is frozen.
     Collapse,
     /// All that can be, where it is; what is left is frozen.
     Gather,
@@ -99,14 +98,14 @@ pub(crate) enum Huge {
 pub(crate) enum Threads {
     /// Leave the program unfrozen.
     Refuse,
-    /// Hold them still for the time.
+    /// Hold them still for that time.
     Stop,
 }
 
 /// A hazard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Trusted {
-    /// A runtime manages memory by system calls of its own, but discards none.
+    /// A runtime manages memory by system calls of its own, but never discards any.
     Go,
     /// No request of Linux AIO is under way in private memory.
     Aio,
@@ -120,7 +119,7 @@ pub(crate) enum Trusted {
 }
 
 impl Trusted {
-    /// Its name, on the command line as in the variable.
+    /// Returns its name, on the command line as in the variable.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Go => "go",
@@ -136,7 +135,7 @@ impl Trusted {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PaysAfter(pub(crate) String);
 
-/// No number of forks.
+/// Not a number of forks.
 #[derive(Debug, thiserror::Error)]
 #[error("allowed: a number of forks from 1 to {}, or any", u32::MAX)]
 pub(crate) struct NoForks;
@@ -154,7 +153,7 @@ impl FromStr for PaysAfter {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pause(pub(crate) String);
 
-/// No time.
+/// Not a time.
 #[derive(Debug, thiserror::Error)]
 #[error("allowed: none, or a time of up to 1s with a suffix ns, us, ms or s")]
 pub(crate) struct NoPause;
@@ -205,7 +204,7 @@ impl FromStr for At {
     }
 }
 
-/// A number without a sign, which `parse` would allow.
+/// Reads a number without a sign, which `parse` would allow.
 fn number(digits: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }

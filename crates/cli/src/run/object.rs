@@ -1,8 +1,8 @@
-//! The preload object: inside this program, and put where the dynamic linker can open it.
+//! The preload object: contained in this program, and put where the dynamic linker can open it.
 //!
 //! `LD_PRELOAD` takes a path, which must hold for as long as the program executes others. So the object is a file:
-//! installed beside this program, or else in a cache folder ([`cache`]). A descriptor of a memory file is the last
-//! choice, where no folder will do: programs that are executed later do not have it, and run without the object.
+//! installed beside this program, or else in a cache folder ([`cache`]). If no folder will do, the last choice is a
+//! descriptor of a memory file: programs that are executed later do not have it, and run without the object.
 
 mod cache;
 mod folders;
@@ -21,9 +21,9 @@ use place::Refused;
 
 use crate::run::is_one_entry;
 
-/// Its file name, by which it takes itself out of `LD_PRELOAD`.
+/// Its file name, by which it removes itself from `LD_PRELOAD`.
 pub(crate) const NAME: &str = "libpalimpsest_preload.so";
-/// Its bytes, from where `build.rs` says; none where its sources were not there.
+/// Its bytes, from where `build.rs` says; none if its sources were not there.
 pub(crate) const BYTES: &[u8] = include_bytes!(env!("PALIMPSEST_OBJECT"));
 
 /// Why it cannot be used.
@@ -72,11 +72,11 @@ fn list(tried: &[Tried]) -> String {
 /// The object, ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Object {
-    /// As `LD_PRELOAD` names it.
+    /// The entry for `LD_PRELOAD`.
     pub(crate) entry: OsString,
     /// Why no folder would do, if it is a memory file.
     pub(crate) shortcoming: Option<String>,
-    /// Open until the program is executed, and then closed by the object.
+    /// Open until the program is executed; the object then closes it.
     _memory: Option<OwnedFd>,
 }
 
@@ -90,8 +90,8 @@ impl Object {
     }
 }
 
-/// Finds it, or puts it in a place: what PALIMPSEST_PRELOAD says (`named`), the one that is installed with
-/// `executable`, a cache folder, memory.
+/// Finds it, or puts it somewhere: where PALIMPSEST_PRELOAD says (`named`), as installed with `executable`, in a cache
+/// folder, in memory.
 ///
 /// # Errors
 ///
@@ -114,14 +114,14 @@ pub(crate) fn find(named: Option<&OsStr>, executable: &Path, folders: &Folders) 
     put(BYTES, folders)
 }
 
-/// Where a package puts it: beside the folder of the program.
+/// Returns where a package puts it: beside the folder of the program.
 fn installed(executable: &Path) -> Option<PathBuf> {
     let prefix = executable.parent()?.parent()?;
     Some(prefix.join("lib/palimpsest").join(NAME))
 }
 
-/// Whether the file at `path` has these bytes (or any, if there are none to compare with), and nobody but root and
-/// this user could have put it there.
+/// Whether the file at `path` has these bytes (or any, if there are none to compare with), and nobody but root and this
+/// user could have put it there.
 fn is_ours(path: &Path, bytes: &[u8]) -> bool {
     let safe = path.parent().is_some_and(|folder| place::check_path(folder).is_ok());
     safe && is_one_entry(path.as_os_str())
@@ -129,7 +129,7 @@ fn is_ours(path: &Path, bytes: &[u8]) -> bool {
         && (bytes.is_empty() || fs::read(path).is_ok_and(|found| found == bytes))
 }
 
-/// A name for the folder of these bytes, which are compared when they are used.
+/// Returns a name for the folder of these bytes, which are compared when they are used.
 fn id(bytes: &[u8]) -> String {
     // Not `DefaultHasher`, which takes a tenth of a second for a megabyte without optimisation. The factor is odd, so
     // that no bit is lost.

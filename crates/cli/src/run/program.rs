@@ -71,10 +71,10 @@ pub(crate) enum ProgramError {
     TooDeep { path: PathBuf },
 }
 
-/// The kernel follows so many interpreters (`exec_binprm` in `fs/exec.c`).
+/// The kernel follows this many interpreters (`exec_binprm` in `fs/exec.c`).
 const DEPTH: usize = 5;
 
-/// The file that executing `name` would start: itself if it has a slash, else the first in `path`.
+/// Finds the file that executing `name` would start: itself if it has a slash, else the first in `path`.
 ///
 /// # Errors
 ///
@@ -83,9 +83,9 @@ pub(crate) fn locate(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Prog
     let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
         vec![name.into()]
     } else {
-        // What the C library takes if there is no PATH.
+        // What the C library uses if there is no PATH.
         let folders = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
-        // An empty one is the current folder; a name without a slash would be looked for again by whoever gets it.
+        // An empty one is the current folder; whoever gets a name without a slash would look for it again.
         let named = |folder: PathBuf| if folder.as_os_str().is_empty() { ".".into() } else { folder };
         std::env::split_paths(folders).map(|folder| named(folder).join(name)).collect()
     };
@@ -120,7 +120,7 @@ pub(crate) enum Way {
     ByEnv,
 }
 
-/// Looks at a program, or at the interpreter of a script.
+/// Checks a program, or the interpreter of a script.
 ///
 /// # Errors
 ///
@@ -140,7 +140,7 @@ pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
         let Some(script) = interpreter(&start) else { return check_elf(path, &file, way) };
         path = match script {
             Interpreter::Program(program) => program,
-            // `env` is served; but the program that it becomes is the one that matters.
+            // `env` is served; but what matters is the program that it becomes.
             Interpreter::ByEnv(named) => {
                 way = Way::ByEnv;
                 let folders = named.path.or_else(|| std::env::var_os("PATH"));
@@ -155,7 +155,7 @@ pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
     Err(ProgramError::TooDeep { path })
 }
 
-/// Opens a file to be looked at. What a script names may be a FIFO, which must not hold us up, or a terminal.
+/// Opens a file to look at. What a script names may be a FIFO, which must not block us, or a terminal.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     // The bits of the kernel's own interface.
@@ -190,7 +190,7 @@ enum Interpreter {
     ByEnv(Named),
 }
 
-/// The interpreter of a script that starts like this, as `load_script` in `fs/binfmt_script.c` takes it.
+/// Returns the interpreter of a script that starts like this, as `load_script` in `fs/binfmt_script.c` finds it.
 fn interpreter(start: &[u8]) -> Option<Interpreter> {
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
     let is_blank = |byte: &u8| b" \t".contains(byte);

@@ -1,9 +1,9 @@
-//! The proof that the object is loaded: the program's own dynamic linker lists what it would load, by the very
+//! The proof that the object is loaded: the program's own dynamic linker lists what it would load, with the very
 //! `LD_PRELOAD` that the program gets, and runs none of it.
 //!
 //! A linker that cannot load an entry of `LD_PRELOAD` says so on standard error and runs the program without it: a
-//! service would run unfrozen for months before somebody looks. What this cannot see is a security module that gives
-//! the program other rights than its caller's when it is executed; the dynamic linker ignores `LD_PRELOAD` then.
+//! service could run unfrozen for months before somebody looks. This cannot see a security module that gives the
+//! program other rights than its caller's when it is executed; the dynamic linker then ignores `LD_PRELOAD`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -28,7 +28,7 @@ pub(crate) enum NotLoaded {
     Refused { linker: PathBuf, said: String },
 }
 
-/// What helps against what the linker said.
+/// Returns what helps against what the linker said.
 fn way_out(said: &str) -> &'static str {
     if said.contains("GLIBC_") {
         "the program's C library is older than the one that palimpsest was built with: build it on the older system"
@@ -57,7 +57,7 @@ pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> R
     }
 }
 
-/// What would run code of others in the linker, or make it say more or elsewhere (`ld.so(8)`).
+/// Variables that would run other people's code in the linker, or make it say more or elsewhere (`ld.so(8)`).
 const NOT_ASKED: [&str; 9] = [
     "LD_AUDIT",
     "LD_DEBUG",
@@ -82,8 +82,8 @@ fn question(loader: &Loader, preloaded: &OsStr) -> Command {
     command
 }
 
-/// What a command writes to standard output and to standard error. How it ended is not asked: where SIGCHLD is ignored,
-/// which is inherited, nobody can tell.
+/// Returns what a command writes to standard output and to standard error. How it ended is not asked: with SIGCHLD
+/// ignored, which is inherited, nobody can tell.
 fn outputs(command: &mut Command) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (mut output, mut errors) = (Vec::new(), Vec::new());
@@ -106,7 +106,7 @@ fn lists(listing: &[u8], entry: &OsStr) -> bool {
     lines(listing).any(|line| line.strip_prefix(entry.as_bytes()).is_some_and(|rest| rest.starts_with(b" (")))
 }
 
-/// The first line that speaks of `entry`.
+/// Returns the first line that mentions `entry`.
 fn complaint<'a>(said: &'a [u8], entry: &OsStr) -> Option<&'a [u8]> {
     lines(said).find(|line| line.windows(entry.len().max(1)).any(|part| part == entry.as_bytes()))
 }

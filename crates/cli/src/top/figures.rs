@@ -1,7 +1,7 @@
-//! Finding the figures in a process's memory.
+//! Finds the figures in a process's memory.
 //!
-//! Each object that is mapped from its start is looked at for our note, in memory: its file may be in another mount
-//! namespace, or gone. All numbers are the process's own, and may lead anywhere; whatever cannot be read is not there.
+//! Looks in memory for our note in each object that is mapped from its start: the object's file may be in another mount
+//! namespace, or gone. All numbers come from the process and may lead anywhere; whatever cannot be read does not exist.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -47,11 +47,11 @@ impl Memory {
 /// What the objects of a process tell.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// None of them has this library inside.
+    /// None of them contains this library.
     NotThere,
-    /// One has, and it has not frozen anything.
+    /// One does, and has not frozen anything.
     Nothing,
-    /// The figures of the one with most that is frozen.
+    /// The figures of the one with most frozen memory.
     Figures { figures: Box<Figures>, state: State },
     /// They cannot be understood.
     Wrong(FiguresError),
@@ -61,18 +61,18 @@ pub(super) enum Told {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Whole,
-    /// They changed each time: the process was stopped at such a moment.
+    /// They changed each time: the process was stopped in the middle of a change.
     Torn,
 }
 
-/// Objects that are looked at in one process at most, and bytes of notes in one of them.
+/// Most objects looked at in one process; and most bytes of notes in one object.
 const MOST_OBJECTS: usize = 4096;
 const MOST_NOTES: u64 = 1 << 16;
-/// Bytes that are read of one process to find the note: headers of the objects, and room for notes.
+/// Most bytes read of one process to find the note: headers of the objects, and room for notes.
 const MOST_BYTES: usize = 2 * MOST_OBJECTS * HEADERS;
-/// Where the headers of an object are.
+/// Bytes at the start of an object that contain its headers.
 const HEADERS: usize = 4096;
-/// How often figures that change are read again.
+/// How often changing figures are read again.
 const TRIES: usize = 64;
 
 /// Looks through all objects.
@@ -93,7 +93,7 @@ pub(super) fn of(memory: &Memory, maps: &[MapEntry]) -> Told {
     told
 }
 
-/// Of two copies of this library in a process, which is told of.
+/// Ranks what copies of this library in one process tell: the highest is shown.
 fn rank(told: &Told) -> (u8, u64) {
     match told {
         Told::NotThere => (0, 0),
@@ -103,7 +103,7 @@ fn rank(told: &Told) -> (u8, u64) {
     }
 }
 
-/// Our note in the object that is mapped here, and where its description is.
+/// Returns our note in the object that is mapped here, and the address of its description.
 fn note(memory: &Memory, map: &MapEntry) -> Option<Result<(u64, Note), FiguresError>> {
     let start = map.start as u64;
     let headers = memory.read_some(start, HEADERS.min(map.end - map.start)).ok()?;
@@ -114,7 +114,7 @@ fn note(memory: &Memory, map: &MapEntry) -> Option<Result<(u64, Note), FiguresEr
     let bias = start.wrapping_sub(first.p_vaddr(endian));
     for segment in segments.iter().filter(|segment| segment.p_type(endian) == PT_NOTE) {
         let place = bias.wrapping_add(segment.p_vaddr(endian));
-        // No object of ours has more; the memory for it would be ours.
+        // None of our objects has more; we would have to allocate the memory.
         let Some(len) = usize::try_from(segment.p_memsz(endian).min(MOST_NOTES)).ok() else { continue };
         let Ok(notes) = memory.read_some(place, len) else { continue };
         if let Some((offset, description)) = description(&notes, segment.p_align(endian)) {
@@ -124,7 +124,7 @@ fn note(memory: &Memory, map: &MapEntry) -> Option<Result<(u64, Note), FiguresEr
     None
 }
 
-/// The description of our note among `notes`, and where in them it is.
+/// Returns the description of our note among `notes`, and where in them it is.
 fn description(notes: &[u8], align: u64) -> Option<(u64, &[u8])> {
     let mut all = NoteIterator::<FileHeader64<NativeEndian>>::new(NativeEndian, align, notes).ok()?;
     while let Ok(Some(note)) = all.next() {
@@ -136,7 +136,7 @@ fn description(notes: &[u8], align: u64) -> Option<(u64, &[u8])> {
     None
 }
 
-/// The figures to which a note leads; `None` if there are none yet.
+/// Returns the figures to which a note leads; `None` if there are none yet.
 fn read(memory: &Memory, place: u64, note: Note) -> Option<Told> {
     let pointer = place.wrapping_add_signed(note.distance.into());
     let tables = memory.word(pointer).ok().filter(|&tables| tables != 0)?;
@@ -155,7 +155,7 @@ fn read(memory: &Memory, place: u64, note: Note) -> Option<Told> {
         }
     }
     let (bytes, state) = read?;
-    // Zeros: nobody has published yet.
+    // Zeros: nothing was published yet.
     if bytes.iter().all(|&byte| byte == 0) {
         return None;
     }

@@ -5,14 +5,14 @@ use palimpsest_sys::pages::maps::{self, MapLine};
 
 use super::*;
 
-/// The start of this test as a file, whose offsets are addresses; and the mapping of it.
+/// The start of this test as a file, whose offsets are addresses; and its mapping.
 const AT: usize = 0x10_0000;
 
 fn own() -> (Vec<u8>, Vec<MapEntry>) {
     let maps = maps::Maps::read().expect("/proc is mounted");
     let name = std::env::current_exe().expect("it has a file");
     let map = maps.iter().find(|map| map.offset == 0 && map.path.as_deref() == Some(&*name)).expect("it is mapped");
-    // Not by `Memory`, which reads so much of a process at most: a debug build with all peers has more.
+    // Not with `Memory`, which reads a limited part of a process: a debug build with all peers has more.
     let mut bytes = vec![0; map.end - map.start];
     let memory = File::open("/proc/self/mem").expect("one's own");
     memory.read_exact_at(&mut bytes, map.start as u64).expect("one's own");
@@ -35,7 +35,7 @@ fn the_library_is_found_in_this_program_which_has_frozen_nothing() {
     assert!(matches!(told, Told::Nothing), "{told:?}");
 }
 
-/// Each byte of what leads to the note can be any other.
+/// Each byte of what leads to the note can have any other value.
 #[test]
 fn hostile_objects_are_read_without_harm() {
     let (bytes, maps) = own();
@@ -58,7 +58,7 @@ fn hostile_objects_are_read_without_harm() {
     }
 }
 
-/// Each object asks for more notes than all may have together.
+/// Each object asks for more notes than all together may have.
 #[test]
 fn what_is_read_of_one_process_is_bounded() {
     let (bytes, maps) = own();
@@ -79,7 +79,7 @@ fn what_is_read_of_one_process_is_bounded() {
     assert!(memory.left.get() < HEADERS, "{}", memory.left.get());
 }
 
-/// A note at the start, what it leads to, and words that `change` has changed.
+/// A note at the start, what it leads to, and words as changed by `change`.
 fn figures(note: Note, change: impl Fn(&mut Vec<u64>)) -> Option<Told> {
     let mut words = vec![0; WORDS];
     words[0] = u64::from_le_bytes(*b"PALIFORK");

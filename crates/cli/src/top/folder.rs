@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::Pid;
 
-/// More than the list of as many mappings as are usual, 65 530, with long names.
+/// More than a list of the usual most mappings, 65 530, with long names.
 const MOST_TEXT: u64 = 64 << 20;
 
-/// The folder of a process in `/proc`, which stays this one's when its number is given to another.
+/// The folder of a process in `/proc`, which stays this one's when its number is given to another process.
 pub(super) struct Folder(OwnedFd);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! Which processes there are to look at.
+//! Which processes to look at.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::process::Pid;
 use super::folder::Folder;
 use crate::run::OBJECT_NAME;
 
-/// All processes, in order.
+/// Returns all processes, in order.
 pub(super) fn all() -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -22,11 +22,12 @@ pub(super) fn all() -> io::Result<Vec<Pid>> {
 
 /// Whether a process has the object of `run` mapped, or frozen memory. Waits for whoever holds its mappings.
 pub(super) fn is_worth_a_look(pid: Pid) -> bool {
-    // What another user's process has mapped is not ours to know, and one that has ended has nothing.
+    // What another user's process has mapped is not ours to know, and an ended one has nothing.
     Folder::open(pid).and_then(|folder| folder.read("maps")).is_ok_and(|maps| is_served(&maps))
 }
 
-/// Whether a list of mappings names the object, or frozen memory. Who names a file so is shown, with nothing to tell.
+/// Whether a list of mappings names the object, or frozen memory. A process that names a file so is shown, with nothing
+/// to tell.
 fn is_served(maps: &[u8]) -> bool {
     maps.split(|&byte| byte == b'\n').any(|line| {
         let line = line.strip_suffix(b" (deleted)").unwrap_or(line);

@@ -1,6 +1,6 @@
-//! Looking at processes without waiting for one of them for ever.
+//! Looks at processes without waiting for one of them for ever.
 //!
-//! A process can make its readers wait, for memory or the list of mappings: by a file system of its own, or a
+//! A process can make its readers wait, for memory or the list of mappings: with a file system of its own, or a
 //! userfaultfd. So a thread looks at each process, and one that has not answered in time is not asked again before it
 //! has. However many such processes there are, only a few threads wait.
 
@@ -17,10 +17,10 @@ use rustix::process::Pid;
 
 use super::process::{Look, Untold};
 
-/// Threads at a time: those that look, and those that wait.
+/// Most threads at a time: those that look, and those that wait.
 const MOST_THREADS: usize = 32;
 
-/// A process, told from a later one with its number.
+/// A process, told apart from a later one with its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Process {
     pub(super) pid: Pid,
@@ -44,7 +44,7 @@ pub(super) struct Patience {
     pub(super) round: Duration,
 }
 
-/// What a thread has found: nothing, if there is nothing to be told of the process; or an error of ours.
+/// What a thread has found: `None` if there is nothing to tell of the process; or an error of ours.
 type Answer = thread::Result<Option<Look>>;
 
 pub(super) struct Looker {
@@ -54,7 +54,7 @@ pub(super) struct Looker {
     answers: Receiver<(Process, Answer)>,
     /// Who was asked and has not answered yet.
     waiting: HashSet<Process>,
-    /// Threads that have not answered yet, also of processes that are gone.
+    /// Threads that have not answered yet, including those for processes that are gone.
     threads: usize,
     has_seen: bool,
 }
@@ -66,7 +66,7 @@ impl Looker {
         Self { patience, look: Arc::new(look), sender, answers, waiting, threads: 0, has_seen: false }
     }
 
-    /// What is to be told of different processes by now, in their order.
+    /// Returns what can be told of different processes by now, in their order.
     pub(super) fn look(&mut self, processes: &[Process]) -> Vec<Look> {
         self.waiting.retain(|process| processes.contains(process));
         let deadline = Instant::now() + self.patience.round;
@@ -74,7 +74,7 @@ impl Looker {
         let unasked: Vec<Process> =
             processes.iter().copied().filter(|process| !self.waiting.contains(process)).collect();
         let mut unasked = unasked.into_iter().peekable();
-        // Those of this round alone: the others have had their time.
+        // Only those of this round: the others have had their time.
         let mut asked = HashSet::new();
         loop {
             while self.threads < MOST_THREADS
@@ -109,7 +109,7 @@ impl Looker {
         let (look, sender) = (Arc::clone(&self.look), self.sender.clone());
         let ask = move || {
             let found = catch_unwind(AssertUnwindSafe(|| look(process.pid)));
-            // Nobody waits for an answer that comes when this program has ended.
+            // Nobody waits for an answer that comes after this program has ended.
             let _unheard = sender.send((process, found));
         };
         thread::Builder::new().spawn(ask)?;
@@ -125,7 +125,7 @@ impl Looker {
         look
     }
 
-    /// Whether there was a process at all.
+    /// Whether there was any process.
     pub(super) const fn has_seen(&self) -> bool {
         self.has_seen
     }
@@ -208,7 +208,7 @@ mod tests {
         });
         let processes = [1, 2, 3, 4].map(process);
         let mut looks = looker.look(&processes);
-        // A machine that is busy may take longer than this test waits.
+        // A busy machine may take longer than this test waits.
         while looks.iter().filter(|look| is_silent(look)).count() > 2 {
             looks = looker.look(&processes);
         }
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(looks.iter().filter(|look| is_silent(look)).count(), MOST_THREADS);
             assert!(matches!(looks[MOST_THREADS].untold, Some(Untold::Unread { .. })));
         }
-        // Threads of processes that are gone count.
+        // Threads for processes that are gone count.
         assert!(matches!(looker.look(&[process(most + 9)])[0].untold, Some(Untold::Unread { .. })));
     }
 

@@ -14,24 +14,24 @@ use super::figures::{self, Memory, State, Told};
 use super::folder::Folder;
 use super::refusal;
 
-/// Whether each mapping of frozen memory is told.
+/// Whether to tell each mapping of frozen memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Detail {
     Sums,
     Mappings,
 }
 
-/// What is told of a process.
+/// What `top` reports of a process.
 #[derive(Debug, Serialize)]
 pub(super) struct Look {
     pub(super) process: i32,
-    /// As the process calls itself: it may be anything.
+    /// The process's own name for itself: it may be anything.
     pub(super) name: String,
     /// What `/proc` shows of frozen memory, if it may be looked at.
     #[serde(flatten)]
     pub(super) memory: Option<Sums>,
     pub(super) figures: Option<Figures>,
-    /// What there is to know of the figures.
+    /// Remarks on the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) remarks: Vec<Remark>,
     /// Why there are no figures.
@@ -46,7 +46,7 @@ pub(super) struct Look {
 pub(super) struct Sums {
     /// Bytes of address space.
     pub(super) frozen: usize,
-    /// Bytes of them that were written to since, which each fork copies page tables for again.
+    /// The part of them that was written to since, whose page tables each fork copies again.
     pub(super) dirty: usize,
 }
 
@@ -59,17 +59,17 @@ pub(super) struct Mapping {
     pub(super) dirty: usize,
 }
 
-/// What there is to know of figures.
+/// A remark on figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Remark {
-    /// They are those of the process that this one was forked from, at that moment.
+    /// They belong to the process that this one was forked from, at that moment.
     OfParent,
-    /// The process stands still in the middle of a change.
+    /// The process was stopped in the middle of a change.
     Torn,
     /// A freeze in slices is under way.
     UnderWay,
-    /// All was thawed, since it did not pay.
+    /// Everything was thawed, since it did not pay.
     Thawed,
 }
 
@@ -157,7 +157,7 @@ fn tell(folder: &Folder, look: &mut Look) -> Result<(), Untold> {
             return Err(Untold::Wrong { reason: error.to_string() });
         }
         Told::Nothing => return Err(Untold::Nothing),
-        // Memory that has gone reads as empty.
+        // Memory that is gone reads as empty.
         Told::NotThere if has_ended(folder, first) => return Err(Untold::Ended),
         Told::NotThere => return Err(Untold::NotThere),
     };
@@ -192,7 +192,7 @@ fn mappings(folder: &Folder) -> io::Result<Vec<Mapping>> {
     for entry in smaps::Entries::new(text) {
         let entry = entry.map_err(io::Error::other)?;
         let is_extent = entry.map.path.as_deref().is_some_and(|path| path.as_os_str() == EXTENT_NAME);
-        // Views, from which repairs map memory again, have no rights.
+        // Views have no rights; repairs map memory from them.
         if is_extent && entry.map.permissions != maps::Permissions::default() {
             let (start, end) = (entry.map.start, entry.map.end);
             found.push(Mapping { start, end, present: entry.rss, dirty: entry.anonymous });

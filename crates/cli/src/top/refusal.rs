@@ -6,20 +6,20 @@ use rustix::process::getuid;
 
 use super::folder::Folder;
 
-/// The reason, and the way out.
+/// Returns the reason and the way out.
 pub(super) fn reason(folder: &Folder) -> String {
     let owner = folder.read("status").ok().and_then(|text| owner(&text));
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     why(owner, getuid().as_raw(), scope.and_then(|text| text.trim().parse().ok()))
 }
 
-/// The real user of a process.
+/// Returns the real user of a process.
 fn owner(status: &[u8]) -> Option<u32> {
     let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
     str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// The same for a process of `owner`, looked at by `user`, in a kernel with this `ptrace_scope`.
+/// Returns the same for a process of `owner`, looked at by `user`, in a kernel with this `ptrace_scope`.
 pub(super) fn why(owner: Option<u32>, user: u32, scope: Option<u32>) -> String {
     match (owner, scope) {
         _ if user == 0 => {

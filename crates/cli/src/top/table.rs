@@ -9,7 +9,7 @@ use palimpsest_bench::harness::record::Unit;
 use super::process::{Look, Remark, Sums};
 use crate::bench::format;
 
-/// A line for each process, with what it says below; and what stands in the way, once for all.
+/// Returns a line for each process, with what it says below; and, once for all, what stands in the way.
 pub(super) fn of(looks: &[Look]) -> String {
     if looks.is_empty() {
         return "no process here is served by `palimpsest run`, or frozen, as far as you may see; name one to hear why\n"
@@ -35,7 +35,7 @@ pub(super) fn of(looks: &[Look]) -> String {
 }
 
 fn line(text: &mut String, look: &Look) {
-    // Whoever has named the process may not talk to the terminal.
+    // Whoever named the process must not talk to the terminal.
     let name: String = look.name.escape_debug().to_string().chars().take(15).collect();
     let shown = |of: fn(Sums) -> usize| look.memory.map_or_else(|| "-".to_owned(), |memory| bytes(of(memory)));
     let (frozen, dirty) = (shown(|memory| memory.frozen), shown(|memory| memory.dirty));

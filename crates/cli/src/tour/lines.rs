@@ -1,4 +1,4 @@
-//! The tour as lines of text: a headline when a part begins, a line with a bar for each figure when it ends.
+//! The tour as lines of text: a headline when a part begins, and a line with a bar for each figure when it ends.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use palimpsest_sys::CoreSync;
 
 use crate::bench::format;
 
-/// What the figures are called here; in records they have their ids.
+/// Names of the figures here; records use their ids.
 const LABELS: [(&str, &str); 19] = [
     ("fork.512m.plain", "plain"),
     ("fork.512m.frozen", "frozen"),
@@ -43,7 +43,7 @@ pub(super) struct Lines {
     silent: bool,
     /// Each part's headline, with the ids of its groups.
     parts: Vec<(&'static str, Vec<String>)>,
-    /// Parts whose headline is there.
+    /// Parts whose headline is printed.
     begun: Cell<usize>,
 }
 
@@ -54,7 +54,7 @@ impl Lines {
         Self { silent, parts, begun: Cell::new(0) }
     }
 
-    /// Where nobody reads, nobody misses it; a record that cannot be written is an error of its own.
+    /// If nobody reads, nobody misses it; a record that cannot be written is an error of its own.
     fn print(&self, text: &str) {
         if !self.silent {
             let mut out = io::stdout().lock();
@@ -62,12 +62,12 @@ impl Lines {
         }
     }
 
-    /// What is about to be shown.
+    /// Prints what is about to be shown.
     pub(super) fn open(&self, parts: usize) {
         self.print(&format!("palimpsest tour: {parts} things, live; about half a minute"));
     }
 
-    /// What this machine allows.
+    /// Prints what this machine allows.
     pub(super) fn describe(&self, machine: &Machine) {
         let mark = |works| if works { '✓' } else { '✗' };
         let huge =
@@ -82,7 +82,7 @@ impl Lines {
         ));
     }
 
-    /// What the figures are worth, and where to go on.
+    /// Prints what the figures are worth, and where to go on.
     pub(super) fn close(&self, report: &Report) {
         self.print("");
         if let Some(load) = host::load_average().filter(|load| *load > report.machine.cores as f64) {
@@ -103,7 +103,7 @@ impl Lines {
         self.parts.iter().position(|(_, ids)| ids.iter().any(|id| id == group))
     }
 
-    /// Shows the headline of the part that `group` belongs to, once.
+    /// Prints the headline of the part that `group` belongs to, once.
     fn headline(&self, group: &str) {
         let place = self.part_of(group);
         if let Some(place) = place.filter(|place| *place >= self.begun.get()) {
@@ -132,7 +132,7 @@ impl Progress for Lines {
     fn end(&self) {}
 }
 
-/// The lines of one group.
+/// Returns the lines of one group.
 fn figures(entries: &[Entry], skipped: &[Skipped]) -> Vec<String> {
     let mut lines = Vec::new();
     let largest = entries.iter().map(|entry| entry.median).fold(0.0, f64::max);
@@ -152,7 +152,7 @@ fn figures(entries: &[Entry], skipped: &[Skipped]) -> Vec<String> {
     lines
 }
 
-/// How many times better than the baseline.
+/// Returns how many times better it is than the baseline.
 fn ratio(entry: &Entry) -> Option<String> {
     let ratio = entry.ratio?;
     debug_assert_ne!(entry.unit, Unit::Count, "the tour shows times");
@@ -163,7 +163,7 @@ fn label(id: &str) -> &str {
     LABELS.iter().find(|(known, _)| *known == id).map_or(id, |(_, label)| label)
 }
 
-/// A bar of that share of the whole width, in eighths of a column; never empty.
+/// Returns a bar of that share of the whole width, in eighths of a column; never empty.
 fn bar(share: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = ((share * WIDTH as f64 * 8.0).round() as usize).max(1);

@@ -1,7 +1,7 @@
-//! Finalizing: every pending definition gets a place, then its addresses, then goes live, all or none.
+//! Finalizes: every pending definition gets a place, then its addresses, then goes live; all or none.
 //!
-//! Places are asked for first, because a program's final address is known before its bytes have to be; so forward and
-//! mutual references need no second pass. Code bytes are patched in the private image, never in executable memory.
+//! Places are reserved first, because a program's final address is known before its bytes are; so forward and mutual
+//! references need no second pass. Code is patched in the private image, never in executable memory.
 
 mod patch;
 
@@ -21,10 +21,10 @@ use crate::scope::Scope;
 /// The smallest alignment that packs accept, in bytes.
 const LEAST_ALIGN: usize = 4;
 
-/// Bytes that a call's field or a function has at least, with what stands behind it up to the next place.
+/// Minimum length of a function, or of a call's field with what follows it up to the next place, in bytes.
 const SHORTEST: u64 = 4;
 
-/// One finalization under way. Dropping it gives all places back.
+/// One finalization under way. Dropping it gives back all places.
 pub(crate) struct Batch<'a> {
     encoder: &'a dyn Encoder,
     packs: &'a Packs,
@@ -34,7 +34,7 @@ pub(crate) struct Batch<'a> {
     addresses: Addresses<'a>,
 }
 
-/// What a finalization yields.
+/// The result of a finalization.
 pub(crate) struct Linked {
     pub(crate) functions: Vec<(FuncId, palimpsest_text::Program)>,
     pub(crate) data: Vec<(DataId, palimpsest_text::Data)>,
@@ -81,7 +81,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Gives every pending definition its place.
+    /// Reserves a place for every pending definition.
     pub(crate) fn place(&mut self) -> Result<(), LinkError> {
         for id in &self.scope.pending_functions {
             self.place_function(*id)?;
@@ -116,9 +116,9 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Whether a call from somewhere in `region` may be too far from its callee.
+    /// Returns whether a call from somewhere in `region` may be too far from its callee.
     fn may_be_far(&self, call: &Reference<Target>, referrer: &str, region: &Range<usize>) -> Result<bool, LinkError> {
-        // No call, and no function in the packs, begins later than its own length before the region's end.
+        // No call, and no function in the packs, begins closer to the region's end than its own length.
         let (first, last) = (region.start as u64, region.end as u64 - SHORTEST);
         let farthest = if self.scope.is_pending(call.target) {
             last - first
@@ -133,7 +133,7 @@ impl<'a> Batch<'a> {
         let Some(DataObject::Pending(pending)) = self.scope.data.get(&id) else {
             return Ok(());
         };
-        // An empty object has an address too, and one that nothing else has.
+        // Even an empty object has an address of its own.
         let len = pending.contents.len().max(1);
         let align = pending.align.max(LEAST_ALIGN);
         let staged = self.packs.stage_data(pending.access, len, align).map_err(|source| LinkError::Stage {
@@ -146,7 +146,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Writes the code and contents with all addresses into the images.
+    /// Writes code and contents, with all addresses, into the images.
     pub(crate) fn write(&mut self) -> Result<(), LinkError> {
         for (id, staged, islands) in &mut self.functions {
             let Some(Function::Pending(pending)) = self.scope.functions.get(id) else {
@@ -187,7 +187,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Puts everything into its place: data first, so that no code can run before what it reads; then all functions
+    /// Puts everything into place: data first, so that code never runs before its data is there; then all functions
     /// with one synchronisation of the cores.
     pub(crate) fn go_live(self) -> Result<Linked, LinkError> {
         let (functions, data) = (self.functions.len(), self.data.len());

@@ -1,4 +1,4 @@
-//! Filling in the fields of one definition whose address, and whose targets' addresses, are known.
+//! Fills in the fields of one definition, once its address and its targets' addresses are known.
 
 use palimpsest_text::link::{Encoder, Islands, Misfit, Role};
 
@@ -6,16 +6,16 @@ use crate::definition::{Fixup, Target};
 use crate::error::LinkError;
 use crate::fields;
 
-/// Tells addresses and, for errors, names.
+/// Provides addresses and, for errors, names.
 pub(super) trait Resolve {
-    /// The address of `target`, for a field in `referrer`.
+    /// Returns the address of `target`, for a field in `referrer`.
     fn address(&self, target: Target, referrer: &str) -> Result<u64, LinkError>;
 
-    /// The name of `target`.
+    /// Returns the name of `target`.
     fn name(&self, target: Target) -> String;
 }
 
-/// One definition being linked.
+/// A definition that is being linked.
 pub(super) struct Patcher<'a, R> {
     pub(super) encoder: &'a dyn Encoder,
     pub(super) resolve: &'a R,
@@ -63,7 +63,7 @@ impl<R: Resolve> Patcher<'_, R> {
         }
     }
 
-    /// The address that `fixup`'s field shall mean. Fills in the slot, if it is one that means a slot.
+    /// Returns the address that `fixup`'s field must refer to. Fills in the slot, if it refers to one.
     fn destination(&self, fixup: &Fixup, image: &mut [u8]) -> Result<u64, LinkError> {
         let symbol = self.resolve.address(fixup.target, self.referrer)?;
         let place = match self.islands.slot(fixup.target) {
@@ -76,7 +76,7 @@ impl<R: Resolve> Patcher<'_, R> {
         Ok(place.wrapping_add_signed(fixup.addend))
     }
 
-    /// The relocation for the high half that `low` points at.
+    /// Returns the relocation of the high half that `low` refers to.
     fn high_half(&self, low: &Fixup) -> Result<&Fixup, LinkError> {
         let Target::Inside(_, offset) = low.target else {
             return Err(self.unpaired(low));

@@ -1,6 +1,6 @@
-//! Functions that are always there: Cranelift's library calls, whose libm a program may not have linked.
+//! Functions that always exist: Cranelift's library calls, whose libm a program may not have linked.
 
-/// Rounding and fused multiply-add by the names that `cranelift_module::default_libcall_names` gives them.
+/// Rounding and fused multiply-add, under the names from `cranelift_module::default_libcall_names`.
 macro_rules! math {
     ($($name:ident($($arg:ident),+) -> $float:ty = $body:expr;)+) => {
         $(extern "C" fn $name($($arg: $float),+) -> $float { $body })+
@@ -27,7 +27,7 @@ math! {
     fma(x, y, z) -> f64 = x.mul_add(y, z);
 }
 
-/// The address of the function called `name`, if it is one of these.
+/// Returns the address of the function called `name`, if it is one of these.
 pub(super) fn address(name: &str) -> Option<usize> {
     math(name)
 }

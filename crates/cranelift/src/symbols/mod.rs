@@ -7,16 +7,16 @@ use std::collections::HashMap;
 
 use palimpsest_sys::global_symbol;
 
-/// A caller's own way to find an address by name.
+/// A caller's function that finds an address by name.
 pub(crate) type Lookup = Box<dyn Fn(&str) -> Option<*const u8> + Send>;
 
-/// The host's symbols, in the order in which they are asked: named ones, the caller's lookups (last added first), this
-/// crate's own versions of Cranelift's library calls, what the dynamic linker knows.
+/// The host's symbols, searched in this order: named ones, the caller's lookups (last added first), this crate's own
+/// versions of Cranelift's library calls, and what the dynamic linker knows.
 #[derive(Default)]
 pub(crate) struct Symbols {
     named: HashMap<String, usize>,
     lookups: Vec<Lookup>,
-    /// Answers of everything but `named`; the lookups may be slow, and a symbol should not move while code refers to
+    /// Answers of all sources except `named`: lookups may be slow, and a symbol should not move while code refers to
     /// it.
     found: RefCell<HashMap<String, usize>>,
 }
@@ -32,7 +32,7 @@ impl Symbols {
         self.lookups.push(lookup);
     }
 
-    /// The address of `name`, or `None` when no source knows it.
+    /// Returns the address of `name`, or `None` if no source knows it.
     pub(crate) fn address(&self, name: &str) -> Option<usize> {
         if let Some(address) = self.named.get(name) {
             return Some(*address);

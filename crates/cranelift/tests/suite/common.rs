@@ -1,10 +1,10 @@
-//! What the tests build their functions with.
+//! Builders of functions for tests.
 
 use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, Value, types::I64};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_module::{FuncId, Linkage, Module};
 
-/// A signature of `params` 64-bit integers that returns one.
+/// Returns a signature with `params` 64-bit integers and one as result.
 pub(crate) fn signature(module: &dyn Module, params: usize) -> Signature {
     let mut signature = module.make_signature();
     signature.params = vec![AbiParam::new(I64); params];
@@ -12,13 +12,13 @@ pub(crate) fn signature(module: &dyn Module, params: usize) -> Signature {
     signature
 }
 
-/// Declares a function of `params` integers.
+/// Declares a function with `params` integers.
 pub(crate) fn declare(module: &mut dyn Module, name: &str, linkage: Linkage, params: usize) -> FuncId {
     let signature = signature(module, params);
     module.declare_function(name, linkage, &signature).unwrap()
 }
 
-/// Defines `id` with the body that `body` makes of the arguments; what it returns is returned.
+/// Defines `id` by a function that returns what `body` makes of the arguments.
 pub(crate) fn define<M: Module>(
     module: &mut M,
     id: FuncId,
@@ -63,7 +63,7 @@ pub(crate) fn add_n_to<M: Module>(module: &mut M, name: &str, callee: FuncId, n:
     id
 }
 
-/// The function at `entry`.
+/// Returns the function at `entry`.
 ///
 /// # Safety
 /// 1. `entry` is the start of finalized code of this signature that is not freed while the result is used.

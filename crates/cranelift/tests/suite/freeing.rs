@@ -1,4 +1,4 @@
-//! Giving functions and data back one by one, and what that gives back to the packs.
+//! Frees functions and data one by one, and checks what the packs get back.
 
 use super::common::{add_n, add_n_to, call1, declare, define};
 use cranelift_codegen::ir::types::I64;
@@ -118,7 +118,7 @@ fn freed_functions_are_defined_again() {
     assert_eq!(module.packs().stats().programs, 1);
 }
 
-/// A taken function lives on for those who were linked to it, while the module defines its successor.
+/// A taken function lives on for code that was linked to it, while the module defines its successor.
 #[test]
 fn taken_programs_live_on() {
     let mut module = own_module();
@@ -194,11 +194,11 @@ fn data_is_freed_with_what_refers_to_it() {
     module.finalize_definitions().unwrap();
     let taken = module.take_data(table).unwrap();
     drop(module);
-    // SAFETY: one readable byte, which `taken` keeps.
+    // SAFETY: one readable byte, which `taken` keeps alive.
     assert_eq!(unsafe { taken.as_ptr().read() }, 7);
 }
 
-/// After an error nothing was placed, nothing was lost, and the next attempt finds what was missing.
+/// After an error nothing was placed and nothing was lost, and the next attempt finds what was missing.
 #[test]
 fn failed_finalization_keeps_everything() {
     let packs = Packs::new().unwrap();

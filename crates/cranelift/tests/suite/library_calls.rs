@@ -7,7 +7,7 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_module::{Linkage, Module, default_libcall_names};
 use palimpsest_cranelift::{PackModule, PackModuleBuilder};
 
-/// A module for this architecture's oldest members, so that rounding is not an instruction.
+/// Returns a module for the architecture's oldest CPUs, on which rounding is no instruction.
 fn module() -> PackModule {
     let isa = cranelift_native::builder_with_options(false).unwrap();
     let mut flags = settings::builder();
@@ -23,7 +23,7 @@ fn rounding() {
     signature.params.push(AbiParam::new(F64));
     signature.returns.push(AbiParam::new(F64));
     let id = module.declare_function("all", Linkage::Export, &signature).unwrap();
-    // 1000·ceil + 100·floor + 10·trunc + nearest, and the same in single precision added.
+    // 1000·ceil + 100·floor + 10·trunc + nearest, plus the same in single precision.
     define(&mut module, id, |_, code, args| {
         let single = code.ins().fdemote(F32, args[0]);
         let mut sum = code.ins().f64const(0.0);
@@ -75,7 +75,7 @@ fn memory() {
     assert_eq!(memory[..1000], memory[1000..]);
 }
 
-/// The names that `libcall_names` gives are what is looked up.
+/// Cranelift looks up the names that `libcall_names` returns.
 #[test]
 fn other_names() {
     extern "C" fn three(_: f64) -> f64 {

@@ -1,4 +1,4 @@
-//! Modules in packs, from outside: one executable, so that what the tests build their functions with is shared.
+//! Modules in packs, from outside: one executable, so that tests share their builders of functions.
 
 mod common;
 mod freeing;

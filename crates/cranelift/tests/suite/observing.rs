@@ -1,4 +1,4 @@
-//! What observers of the packs are told of a module's functions.
+//! What observers of the packs are told about a module's functions.
 
 use std::backtrace::Backtrace;
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ fn module_observed_by(observer: impl Observer + 'static, symbols: &[(&str, *cons
     PackModule::new(builder)
 }
 
-/// Start and length of the functions that an `.eh_frame` section describes.
+/// Returns start and length of the functions that an `.eh_frame` section describes.
 fn described(eh_frame: &[u8]) -> Vec<(u64, u64)> {
     let section = EhFrame::new(eh_frame, LittleEndian);
     let bases = BaseAddresses::default();
@@ -85,13 +85,13 @@ fn names_and_addresses() {
     );
 }
 
-/// A host function that says whether it can see the test below through the compiled code that called it.
+/// Is a host function that returns whether it can see the test below through the compiled code that called it.
 extern "C" fn sees_the_test(_: i64) -> i64 {
     let trace = Backtrace::force_capture().to_string();
     i64::from(trace.contains("unwinding_through_compiled_code"))
 }
 
-/// What the outermost of two compiled functions above `sees_the_test` returns.
+/// Returns the result of the outermost of two compiled functions above `sees_the_test`.
 fn unwound_in_packs_observed_by(observer: impl Observer + 'static) -> i64 {
     let mut module = module_observed_by(observer, &[("see", sees_the_test as *const u8)]);
     let see = declare(&mut module, "see", Linkage::Import, 1);
@@ -108,6 +108,6 @@ fn unwinding_through_compiled_code() {
     // SAFETY: 1. the tables are Cranelift's.
     let registry = unsafe { UnwindRegistry::new() };
     assert_eq!(unwound_in_packs_observed_by(registry), 111);
-    // The proof that it is the tables that the unwinder has used.
+    // Proves that the unwinder has used the tables.
     assert_eq!(unwound_in_packs_observed_by(Log::default()), 110);
 }

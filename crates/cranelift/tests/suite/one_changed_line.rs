@@ -1,4 +1,4 @@
-//! The same program run with `cranelift_jit` and with packs; only the `use` line differs.
+//! Runs the same program with `cranelift_jit` and with packs; only the `use` line differs.
 
 use std::ptr;
 
@@ -10,7 +10,7 @@ use cranelift_codegen::ir::{AbiParam, InstBuilder, MemFlagsData};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_module::{DataDescription, Linkage, Module, ModuleError, ModuleRelocTarget, default_libcall_names};
 
-/// The same test bodies once per module type.
+/// Defines the same tests once per module type.
 macro_rules! with_both {
     ($($test:item)+) => {
         mod cranelift_jit {
@@ -46,13 +46,13 @@ extern "C" fn host_nearest(x: f64) -> f64 {
     x.round_ties_even()
 }
 
-/// The word at `address`.
+/// Returns the word at `address`.
 fn read_word(address: *const u8) -> u64 {
-    // SAFETY: the tests pass addresses inside finalized data objects that nobody writes at the time.
+    // SAFETY: the tests pass addresses inside finalized data objects that nobody is writing.
     u64::from_ne_bytes(unsafe { address.cast::<[u8; 8]>().read() })
 }
 
-/// Contents of a data object of 64-bit integers.
+/// Describes a data object of 64-bit integers.
 fn integers(values: &[u64]) -> DataDescription {
     let mut data = DataDescription::new();
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();

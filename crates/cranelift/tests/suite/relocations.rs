@@ -1,4 +1,4 @@
-//! What the linked bytes say: near and far calls, address slots, limits, on this machine and on others.
+//! The linked bytes: near and far calls, address slots, limits, on this machine and on others.
 
 use std::slice;
 
@@ -13,7 +13,7 @@ use cranelift_module::{
 };
 use palimpsest_cranelift::{DefineError, LinkError, PackModule, PackModuleBuilder};
 
-/// An address that no pack is within 2 GiB of: packs lie below 2⁴⁷, and nothing but the zero page so low.
+/// An address without a pack within 2 GiB: packs lie below 2⁴⁷, and only the zero page lies so low.
 const FAR: usize = 0x7ff8;
 
 extern "C" fn host_double(x: i64) -> i64 {
@@ -39,10 +39,10 @@ fn module_for(isa: OwnedTargetIsa, symbols: &[(&str, *const u8)]) -> PackModule 
     PackModule::new(builder)
 }
 
-/// The bytes in the pack.
+/// Returns the function's bytes in the pack.
 fn bytes(module: &PackModule, id: FuncId) -> Vec<u8> {
     let program = module.program(id).unwrap();
-    // SAFETY: a program's bytes are readable, and do not change while the module has it.
+    // SAFETY: a program's bytes are readable, and do not change while the module owns it.
     unsafe { slice::from_raw_parts(program.entry(), program.len()) }.to_vec()
 }
 
@@ -79,7 +79,7 @@ fn direct_calls_to_the_host() {
         let abs = declare(&mut module, "abs", Linkage::Local, 1);
         let a = add_n_to(&mut module, "a", double, 2);
         let b = add_n_to(&mut module, "b", abs, 2);
-        // As a tail of many calls to the same callee: they share one veneer.
+        // At the end of many calls to the same callee: they share one veneer.
         let c = declare(&mut module, "c", Linkage::Export, 1);
         define(&mut module, c, |module, code, args| {
             let once = super::common::call(module, code, double, args);
@@ -131,7 +131,8 @@ fn far_calls_go_through_a_veneer_on_x86_64() {
     assert_eq!(code[veneer + 8..], (FAR as u64).to_le_bytes());
 }
 
-/// `lea` of a symbol carries the same relocation kind as a call, but must mean the symbol, so it cannot take a veneer.
+/// `lea` of a symbol has the same relocation kind as a call, but needs the symbol's own address, so it cannot use a
+/// veneer.
 #[test]
 fn far_addresses_are_an_error() {
     let mut module = module_for(isa("x86_64", "false"), &[("far", far())]);
@@ -165,7 +166,7 @@ fn far_addresses_are_an_error() {
     assert!(code.windows(8).any(|window| window == (FAR as u64).to_le_bytes()));
 }
 
-/// Where `bl` or `b` at index `at` goes, from the instruction's bits.
+/// Returns the target of the `bl` or `b` at index `at`, from the instruction's bits.
 fn aarch64_branch(base: u64, code: &[u32], at: usize) -> u64 {
     let offset = i64::from((code[at] << 6).cast_signed() >> 6) * 4;
     (base + at as u64 * 4).wrapping_add_signed(offset)

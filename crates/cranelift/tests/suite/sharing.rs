@@ -24,7 +24,7 @@ fn modules_call_each_other() {
     builder.symbol("one", library.get_finalized_function(one));
     let mut program = PackModule::new(builder);
     let imported = declare(&mut program, "one", Linkage::Import, 1);
-    // A final linkage makes Cranelift emit a direct call; packs are in reach of themselves.
+    // A final linkage makes Cranelift emit a direct call; packs can reach each other.
     let near = declare(&mut program, "near_one", Linkage::Local, 1);
     let far_caller = add_n_to(&mut program, "far_caller", imported, 1);
     program.finalize_definitions().unwrap();
@@ -44,7 +44,7 @@ fn modules_call_each_other() {
     for (module, id) in [(&library, one), (&program, near_caller)] {
         assert!(range.contains(&(module.get_finalized_function(id) as usize)));
     }
-    // All calls reach, so nothing but Cranelift's code was placed.
+    // All calls reach, so only Cranelift's code was placed.
     assert_eq!(program.program(near_caller).unwrap().len(), program.code_len(near_caller).unwrap());
 }
 
@@ -94,7 +94,7 @@ fn threads_share_packs() {
                     for (n, id) in (0..).zip(&all) {
                         assert_eq!(call1(module.get_finalized_function(*id), 7), 7 + base + n);
                     }
-                    // Callers first; every other module is simply dropped.
+                    // Frees callers first; simply drops every other module.
                     if round % 2 == 0 {
                         for id in all.into_iter().rev() {
                             module.free_function(id).unwrap();
@@ -110,7 +110,7 @@ fn threads_share_packs() {
     assert_eq!((stats.programs, stats.used_bytes), (0, 0));
 }
 
-/// A module may move to another thread and outlive the handle its packs came from.
+/// A module may move to another thread and outlive the handle that its packs came from.
 #[test]
 fn modules_keep_their_packs() {
     let packs = Packs::new().unwrap();

@@ -11,8 +11,7 @@ fn slice(block: *mut u8, len: usize) -> Result<NonNull<[u8]>, AllocError> {
     Ok(NonNull::slice_from_raw_parts(NonNull::new(block).ok_or(AllocError)?, len))
 }
 
-// SAFETY: blocks are valid until they are freed or the arena is dropped, wherever the arena is moved to; it cannot be
-// cloned.
+// SAFETY: blocks are valid until they are freed or the arena is dropped, wherever the arena moves; it cannot be cloned.
 unsafe impl Allocator for Arena {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         slice(Arena::allocate(self, layout.size(), layout.align()), layout.size())
@@ -40,7 +39,7 @@ unsafe impl Allocator for Arena {
 
 /// # Safety
 ///
-/// 1. `block` is a block of `arena` with layout `old`, and nobody uses it but through the answer, unless that is an
+/// 1. `block` is a block of `arena` with layout `old`, and nobody uses it except through the result, unless that is an
 ///    error.
 unsafe fn fit(arena: &Arena, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
     if new.align() <= old.align() {
@@ -48,7 +47,7 @@ unsafe fn fit(arena: &Arena, block: NonNull<u8>, old: Layout, new: Layout) -> Re
         return slice(unsafe { arena.resize(block, new.size(), old.align()) }, new.size());
     }
     let moved = slice(Arena::allocate(arena, new.size(), new.align()), new.size())?;
-    // SAFETY: both have so many bytes, and are different blocks.
+    // SAFETY: both blocks have that many bytes, and they are apart.
     unsafe { moved.cast::<u8>().copy_from_nonoverlapping(block, old.size().min(new.size())) };
     // SAFETY: contract 1.
     unsafe { arena.release(block) };

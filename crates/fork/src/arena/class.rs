@@ -1,7 +1,7 @@
 //! Size classes: steps of 16 bytes up to 128, then four to each doubling, so that at most a fifth of a block is wasted.
 
-/// The piece of address space that runs are counted in. It is a whole number of pages on every Linux system (the
-/// largest base page is 64 KiB), and pages that a block does not reach are never touched.
+/// The unit of address space in which runs are counted: whole pages on every Linux system (the largest base page is 64
+/// KiB). Pages that a block does not reach are never touched.
 pub(super) const UNIT: usize = 64 << 10;
 
 /// Largest size that shares a slab with others.
@@ -16,7 +16,7 @@ const FINE_CLASSES: usize = 8;
 const FINE_LOG: u32 = 7;
 /// Up to this size a slab is one unit.
 const MAX_IN_ONE_UNIT: usize = 8 << 10;
-/// Units of the other slabs.
+/// Units of bigger slabs.
 const BIG_SLAB_UNITS: u32 = 8;
 
 /// A size class.
@@ -24,7 +24,7 @@ const BIG_SLAB_UNITS: u32 = 8;
 pub(super) struct Class(u8);
 
 impl Class {
-    /// The class of blocks of at least `size` bytes, which is at most [`MAX_SMALL`].
+    /// Returns the class of blocks of at least `size` bytes; `size` is at most [`MAX_SMALL`].
     #[inline]
     pub(super) fn of(size: usize) -> Self {
         debug_assert!(size <= MAX_SMALL);
@@ -39,8 +39,8 @@ impl Class {
         Self(index as u8)
     }
 
-    /// The smallest class whose blocks hold `size` bytes and all lie at multiples of `align`; `None` if no slab can do
-    /// that.
+    /// Returns the smallest class whose blocks hold `size` bytes and all lie at multiples of `align`; `None` if no slab
+    /// can do that.
     pub(super) fn aligned(size: usize, align: usize) -> Option<Self> {
         if align > UNIT || size > MAX_SMALL {
             return None;
@@ -49,19 +49,19 @@ impl Class {
         (first.0..CLASSES as u8).map(Self).find(|class| class.size().is_multiple_of(align))
     }
 
-    /// The class with this number.
+    /// Returns the class with this number.
     pub(super) fn from_index(index: u8) -> Self {
         debug_assert!(usize::from(index) < CLASSES);
         Self(index)
     }
 
-    /// Its number, below [`CLASSES`].
+    /// Returns its number, below [`CLASSES`].
     #[inline]
     pub(super) fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     #[inline]
     pub(super) fn size(self) -> usize {
         let index = self.index();
@@ -72,12 +72,12 @@ impl Class {
         (1 << log) + ((index - FINE_CLASSES) % 4 + 1) * (1 << (log - 2))
     }
 
-    /// Units of a slab.
+    /// Returns the units of a slab.
     pub(super) fn slab_units(self) -> u32 {
         if self.size() <= MAX_IN_ONE_UNIT { 1 } else { BIG_SLAB_UNITS }
     }
 
-    /// Blocks of a slab.
+    /// Returns the blocks of a slab.
     pub(super) fn blocks(self) -> u32 {
         // At most 4096.
         (self.slab_units() as usize * UNIT / self.size()) as u32

@@ -21,8 +21,8 @@ use super::unit::{Kind, Units};
 use super::{Backing, misuse};
 use crate::lock::Lock;
 
-/// Freed runs of so many units give their memory back at once: at this size the system calls are lost in the page
-/// faults.
+/// A freed run of at least this many units gives its memory back at once: at this size page faults cost far more than
+/// the system calls.
 const DISCARD_UNITS: u32 = 64;
 
 /// Keeps neighbours out of each other's cache lines.
@@ -38,15 +38,15 @@ pub(super) struct Core {
     layout: Layout,
     /// The next arena of this process; written under the registry's lock.
     pub(super) next: AtomicPtr<Core>,
-    /// Freezes that froze something. This and the next are added to by whoever freezes, under the lock of `space`, and
-    /// read by anybody.
+    /// Freezes that froze something. Whoever freezes adds to this and the next under the lock of `space`; anybody reads
+    /// them.
     freezes: AtomicUsize,
     /// Segments whose file could not be made constant.
     unsealed: AtomicUsize,
 }
 
 impl Core {
-    /// Makes an arena. `watched` tells whether forks are announced to it, once it is in the list of `forks`.
+    /// Makes an arena. `watched` tells whether forks call its handlers once it is in the list of `forks`.
     pub(super) fn create(backing: Backing, watched: Result<(), Errno>) -> Result<NonNull<Self>, Errno> {
         let layout = Layout::reserve()?;
         let rights = Permissions::READ.union(Permissions::WRITE);
@@ -56,8 +56,8 @@ impl Core {
         })?;
         // Behind the value, at its alignment.
         let table = ptr::with_exposed_provenance_mut::<MaybeUninit<Segment>>(mapped.start + table_offset());
-        // SAFETY: mapped to this length, aligned, used by nothing else, and valid uninitialised; `'static` is as long
-        // as the mapping, which the value in it does not outlive.
+        // SAFETY: mapped to this length, aligned, used by nothing else, and valid uninitialised; `'static` stands for
+        // the life of the mapping, which the value in it does not outlive.
         let table = unsafe { std::slice::from_raw_parts_mut(table, MOST) };
         let mut space = Space::new(layout, table, backing);
         match watched {
@@ -76,7 +76,7 @@ impl Core {
             unsealed: AtomicUsize::new(0),
         };
         let place = ptr::with_exposed_provenance_mut::<Self>(mapped.start);
-        // SAFETY: mapped, page-aligned, and nobody else's.
+        // SAFETY: mapped, page-aligned, and used by nobody else.
         unsafe { place.write(core) };
         // SAFETY: a successful mapping is not at 0.
         Ok(unsafe { NonNull::new_unchecked(place) })
@@ -86,7 +86,7 @@ impl Core {
     ///
     /// # Safety
     ///
-    /// 1. It came from [`create`](Self::create), no list has it, and nobody uses it or its memory any more.
+    /// 1. It came from [`create`](Self::create), is in no list, and nobody uses it or its memory any more.
     pub(super) unsafe fn destroy(core: NonNull<Self>) {
         // SAFETY: contract 1.
         let this = unsafe { core.as_ref() };
@@ -152,7 +152,7 @@ impl Core {
         space.runs.give(&self.units, first, len, dirty);
     }
 
-    /// Bytes that the block at `address` has.
+    /// Returns the bytes of the block at `address`.
     pub(super) fn usable(&self, address: usize) -> usize {
         let place = self.locate(address);
         let unit = self.units.get(place.head);
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Makes the block at `address` one of `size` bytes where it is. `None` leaves it as it was.
+    /// Resizes the block at `address` to `size` bytes in place. `None` leaves it unchanged.
     pub(super) fn resize(&self, address: usize, size: usize) -> Option<()> {
         let place = self.locate(address);
         let unit = self.units.get(place.head);
@@ -198,7 +198,7 @@ impl Core {
 
     fn flip(&self, space: &mut Space) -> Flipped {
         let flipped = space.segments.flip();
-        // Relaxed: numbers for `stats`.
+        // Relaxed: figures for `stats`.
         self.freezes.fetch_add(usize::from(flipped.bytes > 0), Ordering::Relaxed);
         self.unsealed.fetch_add(flipped.unsealed, Ordering::Relaxed);
         flipped
@@ -233,12 +233,12 @@ impl Core {
         trimmed
     }
 
-    /// Takes every lock and makes shared memory private: the next instruction may be the fork.
+    /// Takes every lock and makes shared memory private, since the fork may come with the next instruction.
     pub(super) fn before_fork(&self) {
         self.bins.iter().for_each(|bin| bin.0.acquire());
         let mut space = self.space.lock();
         self.flip(&mut space);
-        // Kept until `after_fork`, in both processes.
+        // Held until `after_fork`, in both processes.
         mem::forget(space);
     }
 
@@ -295,7 +295,7 @@ impl Core {
     #[inline]
     fn locate(&self, address: usize) -> Place {
         let offset = address.wrapping_sub(self.layout.data);
-        // A pointer below the arena becomes a huge number, which `get` refuses.
+        // A pointer below the arena becomes a huge number, which `get` rejects.
         let index = u32::try_from(offset / UNIT).unwrap_or(u32::MAX);
         let unit = self.units.get(index);
         let kind = unit.kind();
@@ -364,7 +364,7 @@ mod tests {
         unsafe { Core::destroy(core) };
     }
 
-    /// What could not be made private is neither mapped in the child nor of use to it.
+    /// Memory that could not be made private is not mapped in the child, and of no use to it.
     #[test]
     fn a_child_closes_the_files_of_memory_that_stayed_shared() {
         let core = Core::create(Backing::Memfd, Ok(())).unwrap();

@@ -1,4 +1,4 @@
-//! The share of the process's descriptors that arenas may have. Nothing here allocates.
+//! The arenas' share of the process's descriptors. Nothing here allocates.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,10 +9,11 @@ use rustix::process::Resource;
 /// Name in `/proc/self/maps`.
 const NAME: &core::ffi::CStr = c"palimpsest-arena";
 
-/// Descriptors of all arenas that are not closed yet. Relaxed everywhere: a number that orders nothing.
+/// Open descriptors of all arenas. Relaxed everywhere: a number that orders nothing.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes a file of `len` bytes. Fails with [`Errno::MFILE`] when arenas have their share: the rest is the program's.
+/// Makes a file of `len` bytes. Fails with [`Errno::MFILE`] when arenas have used their share: the rest is the
+/// program's.
 pub(super) fn create(len: usize) -> Result<MemoryFile, Errno> {
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
@@ -24,7 +25,7 @@ pub(super) fn create(len: usize) -> Result<MemoryFile, Errno> {
     Ok(file)
 }
 
-/// Closes a file made by [`create`]; each is closed once.
+/// Closes a file made by [`create`]. Each is closed once.
 pub(super) fn close(mut file: MemoryFile) {
     OPEN.fetch_sub(1, Ordering::Relaxed);
     file.close();

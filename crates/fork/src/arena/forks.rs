@@ -1,12 +1,11 @@
-//! Handlers of the C library's `fork`: they make the memory of all arenas private before it, and see to it that the
-//! child gets no lock that another thread holds.
+//! Handlers of the C library's `fork`: they make the memory of all arenas private before it, and ensure that the child
+//! does not inherit a lock that another thread holds.
 //!
-//! The handlers are registered with the first arena. `fork` calls those that run before it in reverse order and those
-//! that run after it in order of registration, so an arena that is the global allocator is locked last and unlocked
-//! first. A handler that was registered before the first arena was used runs while arenas are locked: it must neither
-//! allocate from one nor free, or it waits for ever. A fork whose handlers are being called when the first arena is
-//! made does not see that arena (glibc 2.36 and newer let both go on at once): where other handlers take long, make an
-//! arena before there are threads.
+//! The first arena registers the handlers. `fork` calls handlers before it in reverse order and those after it in order
+//! of registration, so that an arena that is the global allocator is locked last and unlocked first. A handler that was
+//! registered before the first arena was used runs while arenas are locked: it must not allocate from one or free, or
+//! it waits for ever. If the first arena is made while handlers of a fork are running, that fork does not see it (glibc
+//! 2.36 and newer let both go on at once): if other handlers take long, make an arena before there are threads.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
@@ -21,27 +20,28 @@ use crate::lock::Lock;
 static REGISTRY: Lock<()> = Lock::new(());
 /// What this process knows of [`REGISTRY`]. In a child it is [`INHERITED`], by whatever call the child was made. A
 /// thread that registers the handlers holds the lock while it waits for forks under way, and their children do not have
-/// that thread. The lock itself is not wiped, lest a [snapshot](crate::snapshot) leaves it out.
+/// that thread. The lock itself is not in wiped memory, lest a [snapshot](crate::snapshot) leave it out.
 static KNOWN: Wiped<AtomicI32> = Wiped::new();
 /// Perhaps held by a thread that this process does not have.
 const INHERITED: i32 = 0;
 const BEING_FREED: i32 = 1;
 const KNOWN_TO_BE_OURS: i32 = 2;
-/// Before Linux 4.14, where the first arena must not be made while another thread forks.
+/// Used before Linux 4.14, where the first arena must not be made while another thread forks.
 static ALWAYS_OURS: AtomicI32 = AtomicI32::new(KNOWN_TO_BE_OURS);
 /// The list, through [`Core::next`]. Relaxed everywhere: [`registry`] orders it.
 static FIRST: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
 /// Whether the handlers are registered. Relaxed: written under [`registry`].
 static WATCHED: AtomicU8 = AtomicU8::new(0);
 
-/// The lock. The list that a child inherits is whole, even if another thread held the lock: each change is one store.
+/// Returns the lock. The list that a child inherits is whole even if another thread held the lock: each change is one
+/// store.
 fn registry() -> &'static Lock<()> {
     let known = KNOWN.get_or(&ALWAYS_OURS);
-    // Acquire, partner: the Release below. Forbids to take the lock before it is freed.
+    // Acquire, partner: the Release below. Forbids taking the lock before it is freed.
     while known.load(Ordering::Acquire) != KNOWN_TO_BE_OURS {
-        // Relaxed: the lock is taken with orderings of its own.
+        // Relaxed: the lock has orderings of its own.
         if known.compare_exchange(INHERITED, BEING_FREED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // Every thread of this process comes through here first, so none of them has the lock.
+            // Every thread of this process comes through here first, so none of them holds the lock.
             REGISTRY.release();
             // Release, partner: the Acquire above.
             known.store(KNOWN_TO_BE_OURS, Ordering::Release);
@@ -52,12 +52,12 @@ fn registry() -> &'static Lock<()> {
     &REGISTRY
 }
 
-/// Registers the fork handlers; after an error, forks are not announced.
+/// Registers the fork handlers. After an error, forks do not call them.
 pub(super) fn watch() -> Result<(), Errno> {
     let _registry = registry().lock();
     if WATCHED.load(Ordering::Relaxed) == 0 {
-        // SAFETY: the handlers are safe to call at any fork, and the object that has them stays: the C library forgets
-        // them if it is unloaded.
+        // SAFETY: the handlers are safe to call at any fork, and the object that contains them stays: the C library
+        // forgets them if it is unloaded.
         let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_child)) };
         if refused != 0 {
             return Err(Errno::from_raw_os_error(refused));
@@ -67,7 +67,7 @@ pub(super) fn watch() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Adds an arena to those that forks care for.
+/// Adds an arena to the list that fork handlers walk.
 pub(super) fn enter(core: NonNull<Core>) {
     let _registry = registry().lock();
     // SAFETY: the caller has just made it.
@@ -76,11 +76,11 @@ pub(super) fn enter(core: NonNull<Core>) {
     FIRST.store(core.as_ptr(), Ordering::Relaxed);
 }
 
-/// Takes an arena from the list.
+/// Removes an arena from the list.
 pub(super) fn leave(core: NonNull<Core>) {
     let _registry = registry().lock();
     let mut link: &AtomicPtr<Core> = &FIRST;
-    // SAFETY: arenas in the list exist until this function has taken them out, which the lock excludes.
+    // SAFETY: arenas in the list exist until this function removes them, which the lock excludes.
     while let Some(entry) = unsafe { link.load(Ordering::Relaxed).as_ref() } {
         if ptr::eq(entry, core.as_ptr()) {
             link.store(entry.next.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -109,7 +109,7 @@ extern "C" fn after() {
     registry().release();
 }
 
-/// The first look at the registry has freed it already; once more does no harm.
+/// The first look at the registry has freed it already; freeing it again does no harm.
 extern "C" fn after_in_child() {
     each(Core::after_fork_in_child);
     registry().release();
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A child without the C library's `fork` stands for every child for which no handler ran.
+    /// A child made without the C library's `fork` stands for every child for which no handler ran.
     #[test]
     fn a_child_that_no_handler_saw_has_the_registry() {
         watch().expect("the handlers are registered");

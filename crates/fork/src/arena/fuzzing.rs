@@ -2,39 +2,39 @@
 
 use super::unit::{Unit, WORDS};
 
-/// Blocks that one unit can have.
+/// Most blocks of a unit.
 const BLOCKS: u32 = WORDS as u32 * 64;
 
 /// The returned blocks of one unit.
 pub struct Blocks(Box<Unit>);
 
 impl Default for Blocks {
-    /// None has been returned.
+    /// Makes a record of no returned block.
     fn default() -> Self {
         let zeroed = Box::new_zeroed();
-        // SAFETY: a record is made of atomic integers, of which zeros are values; untouched records of an arena are
+        // SAFETY: a record consists of atomic integers, for which zero is valid; untouched records of an arena are
         // zeros.
         Self(unsafe { zeroed.assume_init() })
     }
 }
 
 impl Blocks {
-    /// How many there can be.
+    /// Returns how many blocks there can be.
     pub fn capacity(&self) -> u32 {
         BLOCKS
     }
 
-    /// Takes a block that was given back, if there is one.
+    /// Takes a returned block, if there is one.
     pub fn take(&self) -> Option<u32> {
         self.0.take_returned()
     }
 
-    /// Notes that `block` was given back; false if it had been already, or there is no such block.
+    /// Notes that `block` was returned. Returns false if it was already, or if there is no such block.
     pub fn put_back(&self, block: u32) -> bool {
         self.0.put_back(block)
     }
 
-    /// Whether `block` has been given back.
+    /// Whether `block` has been returned.
     pub fn is_returned(&self, block: u32) -> bool {
         self.0.is_returned(block)
     }

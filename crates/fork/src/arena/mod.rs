@@ -1,16 +1,17 @@
-//! An allocator whose memory is made to be frozen: a fork then copies no page tables of it, and freezing copies no
-//! bytes.
+//! An allocator made for freezing: a fork copies no page tables of its memory, and freezing copies no bytes.
 //!
 //! # How
 //!
-//! Memory is handed out from *segments*. A segment is a memory file of its own, mapped shared while it is being filled.
+//! Memory comes from *segments*. A segment is a memory file of its own, mapped shared while it is being filled.
 //! Freezing maps the same file at the same addresses again, private: every byte stays where it is and what it is, and
 //! the kernel has no private page to remember, so that `fork` skips the mapping (`mm/memory.c`, `vma_needs_copy`). What
-//! parent or child write afterwards are copies of their own, page by page. Different files never become one mapping, so
-//! that a written page costs a fork the page tables of one segment. New memory comes in new shared segments.
+//! parent or child write afterwards goes to copies of their own, page by page. Different files never become one
+//! mapping, so that a written page costs a fork the page tables of one segment. New memory comes in new shared
+//! segments.
 //!
-//! The arena owns its address space and what is done to it. The hazards of freezing other people's memory do not exist:
-//! no discard advice on frozen memory, no growth by `mremap`, no flags that get lost, no guard pages, no locked pages.
+//! The arena owns its address space and all that is done to it. So the hazards of freezing other people's memory do not
+//! exist: no discard advice on frozen memory, no growth by `mremap`, no flags that get lost, no guard pages, no locked
+//! pages.
 //!
 //! # Why freezing needs no stopped threads
 //!
@@ -22,34 +23,34 @@
 //!
 //! # Fork without freeze
 //!
-//! A child must not see later stores of its parent, and a shared mapping would show them. Two measures, since there are
-//! two ways to fork:
+//! A child must not see later stores of its parent, and a shared mapping would show them. There are two measures, since
+//! there are two ways to fork:
 //!
-//! * `fork` of the C library, which everything but raw system calls and `_Fork` goes through, runs handlers: they
-//!   freeze first (`forks`). A fork *is* a freeze of what has come since the last, and costs next to nothing if nothing
-//!   has.
+//! * The C library's `fork`, which everything but raw system calls and `_Fork` goes through, runs handlers: they freeze
+//!   first (`forks`). Such a fork *is* a freeze of what has come since the last one, and costs next to nothing if
+//!   nothing has.
 //! * Shared segments are marked so that children do not get them (`MADV_DONTFORK`). A child of a raw `clone` system
 //!   call or `_Fork` (glibc 2.34), which run no handlers, faults when it touches memory that was never frozen, instead
 //!   of sharing it. Call [`Arena::freeze`] before such a call, with one thread; `vfork` and `posix_spawn`, whose
 //!   children share everything by design, are not concerned.
 //!
-//! The alternative is anonymous memory until the first freeze, which then copies. It is safe with any fork by nature;
-//! it doubles the memory of a segment for a time, takes as long as the copy, and is wrong while other threads write. It
-//! remains for systems without memory files: [`Stats::refused`] tells, and [`Memory::anonymous`] is what a freeze would
-//! have to copy.
+//! The alternative is anonymous memory until the first freeze, which then copies. By nature it is safe with any fork;
+//! but it doubles the memory of a segment for a time, takes as long as the copy, and is wrong while other threads
+//! write. It remains for systems without memory files: [`Stats::refused`] tells why, and [`Memory::anonymous`] how much
+//! a freeze would have to copy.
 //!
 //! # Descriptors
 //!
-//! A segment that is being filled cannot be frozen without its file. All arenas together have at most half of the
-//! process's descriptors; memory beyond is anonymous. The descriptor cannot write to the file, and is closed as soon as
-//! the segment is private. So no child that handlers know of has a descriptor of its parent's memory; what could not be
-//! made private, the child's handler closes.
+//! A segment that is being filled cannot be frozen without its file. All arenas together use at most half of the
+//! process's descriptors; memory beyond that is anonymous. The descriptor cannot write to the file, and is closed as
+//! soon as the segment is private. So no child for which handlers ran has a descriptor of its parent's memory; the
+//! child's handler closes the files of what could not be made private.
 //!
 //! # Locks
 //!
-//! A bin's lock, then the lock of the runs; the registry of arenas before both. Fork handlers take all of them, so that
-//! the child finds a consistent arena and no lock of a thread that it does not have. Allocating and freeing small
-//! blocks takes one uncontended lock and makes no system call but for new memory.
+//! A bin's lock comes before the lock of the runs, and the registry of arenas before both. Fork handlers take all of
+//! them, so that the child finds a consistent arena and no lock of a thread that it does not have. Allocating and
+//! freeing small blocks takes one uncontended lock, and makes system calls for new memory only.
 //!
 //! Bookkeeping lies apart from the blocks (`unit`): neither freeing nor allocating writes to a frozen page that holds a
 //! neighbour.
@@ -92,13 +93,13 @@ pub use self::stats::{InUse, Memory, Stats};
 /// Segments are whole multiples of this, so that their memory can be collapsed into huge pages.
 const PIECE: usize = palimpsest_sys::HUGE_PAGE;
 
-/// Where an arena gets memory.
+/// Where an arena's memory comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backing {
     /// Memory files, which freeze without a copy.
     #[default]
     Memfd,
-    /// Anonymous memory; also what takes over where files are refused.
+    /// Anonymous memory, which is also used where files are refused.
     Anonymous,
 }
 
@@ -107,7 +108,7 @@ pub enum Backing {
 pub struct Frozen {
     /// Bytes that were shared until now.
     pub bytes: usize,
-    /// Bytes that are no file's, so that forks copy their page tables; [`Arena::refreeze`] can freeze them.
+    /// Bytes without a file, whose page tables forks copy; [`Arena::refreeze`] can freeze them.
     pub anonymous: usize,
 }
 
@@ -120,7 +121,7 @@ pub struct Frozen {
 pub struct StrandedError {
     /// How many.
     pub bytes: usize,
-    /// The kernel's answer to the last.
+    /// The kernel's last error.
     #[source]
     pub source: io::Error,
 }
@@ -129,7 +130,7 @@ pub struct StrandedError {
 ///
 /// It works as the global allocator, as an allocator of single collections (feature `allocator-api2`), and through
 /// functions for C (the crate `palimpsest-capi`). It takes nothing from the system until its first allocation. Dropping
-/// it frees all its memory at once.
+/// it frees all of its memory at once.
 ///
 /// ```
 /// use palimpsest_fork::arena::Arena;
@@ -145,18 +146,18 @@ pub struct StrandedError {
 pub struct Arena {
     /// # Invariants
     ///
-    /// Null, or a value made by [`Core::create`] that stays until this is dropped.
+    /// Null, or a value made by [`Core::create`] that lives until this is dropped.
     core: AtomicPtr<Core>,
     backing: Backing,
 }
 
 impl Arena {
-    /// An arena in memory files.
+    /// Makes an arena in memory files.
     pub const fn new() -> Self {
         Self::with_backing(Backing::Memfd)
     }
 
-    /// An arena in memory of this kind. [`Backing::Anonymous`] is for processes under a filter that kills them for
+    /// Makes an arena in memory of this kind. [`Backing::Anonymous`] is for processes whose filter kills them for
     /// `memfd_create`.
     pub const fn with_backing(backing: Backing) -> Self {
         Self { core: AtomicPtr::new(ptr::null_mut()), backing }
@@ -164,12 +165,12 @@ impl Arena {
 
     /// Freezes what was allocated so far. Other threads may go on using it.
     ///
-    /// Forks by the C library do this by themselves; calling it before saves the first of them the time, about 40 ms
+    /// Forks by the C library do this by themselves; calling it beforehand saves the first fork the time, about 40 ms
     /// per GiB in use.
     ///
     /// # Errors
     ///
-    /// [`StrandedError`]; all that could be frozen is.
+    /// [`StrandedError`]; everything that could be frozen is.
     pub fn freeze(&self) -> Result<Frozen, StrandedError> {
         let Some(core) = self.existing() else { return Ok(Frozen { bytes: 0, anonymous: 0 }) };
         let flipped = core.freeze();
@@ -179,11 +180,11 @@ impl Arena {
         }
     }
 
-    /// Freezes, and freezes again the segments that this process wrote to since, by copying them.
+    /// Freezes, then copies and freezes again the segments that this process wrote to.
     ///
-    /// A written page makes each fork copy the page tables of its segment (about 15 µs per MiB of it that is in use).
-    /// Copying takes about 0.4 ms for each MiB, and is worth it before many forks. Written and clean pieces of 2 MiB
-    /// get segments of their own, so that the next call copies no more than what is written again.
+    /// A written page makes each fork copy the page tables of its segment (about 15 µs for each MiB of it in use).
+    /// Copying takes about 0.4 ms for each MiB, and pays before many forks. Written and clean pieces of 2 MiB get
+    /// segments of their own, so that the next call copies only what was written again.
     ///
     /// # Safety
     ///
@@ -201,19 +202,19 @@ impl Arena {
         unsafe { refreeze::refreeze(&mut space.segments) }
     }
 
-    /// Gives memory of free blocks back to the system, also where it is frozen: whole free pieces get new, shared
-    /// memory there. Returns the bytes that are given back.
+    /// Gives memory of free blocks back to the system, even where it is frozen: whole free pieces get new, shared
+    /// memory there. Returns the bytes given back.
     pub fn trim(&self) -> usize {
         self.existing().map_or(0, Core::trim)
     }
 
-    /// What the arena holds.
+    /// Returns what the arena holds.
     pub fn stats(&self) -> Stats {
         self.existing().map_or(Stats::NOTHING, Core::stats)
     }
 
-    /// Allocates `size` bytes at a multiple of `align`, a power of two. Null if there is no memory; a size of 0 is one
-    /// of 1.
+    /// Allocates `size` bytes at a multiple of `align`, a power of two. Returns null if there is no memory; a size of 0
+    /// counts as 1.
     pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
         let block = self.core().and_then(|core| core.allocate(size, align));
         block.map_or(ptr::null_mut(), |block| ptr::with_exposed_provenance_mut(block.address))
@@ -238,12 +239,12 @@ impl Arena {
         core.release(block.addr().get());
     }
 
-    /// Makes a block one of `size` bytes at a multiple of `align`, with the contents that fit, in place if that is
-    /// possible. Null leaves it as it was: there is no memory.
+    /// Resizes a block to `size` bytes at a multiple of `align`, in place if possible; contents that fit are kept. Null
+    /// means that there is no memory, and leaves the block unchanged.
     ///
     /// # Safety
     ///
-    /// 1. As for [`release`](Self::release), unless the answer is null.
+    /// 1. As for [`release`](Self::release), unless null is returned.
     /// 2. The block was allocated with this `align`, a power of two.
     pub unsafe fn resize(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
         let Some(core) = self.existing() else { misuse("a pointer that is not of this arena") };
@@ -254,14 +255,14 @@ impl Arena {
         let moved = self.allocate(size, align);
         if !moved.is_null() {
             let len = core.usable(address).min(size);
-            // SAFETY: both blocks have `len` bytes, and the new one is no part of the old.
+            // SAFETY: both blocks have `len` bytes, and they are apart.
             unsafe { moved.copy_from_nonoverlapping(block.as_ptr(), len) };
             core.release(address);
         }
         moved
     }
 
-    /// Bytes that a block really has, all of which may be used.
+    /// Returns how many bytes a block really has; all may be used.
     ///
     /// # Safety
     ///
@@ -273,7 +274,7 @@ impl Arena {
     fn existing(&self) -> Option<&Core> {
         // Acquire: pairs with the exchange in `set_up`.
         let core = self.core.load(Ordering::Acquire);
-        // SAFETY: null, or valid as long as `self` by the invariant of the field.
+        // SAFETY: null, or valid as long as `self`, by the invariant of the field.
         unsafe { core.as_ref() }
     }
 
@@ -314,15 +315,15 @@ impl Drop for Arena {
     fn drop(&mut self) {
         if let Some(core) = NonNull::new(*self.core.get_mut()) {
             forks::leave(core);
-            // SAFETY: 1. made by `create` by the invariant of the field, and the list has no longer got it; blocks
-            // borrow the arena or are the business of whoever allocated them through raw pointers.
+            // SAFETY: 1. made by `create`, by the invariant of the field, and no longer in the list; blocks borrow the
+            // arena, or are the responsibility of whoever allocated them through raw pointers.
             unsafe { Core::destroy(core) };
         }
     }
 }
 
-// SAFETY: blocks have the layout that was asked for, are nobody else's until they are freed, and stay where they are;
-// nothing unwinds.
+// SAFETY: blocks have the layout that was asked for, belong to nobody else until they are freed, and stay where they
+// are; nothing unwinds.
 unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -351,13 +352,12 @@ unsafe impl GlobalAlloc for Arena {
     }
 }
 
-/// Ends the process, telling what the program did. Nothing here may allocate: the caller may be the allocator of the
-/// standard library.
+/// Ends the process, saying what the program did. Nothing here may allocate: the caller may be the standard library's
+/// allocator.
 #[cold]
 fn misuse(what: &str) -> ! {
     for part in ["palimpsest: arena: the program frees or resizes ", what, "\n"] {
-        // There is nobody left to tell of a failure.
-        // SAFETY: the bytes are valid for reading.
+        // Nobody is left to report a failure to. SAFETY: the bytes are valid for reading.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
     }
     process::abort()

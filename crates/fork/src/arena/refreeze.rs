@@ -1,8 +1,8 @@
-//! Freezing again what was written since: a dirty page makes a fork copy the page-table entries of its whole mapping.
+//! Freezes written memory again: a dirty page makes a fork copy the page table entries of its whole mapping.
 //!
-//! Every piece of such a mapping is copied, clean ones too: no descriptor is kept that they could be mapped afresh
-//! from, and what memory shows is the truth, whoever has put another file under it since (a snapshot does). Dirty and
-//! clean runs of pieces get files of their own, so that the next time only what is written often is copied.
+//! Every piece of such a mapping is copied, clean ones too: no descriptor is kept from which they could be mapped
+//! afresh, and what memory shows is the truth, even if somebody has put another file under it (as a snapshot does).
+//! Dirty and clean runs of pieces get files of their own, so that the next time only what is often written is copied.
 
 use std::ops::{ControlFlow, Range};
 use std::ptr;
@@ -18,24 +18,24 @@ use super::{PIECE, files};
 /// What [`refreeze`](super::Arena::refreeze) did, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refrozen {
-    /// Pieces that are frozen in a new file: all pieces of mappings that were written to.
+    /// Pieces frozen in a new file: all pieces of mappings that were written to.
     pub copied: usize,
 }
 
-/// Why an arena was not frozen again; what had been done by then stays, and all is as correct as before.
+/// Why an arena was not frozen again. What was done until then stays, and everything is as correct as before.
 #[derive(Debug, thiserror::Error)]
 pub enum RefreezeError {
-    /// It cannot be found out which pages were written.
+    /// The kernel does not tell which pages were written.
     #[error("cannot tell which pages of the arena were written")]
     Pagemap(#[from] PagemapError),
-    /// There is no file for dirty pieces.
+    /// No file can be made for dirty pieces.
     #[error("cannot freeze {len} bytes at {address:#x} again; they stay as they are")]
     Copy {
         /// First address.
         address: usize,
         /// Bytes.
         len: usize,
-        /// The kernel's answer.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
@@ -78,7 +78,7 @@ fn is_dirty(pagemap: &Pagemap, segment: &Segment) -> Result<bool, PagemapError> 
     Ok(dirty)
 }
 
-/// Where the pieces end that are dirty like the one at `start`, or clean like it.
+/// Returns where the run of pieces ends that are dirty like the one at `start`, or clean like it.
 fn end_of_run(pagemap: &Pagemap, segment: &Segment, start: usize) -> Result<usize, PagemapError> {
     let is_dirty = |start: usize| is_dirty(pagemap, &Segment { start, len: PIECE, ..*segment });
     let first = is_dirty(start)?;
@@ -89,7 +89,7 @@ fn end_of_run(pagemap: &Pagemap, segment: &Segment, start: usize) -> Result<usiz
     Ok(end)
 }
 
-/// Freezes a segment, or a part of one, in a new file.
+/// Freezes a segment, or part of one, in a new file.
 ///
 /// # Safety
 ///
@@ -100,7 +100,7 @@ unsafe fn copy(segments: &mut Segments, pagemap: &Pagemap, segment: &Segment) ->
     // SAFETY: passed on.
     let copied = unsafe { fill(&file, pagemap, segment) }.and_then(|filled| filled.map_err(failed));
     let mapped = copied.and_then(|()| {
-        // Before anybody can have the descriptor and the memory both.
+        // Before anybody can have both the descriptor and the memory.
         file.seal().map_err(failed)?;
         // SAFETY: 1. a segment of the arena. The file has the same bytes: nobody wrote since they were copied; 2. the
         // arena's lock is held.
@@ -112,7 +112,7 @@ unsafe fn copy(segments: &mut Segments, pagemap: &Pagemap, segment: &Segment) ->
     Ok(())
 }
 
-/// Writes what is not zeros of the segment into the new file.
+/// Writes what is not zero in the segment to the new file.
 ///
 /// # Safety
 ///
@@ -127,7 +127,7 @@ unsafe fn fill(file: &MemoryFile, pagemap: &Pagemap, segment: &Segment) -> Resul
     if segment.state == State::Anonymous {
         pagemap.scan(segment.range(), Wanted::Present, &mut write)?;
     } else {
-        // The page table does not tell which pages the file has, so that everything is looked at.
+        // The page tables do not tell which pages the file has: look at everything.
         let _ = write(segment.range());
     }
     Ok(outcome)

@@ -1,15 +1,15 @@
-//! Runs of units: free ones in lists by size, merged with their neighbours as they come back.
+//! Runs of units: free ones in lists by size, merged with their neighbours when they come back.
 //!
-//! A free run is written down at both of its ends, so that a neighbour finds it whichever side it is on. Its first
-//! `dirty` units may hold old bytes, the rest reads as zeros: memory that was never used lies at the end of the arena
-//! and becomes part of the run before it without losing that knowledge.
+//! A free run is noted at both of its ends, so that a neighbour finds it on whichever side it is. Its first `dirty`
+//! units may hold old bytes, the rest reads as zeros: unused memory at the end of the arena joins the run before it
+//! without losing that knowledge.
 
 use super::unit::{Kind, NONE, Units};
 
 /// Lists: one for each power of two.
 const LISTS: usize = 32;
 
-/// How many runs of the list that may or may not be long enough are looked at.
+/// How many runs to look at in the list whose runs may or may not be long enough.
 const LOOKS: usize = 32;
 
 /// The free runs.
@@ -22,11 +22,11 @@ pub(super) struct Runs {
     pub(super) free: u32,
 }
 
-/// Units that were taken.
+/// Units taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Taken {
     pub(super) first: u32,
-    /// So many of its first units may hold old bytes.
+    /// This many of the first units may hold old bytes.
     pub(super) dirty: u32,
 }
 
@@ -70,8 +70,8 @@ impl Runs {
         (above != 0).then(|| self.heads[above.trailing_zeros() as usize])
     }
 
-    /// Gives `len` units back of which the first `dirty` may hold something else than zeros. Returns the free run that
-    /// they became part of.
+    /// Gives back `len` units, of which the first `dirty` may hold something other than zeros. Returns the free run
+    /// that they join.
     pub(super) fn give(&mut self, units: &Units, first: u32, len: u32, dirty: u32) -> u32 {
         let (mut start, mut total, mut soiled) = (first, len, dirty);
         let behind = first + len;
@@ -116,7 +116,7 @@ impl Runs {
         Some(dirty.min(more))
     }
 
-    /// Length of the free run that ends before unit `end`; 0 if that is in use.
+    /// Returns the length of the free run that ends before unit `end`; 0 if that is in use.
     pub(super) fn free_before(&self, units: &Units, end: u32) -> u32 {
         if end < 2 {
             return 0;
@@ -125,7 +125,7 @@ impl Runs {
         if last.kind() == Kind::Free { last.len.get() } else { 0 }
     }
 
-    /// Calls `visit` with first unit and length of each free run.
+    /// Calls `visit` with the first unit and the length of each free run.
     pub(super) fn each(&self, units: &Units, mut visit: impl FnMut(u32, u32)) {
         for &head in &self.heads {
             let mut run = head;
@@ -136,7 +136,7 @@ impl Runs {
         }
     }
 
-    /// First unit and dirty units of the free run after unit `last` that may hold old bytes.
+    /// Returns the first unit and the dirty units of the next free run after unit `last` that may hold old bytes.
     pub(super) fn next_dirty(&self, units: &Units, last: u32) -> Option<(u32, u32)> {
         let mut next = None;
         self.each(units, |first, _| {
@@ -147,7 +147,7 @@ impl Runs {
         next.map(|first| (first, units.get(first).dirty.get()))
     }
 
-    /// Length of the longest free run, in units.
+    /// Returns the length of the longest free run, in units.
     pub(super) fn longest(&self, units: &Units) -> u32 {
         let mut longest = 0;
         self.each(units, |_, len| longest = longest.max(len));
@@ -202,7 +202,7 @@ fn list_of(len: u32) -> usize {
     len.ilog2() as usize
 }
 
-/// The first unit from `index` on that is aligned.
+/// Returns the first aligned unit from `index` on.
 fn aligned(index: u32, align: u32, origin: u32) -> u32 {
     let place = origin.wrapping_add(index);
     index + (place.wrapping_neg() & (align - 1))

@@ -1,4 +1,4 @@
-//! The pieces of address space that have memory: where it comes from, and its way from shared to frozen.
+//! Segments: address space that has memory; where it comes from, and its way from shared to frozen.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -13,19 +13,19 @@ use rustix::io::Errno;
 
 use super::{Backing, PIECE, files};
 
-/// Segments that an arena can have. Growth makes at most a few hundred; the rest is for pieces that were frozen again
-/// on their own.
+/// Most segments of an arena. Growth makes a few hundred at most; the rest is for pieces that were frozen again by
+/// themselves.
 pub(super) const MOST: usize = 4096;
 
-/// Segments that growth leaves to be cut.
+/// Segments that growth leaves for cutting.
 const SPARE: usize = 512;
 
 /// What a segment's memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum State {
-    /// A shared mapping of a file of its own: being filled. Forked children do not get it.
+    /// A shared mapping of a file of its own, which is being filled. Forked children do not get it.
     Shared,
-    /// A private mapping of that file. What the process wrote since are private copies of pages.
+    /// A private mapping of that file. What the process has written since is in private copies of pages.
     Frozen,
     /// Anonymous memory, because files were refused.
     #[default]
@@ -52,7 +52,7 @@ impl Segment {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Flipped {
     pub(super) bytes: usize,
-    /// Still shared, because the program closed the file or the kernel refused the mapping.
+    /// Bytes still shared, because the program closed the file or the kernel refused the mapping.
     pub(super) stranded: usize,
     /// Files that a device could still write to.
     pub(super) unsealed: usize,
@@ -67,7 +67,7 @@ pub(super) struct Segments {
     table: &'static mut [MaybeUninit<Segment>],
     count: usize,
     backing: Backing,
-    /// Why the last segment that should have had a file has none.
+    /// Why the last segment without a file has none.
     pub(super) refused: Option<Errno>,
 }
 
@@ -76,18 +76,18 @@ impl Segments {
         Self { table, count: 0, backing, refused: None }
     }
 
-    /// The segments.
+    /// Returns the segments.
     pub(super) fn all(&self) -> &[Segment] {
-        // SAFETY: so many are initialised.
+        // SAFETY: that many are initialised.
         unsafe { self.table[..self.count].assume_init_ref() }
     }
 
     fn all_mut(&mut self) -> &mut [Segment] {
-        // SAFETY: so many are initialised.
+        // SAFETY: that many are initialised.
         unsafe { self.table[..self.count].assume_init_mut() }
     }
 
-    /// Bytes of all segments in `state`.
+    /// Returns the bytes of all segments in `state`.
     pub(super) fn bytes(&self, state: State) -> usize {
         self.all().iter().filter(|segment| segment.state == state).map(|segment| segment.len).sum()
     }
@@ -107,7 +107,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Maps new memory: of a file where the system grants one.
+    /// Maps new memory: of a file, if the system grants one.
     ///
     /// # Safety
     ///
@@ -129,8 +129,8 @@ impl Segments {
         Ok(Segment { start, len, state: State::Anonymous, file: None })
     }
 
-    /// Anonymous memory where the kernel counts every page that could be written (`vm.overcommit_memory` 2): there it
-    /// refuses a page of a file when that is touched, with SIGBUS, but anonymous memory already when it is mapped.
+    /// Uses anonymous memory where the kernel counts every page that could be written (`vm.overcommit_memory` 2): there
+    /// it refuses a file's page when it is touched, with SIGBUS, but anonymous memory already when it is mapped.
     pub(super) fn forgo_files_where_memory_is_counted(&mut self) {
         let mut mode = [0];
         let read = rustix::fs::open(c"/proc/sys/vm/overcommit_memory", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -147,12 +147,12 @@ impl Segments {
     }
 
     /// Makes all shared segments private, and closes their files. Other threads may go on reading and writing: see the
-    /// module of the arena.
+    /// arena's module.
     pub(super) fn flip(&mut self) -> Flipped {
         let mut flipped = Flipped::default();
         for segment in self.all_mut() {
             let (State::Shared, Some(file)) = (segment.state, segment.file) else { continue };
-            // SAFETY: 1. the segment is the arena's, and the mapping that goes shows the same bytes of the same file;
+            // SAFETY: 1. the segment is the arena's, and the old mapping shows the same bytes of the same file;
             // 2. the range is the arena's, whose lock is held.
             match unsafe { remap::show_file(&file, segment.range().into(), 0, Sharing::Private) } {
                 Ok(()) => {
@@ -171,7 +171,7 @@ impl Segments {
         flipped
     }
 
-    /// Gives the memory of free bytes back where that leaves zeros. Returns how many bytes are zeros now.
+    /// Gives back the memory of free bytes where that leaves zeros. Returns how many bytes are zeros now.
     ///
     /// # Safety
     ///
@@ -194,11 +194,11 @@ impl Segments {
         covered
     }
 
-    /// Replaces whole frozen pieces inside the free `range` by new memory. Returns what became zeros.
+    /// Replaces whole frozen pieces in the free `range` by new memory. Returns what became zeros.
     ///
     /// # Safety
     ///
-    /// 1. Nobody needs the contents of `range`, nor accesses it meanwhile.
+    /// 1. Nobody needs the contents of `range`, or accesses it meanwhile.
     pub(super) unsafe fn renew(&mut self, range: &Range<usize>) -> Option<Range<usize>> {
         if !self.has_room_to_cut() {
             return None;
@@ -215,14 +215,14 @@ impl Segments {
         Some(start..end)
     }
 
-    /// The segments that have a byte in common with `range`.
+    /// Returns the segments that share a byte with `range`.
     pub(super) fn overlapping(&self, range: &Range<usize>) -> impl Iterator<Item = &Segment> {
         let first = self.all().partition_point(|segment| segment.start + segment.len <= range.start);
         let end = range.end;
         self.all()[first..].iter().take_while(move |segment| segment.start < end)
     }
 
-    /// The first segment that ends behind `address`.
+    /// Returns the first segment that ends behind `address`.
     pub(super) fn after(&self, address: usize) -> Option<Segment> {
         self.overlapping(&(address..usize::MAX)).next().copied()
     }
@@ -232,7 +232,7 @@ impl Segments {
         self.count + 2 <= MOST
     }
 
-    /// Puts `new`, whose mapping is made, in place of a part of the segment that it lies in, which is not shared.
+    /// Puts `new`, whose mapping is made, in place of part of the segment that it lies in, which is not shared.
     pub(super) fn replace(&mut self, new: Segment) {
         let Some(index) = self.all().iter().position(|segment| segment.range().contains(&new.start)) else { return };
         let old = self.all()[index];
@@ -265,7 +265,7 @@ impl Segments {
         }
     }
 
-    /// Closes all files: the arena ends, or this is a child, which does not have the memory that they are needed for.
+    /// Closes all files: the arena ends, or this is a child, which does not have the memory that they belong to.
     pub(super) fn close(&mut self) {
         self.all_mut().iter_mut().filter_map(|segment| segment.file.take()).for_each(files::close);
     }

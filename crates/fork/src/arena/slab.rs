@@ -1,6 +1,6 @@
 //! Small blocks: slabs of one size, each slab in one bin at a time.
 //!
-//! There is a bin for each class and shard; a thread allocates from the bin of its own shard, so that threads seldom
+//! There is a bin for each class and shard. A thread allocates from the bin of its own shard, so that threads rarely
 //! wait for each other, and frees to the bin that the slab came from.
 
 use std::cell::Cell;
@@ -63,7 +63,7 @@ impl Bin {
         Some(Block { address: offset, dirty }.in_slab(head))
     }
 
-    /// Takes back the block at `offset` bytes from the first unit `head` of its slab.
+    /// Takes back the block at `offset` bytes from the first unit, `head`, of its slab.
     pub(super) fn give(
         &mut self,
         units: &Units,
@@ -81,7 +81,7 @@ impl Bin {
         if live == class.blocks() {
             self.link(units, head);
         }
-        // One slab is kept, so that a block that comes and goes does not take and give a slab each time.
+        // Keep one slab, so that a block that comes and goes does not take and give back a slab each time.
         let is_only = self.partial == head && slab.next.get() == NONE;
         if live == 1 && !is_only {
             self.unlink(units, head);
@@ -147,13 +147,13 @@ impl Bin {
 }
 
 impl Block {
-    /// The same block, counted from the first unit of all.
+    /// Counts the block from the first unit of all.
     fn in_slab(self, head: u32) -> Self {
         Self { address: head as usize * UNIT + self.address, ..self }
     }
 }
 
-/// The block of the slab that begins `offset` bytes from its start and is in use.
+/// Returns the block in use that begins `offset` bytes from the start of its slab.
 fn block_at(slab: &Unit, class: Class, offset: usize) -> Result<u32, Misused> {
     // A slab is at most half a MiB.
     let (offset, size) = (offset as u32, class.size() as u32);
@@ -167,9 +167,9 @@ fn block_at(slab: &Unit, class: Class, offset: usize) -> Result<u32, Misused> {
     Ok(block)
 }
 
-/// The shard of the calling thread.
+/// Returns the shard of the calling thread.
 pub(super) fn shard() -> usize {
-    /// The next thread's. Relaxed: any distribution will do.
+    /// The next thread's shard. Relaxed: any distribution will do.
     static NEXT: AtomicU8 = AtomicU8::new(0);
     const UNSET: u8 = u8::MAX;
     thread_local! {

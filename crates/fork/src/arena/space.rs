@@ -1,4 +1,4 @@
-//! The address space of an arena: reserved once, given memory from the front as it is needed.
+//! The address space of an arena: reserved once, and given memory from the front as needed.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -15,27 +15,27 @@ use super::segments::{Segment, Segments};
 use super::unit::{Unit, Units};
 use super::{Backing, PIECE};
 
-/// Sizes of the reservation that are tried: address-space limits and 39-bit machines refuse the larger ones.
+/// Sizes of the reservation to try: address-space limits and 39-bit machines refuse the larger ones.
 const RESERVATIONS: [usize; 5] = [1 << 40, 1 << 37, 1 << 34, 1 << 32, 1 << 30];
 
-/// An arena that grows little by little gets segments of at least this part of the whole: with up to as many per
-/// doubling, mappings stay few.
+/// When an arena grows little by little, new segments are at least this part of the whole: at most this many come with
+/// each doubling, so that mappings stay few.
 const PARTS: usize = 32;
 
-/// A request that is most of the arena comes at once, and is cut into so many, up to twice: one written byte makes a
-/// fork copy less.
+/// A request that is most of the arena comes at once, and is cut into this many to twice as many segments, so that one
+/// written byte makes a fork copy less.
 const PARTS_AT_ONCE: usize = 64;
 
-/// Segments do not get longer than this, in bytes.
+/// Longest segment, in bytes.
 const LONGEST: usize = 128 << 20;
 
-/// Requests above this are checked against the machine's memory: the file would be granted whatever its size.
+/// Requests above this are checked against the machine's memory: a file would be granted whatever its size.
 const PLAUSIBLE: usize = 1 << 30;
 
-/// Where things are; constant.
+/// Where things are. Never changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// First unit's address, a multiple of [`PIECE`].
+    /// Address of the first unit, a multiple of [`PIECE`].
     pub(super) data: usize,
     pub(super) data_len: usize,
     /// Records of the units.
@@ -82,7 +82,7 @@ impl Layout {
     }
 }
 
-/// Runs and what they lie in: what the lock of the runs protects.
+/// Runs and the memory they lie in: what the lock of the runs protects.
 pub(super) struct Space {
     pub(super) layout: Layout,
     pub(super) runs: Runs,
@@ -103,9 +103,9 @@ impl Space {
         Self { layout, runs, segments, data: 0, records: 0, large: 0, large_units: 0 }
     }
 
-    /// Takes a run, with new memory if need be.
+    /// Takes a run, with new memory if necessary.
     pub(super) fn take(&mut self, units: &Units, len: u32, align: u32) -> Option<Taken> {
-        // Cut off at 32 bits: only the alignment of this number matters.
+        // Cut off at 32 bits: only its alignment matters.
         let origin = (self.layout.data / UNIT) as u32;
         if let Some(taken) = self.runs.take(units, len, align, origin) {
             return Some(taken);
@@ -119,7 +119,7 @@ impl Space {
     fn grow(&mut self, units: &Units, wanted: u32) -> Result<(), Errno> {
         let end = units.count();
         let missing = wanted.saturating_sub(self.runs.free_before(units, end)).max(1) as usize;
-        // The first unit of all is never handed out.
+        // The very first unit is never handed out.
         let missing = if end == 0 { missing + 1 } else { missing };
         let bytes = missing.checked_mul(UNIT).ok_or(Errno::NOMEM)?;
         let bytes = bytes.checked_next_multiple_of(PIECE).ok_or(Errno::NOMEM)?;
@@ -134,13 +134,13 @@ impl Space {
         let piece = piece.clamp(PIECE, LONGEST);
         let goal = self.data + bytes;
         while self.data < goal {
-            // A little more than asked for, so that small requests do not come back at once; never beyond the
+            // A little more than asked for, so that small requests do not come back at once, and never beyond the
             // reservation.
             let len =
                 piece.min(self.layout.data_len - self.data).min(if bytes > piece { goal - self.data } else { piece });
             self.back_records(units, self.data + len)?;
-            // SAFETY: 1. behind the data that has memory and inside the reservation, in whole pieces; no unit of it is
-            // known to anyone yet.
+            // SAFETY: 1. behind the data that has memory and inside the reservation, in whole pieces; nobody knows of
+            // its units yet.
             unsafe { self.segments.add(self.layout.data + self.data, len) }?;
             let first = units.count();
             self.data += len;
@@ -166,7 +166,7 @@ impl Space {
         Ok(())
     }
 
-    /// Bytes of blocks and records that have an address; untouched pages of them have no memory.
+    /// Returns the bytes of blocks and records that have an address; their untouched pages have no memory.
     pub(super) fn committed(&self) -> usize {
         self.data + self.records
     }

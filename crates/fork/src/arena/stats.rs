@@ -1,4 +1,4 @@
-//! Numbers of an arena.
+//! Figures of an arena.
 
 use std::fmt;
 use std::io;
@@ -8,19 +8,19 @@ use std::io;
 pub struct InUse {
     /// How many.
     pub blocks: usize,
-    /// Their bytes, with what the size classes add.
+    /// Their bytes, including what size classes add.
     pub bytes: usize,
 }
 
-/// Bytes by where they come from. Pages that were never touched count here and have no memory.
+/// Bytes by origin. Pages never touched count here, and have no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Memory {
     /// Being filled: the next fork or [`freeze`](super::Arena::freeze) freezes them without copying.
     pub shared: usize,
     /// Frozen.
     pub frozen: usize,
-    /// Ordinary memory, since files were refused: a fork copies the page tables of these, and only
-    /// [`refreeze`](super::Arena::refreeze), by copying, can freeze them.
+    /// Anonymous memory, since files were refused: a fork copies its page tables, and only
+    /// [`refreeze`](super::Arena::refreeze), which copies, can freeze it.
     pub anonymous: usize,
 }
 
@@ -37,19 +37,19 @@ pub struct Stats {
     pub free: usize,
     /// Bytes of the longest free run.
     pub longest_free: usize,
-    /// Mappings of the arena, about.
+    /// Mappings of the arena, approximately.
     pub segments: usize,
-    /// Freezes that found something to freeze, those at forks included.
+    /// Freezes that froze something, including those by forks.
     pub freezes: usize,
-    /// Files that could not be sealed: something, probably a device, still held their pages and may write to frozen
+    /// Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
     /// memory.
     pub unsealed: usize,
-    /// Error number with which the last file was refused.
+    /// The error number with which the last file was refused.
     pub refused: Option<i32>,
 }
 
 impl Stats {
-    /// Of an arena that was never used.
+    /// The figures of an arena that was never used.
     pub(super) const NOTHING: Self = Self {
         in_use: InUse { blocks: 0, bytes: 0 },
         memory: Memory { shared: 0, frozen: 0, anonymous: 0 },

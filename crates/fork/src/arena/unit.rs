@@ -1,17 +1,16 @@
-//! What is known of each unit: records that lie apart from the blocks, so that allocating and freeing write to no
-//! block.
+//! Records of units. They lie apart from the blocks, so that allocating and freeing write to no block.
 //!
-//! Records are all atomics, each accessed `Relaxed`: they are plain memory, and the locks order the accesses. Who may
-//! touch what:
+//! Records consist of atomics, each accessed `Relaxed`: they are plain memory, and the locks order the accesses. Who
+//! may touch what:
 //!
 //! | the unit is | fields | owner |
 //! |---|---|---|
 //! | first or last of a free run | `kind`, `len`, `dirty`, `head`, `previous`, `next` | the lock of the runs |
 //! | first of a slab | `live`, `fresh`, `hint`, `bitmap`, `previous`, `next` | the lock of the bin `class`, `shard` |
-//! | part of a slab or run in use | `kind`, `class`, `shard`, `head`, `dirty`, `len` | nobody: constant as long as a block in it is allocated |
+//! | first of a slab | `live`, `fresh`, `hint`, `bitmap`, `previous`, `next` | the lock of bin `class`, `shard` |
 //!
 //! A thread that frees a block reads the constant fields without a lock: they were written before the block was handed
-//! out, and whoever passed the pointer on to this thread has ordered that.
+//! out, and whoever passed the pointer to this thread has ordered that.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -25,7 +24,7 @@ pub(super) const WORDS: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Nothing that is in use. Zero, which is what untouched records read as.
+    /// Not in use. Zero, as untouched records read.
     Free = 0,
     /// A slab.
     Slab = 1,
@@ -61,17 +60,17 @@ pub(super) struct Unit {
     pub(super) head: Field,
     /// Units of the run or slab.
     pub(super) len: Field,
-    /// So many of its first units may hold something else than zeros.
+    /// This many of its first units may hold something other than zeros.
     pub(super) dirty: Field,
     pub(super) previous: Field,
     pub(super) next: Field,
     /// Blocks in use.
     pub(super) live: Field,
-    /// Blocks from this one on were never handed out.
+    /// The first block that was never handed out.
     pub(super) fresh: Field,
-    /// No block is free before this word of the bitmap.
+    /// The first word of the bitmap that may have a free block.
     pub(super) hint: Field,
-    /// Blocks that were handed out and given back.
+    /// Blocks that were handed out and returned.
     bitmap: [AtomicU64; WORDS],
 }
 
@@ -90,7 +89,7 @@ impl Unit {
         self.kind.store(kind as u8, Ordering::Relaxed);
     }
 
-    /// Class and shard of the slab.
+    /// Returns class and shard of the slab.
     #[inline]
     pub(super) fn bin(&self) -> (u8, u8) {
         (self.class.load(Ordering::Relaxed), self.shard.load(Ordering::Relaxed))
@@ -101,7 +100,7 @@ impl Unit {
         self.shard.store(shard, Ordering::Relaxed);
     }
 
-    /// Takes a block that was given back, if there is one.
+    /// Takes a returned block, if there is one.
     #[inline]
     pub(super) fn take_returned(&self) -> Option<u32> {
         let first = self.hint.get() as usize;
@@ -119,7 +118,7 @@ impl Unit {
         None
     }
 
-    /// Notes that `block` was given back; false if it had been already.
+    /// Notes that `block` was returned. Returns false if it was already.
     #[inline]
     pub(super) fn put_back(&self, block: u32) -> bool {
         let index = block / 64;
@@ -131,7 +130,7 @@ impl Unit {
         bits & bit == 0
     }
 
-    /// Whether `block` has been given back.
+    /// Whether `block` has been returned.
     pub(super) fn is_returned(&self, block: u32) -> bool {
         let word = self.bitmap.get((block / 64) as usize);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (block % 64)) != 0)
@@ -143,7 +142,7 @@ impl Unit {
     }
 }
 
-/// The records of all units that are backed by memory.
+/// The records of all units that have memory.
 pub(super) struct Units {
     /// # Invariants
     ///
@@ -154,47 +153,47 @@ pub(super) struct Units {
     committed: AtomicU32,
 }
 
-// SAFETY: records are made of atomics, and the pointer stays valid wherever this goes.
+// SAFETY: records consist of atomics, and the pointer stays valid wherever this moves.
 unsafe impl Send for Units {}
 // SAFETY: as above.
 unsafe impl Sync for Units {}
 
 impl Units {
-    /// Records from `base` on, none of which is backed yet.
+    /// Makes records from `base` on, none of which has memory yet.
     ///
     /// # Safety
     ///
-    /// 1. `base` is aligned for [`Unit`], and memory there is accessed through this value alone as long as it exists.
+    /// 1. `base` is aligned for [`Unit`], and memory there is accessed only through this value while it exists.
     pub(super) const unsafe fn new(base: *const Unit) -> Self {
         Self { base, committed: AtomicU32::new(0) }
     }
 
-    /// Declares the first `count` records to be backed.
+    /// Notes that the first `count` records have memory.
     ///
     /// # Safety
     ///
-    /// 1. They are mapped for reading and writing, and stay so as long as this exists.
-    /// 2. Those that are new are zeros.
+    /// 1. They are mapped for reading and writing, and stay so while this exists.
+    /// 2. New ones are zeros.
     pub(super) unsafe fn commit(&self, count: u32) {
         // Release: pairs with the load in `get`. An index reaches another thread with a block or a lock, which orders
-        // this already; for a wild pointer the count is all there is.
+        // this already; only for a wild pointer does the count decide.
         self.committed.store(count, Ordering::Release);
     }
 
-    /// The number of backed records.
+    /// Returns how many records have memory.
     pub(super) fn count(&self) -> u32 {
         // Acquire: pairs with `commit`.
         self.committed.load(Ordering::Acquire)
     }
 
-    /// The record of unit `index`. Ends the process if there is none: a pointer was given back that never came from
+    /// Returns the record of unit `index`. Ends the process if there is none: a pointer was freed that never came from
     /// here.
     #[inline]
     pub(super) fn get(&self, index: u32) -> &Unit {
         if index >= self.count() {
             super::misuse("a pointer that is not of this arena");
         }
-        // SAFETY: below the committed count, so inside the mapping by the invariant of `base`.
+        // SAFETY: below the committed count, so inside the mapping, by the invariant of `base`.
         let unit = unsafe { self.base.add(index as usize) };
         // SAFETY: mapped, aligned and valid as zeros by the same invariant; atomics may be shared.
         unsafe { &*unit }

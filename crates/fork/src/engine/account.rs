@@ -1,34 +1,35 @@
-//! What freezing has cost this process and what it has saved, for who looks at it. Nothing is decided by it.
+//! What freezing has cost this process and what it has saved. For reports only: nothing is decided by it.
 //!
 //! Times are in nanoseconds.
 
 /// The sums.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Account {
-    /// What freezes took.
+    /// Time of freezes.
     pub(super) once: u64,
-    /// What repairs took, and looks.
+    /// Time of repairs, and of looks whether one pays.
     pub(super) repairing: u64,
-    /// What forks have saved.
+    /// Time that forks have saved.
     pub(super) saved: u64,
-    /// What forks have taken more than without freezing.
+    /// Time that forks took beyond what they would have taken without freezing.
     pub(super) lost: u64,
 }
 
 impl Account {
     pub(super) const NEW: Self = Self { once: 0, repairing: 0, saved: 0, lost: 0 };
 
-    /// A freeze took so long.
+    /// Adds a freeze that took `taken`.
     pub(super) const fn froze(&mut self, taken: u64) {
         self.once = self.once.saturating_add(taken);
     }
 
-    /// A repair, or a look, took so long.
+    /// Adds a repair, or a look, that took `taken`.
     pub(super) const fn repaired(&mut self, taken: u64) {
         self.repairing = self.repairing.saturating_add(taken);
     }
 
-    /// A fork took `above` more than the quickest; without freezing, every one would take `spared` more than that.
+    /// Adds a fork that took `above` more than the quickest; without freezing it would have taken `spared` more than
+    /// that.
     pub(super) const fn forked(&mut self, spared: u64, above: u64) {
         self.saved = self.saved.saturating_add(spared.saturating_sub(above));
         self.lost = self.lost.saturating_add(above.saturating_sub(spared));

@@ -1,7 +1,7 @@
-//! What a freeze in slices has still to do. It lasts from slice to slice.
+//! What a freeze in slices has still to do. It lives from the first slice to the last.
 //!
-//! What the plan says of a mapping is a hint: each part is looked at again in the slice that takes it, and what is
-//! there by then counts.
+//! What the plan says of a mapping is a hint: the slice that takes a part looks at it again, and believes only what it
+//! sees then.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::span::Span;
 use super::traits::Traits;
 use crate::options::Pages;
 
-/// Memory that was planned: a mapping, or a part of one.
+/// Planned memory: a mapping or a part of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) span: Span,
-    /// From here on nothing was done yet.
+    /// Memory from here on has not been worked on.
     pub(super) at: usize,
     pub(super) traits: Traits,
     pub(crate) is_named: bool,
@@ -27,60 +27,60 @@ pub(crate) struct Item {
     pub(crate) frozen: usize,
 }
 
-/// Pieces in a row that a child shows, after which a slice looks at no others.
+/// After this many pieces in a row that a child still maps, a slice looks at no others.
 pub(super) const MOST_SHARED: u32 = 8;
 
-/// What is done to what is planned.
+/// What to do with planned memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Whole pieces become huge pages where they are.
+    /// Turn whole pieces into huge pages where they are.
     Gather(Gathering),
-    /// What is left is frozen.
+    /// Freeze what is left.
     Freeze,
 }
 
-/// Where pieces are gathered.
+/// Where to gather.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Where {
-    /// In what is planned.
+    /// In planned memory.
     Planned,
-    /// In all private anonymous memory, of which nothing was listed yet: to list base pages takes the kernel a look at
-    /// each, which cannot be divided, and once they are gathered there are few left.
+    /// In all private anonymous memory, before it is listed: listing costs the kernel a look at each base page, in one
+    /// go that cannot be divided, and after gathering few base pages are left.
     Everywhere,
 }
 
-/// How far the gathering is.
+/// How far gathering has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gathering {
     pub(crate) place: Where,
-    /// The item that is worked on, and from which address on.
+    /// The item being worked on, and the address to go on from.
     item: usize,
     pub(super) at: usize,
-    /// Whether this pass has found pieces that a child shows; and how many, with none else in between.
+    /// Whether this pass has found pieces that a child still maps; and how many of them in a row.
     has_waiting: bool,
     in_a_row: u32,
-    /// How often the child was waited for since the last huge page was made.
+    /// How often a child was waited for since the last huge page was made.
     in_vain: u32,
 }
 
-/// What a slice of the gathering has come to.
+/// How a slice of gathering ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gathered {
     /// There is more to look at.
     More,
-    /// A child shows what was looked at, so many times in a row.
+    /// A child still maps what was looked at, for the `in_vain`-th time in a row.
     Waits {
-        /// How many.
+        /// How many times.
         in_vain: u32,
     },
-    /// It is done.
+    /// Gathering is done.
     Done,
 }
 
-/// Mappings that are planned at most: the dearest. Others are left to a later freeze.
+/// Most mappings in a plan: the dearest ones. A later freeze takes the others.
 pub(super) const MOST_ITEMS: usize = 1 << 12;
 
-/// The items, and what slices go by.
+/// The items, and the terms for slices.
 #[derive(Debug)]
 pub(crate) struct Agenda {
     items: MappedVec<Item>,
@@ -94,51 +94,52 @@ pub(crate) struct Agenda {
     pub(super) extent: usize,
     pub(super) pages: Pages,
     pub(super) speed: Speed,
-    /// Mappings that may still be used up.
+    /// Mappings that may still be added.
     pub(super) mappings: usize,
-    /// How many there were when that was last found out.
+    /// How many could be added when that was last found out.
     mappings_known: usize,
     step: Step,
-    /// Bytes that are in huge pages instead.
+    /// Bytes put into huge pages instead of being frozen.
     gathered: usize,
-    /// Nanoseconds of CPU time of the look, of all slices, and of those that gathered.
+    /// CPU nanoseconds of the look, of all slices, and of those that gathered.
     looked: u64,
     worked: u64,
     gathering: u64,
     /// Refusals since the last slice.
     refusals: u32,
-    /// Forks at which the look at what was not gathered was put off.
+    /// Forks that put off the look at what was not gathered.
     put_off: u32,
-    /// Why it has ended early.
+    /// Why it ended early.
     reason: Option<String>,
 }
 
 impl Gathering {
-    /// The first pass begins.
+    /// Begins the first pass.
     pub(crate) const fn new(place: Where) -> Self {
         Self { place, item: 0, at: 0, has_waiting: false, in_a_row: 0, in_vain: 0 }
     }
 
-    /// Goes on from `at` in the same item.
+    /// Notes to go on from `at` in the same item.
     pub(super) const fn go_on_at(&mut self, at: usize) {
         self.at = at;
     }
 
-    /// So many huge pages were made.
+    /// Notes that `pages` huge pages were made.
     pub(super) const fn has_made(&mut self, pages: usize) {
         if pages > 0 {
             (self.in_a_row, self.in_vain) = (0, 0);
         }
     }
 
-    /// A child shows a piece. Tells whether it is better waited for than to look at others.
+    /// Notes a piece that a child still maps. Returns `Waits` if waiting for the child is better than looking at more
+    /// pieces.
     pub(super) const fn has_seen_a_child(&mut self) -> Option<Gathered> {
         self.has_waiting = true;
         self.in_a_row += 1;
         if self.in_a_row < MOST_SHARED { None } else { Some(self.wait()) }
     }
 
-    /// A pass is over: another begins where a child has shown something.
+    /// Ends a pass. Another begins if a child still maps pieces of this one.
     pub(super) const fn end_pass(&mut self) -> Gathered {
         if !self.has_waiting {
             return Gathered::Done;
@@ -153,13 +154,13 @@ impl Gathering {
         Gathered::Waits { in_vain: self.in_vain }
     }
 
-    /// Whether nothing was found since a child was waited for.
+    /// Whether no huge page was made since a child was last waited for.
     pub(crate) const fn is_stuck(&self) -> bool {
         self.in_vain > 0
     }
 }
 
-/// What slices go by, as an inventory has found it.
+/// The terms for slices, as an inventory found them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// How long a slice may take.
@@ -167,19 +168,19 @@ pub(crate) struct Terms {
     /// The length of extents.
     pub(crate) extent: usize,
     pub(crate) pages: Pages,
-    /// Mappings that may be used up.
+    /// Mappings that may be added.
     pub(crate) mappings: usize,
-    /// Nanoseconds of CPU time of the look.
+    /// CPU nanoseconds of the look.
     pub(crate) looked: u64,
-    /// What comes first.
+    /// The first step.
     pub(crate) step: Step,
 }
 
-/// Mappings that slices use up until the list of all is read again, which takes about as long as a slice.
+/// Slices add this many mappings before the list of all is read again, which takes about as long as a slice.
 const MAPPINGS_UNSEEN: usize = 512;
-/// After so many refusals in a row a freeze is given up.
+/// Gives a freeze up after this many refusals in a row.
 const PATIENCE: u32 = 64;
-/// So many forks leave a long look to a wait that may never come.
+/// This many forks leave a long look to a wait, which may never come.
 const FORKS_WITHOUT_LOOK: u32 = 16;
 
 impl Agenda {
@@ -205,7 +206,7 @@ impl Agenda {
         }
     }
 
-    /// Begins anew with what is eligible, dearest page tables first. Returns the bytes that are planned.
+    /// Begins anew with the eligible memory, dearest page tables first. Returns the bytes planned.
     pub(super) fn begin(&mut self, eligible: &mut [Eligible], terms: Terms) -> usize {
         let Terms { budget, extent, pages, mappings, looked, step } = terms;
         self.items.clear();
@@ -227,112 +228,111 @@ impl Agenda {
         planned
     }
 
-    /// Ends it early.
+    /// Ends the agenda early.
     pub(crate) fn end(&mut self, reason: String) {
         self.next = self.items.len();
         self.reason = Some(reason);
     }
 
-    /// Why it has ended early, if so.
+    /// Returns why it ended early, if it did.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// A slice took so many nanoseconds of CPU time. The sum of all.
+    /// Adds a slice of `taken` CPU nanoseconds. Returns the sum of all slices.
     pub(crate) fn worked(&mut self, taken: u64) -> u64 {
         self.refusals = 0;
         self.worked = self.worked.saturating_add(taken);
         self.worked
     }
 
-    /// What all slices took that have frozen, in nanoseconds of CPU time.
+    /// Returns the CPU nanoseconds of all slices that froze.
     pub(crate) const fn freezing(&self) -> u64 {
         self.worked - self.gathering
     }
 
-    /// The same of those that have gathered.
+    /// Returns the CPU nanoseconds of all slices that gathered.
     pub(crate) const fn gathering(&self) -> u64 {
         self.gathering
     }
 
-    /// Whether so many mappings were used up that it is to be found out anew how many are left: the program makes some
-    /// too.
+    /// Whether enough mappings were added that the headroom must be found out anew: the program adds mappings too.
     pub(crate) const fn is_headroom_old(&self) -> bool {
         self.mappings_known.saturating_sub(self.mappings) >= MAPPINGS_UNSEEN
     }
 
-    /// So many mappings are left by now.
+    /// Notes that `left` mappings may still be added.
     pub(crate) fn limit_mappings(&mut self, left: usize) {
         self.mappings = self.mappings.min(left);
         self.mappings_known = self.mappings;
     }
 
-    /// What the look took, in nanoseconds of CPU time.
+    /// Returns the CPU nanoseconds of the look.
     pub(crate) const fn looked(&self) -> u64 {
         self.looked
     }
 
-    /// A slice was refused. Whether that is enough.
+    /// Counts a refused slice. Returns whether to give up.
     pub(crate) const fn refused(&mut self) -> bool {
         self.refusals += 1;
         self.refusals >= PATIENCE
     }
 
-    /// How long a slice may take.
+    /// Returns how long a slice may take.
     pub(crate) const fn budget(&self) -> Duration {
         self.budget
     }
 
-    /// A fork is about to list all mappings. Tells whether that is put off to a wait.
+    /// Counts a fork that would list all mappings. Returns whether to leave that to a wait.
     pub(crate) const fn puts_off_look(&mut self) -> bool {
         self.put_off += 1;
         self.put_off <= FORKS_WITHOUT_LOOK
     }
 
-    /// From the first to the last address.
+    /// Returns the span from the first to the last planned address.
     pub(crate) fn bounds(&self) -> Span {
         let start = self.items.iter().map(|item| item.span.start).min().unwrap_or(0);
         Span::new(start, self.items.iter().map(|item| item.span.end).max().unwrap_or(0))
     }
 
-    /// All that was planned.
+    /// Returns everything planned.
     pub(crate) fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// Bytes that were copied.
+    /// Returns the bytes copied.
     pub(crate) fn frozen(&self) -> usize {
         self.items.iter().map(|item| item.frozen).sum()
     }
 
-    /// Bytes that are in huge pages instead.
+    /// Returns the bytes put into huge pages instead of being frozen.
     pub(crate) const fn gathered(&self) -> usize {
         self.gathered
     }
 
-    /// How far the gathering is; nothing if it is over.
+    /// Returns the step under way.
     pub(crate) const fn step(&self) -> Step {
         self.step
     }
 
-    /// The gathering is over.
+    /// Ends gathering.
     pub(crate) const fn freeze_the_rest(&mut self) {
         self.step = Step::Freeze;
     }
 
-    /// Begins to gather everywhere: so many bytes of anonymous memory, of which nothing was listed yet.
+    /// Begins to gather everywhere, in `anonymous` bytes of memory that is not listed yet.
     pub(crate) fn begin_unseen(&mut self, anonymous: usize, terms: Terms) {
         self.begin(&mut [], terms);
         self.planned = anonymous;
     }
 
-    /// What was gathered before this plan, of the rest, was made.
+    /// Takes over what was gathered before the rest was planned.
     pub(crate) const fn gathered_before(&mut self, bytes: usize, taken: u64) {
         (self.gathered, self.gathering) = (bytes, taken);
         self.worked = self.worked.saturating_add(taken);
     }
 
-    /// A slice that gathered took so many nanoseconds of CPU time, and has come to here.
+    /// Notes how far a slice of `taken` CPU nanoseconds has gathered.
     pub(crate) fn gathered_until(&mut self, gathering: Gathering, bytes: usize, taken: u64) {
         self.refusals = 0;
         self.step = Step::Gather(gathering);
@@ -341,7 +341,7 @@ impl Agenda {
         self.gathering = self.gathering.saturating_add(taken);
     }
 
-    /// The item that is worked on; nothing if all is done.
+    /// Returns the item to work on; `None` if all are done.
     pub(super) fn current(&mut self) -> Option<&mut Item> {
         while self.items.get(self.next).is_some_and(|item| item.at >= item.span.end) {
             self.next += 1;
@@ -349,8 +349,8 @@ impl Agenda {
         self.items.get_mut(self.next)
     }
 
-    /// The next whole pieces that are to be gathered, as many as lie in one mapping, with what that must have; nothing
-    /// if the pass is over.
+    /// Returns the next whole pieces to gather, as many as lie in one mapping, with that mapping's traits; `None` at
+    /// the end of the pass.
     pub(super) fn to_gather(&self, gathering: &mut Gathering) -> Option<(Span, Traits)> {
         loop {
             let item = self.items.get(gathering.item)?;
@@ -363,7 +363,7 @@ impl Agenda {
         }
     }
 
-    /// Where the items lie.
+    /// Returns where the items lie.
     pub(super) fn range(&self) -> std::ops::Range<usize> {
         self.items.range()
     }

@@ -1,4 +1,4 @@
-//! What a round may use up, and why one ends early.
+//! What a round may use up, and why a round ends early.
 
 use palimpsest_sys::memory::extent::ExtentError;
 use palimpsest_sys::memory::vec::Full;
@@ -8,7 +8,7 @@ use palimpsest_sys::pages::vmas::VmasError;
 /// What a round may use up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// Further mappings.
+    /// Mappings that may be added.
     mappings: usize,
 }
 
@@ -17,19 +17,19 @@ impl Budget {
         Self { mappings }
     }
 
-    /// Further mappings that are left.
+    /// Returns how many mappings may still be added.
     pub(super) const fn mappings(&self) -> usize {
         self.mappings
     }
 
-    /// Uses up so many mappings.
+    /// Takes `count` mappings from the budget.
     pub(super) fn take_mappings(&mut self, count: usize) -> Result<(), Stopped> {
         self.mappings = self.mappings.checked_sub(count).ok_or(Stopped::Mappings)?;
         Ok(())
     }
 }
 
-/// Why a round ended early. What is frozen stays so, and the rest is as it was.
+/// Why a round ended early. What is frozen stays frozen; the rest is untouched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Stopped {
     #[error(transparent)]

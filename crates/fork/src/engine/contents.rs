@@ -1,7 +1,7 @@
-//! Which pages each extent holds, told without its descriptor: one bit for each page of a piece.
+//! Which pages each extent holds, known without its descriptor: one bit for each page of a piece.
 //!
-//! Pages that are not in an extent are zeros in its mappings, and reading them would take memory; so who copies needs
-//! to know. What the table has no room for is taken for held: that costs memory, and loses nothing.
+//! Pages that an extent does not hold read as zeros, and reading them through a mapping would allocate memory: whoever
+//! copies must know them. Pieces that do not fit in the table count as held, which costs memory and loses nothing.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use super::piece::PIECE;
 use super::runs::PieceRuns;
 use super::span::Span;
 
-/// Pages that a piece has at most.
+/// Most pages of a piece.
 const PAGES: usize = PIECE / 4096;
-/// Pieces of which is known what they hold; 1 TiB.
+/// Most pieces in the table: 1 TiB.
 const PIECES: usize = 1 << 19;
 
 /// What an extent holds of one piece.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PieceContents {
     extent: u32,
-    /// The offset, in pieces.
+    /// The piece's offset in the extent, in pieces.
     piece: u32,
     pages: [u64; PAGES / 64],
 }
@@ -35,14 +35,14 @@ impl PieceContents {
 /// The pages of all extents.
 #[derive(Debug)]
 pub(super) struct Contents {
-    /// By extent and piece. Extents get ever higher numbers, and are filled one after the other from their start.
+    /// By extent and piece. Extents get rising numbers, and are filled from start to end, one after the other.
     all: MappedVec<PieceContents>,
     /// The number of the last extent.
     serial: u32,
 }
 
 impl Contents {
-    /// What the table takes of the address space: enough for all memory of the machine, and for 1 TiB at most.
+    /// Returns the table's address space in bytes: enough for all memory of the machine, 1 TiB at most.
     pub(super) fn bytes() -> usize {
         let memory = rustix::system::sysinfo();
         let units = usize::try_from(memory.totalram).unwrap_or(usize::MAX);
@@ -54,7 +54,7 @@ impl Contents {
         Self { all, serial: 0 }
     }
 
-    /// A number for a new extent, which is none of those in use: after two thousand million they begin again.
+    /// Returns an unused number for a new extent. Numbers begin again after two thousand million.
     pub(super) fn next_serial(&mut self, is_in_use: impl Fn(u32) -> bool) -> u32 {
         loop {
             self.serial = if self.serial < MOST_SERIAL { self.serial + 1 } else { 1 };
@@ -64,14 +64,14 @@ impl Contents {
         }
     }
 
-    /// Notes that `extent` holds the whole pages at these offsets, which are in one piece.
+    /// Notes that `extent` holds the whole pages at these offsets, which lie in one piece.
     pub(super) fn note(&mut self, extent: u32, offsets: Range<usize>) {
         let key = (extent, (offsets.start / PIECE) as u32);
         let place = match self.all.binary_search_by_key(&key, PieceContents::key) {
             Ok(place) => place,
             Err(place) => {
                 let new = PieceContents { extent, piece: key.1, pages: [0; PAGES / 64] };
-                // Out of order it would not be found: then it is better not there at all.
+                // Out of order it would not be found: better not to have it at all.
                 if place != self.all.len() || self.all.push(new).is_err() {
                     return;
                 }
@@ -88,7 +88,7 @@ impl Contents {
     /// Adds the pages of `piece` that `extent` holds, whose offset 0 is at the address `base`.
     pub(super) fn add_to(&self, runs: &mut PieceRuns, extent: u32, base: usize, piece: Span) {
         let page = rustix::param::page_size();
-        // A mapping that was moved may have a piece of its extent in two of its own.
+        // A moved mapping may have one piece of its extent in two pieces of addresses.
         let mut is_whole = false;
         let mut part = Span::new(piece.start, piece.start);
         while part.end < piece.end {
@@ -121,7 +121,7 @@ impl Contents {
         }
     }
 
-    /// Keeps what is said of the extents that `is_kept` tells.
+    /// Keeps only the extents for which `is_kept` returns true.
     pub(super) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
         let mut kept = 0;
         let (mut extent, mut answer) = (0, false);
@@ -138,7 +138,7 @@ impl Contents {
         self.all.truncate(kept);
     }
 
-    /// The addresses of the table.
+    /// Returns the addresses of the table.
     pub(super) fn range(&self) -> Range<usize> {
         self.all.range()
     }
@@ -171,14 +171,14 @@ mod tests {
         contents.note(first, PIECE - page..PIECE);
         contents.note(first, PIECE..PIECE + 2 * page);
         contents.note(second, 0..page);
-        // Too late: told as if all of it were held.
+        // Out of order: counts as if the extent held everything.
         contents.note(first, 2 * PIECE..2 * PIECE + page);
         for base in [7 * PIECE, 7 * PIECE + 5 * page] {
             let at = |start: usize, end: usize| Span::new(base + start, base + end);
             let all = runs(&contents, first, base, at(0, PIECE));
             assert_eq!(all, [at(page, 3 * page), at(8 * page, 9 * page), at(PIECE - page, PIECE)]);
             assert_eq!(runs(&contents, first, base, at(2 * page, 4 * page)), [at(2 * page, 3 * page)]);
-            // As after a move: a piece by address with the ends of two pieces of the extent.
+            // As after a move: one piece of addresses with the ends of two pieces of the extent.
             let across = runs(&contents, first, base, at(PIECE - 2 * page, PIECE + 4 * page));
             assert_eq!(across, [at(PIECE - page, PIECE + 2 * page)]);
             let unknown = at(2 * PIECE, 2 * PIECE + 4 * page);

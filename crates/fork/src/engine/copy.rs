@@ -1,4 +1,4 @@
-//! Freezing what was planned: window by window, extent by extent, piece by piece.
+//! Freezes what was planned: window by window, extent by extent, piece by piece.
 
 use std::ops::ControlFlow;
 
@@ -17,37 +17,37 @@ use super::tables::Tables;
 use crate::options::{ExtentLen, Pages};
 use crate::report::Skip;
 
-/// Least length of what is scanned at a time.
+/// Least length of a window, which is scanned in one go.
 const WINDOW: usize = 1 << 30;
 
-/// The figures of a freeze.
+/// What a freeze counts.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Figures {
-    /// Extents that were made.
+    /// Extents made.
     pub(crate) extents: usize,
     pub(crate) frozen: usize,
-    /// Largest amount of memory that was held twice, in bytes.
+    /// Most memory held twice at one time, in bytes.
     pub(crate) peak_extra: usize,
     pub(crate) collapsed: usize,
 }
 
-/// The length of extents for so many populated bytes. Each costs a fork and the child's exit about 0.65 µs together,
-/// for ever; one that was written to costs 14 µs for each MiB that is present, until a repair cuts the written piece
-/// out.
+/// Returns the length of extents for this many populated bytes. Each extent costs every fork and its child's exit about
+/// 0.65 µs together, for ever; one that was written to costs 14 µs for each present MiB, until a repair cuts the
+/// written piece out.
 pub(super) fn extent_len(wanted: ExtentLen, populated: usize) -> usize {
     let wanted = match wanted {
         ExtentLen::Auto => {
-            // A little more than a power of two is rounded down.
+            // Rounds down what is only a little more than a power of two.
             let wanted = populated / extents_of(populated);
             wanted - wanted / 4
         }
         ExtentLen::Bytes(bytes) => bytes,
     };
-    // Half the address space is more than any extent needs, and a power of two.
+    // A power of two, and half the address space is more than any extent needs.
     wanted.min(usize::MAX / 4).next_power_of_two().max(PIECE)
 }
 
-/// A freeze at work: what it needs, and what it has done.
+/// A freeze at work: what it needs and what it has done.
 pub(super) struct Freezer<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
     pub(super) pagemap: &'a Pagemap,
@@ -84,8 +84,8 @@ impl Freezer<'_, '_> {
         Ok(())
     }
 
-    /// Fills the table of runs with the populated ones of `span`, and tells up to where: where an extent ends, or the
-    /// span. If there are more than fit, the last extent is left for the next time.
+    /// Fills the table of runs with the populated runs of `span`. Returns up to where: the end of an extent, or of the
+    /// span. If not all fit, the last extent is left for the next call.
     fn collect_runs(&mut self, span: Span) -> Result<usize, PagemapError> {
         let runs = &mut self.tables.runs;
         runs.clear();
@@ -98,12 +98,11 @@ impl Freezer<'_, '_> {
             }
         })?;
         let end = full_at.map_or(span.end, |at| at & !(self.extent - 1));
-        // An extent with more runs than the table has room for, which takes one above 1 GiB: its pieces are done in
-        // several rounds.
+        // One extent has more runs than fit, which takes more than 1 GiB: freeze its pieces in several calls.
         Ok(if end > span.start { end } else { full_at.unwrap_or(span.end) & !(PIECE - 1) })
     }
 
-    /// Freezes the populated pieces of `part`, which is in the eligible memory `index`, into one extent.
+    /// Freezes the populated pieces of `part`, a part of the eligible memory `index`, into one extent.
     ///
     /// # Safety
     ///
@@ -112,7 +111,7 @@ impl Freezer<'_, '_> {
         let mut extent = None;
         // SAFETY: as this function's own.
         let result = unsafe { self.freeze_pieces(index, part, &mut extent) };
-        // Whatever happened, mappings of it may be there.
+        // Mappings of it may exist, whatever happened.
         let kept = extent.map_or(Ok(()), |fresh: Fresh| {
             self.figures.extents += 1;
             let traits = self.tables.eligible[index].traits;
@@ -139,8 +138,8 @@ impl Freezer<'_, '_> {
                 self.tables.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 continue;
             }
-            // A piece that does not continue the one before becomes a mapping of its own, and so does what is left
-            // behind it.
+            // A piece that does not continue the previous one becomes a mapping of its own, and so does the memory
+            // behind that one.
             self.budget.take_mappings(if frozen_to == piece.start { 0 } else { 2 })?;
             let extent = match extent {
                 Some(extent) => extent,
@@ -167,11 +166,10 @@ impl Freezer<'_, '_> {
     }
 }
 
-/// The populated runs of a piece: up to one for each other page.
+/// The populated runs of a piece: at most every other page is one.
 type Runs = ArrayVec<Span, { PIECE / 4096 / 2 }>;
 
-/// The runs of `piece` among the sorted `runs` from `first` on, cut to it; their length; and where the next piece's
-/// begin.
+/// Cuts the sorted `runs`, from `first` on, to `piece`. Returns them, their length, and where the next piece's begin.
 fn runs_of(runs: &[Span], first: usize, piece: Span) -> (Runs, usize, usize) {
     let mut own = Runs::new();
     let (mut next, mut populated) = (first, 0);
@@ -189,7 +187,7 @@ fn runs_of(runs: &[Span], first: usize, piece: Span) -> (Runs, usize, usize) {
     (own, populated, next)
 }
 
-/// Asks for a huge page. Refusal is no error: the piece stays as it is.
+/// Asks for a huge page. A refusal is no error: the piece stays as it is.
 fn collapse(piece: Span) -> bool {
     // SAFETY: 1. a collapse keeps contents and rights.
     piece.len() == PIECE && unsafe { calls::advise(piece, libc::MADV_COLLAPSE) }.is_ok()

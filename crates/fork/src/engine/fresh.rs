@@ -9,21 +9,21 @@ use super::span::Span;
 use super::tables::Tables;
 use super::traits::Traits;
 
-/// An extent that is being filled, with its descriptor. It lives for a part of a round.
+/// An extent that is being filled, with its descriptor. It lives for part of a round.
 #[derive(Debug)]
 pub(super) struct Fresh {
     extent: Extent,
     serial: u32,
-    /// The address that is offset 0 in it.
+    /// The address stored at its offset 0.
     base: usize,
-    /// The addresses from which something was stored, also in vain.
+    /// The addresses whose contents were stored, even if the store failed.
     origin: Span,
-    /// Bytes that were stored.
+    /// Bytes stored.
     stored: usize,
 }
 
 impl Fresh {
-    /// Makes an empty one for memory from `base` on, which is a multiple of [`PIECE`](super::piece::PIECE).
+    /// Makes an empty extent for memory from `base` on, a multiple of [`PIECE`](super::piece::PIECE).
     pub(super) fn create(tables: &mut Tables<'_>, base: usize) -> Result<Self, ExtentError> {
         let extent = Extent::create(Use::Frozen)?;
         let Tables { contents, extents, .. } = tables;
@@ -31,7 +31,7 @@ impl Fresh {
         Ok(Self { extent, serial, base, origin: Span::default(), stored: 0 })
     }
 
-    /// Which file this is.
+    /// Returns which file it is.
     pub(super) const fn id(&self) -> FileId {
         self.extent.id()
     }
@@ -62,7 +62,7 @@ impl Fresh {
         Ok(outcome)
     }
 
-    /// Seals it, whose mappings have these traits, closes its descriptor and has it remembered.
+    /// Seals it, closes its descriptor and enters it in the tables; its mappings have `traits`.
     pub(super) fn keep(self, tables: &mut Tables<'_>, traits: Traits) -> Result<(), Stopped> {
         let Self { mut extent, serial, origin, stored, .. } = self;
         let sealed = extent.seal();

@@ -1,29 +1,29 @@
-//! The *map*: what is frozen, with which rights and flags. Guards answer from it alone, in any process: no file is
-//! opened and none is kept.
+//! The *map*: which memory is frozen, with which rights and flags. Guards answer from the map alone, in any process:
+//! they open no file, and no descriptor is kept.
 //!
 //! # What an entry says
 //!
-//! *Memory here is frozen, or private anonymous memory that has taken its place, with these rights and flags.* So a
-//! range that was discarded stays in the map: to discard it again, as if it were frozen, gives fresh zeros again, which
-//! is what the kernel would do. What may be anything else must be taken out: a guard is told of each mapping that the
-//! program makes, and of rights that it changes.
+//! *Memory here is frozen, or is private anonymous memory that replaced frozen memory, with these rights and flags.* So
+//! a discarded range stays in the map: discarding it again as if it were frozen gives fresh zeros again, as the kernel
+//! would. Memory that may be anything else must be taken out: the program's mappings and changes of rights are reported
+//! to the guards.
 //!
-//! What was thawed stays in the map as well, without an extent: it is anonymous, but the kernel does not always join it
-//! with its neighbours again, and refuses to move or grow several mappings that are one to the program.
+//! Thawed memory stays in the map as well, without an extent: it is anonymous, but the kernel does not always join it
+//! with its neighbours again, and refuses to move or grow what is one mapping to the program and several to the kernel.
 //!
-//! What the C library does within itself is not told. It unmaps and maps memory of its heap and of stacks, which is
-//! private and anonymous; a hole shows when the kernel is asked to discard it. Files that it maps for itself it does
-//! not hand out.
+//! Calls inside the C library are not reported. It unmaps and maps memory of its heap and of stacks, which is private
+//! and anonymous; the kernel reports a hole when it is asked to discard one. Files that it maps for itself it keeps to
+//! itself.
 //!
 //! # Who may do what
 //!
-//! Anybody reads at any time, without a lock. A slot is changed by whoever has set [`BUSY`] in it; who finds it set for
-//! long (a signal handler that has interrupted the owner, a child whose parent had another thread at it) sets
-//! [`UNSURE`] and goes on. An unsure slot is never acted upon: guards fail, and nothing is lost. The next round writes
-//! the map anew.
+//! Anybody reads at any time, without a lock. Only whoever has set [`BUSY`] in a slot changes it. Whoever finds it set
+//! for long (a signal handler that interrupted the owner; a child, if another thread of its parent was the owner) sets
+//! [`UNSURE`] and goes on. Nobody acts on an unsure slot: guards fail, and nothing is lost. The next round rewrites the
+//! map.
 //!
-//! The whole map is rewritten with no other thread running; who was interrupted while reading finds the generation
-//! changed and reads again.
+//! The whole map is rewritten only while no other thread runs. A reader interrupted by that finds the generation
+//! changed, and reads again.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -33,50 +33,50 @@ use palimpsest_sys::pages::vmas::VmaFlags;
 use super::span::Span;
 use super::traits::Traits;
 
-/// Untouched slots cost nothing.
+/// Most slots. Untouched ones cost nothing.
 const SPANS: usize = 1 << 14;
-/// The start of a slot that is being filled: above every end, so that the span is empty.
+/// The start of a slot that is being filled: above every end, so that its span is empty.
 const CLAIMED: usize = usize::MAX;
-/// How often a reader looks at a slot that is being changed.
+/// How often a reader tries a slot that is being changed.
 const PATIENCE: usize = 1 << 14;
 
-/// Rights, one bit each from here on.
+/// Rights, one bit each, from this bit on.
 const RIGHTS: [(u64, Permissions); 3] =
     [(1 << 24, Permissions::READ), (1 << 25, Permissions::WRITE), (1 << 26, Permissions::EXECUTE)];
 const FLAGS: u64 = ((1 << 24) - 1) & !KEYS;
 const SNAPSHOT: u64 = 1 << 27;
-/// The flags, or a protection key, are not known: what is there must stay there.
+/// The flags or the protection key are not known: this memory must stay where it is.
 const CHANGED: u64 = 1 << 28;
 const UNSURE: u64 = 1 << 29;
 const BUSY: u64 = 1 << 30;
 /// The program has erased something that the extent still holds.
 const ERASED: u64 = 1 << 63;
-/// The number of the extent; 0 for none.
+/// First bit of the extent's number; the number 0 means none.
 const SERIAL: u32 = 32;
-/// The highest number that there is room for.
+/// The highest extent number that fits.
 pub(super) const MOST_SERIAL: u32 = (1 << 31) - 1;
-/// The protection key, in the place of flags that replaceable memory never has ([`VmaFlags::USERFAULT`],
+/// First bit of the protection key, in place of flags that replaceable memory never has ([`VmaFlags::USERFAULT`],
 /// [`VmaFlags::SHADOW_STACK`]).
 const KEY: u32 = 12;
 const KEYS: u64 = 15 << KEY;
 
-/// What an entry tells of its memory.
+/// What the map says of a span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry(u64);
 
 impl Entry {
-    /// Memory with these rights. Without `flags` they are not known.
+    /// Describes memory with these rights. Without `flags`, its flags are unknown.
     pub(crate) fn new(permissions: Permissions, flags: Option<VmaFlags>, extent: u32) -> Self {
         let flags = flags.map_or(CHANGED, |flags| u64::from(flags.bits()) & FLAGS);
         Self(flags | u64::from(extent) << SERIAL & !ERASED).with_rights(permissions)
     }
 
-    /// Memory of a snapshot, which must stay where it is.
+    /// Describes memory of a snapshot, which must stay where it is.
     pub(crate) fn of_snapshot(permissions: Permissions) -> Self {
         Self(SNAPSHOT | CHANGED).with_rights(permissions)
     }
 
-    /// The same with other rights.
+    /// Returns the entry with other rights.
     #[must_use]
     pub(crate) fn with_rights(self, permissions: Permissions) -> Self {
         RIGHTS.iter().fold(self, |Self(all), (bit, right)| {
@@ -84,60 +84,60 @@ impl Entry {
         })
     }
 
-    /// The same with flags that are not known.
+    /// Returns the entry with unknown flags.
     #[must_use]
     pub(crate) const fn changed(self) -> Self {
         Self(self.0 | CHANGED)
     }
 
-    /// The same with rights that are not known either.
+    /// Returns the entry as unsure: its rights are unknown too.
     #[must_use]
     pub(crate) const fn unsure(self) -> Self {
         Self(self.0 | CHANGED | UNSURE)
     }
 
-    /// The same, and what its extent holds was erased.
+    /// Returns the entry with a mark that something its extent holds was erased.
     #[must_use]
     pub(crate) const fn erased(self) -> Self {
         Self(self.0 | ERASED)
     }
 
-    /// The same as anonymous memory: no extent is shown any more.
+    /// Returns the entry as anonymous memory, without an extent.
     #[must_use]
     pub(crate) const fn thawed(self) -> Self {
         Self(self.0 & ((1 << SERIAL) - 1))
     }
 
-    /// The same with flags that were set and taken away.
+    /// Returns the entry with these flags set and cleared.
     #[must_use]
     pub(crate) const fn with_flags(self, set: VmaFlags, cleared: VmaFlags) -> Self {
         Self(self.0 & !(cleared.bits() as u64 & FLAGS) | set.bits() as u64 & FLAGS)
     }
 
-    /// The same with a protection key; with flags that are not known if there is no such key.
+    /// Returns the entry with a protection key; with unknown flags if there is no such key.
     #[must_use]
     pub(crate) const fn with_key(self, key: u32) -> Self {
         let rest = Self(self.0 & !KEYS);
         if key < 16 { Self(rest.0 | (key as u64) << KEY) } else { rest.changed() }
     }
 
-    /// The protection key.
+    /// Returns the protection key.
     pub(crate) const fn key(self) -> u32 {
         ((self.0 & KEYS) >> KEY) as u32
     }
 
-    /// What must replace the memory, where that is known.
+    /// Returns the traits that a replacement must have, if they are known.
     pub(crate) fn traits(self) -> Option<Traits> {
         let (permissions, protection_key) = (self.permissions(), self.key());
         self.flags().map(|flags| Traits { permissions, flags, protection_key })
     }
 
-    /// The flags, where they are known.
+    /// Returns the flags, if they are known.
     pub(crate) const fn flags(self) -> Option<VmaFlags> {
         if self.0 & (CHANGED | UNSURE) != 0 { None } else { Some(VmaFlags::from_bits((self.0 & FLAGS) as u32)) }
     }
 
-    /// The rights.
+    /// Returns the rights.
     pub(crate) fn permissions(self) -> Permissions {
         let has = RIGHTS.iter().filter(|(bit, _)| self.0 & bit != 0);
         has.fold(Permissions::default(), |all, (_, right)| all.union(*right))
@@ -151,7 +151,7 @@ impl Entry {
         self.0 & SNAPSHOT != 0
     }
 
-    /// Whether it was frozen, and is anonymous for sure by now.
+    /// Whether the memory was frozen, and is certainly anonymous now.
     pub(crate) const fn is_thawed(self) -> bool {
         self.is_sure() && !self.is_of_snapshot() && self.extent().is_none()
     }
@@ -160,31 +160,31 @@ impl Entry {
         self.0 & ERASED != 0
     }
 
-    /// The serial number of the extent; nothing for a snapshot, and for what was thawed.
+    /// Returns the extent's serial number; `None` for a snapshot and for thawed memory.
     pub(crate) const fn extent(self) -> Option<u32> {
         let serial = ((self.0 & !ERASED) >> SERIAL) as u32;
         if serial == 0 { None } else { Some(serial) }
     }
 }
 
-/// Zeroed memory is a valid one.
+/// The map. Zeroed memory is a valid, empty one.
 ///
-/// | field | who writes |
+/// | field | written by |
 /// |---|---|
-/// | `generation`, `sorted` | who rewrites the map, with no other thread running |
-/// | `low`, `high`, `used`, `free` | the same; and anybody who adds a span or takes one out, by one exchange each |
-/// | a slot | who has set [`BUSY`] in it |
+/// | `generation`, `sorted` | whoever rewrites the map while no other thread runs |
+/// | `low`, `high`, `used`, `free` | the same; and anybody who adds or removes a span, with one exchange each |
+/// | a slot | whoever has set [`BUSY`] in it |
 pub(crate) struct FrozenMap {
     /// Bounds of all spans.
     low: AtomicUsize,
     high: AtomicUsize,
-    /// Grows with each rewriting.
+    /// Rises with each rewrite.
     generation: AtomicUsize,
-    /// So many slots at the start are in ascending order, and apart. An emptied one keeps its start.
+    /// This many slots from the start are sorted and apart. An emptied one keeps its start.
     sorted: AtomicUsize,
-    /// Slots that were given out at least once; may exceed `SPANS`.
+    /// Slots ever given out; may exceed `SPANS`.
     used: AtomicUsize,
-    /// Slots behind the sorted ones that were given back, or more.
+    /// At least as many as the slots behind the sorted ones that were given back.
     free: AtomicUsize,
     slots: [Slot; SPANS],
 }
@@ -201,7 +201,7 @@ impl Slot {
         Span::new(self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
     }
 
-    /// The span and what it says, as they belong together.
+    /// Returns a consistent pair of span and entry.
     fn read(&self) -> (Span, Entry) {
         for _ in 0..PATIENCE {
             // Acquire, partner: the Release in `unlock`. Forbids to read a span from before the entry.
@@ -219,11 +219,11 @@ impl Slot {
             std::hint::spin_loop();
         }
         let span = self.span();
-        // The slot is being changed for long: whoever asks gets no answer.
+        // The slot has been changing for long: whoever asks gets no answer.
         (span, Entry(self.entry.load(Ordering::Relaxed)).unsure())
     }
 
-    /// The right to change this slot. Who does not get it makes it unsure.
+    /// Takes the right to change this slot. On failure makes the slot unsure and returns `None`.
     fn lock(&self) -> Option<Entry> {
         for _ in 0..PATIENCE {
             let known = self.entry.load(Ordering::Relaxed);
@@ -241,7 +241,7 @@ impl Slot {
         None
     }
 
-    /// Ends a change. Keeps what others have made unsure meanwhile.
+    /// Ends a change. Keeps the slot unsure if others made it so meanwhile.
     fn unlock(&self, entry: Entry) {
         // Release, partner: the Acquire in `read` and `lock`.
         let _ =
@@ -250,7 +250,7 @@ impl Slot {
 
     /// Takes the slot if it is free.
     fn claim(&self) -> bool {
-        // Relaxed: the span and the entry are read as `read` has it.
+        // Relaxed: nobody relies on the start alone; `read` pairs span and entry.
         self.start.compare_exchange(0, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
@@ -261,7 +261,7 @@ impl Slot {
         fence(Ordering::Release);
         self.end.store(span.end, Ordering::Relaxed);
         self.start.store(span.start, Ordering::Relaxed);
-        // Release, partner: the Acquire in `read`. What a child's parent or a signal handler has left there is gone.
+        // Release, partner: the Acquire in `read`. Overwrites a mark left by a child's parent or a signal handler.
         self.entry.store(entry.0, Ordering::Release);
     }
 }
@@ -272,12 +272,12 @@ impl FrozenMap {
         self.bounds().overlaps(span) && self.first(span).is_some()
     }
 
-    /// The lowest part of `span` that is in the map, and what that says.
+    /// Returns the lowest part of `span` that is in the map, and its entry.
     pub(crate) fn first(&self, span: Span) -> Option<(Span, Entry)> {
         loop {
             let generation = self.generation.load(Ordering::Relaxed);
             let found = self.look(span);
-            // A rewriting happens with all other threads held still, so that program order suffices to notice it.
+            // A rewrite holds all other threads still, so that program order suffices to notice it.
             if self.generation.load(Ordering::Relaxed) == generation {
                 return found.map(|(found, entry)| (span.intersection(found), entry));
             }
@@ -286,7 +286,7 @@ impl FrozenMap {
 
     fn look(&self, span: Span) -> Option<(Span, Entry)> {
         if self.is_in_doubt() {
-            // The map is not complete: what lies above the last slot is unknown, and after `doubt` everything is.
+            // The map is not complete: memory above the last slot is unknown, and after `doubt` all memory is.
             let last = self.slots[SPANS - 1].end.load(Ordering::Relaxed);
             let unknown = span.intersection(Span::new(last, self.bounds().end));
             if !unknown.is_empty() {
@@ -301,34 +301,34 @@ impl FrozenMap {
         candidates.filter(|(known, _)| span.overlaps(*known)).min_by_key(|(known, _)| known.start)
     }
 
-    /// The first span that `is_wanted`, in no order.
+    /// Returns some span for which `is_wanted` returns true, in no order.
     pub(crate) fn find(&self, is_wanted: impl Fn(Span, Entry) -> bool) -> Option<(Span, Entry)> {
         self.all().find(|(span, entry)| is_wanted(*span, *entry))
     }
 
-    /// The lowest span from `at` on that `is_wanted`.
+    /// Returns the lowest span from `at` on for which `is_wanted` returns true.
     pub(crate) fn next(&self, at: usize, is_wanted: impl Fn(Entry) -> bool) -> Option<(Span, Entry)> {
         let all = self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty() && span.start >= at);
         all.filter(|(_, entry)| is_wanted(*entry)).min_by_key(|(span, _)| span.start)
     }
 
-    /// The lowest number above `after` of an extent of which something `is_wanted`.
+    /// Returns the lowest extent number above `after` for which `is_wanted` returns true of any entry.
     pub(crate) fn next_extent(&self, after: u32, is_wanted: impl Fn(Entry) -> bool) -> Option<u32> {
         let all = self.used().iter().map(Slot::read).filter(|(span, entry)| !span.is_empty() && is_wanted(*entry));
         all.filter_map(|(_, entry)| entry.extent()).filter(|serial| *serial > after).min()
     }
 
-    /// Whether there may be frozen memory that it does not have.
+    /// Whether frozen memory may be missing from the map.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.used.load(Ordering::Relaxed) > SPANS
     }
 
-    /// Grows with each rewriting.
+    /// Returns the generation, which rises with each rewrite.
     pub(crate) fn generation(&self) -> usize {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Makes the map sure of nothing: guards fail until it is written anew.
+    /// Makes the whole map unsure: guards fail until it is rewritten.
     pub(crate) fn doubt(&self) {
         self.used.store(SPANS + 1, Ordering::Relaxed);
         self.slots[SPANS - 1].end.store(0, Ordering::Relaxed);
@@ -336,7 +336,7 @@ impl FrozenMap {
         self.high.store(usize::MAX, Ordering::Relaxed);
     }
 
-    /// Puts a span into the map, in the place of what the map says of it. False if there is no room.
+    /// Puts a span into the map, replacing what the map says of it. Returns false if there is no room.
     pub(crate) fn add(&self, span: Span, entry: Entry) -> bool {
         if span.is_empty() {
             return true;
@@ -348,7 +348,7 @@ impl FrozenMap {
         true
     }
 
-    /// Adds a span above all others, while no other thread runs.
+    /// Adds a span above all others. Only while no other thread runs.
     pub(crate) fn append(&self, span: Span, entry: Entry) {
         if span.is_empty() {
             return;
@@ -361,8 +361,8 @@ impl FrozenMap {
         self.widen(span);
     }
 
-    /// Puts what was added in order, while no other thread runs: who looks for a span need not read all others. Leaves
-    /// it if a thread is held in the middle of a change.
+    /// Sorts added spans in, so that a search need not read them all. Only while no other thread runs. Does nothing if
+    /// a thread is held in the middle of a change.
     pub(super) fn sort(&self) {
         let used = self.used();
         let sorted = self.sorted.load(Ordering::Relaxed).min(used.len());
@@ -383,7 +383,7 @@ impl FrozenMap {
             for at in (place..count).rev() {
                 used[at + 1].fill(used[at].span(), Entry(used[at].entry.load(Ordering::Relaxed)));
             }
-            // A slot that keeps its place is not written to: each page that is costs every fork.
+            // A slot that keeps its place is not written: every written page costs every fork.
             if place != index {
                 used[place].fill(span, entry);
             }
@@ -397,8 +397,8 @@ impl FrozenMap {
         self.free.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a thread may be held in the middle of changing a slot, of which so many are sorted: it has it locked,
-    /// has claimed it, is about to give it back, or was given one that it has not claimed yet.
+    /// Whether a thread may be held in the middle of changing a slot, `sorted` of which are sorted: one that it has
+    /// locked, has claimed, is giving back, or was given and has not claimed yet.
     fn is_half_done(&self, sorted: usize) -> bool {
         let is_locked = |slot: &Slot| slot.entry.load(Ordering::Relaxed) & BUSY != 0;
         let later = &self.used()[sorted..];
@@ -407,12 +407,12 @@ impl FrozenMap {
         self.used().iter().any(is_locked) || later.iter().any(is_between) || free > self.free.load(Ordering::Relaxed)
     }
 
-    /// Notes that `span` is anonymous by now. Forgets it where room is short.
+    /// Notes that `span` is anonymous now. Forgets it if room is short.
     pub(crate) fn thaw(&self, span: Span) {
         if self.has_room() { self.change(span, &Entry::thawed) } else { self.forget(span) }
     }
 
-    /// Whether there is room for what slices add, and a quarter of all for what guards divide.
+    /// Whether there is room for what slices add, and a quarter of all slots for what guards divide.
     pub(crate) fn has_room(&self) -> bool {
         let free = self.free.load(Ordering::Relaxed);
         self.used.load(Ordering::Relaxed).saturating_sub(free) <= SPANS - SPANS / 4
@@ -425,7 +425,7 @@ impl FrozenMap {
         self.high.fetch_max(span.end, Ordering::Relaxed);
     }
 
-    /// A free slot: one that was given back, or the next.
+    /// Claims a free slot: the next unused one, or one that was given back.
     fn claim(&self) -> Option<&Slot> {
         let sorted = self.sorted.load(Ordering::Relaxed).min(SPANS);
         if self.free.load(Ordering::Relaxed) > 0 {
@@ -440,24 +440,24 @@ impl FrozenMap {
             let next =
                 self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < SPANS).then_some(used + 1));
             let slot = self.slots.get(next.ok()?)?;
-            // Another thread may have taken it for a slot that was given back.
+            // Another thread may have taken this one for a slot that was given back.
             if slot.claim() {
                 return Some(slot);
             }
         }
     }
 
-    /// Takes a span out: something else is there.
+    /// Removes a span: something else is there.
     pub(crate) fn forget(&self, span: Span) {
         self.rewrite(span, &|_| None);
     }
 
-    /// Changes what the map says of `span`.
+    /// Changes the entries of `span`.
     pub(crate) fn change(&self, span: Span, change: &dyn Fn(Entry) -> Entry) {
         self.rewrite(span, &|entry| Some(change(entry)));
     }
 
-    /// Puts what `change` gives in the place of each entry in `span`, or takes it out.
+    /// Replaces each entry in `span` by what `change` returns, or removes it.
     pub(crate) fn rewrite(&self, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
         if !self.bounds().overlaps(span) {
             return;
@@ -465,7 +465,7 @@ impl FrozenMap {
         loop {
             let generation = self.generation.load(Ordering::Relaxed);
             self.rewrite_once(span, change);
-            // Again if a rewriting has moved slots meanwhile. To change a slot twice does no harm.
+            // Again, if a rewrite has moved slots meanwhile. Changing a slot twice does no harm.
             if self.generation.load(Ordering::Relaxed) == generation {
                 return;
             }
@@ -504,7 +504,7 @@ impl FrozenMap {
                 slot.unlock(entry);
             } else {
                 slot.end.store(0, Ordering::Relaxed);
-                // The span is emptied before the slot is given back: from then on the slot is another's.
+                // Empty the span before giving the slot back: from then on it is somebody else's.
                 slot.unlock(entry);
                 slot.start.store(0, Ordering::Relaxed);
                 self.free.fetch_add(1, Ordering::Relaxed);
@@ -513,7 +513,7 @@ impl FrozenMap {
         };
         for (part, entry) in parts {
             let (Some(other), Some(entry)) = (self.claim(), entry) else {
-                // No room to tell the parts apart.
+                // There is no room to tell the parts apart.
                 return slot.unlock(entry.map_or(own, |entry| entry).unsure());
             };
             other.fill(part, entry);
@@ -523,12 +523,12 @@ impl FrozenMap {
         slot.unlock(own);
     }
 
-    /// All that it says, in no order.
+    /// Iterates over all entries, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = (Span, Entry)> {
         self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty())
     }
 
-    /// From the first to the last address.
+    /// Returns the span from the first to the last address.
     pub(crate) fn bounds(&self) -> Span {
         Span::new(self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed))
     }
@@ -536,7 +536,7 @@ impl FrozenMap {
     /// Forgets all spans. The caller adds those that count before any other thread runs.
     pub(crate) fn clear(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
-        // Slots that were never given out stay untouched: each page would cost every fork.
+        // Slots never given out stay untouched: every written page would cost every fork.
         for slot in self.used() {
             slot.start.store(0, Ordering::Relaxed);
             slot.end.store(0, Ordering::Relaxed);

@@ -6,7 +6,7 @@ const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
 fn empty() -> &'static FrozenMap {
     let place = leak_zeroed(size_of::<FrozenMap>()).expect("memory").cast::<FrozenMap>();
-    // SAFETY: zeroed memory of that size, aligned to a page, that is never given back: atomics, for which zero is
+    // SAFETY: zeroed memory of that size, aligned to a page and never given back; it holds atomics, for which zero is
     // valid.
     unsafe { place.as_ref() }
 }
@@ -33,7 +33,7 @@ fn entries_keep_what_they_were_made_of() {
     assert_eq!(Entry::of_snapshot(READ_WRITE).extent(), None);
 }
 
-/// Fails on: one bit of a number that stays, or a slot taken for each piece that was thawed.
+/// Fails on: a bit of the number that is left, or a slot taken for each thawed piece.
 #[test]
 fn what_was_thawed_stays_with_its_rights_and_without_an_extent() {
     let map = empty();
@@ -56,7 +56,7 @@ fn slots_that_were_given_back_are_used_again() {
     let map = empty();
     map.append(pages(1, 2), plain());
     map.append(pages(1 << 30, (1 << 30) + 1), plain());
-    // As a block that is moved again and again.
+    // Like a block that is moved again and again.
     for place in 10..10 + 3 * SPANS {
         let block = pages(place, place + 1);
         assert!(map.add(block, plain()) && map.holds(block));
@@ -72,14 +72,14 @@ fn slots_that_were_given_back_are_used_again() {
 fn a_full_map_says_so_and_is_unsure_where_it_cannot_tell_parts_apart() {
     let map = empty();
     map.append(pages(10, 20), plain());
-    // Few enough for a quick test: as if the others were given out.
+    // As if the other slots were given out, to keep the test quick.
     map.used.store(SPANS, Ordering::Relaxed);
     assert!(!map.has_room());
     assert!(!map.add(pages(30, 31), plain()));
     map.forget(pages(12, 13));
     let (_, entry) = map.first(pages(10, 11)).expect("in the map");
     assert!(!entry.is_sure());
-    // A rewriting that did not find room for all.
+    // As after a rewrite that did not find room for all.
     map.append(pages(40, 41), plain());
     assert!(!map.first(pages(30, 31)).expect("between the bounds").1.is_sure());
     map.clear();
@@ -128,14 +128,14 @@ fn a_slot_that_is_being_changed_for_long_is_never_acted_upon() {
     let map = empty();
     map.append(pages(10, 20), plain());
     let entry = map.slots[0].lock().expect("nobody else");
-    // As a signal handler that has interrupted the owner.
+    // As if a signal handler had interrupted the owner.
     assert!(!map.first(pages(12, 13)).expect("in the map").1.is_sure());
     map.forget(pages(12, 13));
     map.slots[0].unlock(entry);
     assert!(!map.first(pages(12, 13)).expect("in the map").1.is_sure(), "what was not done is known");
 }
 
-/// Against an array of pages: whatever is added, changed and forgotten, each page says what was said of it last.
+/// Compares with an array of pages: whatever is added, changed and forgotten, each page's entry is the last one given.
 #[test]
 fn pages_say_what_was_said_of_them_last() {
     const PAGES: usize = 64;

@@ -1,13 +1,15 @@
-//! Pieces of anonymous memory put together in huge pages where they are, in slices: the first step of a freeze that is
-//! to pay soon.
+//! Gathering: puts pieces of anonymous memory into huge pages where they are, in slices. The first step of a freeze
+//! with `Pages::Gather` that is to pay soon.
 //!
-//! Of a huge page a fork copies one entry. That spares nearly as much as freezing the piece does, takes a third of the
-//! time, and is not undone by the first write: between forks writes cost nothing. To freeze what is huge pays after a
-//! thousand forks and more. So where that is not soon enough, pieces are gathered, and what cannot be is frozen.
+//! A fork copies one entry for a huge page. Gathering spares nearly as much as freezing the piece, takes a third of the
+//! time, and the first write does not undo it: writes between forks cost nothing. Freezing memory that is huge already
+//! pays only after a thousand forks or more. So where that is too late, pieces are gathered, and what cannot be
+//! gathered is frozen.
 //!
-//! Contents, rights and mappings stay as they are, and the kernel keeps threads off meanwhile: nobody is held.
+//! Contents, rights and mappings stay as they are. Nobody is held, since the kernel keeps threads off meanwhile.
 //!
-//! What a child shows waits for it to go: to copy that takes memory that a plain fork does not take.
+//! Pieces that a child still maps wait until it is gone: gathering would copy them, which takes memory that a plain
+//! fork does not.
 
 use std::ops::ControlFlow;
 
@@ -30,9 +32,9 @@ use super::thawing::collapse_run;
 use super::traits::{Traits, is_locked};
 use crate::clock::{Instant, Moment, nanos};
 
-/// How much is searched for the next populated page at a time.
+/// How much is searched for the next populated page in one go.
 const WINDOW: usize = 16 * PIECE;
-/// Places that a slice which has put nothing together looks at, when its time is used up.
+/// Places at which a slice looks when its time is up and it has gathered nothing.
 const MOST_LOOKS: u32 = 32;
 
 /// What a slice needs.
@@ -43,26 +45,26 @@ pub(crate) struct Gatherer<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
-    /// When it has begun.
+    /// When it began.
     pub(crate) started: Instant,
     /// How long the process was looked at before, in nanoseconds.
     pub(crate) looked: u64,
-    /// Asked whenever the time of a slice is used up: whether nobody waits, so that the next one may follow at once.
+    /// Called whenever a slice's time is up: returns whether nobody waits, so that the next slice may follow at once.
     pub(crate) is_idle: &'a mut dyn FnMut() -> bool,
 }
 
 impl Gatherer<'_, '_> {
-    /// Takes a slice, or several as long as nobody waits. The caller has blocked signals, as `_blocked` shows.
+    /// Takes a slice, or several while nobody waits. The caller has blocked signals, which `_blocked` proves.
     pub(crate) fn play(mut self, mut gathering: Gathering, _blocked: &Blocked) -> Result<Gathered, PagemapError> {
         let budget = self.agenda.budget;
-        // Nobody is held: who is put aside by a busy machine meanwhile would have been so anyway.
+        // Nobody is held: if a busy machine puts a thread aside meanwhile, it would have done so anyway.
         let (cpu, mut begun) = (Moment::now(), Moment::now());
         let (mut bytes, mut worked, mut looks) = (0, 0, 0);
         let outcome = loop {
             looks += 1;
             let elapsed = begun.elapsed();
             let may_look = worked == 0 && looks <= MOST_LOOKS || elapsed < nanos(budget);
-            // While a call sleeps, it takes no time of the processor.
+            // A call that sleeps takes no processor time.
             let may_work = worked == 0 || !is_late(self.started.elapsed(), budget);
             if !(may_look && may_work && self.shared.tending.fits(worked, elapsed, budget)) {
                 if !(self.is_idle)() {
@@ -110,7 +112,7 @@ impl Gatherer<'_, '_> {
         outcome
     }
 
-    /// Ends a slice, in which so many bytes were gathered that are not counted yet.
+    /// Ends a slice that gathered `uncounted` bytes which are not counted yet.
     fn end_slice(&mut self, uncounted: usize) {
         let taken = std::mem::take(&mut self.looked).saturating_add(self.started.elapsed());
         self.started = Instant::now();
@@ -119,8 +121,8 @@ impl Gatherer<'_, '_> {
         progress.gathered(self.agenda.gathered() + uncounted);
     }
 
-    /// The next whole pieces of a mapping that may be gathered, wherever it is. What only the list of all flags tells,
-    /// the kernel knows: it makes no huge page where none is wanted.
+    /// Returns the next whole pieces of a mapping that may be gathered, wherever it is. Flags need not be read: the
+    /// kernel knows them, and makes no huge page where none is wanted.
     fn anywhere(&self, gathering: &mut Gathering) -> Option<(Span, Traits)> {
         loop {
             let mapping = self.places.next_above(&self.tables.vmas, gathering.at)?;
@@ -134,7 +136,7 @@ impl Gatherer<'_, '_> {
         }
     }
 
-    /// The first piece of `whole`, as far as a look goes, with a populated page.
+    /// Returns the first piece of `whole`, as far as one look reaches, that has a populated page.
     fn first_populated(&self, whole: Span) -> Result<Option<Span>, PagemapError> {
         let window = Span::new(whole.start, whole.end.min(whole.start + WINDOW));
         let mut found = None;
@@ -145,7 +147,7 @@ impl Gatherer<'_, '_> {
         Ok(found.map(|start| Span::new(start, start + PIECE)))
     }
 
-    /// Gathers the pieces at the start of `rest` that may be, `room` at most. All have these traits.
+    /// Gathers pieces at the start of `rest`, `room` at most. All have these traits.
     fn take(&mut self, rest: Span, room: usize, traits: Traits) -> Result<Taken, PagemapError> {
         let mut run = Span::new(rest.start, rest.start);
         let mut taken = Taken { upto: rest.start, worked: 0, made: 0, waits: false, is_refused: false };
@@ -177,24 +179,24 @@ impl Gatherer<'_, '_> {
         let upto = collapse_run(run, is_huge, |piece, came| {
             taken.worked += 1;
             whole += usize::from(came == Asked::Made);
-            // Split again, its bytes were counted before.
+            // If it was split and mended, its bytes are counted already.
             made += usize::from(came == Asked::Made && !self.tables.ledger.hot.rests(piece));
             self.tables.ledger.asked(piece, came);
             taken.is_refused |= came == Asked::Refused;
         });
-        // What fails is quick, and says nothing of what is made.
+        // A failed call is quick, and does not tell how many were made.
         if whole == run.len() / PIECE {
             self.shared.tending.took_piece(before.elapsed() / whole as u64);
         }
         if upto < run.end {
-            // What is behind them is looked at again.
+            // Look at the pieces behind it again.
             (taken.upto, taken.waits) = (upto, false);
         }
         taken.made += made;
         Ok(taken)
     }
 
-    /// How a piece is that is planned.
+    /// Returns the state of a planned piece.
     fn look_at(&self, piece: Span, traits: Traits) -> Result<Found, PagemapError> {
         let mapping = self.places.next_above(&self.tables.vmas, piece.start);
         let is_whole = |start, end| start <= piece.start && piece.end <= end;
@@ -215,35 +217,35 @@ impl Gatherer<'_, '_> {
         Ok(match (is_shared, is_known) {
             (false, _) => Found::Fit,
             (true, false) => Found::Waits,
-            // What a child has split is mended between forks later.
+            // A split one is mended between forks later.
             (true, true) => Found::Unfit,
         })
     }
 }
 
-/// How a piece is.
+/// The state of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
-    /// In base pages that may be put together.
+    /// In base pages that may be gathered.
     Fit,
     /// A huge page already.
     Huge,
     /// There is nothing to do, or it is left to be frozen.
     Unfit,
-    /// A child shows it.
+    /// A child still maps it.
     Waits,
 }
 
 /// What became of some pieces.
 struct Taken {
-    /// Up to where.
+    /// Up to where they were done.
     upto: usize,
-    /// Pieces that the kernel was asked to put together, whatever came of it.
+    /// Pieces that the kernel was asked to gather, whether it did or not.
     worked: usize,
-    /// Huge pages that are there now, and were not known before.
+    /// Huge pages that are new.
     made: usize,
-    /// Whether a child shows one that was looked at.
+    /// Whether a child still maps one that was looked at.
     waits: bool,
-    /// Whether there are no huge pages any more.
+    /// Whether there are no huge pages left.
     is_refused: bool,
 }

@@ -1,5 +1,4 @@
-//! Guard regions (`MADV_GUARD_INSTALL`, Linux 6.13): pages that look unpopulated, and would be gone after a
-//! replacement.
+//! Guard regions (`MADV_GUARD_INSTALL`, Linux 6.13): pages that look unpopulated and would be lost in a replacement.
 
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError};
 use rustix::fd::OwnedFd;
@@ -13,7 +12,7 @@ use super::span::Span;
 const GUARD: u64 = 1 << 58;
 const ENTRY: usize = size_of::<u64>();
 
-/// The process's page tables, asked for guards.
+/// The process's page tables, to find guard regions.
 #[derive(Debug)]
 pub(crate) struct Guards {
     file: OwnedFd,
@@ -27,7 +26,7 @@ impl Guards {
         Ok(Self { file, page: rustix::param::page_size() })
     }
 
-    /// Whether a page of `span` is a guard, or that cannot be told.
+    /// Whether a page of `span` is a guard, or the kernel cannot tell.
     pub(crate) fn any_in(&self, span: Span) -> bool {
         let mut buffer = [0_u8; 512 * ENTRY];
         let mut at = span.start;

@@ -1,16 +1,16 @@
-//! What is written to, so that freezing it does not pay: it rests, anonymous.
+//! Hot memory: written to so often that freezing it does not pay. It rests as anonymous memory.
 //!
-//! * In a **huge page**, where one can be had, from the first time on that it was written to in more than a few places.
-//!   To make one takes less time than to freeze the piece again; a fork copies one entry, and writes between forks cost
-//!   nothing. It rests for as many forks as cost together what freezing it does. From then on each fork adds to the
-//!   debt what it costs (its rent), until a round is bought, which freezes it. Written to again after that, it rests
-//!   twice as long. So a piece is copied ever more seldom, and what has become cold is frozen some day.
-//! * In **base pages** else, from the second round in a row on that finds it written to. A fork costs as much as
-//!   without any freezing, so that it rests for some rounds only, twice as many each time.
+//! * In a **huge page**, if one can be had, from the first time it was written to in more than a few places. Making one
+//!   takes less time than freezing the piece again; a fork copies one entry for it, and writes between forks cost
+//!   nothing. It rests until the forks have cost as much as freezing it would. From then on each fork adds its cost
+//!   (the rent) to the debt, until a round is bought, which freezes the piece. If it is written to again after that, it
+//!   rests twice as long. So a piece is copied ever more rarely, and memory that has become cold is frozen in the end.
+//! * In **base pages** otherwise, from the second round in a row that finds it written to. It costs each fork as much
+//!   as without freezing, so that it rests for a few rounds only, twice as many each time.
 //!
-//! Writes beside a child split a huge page: the kernel copies the one page that is written, and each fork copies 512
-//! entries from then on. A round mends it, unless it has done so in the round before: then it rests as it is for some
-//! rounds, twice as many each time, and costs what it would without any freezing.
+//! Writes while a child lives split a huge page: the kernel copies the one page that is written, and each fork copies
+//! 512 entries from then on. A round mends it, unless the round before did: then it stays split for some rounds, twice
+//! as many each time, and costs what it would without freezing.
 
 use std::ops::Range;
 
@@ -18,35 +18,34 @@ use palimpsest_sys::memory::vec::{Full, MappedVec};
 
 use super::span::Span;
 
-/// Rounds that a hot piece in base pages is left alone for at most. Not many, since rounds get rarer where they gain
-/// nothing.
+/// Most rounds for which a hot piece in base pages is left alone. Few, since rounds get rarer where they gain nothing.
 const MOST_REST: u64 = 8;
-/// From this many hot pieces on, all others that were written to are taken for hot too.
+/// Once this many pieces are hot, every other written piece counts as hot too.
 pub(super) const MOST_HOT: usize = 1 << 15;
-/// How often the rest of a huge page is doubled at most.
+/// How often a huge page's rest is doubled at most.
 const MOST_TURNS: u32 = 5;
 
 /// A piece, or a part of one, that was written to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HotPiece {
     span: Span,
-    /// The round that found it written to last; of a huge page, the round that has mended it last.
+    /// The last round that found it written to; of a huge page, the last round that mended it.
     found: u64,
-    /// For how many rounds it stays as it is the next time.
+    /// For how many rounds it is left alone the next time.
     rest: u64,
     /// How many times it has become a huge page.
     turns: u32,
     state: State,
 }
 
-/// How a hot piece is, as far as is known.
+/// The state of a hot piece, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Frozen, or to be frozen. If it was huge, since that fork.
+    /// Frozen, or about to be. If it was huge: since which fork.
     Frozen { since: u64 },
-    /// In base pages, until that round.
+    /// In base pages, until this round.
     Base { until: u64 },
-    /// Huge, until that fork. If it is split, it is mended from that round on.
+    /// Huge, until this fork. If it is split, rounds from this one on mend it.
     Huge { until: u64, mended_from: u64 },
 }
 
@@ -55,17 +54,17 @@ enum State {
 pub(super) struct HotPieces {
     /// By address.
     all: MappedVec<HotPiece>,
-    /// The number of the round that is under way, or the next one; from 1.
+    /// The number of the round under way, or of the next one; from 1.
     round: u64,
     /// Forks so far.
     forks: u64,
     /// For how many forks a huge page rests the first time.
     huge_rest: u64,
-    /// How many rest: asked at each fork.
+    /// How many rest: read at each fork.
     resting: usize,
-    /// Of these, the huge ones.
+    /// How many of these are huge.
     huge: usize,
-    /// The huge ones whose rest is over; and the fork from which on there are more of them.
+    /// Huge pages whose rest is over; and the fork at which there will be more of them.
     overdue: usize,
     next_overdue: u64,
 }
@@ -75,8 +74,8 @@ impl HotPieces {
         Self { all, round: 1, forks: 0, huge_rest: u64::MAX, resting: 0, huge: 0, overdue: 0, next_overdue: u64::MAX }
     }
 
-    /// Begins a round, in which a huge page comes to rest for so many forks the first time: hands out what rests, run
-    /// by run, and forgets what was not written to for long. A round that only looks need not be ended.
+    /// Begins a round, with a first rest of `huge_rest` forks for huge pages. Passes the runs that rest to `rests`, and
+    /// forgets pieces not written to for long. A round that only looks need not be ended.
     pub(super) fn begin(
         &mut self,
         huge_rest: u64,
@@ -108,22 +107,21 @@ impl HotPieces {
         Ok(())
     }
 
-    /// Whether a piece that does not rest was left in peace for long.
+    /// Whether a piece that does not rest was not written to for long.
     fn is_forgotten(&self, piece: &HotPiece) -> bool {
         let State::Frozen { since } = piece.state else { return false };
         let is_old = self.round - piece.found > 2 * piece.rest;
-        // Where what is huge rests for ever, it is frozen only because the program has let it go.
+        // Where huge pages rest for ever, one gets frozen only because the program has let it go.
         let is_let_go = piece.turns == 0 || self.huge_rest == u64::MAX;
         is_old && (is_let_go || self.forks - since > self.rest_of(piece.turns + 1))
     }
 
-    /// For how many forks a piece rests that becomes huge for the `turns`-th time.
+    /// Returns for how many forks a piece rests that becomes huge for the `turns`-th time.
     fn rest_of(&self, turns: u32) -> u64 {
         self.huge_rest.saturating_mul(1 << (turns.clamp(1, MOST_TURNS) - 1))
     }
 
-    /// Notes that this round has found a piece written to, and tells whether it is better left alone for now, in base
-    /// pages.
+    /// Notes that this round found a piece written to. Returns whether to leave it alone for now, in base pages.
     pub(super) fn is_hot(&mut self, span: Span) -> bool {
         let round = self.round;
         let Ok(known) = self.known(span) else {
@@ -133,7 +131,7 @@ impl HotPieces {
         if matches!(known.state, State::Base { until } if until > round) {
             return true;
         }
-        // Its rest has ended in this very round.
+        // Its rest ended in this very round.
         if known.found == round {
             return false;
         }
@@ -147,7 +145,7 @@ impl HotPieces {
         again
     }
 
-    /// Notes that a piece is a huge page from now on.
+    /// Notes that a piece is a huge page now.
     pub(super) fn is_huge_now(&mut self, span: Span) -> Result<(), Full> {
         if self.known(span).is_err() {
             let state = State::Frozen { since: 0 };
@@ -158,7 +156,7 @@ impl HotPieces {
         let turns = (before.turns + 1).min(MOST_TURNS);
         let until = self.forks.saturating_add(self.rest_of(turns));
         self.all[place] = HotPiece { span, found: 0, rest: 1, turns, state: State::Huge { until, mended_from: 0 } };
-        // By itself: to count all takes too long where many become huge.
+        // Adjusts the counts: counting all anew takes too long where many become huge.
         let [(rested, was_huge, was_overdue), (rests, is_huge, is_overdue)] = [before, self.all[place]].map(|piece| {
             let is_huge = matches!(piece.state, State::Huge { .. });
             let is_at_rest = self.is_at_rest(&piece);
@@ -171,13 +169,13 @@ impl HotPieces {
         Ok(())
     }
 
-    /// Where the huge ones in `span` are found, and others.
+    /// Returns the places of the hot pieces in `span`, huge or not.
     pub(super) fn in_span(&self, span: Span) -> Range<usize> {
         let place = |address: usize| self.all.partition_point(|piece| piece.span.start < address);
         place(span.start)..place(span.end)
     }
 
-    /// The piece at this place, if it rests in a huge page that is to be mended if it is split.
+    /// Returns the piece at this place if it rests in a huge page that may be mended.
     pub(super) fn mendable(&self, index: usize) -> Option<Span> {
         let piece = self.all.get(index)?;
         match piece.state {
@@ -186,24 +184,24 @@ impl HotPieces {
         }
     }
 
-    /// The piece at this place.
+    /// Returns the piece at this place.
     pub(super) fn piece(&self, place: usize) -> Option<Span> {
         self.all.get(place).map(|piece| piece.span)
     }
 
-    /// The first huge page from `at` on, and its place.
+    /// Returns the first huge page from `at` on, and its place.
     pub(super) fn next_huge(&self, at: usize) -> Option<(usize, Span)> {
         let first = self.all.partition_point(|piece| piece.span.start < at);
         let mut rest = self.all.iter().enumerate().skip(first);
         rest.find(|(_, piece)| matches!(piece.state, State::Huge { .. })).map(|(place, piece)| (place, piece.span))
     }
 
-    /// In between rounds: a huge page comes to rest for so many forks the first time.
+    /// Begins a pass between rounds, with a first rest of `huge_rest` forks for huge pages.
     pub(super) const fn begin_pass(&mut self, huge_rest: u64) {
         self.huge_rest = huge_rest;
     }
 
-    /// Notes that this round has found the huge page at this place split, and tells whether to mend it.
+    /// Notes that this round found the huge page at this place split. Returns whether to mend it.
     pub(super) fn is_worth_mending(&mut self, index: usize) -> bool {
         let round = self.round;
         let Some(piece) = self.all.get_mut(index) else { return false };
@@ -217,8 +215,7 @@ impl HotPieces {
         true
     }
 
-    /// Notes that the piece at this place does not fill a huge page any more: whatever it is, the next round looks at
-    /// it anew.
+    /// Notes that the piece at this place no longer fills a huge page: the next round looks at it anew.
     pub(super) fn let_go(&mut self, index: usize) {
         let (round, forks) = (self.round, self.forks);
         if let Some(piece) = self.all.get_mut(index) {
@@ -227,7 +224,7 @@ impl HotPieces {
         self.count();
     }
 
-    /// A fork: how many huge pages are overdue, to each of which it owes the rent.
+    /// Counts a fork. Returns how many huge pages are overdue; the fork owes the rent for each.
     pub(super) fn forked(&mut self) -> usize {
         self.forks = self.forks.saturating_add(1);
         if self.forks >= self.next_overdue {
@@ -236,7 +233,7 @@ impl HotPieces {
         self.overdue
     }
 
-    /// Ends a round that has frozen or repaired, and so has frozen what was overdue.
+    /// Ends a round that has frozen or repaired: overdue pieces are frozen now.
     pub(super) fn end(&mut self) {
         for piece in self.all.iter_mut() {
             if matches!(piece.state, State::Huge { until, .. } if until <= self.forks) {
@@ -252,17 +249,17 @@ impl HotPieces {
         self.place(span).is_ok_and(|place| self.is_at_rest(&self.all[place]))
     }
 
-    /// How many rest, as of the last round.
+    /// Returns how many rest, as of the last round.
     pub(super) const fn resting(&self) -> usize {
         self.resting
     }
 
-    /// How many of them are huge pages.
+    /// Returns how many of them are huge pages.
     pub(super) const fn huge(&self) -> usize {
         self.huge
     }
 
-    /// The addresses of the table.
+    /// Returns the addresses of the table.
     pub(super) fn range(&self) -> Range<usize> {
         self.all.range()
     }

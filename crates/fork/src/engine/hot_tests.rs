@@ -7,7 +7,7 @@ fn of(index: usize) -> Span {
     Span::new(index << 21, (index + 1) << 21)
 }
 
-/// Plays one round in which `written` pieces were written to; which of them were left alone, and how many rested.
+/// Plays a round that finds `written` pieces written to. Returns which of them were left alone, and how many rested.
 fn round(pieces: &mut HotPieces, written: &[usize]) -> (Vec<usize>, usize) {
     let mut resting = Vec::new();
     pieces
@@ -32,7 +32,7 @@ fn pieces() -> HotPieces {
 #[test]
 fn what_is_written_in_every_round_rests_for_longer_and_longer_and_is_tried_again() {
     let mut pieces = pieces();
-    // Which rounds do not freeze it again.
+    // The rounds that do not freeze it again.
     let left: Vec<bool> = (0..40)
         .map(|_| {
             let (left, resting) = round(&mut pieces, &[7]);
@@ -42,7 +42,7 @@ fn what_is_written_in_every_round_rests_for_longer_and_longer_and_is_tried_again
     assert!(!left[0] && left[1], "the second time it is hot");
     let frozen = left.iter().filter(|left| !**left).count();
     assert!((3..=8).contains(&frozen), "frozen again in {frozen} of 40 rounds: {left:?}");
-    // Left in peace, it is forgotten.
+    // Not written to, it is forgotten.
     for _ in 0..40 {
         round(&mut pieces, &[]);
     }
@@ -66,7 +66,7 @@ fn beyond_the_table_everything_is_hot() {
     assert_eq!(round(&mut pieces, &written).0, [room, room + 1, room + 2, room + 3, room + 4]);
 }
 
-/// Plays so many forks, and tells how much rent they owe.
+/// Plays `count` forks. Returns how much rent they owe.
 fn forks(pieces: &mut HotPieces, count: u64) -> usize {
     (0..count).map(|_| pieces.forked()).sum()
 }
@@ -89,7 +89,7 @@ fn a_huge_page_rests_for_some_forks_owes_rent_until_it_is_frozen_and_rests_twice
             rest *= 2;
         }
     }
-    // Frozen, and left in peace, they are forgotten at last.
+    // Frozen and not written to, they are forgotten in the end.
     round(&mut pieces, &[]);
     assert_eq!((pieces.huge(), forks(&mut pieces, rest * 3)), (0, 0));
     (0..40).for_each(|_| drop(round(&mut pieces, &[])));
@@ -119,7 +119,7 @@ fn what_is_split_after_each_mending_is_mended_ever_more_seldom_and_what_is_split
     let mut pieces = pieces();
     round(&mut pieces, &[]);
     pieces.is_huge_now(of(1)).expect("room");
-    // Which rounds find it split, and mend it.
+    // The rounds that find it split and mend it.
     let mut mended = |is_split: &dyn Fn(usize) -> bool| -> Vec<usize> {
         let one = |turn: &usize| {
             pieces.begin(u64::MAX, |_| Ok(())).expect("room");
@@ -148,7 +148,7 @@ fn what_is_let_go_is_neither_huge_nor_at_rest() {
     assert_eq!((pieces.mendable(0), pieces.is_worth_mending(0)), (None, false));
 }
 
-/// Fails on: memory that was unmapped long ago, and keeps its place in the table.
+/// Fails on: memory unmapped long ago that keeps its place in the table.
 #[test]
 fn what_is_let_go_is_forgotten_where_huge_pages_rest_for_ever() {
     let mut hot = HotPieces::new(MappedVec::with_capacity(16).expect("memory"));

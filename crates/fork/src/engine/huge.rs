@@ -1,6 +1,6 @@
-//! Whether hot memory is put into huge pages: which, and whether there are any.
+//! Which hot memory is put into huge pages, and whether huge pages can be had.
 //!
-//! Asks the kernel nothing: whoever holds the [`Supply`] tells it what came of asking.
+//! Never asks the kernel: whoever holds the [`Supply`] reports what came of asking.
 
 use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
@@ -10,11 +10,11 @@ use super::span::Span;
 use super::traits::Traits;
 use crate::hazards::HugePages;
 
-/// Rounds between two trials at most, as long as they are in vain.
+/// Most rounds between two trials while trials fail.
 const MOST_REST: u32 = 63;
 
-/// Whether there are huge pages. Memory may be too fragmented for them, or a limit of the group forbids them: then one
-/// is asked for in ever fewer rounds, and what is hot stays in base pages.
+/// Whether huge pages can be had. Memory may be too fragmented, or a cgroup's limit may forbid them: then fewer and
+/// fewer rounds ask for one, and hot memory stays in base pages.
 #[derive(Debug)]
 pub(super) struct Supply {
     wanted: HugePages,
@@ -28,13 +28,13 @@ impl Supply {
         Self { wanted: HugePages::Unwanted, rest: 0, last: 0 }
     }
 
-    /// Begins a round, before which the system and the program were asked.
+    /// Begins a round. The settings of the system and of the program were read before.
     pub(super) const fn begin(&mut self, wanted: HugePages) {
         self.wanted = wanted;
         self.begin_pass();
     }
 
-    /// Begins a pass between forks, which asks nobody again.
+    /// Begins a pass between forks, which reads no settings again.
     pub(super) const fn begin_pass(&mut self) {
         self.rest = self.rest.saturating_sub(1);
     }
@@ -44,49 +44,49 @@ impl Supply {
         self.wanted == HugePages::Welcome && self.rest == 0
     }
 
-    /// One was made.
+    /// Notes that one was made.
     pub(super) const fn made(&mut self) {
         self.last = 0;
     }
 
-    /// None was to be had: no other is asked for in this round.
+    /// Notes that none could be had: no other is asked for in this round.
     pub(super) fn refused(&mut self) {
         self.last = (2 * self.last + 1).min(MOST_REST);
         self.rest = self.last;
     }
 }
 
-/// What came of asking for a huge page.
+/// The answer to asking for a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     /// It is there.
     Made,
     /// There is none. Everything is as it was.
     Refused,
-    /// Not in the place of this piece, whatever there is. Everything is as it was.
+    /// This piece cannot be one, whether or not others can. Everything is as it was.
     Unfit,
 }
 
 impl Asked {
-    /// What the kernel's answer to `MADV_COLLAPSE` tells: of memory that cannot be had, or of the piece (`EINVAL`, or
-    /// `EAGAIN` of pages that are in use).
+    /// Interprets the kernel's answer to `MADV_COLLAPSE`: about memory that cannot be had, or about the piece
+    /// (`EINVAL`, or `EAGAIN` for pages in use).
     pub(super) const fn of(answer: Result<(), Errno>) -> Self {
         match answer {
             Ok(()) => Self::Made,
-            // The second: its group may have no more.
+            // The second errno: the cgroup may have no more.
             Err(Errno::NOMEM | Errno::BUSY) => Self::Refused,
             Err(_) => Self::Unfit,
         }
     }
 }
 
-/// Whether a piece with these traits, of which so many bytes are populated, may become a huge page: it is whole, its
-/// program has not asked for base pages, and it takes no more than a third more memory than before.
+/// Whether a piece with these traits and populated bytes may become a huge page: it is whole, the program has not asked
+/// for base pages there, and the huge page takes no more than a third more memory than now.
 pub(super) const fn suits(piece: Span, populated: usize, traits: Traits) -> bool {
     piece.len() == PIECE && fills(populated) && !traits.flags.intersects(VmaFlags::NO_HUGE_PAGE)
 }
 
-/// Whether so many populated bytes of a piece are enough for a huge page.
+/// Whether this many populated bytes of a piece are enough for a huge page.
 pub(super) const fn fills(populated: usize) -> bool {
     populated * 4 >= PIECE * 3
 }
@@ -121,7 +121,7 @@ mod tests {
         assert!(supply.is_open(), "one that was made begins anew");
     }
 
-    /// Fails on: one piece that cannot be put together, after which no other is.
+    /// Fails on: one piece that cannot be gathered, after which no other is.
     #[test]
     fn what_is_said_of_one_piece_is_not_said_of_all() {
         let told = [Ok(()), Err(Errno::NOMEM), Err(Errno::BUSY), Err(Errno::INVAL), Err(Errno::AGAIN)].map(Asked::of);

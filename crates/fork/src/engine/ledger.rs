@@ -1,29 +1,29 @@
-//! When to repair: an account of what forks take, what repairs cost, and what is not worth repairing.
+//! When to repair: an account of what forks take, what repairs cost, and what is not worth a repair.
 //!
 //! # The policy
 //!
-//! Memory that the parent writes to makes forks slower, and a repair takes time too. It is the ski-rental problem: what
-//! each fork takes above a clean one is debt, and when the debt exceeds the price of a repair, one is bought. So the
-//! time lost is at most about twice of what the best choice in hindsight would have lost.
+//! Memory that the parent writes to makes forks slower, and a repair takes time too. This is the ski-rental problem:
+//! what a fork takes beyond a clean one is debt, and when the debt exceeds the price of a repair, one is bought. So the
+//! time lost is at most about twice what the best choice in hindsight would lose.
 //!
-//! Forks and repairs are measured by the CPU time of the thread, since on a busy machine the clock on the wall tells of
-//! the neighbours. A clean fork is what a repair can reach: the quickest so far, and where the first one after a repair
-//! is slower than that, half-way between the two. Else what no repair can take away (`pthread_atfork` handlers, memory
-//! that is hot, noise) would be debt for ever.
+//! Forks and repairs are measured in CPU time of the thread, since wall-clock time includes what other processes do. A
+//! clean fork is what a repair can reach: the quickest fork so far, or, if the first fork after a repair is slower,
+//! half-way between the two. Otherwise what no repair can remove (`pthread_atfork` handlers, hot memory, noise) would
+//! be debt for ever.
 //!
-//! The price depends on how much was written, and finding that out takes time by itself. So when the debt exceeds the
-//! time of the last look, there is another one, which gives a quote; from then on the debt is compared with the quote.
-//! Right before the repair there is a look again, so that none is bought that has become dearer. Quotes are corrected
-//! by what the last repairs took indeed. A repair that gains nothing doubles the price of the next one.
+//! The price depends on how much was written, and finding that out takes time as well. So when the debt exceeds the
+//! time of the last look, another look gives a quote, and from then on the debt is compared with the quote. Right
+//! before the repair there is one more look, so that no repair is bought that has become dearer. What the last repairs
+//! really took corrects later quotes. A repair that gains nothing doubles the price of the next one.
 //!
-//! Where forks and repairs took more, from one repair to the next, than forks would have taken without any freezing,
+//! If forks and repairs together took more, from one repair to the next, than forks would have taken without freezing,
 //! and again the next time, freezing does not pay.
 //!
-//! What is hot rests in huge pages where these can be had ([`hot`](super::hot)), which cost each fork a little, too. As
-//! long as one rests, that is a part of a clean fork; afterwards it is debt, so that a round is bought which freezes
+//! Hot memory rests in huge pages if these can be had ([`hot`](super::hot)); they cost each fork a little, too. While a
+//! huge page rests, its cost is part of a clean fork; afterwards it is debt, so that a round is bought which freezes
 //! what has become cold.
 //!
-//! Nothing here asks the kernel or reads a clock: whoever has the ledger tells it what things took. All times are in
+//! Nothing here asks the kernel or reads a clock: whoever has the ledger reports what things took. All times are in
 //! nanoseconds.
 
 use palimpsest_sys::memory::vec::Full;
@@ -40,87 +40,87 @@ use crate::hazards::HugePages;
 use crate::options::{Pages, Pays};
 
 /// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would
-/// save next to nothing, and put off the repair that does gain something when a program becomes quiet.
+/// save next to nothing, and put off the repair that gains something when the program becomes quiet.
 const MOST_PATIENCE: u64 = 1 << 5;
 /// The unit of [`Ledger::scale`].
 const SCALE: u64 = 1 << 10;
-/// What a mapping takes that replaces one with present pages.
+/// What replacing a mapping with present pages takes.
 const MAPPING: u64 = 6_000;
-/// How many times in a row it must have cost more than it has saved, from one repair to the next, to be given up.
+/// Freezing is given up once it has cost more than it saved this many times in a row, from repair to repair.
 const MOST_LOSSES: u32 = 2;
 
 /// The account.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     account: Account,
-    /// What forks took above the clean time since the last repair.
+    /// What forks took beyond the clean time since the last repair.
     debt: u64,
     /// A fork when nothing was written; 0 before the first.
     clean: u64,
-    /// What the last look at what is written took.
+    /// What the last look at written memory took.
     look: u64,
-    /// What a repair will take, as the last look told; 0 before the first since the last repair.
+    /// What a repair will take, by the last look; 0 before the first look since the last repair.
     quote: u64,
-    /// By what quotes are multiplied, in units of [`SCALE`].
+    /// The factor for quotes, in units of [`SCALE`].
     scale: u64,
     /// How many times its price a repair must be worth; doubled by each that gained nothing.
     patience: u64,
-    /// The last fork; 0 if that was the first since a repair.
+    /// The last fork; 0 if it was the first since a repair.
     last: u64,
     /// The quicker of the last two forks.
     typical: u64,
-    /// What was typical before the last repair; 0 once it has been compared with the first fork after.
+    /// `typical` before the last repair; 0 once it was compared with the first fork after it.
     before_repair: u64,
-    /// Whether the next fork tells anew what a clean one is, since huge pages were made.
+    /// Whether the next fork sets the clean time anew, since huge pages were made.
     is_clean_anew: bool,
     /// What is frozen.
     frozen: Memory,
     /// The quickest fork since the last freeze; 0 before the first.
     floor: u64,
-    /// Forks since the last freeze or repair; and what they took, and looks in vain.
+    /// Forks since the last freeze or repair; and the time of these and of looks in vain.
     forks: u64,
     spent: u64,
-    /// How many times in a row it has cost more than it has saved.
+    /// How many times in a row freezing has cost more than it saved.
     losses: u32,
     pub(super) prices: Prices,
-    /// What is left alone.
+    /// The pieces that are left alone.
     pub(super) hot: HotPieces,
     pub(super) huge: Supply,
 }
 
-/// How much there is to do, as an inventory tells.
+/// How much there is to do, by an inventory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Work {
-    /// Mappings to be replaced.
+    /// Mappings to replace.
     pub(crate) mappings: usize,
-    /// Bytes to be copied.
+    /// Bytes to copy.
     pub(crate) bytes: usize,
 }
 
 impl Work {
-    /// Both.
+    /// Adds the two.
     #[must_use]
     pub(super) const fn and(self, other: Self) -> Self {
         Self { mappings: self.mappings + other.mappings, bytes: self.bytes + other.bytes }
     }
 }
 
-/// A repair that was made.
+/// A finished repair.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Repair {
-    /// What the work had been expected to take.
+    /// What the work was expected to take.
     pub(crate) quote: u64,
     /// What the look took.
     pub(crate) looked: u64,
     /// What the work took.
     pub(crate) worked: u64,
-    /// What of that it took to freeze new memory: no loss, since what grows would be taken for one for ever.
+    /// The part of that for freezing new memory. It counts as no loss, or a growing program would always be at a loss.
     pub(crate) froze: u64,
-    /// What forks have taken for memory that was frozen only now.
+    /// What forks took for memory that was frozen only now.
     pub(crate) fresh: u64,
-    /// Huge pages that were made or mended.
+    /// Huge pages made or mended.
     pub(crate) huge: usize,
-    /// What is frozen by now.
+    /// What is frozen now.
     pub(crate) frozen: Memory,
 }
 
@@ -149,7 +149,7 @@ impl Ledger {
         }
     }
 
-    /// Begins a round: hands out what rests. `pays` is what is frozen, `huge` whether huge pages are wanted.
+    /// Begins a round: passes what rests to `rests`. `pays` is the option, `huge` whether huge pages are wanted.
     pub(crate) fn begin_round(
         &mut self,
         pays: Pays,
@@ -161,12 +161,12 @@ impl Ledger {
         self.hot.begin(rest, rests)
     }
 
-    /// A huge page was asked for in the place of a piece that was written to.
+    /// Notes what came of asking for a huge page in place of a written piece.
     pub(super) fn asked(&mut self, piece: Span, came: Asked) {
         match came {
             Asked::Made => {
                 self.huge.made();
-                // Without room for it in the table, the next round freezes it.
+                // If the table has no room for it, the next round freezes it.
                 let _ = self.hot.is_huge_now(piece);
             }
             Asked::Refused => self.huge.refused(),
@@ -184,37 +184,37 @@ impl Ledger {
     fn huge_rest(&self, pays: Pays) -> u64 {
         match pays {
             Pays::Anyway => self.prices.huge_rest(),
-            // What would be frozen after so long a rest does not pay soon enough.
+            // Freezing it after such a long rest would not pay soon enough.
             Pays::Within(_) => u64::MAX,
         }
     }
 
-    /// What a fork that takes so long takes more than a clean one.
+    /// Returns what a fork of this length takes beyond a clean one.
     pub(crate) const fn excess(&self, taken: u64) -> u64 {
         taken.saturating_sub(self.clean)
     }
 
-    /// What freezing has cost and saved so far.
+    /// Returns what freezing has cost and saved so far.
     pub(super) const fn account(&self) -> Account {
         self.account
     }
 
-    /// Huge pages that are there by our doing, split ones included.
+    /// Returns how many huge pages we made, split ones included.
     pub(crate) const fn huge(&self) -> usize {
         self.hot.huge()
     }
 
-    /// What forks took above [`clean`](Self::clean) since the last freeze or repair.
+    /// Returns what forks took beyond [`clean`](Self::clean) since the last freeze or repair.
     pub(crate) const fn debt(&self) -> u64 {
         self.debt
     }
 
-    /// A fork when nothing was written; 0 if there was none.
+    /// Returns the time of a fork when nothing was written; 0 if there was none.
     pub(crate) const fn clean(&self) -> u64 {
         self.clean
     }
 
-    /// The debt from which on there is a look or, if there was one, a repair.
+    /// Returns the debt at which a look follows, or, after a look, a repair.
     pub(crate) fn price(&self) -> u64 {
         let price = if self.quote == 0 { self.look.max(1) } else { self.quote };
         price.saturating_mul(self.patience)
@@ -226,19 +226,19 @@ impl Ledger {
         self.debt > self.price()
     }
 
-    /// What a repair may take at most to be worth it.
+    /// Returns the longest that a worthwhile repair may take.
     pub(crate) const fn most(&self) -> u64 {
         self.debt / self.patience
     }
 
-    /// What the work will take, in the light of how the last quotes have turned out.
+    /// Returns what the work will take, corrected by how the last quotes turned out.
     pub(crate) fn quote(&self, work: Work) -> u64 {
         let mappings = (work.mappings as u64).saturating_mul(MAPPING);
         mappings.saturating_add(self.prices.copying(work.bytes)).saturating_mul(self.scale) / SCALE
     }
 
-    /// A freeze has copied so many bytes in `taken`, of which the look took `looked`; by now this much is frozen. Forks
-    /// count from here on.
+    /// Notes a freeze that copied this many bytes in `taken`, of which the look took `looked`, and what is frozen now.
+    /// Forks count from here on.
     pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
         self.account.froze(taken);
         self.prices.froze(bytes, taken);
@@ -247,14 +247,14 @@ impl Ledger {
         (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
     }
 
-    /// Base pages were put together in huge ones in `taken`, before a freeze of the rest.
+    /// Notes that gathering, before a freeze of the rest, took `taken`.
     pub(crate) fn gathered(&mut self, taken: u64) {
         self.account.froze(taken);
     }
 
-    /// What a freeze in slices begins with.
+    /// Returns the first step of a freeze in slices.
     pub(crate) fn first_step(&self, wish: (Pages, Pays), (way, places): (ScanWay, &Places), place: Where) -> Step {
-        // What is split later is found by a scan alone; and a list of mappings is old as soon as threads go on.
+        // Only a scan finds what is split later; and a list of mappings is out of date as soon as threads go on.
         let is_told = way == ScanWay::Ioctl && matches!(places, Places::Asked(_));
         match wish {
             (Pages::Gather, Pays::Within(forks))
@@ -266,7 +266,7 @@ impl Ledger {
         }
     }
 
-    /// Whether to freeze so much pays.
+    /// Whether freezing this much pays.
     pub(crate) fn pays(&self, bytes: usize, pays: Pays) -> bool {
         match pays {
             Pays::Anyway => true,
@@ -276,13 +276,13 @@ impl Ledger {
         }
     }
 
-    /// Forks that do nothing take `clean` after a freeze that was expected to save `expected`, and took `before`.
+    /// Corrects prices: forks took `before`, take `clean` now, and the freeze was expected to save `expected`.
     pub(crate) fn measured(&mut self, expected: u64, before: u64, clean: u64) {
         self.clean = clean;
         self.prices.gained(expected, before.saturating_sub(clean));
     }
 
-    /// A fork took so long.
+    /// Notes a fork that took `taken`.
     pub(crate) fn forked(&mut self, taken: u64) {
         self.floor = if self.floor == 0 { taken } else { self.floor.min(taken) };
         self.account.forked(self.saved(), taken - self.floor);
@@ -290,7 +290,7 @@ impl Ledger {
         let before = std::mem::take(&mut self.before_repair);
         let mut clean = if self.clean == 0 { taken } else { self.clean.min(taken) };
         if before != 0 {
-            // The first fork since a repair tells what that was worth, and what a repair cannot take away.
+            // The first fork since a repair tells what that was worth, and what no repair can remove.
             clean = u64::midpoint(clean, taken);
             if std::mem::take(&mut self.is_clean_anew) {
                 clean = taken;
@@ -298,33 +298,33 @@ impl Ledger {
             let gained = taken < before - before / 4;
             self.patience = if gained { 1 } else { (self.patience * 2).min(MOST_PATIENCE) };
         }
-        // Of two, since after one outlier any repair would look like a gain; but the first fork after a repair is not
-        // one of them.
+        // The quicker of two, since after one outlier every repair would look like a gain; without the first fork after
+        // a repair.
         let previous = std::mem::replace(&mut self.last, if before == 0 { taken } else { 0 });
         self.typical = if previous == 0 { taken } else { taken.min(previous) };
         self.clean = clean;
-        // The price has the same factor: whether earlier repairs were in vain says nothing of this one.
+        // The price has the same factor, but earlier repairs that gained nothing say nothing of this one.
         let rent = (self.hot.forked() as u64).saturating_mul(self.prices.rent()).saturating_mul(self.patience);
         self.debt = self.debt.saturating_add(taken.saturating_sub(clean)).saturating_add(rent);
     }
 
-    /// This is a child: the debt was the parent's.
+    /// Begins a child's account: the debt was the parent's.
     pub(crate) const fn inherited(&mut self) {
         self.account = Account::NEW;
         self.debt = 0;
     }
 
-    /// A look took so long and gave a quote that is too high.
+    /// Notes a look that took `taken` and gave a quote that is too high.
     pub(crate) fn declined(&mut self, quote: u64, taken: u64) {
         self.account.repaired(taken);
         self.look = taken;
         self.spent = self.spent.saturating_add(taken);
-        // The next look, which is a part of the repair, must have been earned again.
+        // The next look, as part of a repair, must be earned first.
         self.quote = quote.max(self.debt.saturating_add(taken) / self.patience);
     }
 
-    /// A repair was refused after so long. Whatever forbids it, the next trial must be worth twice as much, and starts
-    /// from nothing.
+    /// Notes a repair that was refused after `taken`. Whatever forbids it, the next trial must be worth twice as much,
+    /// and its debt starts from nothing.
     pub(crate) fn refused(&mut self, taken: u64) {
         self.account.repaired(taken);
         self.debt = 0;
@@ -332,18 +332,18 @@ impl Ledger {
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
     }
 
-    /// A slice in the place of a repair has worked for so long: what it was bought with is spent.
+    /// Notes that a slice in place of a repair worked for `taken`: spends the debt that bought it.
     pub(crate) fn tended(&mut self, taken: u64) {
         self.account.repaired(taken);
         self.debt = self.debt.saturating_sub(taken);
         self.spent = self.spent.saturating_add(taken);
     }
 
-    /// A repair was made.
+    /// Notes a finished repair.
     pub(crate) fn repaired(&mut self, repair: Repair) {
         let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;
         self.account.repaired(looked.saturating_add(worked));
-        // Not the debt, which leaves out what no repair can take away: thawing could.
+        // Not the debt, which leaves out what no repair can remove: thawing could remove it.
         let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
         let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked.saturating_sub(froze));
         let is_lost = cost > self.forks.saturating_mul(self.saved());
@@ -354,26 +354,25 @@ impl Ledger {
         (self.before_repair, self.is_clean_anew) = (self.typical, huge > 0);
     }
 
-    /// What each fork would take more if nothing were frozen, or huge by our doing.
+    /// Returns what each fork would take more without frozen memory and without the huge pages we made.
     pub(super) fn saved(&self) -> u64 {
         let frozen = u64::try_from(self.prices.worth(self.frozen).per_fork.as_nanos()).unwrap_or(u64::MAX);
         frozen.saturating_add((self.hot.huge() as u64).saturating_mul(self.prices.saved_by_huge()))
     }
 
-    /// Whether forks and repairs have taken more than forks of the same memory would have without any freezing, again
-    /// and again.
+    /// Whether forks and repairs took more than forks without freezing would have, again and again.
     pub(crate) const fn has_lost(&self) -> bool {
         self.losses >= MOST_LOSSES
     }
 
-    /// Nothing is frozen any more.
+    /// Notes that nothing is frozen any more.
     pub(crate) fn thawed(&mut self) {
         (self.debt, self.quote, self.before_repair) = (0, 0, 0);
         (self.frozen, self.forks, self.spent, self.losses) = (Memory::default(), 0, 0, 0);
     }
 }
 
-/// The scale of quotes, moved half-way to where this one would have been right.
+/// Moves the factor for quotes half-way to the one that would have been right this time.
 fn corrected(scale: u64, quote: u64, taken: u64) -> u64 {
     let right = u128::from(scale) * u128::from(taken) / u128::from(quote.max(1));
     let right = u64::try_from(right).unwrap_or(u64::MAX).clamp(SCALE / 8, SCALE * 8);

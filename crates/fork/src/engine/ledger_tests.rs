@@ -17,7 +17,7 @@ impl Random {
 
 const FROZEN: Memory = Memory { bytes: 128 << 20, huge: 0, extents: 32 };
 
-/// A ledger after a freeze whose look took so long, and after which forks take `clean`.
+/// Makes a ledger after a freeze whose look took `look`, and after which forks take `clean`.
 fn ledger(look: u64, clean: u64) -> Ledger {
     let mut ledger = Ledger::new(HotPieces::new(MappedVec::with_capacity(1024).expect("memory")), Prices::new(4096));
     ledger.froze(0, look, look, FROZEN);
@@ -25,7 +25,7 @@ fn ledger(look: u64, clean: u64) -> Ledger {
     ledger
 }
 
-/// A repair that takes exactly what was expected.
+/// Makes a repair that takes exactly what was expected.
 fn repair(ledger: &mut Ledger) {
     let (quote, look) = (ledger.price(), ledger.look);
     ledger.repaired(Repair { quote, looked: look, worked: quote, froze: 0, fresh: 0, huge: 0, frozen: FROZEN });
@@ -66,7 +66,7 @@ fn what_is_refused_is_tried_again_ever_more_seldom() {
     assert!(gaps.windows(2).all(|pair| pair[0] <= pair[1]) && gaps[0] < gaps[gaps.len() - 1] / 8, "{gaps:?}");
 }
 
-/// Fails on: slices for which nobody pays, after which one repair may cost all that forks have lost meanwhile.
+/// Fails on: slices that nobody pays for, so that one repair may cost all that forks have lost meanwhile.
 #[test]
 fn slices_in_the_place_of_a_repair_are_paid_for() {
     let mut ledger = ledger(100, 50);
@@ -86,7 +86,8 @@ fn a_child_owes_nothing() {
     assert_eq!((ledger.debt(), ledger.is_due(), ledger.clean()), (0, false, 50));
 }
 
-/// Forks of `take(n)` for the n-th since the last repair, repaired whenever that is due: how many repairs there were.
+/// Plays forks that take `take(n)`, the n-th since the last repair, with each repair that is due. Returns how many
+/// repairs.
 fn repairs(forks: usize, price: u64, take: impl Fn(usize) -> u64) -> usize {
     let mut ledger = ledger(price, 50);
     let (mut repairs, mut since) = (0, 0);
@@ -111,20 +112,19 @@ fn repairs(forks: usize, price: u64, take: impl Fn(usize) -> u64) -> usize {
 
 #[test]
 fn what_no_repair_takes_away_is_not_debt_for_ever() {
-    // Handlers of `pthread_atfork`, say: every fork takes thrice what the freeze has measured.
+    // For instance `pthread_atfork` handlers: every fork takes three times what the freeze has measured.
     let constant = repairs(10_000, 300, |_| 150);
     assert!(constant <= 10, "{constant} repairs gained nothing");
-    // Noise: one fork of eight takes long, whatever is repaired.
+    // Noise: one fork in eight takes long, whatever is repaired.
     let noisy = repairs(10_000, 300, |n| if n % 8 == 7 { 400 } else { 60 + (n % 3) as u64 * 10 });
     assert!(noisy <= 10_000 / 80, "{noisy} repairs gained nothing");
-    // A parent that writes after each clean fork: two dear ones pay for a repair, and every repair gains.
+    // A parent that writes after each clean fork: two dear forks pay for a repair, and every repair gains.
     let written = repairs(10_000, 1000, |n| if n == 0 { 60 } else { 560 });
     assert!((3_000..=3_400).contains(&written), "{written} repairs");
 }
 
-/// The ski-rental bound, in nanoseconds that are made up: whatever forks take, repairs cost no more than what the forks
-/// before them took above a clean one. So forks and repairs together lose at most twice of what forks without any
-/// repair would.
+/// The ski-rental bound, with made-up nanoseconds: whatever forks take, repairs cost no more than what the forks before
+/// them took beyond clean ones. So forks and repairs together lose at most twice what forks without repairs would.
 #[test]
 fn repairs_never_cost_more_than_what_dear_forks_have_lost() {
     const CLEAN: u64 = 50;
@@ -147,7 +147,7 @@ fn repairs_never_cost_more_than_what_dear_forks_have_lost() {
                     frozen: FROZEN,
                 });
             }
-            // From cheap ones to dear ones and back, at random.
+            // From cheap to dear and back, at random.
             let above = if random.next(3) == 0 { 0 } else { random.next(dearest) };
             lost += above;
             ledger.forked(CLEAN + above);
@@ -168,7 +168,7 @@ fn what_costs_more_than_it_saves_twice_in_a_row_is_given_up() {
     let mut ledger = ledger(1000, 20);
     let saved = ledger.saved();
     ledger.forked(50);
-    // Ten forks that take so much more, and a repair that takes as much as one fork saves.
+    // Ten forks that take `above` more each, and a repair that takes as much as one fork saves.
     let period = |ledger: &mut Ledger, above: u64, fresh: u64| {
         (0..10).for_each(|_| ledger.forked(50 + above));
         ledger.repaired(Repair { quote: 1, looked: 0, worked: saved, froze: 0, fresh, huge: 0, frozen: FROZEN });
@@ -185,7 +185,7 @@ fn what_costs_more_than_it_saves_twice_in_a_row_is_given_up() {
     assert_eq!((ledger.has_lost(), ledger.debt(), ledger.saved()), (false, 0, 0));
 }
 
-/// Fails on: the first freeze of new memory counted as a loss.
+/// Fails on: counting the first freeze of new memory as a loss.
 #[test]
 fn what_grows_is_no_loss() {
     let mut ledger = ledger(1000, 20);
@@ -199,7 +199,7 @@ fn what_grows_is_no_loss() {
     assert!(!period(0) && period(0), "the same for old memory is one");
 }
 
-/// Fails on: pieces that are gathered by a list of mappings that nobody reads.
+/// Fails on: gathering by a list of mappings that nobody reads.
 #[test]
 fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
     let mut ledger = ledger(100, 50);
@@ -212,7 +212,7 @@ fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
     assert_eq!(step(&asked), Step::Gather(Gathering::new(Where::Everywhere)));
 }
 
-/// What became of a piece of the model.
+/// The state of a piece of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Piece {
     Clean,
@@ -220,8 +220,8 @@ enum Piece {
     Anonymous,
 }
 
-/// A process of 64 pieces in extents of four, on a machine that takes twice as long for repairs as quotes say. Times
-/// are those of ARCHITECTURE.md's machine, roughly.
+/// A process of 64 pieces in extents of four, on a machine where repairs take twice as long as quotes say. The times
+/// are roughly those of the machine of the records.
 struct Model {
     pieces: [Piece; 64],
     /// Nanoseconds of forks, looks and repairs.
@@ -251,7 +251,7 @@ impl Model {
     fn fork(&mut self, random: &mut Random) -> u64 {
         let extents = self.pieces.chunks(4).filter(|extent| extent.contains(&Piece::Written)).count() as u64;
         let anonymous = self.pieces.iter().filter(|piece| **piece == Piece::Anonymous).count() as u64;
-        // The noise of neighbours.
+        // Noise of other processes.
         let noise = if random.next(16) == 0 { random.next(100_000) } else { random.next(3_000) };
         let taken = Self::CLEAN + extents * Self::WRITTEN_EXTENT + anonymous * Self::ANONYMOUS + noise;
         self.spent += taken;
@@ -262,7 +262,7 @@ impl Model {
         Span::new(index << 21, (index + 1) << 21)
     }
 
-    /// What `fork` does when it is due.
+    /// Does what `fork` does when a repair is due.
     fn repair(&mut self, ledger: &mut Ledger) {
         let mut resting = [false; 64];
         let rests = |run: Span| {
@@ -298,8 +298,8 @@ impl Model {
     }
 }
 
-/// What a process does all year: a fork every two minutes; pieces 0 to 3 are written to all the time, 8 to 23 by the
-/// people who work by day, 32 to 47 by a job every Sunday; the others never.
+/// A process's year: a fork every two minutes; pieces 0 to 3 are written to all the time, 8 to 23 in working hours, 32
+/// to 47 by a job every Sunday, the others never.
 fn writes(fork: usize, random: &mut Random) -> Vec<usize> {
     let (hour, day) = (fork % 720 / 30, fork / 720);
     let mut written: Vec<usize> = (0..4).collect();

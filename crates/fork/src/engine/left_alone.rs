@@ -1,33 +1,33 @@
-//! Memory that a freeze in slices leaves alone, since the program has changed more of it than can be seen later: its
-//! mapping was replaced, or has got other flags or a key (a child must not get what `MADV_DONTFORK` keeps from it).
+//! Memory that a freeze in slices leaves alone, because the program has changed it in ways that cannot be seen later:
+//! its mapping was replaced, or has other flags or a key (a child must not get what `MADV_DONTFORK` keeps from it).
 //!
-//! Written by guards, in any thread and in signal handlers; read by slices, while nobody else runs. Relaxed everywhere:
-//! a slot is believed only when it is complete, and who was interrupted before that has not made its call yet, or makes
-//! it known again afterwards.
+//! Guards write it, in any thread and in signal handlers; slices read it while nobody else runs. Relaxed everywhere: a
+//! slot counts only when it is complete, and a thread that was interrupted before that has either not made its call
+//! yet, or reports it again afterwards.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::span::Span;
 
-/// From this many on, the last one is the hull of all others.
+/// When these are full, the rest shares one hull.
 const SLOTS: usize = 256;
 
-/// Zeroed memory is a valid one.
+/// The list. Zeroed memory is a valid, empty one.
 #[derive(Debug)]
 pub(crate) struct LeftAlone {
-    /// The bounds of what is planned; empty if nothing is.
+    /// The bounds of planned memory; empty if nothing is planned.
     low: AtomicUsize,
     high: AtomicUsize,
-    /// Slots that were given out; may exceed `SLOTS`.
+    /// Slots given out; may exceed `SLOTS`.
     used: AtomicUsize,
     /// Start and end.
     slots: [(AtomicUsize, AtomicUsize); SLOTS],
-    /// The hull of what found no slot.
+    /// The hull of all that found no slot.
     rest: (AtomicUsize, AtomicUsize),
 }
 
 impl LeftAlone {
-    /// Begins anew: from now on what happens anywhere matters.
+    /// Begins anew: from now on changes count anywhere.
     pub(crate) fn begin(&self) {
         for (start, end) in self.slots.iter().take(self.used.load(Ordering::Relaxed)) {
             start.store(0, Ordering::Relaxed);
@@ -39,18 +39,18 @@ impl LeftAlone {
         self.narrow(Span::new(0, usize::MAX));
     }
 
-    /// From now on nothing matters.
+    /// Ends: from now on no change counts.
     pub(crate) fn end(&self) {
         self.high.store(0, Ordering::Relaxed);
     }
 
-    /// The same as before, in these bounds.
+    /// Narrows what counts to these bounds.
     pub(crate) fn narrow(&self, bounds: Span) {
         self.high.store(bounds.end, Ordering::Relaxed);
         self.low.store(bounds.start, Ordering::Relaxed);
     }
 
-    /// Whether memory that is planned may be in `span`.
+    /// Whether planned memory may lie in `span`.
     pub(crate) fn concerns(&self, span: Span) -> bool {
         Span::new(self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed)).overlaps(span)
     }
@@ -77,7 +77,7 @@ impl LeftAlone {
         self.all().any(|known| known.intersection(span) == span)
     }
 
-    /// The first part of `span` that is left alone.
+    /// Returns the first part of `span` that is left alone.
     pub(super) fn first(&self, span: Span) -> Option<Span> {
         self.all().map(|known| known.intersection(span)).filter(|part| !part.is_empty()).min_by_key(|part| part.start)
     }
@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn what_is_added_is_left_alone_also_when_there_are_too_many() {
         let place = leak_zeroed(size_of::<LeftAlone>()).expect("memory").cast::<LeftAlone>();
-        // SAFETY: zeroed memory of that size, aligned to a page, that is never given back: atomics, for which zero is
-        // valid.
+        // SAFETY: zeroed memory of that size, aligned to a page and never given back; it holds atomics, for which zero
+        // is valid.
         let left = unsafe { place.as_ref() };
         let page = |number: usize| Span::new(number << 12, (number + 1) << 12);
         left.add(page(5));

@@ -1,10 +1,10 @@
-//! Huge pages of ours that were split since, put together again.
+//! Mends huge pages of ours that were split.
 //!
-//! A write beside a child splits a huge page: the kernel copies the page that was written, and the entry of the whole
-//! becomes 512 (`do_huge_pmd_wp_page` in `mm/huge_memory.c`). The child goes, and the parent's pages stay as they are.
+//! A write while a child lives splits a huge page: the kernel copies the page that was written, and the one entry
+//! becomes 512 (`do_huge_pmd_wp_page` in `mm/huge_memory.c`). When the child goes, the parent's pages stay as they are.
 //!
-//! As long as a child shows the pages, they stay apart: to put them together copies all of them, which is memory that a
-//! plain fork would not take. And so does what the program has given back a part of.
+//! While a child still maps the pages, they stay split: mending copies all of them, which takes memory that a plain
+//! fork would not. Pieces that the program has given back in part stay split, too.
 
 use std::ops::{ControlFlow, Range};
 
@@ -25,14 +25,14 @@ use super::thawing::{collapse, collapse_run};
 use crate::clock::{Instant, Moment, nanos};
 use crate::options::{Options, Pause};
 
-/// Mappings of which nothing is put together: what the program wants otherwise, or may not be moved.
+/// Mappings in which nothing is mended: the program wants base pages, or they must not be moved.
 const LEFT: VmaFlags = VmaFlags::NO_HUGE_PAGE
     .union(VmaFlags::LOCKED)
     .union(VmaFlags::USERFAULT)
     .union(VmaFlags::SEALED)
     .union(VmaFlags::TAGGED);
 
-/// What there is to mend, as far as the figures of the mappings tell.
+/// Returns what there is to mend, by the figures of the mappings.
 pub(super) fn work(tables: &Tables<'_>) -> Work {
     let bytes = tables.vmas.iter().map(|vma| {
         let pieces = split_in(tables, vma).map_or(0, |places| {
@@ -44,9 +44,9 @@ pub(super) fn work(tables: &Tables<'_>) -> Work {
     Work { mappings: 0, bytes: bytes.sum() }
 }
 
-/// Mends what is split and worth it; how many pieces that were.
+/// Mends what is split and worth it. Returns how many pieces that were.
 ///
-/// No contents change, so that this asks nothing of its caller.
+/// Needs nothing of its caller, since no contents change.
 pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usize, Stopped> {
     let mut mended = 0;
     for index in 0..tables.vmas.len() {
@@ -68,37 +68,37 @@ pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usi
 /// What became of a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mended {
-    /// It is as it was: whole.
+    /// It was whole, and is.
     Whole,
     /// It was split, and is whole again.
     Now,
-    /// Another process shows its pages.
+    /// Another process still maps its pages.
     Shared,
-    /// There is no huge page for it, or it is not worth it now.
+    /// No huge page could be had for it, or it is not worth one now.
     Refused,
-    /// It is none any more: too little of it is populated, or the kernel cannot put it together.
+    /// It is given up: too little of it is populated, or the kernel cannot mend it.
     LetGo,
 }
 
-/// What a slice of mending needs, where nothing is frozen: no contents change and the kernel keeps threads off
-/// meanwhile, so that nobody is held.
+/// What a slice of mending needs while nothing is frozen: no contents change, and the kernel keeps threads off, so that
+/// nobody is held.
 pub(crate) struct Mender<'a, 't> {
     pub(crate) tables: &'a mut Tables<'t>,
     pub(crate) shared: &'a Shared,
     pub(crate) options: &'a Options,
     pub(crate) pagemap: &'a Pagemap,
-    /// When the slice has begun: nobody is held, so that its time is that of the processor.
+    /// When the slice began, in CPU time: nobody is held.
     pub(crate) started: Moment,
 }
 
 impl Mender<'_, '_> {
-    /// Takes a slice; what it has come to, and how many pieces it has mended.
+    /// Takes a slice. Returns how far it came, and how many pieces it mended.
     pub(crate) fn play(self) -> Result<(Tended, usize), PagemapError> {
         let Self { tables, shared, options, pagemap, started } = self;
         let tending = &shared.tending;
         let Pause::Within(time) = options.pause else { return Ok((Tended::Done, 0)) };
         if pagemap.way() == ScanWay::Entries {
-            // Nobody tells which pages are huge: each would look split.
+            // The kernel does not tell which pages are huge: each would look split.
             return Ok((Tended::Done, 0));
         }
         let mut at = tending.at();
@@ -114,7 +114,7 @@ impl Mender<'_, '_> {
             let Some((place, piece)) = tables.ledger.hot.next_huge(at) else {
                 return Ok((tending.end_of_pass(), worked));
             };
-            // To look takes time as well, but there must be an end some day.
+            // Looking takes time as well, but the pass must end some day.
             let has_looked = at != tending.at() && started.elapsed() > nanos(time);
             let has_slept = tried > 0 && is_late(wall.elapsed(), time);
             if has_looked || has_slept || !tending.fits(tried, started.elapsed(), time) {
@@ -143,7 +143,7 @@ impl Mender<'_, '_> {
                         mended += usize::from(treat_split(tables, place, came) == Mended::Now);
                     });
                     worked += mended;
-                    // What fails is quick, and says nothing of what is made.
+                    // A failed call is quick, and does not tell how many were mended.
                     if mended == run.len() / PIECE {
                         tending.took_piece(before.elapsed() / mended as u64);
                     }
@@ -153,7 +153,7 @@ impl Mender<'_, '_> {
     }
 }
 
-/// How the huge page at this place is; if it is split, with its neighbours that are, `room` at most.
+/// Looks at the huge page at this place; if it is split, extends it by its split neighbours, `room` at most.
 fn split_run(
     tables: &Tables<'_>,
     pagemap: &Pagemap,
@@ -176,7 +176,7 @@ fn split_run(
     Ok((found, run))
 }
 
-/// Mends the piece at this place of the table if it is split, unless it is split again after each mending.
+/// Mends the piece at this place if it is split, unless it was split again after each mending.
 fn mend_by_cost(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
     if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
@@ -185,7 +185,7 @@ fn mend_by_cost(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Res
     Ok(treat(tables, place, found))
 }
 
-/// Mends the piece at this place of the table if it is split.
+/// Mends the piece at this place if it is split.
 pub(super) fn mend(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
     Ok(treat(tables, place, found))
@@ -203,7 +203,7 @@ fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
     }
 }
 
-/// What came of it to put the piece at this place together again.
+/// Notes what came of mending the piece at this place.
 fn treat_split(tables: &mut Tables<'_>, place: usize, came: Asked) -> Mended {
     match came {
         Asked::Made => {
@@ -214,7 +214,7 @@ fn treat_split(tables: &mut Tables<'_>, place: usize, came: Asked) -> Mended {
             tables.ledger.huge.refused();
             Mended::Refused
         }
-        // Another one may do.
+        // Another piece may do.
         Asked::Unfit => {
             tables.ledger.hot.let_go(place);
             Mended::LetGo
@@ -222,7 +222,7 @@ fn treat_split(tables: &mut Tables<'_>, place: usize, came: Asked) -> Mended {
     }
 }
 
-/// Where the huge pages of a mapping are found that has split ones, by its figures; nothing of any other mapping.
+/// Returns the places of a mapping's huge pages if its figures show split ones.
 fn split_in(tables: &Tables<'_>, vma: &Vma) -> Option<Range<usize>> {
     let is_anonymous = vma.inode == 0 && matches!(vma.label, Label::None | Label::Heap | Label::Named);
     let is_private = !vma.permissions.contains(Permissions::SHARED);
@@ -231,20 +231,20 @@ fn split_in(tables: &Tables<'_>, vma: &Vma) -> Option<Range<usize>> {
     is_ours_to_mend.then(|| tables.ledger.hot.in_span(vma.range().into()))
 }
 
-/// How a piece is that was a huge page.
+/// The state of a piece that was a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
-    /// It is one.
+    /// It still is one.
     Whole,
     /// It is in base pages.
     Split,
-    /// So it is, and another process shows them too.
+    /// In base pages, which another process maps, too.
     Shared,
-    /// Too little of it is populated, or by something else than anonymous memory.
+    /// Too little of it is populated, or with something else than anonymous memory.
     Sparse,
 }
 
-/// Bytes of wanted pages in a piece.
+/// Returns the bytes of wanted pages in a piece.
 pub(super) fn count(pagemap: &Pagemap, piece: Span, wanted: Wanted) -> Result<usize, PagemapError> {
     let mut bytes = 0;
     pagemap.scan(piece.range(), wanted, &mut |run| {
@@ -262,7 +262,7 @@ fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found
     if !fills(count(pagemap, piece, Wanted::Written)?) {
         return Ok(Found::Sparse);
     }
-    // A page or two may be shared by chance, as one that a pipe holds.
+    // A page or two may be shared by chance, such as one in a pipe.
     let is_shared = count(pagemap, piece, Wanted::Shared)? > PIECE / 64;
     Ok(if is_shared { Found::Shared } else { Found::Split })
 }

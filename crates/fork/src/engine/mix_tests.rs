@@ -1,5 +1,5 @@
-//! The policy under mixes of writes, beside a plain process and one with huge pages: what forks copy, in nanoseconds
-//! that are made up of entries, huge entries and copied pages alone.
+//! The policy under mixes of writes, compared with a plain process and one with huge pages: what forks copy, in made-up
+//! nanoseconds for entries, huge entries and copied pages only.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ const PAGES: usize = 512;
 /// Pieces of an extent.
 const OF_EXTENT: usize = 8;
 
-/// What a fork takes that copies nothing, and more for each extent, entry and huge page.
+/// What a fork takes that copies nothing, and what each extent, entry and huge page adds.
 const CLEAN: u64 = 50_000;
 const EXTENT: u64 = 1_100;
 const ENTRY: u64 = 66;
 const HUGE: u64 = 1_056;
-/// What all of it takes in base pages.
+/// What a fork takes if everything is in base pages.
 const PLAIN: u64 = CLEAN + (PIECES * PAGES) as u64 * ENTRY;
 
-/// What a look takes; to freeze a piece again; to make a huge page of it; and to mend one.
+/// What a look takes; freezing a piece again; making it a huge page; and mending one.
 const LOOK: u64 = 500_000;
 const FREEZE: u64 = 1_200_000;
 const MAKE: u64 = 600_000;
@@ -43,12 +43,12 @@ impl Random {
 /// A piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Piece {
-    /// With one bit for each 16 pages that a read fault has mapped.
+    /// One bit for each 16 pages that a read fault has mapped.
     Frozen {
         present: u32,
         is_written: bool,
     },
-    /// In base pages; a huge page that was split, too.
+    /// In base pages, or in a split huge page.
     Base,
     Huge,
 }
@@ -101,7 +101,7 @@ struct Kept {
     process: Process,
     ledger: Ledger,
     supply: HugePages,
-    /// What rounds have taken.
+    /// What rounds took.
     spent: u64,
     rounds: usize,
     /// How often each piece was copied.
@@ -109,7 +109,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// One whose memory was gathered by slices to begin with, which go on between forks.
+    /// Makes one whose memory slices have gathered; they go on between forks.
     fn gathered() -> Self {
         let mut kept = Self::new(HugePages::Welcome);
         kept.ledger.froze(0, LOOK, 0, Memory::default());
@@ -121,7 +121,8 @@ impl Kept {
         kept
     }
 
-    /// A fork after which slices mend what the child has split, as `forked` lets them and as [`Tending`] has time for.
+    /// Plays a fork, after which slices mend what the child has split, as far as `forked` and the time in [`Tending`]
+    /// allow.
     fn fork_and_tend(&mut self, tending: &Tending, now: u64) -> u64 {
         let taken = self.process.fork();
         self.ledger.forked(taken);
@@ -129,7 +130,7 @@ impl Kept {
         taken
     }
 
-    /// The child is gone, and there is time for slices; how many pieces are mended.
+    /// Plays slices after the child has gone, while there is time. Returns how many pieces were mended.
     fn tend(&mut self, tending: &Tending) -> usize {
         let mut mended = 0;
         while tending.is_wanted() {
@@ -171,7 +172,7 @@ impl Kept {
         taken
     }
 
-    /// What `fork` does when it is due, as `round`, `repair` and `mending` do it.
+    /// Does what `fork` does when a round is due, as `round`, `repair` and `mending` do it.
     fn round(&mut self) {
         let mut resting = [false; PIECES];
         let rests = |run: Span| {
@@ -239,8 +240,8 @@ impl Kept {
     }
 }
 
-/// How a program writes: to so many pages of `of`, spread over all, between a child's end and the next fork, and to so
-/// many beside the child.
+/// How a program writes: how many pages of `of`, spread over all, between a child's end and the next fork, and how many
+/// while the child lives.
 struct Mix {
     name: &'static str,
     of: usize,
@@ -258,13 +259,13 @@ const MIXES: [Mix; 7] = [
     Mix { name: "all over", of: PIECES * PAGES, between: 10_000, beside: 0 },
 ];
 
-/// What came of a mix.
+/// The result of a mix.
 struct Played {
     kept: Kept,
     /// What all forks took: under the policy, and with huge pages.
     forks: u64,
     huge: u64,
-    /// The same of the last quarter.
+    /// The same for the last quarter.
     late: u64,
     late_huge: u64,
     dearest: u64,
@@ -313,7 +314,7 @@ fn play(mix: &Mix, supply: HugePages, forks: usize) -> Played {
     played
 }
 
-/// What extents may take more than huge pages do at worst.
+/// What extents may take beyond huge pages at worst.
 const SLACK: u64 = (PIECES / OF_EXTENT) as u64 * EXTENT;
 
 #[test]
@@ -332,10 +333,10 @@ fn under_any_mix_no_fork_is_dearer_than_a_plain_one_and_late_ones_are_as_with_hu
 /// What a slice may take.
 const BUDGET: Duration = Duration::from_millis(2);
 
-/// A server that saves every three seconds, and is written to as long as each save lasts: at 2 and 20 % of 4000
-/// requests a second, with two pages each.
+/// A server that saves every three seconds, and is written to as long as each save lasts: at 4000 requests a second, 2
+/// and 20 % of them writes, of two pages each.
 ///
-/// Fails on: pieces that are frozen first; no look between forks unless the last one was long; a smaller share of time.
+/// Fails on: freezing pieces first; not looking between forks unless the last one was long; a smaller share of time.
 #[test]
 fn what_was_gathered_forks_as_quick_as_what_was_never_split() {
     let clean = Process { pieces: [Piece::Huge; PIECES] }.fork();
@@ -369,7 +370,7 @@ fn without_huge_pages_no_fork_is_dearer_than_a_plain_one() {
     }
 }
 
-/// Fails on: a rest that is not doubled, and a mending in each round.
+/// Fails on: not doubling rests; mending in each round.
 #[test]
 fn no_piece_swings() {
     for mix in &MIXES {
@@ -379,7 +380,7 @@ fn no_piece_swings() {
     }
 }
 
-/// Fails on: a huge page that owes no rent.
+/// Fails on: huge pages that owe no rent.
 #[test]
 fn what_has_become_cold_is_frozen_some_day() {
     let mix = Mix { name: "once", of: PIECES * PAGES, between: 0, beside: 0 };

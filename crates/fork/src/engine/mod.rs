@@ -1,27 +1,27 @@
-//! The freezing of memory in place. From the outside in:
+//! Freezes memory in place. From the outside in:
 //!
 //! | module | holds |
 //! |---|---|
-//! | `registry`, `statistics`, `trials` | the one set of tables of a process, its lock, and figures that anybody may read |
+//! | `registry`, `statistics`, `trials` | a process's one set of tables, its lock, and figures that anybody may read |
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits, what is there now |
-//! | `gather` | its first step: what pays sooner as a huge page becomes one where it is |
-//! | `progress`, `left_alone` | how far it is, and what the program has changed meanwhile |
-//! | `tending`, `tender` | between forks: what makes the next one long, a slice at a time |
-//! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
-//! | `mending` | huge pages of ours that were split since |
+//! | `gather` | its first step on request: pieces become huge pages where they are, which pays sooner |
+//! | `progress`, `left_alone` | how far it has come, and what the program has changed meanwhile |
+//! | `tending`, `tender` | between forks: what makes the next one long, one slice at a time |
+//! | `repair`, `subject`, `thawing` | frozen memory that was written to, and memory that becomes anonymous again |
+//! | `mending` | huge pages of ours that were split |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
-//! | `ledger`, `prices`, `hot`, `huge`, `account` | what pays, what is left alone; they ask the kernel nothing |
+//! | `ledger`, `prices`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
 //! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
-//! Each uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`, `repair`,
-//! `copy`) are structs over `&mut Tables`.
+//! Each module uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`,
+//! `repair`, `copy`) are structs over `&mut Tables`.
 //!
-//! From the inventory on nothing uses the heap: it is the heap that is rewritten, and a call of `malloc` could make or
-//! remove a mapping that the inventory speaks of.
+//! From the inventory on nothing uses the heap: the heap is what is rewritten, and a call of `malloc` could make or
+//! remove a mapping that the inventory lists.
 
 mod account;
 pub(crate) mod agenda;

@@ -1,21 +1,22 @@
-//! Which addresses' bytes each extent has ever held: more than it shows, since what was copied elsewhere stays in it.
+//! Which addresses' bytes each extent has ever held: more than it shows now, since what was copied elsewhere stays in
+//! it.
 //!
-//! Asked by whoever erases a secret. Anybody may read, without a lock; written anew by each round, with no other thread
-//! running. Relaxed everywhere: who reads while a round rewrites finds that the map's generation has changed.
+//! Whoever erases a secret asks here. Anybody may read, without a lock; each round rewrites it while no other thread
+//! runs. Relaxed everywhere: a reader that a round interrupts finds the map's generation changed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::span::Span;
 
-/// Untouched slots cost nothing. Of extents beyond these nothing is known, so that they may have held anything.
+/// Most extents listed. Untouched slots cost nothing. Extents beyond these may have held anything.
 const ORIGINS: usize = 1 << 12;
 
-/// Zeroed memory is a valid one.
+/// The table. Zeroed memory is a valid, empty one.
 pub(crate) struct Origins {
-    /// Slots that are filled; more than there are if some extents found no room.
+    /// Slots filled; more than there are slots if some extents found no room.
     used: AtomicUsize,
-    /// One bit for the extents of several numbers, of which memory was moved since the last round: these addresses are
-    /// not those that it has held.
+    /// One bit for the extents of several numbers: memory of one of them was moved since the last round, so that its
+    /// present addresses are not those whose bytes it held.
     moved: AtomicU64,
     slots: [Origin; ORIGINS],
 }
@@ -48,7 +49,7 @@ impl Origins {
         self.moved.store(0, Ordering::Relaxed);
     }
 
-    /// Forgets what every extent has held, so that each may have held anything.
+    /// Forgets what the extents have held: each may have held anything.
     pub(super) fn doubt(&self) {
         self.clear();
         self.used.store(ORIGINS + 1, Ordering::Relaxed);
@@ -57,7 +58,7 @@ impl Origins {
         }
     }
 
-    /// Adds an extent, which has held bytes of `span`.
+    /// Adds an extent that has held bytes of `span`.
     pub(super) fn add(&self, serial: u32, span: Span) {
         let place = self.used.fetch_add(1, Ordering::Relaxed);
         let Some(slot) = self.slots.get(place) else { return };
@@ -71,12 +72,12 @@ impl Origins {
         self.used.load(Ordering::Relaxed) <= ORIGINS - ORIGINS / 4
     }
 
-    /// Notes that memory of an extent was moved to another address.
+    /// Notes that the program moved memory of an extent to another address.
     pub(crate) fn note_move(&self, serial: u32) {
         self.moved.fetch_or(bit(serial), Ordering::Relaxed);
     }
 
-    /// Whether memory of the extent may have been moved since the last round.
+    /// Whether memory of the extent may have moved since the last round.
     pub(super) fn is_moved(&self, serial: u32) -> bool {
         self.moved.load(Ordering::Relaxed) & bit(serial) != 0
     }
@@ -97,12 +98,12 @@ impl Origins {
         }
     }
 
-    /// Whether the slots alone tell who has held what.
+    /// Whether the slots alone tell what each extent held.
     fn is_complete(&self) -> bool {
         self.used.load(Ordering::Relaxed) <= ORIGINS && self.moved.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes an extent out that is gone.
+    /// Removes an extent that is gone.
     pub(crate) fn forget(&self, serial: u32) {
         for slot in self.used().iter().filter(|slot| slot.serial() == serial) {
             slot.end.store(slot.start.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -122,8 +123,8 @@ mod tests {
 
     fn empty() -> &'static Origins {
         let place = leak_zeroed(size_of::<Origins>()).expect("memory").cast::<Origins>();
-        // SAFETY: zeroed memory of that size, aligned to a page, that is never given back: atomics, for which zero is
-        // valid.
+        // SAFETY: zeroed memory of that size, aligned to a page and never given back; it holds atomics, for which zero
+        // is valid.
         unsafe { place.as_ref() }
     }
 

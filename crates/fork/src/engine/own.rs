@@ -1,15 +1,14 @@
-//! Memory that must never be frozen: what is written to while pieces are moved.
+//! Memory that must never be frozen, because it is written to while pieces are moved:
 //!
-//! * this library's tables, and those of held threads;
+//! * this library's tables, and the tables of held threads;
 //! * the stack below and around the running code;
-//! * what the running thread and the kernel write for it beside the stack: `errno`, which lies below all thread-local
-//!   variables of the program on some machines and so as far from the thread pointer as those are long, and the area of
+//! * what the running thread and the kernel write for it beside the stack: `errno`, which on some machines lies below
+//!   all thread-local variables of the program, as far from the thread pointer as those are long; and the area of
 //!   restartable sequences, into which the kernel writes the CPU's number whenever it has put the thread aside;
-//! * the thread's control block and what is near it. Nothing is written there during a freeze, but much at once after
-//!   it.
+//! * the thread's control block and what is near it. Nothing is written there during a freeze, but much right after it.
 //!
 //! A held thread makes no step, and the kernel writes for it when it goes on; what it needs then is left out as well,
-//! since a freeze of it would be for nothing.
+//! since freezing it would gain nothing.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
@@ -28,20 +27,19 @@ use crate::hazards::wiped::Wiped;
 use crate::report::Skip;
 
 /// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at
-/// first, 0 for none. All threads have it at the same place. `Relaxed`: two numbers that whoever asks finds to be the
-/// same.
+/// first, 0 for none. It is at the same place in all threads. `Relaxed`: two numbers, the same for everybody who asks.
 static RSEQ: (AtomicIsize, AtomicUsize) = (AtomicIsize::new(0), AtomicUsize::new(UNASKED));
 
 const UNASKED: usize = usize::MAX;
 
-/// How far around a thread pointer its variables and its control block are left out.
+/// How far around a thread pointer memory is left out, for variables and the control block.
 const AROUND_THREAD_POINTER: usize = 64 << 10;
-/// How deep the code below a freeze may stack, and a signal frame with it.
+/// How deep the code below a freeze may stack, including a signal frame.
 const BELOW_STACK_POINTER: usize = 256 << 10;
-/// What callers within this library have on the stack.
+/// How much stack callers within this library may use.
 const ABOVE_STACK_POINTER: usize = 64 << 10;
 
-/// Fills the table of what is excluded with what this thread, held threads and this library use.
+/// Adds to the excluded memory what this thread, held threads and this library use.
 pub(crate) fn exclude(
     tables: &mut Tables<'_>,
     world: Option<&World>,
@@ -63,7 +61,7 @@ fn add(tables: &mut Tables<'_>, span: Span) -> Result<(), Full> {
     tables.excluded.push(Excluded { span: span.rounded_out(rustix::param::page_size()), reason: Skip::InUse })
 }
 
-/// A thread's own memory, given its thread pointer and an address on its stack.
+/// Returns a thread's own memory, given its thread pointer and an address on its stack.
 fn areas_of(thread_pointer: usize, stack: usize) -> [Span; 3] {
     let around = |at: usize, below: usize, above: usize| Span::new(at.saturating_sub(below), at.saturating_add(above));
     let rseq = thread_pointer.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
@@ -75,7 +73,7 @@ fn areas_of(thread_pointer: usize, stack: usize) -> [Span; 3] {
     ]
 }
 
-/// What the calling thread uses: its stack, its control block, `errno`, and the area of restartable sequences.
+/// Returns what the calling thread uses: its stack, its control block, `errno`, and the area of restartable sequences.
 fn own_areas() -> [Span; 4] {
     let here = [0_u8; 1];
     let [control_block, rseq, stack] = areas_of(thread_pointer(), std::hint::black_box(here.as_ptr().addr()));
@@ -84,7 +82,7 @@ fn own_areas() -> [Span; 4] {
     [control_block, rseq, stack, Span::new(errno, errno + size_of::<i32>())]
 }
 
-/// Whether the calling thread uses `span`, or this library's tables lie there.
+/// Whether the calling thread uses `span`, or this library's tables lie in it.
 pub(crate) fn is_in_use_here(span: Span) -> bool {
     let tables = registry::shared().map(Shared::span);
     own_areas().into_iter().chain(tables).any(|area| area.overlaps(span))
@@ -93,9 +91,9 @@ pub(crate) fn is_in_use_here(span: Span) -> bool {
 /// 1 in a process that has frozen or repaired by itself; 0 in its children.
 static HOME: Wiped<AtomicI32> = Wiped::new();
 
-/// Tells that this process freezes: it may open files of `/proc`.
+/// Notes that this process freezes by itself, so that it may open files of `/proc`.
 pub(crate) fn note_home() {
-    // Relaxed, here and below: the number is all there is to know.
+    // Relaxed, here and below: the number itself is all that is passed on.
     HOME.get().inspect(|home| home.store(1, Ordering::Relaxed));
 }
 
@@ -104,18 +102,18 @@ pub(crate) fn is_home() -> bool {
     HOME.get().is_some_and(|home| home.load(Ordering::Relaxed) != 0)
 }
 
-/// Where the C library says that there is one thread (`__libc_single_threaded`, glibc 2.32); null if it does not.
+/// The C library's byte that says that there is one thread (`__libc_single_threaded`, glibc 2.32); null if it has none.
 static SINGLE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 /// Whether the C library knows that there is no other thread. Makes no system call.
 pub(crate) fn is_alone_for_sure() -> bool {
     let place = SINGLE.load(Ordering::Relaxed);
-    // SAFETY: null, or a variable of the C library, which is there for as long as the process; a byte that the library
-    // writes whole.
+    // SAFETY: null, or a variable of the C library that lives as long as the process: a byte that the library writes
+    // whole.
     !place.is_null() && unsafe { place.read_volatile() } != 0
 }
 
-/// Asks the C library where the area of restartable sequences is, once. Takes locks of the dynamic linker and may
+/// Asks the C library, once, where the area of restartable sequences is. Takes locks of the dynamic linker, and may
 /// allocate.
 pub(crate) fn find_rseq() {
     if RSEQ.1.load(Ordering::Relaxed) != UNASKED {

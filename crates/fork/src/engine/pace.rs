@@ -1,31 +1,31 @@
 //! How much of a slice's time is left, and how much memory fits into it.
 //!
-//! What copying takes is counted in CPU time, for on a busy machine the wall clock tells of the neighbours; what is
-//! left of a slice by the wall clock, since that is what the program waits for.
+//! The price of copying is in CPU time, since wall-clock time includes what other processes do; what is left of a slice
+//! is in wall-clock time, since that is what the program waits for.
 //!
-//! Each slice leaves an extent, which every fork pays for: so where the budget would make too many of them, a slice
-//! takes up to twice as long, until it has copied its share of what was planned.
+//! Each slice leaves an extent, which every fork pays for. So where the budget would make too many, a slice takes up to
+//! twice as long, until it has copied its share of the plan.
 //!
-//! A slice copies at least one part, of the least length, or a freeze would never end on a slow machine; and a slice of
-//! no time at all copies exactly that, whatever the clock says. But one that finds nothing ends after some looks.
+//! A slice copies at least one part of the least length, or a freeze would never end on a slow machine; a slice with a
+//! budget of zero copies exactly that, whatever the clock says. A slice that finds nothing ends after some looks.
 
 use std::time::Duration;
 
 use super::piece::PIECE;
 use crate::clock::{Instant, Moment, nanos};
 
-/// The least part of a piece that is copied at a time.
+/// The least part of a piece that is copied in one go.
 pub(crate) const LEAST: usize = 128 << 10;
-/// What copying a MiB takes, in nanoseconds, where nothing was copied yet.
+/// What copying a MiB takes, in nanoseconds, before anything was copied.
 const CAUTIOUS: u64 = 1_000_000;
-/// Slices that a freeze is made of at most, unless each then took more than twice its budget.
+/// Most slices of a freeze, unless each then took more than twice its budget.
 const MOST_SLICES: usize = 512;
-/// Places that a slice which has found nothing looks at, when its time is used up.
+/// Places at which a slice looks when its time is up and it has found nothing.
 const MOST_LOOKS: u32 = 32;
-/// What is kept for the end of a slice: sealing, and what is noted.
+/// Time kept for the end of a slice, for sealing and notes.
 const END: u64 = 100_000;
 
-/// What copying takes, as far as it was seen. Lasts from slice to slice.
+/// What copying takes, as observed. Lives from slice to slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speed {
     /// Nanoseconds for each MiB.
@@ -37,14 +37,15 @@ impl Speed {
         Self { per_mib: CAUTIOUS }
     }
 
-    /// So many bytes were copied and shown in so many nanoseconds. Slower is believed sooner than quicker, since a
-    /// budget hangs on it.
+    /// Notes that copying and showing these bytes took `taken` nanoseconds. Slower is believed sooner than quicker,
+    /// since a budget depends on it.
     fn took(&mut self, bytes: usize, taken: u64) {
         let now = taken.saturating_mul(1 << 20) / (bytes as u64).max(1);
         self.per_mib = if now > self.per_mib { u64::midpoint(self.per_mib, now) } else { (self.per_mib * 7 + now) / 8 };
     }
 
-    /// How much fits into so many nanoseconds: a piece or a power of two below; nothing if not even the least does.
+    /// Returns how much fits into `left` nanoseconds: a piece or a smaller power of two; `None` if not even the least
+    /// does.
     fn fits(self, left: u64) -> Option<usize> {
         let mut len = PIECE;
         while len >= LEAST {
@@ -62,53 +63,53 @@ impl Speed {
 pub(super) struct Pace<'a> {
     speed: &'a mut Speed,
     budget: u64,
-    /// Bytes for which a slice may take twice as long.
+    /// Bytes up to which a slice may take twice as long.
     share: usize,
     started: Instant,
-    /// Whether anything was copied, or tried, in this slice.
+    /// Whether this slice has copied anything, or tried to.
     has_worked: bool,
-    /// Bytes that were copied, and places that were looked at, in this slice.
+    /// Bytes copied, and places looked at, in this slice.
     copied: usize,
     looks: u32,
 }
 
 impl<'a> Pace<'a> {
-    /// That of a slice of `budget` that began at `started`, of a freeze of so many bytes.
+    /// Makes the pace of a slice of `budget` that began at `started`, in a freeze of `planned` bytes.
     pub(super) fn new(speed: &'a mut Speed, budget: Duration, planned: usize, started: Instant) -> Self {
         let (budget, share) = (nanos(budget), planned / MOST_SLICES);
         Self { speed, budget, share, started, has_worked: false, copied: 0, looks: 0 }
     }
 
-    /// Begins another slice; how long the last one took, in nanoseconds.
+    /// Begins another slice. Returns how long the last one took, in nanoseconds.
     pub(super) fn begin_again(&mut self) -> u64 {
         let taken = self.started.elapsed();
         (self.started, self.has_worked, self.copied, self.looks) = (Instant::now(), false, 0, 0);
         taken
     }
 
-    /// How many bytes may be copied next; none if the time is used up.
+    /// Returns how many bytes to copy next; `None` if the time is up.
     pub(super) fn next(&self) -> Option<usize> {
         let left = self.time().saturating_sub(self.started.elapsed()).saturating_sub(END);
         self.speed.fits(left).or(if self.has_worked { None } else { Some(LEAST) })
     }
 
-    /// Whether there is time to look at one more place. Some are looked at whatever the clock says, so that at least
-    /// one part is copied where there is any near.
+    /// Whether there is time to look at one more place. Some looks are always granted, so that at least one part is
+    /// copied if there is any nearby.
     pub(super) fn may_look(&mut self) -> bool {
         self.looks = self.looks.saturating_add(1);
         !self.has_worked && self.looks <= MOST_LOOKS || self.started.elapsed() < self.time()
     }
 
-    /// How long this slice may take.
+    /// Returns how long this slice may take.
     const fn time(&self) -> u64 {
         if self.copied < self.share { self.budget.saturating_mul(2) } else { self.budget }
     }
 
-    /// So many bytes were copied since `before`.
+    /// Notes that `bytes` were copied since `before`.
     pub(super) fn took(&mut self, bytes: usize, before: Moment) {
         self.has_worked = true;
         self.copied += bytes;
-        // Less tells more of the calls than of the bytes.
+        // Less than that tells more about the calls than about the bytes.
         if bytes >= LEAST / 2 {
             self.speed.took(bytes, before.elapsed());
         }

@@ -1,8 +1,8 @@
-//! One piece of memory: copied into an extent, and at once shown from there.
+//! One piece of memory: copied into an extent, and shown from there at once.
 //!
-//! This is the heart of the matter. Between the copy and the replacement nothing may write to the piece: other threads
-//! are held still or absent, all signals are blocked, and the code here writes to its stack and the thread's `errno`
-//! alone, which are excluded from freezing.
+//! This is the heart of freezing. Between the copy and the replacement nothing may write to the piece: other threads
+//! are held still or absent, all signals are blocked, and the code here writes only to its stack and the thread's
+//! `errno`, which are never frozen.
 
 use palimpsest_sys::memory::extent::{Extent, ExtentError};
 use palimpsest_sys::memory::remap;
@@ -11,20 +11,20 @@ use rustix::io::Errno;
 use super::span::Span;
 use super::traits::Traits;
 
-/// Length of a piece in bytes: what a freeze needs as extra memory, and what a repair replaces at least. The size of a
+/// Length of a piece in bytes: what a freeze needs as extra memory, and the least that a repair replaces. The size of a
 /// huge page on most machines.
 pub(crate) const PIECE: usize = 2 << 20;
 
 /// What became of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// It is frozen; so many bytes were copied.
+    /// It is frozen; this many bytes were copied.
     Frozen(usize),
-    /// It has pages that cannot be read, such as guards, and was left as it is.
+    /// It has pages that cannot be read, such as guards, and was left alone.
     Unreadable,
 }
 
-/// An extent, and the address that is offset 0 in it.
+/// An extent, and the address stored at its offset 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     pub(super) extent: &'a Extent,
@@ -37,16 +37,16 @@ impl Target<'_> {
     }
 }
 
-/// Copies the populated `runs` of `piece` to `target`, and maps that in its place.
+/// Copies the populated `runs` of `piece` to `target`, and maps the copy in its place.
 ///
-/// An error leaves the piece as it was, with nothing lost; the extent may hold a copy that nobody uses.
+/// An error leaves the piece unchanged; the extent may hold a copy that nobody uses.
 ///
 /// # Safety
 ///
 /// 1. `piece` is whole pages of one private anonymous mapping with these traits, or of a private mapping whose bytes
-///    outside `runs` are zeros or already in the extent.
+///    outside `runs` are zeros or in the extent already.
 /// 2. Nothing writes to it during the call.
-/// 3. `runs` are in `piece` and hold all bytes of it that are not zero, or are in the extent already.
+/// 3. `runs` are in `piece` and hold all of its bytes that are not zero, or are in the extent already.
 pub(super) unsafe fn freeze_piece(
     target: Target<'_>,
     piece: Span,

@@ -1,4 +1,5 @@
-//! What is mapped where, for a slice: one mapping at a time where the kernel tells that (Linux 6.11), else from a list.
+//! Finds what is mapped where, for a slice: one mapping at a time if the kernel can tell (Linux 6.11), else from a
+//! list.
 
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::query;
@@ -8,14 +9,15 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::FreezeError;
 
-/// Mappings with fewer pages are left alone. What the C library maps for itself, and a child must not get or is to find
-/// wiped, is that small (the state of `getrandom` in the vDSO, with `MAP_DROPPABLE`), and its flags are not told here.
+/// Mappings with fewer pages are left alone. The C library's own mappings that children must not get, or must find
+/// wiped, are that small (the state of `getrandom` in the vDSO, with `MAP_DROPPABLE`), and a slice does not see their
+/// flags.
 const LEAST_PAGES: usize = 16;
 
 /// Who is asked.
 #[derive(Debug)]
 pub(crate) enum Places {
-    /// The kernel, by this file.
+    /// The kernel, through this file.
     Asked(OwnedFd),
     /// A list that was read at the start of the slice.
     Listed,
@@ -30,7 +32,7 @@ impl Places {
         Ok(if query::next_above(file.as_fd(), 0).is_ok() { Self::Asked(file) } else { Self::Listed })
     }
 
-    /// Reads the list if there must be one. The process is held still from here to the end of the slice.
+    /// Reads the list if there must be one. The caller holds the process still from here to the end of the slice.
     pub(super) fn begin(&self, list: &mut Vmas) -> Result<(), VmasError> {
         match self {
             Self::Asked(_) => Ok(()),
@@ -38,7 +40,7 @@ impl Places {
         }
     }
 
-    /// The first mapping that ends above `address`.
+    /// Returns the first mapping that ends above `address`.
     pub(super) fn next_above(&self, list: &Vmas, address: usize) -> Option<Vma> {
         match self {
             Self::Asked(file) => query::next_above(file.as_fd(), address).ok(),
@@ -47,7 +49,7 @@ impl Places {
     }
 }
 
-/// Whether a part of this mapping, which was planned as one that can be frozen, still can: rights may have changed, and
+/// Whether a part of this mapping, planned as one that can be frozen, still can be: rights may have changed, and
 /// something else may be there.
 pub(super) fn is_still_eligible(vma: &Vma) -> bool {
     let has = |permission| vma.permissions.contains(permission);

@@ -1,4 +1,4 @@
-//! Which memory is frozen, and which is not and why.
+//! Which memory is frozen, which is not, and why.
 
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::vec::Full;
@@ -18,22 +18,22 @@ use crate::worth::Worth;
 /// A plan in the making.
 pub(super) struct Planner<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
-    /// What a mapping must have populated at least, in bytes.
+    /// The least populated bytes of a mapping that is frozen.
     pub(super) least: usize,
     pub(super) pays: Pays,
 }
 
-/// What is expected of a plan.
+/// What a plan is expected to be worth.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Expected {
-    /// Of what will be frozen.
+    /// What freezing is worth.
     pub(crate) worth: Worth,
-    /// Of what is left alone since it does not pay.
+    /// What freezing the rest would be worth, which does not pay.
     pub(crate) left: Worth,
 }
 
 impl Planner<'_, '_> {
-    /// Sorts the mappings that were read into those that are eligible and those that are skipped. Allocates nothing.
+    /// Sorts the mappings read into eligible and skipped ones. Allocates nothing.
     pub(super) fn plan(&mut self) -> Result<Expected, Full> {
         self.tables.eligible.clear();
         self.tables.skipped.clear();
@@ -88,7 +88,7 @@ impl Planner<'_, '_> {
         Ok(expected)
     }
 
-    /// Adds what is left of `vma` without the excluded spans, which are sorted.
+    /// Adds `vma` without the excluded spans, which are sorted.
     fn add_but_excluded(&mut self, vma: &Vma) -> Result<(), Full> {
         let mut rest = Span::from(vma.range());
         for index in 0..self.tables.excluded.len() {
@@ -119,11 +119,11 @@ impl Planner<'_, '_> {
     }
 }
 
-/// Why a mapping is left alone; `None` if it is to be frozen.
+/// Returns why a mapping is left alone; `None` if it is frozen.
 fn reason_to_skip(vma: &Vma, least: usize) -> Option<Skip> {
     let flags = |flags| vma.flags.intersects(flags);
     Some(match vma.label {
-        // An extent that is not in the list cannot be repaired, and must not be taken for anonymous memory.
+        // An extent that is not listed cannot be repaired, and must not be taken for anonymous memory.
         Label::File | Label::Extent | Label::Snapshot => Skip::File,
         Label::Stack => Skip::Stack,
         Label::Kernel => Skip::Kernel,
@@ -138,7 +138,7 @@ fn reason_to_skip(vma: &Vma, least: usize) -> Option<Skip> {
         _ if flags(VmaFlags::USERFAULT) => Skip::Userfault,
         _ if flags(VmaFlags::SEALED) => Skip::Sealed,
         _ if flags(VmaFlags::TAGGED) => Skip::Tagged,
-        // Only who executes from it asks for these.
+        // Only code that executes from it asks for these.
         _ if flags(VmaFlags::BRANCH_TARGETS) => Skip::Executable,
         _ if flags(VmaFlags::DROPPABLE) => Skip::Droppable,
         _ if vma.protection_key != 0 => Skip::ProtectionKey,

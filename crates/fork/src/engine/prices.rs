@@ -1,11 +1,11 @@
-//! What copying takes, and what forks take for page tables: at first as measured elsewhere, then as measured here.
+//! What copying takes, and what forks take for page tables: first as measured elsewhere, then as measured here.
 //!
-//! | of a fork, with the exit of its child | nanoseconds |
+//! | of a fork and its child's exit | nanoseconds |
 //! |---|---|
 //! | an entry of a page table | 66 (17 µs for each MiB of base pages) |
-//! | a huge page: its entry, and a page table that is laid by for it | 1 056 |
+//! | a huge page: its entry, and the page table set aside for it | 1 056 |
 //! | an extent: its mapping | 650 |
-//! | having frozen anything: the account, and the tables, of which the child copies a page | 20 000 |
+//! | having frozen anything: the account, and the tables, one page of which the child copies | 20 000 |
 //!
 //! Reads no clock. Times are in nanoseconds.
 
@@ -22,19 +22,19 @@ const HUGE: u64 = 16;
 const EXTENT: u64 = 650;
 /// Having frozen anything.
 const FIXED: u64 = 20_000;
-/// What copying a MiB takes, where no freeze was big enough to tell: a cautious guess.
+/// What copying a MiB takes if no freeze was big enough to tell: a cautious guess.
 const CAUTIOUS: u64 = 1_000_000;
-/// To put a piece together takes this part of what freezing it takes.
+/// Gathering a piece takes this part of what freezing it takes.
 const GATHERING: u64 = 3;
-/// From how many MiB on a freeze tells what copying takes.
+/// A freeze of this many MiB or more tells what copying takes.
 const TELLING: usize = 16;
-/// From what a freeze was expected to save on, what it has saved tells what an entry takes.
+/// If a freeze was expected to save this much, what it did save tells what an entry takes.
 const TELLING_GAIN: u64 = 100_000;
-/// From how many bytes on memory is big.
+/// Memory of this many bytes or more is big.
 const BIG: usize = 1 << 30;
 
-/// How many extents so much memory is cut into. By themselves 8 mappings make a fork a tenth longer, and 32 a quarter;
-/// with few, what is written to leaves more of them half used.
+/// Returns into how many extents this much memory is cut. 8 mappings alone make a fork a tenth longer, and 32 a
+/// quarter; with few extents, what is written to leaves more of each half used.
 pub(super) const fn extents_of(populated: usize) -> usize {
     if populated < BIG { 16 } else { 8 }
 }
@@ -44,14 +44,14 @@ pub(super) const fn extents_of(populated: usize) -> usize {
 pub(crate) struct Memory {
     /// Bytes.
     pub(crate) bytes: usize,
-    /// Those of them in huge pages.
+    /// The part of them in huge pages.
     pub(crate) huge: usize,
-    /// Extents that it fills, or would.
+    /// Extents that it fills, or would fill.
     pub(crate) extents: usize,
 }
 
 impl Memory {
-    /// So much of `all` that is to be frozen.
+    /// Makes the memory of `bytes` that are to be frozen, as a part of `all`.
     pub(super) fn to_freeze(bytes: usize, huge: usize, all: usize) -> Self {
         let share = (bytes / all.div_ceil(extents_of(all)).max(1)).min(bytes / PIECE);
         Self { bytes, huge: huge.min(bytes), extents: 1 + share }
@@ -61,9 +61,9 @@ impl Memory {
 /// The prices of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prices {
-    /// Of copying a MiB; nothing before that was seen.
+    /// Copying a MiB; `None` before that was seen.
     per_mib: Option<u64>,
-    /// Of an entry.
+    /// An entry.
     entry: u64,
     page: usize,
 }
@@ -73,34 +73,35 @@ impl Prices {
         Self { per_mib: None, entry: ENTRY, page }
     }
 
-    /// Of copying so many bytes.
+    /// Returns the price of copying this many bytes.
     pub(super) fn copying(&self, bytes: usize) -> u64 {
         (bytes as u64 >> 10).saturating_mul(self.per_mib.unwrap_or(CAUTIOUS) >> 10)
     }
 
-    /// What a huge page takes of each fork.
+    /// Returns what a huge page costs each fork.
     pub(super) const fn rent(&self) -> u64 {
         HUGE * self.entry
     }
 
-    /// After how many forks a huge page has taken as much as freezing it does.
+    /// Returns after how many forks a huge page has cost as much as freezing it does.
     pub(super) fn huge_rest(&self) -> u64 {
         self.copying(PIECE) / self.rent().max(1) + 1
     }
 
-    /// Whether a piece in base pages pays within so many forks once it is a huge page, and not once that is frozen.
+    /// Whether putting a piece of base pages into a huge page pays within `forks` forks, and freezing a huge page does
+    /// not.
     pub(super) fn is_better_huge(&self, forks: u32) -> bool {
         let forks = u64::from(forks);
         let pays = |price: u64, saved: u64| price <= saved.saturating_mul(forks);
         pays(self.copying(PIECE) / GATHERING, self.saved_by_huge()) && !pays(self.copying(PIECE), self.rent())
     }
 
-    /// What a huge page saves of each fork, compared with base pages.
+    /// Returns what a huge page saves each fork, compared with base pages.
     pub(super) fn saved_by_huge(&self) -> u64 {
         ((PIECE / self.page) as u64).saturating_sub(HUGE).saturating_mul(self.entry)
     }
 
-    /// What is expected of freezing this.
+    /// Returns what freezing this is expected to be worth.
     pub(crate) fn worth(&self, memory: Memory) -> Worth {
         let Memory { bytes, huge, extents } = memory;
         let entries = ((bytes - huge) / self.page) as u64 + (huge / PIECE) as u64 * HUGE;
@@ -111,20 +112,20 @@ impl Prices {
         }
     }
 
-    /// The same for the first memory that is frozen.
+    /// Returns the same for the first memory that is frozen.
     pub(super) const fn of_first(worth: Worth) -> Worth {
         worth.at_a_cost_of(Duration::from_nanos(FIXED))
     }
 
-    /// A freeze has copied so many bytes in so long.
+    /// Notes a freeze that copied this many bytes in `taken`.
     pub(super) fn froze(&mut self, bytes: usize, taken: u64) {
         if bytes >> 20 >= TELLING {
             self.per_mib = Some(taken / (bytes >> 20) as u64);
         }
     }
 
-    /// A freeze that was expected to save `expected` for each fork has saved `gained`. A machine may be four times
-    /// slower or quicker than the one of the table, or another is busy with it.
+    /// Notes a freeze that was expected to save `expected` for each fork and saved `gained`. A machine may be four
+    /// times slower or quicker than the one of the table, or busy with something else.
     pub(super) fn gained(&mut self, expected: u64, gained: u64) {
         if expected >= TELLING_GAIN {
             let right = u128::from(self.entry) * u128::from(gained) / u128::from(expected);
@@ -139,7 +140,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// After how many forks each pays by itself, at the prices that a process starts with.
+    /// Returns after how many forks freezing pays, at the prices that a process starts with.
     fn pays_after(bytes: usize, huge: usize) -> Option<u64> {
         Prices::of_first(Prices::new(4096).worth(Memory::to_freeze(bytes, huge, bytes))).pays_after()
     }

@@ -1,6 +1,6 @@
 //! How far a freeze in slices has come: figures that anybody may read at any time.
 //!
-//! Relaxed everywhere: each is read for itself, and nothing is published with it. Written by who holds the lock.
+//! Relaxed everywhere: each is read on its own, and publishes nothing. [`Figures`] says who may write to which.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use crate::clock::{Instant, nanos};
 use crate::options::Pause;
 
-/// Of how many slices' time a program that is not idle gets all but one: a fifth of its time is the freeze's at most.
+/// A program that is not idle keeps all but one of this many parts of its time: slices take at most a fifth.
 const SHARE: u64 = 5;
 
-/// What looking at the process may take before a slice, in nanoseconds of CPU time, however short the pause is to be.
+/// What looking at the process before a slice may take, in CPU nanoseconds, however short the pause.
 const SHORT_LOOK: u64 = 1_000_000;
 
-/// So many looks in a row that are too long tell that others will be, too.
+/// After this many long looks in a row, others are expected to be long, too.
 const LONG_LOOKS: usize = 4;
 
-/// Whether a look took longer than a pause may.
+/// Whether a look takes longer than a pause may.
 fn is_long(taken: u64, pause: Pause) -> bool {
     match pause {
         Pause::AtOnce => false,
@@ -32,20 +32,20 @@ fn is_long(taken: u64, pause: Pause) -> bool {
 pub struct Progress {
     /// Whether anything is left to do.
     pub stage: Stage,
-    /// Bytes that were populated when the freeze was planned, and are to be frozen.
+    /// Bytes that were populated when the freeze was planned, and will be frozen.
     pub planned_bytes: usize,
-    /// Bytes that are frozen by now.
+    /// Bytes frozen so far.
     pub frozen_bytes: usize,
-    /// Bytes that are in huge pages by now instead, since that pays sooner ([`Pays::Within`](crate::Pays::Within)).
+    /// Bytes put into huge pages so far instead, since that pays sooner ([`Pages::Gather`](crate::Pages::Gather)).
     pub gathered_bytes: usize,
-    /// Slices until now.
+    /// Slices so far.
     pub slices: u64,
     /// The longest slice: how long the process was held up at most.
     pub longest: Duration,
     /// All slices together.
     pub taken: Duration,
-    /// What the plan has taken, before the first slice: the mappings are listed, for which the kernel looks at each
-    /// page once.
+    /// The time of planning, before the first slice: the mappings are listed, for which the kernel looks at each page
+    /// once.
     pub looked: Duration,
 }
 
@@ -66,6 +66,16 @@ pub enum Stage {
 }
 
 /// The figures. Zeroed memory is a valid one.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `looked` | the holder of the lock of [`Shared`](super::registry::Shared) | anybody |
+/// | `not_before` | any thread after a slice; zeroed under the lock | threads that are about to wait |
+/// | `has_waited` | set by a slice at a wait, under the lock; cleared by the next fork | that fork |
+/// | `long_looks` | any thread that has looked, and forks under the lock | threads that are about to wait |
+///
+/// Fields that are written without the lock are hints: if two threads write at once, one value is lost, and a slice
+/// comes sooner or later.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     stage: AtomicUsize,
@@ -76,7 +86,8 @@ pub(crate) struct Figures {
     longest: AtomicU64,
     taken: AtomicU64,
     looked: AtomicU64,
-    /// On the clock of [`Instant`](crate::clock::Instant), in nanoseconds: no slice at waits before.
+    /// The earliest time of the next slice at a wait, on the clock of [`Instant`](crate::clock::Instant), in
+    /// nanoseconds.
     not_before: AtomicU64,
     /// 1 if huge pages were made at a wait since the last fork.
     has_waited: AtomicUsize,
@@ -85,7 +96,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// A freeze of so many bytes begins, after a look of so many nanoseconds.
+    /// Begins a freeze of `planned` bytes, after a look of `looked` nanoseconds.
     pub(crate) fn begin(&self, planned: usize, looked: u64) {
         self.frozen.store(0, Ordering::Relaxed);
         self.gathered(0);
@@ -97,7 +108,7 @@ impl Figures {
         self.set(Stage::UnderWay);
     }
 
-    /// A slice took so many nanoseconds; so many bytes are frozen by now.
+    /// Adds a slice of `nanos`, after which `frozen` bytes are frozen.
     pub(crate) fn took(&self, nanos: u64, frozen: usize) {
         self.slices.fetch_add(1, Ordering::Relaxed);
         self.longest.fetch_max(nanos, Ordering::Relaxed);
@@ -105,18 +116,18 @@ impl Figures {
         self.frozen.store(frozen, Ordering::Relaxed);
     }
 
-    /// By now so many bytes are planned, after a look of so many nanoseconds.
+    /// Notes that `bytes` are planned now, after a look of `looked` nanoseconds.
     pub(crate) fn planned(&self, bytes: usize, looked: u64) {
         self.planned.store(bytes, Ordering::Relaxed);
         self.looked.store(looked, Ordering::Relaxed);
     }
 
-    /// So many bytes are in huge pages by now.
+    /// Notes that `bytes` are in huge pages now.
     pub(crate) fn gathered(&self, bytes: usize) {
         self.gathered.store(bytes, Ordering::Relaxed);
     }
 
-    /// What took `taken` was in somebody's way: the process is to be left alone for some time.
+    /// Notes that something that took `taken` kept somebody waiting: leaves the process alone for some time.
     pub(crate) fn put_off(&self, taken: Duration) {
         let rest = nanos(taken).saturating_mul(SHARE - 1);
         self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
@@ -132,21 +143,20 @@ impl Figures {
         self.has_waited.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// The look before a plan took so many nanoseconds of CPU time.
+    /// Notes that the look before a plan took `taken` CPU nanoseconds.
     pub(crate) fn checked_first(&self, taken: u64, pause: Pause) {
         let looks = if is_long(taken, pause) { LONG_LOOKS } else { 0 };
         self.long_looks.store(looks, Ordering::Relaxed);
     }
 
-    /// The look before a slice took so many nanoseconds of CPU time. One that is long may be the fault of a busy
-    /// machine.
+    /// Notes that the look before a slice took `taken` CPU nanoseconds. One long look may be a busy machine's fault.
     pub(crate) fn checked(&self, taken: u64, pause: Pause) {
         let before = self.long_looks.load(Ordering::Relaxed);
         let looks = if is_long(taken, pause) { (before + 1).min(LONG_LOOKS) } else { 0 };
         self.long_looks.store(looks, Ordering::Relaxed);
     }
 
-    /// There was a fork with no slice before it: one look at a wait is tried again.
+    /// Notes a fork without a slice before it: one look at a wait is tried again.
     pub(crate) fn forked(&self) {
         let looks = self.long_looks.load(Ordering::Relaxed);
         if looks == LONG_LOOKS {
@@ -154,17 +164,17 @@ impl Figures {
         }
     }
 
-    /// Whether slices are taken at forks only, since they would hold up who is about to wait for too long.
+    /// Whether slices are taken at forks only, since they would hold up a waiting program for too long.
     pub(crate) fn is_for_forks(&self) -> bool {
         self.long_looks.load(Ordering::Relaxed) == LONG_LOOKS
     }
 
-    /// Until when it is to be left alone; 0 if it need not.
+    /// Returns until when to leave the process alone; 0 if there is no need.
     pub(crate) fn rests_until(&self) -> u64 {
         self.not_before.load(Ordering::Relaxed)
     }
 
-    /// It has come to this.
+    /// Sets the stage.
     pub(crate) fn set(&self, stage: Stage) {
         self.stage.store(stage as usize, Ordering::Relaxed);
     }
@@ -174,14 +184,14 @@ impl Figures {
         self.stage.load(Ordering::Relaxed) == Stage::UnderWay as usize
     }
 
-    /// Ends one that is under way.
+    /// Ends a freeze that is under way.
     pub(crate) fn give_up(&self) {
         if self.is_under_way() {
             self.set(Stage::Ended);
         }
     }
 
-    /// All of them.
+    /// Returns all figures.
     pub(crate) fn read(&self) -> Progress {
         let time = |figure: &AtomicU64| Duration::from_nanos(figure.load(Ordering::Relaxed));
         let stages = [Stage::None, Stage::UnderWay, Stage::Done, Stage::Ended];
@@ -205,7 +215,7 @@ mod tests {
 
     const PAUSE: Pause = Pause::Within(Duration::from_millis(2));
 
-    /// Fails on: one look that a busy machine has made long, after which there is no slice at any wait.
+    /// Fails on: no slice at any wait after one look that a busy machine made long.
     #[test]
     fn slices_are_for_forks_where_looks_are_long_again_and_again() {
         let figures = Figures::default();

@@ -1,4 +1,4 @@
-//! What the tables hold, one record for each mapping, part of one, or extent.
+//! Records of the tables: of mappings, parts of mappings, and extents.
 
 use palimpsest_sys::memory::extent::{Commit, FileId};
 use palimpsest_sys::pages::maps::Permissions;
@@ -9,18 +9,18 @@ use super::span::Span;
 use super::traits::Traits;
 use crate::report::Skip;
 
-/// Memory that will be frozen: a mapping, or a part of one, with what it must have afterwards.
+/// Memory that will be frozen: a mapping or a part of one, with the traits that it must have afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Eligible {
     pub(crate) span: Span,
     pub(crate) traits: Traits,
     /// Whether it has a name, which a mapping of a file cannot have.
     pub(crate) is_named: bool,
-    /// Bytes that were copied, once it is frozen.
+    /// Bytes copied, once it is frozen.
     pub(crate) frozen: usize,
-    /// Populated bytes, as far as the figures of the whole mapping tell.
+    /// Populated bytes, as estimated from the figures of the whole mapping.
     pub(crate) populated: usize,
-    /// Those of them that are mapped as huge pages.
+    /// The part of them in huge pages.
     pub(crate) huge: usize,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Excluded {
     pub(crate) reason: Skip,
 }
 
-/// Memory that is left as it is.
+/// Memory that is not frozen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Skipped {
     pub(crate) span: Span,
@@ -39,52 +39,52 @@ pub(crate) struct Skipped {
     pub(crate) reason: Skip,
 }
 
-/// An extent that is, or was, mapped somewhere.
+/// An extent that is mapped somewhere, or was.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) id: FileId,
     /// Its number in this process and its children; never 0.
     pub(crate) serial: u32,
-    /// Bytes that were stored in it.
+    /// Bytes stored in it.
     stored: usize,
-    /// The addresses whose bytes it has ever held; all that there are once memory of it was moved.
+    /// The addresses whose bytes it has ever held; all addresses once memory of it was moved.
     pub(super) origin: Span,
     /// Whether it holds something that the program has erased.
     pub(crate) is_erased: bool,
-    /// Whether a mapping of it was seen by the inventory that is being worked on.
+    /// Whether the inventory under way has seen a mapping of it.
     pub(crate) seen: bool,
-    /// What all its mappings have; nothing if they differ.
+    /// Flags that all its mappings have; `None` if they differ.
     pub(crate) flags: Option<VmaFlags>,
-    /// Whether the memory that it was made of was counted as committed. Its own mappings never are.
+    /// Whether the memory it was made of counted as committed. Its own mappings never do.
     commit: Commit,
     /// Bytes of address space that show it.
     mapped: usize,
-    /// Whether all of that may be replaced.
+    /// Whether all its mappings may be replaced.
     hold: Hold,
 }
 
 /// Whether the mappings of an extent may be replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
-    /// They may.
+    /// All may.
     Loose,
     /// One of them may not.
     Fast,
 }
 
 impl Held {
-    /// A new extent with so many bytes of these addresses, whose mappings have these traits.
+    /// Makes a new extent with this many bytes stored from these addresses, whose mappings have these traits.
     pub(super) fn new(id: FileId, serial: u32, (stored, origin): (usize, Span), traits: Traits) -> Self {
         let (flags, commit) = (traits.known_flags(), traits.commit());
         Self { id, serial, stored, origin, is_erased: false, seen: true, flags, commit, mapped: 0, hold: Hold::Loose }
     }
 
-    /// A value that is sorted by what this extent's mappings show.
+    /// Returns the sort key, which is found from a mapping as well.
     pub(super) const fn key(&self) -> (u32, u32, u64) {
         key(self.id)
     }
 
-    /// Bytes that were stored in it.
+    /// Returns the bytes stored in it.
     pub(super) const fn stored(&self) -> usize {
         self.stored
     }
@@ -94,7 +94,7 @@ impl Held {
         self.seen = false;
     }
 
-    /// What must replace a mapping of it.
+    /// Returns the traits that a replacement of a mapping must have.
     pub(super) fn traits(&self, vma: &Vma) -> Traits {
         Traits::of(vma).with_commit(self.commit)
     }
@@ -112,37 +112,37 @@ impl Held {
         }
     }
 
-    /// Notes where a mapping of it lies, which is elsewhere than what it was made of if the program has moved it.
+    /// Notes where a mapping of it lies: elsewhere than the memory it was made of, if the program has moved it.
     pub(super) fn place(&mut self, vma: &Vma) {
         if vma.start < self.origin.start || vma.end > self.origin.end {
             self.note_move();
         }
     }
 
-    /// Memory of it was moved.
+    /// Notes that memory of it was moved.
     pub(super) const fn note_move(&mut self) {
         self.origin = Span::new(0, usize::MAX);
     }
 
-    /// Whether all that shows it is to be moved elsewhere.
+    /// Whether all its mappings must be moved off it.
     pub(super) const fn is_to_go(&self) -> bool {
         self.is_erased || self.is_sparse()
     }
 
-    /// Whether more than half of the memory that it takes is shown by nothing any more, so that moving the rest
-    /// elsewhere frees more than it takes.
+    /// Whether no mapping shows more than half of its memory any more, so that moving the rest elsewhere frees more
+    /// than it takes.
     const fn is_sparse(&self) -> bool {
-        // A mapping may show holes, so this is the least that is lost.
+        // A mapping may show holes, so that this is the least that is wasted.
         matches!(self.hold, Hold::Loose) && self.stored > 2 * self.mapped
     }
 }
 
-/// All frozen memory, as if it were in base pages.
+/// Returns all frozen memory, counted as if in base pages.
 pub(super) fn frozen(extents: &[Held]) -> Memory {
     Memory { bytes: extents.iter().map(Held::stored).sum(), huge: 0, extents: extents.len() }
 }
 
-/// The order of extents.
+/// Returns the sort key of extents.
 pub(super) const fn key(id: FileId) -> (u32, u32, u64) {
     (id.device.major, id.device.minor, id.inode)
 }
@@ -181,7 +181,7 @@ mod tests {
         let vma = |flags| Vma { flags, ..Vma::new(line, Label::Extent) };
         for (before, commit) in [(VmaFlags::default(), Commit::Counted), (VmaFlags::NO_RESERVE, Commit::Uncounted)] {
             let mut held = Held::new(FileId::default(), 1, (0, Span::default()), Traits::of(&vma(before)));
-            // Each mapping of an extent is made without a reserve, whatever it replaces.
+            // Mappings of extents are always made without a reserve, whatever they replace.
             held.seen = false;
             held.see(&vma(VmaFlags::NO_RESERVE));
             assert_eq!((held.traits(&vma(VmaFlags::NO_RESERVE)).commit(), held.flags), (commit, Some(before)));

@@ -1,11 +1,11 @@
-//! What this process has frozen: one set of tables for each process, outside the heap, inherited by children.
+//! What this process has frozen: one set of tables per process, outside the heap, inherited by children.
 //!
 //! Two parts with different rules:
 //!
-//! * What lasts belongs to who holds the lock. Nobody waits for it long: of two threads that repair one is enough, two
-//!   that freeze at once are a mistake of the caller, and a signal handler that waited for the code it interrupted
-//!   would wait for ever. The lock is the holder's process id, so that a child is never locked out by a thread that it
-//!   does not have.
+//! * [`Lasting`] belongs to whoever holds the lock. Nobody waits for it long: if two threads want to repair, one is
+//!   enough; two that freeze at once are the caller's mistake; and a signal handler that waited for the code it
+//!   interrupted would wait for ever. The lock is the holder's process id, so that a thread that a child does not have
+//!   never locks the child out.
 //! * The rest of [`Shared`] is atomics that anybody reads at any time: [statistics](Statistics), and the
 //!   [map](super::frozen_map) of what is frozen.
 //!
@@ -43,18 +43,23 @@ use crate::options::Options;
 /// All that is known, in memory that starts as zeros. What every fork uses comes first, on one page.
 #[repr(C)]
 pub(crate) struct Shared {
-    /// Process id of who holds `lasting`; 0 for nobody.
+    /// Process id of the holder of `lasting`; 0 for nobody.
     owner: AtomicI32,
     /// Figures.
     pub(crate) statistics: Statistics,
+    /// # Invariants
+    ///
+    /// Only the process that holds `owner` touches it.
     lasting: UnsafeCell<Lasting>,
-    /// Ranges in frozen memory that were discarded since the last freeze.
+    /// Ranges in frozen memory that were discarded since the last freeze. Guards add to it, in any thread and in signal
+    /// handlers; rounds start it again.
     replacements: AtomicUsize,
-    /// 1 if the program has erased something that is still in an extent.
+    /// 1 if the program has erased something that is still in an extent. Guards set it, in any thread and in signal
+    /// handlers, and rounds do; rounds clear it, and guards that find no mark left. Every fork reads it.
     erased: AtomicUsize,
-    /// When forks try to make that go.
+    /// When forks try to get rid of it.
     pub(crate) trials: Trials,
-    /// How far a freeze in slices is.
+    /// How far a freeze in slices has come.
     pub(crate) progress: progress::Figures,
     pub(crate) tending: Tending,
     pub(crate) left_alone: LeftAlone,
@@ -68,7 +73,7 @@ unsafe impl Sync for Shared {}
 /// Null in a process that has never frozen.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
-// The note by which others find the figures (`figures`).
+// The note by which other processes find the figures (`figures`).
 #[cfg(not(miri))]
 std::arch::global_asm!(
     ".pushsection .note.palimpsest_fork,\"a\",%note",
@@ -88,34 +93,34 @@ std::arch::global_asm!(
 // All figures are on the page that every fork uses.
 const _: () = assert!(std::mem::offset_of!(Shared, statistics) + size_of::<Statistics>() <= 4096);
 
-/// The tables, if this process or one that it was forked from has frozen.
+/// Returns the tables, if this process or one that it was forked from has frozen.
 #[inline]
 pub(crate) fn shared() -> Option<&'static Shared> {
-    // Acquire, partner: the Release exchange in `make`. Forbids to see the tables without their contents.
-    // SAFETY: null, or memory that is never given back.
+    // Acquire, partner: the Release exchange in `make`. Forbids seeing the tables without their contents. SAFETY: null,
+    // or memory that is never given back.
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
-/// The tables, made now if there are none.
+/// Returns the tables; makes them if there are none.
 pub(crate) fn known() -> Result<&'static Shared, MapError> {
     shared().map_or_else(make, Ok)
 }
 
-/// Mappings that a process has room for at most here, however high the sysctl is: the tables are address space only.
+/// Most mappings that the tables have room for, however high the sysctl is: the tables are only address space.
 const MOST_MAPPINGS: usize = 1 << 21;
 
-/// How often a lock that is taken is looked at again. Whoever interrupts its holder gets past it.
+/// How often a taken lock is tried. Whoever interrupts its holder gets past it.
 const PATIENCE: usize = 1 << 10;
 
-/// How many mappings the process can have.
+/// Returns how many mappings the process can have.
 fn most_mappings() -> usize {
     let limit = sysctl::max_map_count().unwrap_or(65_530);
-    // Kernel mappings and those that a limit lowered later leaves over come on top.
+    // On top of these come mappings of the kernel, and those that stay when a limit is lowered.
     usize::try_from(limit).unwrap_or(MOST_MAPPINGS).min(MOST_MAPPINGS) + 1024
 }
 
 fn make() -> Result<&'static Shared, MapError> {
-    // One mapping for all, with what is used much at its start: mappings and page tables cost every fork.
+    // One mapping for all, with what is often used at its start: mappings and page tables cost every fork.
     let page = rustix::param::page_size();
     let head = size_of::<Shared>().next_multiple_of(page);
     let hot = (MOST_HOT * size_of::<HotPiece>()).next_multiple_of(page);
@@ -124,15 +129,14 @@ fn make() -> Result<&'static Shared, MapError> {
     let extents = (most_mappings() * size_of::<Held>()).next_multiple_of(page);
     let len = head + hot + items + contents + extents;
     let room = leak_zeroed(len + PIECE)?;
-    // What is used of a usual process's tables is then in one page table, which is all that a child gets a copy of.
+    // What a usual process uses of the tables then needs one page table, the only one that a child gets a copy of.
     let ahead = room.as_ptr().addr().next_multiple_of(PIECE) - room.as_ptr().addr();
-    // SAFETY: there are so many bytes more than are needed.
+    // SAFETY: that many bytes more were mapped than are needed.
     let whole = unsafe { room.add(ahead) };
     let all = Span::new(whole.as_ptr().expose_provenance(), whole.as_ptr().addr() + len);
-    // A huge page would be copied as a whole. A refusal is from a kernel that makes none.
-    // SAFETY: 1. changes no contents.
+    // A huge page would be copied as a whole. A kernel that refuses makes none. SAFETY: 1. changes no contents.
     let _ = unsafe { calls::advise(all, libc::MADV_NOHUGEPAGE) };
-    // SAFETY: inside the memory that was made for it.
+    // SAFETY: inside the memory made for it.
     let hot_place = unsafe { whole.add(head) };
     // SAFETY: as above.
     let items_place = unsafe { whole.add(head + hot) };
@@ -152,7 +156,7 @@ fn make() -> Result<&'static Shared, MapError> {
         options: Options::new(),
     };
     let place = whole.cast::<Shared>();
-    // SAFETY: inside the memory that was made for it.
+    // SAFETY: inside the memory made for it.
     let lasting_place = UnsafeCell::raw_get(unsafe { &raw const (*place.as_ptr()).lasting });
     // SAFETY: fresh memory of the right size, aligned to a page; all other fields are atomics, for which zero is valid.
     unsafe { lasting_place.write(lasting) };
@@ -160,14 +164,13 @@ fn make() -> Result<&'static Shared, MapError> {
     match SHARED.compare_exchange(ptr::null_mut(), place.as_ptr(), Ordering::Release, Ordering::Acquire) {
         // SAFETY: initialised above, and never given back.
         Ok(_) => Ok(unsafe { place.as_ref() }),
-        // Ours leaks: address space and a page, once.
-        // SAFETY: another thread's tables, never given back.
+        // Ours leaks: address space and a page, once. SAFETY: another thread's tables, never given back.
         Err(winner) => Ok(unsafe { &*winner }),
     }
 }
 
 impl Shared {
-    /// What lasts, for this thread alone; nothing if somebody has it for long, or in memory that is another process's.
+    /// Takes the lock. Returns `None` if somebody holds it for long, or in another process's memory.
     pub(crate) fn lock(&'static self) -> Option<Locked> {
         if borrowed::owner().is_some() {
             return None;
@@ -175,12 +178,11 @@ impl Shared {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let is_taken = || {
             let known = self.owner.load(Ordering::Relaxed);
-            // Another id than our own and 0 is a parent's: its holder does not exist here.
-            // Acquire, partner: the Release store in `Locked::drop`. Forbids to work on tables that the last holder is
-            // still writing.
+            // An id other than 0 and our own is a parent's: its holder does not exist here. Acquire, partner: the
+            // Release store in `Locked::drop`. Forbids working on tables that the last holder is still writing.
             known != own && self.owner.compare_exchange(known, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        // Who accounts for a fork has it for an instant.
+        // Whoever accounts for a fork holds it for an instant only.
         let mut trials = 0;
         while !is_taken() {
             trials += 1;
@@ -189,8 +191,7 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
-        // SAFETY: there is one holder at a time, and what it lends ends with it: `Locked` gives it out by reference
-        // alone.
+        // SAFETY: there is one holder at a time, and its loans end with it: `Locked` gives it out by reference only.
         let lasting = unsafe { &mut *self.lasting.get() };
         if !self.has_begun() {
             self.statistics.born();
@@ -200,9 +201,9 @@ impl Shared {
         Some(Locked { lasting, shared: self })
     }
 
-    /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a
-    /// child of this one. The account of the child begins when it first has the lock: until then the page that every
-    /// fork uses is not written, and so not copied.
+    /// Frees the lock in a child that was forked just now: its holder is not here, and a child of this process may get
+    /// the holder's process id. The child's account begins when it first takes the lock: until then it does not write
+    /// to the page that every fork uses, which would be copied.
     #[inline]
     pub(crate) fn unlock_in_child(&self) {
         // Relaxed: there is one thread. Not written without need, since the page would be copied.
@@ -211,33 +212,33 @@ impl Shared {
         }
     }
 
-    /// Whether what the account says is this process's own, and not its parent's.
+    /// Whether the account is this process's own, and not its parent's.
     #[inline]
     pub(crate) fn has_begun(&self) -> bool {
-        // Relaxed: written by who has the lock; who sees it late begins nothing, since it must have the lock for that.
+        // Relaxed: the holder of the lock writes it; whoever sees it late begins nothing without the lock.
         borrowed::begun().is_none_or(|begun| begun.load(Ordering::Relaxed) != 0)
     }
 
-    /// Begins the account of this process, unless it has begun or somebody has the lock.
+    /// Begins the account of this process, unless it has begun or somebody holds the lock.
     pub(crate) fn begin_account(&'static self) {
         if !self.has_begun() {
             drop(self.lock());
         }
     }
 
-    /// Whether anybody has the lock, or has had it when this process was forked.
+    /// Whether somebody holds the lock, or held it when this process was forked.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
         self.owner.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there was a freeze. A snapshot and a survey make tables too.
+    /// Whether there was a freeze. Snapshots and surveys make tables too.
     pub(crate) fn has_frozen(&self) -> bool {
         self.statistics.has_rounds()
     }
 
-    /// Whether there is nothing to account for but that forks may become dearer: nothing is frozen, in huge pages
-    /// by our doing, or about to be, and what a fork takes is known.
+    /// Whether nothing needs accounting but forks that become dearer: nothing is frozen, in huge pages of ours, or
+    /// about to be, and what a fork takes is known.
     pub(crate) fn is_idle(&self) -> bool {
         let statistics = &self.statistics;
         let has_none = statistics.frozen_bytes() == 0 && statistics.hot_pieces() == 0;
@@ -245,23 +246,23 @@ impl Shared {
         is_empty && statistics.clean() > 0
     }
 
-    /// Where this lies.
+    /// Returns where this lies.
     pub(crate) fn span(&self) -> Span {
         let start = ptr::from_ref(self).addr();
         Span::new(start, start + size_of::<Self>())
     }
 
-    /// Counts a replacement in frozen memory, and tells how many there were.
+    /// Counts a replacement in frozen memory. Returns how many there were.
     pub(crate) fn count_replacement(&self) -> usize {
         self.replacements.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Notes that an extent holds what was erased. Relaxed, here and below: the map says which.
+    /// Notes that an extent holds what was erased. Relaxed, here and below: the map says which extent.
     pub(crate) fn note_erased(&self) {
         self.erased.store(1, Ordering::Relaxed);
     }
 
-    /// Marks all that shows an extent which may have held a byte of `span`. A round in between has it begin again.
+    /// Marks all mappings of extents that may have held a byte of `span`. Begins again if a round comes in between.
     pub(crate) fn mark_erased(&self, span: Span) {
         loop {
             let generation = self.map.generation();
@@ -278,7 +279,7 @@ impl Shared {
         }
     }
 
-    /// Whether an extent that is in the map holds what was erased.
+    /// Whether an extent in the map holds what was erased.
     pub(crate) fn has_marks(&self) -> bool {
         self.map.find(|_, entry: Entry| entry.is_erased()).is_some()
     }
@@ -289,7 +290,7 @@ impl Shared {
         self.erased.load(Ordering::Relaxed) != 0
     }
 
-    /// Begins anew: the map was rewritten, or has no mark any more.
+    /// Forgets that: the map was rewritten, or has no mark any more.
     pub(crate) fn forget_erased(&self) {
         self.erased.store(0, Ordering::Relaxed);
     }
@@ -300,7 +301,7 @@ impl Shared {
     }
 }
 
-/// What lasts, until dropped.
+/// The held lock.
 #[derive(Debug)]
 pub(crate) struct Locked {
     lasting: &'static mut Lasting,
@@ -308,27 +309,27 @@ pub(crate) struct Locked {
 }
 
 impl Locked {
-    /// The tables for one round.
+    /// Returns the tables for one round.
     pub(crate) fn tables(&mut self) -> Result<Tables<'_>, MapError> {
         Tables::new(self.lasting, self.shared.span())
     }
 
-    /// The account of forks and repairs.
+    /// Returns the account of forks and repairs.
     pub(crate) const fn ledger(&mut self) -> &mut Ledger {
         &mut self.lasting.ledger
     }
 
-    /// The tables, and what a freeze in slices has still to do.
+    /// Returns the tables, and what a freeze in slices has still to do.
     pub(crate) fn tables_and_agenda(&mut self) -> Result<(Tables<'_>, &mut Agenda), MapError> {
         Tables::with_agenda(self.lasting, self.shared.span())
     }
 
-    /// What is frozen.
+    /// Returns what is frozen.
     pub(crate) fn frozen(&self) -> Memory {
         frozen(&self.lasting.extents)
     }
 
-    /// Gives up what is planned: something else takes its place.
+    /// Drops the plan: something else takes its place.
     pub(crate) fn drop_plan(&mut self) {
         if self.shared.progress.is_under_way() {
             self.agenda().end("another freeze, or a thaw, has taken its place".to_owned());
@@ -337,12 +338,12 @@ impl Locked {
         self.shared.left_alone.end();
     }
 
-    /// What a freeze in slices has still to do.
+    /// Returns what a freeze in slices has still to do.
     pub(crate) const fn agenda(&mut self) -> &mut Agenda {
         &mut self.lasting.agenda
     }
 
-    /// What the last freeze was told, for repairs.
+    /// Returns the options of the last freeze, for repairs.
     pub(crate) const fn options(&self) -> Options {
         self.lasting.options
     }

@@ -1,17 +1,17 @@
-//! Frozen memory that was written to since: made cheap again.
+//! Repairs frozen memory that was written to, so that forks are cheap again.
 //!
 //! The first write to a private mapping of a file gives the whole mapping an `anon_vma`, and from then on each fork
-//! copies every page table entry of it, clean ones included (`vma_needs_copy` in `mm/memory.c`). Only a new mapping is
-//! without. So in each mapping with written pages, the pieces without any are made as good as new where they are, which
-//! loses nothing, and the written ones are copied to a new extent: the old one is sealed, and children may show it. Of
-//! a piece with few written pages only the stretches around those are copied, and its rest is renewed: they
-//! become small mappings of their own, and when they are written to again, they alone are dear. What is written to
-//! round after round is left alone for a while, a whole piece as anonymous memory.
+//! copies all of its page table entries, clean ones included (`vma_needs_copy` in `mm/memory.c`). Only a new mapping
+//! has none. So in each mapping with written pages, pieces without any are renewed in place, which loses nothing, and
+//! written pieces are copied to a new extent: the old one is sealed, and children may map it. Of a piece with few
+//! written pages only the stretches around those are copied, and the rest is renewed: the stretches become small
+//! mappings of their own, and when they are written to again, they alone are dear. A piece that is written to round
+//! after round is left alone for a while, as anonymous memory.
 //!
-//! Where huge pages can be had, a written piece becomes one at once, as [`hot`](super::hot) tells.
+//! If huge pages can be had, a written piece becomes one at once, as [`hot`](super::hot) says.
 //!
-//! A sealed file cannot give back the memory of pieces that nothing shows any more. Once these are more than half of
-//! it, its other pieces are copied too, so that it goes altogether: as many bytes at most as were replaced before.
+//! A sealed file cannot give back memory of pieces that no mapping shows any more. Once these are more than half of it,
+//! its other pieces are copied too, so that the whole file goes: at most as many bytes as were replaced before.
 
 use std::ops::ControlFlow;
 
@@ -30,30 +30,30 @@ use super::subject::{GRAIN, SMALL, Subject, Way};
 use super::tables::Tables;
 use super::thawing::{make_anonymous, make_huge};
 
-/// A piece with more stretches than this is copied as a whole: each that is written to again costs a fork 1.6 µs, and 2
-/// MiB of anonymous memory 4 µs.
+/// A piece with more stretches than this is copied as a whole: each stretch that is written to again costs a fork 1.6
+/// µs, and 2 MiB of anonymous memory 4 µs.
 const MOST_STRETCHES: usize = 2;
 
-/// The figures of a repair.
+/// What a repair counts.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Repaired {
     /// Mappings with written pages.
     pub(crate) mappings: usize,
-    /// Pieces that were renewed.
+    /// Pieces renewed.
     pub(crate) renewed: usize,
-    /// Pieces that were copied to a new extent.
+    /// Pieces copied to a new extent.
     pub(crate) copied: usize,
     /// Pieces that became anonymous, in base pages.
     pub(crate) thawed: usize,
     /// Pieces that became huge pages.
     pub(crate) huge: usize,
-    /// Huge pages that were split, and are whole again.
+    /// Huge pages that were mended.
     pub(crate) mended: usize,
-    /// Pieces, and stretches between them, that could not be worked on.
+    /// Pieces, and stretches between them, whose repair failed.
     pub(crate) failed: usize,
 }
 
-/// A repair at work: what it needs, and what it has done.
+/// A repair at work: what it needs and what it has done.
 pub(super) struct Repairer<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
     pub(super) pagemap: &'a Pagemap,
@@ -62,12 +62,12 @@ pub(super) struct Repairer<'a, 't> {
     pub(super) repaired: Repaired,
 }
 
-/// What is repaired.
+/// What to repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
     /// Every mapping that needs it.
     All,
-    /// What shows an extent with something erased.
+    /// Mappings of extents that hold something erased.
     Erased,
 }
 
@@ -78,13 +78,13 @@ enum Fate {
     Frozen,
     /// It becomes anonymous, since it is written to all the time.
     Anonymous,
-    /// It stays as it is: so small a mapping costs a fork little.
+    /// It stays as it is: such a small mapping costs a fork little.
     Left,
 }
 
 impl Repairer<'_, '_> {
-    /// Makes every frozen mapping of `scope` with written pages cheap again. Leaves those that cannot be repaired as
-    /// they are, continues with the rest, and returns the first reason.
+    /// Repairs every frozen mapping of `scope` with written pages. Leaves mappings that cannot be repaired, continues
+    /// with the rest, and returns the first error.
     ///
     /// # Safety
     ///
@@ -98,15 +98,15 @@ impl Repairer<'_, '_> {
                 continue;
             }
             self.repaired.mappings += 1;
-            // SAFETY: 1. is this function's own; the mapping is one of the extent, says the list that was read with
-            // nothing else running.
+            // SAFETY: 1. is this function's own; the mapping is one of the extent, by the list that was read while
+            // nothing else ran.
             result = result.and(unsafe { self.repair_mapping(subject) });
         }
         result
     }
 
-    /// First the written parts are taken away, then what is between them is renewed in one go: that works for whole
-    /// mappings alone.
+    /// Takes the written parts away first, then renews what is between them in one go: renewing works for whole
+    /// mappings only.
     ///
     /// # Safety
     ///
@@ -122,7 +122,7 @@ impl Repairer<'_, '_> {
             if taken.is_err() {
                 self.repaired.failed += 1;
             }
-            // A table is full, so that not all that was written may be in it.
+            // A table is full, so that it may not list all that was written.
             let is_listed = !matches!(taken, Err(Stopped::Tables(_)));
             result = result.and(taken);
             if !is_listed {
@@ -143,7 +143,7 @@ impl Repairer<'_, '_> {
             if subject.way != Way::Renew {
                 continue;
             }
-            // SAFETY: 1. a part of the subject's mapping (2), of which no page was written. 2. (1).
+            // SAFETY: 1. a part of the subject's mapping (2), no page of which was written. 2. (1).
             match unsafe { remap::renew(clean) } {
                 Ok(()) => self.repaired.renewed += clean.len().div_ceil(PIECE),
                 Err(error) => {
@@ -158,8 +158,8 @@ impl Repairer<'_, '_> {
         result.and(kept)
     }
 
-    /// Copies the written parts of a piece, or leaves them alone, and adds them to the table of runs. Where the extent
-    /// cannot be mapped again, all of it is taken.
+    /// Copies the written parts of a piece, or leaves them alone, and adds them to the table of runs. If the extent
+    /// cannot be mapped again, takes the whole piece.
     ///
     /// # Safety
     ///
@@ -171,7 +171,7 @@ impl Repairer<'_, '_> {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         });
-        // Running code may have come to use it: a new thread gets the stack of one that has ended.
+        // Running code may use it by now: a new thread gets the stack of one that has ended.
         if scanned.is_err() || self.tables.is_in_use(piece) || self.guards.any_in(piece) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
@@ -182,7 +182,7 @@ impl Repairer<'_, '_> {
             Way::Renew if !is_small && !is_for_huge => stretches(piece, &written),
             Way::Renew | Way::Move => whole(piece),
         };
-        // Whatever becomes of them below, none of these stretches is renewed.
+        // Whatever becomes of these stretches below, none of them is renewed.
         stretches.iter().try_for_each(|stretch| self.tables.runs.push(*stretch))?;
         let mut result = Ok(());
         for stretch in &stretches {
@@ -191,33 +191,33 @@ impl Repairer<'_, '_> {
                 break;
             }
             let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
-            // Memory that must leave its extent is never left where it is.
+            // Memory that must leave its extent is never left in place.
             let is_small = is_small && subject.way != Way::Move;
             let fate = match (is_hot, is_small) {
                 (false, _) => Fate::Frozen,
                 (true, false) => Fate::Anonymous,
                 (true, true) => Fate::Left,
             };
-            // SAFETY: 1. and 2. are this function's own, for a part of the piece. 3. all written runs, of which it
+            // SAFETY: 1. and 2. are this function's own, for a part of the piece. 3. all written runs, from which it
             // takes its own.
             result = result.and(unsafe { self.copy_part(subject, *stretch, &written, fate) });
         }
         result
     }
 
-    /// Whether a piece is to become a huge page: it was written to, and suits.
+    /// Whether to make a piece a huge page: it was written to, and is fit for one.
     fn is_for_huge(&self, subject: &Subject, piece: Span, written: &[Span]) -> bool {
         !written.is_empty()
             && self.tables.ledger.huge.is_open()
             && suits(piece, self.all_runs(subject, piece, written).bytes(), subject.traits)
     }
 
-    /// Where a part has bytes that are not zero: its written runs, and what its extent holds.
+    /// Returns where a part has bytes that are not zero: its written runs, and what its extent holds.
     fn all_runs(&self, subject: &Subject, part: Span, written: &[Span]) -> PieceRuns {
         subject.runs(self.tables.contents, part, written)
     }
 
-    /// Makes a huge page of a piece, if there is one.
+    /// Makes a piece a huge page, if one can be had.
     ///
     /// # Safety
     ///
@@ -225,11 +225,11 @@ impl Repairer<'_, '_> {
     /// 2. `piece` is in the subject's mapping, which is a private one of its extent.
     /// 3. `written` are its written runs.
     unsafe fn make_huge(&mut self, subject: &Subject, piece: Span, written: &[Span]) -> Result<Asked, Stopped> {
-        // The old mapping aside, the new one, and what is left on both sides.
+        // The old mapping moved aside, the new one, and what is left on both sides.
         self.budget.take_mappings(3)?;
         let runs = |_, part| self.all_runs(subject, part, written);
-        // SAFETY: 1. a part of a private mapping that can be read, whose bytes outside the runs are zeros; nothing
-        // uses it (1 and 2 above).
+        // SAFETY: 1. a part of a private mapping that can be read, whose bytes outside the runs are zeros; nothing uses
+        // it (1 and 2 above).
         let asked = unsafe { make_huge(piece, &std::iter::once(piece).collect(), runs, subject.traits) }?;
         self.tables.ledger.asked(piece, asked);
         self.repaired.huge += usize::from(asked == Asked::Made);
@@ -284,7 +284,7 @@ fn whole(piece: Span) -> Stretches {
     std::iter::once(piece).collect()
 }
 
-/// The parts of a piece around what was written; the whole piece if there are many, or if they are most of it anyway.
+/// Returns the parts of a piece around what was written; the whole piece if there are many, or if they are most of it.
 fn stretches(piece: Span, written: &[Span]) -> Stretches {
     let mut found = Stretches::new();
     let mut bytes = 0;

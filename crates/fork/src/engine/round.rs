@@ -1,4 +1,4 @@
-//! One round: everything that happens while the process is held still, for a freeze and for a repair alike.
+//! One round: all that happens while the process is held still, in a freeze and in a repair alike.
 
 use std::time::{Duration, Instant};
 
@@ -34,21 +34,21 @@ pub(crate) struct Done {
     pub(crate) way: ScanWay,
     /// The length of extents.
     pub(crate) extent: usize,
-    /// How long it took to look.
+    /// How long the look took.
     pub(crate) looked: Duration,
-    /// How long it took to freeze new memory.
+    /// How long freezing new memory took.
     pub(crate) froze: Duration,
-    /// What a repair was expected to take, in nanoseconds.
+    /// What the repair was expected to take, in nanoseconds.
     pub(crate) quote: u64,
     /// What the plan is worth.
     pub(crate) expected: Expected,
-    /// What is frozen by now.
+    /// What is frozen now.
     pub(crate) frozen: Memory,
-    /// Whether it came to an inventory: without, nothing was looked at and nothing done.
+    /// Whether there was an inventory: without one nothing was looked at and nothing was done.
     pub(crate) reach: Reach,
 }
 
-/// How far a round has come.
+/// How far a round came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
     /// It ended before it knew what there is.
@@ -57,16 +57,16 @@ pub(crate) enum Reach {
     Known,
 }
 
-/// Whether anything is to be changed.
+/// What a round may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     /// Only look.
     Survey,
     /// Freeze and repair.
     Freeze,
-    /// The same, unless it is expected to take more nanoseconds than this.
+    /// The same, unless it is expected to take more than this many nanoseconds.
     FreezeWithin(u64),
-    /// Only move elsewhere what shows an extent that holds something erased.
+    /// Only move mappings off extents that hold something erased.
     Forget,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Round<'a, 't> {
 }
 
 impl Round<'_, '_> {
-    /// Plays it. The caller has blocked signals, as `_blocked` shows, holds other threads still, and has
+    /// Plays the round. The caller has blocked signals, which `_blocked` proves, holds other threads still, and has
     /// [excluded](super::own::exclude) what they use. Nothing here uses the heap.
     ///
     /// # Safety
@@ -135,7 +135,7 @@ impl Round<'_, '_> {
         Ok(done)
     }
 
-    /// Reads the mappings and plans, leaving out what was excluded before and what rests.
+    /// Reads the mappings and plans, without excluded memory and what rests.
     fn inventory(&mut self) -> Result<Expected, Early> {
         let Tables { ledger, excluded, vmas, extents, .. } = &mut *self.tables;
         let rests = |span| excluded.push(Excluded { span, reason: Skip::Hot });
@@ -145,7 +145,7 @@ impl Round<'_, '_> {
         extents.iter_mut().for_each(Held::look_again);
         let (map, has_erased) = (&self.shared.map, self.shared.has_erased());
         for held in extents.iter_mut() {
-            // Where the map is not sure, the mark may be missing.
+            // If the map is not sure, the mark may be missing.
             let is_marked = |entry: Entry| entry.is_erased() || !entry.is_sure();
             let is_its_own = |entry: Entry| is_marked(entry) && entry.extent() == Some(held.serial);
             held.is_erased = has_erased && (map.is_in_doubt() || map.find(|_, entry| is_its_own(entry)).is_some());

@@ -7,7 +7,7 @@ use arrayvec::{ArrayVec, CapacityError};
 use super::piece::PIECE;
 use super::span::Span;
 
-/// Runs of pages in a piece, ascending and apart once they are [joined](Self::join).
+/// Runs of pages in a piece; ascending and apart once they are [joined](Self::join).
 pub(super) struct PieceRuns(ArrayVec<Span, { PIECE / 4096 }>);
 
 impl PieceRuns {
@@ -15,30 +15,30 @@ impl PieceRuns {
         Self(ArrayVec::new())
     }
 
-    /// The parts of `runs` that are in `part`.
+    /// Cuts `runs` to `part`.
     pub(super) fn inside(runs: &[Span], part: Span) -> Self {
         let cut = runs.iter().map(|run| run.intersection(part)).filter(|run| !run.is_empty());
-        // A piece has no more of them.
+        // A piece has no more.
         Self(cut.take(PIECE / 4096).collect())
     }
 
-    /// Adds a run; after all are there, [`join`](Self::join) puts them in order.
+    /// Adds a run. Call [`join`](Self::join) after the last one.
     pub(super) fn push(&mut self, run: Span) -> Result<(), CapacityError> {
         self.0.try_push(run).map_err(CapacityError::simplify)
     }
 
-    /// Bytes in all of them.
+    /// Returns the bytes in all of them.
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(|run| run.len()).sum()
     }
 
-    /// One run in the place of all.
+    /// Replaces all runs by one.
     pub(super) fn set(&mut self, run: Span) {
         self.0.clear();
         self.0.push(run);
     }
 
-    /// Puts the runs in order, and makes one of those that touch.
+    /// Sorts the runs, and joins those that touch.
     pub(super) fn join(&mut self) {
         self.0.sort_unstable();
         let mut joined: ArrayVec<Span, { PIECE / 4096 }> = ArrayVec::new();

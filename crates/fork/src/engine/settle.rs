@@ -1,4 +1,4 @@
-//! The end of a round: map, tables and figures say again what the mappings are.
+//! The end of a round: makes map, tables and figures agree with the mappings again.
 
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::vec::MappedVec;
@@ -13,14 +13,14 @@ use super::span::Span;
 use super::tables::Tables;
 use super::traits::Traits;
 
-/// So much that is anonymous again is in the map at most, so that there is room for what is frozen.
+/// Most thawed ranges in the map, so that there is room for frozen ones.
 const MOST_THAWED: usize = 1 << 11;
 
-/// Reads the mappings again, writes the map anew, forgets extents that nothing maps any more, and counts the round.
-/// Returns what is frozen then.
+/// Reads the mappings again, rewrites the map, forgets extents that nothing maps any more, and counts the round.
+/// Returns what is frozen now.
 ///
-/// The mappings have changed, so extents that a repair has emptied are seen only by a new reading. If that fails, they
-/// are kept, and the map says nothing that it is sure of.
+/// The mappings have changed, so that only a new reading shows which extents a repair has emptied. If that fails, all
+/// extents are kept, and the map is unsure of everything.
 pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     tables.ledger.hot.end();
     shared.statistics.count_round();
@@ -31,7 +31,7 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
         shared.origins.doubt();
         return frozen(tables.extents);
     }
-    // Without memory for this nothing is remembered.
+    // Without memory for this, nothing is remembered.
     let known = ever_frozen(&shared.map);
     let known = known.as_deref().unwrap_or_default();
     let mut room = MOST_THAWED;
@@ -62,13 +62,13 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     frozen(tables.extents)
 }
 
-/// Has an extent known that a slice has filled and shows at `shown`, without reading any mapping.
+/// Publishes an extent that a slice has filled and shows at `shown`, without reading any mapping.
 pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, shown: &[Span], traits: Traits) {
     let Some(held) = tables.held(id) else { return shared.map.doubt() };
     let entry = Entry::new(traits.permissions, held.flags, held.serial);
     let is_known = shown.iter().all(|span| shared.map.add(*span, entry));
     if !is_known {
-        // No room: guards fail until a round has written it anew.
+        // There is no room: guards fail until a round has rewritten the map.
         shared.map.doubt();
     }
     shared.map.sort();
@@ -78,7 +78,7 @@ pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, show
     shared.statistics.frozen(shared.statistics.frozen_bytes() + bytes, tables.extents.len());
 }
 
-/// Has it known that so many bytes are shown by these extents no more, which the map has forgotten, without reading any
+/// Publishes that these extents no longer show this many bytes, which the map has forgotten, without reading any
 /// mapping.
 pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32], bytes: usize) {
     if shared.map.is_in_doubt() {
@@ -92,7 +92,7 @@ pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32]
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
 }
 
-/// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.
+/// Returns the entry of a mapping; `None` if it is neither frozen nor of a snapshot.
 fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
     match tables.held(FileId { device: vma.device, inode: vma.inode }) {
         Some(held) => {
@@ -108,7 +108,7 @@ fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
     }
 }
 
-/// What the map says of frozen memory and of what was thawed, ascending.
+/// Returns what the map says of frozen and of thawed memory, ascending.
 fn ever_frozen(map: &FrozenMap) -> Option<MappedVec<(Span, Entry)>> {
     let is_told = |(_, entry): &(Span, Entry)| entry.is_sure() && !entry.is_of_snapshot();
     let mut known = MappedVec::with_capacity(map.all().filter(is_told).count()).ok()?;
@@ -117,7 +117,7 @@ fn ever_frozen(map: &FrozenMap) -> Option<MappedVec<(Span, Entry)>> {
     Some(known)
 }
 
-/// What was frozen of a mapping that is anonymous now.
+/// Returns the parts of a mapping that were frozen and are anonymous now.
 fn thawed_in(known: &[(Span, Entry)], vma: &Vma) -> impl Iterator<Item = (Span, Entry)> {
     let (all, permissions) = (Span::from(vma.range()), vma.permissions);
     let first = known.partition_point(|(span, _)| span.end <= all.start);
@@ -125,7 +125,7 @@ fn thawed_in(known: &[(Span, Entry)], vma: &Vma) -> impl Iterator<Item = (Span, 
     inside.map(move |(span, entry)| (span.intersection(all), entry.with_rights(permissions).thawed()))
 }
 
-/// Whether a mapping is anonymous and has a neighbour that is: both may be one to the program, now or once they have
+/// Whether a mapping is anonymous and has an anonymous neighbour: both may be one to the program, now or once they have
 /// the same rights. So what was frozen of it must be remembered: the kernel moves and grows one mapping at a time.
 fn is_divided(vmas: &[Vma], index: usize) -> bool {
     let is_anonymous = |vma: &Vma| {
@@ -136,7 +136,7 @@ fn is_divided(vmas: &[Vma], index: usize) -> bool {
     vmas[index.saturating_sub(1)..vmas.len().min(index + 2)].windows(2).any(adjoins)
 }
 
-/// Puts mappings into the map, neighbours of which the same is said as one.
+/// Puts mappings into the map, joining neighbours with the same entry.
 struct MapWriter<'a> {
     map: &'a FrozenMap,
     open: Option<(Span, Entry)>,
@@ -160,7 +160,7 @@ impl MapWriter<'_> {
     }
 }
 
-/// Tells what the extents have held, and whether any holds what was erased.
+/// Lists what the extents have held, and whether any holds what was erased.
 fn tell_origins(tables: &mut Tables<'_>, shared: &Shared) {
     let origins = &shared.origins;
     for held in tables.extents.iter_mut().filter(|held| origins.is_moved(held.serial)) {
@@ -175,7 +175,7 @@ fn tell_origins(tables: &mut Tables<'_>, shared: &Shared) {
     }
 }
 
-/// Forgets extents that were not seen; how many are left.
+/// Forgets extents that were not seen. Returns how many are left.
 fn forget_unseen(tables: &mut Tables<'_>) -> usize {
     let mut kept = 0;
     for index in 0..tables.extents.len() {

@@ -1,4 +1,5 @@
-//! One slice of a freeze: as much of the [agenda](super::agenda) as its time allows, while the process is held still.
+//! One slice of a freeze: does as much of the [agenda](super::agenda) as its time allows, while the process is held
+//! still.
 //!
 //! A slice copies parts of pieces and shows them at once, as a freeze in one go does with whole pieces. Between slices
 //! there is only plain memory and frozen memory, so that the program may do whatever it may do with either. An extent
@@ -31,13 +32,13 @@ use super::traits::{Traits, is_locked};
 use crate::clock::{Instant, Moment};
 use crate::options::Pages;
 
-/// How much is searched for the next populated page at a time, at most: the kernel looks at each page of it that is
-/// there, and not only up to the first.
+/// Most memory searched for the next populated page in one go: the kernel looks at each present page of it, not only up
+/// to the first.
 const WINDOW: usize = 16 * PIECE;
-/// What an extent shows in one slice at most, in stretches without gaps.
+/// Most stretches without gaps that an extent shows in one slice.
 const MOST_SHOWN: usize = 64;
 
-/// What a slice has led to.
+/// What a slice leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
     /// There is more to do.
@@ -54,16 +55,16 @@ pub(crate) struct Slice<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
-    /// When its time has begun.
+    /// When its time began.
     pub(crate) started: Instant,
-    /// How long the process was looked at before, in nanoseconds: who waits for it waits for that as well.
+    /// How long the process was looked at before, in nanoseconds: whoever waits for the slice waits for that as well.
     pub(crate) looked: u64,
-    /// Asked whenever the time of a slice is used up: whether nobody waits, so that the next one may follow at once.
+    /// Called whenever a slice's time is up: returns whether nobody waits, so that the next slice may follow at once.
     pub(crate) is_idle: &'a mut dyn FnMut() -> bool,
 }
 
 impl Slice<'_, '_> {
-    /// Plays it. The caller has blocked signals, as `_blocked` shows, holds other threads still, and has
+    /// Plays the slice. The caller has blocked signals, which `_blocked` proves, holds other threads still, and has
     /// [excluded](super::own::exclude) what they use. Nothing here uses the heap.
     ///
     /// # Safety
@@ -113,9 +114,9 @@ struct Worker<'a, 't> {
     pace: Pace<'a>,
     budget: &'a mut Budget,
     open: Option<Open>,
-    /// How long the process was looked at before the slice that is under way.
+    /// How long the look before the current slice took.
     looked: u64,
-    /// How much is searched next: ever more, as long as nothing is found.
+    /// How much to search next: ever more while nothing is found.
     window: usize,
     is_idle: &'a mut dyn FnMut() -> bool,
 }
@@ -125,14 +126,14 @@ struct Worker<'a, 't> {
 enum Taken {
     /// It is frozen, or there was nothing to freeze.
     Looked,
-    /// The program has sealed its mapping since the plan: nothing of that can be frozen.
+    /// The program has sealed its mapping since the plan: none of it can be frozen.
     Sealed,
 }
 
 /// The extent that is being filled.
 struct Open {
     fresh: Fresh,
-    /// What all its mappings have.
+    /// The traits of all its mappings.
     traits: Traits,
     base: usize,
     shown: ArrayVec<Span, MOST_SHOWN>,
@@ -152,10 +153,10 @@ impl Worker<'_, '_> {
             let Some(most) = self.pace.next() else {
                 if self.go_on(agenda) { continue } else { return Ok(Left::More) }
             };
-            // A huge page is asked for by whole pieces.
+            // Huge pages are asked for by whole pieces.
             let most = if self.pages == Pages::Collapse { PIECE } else { most };
             let end = part.start + most;
-            // What would be left behind it must not be so little that nobody takes it.
+            // What is left behind it must not be so little that nobody takes it.
             let part = if part.end.saturating_sub(end) < LEAST / 2 { part } else { Span::new(part.start, end) };
             // SAFETY: 1. is this function's own. 2. found just now, while nothing else ran.
             let taken = unsafe { self.take(item, part, traits) }?;
@@ -164,7 +165,7 @@ impl Worker<'_, '_> {
         Ok(Left::Nothing)
     }
 
-    /// Ends a slice, and tells whether another one may follow at once. The last one is told by who has begun it.
+    /// Ends a slice. Returns whether another one may follow at once. The caller reports the last one.
     fn go_on(&mut self, agenda: &Agenda) -> bool {
         let goes_on = (self.is_idle)();
         if goes_on {
@@ -173,13 +174,13 @@ impl Worker<'_, '_> {
         goes_on
     }
 
-    /// How long the slice took that ends.
+    /// Returns how long the ending slice took.
     fn end(&mut self) -> u64 {
         std::mem::take(&mut self.looked).saturating_add(self.pace.begin_again())
     }
 
-    /// The next part of an item that can be frozen, in one piece and one mapping, what it must have, and the end of the
-    /// mapping; none if it takes another look, from where the item then goes on.
+    /// Returns the next part of an item that can be frozen, in one piece and one mapping, with its traits and the end
+    /// of the mapping; `None` if finding it takes another look, from where the item then goes on.
     fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits, usize)>, Stopped> {
         let rest = Span::new(item.at, item.span.end);
         let window = Span::new(rest.start, rest.end.min((rest.start & !(PIECE - 1)) + self.window));
@@ -194,7 +195,7 @@ impl Worker<'_, '_> {
             return Ok(None);
         };
         self.window = PIECE;
-        // From the start of its piece on, so that what lies between populated pages becomes one mapping with them.
+        // From the start of its piece on, so that what lies between populated pages joins one mapping with them.
         let start = rest.start.max(populated & !(PIECE - 1));
         let piece = Span::new(start, rest.end.min((start & !(PIECE - 1)) + PIECE));
         let mapping = self.places.next_above(&self.tables.vmas, start).filter(|vma| vma.start < piece.end);
@@ -261,7 +262,7 @@ impl Worker<'_, '_> {
                 item.frozen += bytes;
             }
             Ok(Outcome::Unreadable) => {}
-            // Sealed by the program (`mseal`): it stays as it is, and so do its bytes.
+            // The program has sealed it (`mseal`): it stays as it is, with its bytes.
             Err(ExtentError::Map { errno: Errno::PERM, .. }) => {
                 self.pace.took(0, before);
                 return Ok(Taken::Sealed);
@@ -269,14 +270,14 @@ impl Worker<'_, '_> {
             Err(error) => return Err(error.into()),
         }
         if self.pages == Pages::Collapse && part.len() == PIECE && populated * 4 >= part.len() * 3 {
-            // A refusal leaves base pages. SAFETY: 1. a collapse keeps contents and rights.
+            // If this is refused, base pages stay. SAFETY: 1. a collapse keeps contents and rights.
             let _ = unsafe { calls::advise(part, libc::MADV_COLLAPSE) };
         }
         self.pace.took(populated, before);
         Ok(Taken::Looked)
     }
 
-    /// Sees to it that an extent is open for `part`: the one that is being filled, or a new one.
+    /// Makes sure that an extent is open for `part`: the one being filled, or a new one.
     fn open(&mut self, part: Span, traits: Traits) -> Result<(), Stopped> {
         let extent = self.extent;
         let goes_on = |open: &Open| open.shown.last().is_some_and(|last| last.end == part.start);
@@ -294,11 +295,11 @@ impl Worker<'_, '_> {
             let fresh = Fresh::create(self.tables, base)?;
             self.open = Some(Open { fresh, traits, base, shown: ArrayVec::new() });
         }
-        // What does not go on becomes a mapping of its own, and so does what is left behind it.
+        // A part that does not continue the extent becomes a mapping of its own, and so does the memory behind it.
         if self.open.as_ref().is_some_and(goes_on) { Ok(()) } else { self.budget.take_mappings(2) }
     }
 
-    /// Seals what was filled, and has it known.
+    /// Seals what was filled, and publishes it.
     fn close(&mut self) -> Result<(), Stopped> {
         let Some(Open { fresh, traits, shown, .. }) = self.open.take() else { return Ok(()) };
         let id = fresh.id();

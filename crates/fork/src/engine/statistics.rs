@@ -1,6 +1,6 @@
-//! Figures that anybody may read at any time, also in a signal handler, or in another process ([`figures`]).
+//! Figures that anybody may read at any time, also in a signal handler or from another process ([`figures`]).
 //!
-//! Relaxed, but for the sequence number: each is read for itself, and nothing is published with it.
+//! Relaxed, except for the sequence number: each is read by itself, and publishes nothing.
 //!
 //! [`figures`]: crate::figures
 
@@ -34,49 +34,49 @@ impl Statistics {
         self.word(word).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes of address space that show frozen memory, as of the last round.
+    /// Returns the bytes of address space that show frozen memory, as of the last round.
     pub(crate) fn frozen_bytes(&self) -> usize {
         self.get(Word::FrozenBytes) as usize
     }
 
-    /// Extents that are mapped.
+    /// Returns how many extents are mapped.
     pub(crate) fn extents(&self) -> usize {
         self.get(Word::Extents) as usize
     }
 
-    /// Pieces that are left alone for now.
+    /// Returns how many pieces are left alone for now.
     pub(crate) fn hot_pieces(&self) -> usize {
         self.get(Word::HotPieces) as usize
     }
 
-    /// Forks by [`fork`](crate::fork()).
+    /// Returns the forks by [`fork`](crate::fork()).
     pub(crate) fn forks(&self) -> u64 {
         self.get(Word::Forks)
     }
 
-    /// Repairs.
+    /// Returns the repairs.
     pub(crate) fn repairs(&self) -> u64 {
         self.get(Word::Repairs)
     }
 
-    /// Nanoseconds that forks took above the clean time since the last freeze or repair.
+    /// Returns the nanoseconds that forks took beyond the clean time since the last freeze or repair.
     pub(crate) fn debt(&self) -> u64 {
         self.get(Word::Debt)
     }
 
-    /// Nanoseconds of a fork when nothing was written; 0 for none.
+    /// Returns the nanoseconds of a fork when nothing was written; 0 if there was none.
     pub(crate) fn clean(&self) -> u64 {
         self.get(Word::Clean)
     }
 
-    /// Whether a fork that takes so many nanoseconds tells nothing new: neither that it has become dearer, by more than
-    /// it varies on a busy machine, nor that what counts as a clean one is too much.
+    /// Whether a fork that takes `taken` nanoseconds tells nothing new: neither that forks have become dearer, by more
+    /// than they vary on a busy machine, nor that what counts as clean is too much.
     pub(crate) fn is_usual(&self, taken: u64) -> bool {
         let clean = self.clean();
         (clean - clean / 4..=clean + clean / 2).contains(&taken)
     }
 
-    /// Nanoseconds of debt from which on there is a look or a repair.
+    /// Returns the debt in nanoseconds at which a look or a repair follows.
     pub(crate) fn price(&self) -> u64 {
         self.get(Word::Price)
     }
@@ -91,22 +91,22 @@ impl Statistics {
         self.get(Word::Rounds) > 0
     }
 
-    /// Whether all was thawed since the last freeze, so that nothing is accounted for.
+    /// Whether everything was thawed since the last freeze, so that nothing is accounted for.
     pub(crate) fn is_over(&self) -> bool {
         self.get(Word::Over) != 0
     }
 
-    /// Nothing is frozen any more.
+    /// Notes that nothing is frozen any more.
     pub(crate) fn emptied(&self) {
         self.frozen(0, 0);
     }
 
-    /// All is thawed that could be: repairs freeze nothing again.
+    /// Notes that all that could be was thawed: repairs freeze nothing again.
     pub(crate) fn end(&self) {
         self.set(Word::Over, 1);
     }
 
-    /// There was a freeze.
+    /// Notes a freeze.
     pub(crate) fn begin(&self) {
         self.set(Word::Over, 0);
     }
@@ -126,7 +126,7 @@ impl Statistics {
         self.count(Word::Rounds);
     }
 
-    /// This is a child, which counts for itself. Written only where it differs, since the page would be copied.
+    /// Begins a child's own counts. Written only where they differ, since the page would be copied.
     pub(crate) fn born(&self) {
         for word in [Word::Forks, Word::Repairs] {
             if self.get(word) != 0 {
@@ -135,19 +135,20 @@ impl Statistics {
         }
     }
 
-    /// What is frozen by now.
+    /// Notes what is frozen now.
     pub(super) fn frozen(&self, bytes: usize, extents: usize) {
         self.set(Word::FrozenBytes, bytes as u64);
         self.set(Word::Extents, extents as u64);
     }
 
-    /// What the ledger of `process` says by now, and how far a freeze in slices is. Called by who holds it.
+    /// Publishes what the ledger of `process` says now, and how far a freeze in slices is. The holder of the ledger
+    /// calls it.
     pub(super) fn publish(&self, ledger: &Ledger, progress: &Progress, process: u64) {
         // A process that was forked while another thread was here goes on from an odd number.
         let odd = self.get(Word::Sequence) | 1;
         self.set(Word::Sequence, odd);
         // Release, partner: the system calls by which another process reads (`figures`), each of which takes locks of
-        // the kernel's. Forbids that it reads a word from below before the odd number.
+        // the kernel. Forbids that it reads a word from below before the odd number.
         fence(Ordering::Release);
         for (word, value) in HEAD {
             self.set(word, value);
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!((figures.once.as_nanos(), figures.is_under_way, figures.planned_bytes), (500, true, 5 << 20));
         let sequence = || statistics.get(Word::Sequence);
         assert_eq!(sequence(), 2);
-        // As a child finds it whose parent's other thread was publishing.
+        // As in a child whose parent's other thread was publishing.
         statistics.set(Word::Sequence, 3);
         statistics.publish(&ledger, &Progress::default(), 18);
         assert_eq!(sequence(), 4);

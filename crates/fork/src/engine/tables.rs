@@ -1,7 +1,7 @@
 //! The tables that a round works with, outside the heap.
 //!
-//! Those of [`Lasting`] stay as long as the process. The others live for one round: what stays mapped costs every fork
-//! a page table each.
+//! [`Lasting`] stays as long as the process. The other tables live for one round: each that stays mapped costs every
+//! fork a page table.
 
 use palimpsest_sys::MapError;
 use palimpsest_sys::memory::extent::FileId;
@@ -16,7 +16,7 @@ use super::span::Span;
 use crate::options::Options;
 use crate::report::Skip;
 
-/// What lasts.
+/// The tables that last.
 #[derive(Debug)]
 pub(super) struct Lasting {
     /// Sorted by identity.
@@ -26,7 +26,7 @@ pub(super) struct Lasting {
     pub(super) ledger: Ledger,
     /// What a freeze in slices has still to do.
     pub(super) agenda: Agenda,
-    /// Those of the last freeze, with the length that it has given to extents: what repairs go by.
+    /// The options of the last freeze, with the length that it gave to extents: repairs follow them.
     pub(super) options: Options,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Tables<'a> {
     pub(super) vmas: Vmas,
     pub(super) eligible: MappedVec<Eligible>,
     pub(super) skipped: MappedVec<Skipped>,
-    /// Populated runs of the window that is being worked on.
+    /// Populated runs of the window under work.
     pub(super) runs: MappedVec<Span>,
     /// Memory that must never be frozen: this library's, and what the kernel or running code writes to.
     pub(super) excluded: MappedVec<Excluded>,
@@ -49,17 +49,17 @@ pub(crate) struct Tables<'a> {
     registry: Span,
 }
 
-/// Runs in a window of 1 GiB with pages of 4 KiB are at most half as many as its pages; bigger windows have their runs
-/// cut off and taken up again.
+/// A window of 1 GiB with pages of 4 KiB has at most half as many runs as pages; the runs of bigger windows are cut
+/// off, and taken up again.
 const RUNS: usize = 1 << 17;
 
 impl<'a> Tables<'a> {
-    /// Allocates nothing from the heap.
+    /// Makes the tables. Allocates nothing from the heap.
     pub(super) fn new(lasting: &'a mut Lasting, registry: Span) -> Result<Self, MapError> {
         Self::with_agenda(lasting, registry).map(|(tables, _)| tables)
     }
 
-    /// The same, with what a freeze in slices has still to do.
+    /// Makes the tables, and returns with them what a freeze in slices has still to do.
     pub(super) fn with_agenda(lasting: &'a mut Lasting, registry: Span) -> Result<(Self, &'a mut Agenda), MapError> {
         let mappings = lasting.extents.capacity();
         let tables = Self {
@@ -77,27 +77,27 @@ impl<'a> Tables<'a> {
         Ok((tables, &mut lasting.agenda))
     }
 
-    /// What is to be frozen, or was.
+    /// Returns what will be frozen, or was.
     pub(crate) fn eligible(&self) -> &[Eligible] {
         &self.eligible
     }
 
-    /// Puts what is to be frozen on the agenda, and tells how many bytes that are.
+    /// Puts eligible memory on the agenda. Returns how many bytes that is.
     pub(crate) fn plan_slices(&mut self, agenda: &mut Agenda, terms: Terms) -> usize {
         agenda.begin(&mut self.eligible, terms)
     }
 
-    /// The account.
+    /// Returns the account.
     pub(crate) const fn ledger(&mut self) -> &mut Ledger {
         self.ledger
     }
 
-    /// What is left alone.
+    /// Returns what is left alone.
     pub(crate) fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// The addresses of these tables and of the registry.
+    /// Returns the addresses of these tables and of the registry.
     pub(super) fn own_spans(&self) -> [Span; 11] {
         let [list, text] = self.vmas.own_ranges();
         [
@@ -116,14 +116,14 @@ impl<'a> Tables<'a> {
         .map(Span::from)
     }
 
-    /// The extent that a mapping shows.
+    /// Returns the extent that a mapping shows.
     pub(super) fn held(&mut self, id: FileId) -> Option<&mut Held> {
         let place = self.extents.binary_search_by_key(&key(id), Held::key).ok()?;
         self.extents.get_mut(place)
     }
 
-    /// Adds an extent at its place in the order. New files need not have higher numbers than older ones: each CPU gives
-    /// them out of a batch of its own (`get_next_ino` in `fs/inode.c`).
+    /// Adds an extent at its place in the order. New files need not have higher numbers than older ones: each CPU takes
+    /// them from a batch of its own (`get_next_ino` in `fs/inode.c`).
     pub(super) fn add_extent(&mut self, held: Held) -> Result<(), Full> {
         let place = self.extents.partition_point(|known| known.key() < held.key());
         self.extents.push(held)?;
@@ -131,12 +131,12 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// Bytes that are populated in all eligible memory.
+    /// Returns the populated bytes of all eligible memory.
     pub(super) fn eligible_bytes(&self) -> usize {
         self.eligible.iter().map(|one| one.populated).sum()
     }
 
-    /// Whether running code or the kernel may write to `span`, as far as that was found out last.
+    /// Whether running code or the kernel may write to `span`, as last found out.
     pub(crate) fn is_in_use(&self, span: Span) -> bool {
         self.excluded.iter().any(|excluded| excluded.reason == Skip::InUse && excluded.span.overlaps(span))
     }

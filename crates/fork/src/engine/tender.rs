@@ -1,7 +1,7 @@
-//! One slice of what is done between forks, while the process is held still: huge pages that were split are mended, and
-//! frozen pieces that were written to become huge pages.
+//! One slice between forks, while the process is held still: mends split huge pages, and makes huge pages of frozen
+//! pieces that were written to.
 //!
-//! What there is, the table of hot pieces and the map tell; each piece is looked at again before it is touched.
+//! The table of hot pieces and the map tell what there is; each piece is looked at again before it is touched.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::options::{Options, Pause};
 
 /// How much is searched for written pages between two looks at the clock: whole pieces.
 const WINDOW: usize = 16 * PIECE;
-/// Extents that the pieces which one slice makes have left at most.
+/// Most extents that one slice's pieces leave.
 const MOST_LEFT: usize = 64;
 
 /// What a slice needs.
@@ -55,14 +55,14 @@ enum Did {
     Work,
     /// There was nothing to do, or it may not be touched.
     Nothing,
-    /// A child shows it.
+    /// A child still maps it.
     Waits,
 }
 
 impl Tender<'_, '_> {
-    /// Plays it; what it has come to, and how many pieces it has done. The caller has blocked signals, as `_blocked`
-    /// shows, holds other threads still, and has [excluded](super::own::exclude) what they use. Nothing here uses the
-    /// heap.
+    /// Plays the slice. Returns how far it came, and how many pieces it has done. The caller has blocked signals, which
+    /// `_blocked` proves, holds other threads still, and has [excluded](super::own::exclude) what they use. Nothing
+    /// here uses the heap.
     ///
     /// # Safety
     ///
@@ -102,7 +102,7 @@ impl Tender<'_, '_> {
             };
             let did = match did {
                 Ok(did) => did,
-                // What was made before must be known all the same.
+                // Publish what was made so far in any case.
                 Err(_) => break Tended::Done,
             };
             at = piece.end;
@@ -115,7 +115,7 @@ impl Tender<'_, '_> {
             }
             match did {
                 Did::Waits | Did::Nothing => {
-                    // To look takes time as well.
+                    // Looking takes time as well.
                     if self.started.elapsed() > nanos(time) {
                         break Tended::More { at };
                     }
@@ -134,9 +134,10 @@ impl Tender<'_, '_> {
         Ok((outcome, worked))
     }
 
-    /// The next piece from `at` on that may need work. To search takes time as well: at least one window is looked at.
+    /// Returns the next piece from `at` on that may need work. Searching takes time as well: searches at least one
+    /// window.
     fn next(&self, at: usize, time: Duration) -> Result<Next, PagemapError> {
-        // Without a scan nobody tells which pages are huge: each would look split.
+        // Without a scan the kernel does not tell which pages are huge: each would look split.
         let is_told = self.pagemap.way() == ScanWay::Ioctl;
         let hot = self.tables.ledger.hot.next_huge(at).filter(|_| is_told);
         let mut from = at;
@@ -165,7 +166,7 @@ impl Tender<'_, '_> {
                 break Some(Span::new(start, start + PIECE));
             }
         };
-        // A piece that begins below `at` was done.
+        // A piece that begins below `at` is done already.
         let frozen = frozen.map(|piece| Next::Piece(piece, Kind::Frozen));
         let hot = hot.map(|(place, piece)| Next::Piece(piece, Kind::Huge(place)));
         Ok(frozen.or(hot).unwrap_or(Next::Nothing))
@@ -179,7 +180,7 @@ impl Tender<'_, '_> {
         })
     }
 
-    /// Makes a huge page of a frozen piece that was written to, and adds the extent that it has left.
+    /// Makes a huge page of a frozen piece that was written to, and adds the extent that it leaves.
     ///
     /// # Safety
     ///
@@ -222,10 +223,10 @@ impl Tender<'_, '_> {
         if !suits(piece, populated, traits) {
             return Ok(Did::Nothing);
         }
-        // The old mappings aside, the new one, and what is left on both sides.
+        // The old mappings moved aside, the new one, and what is left on both sides.
         budget.take_mappings(2 + parts.len())?;
-        // SAFETY: 1. each part was found just now to be of a private mapping of an extent that can be read; its bytes
-        // outside the runs are zeros; nothing else runs (1).
+        // SAFETY: 1. each part was just found in a private mapping of an extent that can be read; its bytes outside the
+        // runs are zeros; nothing else runs (1).
         let asked = unsafe { make_huge(piece, &parts, runs, traits) }?;
         self.tables.ledger.asked(piece, asked);
         if asked != Asked::Made {
@@ -240,11 +241,12 @@ impl Tender<'_, '_> {
         Ok(Did::Work)
     }
 
-    /// The frozen mapping at the start of `rest`, as far as the map says one thing of it, if it may be replaced.
+    /// Returns the frozen mapping at the start of `rest`, as far as one entry of the map reaches, if it may be
+    /// replaced.
     fn subject_at(&mut self, rest: Span) -> Option<(Span, Subject)> {
         let vma = self.places.next_above(&self.tables.vmas, rest.start).filter(|vma| vma.start <= rest.start)?;
         let (part, entry) = self.shared.map.first(rest).filter(|(part, _)| part.start == rest.start)?;
-        // The program may have given advice since the last round: the map knows of it, and of nothing else.
+        // The program may have given advice since the last round: only the map knows.
         let flags = entry.flags().filter(|_| entry.key() == 0 && entry.permissions() == vma.permissions)?;
         let id = FileId { device: vma.device, inode: vma.inode };
         let is_its_own = self.tables.held(id).is_some_and(|held| entry.extent() == Some(held.serial));
@@ -252,24 +254,24 @@ impl Tender<'_, '_> {
             return None;
         }
         let part = part.intersection(vma.range().into());
-        // Whether anything was written is told by the page tables.
+        // The page tables tell whether anything was written.
         let subject = Subject::of(self.tables, &Vma { flags, anonymous: vma.range().len(), ..vma })?;
         Some((part, subject))
     }
 }
 
-/// What of a piece is in none of the parts, which follow each other from its start on.
+/// Returns what of a piece is in none of the parts, which follow each other from its start on.
 fn rest_of(piece: Span, parts: &Parts) -> Option<Span> {
     let rest = Span::new(parts.last().map_or(piece.start, |last| last.end), piece.end);
     (!rest.is_empty()).then_some(rest)
 }
 
-/// What a search has come to.
+/// What a search found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// This piece may need work.
     Piece(Span, Kind),
-    /// The time is used up; there may be more from here on.
+    /// The time is up; there may be more from here on.
     Later {
         /// Where to go on.
         at: usize,

@@ -1,15 +1,15 @@
-//! Between forks: whether, how much and where hot memory is put into huge pages, so that the next fork is short.
+//! Tending, between forks: whether, how much and where to put hot memory into huge pages, so that the next fork is
+//! short.
 //!
-//! Rounds repair by cost: a repair is bought when forks have lost as much as it takes. But who waits for the program
-//! waits for its forks, and not for what it does when it has nothing else to do. So with a freeze in slices there is
-//! more: if a fork takes longer than a slice may, slices go on after it, at the program's waits, for a twentieth of the
-//! time that lies between two forks. As long as they find something to do, they come after the next fork as well: what
-//! a save has split is whole again before the next one.
+//! Rounds repair by cost: forks pay for a repair by what they lose. But whoever waits for the program waits for its
+//! forks, not for what it does when it is idle. So a freeze in slices does more: if a fork takes longer than a slice
+//! may, slices follow at the program's waits, for a twentieth of the time between two forks. As long as they find
+//! something to do, they come after the next fork as well: what a save has split is whole again before the next one.
 //!
-//! A repair that is due makes way for them: a fork takes a slice in its place, until a pass over the memory finds
-//! nothing to do, or a child in the way.
+//! A due repair makes way for them: a fork takes a slice instead, until a pass over the memory finds nothing to do, or
+//! finds a child in the way.
 //!
-//! Relaxed everywhere: each figure is read for itself, and nothing is published with it. Written by who holds the lock.
+//! Relaxed everywhere: each figure is read on its own, and publishes nothing. [`Tending`] says who may write to which.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,84 +17,94 @@ use std::time::Duration;
 use crate::clock::nanos;
 use crate::options::Pause;
 
-/// Of how much time between forks slices get one part.
+/// Slices get one of this many parts of the time between forks.
 const SHARE: u64 = 20;
-/// Pieces that one call puts together at most.
+/// Most pieces for one call.
 const MOST_AT_ONCE: usize = 16;
-/// How many times its budget a slice may take on the wall before it asks for another piece.
+/// How many times its budget a slice may take in wall-clock time before it asks for another piece.
 const MOST_ON_THE_WALL: u64 = 4;
-/// What a piece is expected to take at first, in nanoseconds.
+/// What a piece is first expected to take, in nanoseconds.
 const CAUTIOUS: u64 = 1_000_000;
 
 /// The figures. Zeroed memory is a valid one.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
+/// | `piece`, `waits`, `mappings` | a slice or a round, under the lock | the same |
+/// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
+///
+/// Fields that are written without the lock are hints: they tell whether and where to look next, and what is found
+/// there is checked under the lock. If two threads write at once, one value is lost, and a piece waits for the next
+/// fork.
 #[derive(Debug, Default)]
 pub(crate) struct Tending {
-    /// Nanoseconds that are left until the next fork; 0 for nothing to do.
+    /// Nanoseconds left until the next fork; 0 if there is nothing to do.
     left: AtomicU64,
-    /// Pieces that were made or mended since the last fork; and in this pass.
+    /// Pieces made or mended since the last fork; and in this pass.
     worked: AtomicU64,
     worked_in_pass: AtomicU64,
-    /// 1 if this pass has begun before the last fork.
+    /// 1 if this pass began before the last fork.
     is_old: AtomicUsize,
-    /// 1 if slices can do no more, so that a repair that is due is made.
+    /// 1 if slices can do no more, so that a due repair is made.
     spent: AtomicUsize,
-    /// 1 if this pass has found what a child shows.
+    /// 1 if this pass found what a child still maps.
     waits: AtomicUsize,
-    /// Where this pass over the memory goes on.
+    /// Where this pass goes on.
     at: AtomicUsize,
     /// When the last fork was, on the clock of [`Instant`](crate::clock::Instant).
     forked: AtomicU64,
     /// What a piece takes.
     piece: AtomicU64,
-    /// Mappings that may be used up in this pass.
+    /// Mappings that this pass may add.
     mappings: AtomicUsize,
 }
 
-/// What a slice has led to.
+/// How a slice ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tended {
-    /// It has come to here, and there is more.
+    /// It came to here, and there is more.
     More {
         /// Where to go on.
         at: usize,
     },
-    /// A child still shows what is to be worked on.
+    /// A child still maps what needs work.
     Later {
         /// Where to go on.
         at: usize,
     },
-    /// It has come to the end.
+    /// It came to the end.
     Done,
 }
 
-/// Whether a slice that has done something by now ends, since it has taken `elapsed` nanoseconds on the wall: a call
-/// may sleep until each CPU has done its part.
+/// Whether a slice that has done something ends now, after `elapsed` nanoseconds of wall-clock time: a call may sleep
+/// until each CPU has done its part.
 pub(super) fn is_late(elapsed: u64, budget: Duration) -> bool {
     elapsed > nanos(budget).saturating_mul(MOST_ON_THE_WALL)
 }
 
 impl Tending {
-    /// A freeze has ended at `now`, from when on time counts.
+    /// Begins to count time, since a freeze ended at `now`.
     pub(crate) fn begin(&self, now: u64) {
         self.forked.store(now, Ordering::Relaxed);
     }
 
-    /// There was a fork at `now`, which took `excess` more than a clean one. `huge` pages are there by our doing.
+    /// Notes a fork at `now` that took `excess` more than a clean one. `huge` is how many huge pages we made.
     pub(crate) fn forked(&self, excess: u64, huge: usize, pause: Pause, now: u64) {
         let since = now.saturating_sub(self.forked.swap(now, Ordering::Relaxed));
         let has_worked = self.worked.swap(0, Ordering::Relaxed) > 0;
         let is_long = match pause {
-            // Whoever freezes at once counts pauses for nothing.
+            // Whoever freezes in one go does not mind pauses.
             Pause::AtOnce => None,
-            // The child may split huge pages. To look costs little if there is time for a slice and more.
+            // The child may split huge pages. Looking costs little if there is time for more than a slice.
             Pause::Within(budget) => Some(excess > nanos(budget) || huge > 0 && since / SHARE > nanos(budget)),
         };
-        // Nobody knows when the next one is after the first, unless a freeze in slices has ended some time before.
+        // After the first fork nobody knows when the next one is, unless a freeze in slices ended some time before.
         let is_known = since < now;
         let is_wanted = is_known && is_long.is_some_and(|is_long| is_long || has_worked);
         self.left.store(if is_wanted { since / SHARE } else { 0 }, Ordering::Relaxed);
-        // A pass goes on where it was, or a big memory would never be seen to its end; what is behind it is looked at
-        // by another.
+        // A pass goes on where it was, or a big memory would never be seen to its end; another pass looks at what is
+        // behind it.
         self.is_old.store(usize::from(self.at() != 0), Ordering::Relaxed);
     }
 
@@ -103,7 +113,7 @@ impl Tending {
         self.left.load(Ordering::Relaxed) > 0
     }
 
-    /// Nothing is done until the next fork, and a repair that is due is made.
+    /// Does nothing more until the next fork, which makes a due repair.
     #[inline]
     pub(crate) fn give_up(&self) {
         // Written only if it differs: in a child the page would be copied.
@@ -113,7 +123,7 @@ impl Tending {
         }
     }
 
-    /// Whether a slice takes the place of a repair that is due, at a fork. If not, the next one begins anew.
+    /// Whether a slice takes the place of a due repair, at a fork. If not, the next due repair may make way again.
     pub(crate) fn makes_way(&self, pause: Pause) -> bool {
         let Pause::Within(budget) = pause else { return false };
         if self.spent.swap(0, Ordering::Relaxed) != 0 {
@@ -123,33 +133,33 @@ impl Tending {
         true
     }
 
-    /// Where to go on.
+    /// Returns where to go on.
     pub(crate) fn at(&self) -> usize {
         self.at.load(Ordering::Relaxed)
     }
 
-    /// This pass has found what a child shows.
+    /// Notes that this pass found what a child still maps.
     pub(super) fn note_child(&self) {
         self.waits.store(1, Ordering::Relaxed);
     }
 
-    /// What the end of a pass comes to.
+    /// Returns what the end of a pass comes to.
     pub(super) fn end_of_pass(&self) -> Tended {
         if self.waits.swap(0, Ordering::Relaxed) != 0 { Tended::Later { at: 0 } } else { Tended::Done }
     }
 
-    /// Mappings that may still be used up.
+    /// Returns how many mappings may still be added.
     pub(crate) fn mappings(&self) -> usize {
         self.mappings.load(Ordering::Relaxed)
     }
 
-    /// So many mappings may be used up from now on.
+    /// Sets how many mappings may be added from now on.
     pub(crate) fn set_mappings(&self, mappings: usize) {
         self.mappings.store(mappings, Ordering::Relaxed);
     }
 
-    /// Whether a piece fits into what is left of `budget` after `elapsed` nanoseconds, in which `worked` pieces were
-    /// done. One is done in any case, or there would be no end.
+    /// Whether a piece fits into what is left of `budget` after `elapsed` nanoseconds and `worked` pieces. One is
+    /// always done, or there would be no end.
     pub(super) fn fits(&self, worked: usize, elapsed: u64, budget: Duration) -> bool {
         worked == 0 || elapsed.saturating_add(self.price()) <= nanos(budget)
     }
@@ -161,20 +171,20 @@ impl Tending {
         }
     }
 
-    /// How many pieces fit into one call, one at least. A call may take as long as all of a slice besides what that has
-    /// taken: on a busy machine most of it is a price of the call, whatever the number of pieces.
+    /// Returns how many pieces fit into one call, at least one. A call may take what is left of the slice: on a busy
+    /// machine most of it is the price of the call itself, whatever the number of pieces.
     pub(super) fn room(&self, elapsed: u64, budget: Duration) -> usize {
         let left = nanos(budget).saturating_mul(2).saturating_sub(elapsed);
         usize::try_from(left / self.price().max(1)).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE)
     }
 
-    /// A piece took so many nanoseconds of CPU time. Slower is believed at once, and quicker bit by bit.
+    /// Notes that a piece took `taken` CPU nanoseconds. Slower is believed at once, quicker bit by bit.
     pub(super) fn took_piece(&self, taken: u64) {
         let known = self.piece.load(Ordering::Relaxed);
         self.piece.store(if taken > known { taken } else { (known * 7 + taken) / 8 }, Ordering::Relaxed);
     }
 
-    /// A slice took so many nanoseconds of CPU time, and did so many pieces.
+    /// Notes that a slice took `taken` CPU nanoseconds and did `worked` pieces.
     pub(crate) fn took(&self, taken: u64, worked: usize, tended: Tended) {
         self.worked.fetch_add(worked as u64, Ordering::Relaxed);
         let in_pass = self.worked_in_pass.fetch_add(worked as u64, Ordering::Relaxed) + worked as u64;
@@ -216,7 +226,7 @@ mod tests {
             assert_eq!(tending.at(), slice);
         }
         assert!(!tending.is_wanted());
-        // A short fork, but there was work before it: what is split again by each child is not left for every other.
+        // A short fork, but there was work before it: not every other fork may find what each child splits again.
         tending.forked(0, 0, PAUSE, 14 * SECOND);
         assert_eq!((tending.is_wanted(), tending.at()), (true, 49), "it goes on where it was");
         tending.took(100_000, 0, Tended::Done);
@@ -233,7 +243,7 @@ mod tests {
         assert!(!tending.is_wanted());
     }
 
-    /// Fails on: a pass beside a child that lasts, after which what it has split is left as it is.
+    /// Fails on: a pass while a child lives, after which what it has split is never mended.
     #[test]
     fn a_pass_that_has_found_a_child_is_not_the_last() {
         let tending = Tending::default();
@@ -252,7 +262,7 @@ mod tests {
         assert!(!tending.is_wanted());
     }
 
-    /// Fails on: a repair that never comes; one that comes at once.
+    /// Fails on: a repair that never comes; a repair that comes at once.
     #[test]
     fn a_repair_that_is_due_makes_way_as_long_as_slices_find_something_to_do() {
         let tending = Tending::default();

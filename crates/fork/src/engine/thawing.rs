@@ -1,4 +1,4 @@
-//! Back to anonymous memory, in base pages or in a huge one.
+//! Thaws: back to anonymous memory, in base pages or in a huge page.
 
 use std::ptr;
 
@@ -14,11 +14,11 @@ use super::runs::PieceRuns;
 use super::span::Span;
 use super::traits::Traits;
 
-/// Replaces `piece` by anonymous memory with the same bytes. An error leaves the bytes as they were.
+/// Replaces `piece` by anonymous memory with the same bytes. An error leaves the bytes unchanged.
 ///
 /// # Safety
 ///
-/// 1. `piece` is whole pages of private memory of this process, `runs` hold all bytes of it that are not zero, and
+/// 1. `piece` is whole pages of private memory of this process, `runs` hold all of its bytes that are not zero, and
 ///    nothing writes to it.
 pub(super) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) -> Result<(), ExtentError> {
     let permissions = traits.permissions;
@@ -42,8 +42,8 @@ pub(super) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
         runs.iter().try_for_each(|run| unsafe { copy.load(run.range(), offset(run.start)) })
     });
     if let Err(error) = filled {
-        // What was there may be gone, but it is in the copy: show that instead.
-        // SAFETY: 1. all bytes are in `copy`; 2. the caller's contract.
+        // What was there may be gone, but the copy has it: show that instead. SAFETY: 1. all bytes are in `copy`; 2.
+        // the caller's contract.
         if let Err(second) = unsafe { show(Target { extent: &copy, base: piece.start }, piece, traits) } {
             give_up(piece, &second);
         }
@@ -59,17 +59,17 @@ pub(super) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
     Ok(())
 }
 
-/// Mappings that make up a piece at most, for a huge page: a freeze in slices takes no less than a sixteenth at a time.
+/// Most mappings of a piece that becomes a huge page: a freeze in slices takes at least a sixteenth at a time.
 pub(super) const MOST_PARTS: usize = 16;
 
 /// The mappings of a piece.
 pub(super) type Parts = ArrayVec<Span, MOST_PARTS>;
 
 /// Replaces `piece`, which can be read, by an anonymous huge page with the same bytes. Takes one huge page more
-/// meanwhile. An error leaves everything as it was.
+/// meanwhile. An error leaves everything unchanged.
 ///
-/// The page is made before it is filled: to fill base pages and have the kernel put them together takes three times as
-/// long. The old mappings are moved aside for that, and go back whole where there is no huge page.
+/// The page is made before it is filled: filling base pages and having the kernel collapse them takes three times as
+/// long. The old mappings are moved aside for that, and go back whole if no huge page can be had.
 ///
 /// # Safety
 ///
@@ -107,7 +107,8 @@ pub(super) unsafe fn make_huge(
             // could, and the piece was made writable above; they are apart.
             unsafe { ptr::copy_nonoverlapping(source, place, run.len()) };
         }
-        // SAFETY: 1. made above, and nobody else's. A refusal, for too many mappings, cannot be: nothing is divided.
+        // SAFETY: 1. made above, and nobody else's. The call cannot be refused for too many mappings, since it divides
+        // none.
         let _ = unsafe { calls::unmap(*from) };
     }
     if traits.permissions != writable {
@@ -117,7 +118,7 @@ pub(super) unsafe fn make_huge(
     Ok(Asked::Made)
 }
 
-/// Maps each part a second time, with all that was written to it.
+/// Maps each part a second time, with everything written to it.
 ///
 /// # Safety
 ///
@@ -132,24 +133,24 @@ unsafe fn move_aside(parts: &Parts, aside: &mut Parts) -> Result<(), ExtentError
     Ok(())
 }
 
-/// Asks for a huge page in the place of fresh zeros.
+/// Asks for a huge page in place of fresh zeros.
 fn collapse_empty(piece: Span) -> Asked {
-    // The kernel wants a page table that it can replace.
-    // SAFETY: the caller's own fresh memory, which it has mapped writable.
+    // The kernel needs a page table that it can replace. SAFETY: the caller's own fresh memory, which it has mapped
+    // writable.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(piece.start).write_volatile(0) };
     collapse(piece)
 }
 
-/// Asks for a huge page in the place of the base pages of `piece`, whose bytes stay. To threads it is as if nothing
-/// happened.
+/// Asks for a huge page in place of the base pages of `piece`, whose bytes stay. Threads notice nothing.
 pub(super) fn collapse(piece: Span) -> Asked {
     // SAFETY: 1. a collapse keeps contents and rights.
     Asked::of(unsafe { calls::advise(piece, libc::MADV_COLLAPSE) })
 }
 
-/// The same for a run of neighbouring pieces, in one call: each has the kernel empty a list of every CPU first, and may
-/// sleep meanwhile. `told` is told of each piece up to the address that this returns; `is_huge` tells whether one is.
-/// After a run that has failed one piece is asked for by itself: who has time for more comes again.
+/// Asks the same for a run of neighbouring pieces in one call, since each call first makes the kernel empty a list of
+/// every CPU, and may sleep meanwhile. Calls `told` for each piece below the address that it returns; `is_huge` tells
+/// whether a piece is huge. After a run that failed, asks for one piece by itself: a caller with time for more comes
+/// again.
 pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, told: impl FnMut(Span, Asked)) -> usize {
     collapse_run_by(collapse, run, is_huge, told)
 }
@@ -167,7 +168,7 @@ fn collapse_run_by(
             Asked::Made => Asked::Made,
             _ if is_huge(piece) => Asked::Made,
             Asked::Refused => Asked::Refused,
-            // The kernel leaves the others of the run at some errors.
+            // At some errors the kernel leaves out the others of the run.
             Asked::Unfit if run == piece => Asked::Unfit,
             Asked::Unfit if has_retried => return piece.start,
             Asked::Unfit => {
@@ -183,8 +184,8 @@ fn collapse_run_by(
     run.end
 }
 
-/// Gives a piece rights: those of the program, and for a moment the right to be read. A refusal, for too many mappings,
-/// is met again by who reads or writes it.
+/// Gives a piece rights: the program's, and for a moment the right to be read. If this is refused for too many
+/// mappings, whoever reads or writes the piece meets the refusal again.
 fn protect(piece: Span, permissions: Permissions) {
     // SAFETY: 1. no code that runs meanwhile uses the memory.
     let _ = unsafe { calls::protect(piece, permissions) };
@@ -194,7 +195,7 @@ fn protect(piece: Span, permissions: Permissions) {
 mod tests {
     use super::*;
 
-    /// Fails on: a slice that asks for each piece of a run that has failed; one that never gets behind a bad piece.
+    /// Fails on: asking for each piece of a run that failed; never getting behind a bad piece.
     #[test]
     fn after_a_run_that_has_failed_one_piece_is_asked_for_and_the_rest_is_handed_back() {
         let at = |piece: usize| piece * PIECE;

@@ -1,39 +1,38 @@
-//! How often something is tried again that could not be done.
+//! How often something that failed is tried again.
 //!
-//! Relaxed everywhere: a fork more or less between two trials is no matter.
+//! Relaxed everywhere: one fork more or less between two trials does not matter.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Forks between two trials, at most.
+/// Most forks between two trials.
 const MOST_REST: usize = 127;
 
-/// Trials, ever further apart as long as they are in vain. Zeroed memory is a valid one: the first is due. Written by
-/// whoever forks.
+/// Trials, ever further apart while they fail. Zeroed memory is valid: the first trial is due. Whoever forks writes.
 #[derive(Debug, Default)]
 pub(crate) struct Trials {
-    /// Forks until the next one.
+    /// Forks until the next trial.
     rest: AtomicUsize,
-    /// As many as there were before the last one.
+    /// How many there were before the last one.
     last: AtomicUsize,
 }
 
-/// What a trial has led to.
+/// What a trial led to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trial {
-    /// Nothing is left to be done.
+    /// Nothing is left to do.
     Done,
-    /// Something is.
+    /// Something is left.
     InVain,
 }
 
 impl Trials {
-    /// Whether it is to be tried now, in this fork.
+    /// Whether to try now, in this fork.
     pub(crate) fn is_due(&self) -> bool {
         let one_less = |rest: usize| rest.checked_sub(1);
         self.rest.try_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err()
     }
 
-    /// It was tried.
+    /// Notes the outcome of a trial.
     pub(crate) fn tried(&self, trial: Trial) {
         let rest = match trial {
             Trial::Done => 0,

@@ -1,13 +1,12 @@
-//! `madvise` on frozen memory.
+//! Guards `madvise` on frozen memory.
 //!
-//! A private mapping of a file shows the file again where its pages are discarded; anonymous memory shows zeros. So
-//! discarding becomes a replacement by fresh anonymous memory. Every such replacement in the middle of a mapping makes
-//! two more; small ones in a process that has made many are done by writing zeros instead, so that the number of
-//! mappings stays bounded. So is all that is in a [snapshot](crate::snapshot), and what has rights or flags that are
-//! not known.
+//! After a discard, a private mapping of a file shows the file again, whereas anonymous memory shows zeros. So a
+//! discard becomes a replacement by fresh anonymous memory. Each replacement in the middle of a mapping makes two
+//! mappings more; so that their number stays bounded, small discards write zeros instead once there were many. So do
+//! discards in a [snapshot](crate::snapshot), and of memory with unknown rights or flags.
 //!
-//! The kernel is asked to discard first: so it is the kernel that finds holes and locked memory. What follows makes
-//! zeros of what it shows then.
+//! The kernel is asked to discard first, so that it reports holes and locked memory. What follows makes zeros of what
+//! memory shows then.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
@@ -32,13 +31,13 @@ const GUARD_REMOVE: i32 = 103;
 /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
 const DONTNEED_LOCKED: i32 = 24;
 
-/// Ranges up to this many bytes are zeroed in place once there were many replacements.
+/// Ranges up to this many bytes are zeroed in place after many replacements.
 const SMALL: usize = 64 << 10;
-/// From how many replacements on.
+/// This many replacements are many.
 const MANY: usize = 1024;
 
-/// Whether advice changes more of a mapping than its pages, so that a freeze in slices must not go by what it knew of
-/// it. What is not known may.
+/// Whether advice changes more of a mapping than its pages, so that a freeze in slices must not rely on what it knew.
+/// Unknown advice may.
 const fn changes_flags(advice: i32) -> bool {
     !matches!(
         advice,
@@ -69,17 +68,17 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         shared.left_alone.add(span);
     }
     let Some(span) = whole_pages(address, len, page).filter(|span| touches(span.range())) else {
-        // What is malformed is the kernel's to refuse.
+        // The kernel refuses what is malformed.
         return Outcome::NotOurs;
     };
     let _errno = Kept::now();
-    // Whether this kernel knows the advice: it looks before it sees that there is nothing to do (`do_madvise` in
+    // Whether this kernel knows the advice: it checks that before it sees that there is nothing to do (`do_madvise` in
     // mm/madvise.c). SAFETY: 1. no memory is concerned.
     if unsafe { calls::advise(Span::new(address, address), advice) }.is_err() {
         return Outcome::NotOurs;
     }
     match advice {
-        // The kernel's, and with that the question whether a freeze has come in between the caller's.
+        // The kernel answers, and with that whether a freeze came in between is the caller's business.
         libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL if !parts(span).any(Part::is_shown) => {
             Outcome::NotOurs
         }
@@ -96,7 +95,7 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
                 };
                 match done {
                     Ok(()) => {}
-                    // The kernel does what it can and then tells of holes (`madvise_walk_vmas` in mm/madvise.c).
+                    // The kernel does what it can, and then reports holes (`madvise_walk_vmas` in mm/madvise.c).
                     Err(Errno::NOMEM) => has_hole = true,
                     Err(errno) => return Outcome::Done(Err(errno)),
                 }
@@ -105,14 +104,15 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         }
         // As for anonymous memory.
         libc::MADV_REMOVE => Outcome::Done(Err(Errno::INVAL)),
-        // Refused for mappings of files. What is wiped in children is secret: nothing of it is left behind.
+        // The kernel refuses this for mappings of files. Memory wiped in children is secret: nothing of it stays in an
+        // extent.
         libc::MADV_WIPEONFORK => match destroy(span).and_then(|()| release(span)) {
             Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
-            // What could not be thawed, since other threads may not be stopped, is a mapping of a file to the kernel
-            // too: EINVAL.
+            // Memory that could not be thawed, since other threads must not be stopped, is a mapping of a file to the
+            // kernel too: EINVAL.
             Ok(()) | Err(_) => Outcome::NotOurs,
         },
-        // Those that change nothing that a replacement must have.
+        // Advice that changes nothing that a replacement must have.
         libc::MADV_WILLNEED
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
@@ -125,7 +125,7 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
                 // SAFETY: 1. is this function's own.
                 let given = unsafe { calls::advise(span, advice) };
                 if let Some(shared) = registry::shared() {
-                    // After a failure some of it may have the flags.
+                    // After a failure, part of it may have the flags.
                     let change =
                         |entry: Entry| if given.is_ok() { entry.with_flags(set, cleared) } else { entry.changed() };
                     shared.map.change(span, &change);
@@ -140,7 +140,7 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
     }
 }
 
-/// The flags that an advice sets, and those that it takes away.
+/// Returns the flags that an advice sets, and those that it clears.
 const fn flags_of(advice: i32) -> Option<(VmaFlags, VmaFlags)> {
     const NONE: VmaFlags = VmaFlags::from_bits(0);
     Some(match advice {
@@ -171,7 +171,7 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
     let is_small = span.len() <= SMALL && entry.key() == 0;
     let is_to_stay = entry.is_of_snapshot() || traits.is_none() || (is_small && replacements() > MANY);
     let is_guard = advice == GUARD_INSTALL;
-    // A snapshot finds out what was written, and not what was discarded.
+    // A snapshot finds what was written, but not what was discarded.
     let is_asked = !entry.is_of_snapshot() || is_guard;
     if is_asked {
         // A mapping of a file refuses MADV_FREE.
@@ -190,7 +190,7 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
                 let [first, second] = halves.map(|half| unsafe { discard(half, entry, advice) });
                 return first.and(second);
             }
-            // As of all memory (`madvise_dontneed_free_valid_vma`, `is_valid_guard_vma`).
+            // As for all memory (`madvise_dontneed_free_valid_vma`, `is_valid_guard_vma`).
             Err(errno) => return Err(errno),
         }
     }
@@ -198,7 +198,7 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
     if !is_to_stay || is_guard {
         let unknown = Traits { permissions, flags: VmaFlags::default(), protection_key: 0 };
         let traits = traits.unwrap_or(unknown);
-        // SAFETY: 1. the contents are given up (1). 2. the memory is the caller's, as long as the call lasts.
+        // SAFETY: 1. the contents are given up (1). 2. the memory is the caller's for as long as the call lasts.
         if unsafe { remap::zero(span, permissions, traits.commit()) }.is_ok() {
             dress(span, traits);
             if !is_guard {
@@ -228,11 +228,11 @@ unsafe fn write_zeros(span: Span, permissions: Permissions) -> Result<(), Errno>
     let writable = permissions.union(Permissions::READ).union(Permissions::WRITE);
     let is_writable = permissions.contains(Permissions::WRITE);
     if !is_writable {
-        // SAFETY: 1. for the time of the writing: nobody counts on it not to be writable.
+        // SAFETY: 1. for the time of writing: nobody relies on it being read-only.
         unsafe { calls::protect(span, writable) }?;
     }
-    // Makes it writable without a signal where it is not: it may have a protection key. Kernels before 5.14 do not know
-    // this. SAFETY: 1. changes no contents.
+    // Makes it writable without risking a signal: it may have a protection key. Kernels before 5.14 do not know this
+    // advice. SAFETY: 1. changes no contents.
     let told = unsafe { calls::advise(span, libc::MADV_POPULATE_WRITE) };
     // SAFETY: 1. no memory is concerned.
     let knows =
@@ -246,13 +246,13 @@ unsafe fn write_zeros(span: Span, permissions: Permissions) -> Result<(), Errno>
         Err(Errno::NOMEM)
     };
     if !is_writable {
-        // SAFETY: 1. the rights of before.
+        // SAFETY: 1. the rights from before.
         unsafe { calls::protect(span, permissions) }?;
     }
     written
 }
 
-/// How many replacements there were, this one included.
+/// Returns how many replacements there were, including this one.
 fn replacements() -> usize {
     registry::shared().map_or(0, registry::Shared::count_replacement)
 }

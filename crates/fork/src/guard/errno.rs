@@ -1,6 +1,6 @@
-//! The thread's `errno`, kept.
+//! Keeps the thread's `errno`.
 
-/// Restores `errno` when dropped, so that the program does not see what an interposed call did meanwhile.
+/// Restores `errno` when dropped, so that the program does not see what an interposed call did to it.
 pub(super) struct Kept(i32);
 
 impl Kept {

@@ -1,9 +1,9 @@
-//! Guards against the kernel: what they do to frozen memory, and what the kernel does to ordinary memory beside it, for
-//! the fuzz targets (feature `fuzzing`).
+//! Compares guards with the kernel: what they do to frozen memory, and what the kernel does to ordinary memory beside
+//! it, for the fuzz targets (feature `fuzzing`).
 //!
-//! The memory is made twice with the same contents. One is frozen and used through the guards, as an interposed
-//! `madvise` would; the other, which children do not get and which is never frozen for that, by system calls. After
-//! each step both show the same bytes, and answers were the same.
+//! The memory is made twice with the same contents. One copy is frozen and used through the guards, as an interposed
+//! `madvise` would. The other, which is marked as not for children and so never frozen, is used by system calls. After
+//! each step both show the same bytes, and the results were the same.
 
 use std::ptr;
 
@@ -16,7 +16,7 @@ use crate::engine::span::Span;
 use crate::options::{Answer, ExtentLen, Measure, Options};
 use crate::report::Report;
 
-/// The unit of what is done, a quarter of a piece.
+/// The unit of steps, a quarter of a piece.
 const CELL: usize = 512 << 10;
 /// Cells at first.
 const CELLS: usize = 12;
@@ -34,22 +34,22 @@ struct Twin {
     cells: usize,
 }
 
-/// How many steps are played.
+/// How many steps to play.
 const STEPS: usize = 64;
 
-/// Plays a program, three bytes a step, in a child process; what went wrong. Steps that the program does not have are
-/// drawn from it: a fuzzer sees nothing of what a child covers, and would try short ones for long.
+/// Plays a program, three bytes for each step, in a child process. Steps after the end of the program are random,
+/// seeded by the program: a fuzzer sees nothing of what a child covers, and would try short programs for long.
 ///
 /// # Errors
 ///
-/// The step, and how both differ; or how the child has died.
+/// The step and how the two differ; or how the child died.
 pub fn play(program: &[u8]) -> Result<(), String> {
     let (mut told, teller) = std::io::pipe().map_err(|error| error.to_string())?;
-    // SAFETY: the child has one thread; it allocates as the C library lets children do, and leaves by `_exit`.
+    // SAFETY: the child has one thread; it allocates only as the C library lets children do, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop(told);
-        // A pipe has room for all of it; who dies has told of the step before.
+        // A pipe has room for all lines; if the child dies, the last line tells the step.
         let tell = |line: String| drop(std::io::Write::write_all(&mut &teller, line.as_bytes()));
         let result = Mirror::new().and_then(|mut mirror| mirror.play(program, tell));
         if let Err(reason) = &result {
@@ -62,13 +62,12 @@ pub fn play(program: &[u8]) -> Result<(), String> {
     let mut reason = String::new();
     let _ = std::io::Read::read_to_string(&mut told, &mut reason);
     let mut status = 0;
-    // SAFETY: a place for the answer; the child is this process's.
+    // SAFETY: a place for the status; the child is this process's.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     if status == 0 { Ok(()) } else { Err(format!("{reason} (wait status {status:#x})")) }
 }
 
-/// Frames that AddressSanitizer keeps on its heap, to find those that are used after they are left, would be frozen
-/// while they are used.
+/// AddressSanitizer keeps frames on its heap to find those used after they are left; they would be frozen while in use.
 #[unsafe(no_mangle)]
 extern "C" fn __asan_default_options() -> *const libc::c_char {
     c"detect_stack_use_after_return=0".as_ptr()
@@ -118,7 +117,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// One step: what, in which area and cells, how many.
+    /// Plays one step: what, in which area and cells, how many.
     fn step(&mut self, [what, first, second]: [u8; 3]) -> Result<&'static str, String> {
         let index = usize::from(first >> 4) % self.twins.len();
         let twin = self.twins[index];
@@ -164,7 +163,7 @@ impl Mirror {
         }
     }
 
-    /// `mremap` of a whole area to another length, wherever there is room.
+    /// Resizes a whole area with `mremap`, wherever there is room.
     fn resize(&mut self, index: usize, cells: usize) -> Result<&'static str, String> {
         let Twin { frozen, plain, cells: before } = self.twins[index];
         let asked = |address| Remap {
@@ -185,7 +184,7 @@ impl Mirror {
         Ok("resize")
     }
 
-    /// Moves cells from the middle of an area to an address that is given.
+    /// Moves cells from the middle of an area to a given address.
     fn take_out(&mut self, index: usize, cell: usize, count: usize) -> Result<&'static str, String> {
         let Twin { frozen, plain, cells } = self.twins[index];
         let asked = |from: usize, new_address| Remap {
@@ -213,7 +212,7 @@ impl Mirror {
         Ok("take out")
     }
 
-    /// `MREMAP_DONTUNMAP`: the old place is empty afterwards.
+    /// Plays `MREMAP_DONTUNMAP`: the old place is empty afterwards.
     fn leave_empty(&mut self, index: usize) -> Result<&'static str, String> {
         let Twin { frozen, plain, cells } = self.twins[index];
         let len = cells * CELL;
@@ -246,8 +245,8 @@ impl Mirror {
     }
 }
 
-/// Of how many mappings memory is. The kernel moves several in some cases since Linux 6.17, and in none before; guards
-/// move what is one to the program.
+/// Returns how many mappings the memory has. Since Linux 6.17 the kernel moves several in some cases, and before in
+/// none; guards move what is one to the program.
 fn mappings(start: usize, len: usize) -> Result<usize, String> {
     let maps = Maps::read().map_err(|error| error.to_string())?;
     Ok(maps.overlapping(start..start + len).count())
@@ -257,8 +256,8 @@ fn same(one: Result<(), Errno>, other: Result<(), Errno>) -> Result<(), String> 
     if one == other { Ok(()) } else { Err(format!("{one:?}, and {other:?} by the kernel")) }
 }
 
-/// Freezes what is about as long as the mirrored memory: less of it would be a sanitizer's, which refuses to have its
-/// own replaced.
+/// Freezes memory about as long as the mirrored memory: anything smaller would be a sanitizer's, which refuses to have
+/// its own memory replaced.
 fn freeze() -> Result<Report, String> {
     let options = Options::new().measure(Measure::Nothing).extent(ExtentLen::Bytes(2 << 20)).least(CELLS * CELL / 2);
     let options = options.answer_for(Answer::RawAllocator);
@@ -268,7 +267,7 @@ fn freeze() -> Result<Report, String> {
     Ok(report)
 }
 
-/// Inaccessible memory of this mirror's, apart from other memory, at a multiple of 8 MiB.
+/// Returns inaccessible memory of this mirror, apart from other memory, at a multiple of 8 MiB.
 fn place(cells: usize) -> Result<usize, String> {
     const APART: usize = 8 << 20;
     let none = Permissions::default();

@@ -1,21 +1,19 @@
-//! What has to happen when a program manages memory that is frozen, so that it sees what it would see of anonymous
-//! memory.
+//! What must happen when a program manages frozen memory, so that it sees what it would see of anonymous memory.
 //!
-//! For code between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the
-//! heap, and `errno` is left alone. A process that never froze pays one load. Pointers may have tags (AArch64, and
-//! x86-64 with LAM), wherever the kernel takes them.
+//! For code between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the heap, and
+//! `errno` is left alone. A process that never froze pays for one load. Pointers may have tags (AArch64, and x86-64
+//! with LAM), wherever the kernel takes them.
 //!
-//! Whether an address shows frozen memory, and with which rights, is told by a map in
-//! memory. No file is opened or kept: a guard works in a child that was confined by `chroot`, by limits or by a filter,
-//! if that lets it make the call in question and other calls about memory (`mmap`, `munmap`, `mremap`, `madvise`,
-//! `mprotect`).
+//! A map in memory tells whether an address shows frozen memory, and with which rights. No file is opened or kept: a
+//! guard works in a child that is confined by `chroot`, by limits or by a filter, as long as the filter allows the call
+//! in question and other memory calls (`mmap`, `munmap`, `mremap`, `madvise`, `mprotect`).
 //!
-//! So the map must be kept right: tell it of mappings that replace others ([`replaced`]) and of changed rights
-//! ([`protected`], [`changed`]).
+//! So the map must be kept right: report mappings that replace others ([`replaced`]) and changed rights ([`protected`],
+//! [`changed`]).
 //!
 //! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)).
-//! Only what must become anonymous memory needs that: `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP`, which fail with EINVAL
-//! otherwise, as from a kernel that cannot do them for such memory.
+//! Only `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP` need that, since they need anonymous memory; otherwise they fail with
+//! EINVAL, as from a kernel that cannot do them for such memory.
 
 mod advice;
 mod errno;
@@ -44,28 +42,28 @@ use crate::engine::span::Span;
 pub enum Outcome<T = ()> {
     /// No frozen memory is concerned: make the system call.
     NotOurs,
-    /// It is done, with this result; the system call must not be made.
+    /// The call is done, with this result: do not make the system call.
     Done(Result<T, Errno>),
 }
 
-/// Whether a range may hold frozen memory. Takes no lock; says yes too often rather than too seldom.
+/// Whether a range may hold frozen memory. Takes no lock; if unsure, returns true.
 pub fn touches(range: Range<usize>) -> bool {
     registry::shared().is_some_and(|shared| shared.map.holds(Span::of_pointers(range)))
 }
 
-/// Whether this process runs in the memory of another, as children of `vfork` do: then it must leave frozen memory to
-/// its owner. The first call in a process decides that the memory is its own; call it early.
+/// Whether this process runs in another's memory, as children of `vfork` do: then it must leave frozen memory to the
+/// owner. The first call in a process decides that the memory is its own: make it early.
 pub fn is_borrowed() -> bool {
     crate::hazards::borrowed::owner().is_some()
 }
 
-/// Looks up what a freeze needs of the dynamic linker, which takes locks and may allocate: for callers that may freeze
-/// inside of `malloc` or a signal handler. Else a freeze does it itself.
+/// Looks up what a freeze needs from the dynamic linker, which takes locks and may allocate: for callers that may
+/// freeze inside `malloc` or in a signal handler. Otherwise a freeze does it itself.
 pub fn prepare() {
     crate::engine::own::find_rseq();
 }
 
-/// Whether a range may hold memory that a freeze in slices is going to freeze: of that, too, guards want to be told.
+/// Whether a range may hold memory that a freeze in slices is going to freeze: report changes of that to guards, too.
 /// Takes no lock.
 pub fn is_planned(range: Range<usize>) -> bool {
     registry::shared().is_some_and(|shared| shared.left_alone.concerns(Span::of_pointers(range)))
@@ -79,12 +77,12 @@ pub fn replaced(range: Range<usize>) {
     }
 }
 
-/// Notes that an `mprotect` has given memory at `range` these rights. If it failed, part of the memory may have them.
+/// Notes that an `mprotect` gave memory at `range` these rights. If it failed, part of the memory may have them.
 pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
     if let Some(shared) = registry::shared() {
         let change = |entry: Entry| match outcome {
             Ok(permissions) => Some(entry.with_rights(permissions)),
-            // No bytes of it can be lost.
+            // None of its bytes can be lost.
             Err(_) if entry.is_thawed() => None,
             Err(_) => Some(entry.unsure()),
         };
@@ -92,7 +90,7 @@ pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
     }
 }
 
-/// Notes that a `pkey_mprotect` has given memory at `range` this protection key, which is not negative.
+/// Notes that a `pkey_mprotect` gave memory at `range` this protection key, which is not negative.
 pub fn keyed(range: Range<usize>, key: u32) {
     if let Some(shared) = registry::shared() {
         shared.left_alone.add(Span::of_pointers(range.clone()));
@@ -100,9 +98,9 @@ pub fn keyed(range: Range<usize>, key: u32) {
     }
 }
 
-/// Notes that mappings in `range` are about to get other flags, by `mprotect` with other rights than read, write and
-/// execute (`PROT_MTE`), or advice that did not come through [`madvise`]: from then on what is there stays, and is
-/// zeroed where it is. Call it again afterwards if other threads may freeze.
+/// Notes that mappings in `range` are about to get other flags, by `mprotect` with rights besides read, write and
+/// execute (`PROT_MTE`), or by advice that did not come through [`madvise`]: from now on that memory stays where it is,
+/// and is zeroed in place. Call it again afterwards if other threads may freeze.
 pub fn changed(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
         shared.left_alone.add(Span::of_pointers(range.clone()));

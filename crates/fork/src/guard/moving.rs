@@ -1,9 +1,9 @@
-//! `mremap` of frozen memory.
+//! Guards `mremap` of frozen memory.
 //!
-//! The kernel moves or grows one mapping at a time, and a frozen range is several: extents, and whatever was replaced
-//! in between. So is one that was thawed at several times: it is anonymous, and not joined again. And a mapping of a
-//! file that is shrunk and grown again shows old bytes. So here a range grows by fresh anonymous memory behind it, and
-//! moves part by part. Where one mapping ends and the next begins, the kernel tells by refusing to move both at once.
+//! The kernel moves or grows one mapping at a time, and a frozen range is several: extents, and whatever has replaced
+//! some. So is a range thawed in several steps: it is anonymous, but not joined again. And a mapping of a file that
+//! shrinks and grows again shows old bytes. So here a range grows by fresh anonymous memory behind it, and moves part
+//! by part. The kernel shows where one mapping ends and the next begins by refusing to move both at once.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
@@ -31,11 +31,11 @@ pub struct Remap {
     pub new_len: usize,
     /// `MREMAP_MAYMOVE`, `MREMAP_FIXED`, `MREMAP_DONTUNMAP`.
     pub flags: i32,
-    /// Where it is to be, with `MREMAP_FIXED`.
+    /// The new address, with `MREMAP_FIXED`.
     pub new_address: usize,
 }
 
-/// Does for frozen memory what `mremap` does for anonymous memory, and tells where it is now.
+/// Does for frozen memory what `mremap` does for anonymous memory. Returns where it is now.
 ///
 /// # Safety
 ///
@@ -62,8 +62,8 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
         return Outcome::NotOurs;
     }
     if stays {
-        // After this the old place of anonymous memory is empty: thaw. Where other threads must not be stopped for it,
-        // EINVAL is what a kernel before 5.13 says of all but anonymous memory.
+        // Afterwards the old place of anonymous memory is empty: thaw. If that needs other threads stopped and they
+        // must not be, EINVAL, as a kernel before 5.13 returns for all but anonymous memory.
         let new = has(libc::MREMAP_FIXED).then_some(new_address);
         return match release(old) {
             Ok(()) if !touches(old.range()) => Outcome::NotOurs,
@@ -113,8 +113,8 @@ unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
     unsafe { move_to(old, None, new_len, Behind::Nothing) }
 }
 
-/// Notes that `tail`, where the map may still tell of memory that was unmapped, is fresh memory: one with `rest` to the
-/// program, and not to the kernel. What grows bit by bit is one entry.
+/// Notes that `tail`, where the map may still list memory that was unmapped, is fresh memory: one with `rest` to the
+/// program, but not to the kernel. What grows bit by bit becomes one entry.
 fn note_tail(rest: Span, tail: Span, traits: Traits) {
     let Some(map) = registry::shared().map(|shared| &shared.map) else { return };
     let entry = Entry::new(traits.permissions, Some(traits.flags), 0).with_key(traits.protection_key);
@@ -127,7 +127,7 @@ fn note_tail(rest: Span, tail: Span, traits: Traits) {
     }
 }
 
-/// What is at the old place once memory has moved.
+/// What memory leaves behind when it moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Behind {
     /// A hole.
@@ -136,8 +136,8 @@ enum Behind {
     Zeros,
 }
 
-/// Moves `old`, part by part, to `new` or to wherever there is room, with `new_len` bytes: what is more is zeros, what
-/// is less is cut off.
+/// Moves `old`, part by part, to `new` or to wherever there is room, with `new_len` bytes: adds zeros, or cuts the end
+/// off.
 ///
 /// # Safety
 ///
@@ -155,7 +155,7 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize, behind: Behind)
     let kept = Span::new(old.start, old.end.min(old.start.saturating_add(new_len)));
     // SAFETY: 1. the memory is the caller's to move, and the target was made above for it.
     if let Err((moved_to, errno)) = unsafe { move_parts(map, kept, at, behind) } {
-        // Moves everything back, so that nothing has changed. The old place is free or has zeros, and no other code
+        // Move everything back, so that nothing has changed. The old place is free or has zeros, and no other code
         // knows of it.
         let gone = Span::new(at, at + (moved_to - kept.start));
         // SAFETY: 1. moved there above.
@@ -169,12 +169,12 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize, behind: Behind)
         dress(tail, traits);
         note_tail(Span::new(at, tail.start), tail, traits);
     }
-    // SAFETY: 1. cut off by the caller's wish.
+    // SAFETY: 1. the caller wants it cut off.
     unsafe { calls::unmap(Span::new(kept.end, old.end)) }?;
     Ok(at)
 }
 
-/// Moves `from` to `to` with what the map says of it. An error tells up to where it has moved.
+/// Moves `from` to `to`, with its entries in the map. An error tells how far it moved.
 ///
 /// # Safety
 ///
@@ -183,7 +183,7 @@ unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize, behind: Behind) -> 
     for part in parts(from) {
         let span = part.span();
         let target = Span::new(to + (span.start - from.start), to + (span.end - from.start));
-        // Both before anything moves: what another thread puts at the old place once it is free is not to be forgotten.
+        // Before anything moves: what another thread maps at the old place once it is free must not be forgotten.
         if let Part::Frozen(span, entry) = part {
             if let (Some(serial), Some(shared)) = (entry.extent(), registry::shared()) {
                 shared.origins.note_move(serial);
@@ -198,7 +198,7 @@ unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize, behind: Behind) -> 
         // SAFETY: 1. is this function's own.
         if let Err((moved_to, errno)) = unsafe { relocate(span, target.start, behind) } {
             if let Part::Frozen(span, entry) = part {
-                // There is room for what was just taken out. What has moved goes back, and finds its entry there.
+                // There is room: one entry was just removed. What has moved goes back, and finds its entry there.
                 map.add(Span::new(moved_to, span.end), entry);
                 map.forget(Span::new(target.start + (moved_to - span.start), target.end));
             }
@@ -208,7 +208,7 @@ unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize, behind: Behind) -> 
     Ok(())
 }
 
-/// Moves memory of one mapping or several. An error tells up to where it has moved.
+/// Moves memory of one mapping or several. An error tells how far it moved.
 ///
 /// # Safety
 ///
@@ -222,7 +222,7 @@ unsafe fn relocate(from: Span, to: usize, behind: Behind) -> Result<(), (usize, 
         // SAFETY: 1. is this function's own.
         match unsafe { calls::remap(next, next.len(), flags, to + (next.start - from.start)) } {
             Ok(_) => next = Span::new(next.end, from.end),
-            // Of several mappings, or with a hole.
+            // More than one mapping, or a hole.
             Err(Errno::FAULT) if next.len() > page => {
                 next.end = next.start + (next.len() / page / 2) * page;
             }
@@ -232,11 +232,11 @@ unsafe fn relocate(from: Span, to: usize, behind: Behind) -> Result<(), (usize, 
     Ok(())
 }
 
-/// No address space of a program reaches beyond this on any machine. AArch64 has tags above it, which `munmap` does not
+/// No program's address space reaches beyond this on any machine. AArch64 has tags above it, which `munmap` does not
 /// mind.
 const BEYOND: usize = 1 << 56;
 
-/// Makes room at the address that the caller has fixed.
+/// Makes room at the address that the caller fixed.
 ///
 /// # Safety
 ///
@@ -244,8 +244,8 @@ const BEYOND: usize = 1 << 56;
 ///
 /// # Errors
 ///
-/// As the kernel's (`check_mremap_params` in `mm/mremap.c`): EINVAL for addresses that no mapping can have, and for
-/// those that `old` has.
+/// The kernel's (`check_mremap_params` in `mm/mremap.c`): EINVAL for addresses that no mapping can have, and for those
+/// of `old`.
 unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Result<usize, Errno> {
     let target = Span::new(at, at.checked_add(len).ok_or(Errno::INVAL)?);
     if target.overlaps(old) || target.end > BEYOND {
@@ -266,12 +266,12 @@ unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Resu
     }
 }
 
-/// What all of `span` has: the rights and flags of its first frozen part.
+/// Returns the traits of all of `span`: the rights and flags of its first frozen part.
 ///
 /// # Errors
 ///
-/// EFAULT, as from the kernel, if frozen parts have several rights, or if there is a hole: then it is no one mapping to
-/// anybody. ENOMEM where the map is not sure.
+/// EFAULT, like the kernel, if frozen parts differ in rights, or there is a hole: then nobody sees one mapping. ENOMEM
+/// if the map is not sure.
 fn uniform_traits(span: Span) -> Result<Traits, Errno> {
     // From Linux 6.17 on a move takes holes along (`remap_move` in mm/mremap.c); a program counts on a refusal.
     if !calls::is_all_mapped(span) {

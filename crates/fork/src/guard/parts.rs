@@ -1,4 +1,4 @@
-//! What the map says of a range, part by part, and what new memory gets in the place of a part.
+//! What the map says of a range, part by part, and what new memory gets in place of a part.
 
 use palimpsest_sys::pages::vmas::VmaFlags;
 
@@ -10,13 +10,13 @@ use crate::engine::traits::Traits;
 /// A part of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// It is frozen, or was and is anonymous by now, as its entry may tell.
+    /// Frozen, or thawed, as its entry tells.
     Frozen(Span, Entry),
-    /// It is anything else, or nothing.
+    /// Anything else, or nothing.
     Other(Span),
 }
 
-/// The parts of `span`, ascending, without gaps. What the caller does to one may change what the map says of it.
+/// Iterates over the parts of `span`, ascending, without gaps. What the caller does to one may change the map.
 pub(super) fn parts(span: Span) -> impl Iterator<Item = Part> {
     let mut rest = span;
     std::iter::from_fn(move || {
@@ -35,7 +35,7 @@ pub(super) fn parts(span: Span) -> impl Iterator<Item = Part> {
 }
 
 impl Part {
-    /// Whether it may show anything but anonymous memory of which nothing is to be kept right.
+    /// Whether it may show anything but anonymous memory of which nothing must be kept right.
     pub(super) const fn is_shown(self) -> bool {
         matches!(self, Self::Frozen(_, entry) if !entry.is_thawed())
     }
@@ -47,13 +47,13 @@ impl Part {
     }
 }
 
-/// Gives new memory what it must have beside its rights. Only a lock and a key take more than advice.
+/// Gives new memory its traits besides rights: by advice only, unless they include a lock or a key.
 pub(super) fn dress(span: Span, traits: Traits) {
     let is_special = traits.flags.intersects(VmaFlags::LOCKED) || traits.protection_key != 0;
     if is_special { traits.give_to(span) } else { traits.advise(span) }
 }
 
-/// The pages of `address..address + len`; `None` if the kernel would refuse them, or there are none.
+/// Returns the pages of `address..address + len`; `None` if the kernel would refuse them, or there are none.
 pub(super) fn whole_pages(address: usize, len: usize, page: usize) -> Option<Span> {
     let end = address.checked_add(len.checked_next_multiple_of(page)?)?;
     (address.is_multiple_of(page) && len > 0).then_some(Span::new(address, end))

@@ -1,11 +1,11 @@
-//! Back to anonymous memory, by memory calls alone: no file is opened, and none is needed.
+//! Thaws with memory calls only: no file is opened, and none is needed.
 //!
 //! Frozen memory is copied to fresh anonymous memory, which is moved into its place. Nothing may write to it meanwhile:
-//! signals are blocked, and there is no other thread, or all are held.
+//! signals are blocked, and other threads are absent or held.
 //!
-//! *To forget* a range takes more: its extent holds the bytes of the freeze, and whoever has a mapping of a part of
-//! that can grow it (`mremap`) or discard what was written over it. So all that shows the extent becomes anonymous, and
-//! the extent goes.
+//! *Forgetting* a range takes more: its extent holds the bytes of the freeze, and whoever has a mapping of any part of
+//! the extent can grow it (`mremap`), or discard what was written over it. So everything that shows the extent becomes
+//! anonymous, and the extent goes.
 
 use std::ops::Range;
 use std::ptr;
@@ -31,12 +31,12 @@ use crate::engine::span::Span;
 use crate::engine::traits::{Traits, is_locked};
 use crate::options::OtherThreads;
 
-/// Whether the program is confined by a filter that it has installed, as far as that was told.
+/// Whether the program has reported a filter that confines it.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the program confines itself by a seccomp filter. From then on only `madvise` and `mremap` are guarded, by
-/// memory calls, and [`fork`](crate::fork()) forks plainly; nothing else is done that the filter could forbid. A filter
-/// that was there before the freeze is one that allows it.
+/// Notes that the program confines itself by a seccomp filter. From then on guards act on `madvise` and `mremap` only,
+/// with memory calls, and [`fork`](crate::fork()) forks plainly; nothing else is done that the filter could forbid. A
+/// filter from before the freeze allows the freeze.
 pub fn confined() {
     // Relaxed: a thread that does not see it yet is not confined yet.
     if registry::shared().is_some_and(Shared::has_frozen) {
@@ -44,20 +44,19 @@ pub fn confined() {
     }
 }
 
-/// Whether the program has confined itself since it was frozen, as far as that was told.
+/// Whether the program has reported a filter since it was frozen.
 pub(crate) fn is_confined() -> bool {
     // Relaxed: as above.
     CONFINED.load(Ordering::Relaxed)
 }
 
-/// Makes anonymous memory with the same bytes of the frozen parts of `range`, of which pages are taken whole. Other
-/// threads are held still meanwhile, if the last freeze was allowed to do so, and signals are blocked. Memory of
-/// snapshots stays what it is.
+/// Turns the frozen parts of `range`, in whole pages, into anonymous memory with the same bytes. Blocks signals, and
+/// holds other threads still if the last freeze was allowed to. Leaves memory of snapshots.
 ///
 /// # Errors
 ///
-/// ENOMEM if there is no memory, EBUSY if a freeze is under way, if there are other threads that cannot or must not be
-/// held, or if the calling code uses the memory itself, EINVAL if the memory has tags or a protection key; what was not
+/// ENOMEM if there is no memory; EBUSY if a freeze is under way, if there are other threads that cannot or must not be
+/// held, or if the calling code uses the memory itself; EINVAL if the memory has tags or a protection key. What was not
 /// thawed until then is still frozen.
 pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     if !touches(range.clone()) {
@@ -67,16 +66,16 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     release(Span::of_pointers(range).rounded_out(rustix::param::page_size()))
 }
 
-/// Makes anonymous memory with the same bytes of all that is frozen, as [`thaw`] does for a range, and gives the
+/// Turns all frozen memory into anonymous memory with the same bytes, as [`thaw`] does for a range, and gives the
 /// extents up. [`fork()`](crate::fork()) forks plainly until the next freeze.
 ///
 /// # Errors
 ///
-/// As [`thaw`]; the first of several. What could be thawed is.
+/// The first error, as of [`thaw`]. Everything that could be thawed is.
 pub fn thaw_all() -> Result<(), Errno> {
     let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
     let _errno = Kept::now();
-    // Until all is told: what another thread freezes meanwhile is not to be taken for over.
+    // Held until the end: what another thread freezes meanwhile must not be reported as thawed.
     let mut locked = shared.lock().ok_or(Errno::BUSY)?;
     locked.drop_plan();
     let done = still(Some(&mut locked), |is_in_use| Ok(give_up_all(shared, |_| true, is_in_use)))?;
@@ -89,16 +88,16 @@ pub fn thaw_all() -> Result<(), Errno> {
     done
 }
 
-/// Destroys the bytes that `range` held when it was frozen: call it after erasing a secret. What is in the memory now
-/// stays. No file, no mapping and no child that is made from now on has the old bytes.
+/// Destroys the bytes that `range` held when it was frozen: call it after erasing a secret. The memory keeps its
+/// present contents. No file, no mapping and no child made from now on has the old bytes.
 ///
-/// Takes as long as copying the extents that have ever held any of the range, once for each; their memory is anonymous
-/// then, until the next freeze or repair.
+/// Takes as long as copying each extent that has ever held any of the range once; their memory is anonymous then, until
+/// the next freeze or repair.
 ///
 /// # Errors
 ///
-/// As [`guard::thaw`](crate::guard::thaw). Then it is done as soon as it is possible: by the next freeze or repair, and
-/// in each child of [`fork`](crate::fork()) before that returns.
+/// As [`guard::thaw`](crate::guard::thaw). Then it is done as soon as possible: by the next freeze or repair, and in
+/// each child of [`fork`](crate::fork()) before that returns.
 pub fn forget(range: Range<usize>) -> Result<(), Errno> {
     let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
     let _errno = Kept::now();
@@ -110,8 +109,8 @@ pub fn forget(range: Range<usize>) -> Result<(), Errno> {
     done
 }
 
-/// Gives up all extents that have ever held any of `span`: also those of what has become anonymous since, or was copied
-/// to another extent.
+/// Gives up all extents that have ever held any of `span`, including those whose memory has become anonymous or was
+/// copied to another extent since.
 pub(super) fn destroy(span: Span) -> Result<(), Errno> {
     let is_held = |shared: &&Shared| shared.map.holds(span) || shared.origins.may_hold(span);
     let Some(shared) = registry::shared().filter(is_held) else { return Ok(()) };
@@ -128,7 +127,7 @@ pub(super) fn destroy(span: Span) -> Result<(), Errno> {
     Ok(())
 }
 
-/// In a child that was forked just now: forgets what its parent could not.
+/// Forgets, in a child that was forked just now, what its parent could not.
 pub(crate) fn forget_erased() {
     let Some(shared) = registry::shared().filter(|shared| shared.has_erased()) else { return };
     let _errno = Kept::now();
@@ -138,7 +137,7 @@ pub(crate) fn forget_erased() {
     }
 }
 
-/// Tells whether any extent is left that holds what was erased.
+/// Notes whether any extent is left that holds something erased.
 fn recount(shared: &Shared) {
     if !shared.map.is_in_doubt() && !shared.has_marks() {
         shared.forget_erased();
@@ -153,10 +152,10 @@ pub(super) fn release(span: Span) -> Result<(), Errno> {
     still(None, |is_in_use| thaw_span(span, is_in_use))
 }
 
-/// Whether running code uses a span.
+/// Tells whether running code uses a span.
 type InUse<'a> = &'a dyn Fn(Span) -> bool;
 
-/// Does `work` while nothing else in the process runs. Who has the lock hands it on.
+/// Does `work` while nothing else in the process runs. A caller that holds the lock passes it.
 fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(InUse<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
     if is_confined() {
         return Err(Errno::BUSY);
@@ -165,7 +164,7 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(InUse<'_>) -> Result<T,
     if is_alone_for_sure() {
         return work(&is_in_use_here);
     }
-    // A child asks for no file.
+    // A child opens no file.
     if !is_home() {
         return Err(Errno::BUSY);
     }
@@ -200,7 +199,7 @@ fn thaw_span(span: Span, is_in_use: InUse<'_>) -> Result<(), Errno> {
             return Err(Errno::NOMEM);
         }
         if entry.extent().is_some() {
-            // For all parts, so that they are one mapping again: the kernel joins what lay side by side before.
+            // One for all parts, so that they become one mapping again: the kernel joins what lay side by side before.
             let room = match &mut room {
                 Some(room) => room,
                 None => room.insert(Room::of(Span::new(found.start, span.end), entry)?),
@@ -211,8 +210,8 @@ fn thaw_span(span: Span, is_in_use: InUse<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives up each extent of which an entry `is_wanted`, goes on past those that cannot go, and returns the first reason.
-/// Nothing else in the process runs.
+/// Gives up each extent with an entry that `is_wanted`. Leaves those that cannot go, continues with the rest, and
+/// returns the first error. Nothing else in the process runs.
 fn give_up_all(shared: &Shared, is_wanted: impl Fn(Entry) -> bool, is_in_use: InUse<'_>) -> Result<(), Errno> {
     let (mut result, mut last) = (Ok(()), 0);
     while let Some(serial) = shared.map.next_extent(last, &is_wanted) {
@@ -222,7 +221,7 @@ fn give_up_all(shared: &Shared, is_wanted: impl Fn(Entry) -> bool, is_in_use: In
     result
 }
 
-/// Makes all that shows an extent anonymous, as far as that can be.
+/// Makes all mappings of an extent anonymous, as far as possible.
 fn give_up(shared: &Shared, serial: u32, is_in_use: InUse<'_>) -> Result<(), Errno> {
     let map = &shared.map;
     let is_its_own = |entry: Entry| entry.extent() == Some(serial);
@@ -240,7 +239,7 @@ fn give_up(shared: &Shared, serial: u32, is_in_use: InUse<'_>) -> Result<(), Err
 
 /// Zeros that are mapped for a while, to be filled and moved away.
 struct Room {
-    /// What they are to replace.
+    /// What they are going to replace.
     place: Span,
     /// Where they lie.
     start: usize,
@@ -266,19 +265,19 @@ impl Drop for Room {
     }
 }
 
-/// Makes all of `span` anonymous, piece by piece, and notes it in the map. Goes on past pieces that cannot be, and
-/// returns the first reason.
+/// Makes all of `span` anonymous, piece by piece, and notes it in the map. Leaves pieces that fail, continues with the
+/// rest, and returns the first error.
 fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: InUse<'_>) -> Result<(), Errno> {
-    // A lock is given again; tags are not known well enough.
+    // A lock is taken again; too little is known about tags.
     let traits = entry.traits().filter(|_| entry.is_sure()).ok_or(Errno::INVAL)?;
     let thaw = |piece: Span| {
         if is_in_use(piece) {
             return Err(Errno::BUSY);
         }
-        // SAFETY: 1. private memory, says the map, to which nothing writes; 2. that of the room.
+        // SAFETY: 1. private memory, by the map, to which nothing writes; 2. zeros of the room.
         unsafe { make_anonymous(piece, room.at(piece.start), traits) }
     };
-    // As long as nothing else runs, so that what follows each other is noted as one.
+    // While nothing else runs, so that neighbours are noted as one.
     let (mut result, mut made) = (Ok(()), Span::new(span.start, span.start));
     for piece in span.cut(PIECE) {
         let done = thaw(piece);
@@ -294,12 +293,12 @@ fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: 
     result
 }
 
-/// Puts anonymous memory with the same bytes in the place of `span`. Holes stay. An error leaves everything as it was.
+/// Replaces `span` by anonymous memory with the same bytes. Holes stay. An error leaves everything unchanged.
 ///
 /// # Safety
 ///
 /// 1. `span` is private memory with these traits, or holes in such; nothing writes to it during the call.
-/// 2. As many zeros at `room` are the caller's.
+/// 2. As many zeros at `room` belong to the caller.
 unsafe fn make_anonymous(span: Span, room: usize, traits: Traits) -> Result<(), Errno> {
     let Traits { permissions, .. } = traits;
     let page = rustix::param::page_size();
@@ -312,8 +311,8 @@ unsafe fn make_anonymous(span: Span, room: usize, traits: Traits) -> Result<(), 
             Err(errno) => return Err(errno),
         }
     }
-    // Finds holes and guards without a signal. Kernels before 5.14 do not know this.
-    // SAFETY: 1. changes no contents.
+    // Finds holes and guards without risking a signal. Kernels before 5.14 do not know this advice. SAFETY: 1. changes
+    // no contents.
     let readied = match unsafe { calls::advise(span, libc::MADV_POPULATE_READ) } {
         Err(Errno::INVAL) if calls::is_all_mapped(span) => Ok(()),
         Err(Errno::INVAL) => Err(Errno::NOMEM),
@@ -335,7 +334,7 @@ unsafe fn make_anonymous(span: Span, room: usize, traits: Traits) -> Result<(), 
         Err(_) => Err(Errno::INVAL),
     };
     if made.is_err() && readable != permissions {
-        // SAFETY: 1. the rights of before.
+        // SAFETY: 1. the rights from before.
         let _ = unsafe { calls::protect(span, permissions) };
     }
     made
@@ -364,8 +363,8 @@ unsafe fn replace(span: Span, room: usize, traits: Traits) -> Result<(), Errno> 
     Ok(())
 }
 
-/// Copies pages that are not zero, word by word: not by a function of the C library, which a sanitizer would have look
-/// at what it guards.
+/// Copies pages that are not zero, word by word; not with a function of the C library, since a sanitizer would check
+/// that against what it guards.
 ///
 /// # Safety
 ///
@@ -388,9 +387,9 @@ unsafe fn copy_pages(from: Span, to: usize) {
     }
 }
 
-/// Prepares `range` for `mlock`: locking writes to every page of a private mapping, so that frozen memory would be held
-/// twice. In a process with other threads, and in a child, that is put up with: they would have to be held for each
-/// call, and a child asks for no file.
+/// Prepares `range` for `mlock`: thaws it, since locking writes to every page of a private mapping, and frozen memory
+/// would be held twice. In a process with other threads, and in a child, it does nothing and memory is held twice:
+/// threads would have to be held for each call, and a child opens no file.
 ///
 /// # Errors
 ///
@@ -410,7 +409,7 @@ pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
     if is_alone { thaw(range) } else { Ok(()) }
 }
 
-/// Prepares the process for `mlockall(MCL_CURRENT)`, as [`before_mlock`].
+/// Prepares the process for `mlockall(MCL_CURRENT)`, as [`before_mlock`] does for a range.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! Contexts of Linux AIO, whose requests write to memory on the kernel's time.
+//! Contexts of Linux AIO, whose requests write to memory whenever the kernel likes.
 //!
-//! How many requests are under way is known to the kernel alone: a context's ring counts completions that nobody has
-//! fetched, and an empty one may have thousands of requests. So a process with a context is refused. The mapping of a
-//! ring alone is harmless: a child inherits it without its parent's context.
+//! Only the kernel knows how many requests are under way: a context's ring counts completions that nobody has fetched,
+//! and an empty ring may have thousands of requests. So a process with a context is refused. The mapping of a ring
+//! alone is harmless: a child inherits it without its parent's context.
 
 use std::ops::ControlFlow;
 
@@ -23,7 +23,7 @@ pub(super) fn refuse() -> Result<(), FreezeError> {
 
 /// Refuses a mapping of a ring that has a context.
 pub(super) fn refuse_mapping(start: usize, name: &[u8]) -> Result<(), FreezeError> {
-    // What cannot be told counts as a context.
+    // If the kernel does not tell, it counts as a context.
     if name.starts_with(aio::RING_NAME) && aio::is_context(start).unwrap_or(true) {
         return Err(FreezeError::LinuxAio { context: start });
     }

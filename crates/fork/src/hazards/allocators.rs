@@ -1,7 +1,7 @@
 //! Runtimes that give memory back by system calls of their own.
 //!
-//! An allocator may count on discarded memory being zero (`MADV_DONTNEED`). Frozen memory shows its frozen bytes again,
-//! unless the call is interposed, and calls that do not go through the C library's symbols cannot be.
+//! An allocator may count on discarded memory being zero (`MADV_DONTNEED`). Discarded frozen memory shows its frozen
+//! bytes again unless the call is interposed, and calls that bypass the C library's symbols cannot be.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +15,7 @@ use crate::error::FreezeError;
 /// bytes.
 const GO_BUILD_ID: u32 = 4;
 
-/// Who was found; nobody if everything goes through an interposable C library.
+/// Returns the runtime found; `None` if everything goes through an interposable C library.
 pub(super) fn find() -> Result<Option<RawAllocator>, FreezeError> {
     if let Some(object) = holder_of_note("Go\0", GO_BUILD_ID) {
         return Ok(Some(RawAllocator::Go { object }));
@@ -37,7 +37,7 @@ pub(super) fn find() -> Result<Option<RawAllocator>, FreezeError> {
 }
 
 fn is_interposable_libc(name: &[u8]) -> bool {
-    // The kernel says so of a file that was replaced since, as by an upgrade.
+    // The kernel adds this to a file that was replaced, as by an upgrade.
     let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
     name.starts_with(b"libc.so") || (name.starts_with(b"libc-") && name.ends_with(b".so"))
 }

@@ -1,8 +1,8 @@
-//! Memory that is another process's: a child of `vfork` runs in its parent's, and sees itself as the only thread, while
-//! the parent's other threads go on.
+//! Memory of another process: a child of `vfork` runs in its parent's, and sees itself as the only thread, while the
+//! parent's other threads go on.
 //!
-//! A page that is [wiped](super::wiped) in every child with memory of its own holds the process id of whose memory it
-//! is.
+//! A page that is [wiped](super::wiped) in every child with memory of its own holds the process id of the memory's
+//! owner.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -11,22 +11,22 @@ use super::wiped::Wiped;
 /// The owner, and whether it has begun its account ([`begun`]).
 static OWN: Wiped<[AtomicI32; 2]> = Wiped::new();
 
-/// The process whose memory this is, if it is not the calling one. Before Linux 4.14 that cannot be told.
+/// Returns the process that owns this memory, if it is not the calling one. Before Linux 4.14 that cannot be told.
 ///
-/// The first call in a process decides that it is its own: it must not come from a child of `vfork`.
+/// The first call in a process decides that the memory is its own: it must not come from a child of `vfork`.
 #[inline]
 pub(crate) fn owner() -> Option<i32> {
     let [word, _] = OWN.get()?;
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    // Relaxed, both ways: the number is all there is to know.
+    // Relaxed, both ways: the number itself is all that is passed on.
     match word.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => None,
         Err(owner) => Some(owner).filter(|&owner| owner != own),
     }
 }
 
-/// What is not 0 in a process that has begun its own account of forks, and 0 in a new child: it lies with the owner, so
-/// that a child needs one page for both.
+/// Returns a word that is 0 in a new child, and not 0 in a process that has begun its own account of forks. It lies
+/// with the owner, so that a child needs one page for both.
 #[inline]
 pub(crate) fn begun() -> Option<&'static AtomicI32> {
     OWN.get().map(|[_, begun]| begun)

@@ -1,8 +1,8 @@
-//! One walk over the open descriptors, for what matters to a slice: rings of io_uring, and userfaultfds.
+//! Walks over the open descriptors, once, for what matters to a slice: rings of io_uring, and userfaultfds.
 //!
-//! Whoever has a userfaultfd may have memory registered, of which a slice cannot be told: an inventory sees the flag of
-//! each mapping (`Skip::Userfault`), but a slice asks for mappings one by one, without flags. So there are no slices as
-//! long as one is open. Memory whose userfaultfd only another process has is not seen.
+//! Whoever has a userfaultfd may have registered memory, and a slice cannot tell which: an inventory sees the flag of
+//! each mapping (`Skip::Userfault`), but a slice asks for mappings one by one, without flags. So there are no slices
+//! while one is open. A userfaultfd that only another process has is not seen.
 
 use std::ffi::CStr;
 use std::io::Write as _;
@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use crate::error::FreezeError;
 
-/// What the link of a userfaultfd says.
+/// The link of a userfaultfd.
 const FAULTS_NAME: &[u8] = b"anon_inode:[userfaultfd]";
-/// One byte more than the longest link that is looked for, so that a longer one is another.
+/// One byte more than the longest link of interest, so that a longer one does not match.
 const NAME: usize = FAULTS_NAME.len() + 1;
 
 const _: () = assert!(RING_NAME.len() < NAME);
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Faults,
 }
 
-/// Calls `found` with each descriptor that is one of these, until it breaks. Does not use the heap.
+/// Calls `found` with each descriptor of these kinds, until it breaks. Does not use the heap.
 pub(super) fn each(found: &mut dyn FnMut(i32, Kind) -> ControlFlow<()>) -> Result<(), FreezeError> {
     let path = "/proc/self/fd";
     let mut failed = Ok(());
@@ -63,7 +63,7 @@ fn kind(descriptor: i32) -> Result<Option<Kind>, Errno> {
     })
 }
 
-/// Whether somebody may watch this process's memory.
+/// Whether somebody may be watching this process's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Watcher {
     /// A userfaultfd is open.
@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn a_userfaultfd_is_found_while_it_is_open() {
-        // Of which other tests of this process make none.
+        // No other test of this process makes one.
         assert_eq!(Watcher::find().expect("/proc"), Watcher::None);
-        // UFFD_USER_MODE_ONLY is allowed for everybody, where the kernel has it.
+        // UFFD_USER_MODE_ONLY is allowed to everybody, if the kernel has it.
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1);
         // SAFETY: no memory is registered with it.
         let made = match unsafe { rustix::mm::userfaultfd(flags) } {

@@ -1,4 +1,4 @@
-//! What may be found, as errors tell it.
+//! What a check may find, as errors report it.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 pub enum RawAllocator {
     /// The Go runtime.
     Go {
-        /// The object that it is in.
+        /// The object that contains it.
         object: ObjectName,
     },
-    /// musl, whose own calls pass by its symbols.
+    /// musl, whose own calls bypass its symbols.
     Musl,
     /// A program without a C library that could be interposed.
     Static,
@@ -38,7 +38,7 @@ pub enum RingHold {
     Buffers(u64),
     /// It was used.
     Requests {
-        /// Requests that the kernel has taken, or that are queued.
+        /// Requests taken by the kernel, or queued.
         taken: u64,
         /// Completions.
         posted: u64,
@@ -52,7 +52,7 @@ pub enum RingHold {
     },
     /// It has a region of the program's memory, or may have memory for a network card.
     Region,
-    /// It has no descriptor by which it could be asked.
+    /// It has no descriptor through which it could be asked.
     NoDescriptor,
     /// The kernel does not tell.
     Untold(Errno),

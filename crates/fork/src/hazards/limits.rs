@@ -1,4 +1,4 @@
-//! Limits of the process that a freeze meets.
+//! Limits of the process that matter to a freeze.
 
 use palimpsest_sys::HUGE_PAGE;
 use palimpsest_sys::pages::maps;
@@ -18,7 +18,7 @@ pub(super) fn file_size_suffices() -> Result<(), FreezeError> {
     }
 }
 
-/// The soft file-size limit is as high as the hard one while this lives.
+/// Raises the soft file-size limit to the hard one while it lives.
 #[derive(Debug)]
 pub(crate) struct FileSize {
     before: Option<Rlimit>,
@@ -30,7 +30,7 @@ impl FileSize {
         if before.current.is_none_or(|limit| limit >= NEEDED) {
             return Self { before: None };
         }
-        // If it is refused, the first memory file is, and the report says so.
+        // If this is refused, so is the first memory file, and the report says so.
         let raised = setrlimit(Resource::Fsize, Rlimit { current: before.maximum, maximum: before.maximum });
         Self { before: raised.is_ok().then_some(before) }
     }
@@ -45,7 +45,7 @@ impl Drop for FileSize {
     }
 }
 
-/// What is left of the process's limits, by half: the program needs some too.
+/// What is left of the process's limits, halved: the program needs some too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headroom {
     pub(crate) mappings: usize,
@@ -57,12 +57,12 @@ pub(crate) struct Headroom {
 pub(crate) enum HugePages {
     /// Nobody has forbidden it.
     Welcome,
-    /// The administrator or the program wants none, or they have another size than a piece.
+    /// The administrator or the program wants none, or their size is not a piece's.
     Unwanted,
 }
 
 impl HugePages {
-    /// What `/sys` and this process say. The kernel's `MADV_COLLAPSE` does not care for `never`; we do.
+    /// Reads what `/sys` and this process say. The kernel's `MADV_COLLAPSE` ignores `never`; we do not.
     fn as_told() -> Self {
         let is_known = thp::hpage_pmd_size().is_ok_and(|len| len == HUGE_PAGE);
         let is_allowed = thp::enabled().is_ok_and(|when| when != thp::Anonymous::Never) && !thp::is_disabled_here();
@@ -70,7 +70,7 @@ impl HugePages {
     }
 }
 
-/// Asks for what is left. Uses the heap.
+/// Reads what is left. Uses the heap.
 pub(crate) fn headroom() -> Headroom {
     let limit = sysctl::max_map_count().unwrap_or(65_530);
     let used = maps::count().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What makes freezing a process wrong, looked for before anything is changed.
+//! Hazards: what makes freezing a process wrong. All are looked for before anything changes.
 
 mod aio;
 mod allocators;
@@ -28,7 +28,7 @@ use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
 
 /// Refuses a process that cannot be frozen without harm. Changes nothing, and does not use the heap: at the limit of
-/// mappings that could not grow, and a refusal would end the process.
+/// mappings the heap could not grow, and failing to allocate would end the process.
 pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     if threads(options)? > 1 {
         // Before anything else that takes time.
@@ -43,23 +43,22 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     limits::file_size_suffices()
 }
 
-/// What a slice is told of the process.
+/// What a slice learns of the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checked {
     pub(crate) watcher: Watcher,
-    /// Nanoseconds of CPU time that the check took: it looks at every descriptor.
+    /// CPU nanoseconds that the check took: it looks at every descriptor.
     pub(crate) taken: u64,
 }
 
-/// Refuses what may have come since [`check`] let the process pass. For a slice, which has little time.
+/// Refuses what may have come since [`check`] passed the process. For a slice, which has little time.
 pub(crate) fn check_again(options: &Options) -> Result<Checked, FreezeError> {
     let started = Moment::now();
     let watcher = look_again(options)?;
     Ok(Checked { watcher, taken: started.elapsed() })
 }
 
-/// Counts the threads of the process. Refuses memory that is another process's, threads that may not be held, and
-/// filters.
+/// Counts the threads of the process. Refuses another process's memory, threads that must not be held, and filters.
 fn threads(options: &Options) -> Result<usize, FreezeError> {
     if let Some(owner) = borrowed::owner() {
         return Err(FreezeError::BorrowedMemory { owner });
@@ -78,7 +77,7 @@ fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
     if options.answers_for(Answer::IoUring) && options.answers_for(Answer::LinuxAio) {
         return locked(options).map(|()| watcher);
     }
-    // A list of all mappings would take longer than what is copied in a slice.
+    // Listing all mappings would take longer than what a slice copies.
     let path = "/proc/self/maps";
     let maps = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|source| FreezeError::NoProc { path, source })?;
@@ -98,7 +97,7 @@ fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
     Ok(watcher)
 }
 
-/// Refuses open rings unless the caller answers for them, and looks for who watches memory.
+/// Refuses open rings unless the caller answers for them, and looks for userfaultfds.
 fn descriptors(options: &Options) -> Result<Watcher, FreezeError> {
     let (mut watcher, mut refused) = (Watcher::None, Ok(()));
     let answers = options.answers_for(Answer::IoUring);
@@ -126,7 +125,7 @@ fn filters() -> Result<(), FreezeError> {
     }
 }
 
-/// Refuses what the kernel may write to on its own time, and memory that would be locked.
+/// Refuses memory that the kernel may write to whenever it likes, and memory that would be locked.
 fn requests(options: &Options) -> Result<(), FreezeError> {
     if !options.answers_for(Answer::IoUring) {
         rings::refuse()?;

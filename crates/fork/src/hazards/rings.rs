@@ -1,10 +1,10 @@
-//! Rings of io_uring, through which the kernel reads and writes memory on its own time.
+//! Rings of io_uring, through which the kernel reads and writes memory whenever it likes.
 //!
 //! The kernel holds on to pages of the program: registered buffers, rings of provided buffers, queues in the program's
 //! own memory, regions, and the buffers of requests under way. Once such pages are replaced, it goes on using the old
 //! ones, and what it writes is lost. So a ring is refused unless it is known to be harmless:
 //!
-//! | what it could have | harmless, as is proved by |
+//! | what it could have | harmless, as proved by |
 //! |---|---|
 //! | requests under way | it has never taken or been given one (`fdinfo`) |
 //! | registered buffers | there are none (`fdinfo`) |
@@ -14,8 +14,8 @@
 //!
 //! A ring that was used is not known to be idle: a request may have many completions or none, so that equal counts
 //! prove nothing, and the kernel has no other count. A ring without a descriptor (`IORING_REGISTER_RING_FDS`) is found
-//! by its mapping, or in the calling thread's table. Queues in the program's memory whose ring is in another thread's
-//! table alone are not found: see the contract of [`freeze`](crate::freeze).
+//! by its mapping, or in the calling thread's table. What is not found are queues in the program's memory if only
+//! another thread's table has the ring: see the contract of [`freeze`](crate::freeze).
 
 use std::ops::ControlFlow;
 
@@ -28,7 +28,7 @@ use super::descriptors::{self, Kind};
 use super::found::RingHold;
 use crate::error::FreezeError;
 
-/// Refuses a process that has a ring which is not known to be harmless.
+/// Refuses a process that has a ring not known to be harmless.
 pub(super) fn refuse() -> Result<(), FreezeError> {
     let mut refused = Ok(());
     descriptors::each(&mut |descriptor, kind| {
@@ -45,7 +45,7 @@ pub(super) fn refuse() -> Result<(), FreezeError> {
     Ok(())
 }
 
-/// Refuses this descriptor if it is of a ring that is not known to be harmless.
+/// Refuses this descriptor if it is of a ring not known to be harmless.
 pub(super) fn refuse_one(descriptor: i32) -> Result<(), FreezeError> {
     match RingDescriptor::of(descriptor) {
         Ok(Some(ring)) => hold(ring).map_or(Ok(()), |hold| Err(refusal(Some(ring), hold))),
@@ -66,7 +66,7 @@ fn refusal(ring: Option<RingDescriptor>, hold: RingHold) -> FreezeError {
     FreezeError::IoUring { descriptor: ring.map(RingDescriptor::number), hold }
 }
 
-/// What a ring may hold on to; nothing if it is known to be harmless.
+/// Returns what a ring may hold on to; `None` if it is known to be harmless.
 fn hold(ring: RingDescriptor) -> Option<RingHold> {
     let progress = match progress(ring) {
         Ok(progress) => progress,
@@ -95,7 +95,7 @@ fn hold(ring: RingDescriptor) -> Option<RingHold> {
     }
 }
 
-/// How far a ring has come. Where the kernel does not tell, somebody may be using the ring just now.
+/// Returns how far a ring has come. If the kernel does not tell, somebody may be using the ring just now.
 fn progress(ring: RingDescriptor) -> Result<Progress, Errno> {
     const TRIALS: usize = 100;
     for _ in 0..TRIALS {

@@ -1,6 +1,6 @@
-//! Putting bytes back: finding the pages that were written, and copying or dropping them.
+//! Restores bytes: finds the pages that were written, and copies or drops them.
 //!
-//! Nothing here calls the allocator, nor anything that could: the heap is among what is put back.
+//! Nothing here calls the allocator, or anything that could: the heap is among what is restored.
 
 use std::ops::{ControlFlow, Range};
 
@@ -11,8 +11,8 @@ use super::error::RestoreError;
 use super::options::Sweep;
 use super::state::{Known, Part, State, pointer};
 
-/// One restore in this many drops the pages that were not written since the one before. Until then each costs a copy
-/// (0.1 µs); dropping one too early costs a fault (2 µs).
+/// One restore in this many drops the pages not written since the last such restore. Until then each costs a copy (0.1
+/// µs); a page dropped too early costs a fault (2 µs).
 const WEEDING: u32 = 64;
 
 /// What was done about memory.
@@ -23,7 +23,7 @@ pub(super) struct Counts {
     pub(super) swept: bool,
 }
 
-/// Puts the bytes of all parts back.
+/// Restores the bytes of all parts.
 pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     let mut counts = Counts::default();
     let turn = state.restores;
@@ -33,7 +33,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
         Sweep::Never => false,
         Sweep::Always => true,
         Sweep::Every(rounds) => turn.is_multiple_of(rounds.max(1)),
-        // A forked child's faults are counted from 0.
+        // A forked child counts its faults from 0.
         Sweep::OnFaults => weeds || std::process::id() != state.process || faults() != state.faults,
     };
     if sweeps {
@@ -43,7 +43,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
         let State { known, declared, page, sweep, .. } = state;
         known.iter().for_each(put_back);
         let mut bytes: usize = known.iter().map(|known| known.len).sum();
-        // Under `OnFaults` a sweep is left out only if nothing faulted: no page is written but the known ones.
+        // With `OnFaults`, a sweep is skipped only if nothing faulted: then only known pages are written.
         if *sweep != Sweep::OnFaults {
             declared.iter().for_each(put_back);
             bytes += declared.iter().map(|known| known.len).sum::<usize>();
@@ -51,8 +51,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
         counts.by_memcpy = bytes / *page;
     }
     for copy in state.copies.iter() {
-        // SAFETY: both are mapped as long as the snapshot lives: a part of this thread's storage or stack that nobody
-        // uses now, and its saved bytes.
+        // SAFETY: both are mapped while the snapshot lives: part of this thread's storage or stack that nobody uses
+        // now, and its saved bytes.
         unsafe { std::ptr::copy_nonoverlapping(pointer(copy.saved), pointer(copy.start), copy.len) };
     }
     if state.sweep == Sweep::OnFaults && counts.swept {
@@ -61,11 +61,11 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     Ok(counts)
 }
 
-/// Finds all private pages of the parts, puts them back, and remembers those that stay.
+/// Finds all private pages of the parts, restores them, and notes those that stay.
 fn sweep(state: &mut State, weeds: bool, counts: &mut Counts) -> Result<(), RestoreError> {
     let process = std::process::id();
     if state.process != process {
-        // A forked child: the file tells of its parent.
+        // A forked child: the file shows its parent's page tables.
         state.pagemap = Pagemap::open()?;
         state.process = process;
     }
@@ -88,10 +88,10 @@ fn sweep(state: &mut State, weeds: bool, counts: &mut Counts) -> Result<(), Rest
     keeper.failed.map_or(Ok(()), Err)
 }
 
-/// Decides about pages that were written.
+/// Decides what to do with written pages.
 struct Keeper<'a> {
     known: &'a mut palimpsest_sys::memory::vec::MappedVec<Known>,
-    /// Bytes that may stay.
+    /// Bytes of pages that may stay.
     room: usize,
     page: usize,
     weeds: bool,
@@ -119,7 +119,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Copies the saved bytes over `run` and remembers it.
+    /// Copies the saved bytes to `run`, and notes it.
     fn keep(&mut self, part: &Part, run: Range<usize>) {
         if run.is_empty() {
             return;
@@ -133,13 +133,13 @@ impl Keeper<'_> {
         self.counts.by_memcpy += run.len() / self.page;
     }
 
-    /// Gives the private pages of `run` to the kernel, so that what is mapped shows again: the saved bytes, or zeros.
+    /// Drops the private pages of `run`, so that the mapping shows again: the saved bytes, or zeros.
     fn drop(&mut self, run: Range<usize>) {
         if run.is_empty() {
             return;
         }
-        // SAFETY: inside a part, whose contents are those of its file or zeros once the private pages are gone, as the
-        // caller of restore wants.
+        // SAFETY: inside a part, which shows its file or zeros once the private pages are gone, as the caller of
+        // restore wants.
         let dropped = unsafe { calls::discard(run.clone().into(), Discard::Private) };
         match dropped {
             Ok(()) => self.counts.by_drop += run.len() / self.page,
@@ -151,8 +151,8 @@ impl Keeper<'_> {
 /// Stores the saved bytes, or zeros.
 fn put_back(known: &Known) {
     match known.saved {
-        // SAFETY: whole pages of a part that is mapped readable and writable, which the layout has just been checked
-        // for or the caller answers for; the saved bytes are mapped as long as the snapshot lives.
+        // SAFETY: whole pages of a part that is mapped readable and writable, as the layout was just checked for or the
+        // caller answers for; the saved bytes are mapped while the snapshot lives.
         Some(saved) => unsafe {
             std::ptr::copy_nonoverlapping(pointer(saved).cast_const(), pointer(known.start), known.len);
         },
@@ -161,7 +161,7 @@ fn put_back(known: &Known) {
     }
 }
 
-/// Whether the page has the saved bytes, or is all zeros where none are saved.
+/// Whether the page has the saved bytes, or is all zeros if none are saved.
 fn is_as_saved(page: &Range<usize>, saved: Option<usize>) -> bool {
     let start: *const u8 = pointer(page.start);
     match saved {
@@ -176,14 +176,14 @@ fn is_as_saved(page: &Range<usize>, saved: Option<usize>) -> bool {
     }
 }
 
-/// Page faults of this process, and of the children that it has waited for, since those of `vfork` write to its memory.
-/// Neither number shrinks, so an equal sum means that neither has grown.
+/// Returns the page faults of this process, and of the children that it has waited for, since children of `vfork` write
+/// to its memory. Neither number shrinks, so that an equal sum means that neither has grown.
 pub(super) fn faults() -> u64 {
     let of = |whose| {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the kernel fills a local.
         unsafe { libc::getrusage(whose, usage.as_mut_ptr()) };
-        // SAFETY: zeroes are a valid value, which the call has overwritten.
+        // SAFETY: zeros are a valid value, which the call has overwritten.
         let usage = unsafe { usage.assume_init() };
         usage.ru_minflt.wrapping_add(usage.ru_majflt).cast_unsigned()
     };

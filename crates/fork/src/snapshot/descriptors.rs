@@ -1,8 +1,7 @@
-//! File descriptors: which there were, where their offsets stood, and duplicates to put them back from.
+//! File descriptors: which there were, their offsets, and duplicates to restore them from.
 //!
-//! Duplicates share the open file, and so its offset, with what they were made of. They are kept of regular files,
-//! directories and devices only: one more end of a pipe or socket would keep the other end waiting for a close that
-//! never comes.
+//! A duplicate shares the open file, and so its offset, with the original. Only regular files, directories and devices
+//! are duplicated: one more end of a pipe or socket would keep the other end waiting for a close that never comes.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -18,7 +17,7 @@ use rustix::process::Resource;
 
 use super::error::{RestoreError, TakeError};
 
-/// Room for so many descriptors; more are an error.
+/// Room for this many descriptors; more are an error.
 const DESCRIPTORS: usize = 1 << 16;
 
 /// One descriptor.
@@ -27,7 +26,7 @@ struct Entry {
     number: RawFd,
     id: FileId,
     close_on_exec: DupFlags,
-    /// Nothing for what has no offset.
+    /// `None` if it has no offset.
     offset: Option<u64>,
     spare: Option<RawFd>,
 }
@@ -36,7 +35,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Table {
     entries: MappedVec<Entry>,
-    /// Files of the snapshot itself, which it may open and close as it likes.
+    /// Files of the snapshot itself, which it may open and close at any time.
     own: [FileId; 3],
 }
 
@@ -75,7 +74,7 @@ impl Table {
         })
         .map_err(failed("getdents64"))?;
         full?;
-        // After the listing, which would show them.
+        // After the listing, which would list the duplicates.
         for entry in entries.iter_mut() {
             let Some((fd, stat)) = look(entry.number) else { continue };
             if matches!(
@@ -88,7 +87,7 @@ impl Table {
         Ok(())
     }
 
-    /// Closes what was opened since, puts back what was closed, and sets offsets.
+    /// Closes what was opened, restores what was closed, and sets offsets.
     pub(super) fn restore(&self) -> Result<Counts, RestoreError> {
         let mut counts = Counts::default();
         let Self { entries, own } = self;
@@ -106,8 +105,8 @@ impl Table {
             } else if !entries.iter().any(|entry| entry.spare == Some(number))
                 && look(number).is_some_and(|(_, stat)| !own.contains(&FileId::of(&stat)))
             {
-                // SAFETY: opened after the snapshot was taken by code whose every effect is undone, so nobody owns it
-                // any more.
+                // SAFETY: opened after the snapshot was taken, by code whose effects are all undone, so that nobody
+                // owns it any more.
                 unsafe { rustix::io::close(number) };
                 counts.closed += 1;
             }
@@ -119,7 +118,7 @@ impl Table {
         failed.map(|()| counts)
     }
 
-    /// Closes the duplicates: from now on closed descriptors are lost.
+    /// Closes the duplicates: from now on, closed descriptors are lost.
     pub(super) fn close(&mut self) {
         for entry in self.entries.iter_mut() {
             let number = entry.spare.take();
@@ -137,8 +136,8 @@ impl Table {
         let fd = match (there, entry.spare.and_then(look)) {
             (Some((fd, _)), _) => fd,
             (None, Some((spare, stat))) if FileId::of(&stat) == entry.id => {
-                // SAFETY: the number was this file's when the snapshot was taken, and is to be again, whatever it is
-                // now; it is forgotten, not closed, below.
+                // SAFETY: the number was this file's when the snapshot was taken and will be again, whatever it is now;
+                // it is forgotten below, not closed.
                 let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(entry.number) });
                 if let Err(errno) = rustix::io::dup3(spare, &mut target, entry.close_on_exec) {
                     let address = usize::try_from(entry.number).unwrap_or(0);
@@ -154,7 +153,7 @@ impl Table {
             }
         };
         if let Some(offset) = entry.offset {
-            // A file that told its offset can set it. A device that refuses has no offset that matters.
+            // A file whose offset could be read can set it. A device that refuses has no offset that matters.
             let _ = rustix::fs::seek(fd, SeekFrom::Start(offset));
         }
     }
@@ -166,16 +165,16 @@ impl Drop for Table {
     }
 }
 
-/// A descriptor of this number, and what it is, if there is one.
+/// Returns the descriptor of this number and what it is, if it is open.
 fn look(number: RawFd) -> Option<(BorrowedFd<'static>, Stat)> {
-    // SAFETY: not -1. Whether there is such a descriptor is found out by the call below; one that is there stays while
-    // signals are blocked and other threads sleep.
+    // SAFETY: not -1. The call below finds out whether there is such a descriptor; if there is, it stays while signals
+    // are blocked and other threads sleep.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::fs::fstat(fd).ok().map(|stat| (fd, stat))
 }
 
-/// Duplicates the descriptor to a number that programs do not use, from `above` on if one is free. Not higher than it
-/// must be: each fork copies the table of descriptors up to the highest (`dup_fd` in `fs/file.c`).
+/// Duplicates the descriptor to a number that programs do not use, `above` or higher if one is free. No higher than
+/// necessary: each fork copies the table of descriptors up to the highest (`dup_fd` in `fs/file.c`).
 pub(super) fn spare(fd: BorrowedFd<'_>, above: RawFd) -> Result<OwnedFd, Errno> {
     const ENOUGH: u64 = 1 << 12;
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH).min(ENOUGH);
@@ -183,17 +182,17 @@ pub(super) fn spare(fd: BorrowedFd<'_>, above: RawFd) -> Result<OwnedFd, Errno> 
     rustix::io::fcntl_dupfd_cloexec(fd, least.max(above)).or_else(|_| rustix::io::fcntl_dupfd_cloexec(fd, least))
 }
 
-/// Calls `found` with the number of each descriptor, ascending, but for the one that lists them, which is at `above` or
+/// Calls `found` with the number of each descriptor, ascending, except the one that lists them, which is `above` or
 /// higher.
 fn each(above: RawFd, found: &mut dyn FnMut(RawFd)) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Not at a number that was closed and is to be put back while this is being read.
+    // Not at a number that was closed and must be restored while the list is read.
     let directory = spare(rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty())?.as_fd(), above)?;
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(&directory, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = entry?;
-        // `.` and `..` are no numbers.
+        // `.` and `..` are not numbers.
         let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
         if let Some(number) = number.filter(|number| *number != directory.as_raw_fd()) {
             found(number);

@@ -1,6 +1,6 @@
-//! Calls that can be abandoned from anywhere inside, as by `setjmp` and `longjmp`.
+//! Calls that can be abandoned from anywhere inside, like `setjmp` and `longjmp`.
 //!
-//! A call returns once, whatever happens: by its function's return or by [`abandon`]. So the compiler need not know of
+//! A call returns once, whatever happens: by its function's return or by [`abandon`]. So the compiler need not know
 //! functions that return twice.
 
 use std::cell::Cell;
@@ -11,41 +11,41 @@ use std::thread;
 use super::arch;
 use super::signals;
 
-// Plain words of each thread, without anything to initialise or drop, so that signal handlers may use them. A restore
-// puts them back like all memory of the thread: `Kept` carries them over it.
+// Plain words of each thread, with nothing to initialise or drop, so that signal handlers may use them. A restore
+// restores them like all memory of the thread: `Kept` carries them over it.
 thread_local! {
-    /// The stack pointer of the thread's innermost call; 0 for none.
+    /// The stack pointer of the thread's innermost call; 0 if there is none.
     static INNERMOST: Cell<usize> = const { Cell::new(0) };
     /// What the call was abandoned with.
     static VALUE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Which call this thread is in, kept where no restore reaches it: in a live frame.
+/// The call that this thread is in, kept where no restore reaches it: in a live frame.
 #[derive(Debug)]
 pub(super) struct Kept {
     innermost: usize,
 }
 
 impl Kept {
-    /// What is true now.
+    /// Notes the present state.
     pub(super) fn now() -> Self {
         Self { innermost: INNERMOST.get() }
     }
 
-    /// Makes it true again.
+    /// Makes it current again.
     pub(super) fn put_back(self) {
         INNERMOST.set(self.innermost);
     }
 }
 
-/// What becomes of the set of blocked signals when a call is abandoned.
+/// What happens to the set of blocked signals when a call is abandoned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum SignalMask {
-    /// It is what it was before the call. Needed when a signal handler abandons it, since the signal is blocked in
+    /// Set it to what it was before the call. Needed if a signal handler abandons it, since the signal is blocked in
     /// there.
     #[default]
     Restore,
-    /// It stays, which saves two system calls.
+    /// Leave it, which saves two system calls.
     Leave,
 }
 
@@ -73,7 +73,7 @@ struct Job<F, R> {
     result: Option<thread::Result<R>>,
 }
 
-/// As [`enter`], but panics are results.
+/// As [`enter`], but returns panics as results.
 pub(super) fn enter_catching<F: FnOnce() -> R, R>(mask: SignalMask, target: F) -> Ended<thread::Result<R>> {
     let outer = Kept::now();
     let blocked = match mask {
@@ -106,14 +106,14 @@ unsafe extern "C" fn play<F: FnOnce() -> R, R>(job: *mut c_void) {
     job.result = target.map(|target| catch_unwind(AssertUnwindSafe(target)));
 }
 
-/// Leaves the innermost [`enter`], or [`take_and_enter`](super::take_and_enter), from anywhere inside: also from a
-/// signal handler, on whatever stack it runs. Frames in between are forgotten: nothing is dropped and nothing unlocked.
+/// Leaves the innermost [`enter`] or [`take_and_enter`](super::take_and_enter) from anywhere inside, even from a signal
+/// handler on a stack of its own. Frames in between are forgotten: nothing is dropped, and nothing is unlocked.
 ///
 /// # Safety
 ///
-/// 1. The calling thread is inside a call that it has entered. (What other threads have entered does not count.)
-/// 2. What the frames in between would have done on their way out is needed by nobody, or is undone by a restore that
-///    follows: no lock of memory that is not put back is held, and no other thread waits for them.
+/// 1. The calling thread is inside a call that it has entered. (Calls of other threads do not count.)
+/// 2. Nobody needs what the frames in between would have done on their way out, or a restore that follows undoes it: no
+///    lock outside restored memory is held, and no other thread waits for them.
 ///
 /// # Aborts
 ///
@@ -122,8 +122,8 @@ pub unsafe fn abandon(value: usize) -> ! {
     let anchor = INNERMOST.get();
     if anchor == 0 {
         const SAYS: &[u8] = b"palimpsest: abandon was called by a thread that is in no enter\n";
-        // Without locks and buffers, as this may be a signal handler; there is nobody left to tell of a failure.
-        // SAFETY: the bytes are valid for reading.
+        // Without locks and buffers, as this may be a signal handler. Nobody is left to report a failure to. SAFETY:
+        // the bytes are valid for reading.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, SAYS.as_ptr().cast(), SAYS.len()) };
         std::process::abort();
     }

@@ -9,21 +9,21 @@ use palimpsest_sys::pages::pagemap::PagemapError;
 use palimpsest_sys::pages::vmas::VmasError;
 use rustix::io::Errno;
 
-/// Why no snapshot was taken. The process goes on as it was; memory that was already moved into the snapshot's file
-/// keeps its bytes.
+/// Why no snapshot was taken. The process goes on unchanged; memory already moved to the snapshot's file keeps its
+/// bytes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeError {
     /// Other threads could write while memory is copied.
     #[error("the process has {count} threads; end the others, or vouch for them by Threads::Asleep")]
     Threads {
-        /// Threads, with the calling one.
+        /// How many threads, including the calling one.
         count: usize,
     },
-    /// One snapshot of the whole process would undo the other's mappings.
+    /// A second snapshot of the whole process would undo the first one's mappings.
     #[error("there is a snapshot of the whole process already; drop it first")]
     Another,
-    /// A chosen range is not what a snapshot can hold.
+    /// A snapshot cannot hold a chosen range.
     #[error("{start:#x}..{end:#x} cannot be in a snapshot: {reason}")]
     Range {
         /// First address.
@@ -33,7 +33,7 @@ pub enum TakeError {
         /// Why.
         reason: Left,
     },
-    /// The stack that this runs on is not the thread's own.
+    /// The running stack is not the thread's own.
     #[error(
         "{stack_pointer:#x} is not on this thread's own stack; take the snapshot outside of coroutines and signal \
          handlers"
@@ -42,7 +42,7 @@ pub enum TakeError {
         /// The stack pointer.
         stack_pointer: usize,
     },
-    /// `RLIMIT_FSIZE` also limits files in memory.
+    /// `RLIMIT_FSIZE` limits files in memory, too.
     #[error("RLIMIT_FSIZE is finite, and a snapshot is a file in memory; run `ulimit -f unlimited` first")]
     FileSize,
     /// The snapshot's own tables could not be mapped.
@@ -51,7 +51,7 @@ pub enum TakeError {
     /// The mappings cannot be listed.
     #[error("cannot list the mappings of the process")]
     Vmas(#[from] VmasError),
-    /// The page tables cannot be asked.
+    /// The page tables cannot be read.
     #[error("cannot tell which pages are in use")]
     Pagemap(#[from] PagemapError),
     /// The snapshot's file cannot be written or mapped.
@@ -65,21 +65,21 @@ pub enum TakeError {
     Call {
         /// Its name.
         call: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         errno: Errno,
     },
 }
 
-/// Why a snapshot was not put back. What was written since may be there in parts, so the process is in no state to go
-/// on from.
+/// Why a snapshot was not restored. Part of what was written since may still be there, so that the process cannot go
+/// on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
     /// The mappings cannot be listed.
     #[error("cannot list the mappings of the process")]
     Vmas(#[from] VmasError),
-    /// The page tables cannot be asked.
+    /// The page tables cannot be read.
     #[error("cannot tell which pages were written")]
     Pagemap(#[from] PagemapError),
     /// The snapshot's file cannot be mapped; has the program closed its descriptor?
@@ -104,13 +104,13 @@ pub enum RestoreError {
     Call {
         /// Its name.
         call: &'static str,
-        /// What it was about: an address, or the number of a descriptor.
+        /// Its subject: an address, or the number of a descriptor.
         address: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         errno: Errno,
     },
-    /// The restore would run on a stack that it puts back.
+    /// The restore would run on a stack that it overwrites.
     #[error(
         "{stack_pointer:#x} is not on the stack that the snapshot was taken on; leave the target by `abandon` first"
     )]
@@ -130,13 +130,13 @@ pub enum Left {
     Unaligned,
     /// It overlaps another range.
     Overlapping,
-    /// Its writes are shared.
+    /// Others see its writes.
     Shared,
-    /// It cannot be written.
+    /// It is not writable.
     ReadOnly,
-    /// It can be executed.
+    /// It is executable.
     Executable,
-    /// It is locked in memory, or a protection key guards it.
+    /// It is locked in memory, or has a protection key.
     Locked,
     /// It grows downwards, and is not the running stack.
     Stack,
@@ -146,7 +146,7 @@ pub enum Left {
     Userfault,
     /// Memory of a device, of hugetlbfs, a shadow stack, tagged, sealed, droppable or with guards inside.
     Special,
-    /// It belongs to the snapshot itself, or was excepted.
+    /// It belongs to the snapshot itself, or the caller excepted it.
     Excepted,
 }
 

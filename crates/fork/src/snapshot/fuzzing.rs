@@ -8,7 +8,7 @@ use palimpsest_sys::pages::vmas::Vma;
 
 use super::layout::{Change, compare};
 
-/// How a range of addresses is put back.
+/// How to restore a range of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difference {
     /// Nothing was there.
@@ -19,7 +19,7 @@ pub enum Difference {
     Protect(Permissions),
 }
 
-/// The stretches in which two lists of mappings differ, but for what is excluded.
+/// Returns the stretches in which two lists of mappings differ, outside what is excluded.
 pub fn differences(then: &[Vma], now: &[Vma], excluded: &[Span]) -> Vec<(Range<usize>, Difference)> {
     let mut all = Vec::new();
     let outcome = compare(then, now, excluded, &mut |range, change| {

@@ -1,7 +1,7 @@
-//! What children get of a snapshot: its memory, and none of its descriptors. Those tell of the parent's mappings and
+//! What children inherit of a snapshot: its memory, and none of its descriptors. Those show the parent's mappings, and
 //! hold bytes that parent or child may have erased since.
 //!
-//! `fork` of the C library calls the handler here. Children of the raw system call keep the descriptors: call `fork`.
+//! The C library's `fork` calls the handler here. Children of the raw system call keep the descriptors: call `fork`.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -14,8 +14,8 @@ use crate::lock::{Guard, Lock};
 
 /// Held while the list changes, and across forks.
 static REGISTRY: Lock<()> = Lock::new(());
-/// The list, through [`State::next`]. Relaxed: the lock orders it. A snapshot is in the list before it saves the memory
-/// that this is in, so that a restore leaves it there.
+/// The list, through [`State::next`]. Relaxed: the lock orders it. A snapshot enters the list before it saves the
+/// memory that this is in, so that a restore leaves it there.
 static FIRST: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
 /// Whether the handlers are registered. Relaxed: the lock orders it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
@@ -24,8 +24,8 @@ static WATCHED: AtomicBool = AtomicBool::new(false);
 pub(super) fn keep_away() -> Result<Guard<'static, ()>, TakeError> {
     let guard = REGISTRY.lock();
     if !WATCHED.load(Ordering::Relaxed) {
-        // SAFETY: the handlers are safe to call at any fork, and the object that has them stays: the C library forgets
-        // them if it is unloaded.
+        // SAFETY: the handlers are safe to call at any fork, and the object that contains them stays: the C library
+        // forgets them if it is unloaded.
         let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_child)) };
         if refused != 0 {
             return Err(TakeError::Call { call: "pthread_atfork", errno: Errno::from_raw_os_error(refused) });
@@ -43,11 +43,11 @@ pub(super) fn enter(state: NonNull<State>) {
     FIRST.store(state.as_ptr(), Ordering::Relaxed);
 }
 
-/// Takes a snapshot from the list, if it is there.
+/// Removes a snapshot from the list, if it is there.
 fn leave(state: &State) {
     let _guard = REGISTRY.lock();
     let mut link: &AtomicPtr<State> = &FIRST;
-    // SAFETY: snapshots in the list exist until this function has taken them out, which the lock excludes.
+    // SAFETY: snapshots in the list exist until this function removes them, which the lock excludes.
     while let Some(entry) = unsafe { link.load(Ordering::Relaxed).as_ref() } {
         if ptr::eq(entry, state) {
             link.store(entry.next.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -58,11 +58,11 @@ fn leave(state: &State) {
 }
 
 impl State {
-    /// Closes all descriptors. Memory can be put back without them; mappings and descriptors cannot.
+    /// Closes all descriptors. Memory can be restored without them; mappings and descriptors cannot.
     fn close(&mut self) {
         self.extent.close();
         self.pagemap.close();
-        // The number is another process's, which sweeps find out and open their own.
+        // No process has this number: sweeps notice, and open files of their own.
         self.process = 0;
         if let Reach::Whole(Whole { kept: Some(kept), .. }) = &mut self.reach {
             kept.close();

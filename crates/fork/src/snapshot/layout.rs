@@ -1,4 +1,4 @@
-//! Putting mappings back: compares the list of now with the list of then, and undoes the differences.
+//! Restores mappings: compares the present list with the one of the snapshot, and undoes the differences.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(super) struct Counts {
     pub(super) protected: usize,
 }
 
-/// How a range of addresses is put back.
+/// How to restore a range of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     Unmap,
@@ -30,7 +30,7 @@ pub(super) enum Change {
     Protect(Permissions),
 }
 
-/// Makes the mappings and the program break what they were.
+/// Restores the mappings and the program break.
 pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     let mut counts = Counts::default();
     let State { reach, parts, extent, .. } = state;
@@ -50,8 +50,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     compare(&whole.reference, current, &whole.excluded, &mut |range, change| {
         match change {
             Change::Unmap => {
-                // SAFETY: mapped since the snapshot was taken, which the caller wants undone; it is none of ours, those
-                // are excluded.
+                // SAFETY: mapped since the snapshot was taken, which the caller wants undone; it is none of ours, since
+                // those are excluded.
                 unsafe { calls::unmap(range.clone().into()) }.map_err(|errno| RestoreError::Call {
                     call: "munmap",
                     address: range.start,
@@ -60,7 +60,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                 counts.unmapped += range.len();
             }
             Change::Protect(permissions) => {
-                // SAFETY: gives a mapping of the snapshot the rights that it had.
+                // SAFETY: gives a mapping of the snapshot its old rights.
                 unsafe { calls::protect(range.clone().into(), permissions) }.map_err(|errno| RestoreError::Call {
                     call: "mprotect",
                     address: range.start,
@@ -69,8 +69,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                 counts.protected += range.len();
             }
             Change::Remake => {
-                // Not by `remap`: these bytes are lost already, and the error says that the process is in no state to
-                // go on.
+                // Not by `remap`: these bytes are lost already, and the error says that the process cannot go on.
                 let mut at = range.start;
                 let first = parts.partition_point(|part| part.end <= range.start);
                 for part in parts[first..].iter().take_while(|part| part.start < range.end) {
@@ -81,11 +80,11 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                     at = piece.end;
                     match part.contents {
                         Contents::Zeros => {
-                            // SAFETY: 1. these addresses were zeros when the snapshot was taken, and are to be again.
+                            // SAFETY: 1. these addresses were zeros when the snapshot was taken, and will be again.
                             unsafe { map_zeros_over(piece, part.permissions, Commit::Counted) }?;
                         }
                         Contents::Saved { .. } => {
-                            // SAFETY: 1. the caller wants these addresses to be as they were.
+                            // SAFETY: 1. the caller wants these addresses restored.
                             unsafe { remake(part, piece.into(), extent) }?;
                         }
                     }
@@ -101,7 +100,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     Ok(counts)
 }
 
-/// Maps what a part of the snapshot had at `piece`, or copies it there where the descriptor is closed, as in a child.
+/// Maps what a part of the snapshot had at `piece`, or copies it there if the descriptor is closed, as in a child.
 ///
 /// # Safety
 ///
@@ -109,21 +108,21 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
 unsafe fn remake(part: &Part, piece: Span, extent: &Extent) -> Result<(), ExtentError> {
     let Contents::Saved { offset, view } = part.contents else { return Ok(()) };
     let ahead = piece.start - part.start;
-    // SAFETY: 1. these addresses showed this part of the file when the snapshot was taken, and are to again.
+    // SAFETY: 1. these addresses showed this part of the file when the snapshot was taken, and will again.
     let mapped = unsafe { extent.map_over(piece.range(), offset + ahead as u64, part.permissions) };
     if !matches!(mapped, Err(ExtentError::Closed { .. })) {
         return mapped;
     }
     // SAFETY: 1. is passed on.
     unsafe { map_zeros_over(piece.range(), READ_WRITE, Commit::Counted) }?;
-    // SAFETY: mapped writable just now, and the saved bytes are mapped as long as the snapshot lives.
+    // SAFETY: mapped writable just now, and the saved bytes are mapped while the snapshot lives.
     unsafe { std::ptr::copy_nonoverlapping(pointer(view + ahead).cast_const(), pointer(piece.start), piece.len()) };
     let failed = |errno| ExtentError::Map { address: piece.start, len: piece.len(), errno };
-    // SAFETY: gives a mapping of the snapshot the rights that it had.
+    // SAFETY: gives a mapping of the snapshot its old rights.
     unsafe { calls::protect(piece, part.permissions) }.map_err(failed)
 }
 
-/// Calls `change` for each stretch of addresses in which the lists differ, ascending, outside of what is excluded.
+/// Calls `change` for each stretch in which the lists differ, ascending, outside what is excluded.
 pub(super) fn compare(
     reference: &[Vma],
     current: &[Vma],
@@ -147,7 +146,7 @@ pub(super) fn compare(
         }
         let covering = |vma: Option<&&Vma>| vma.filter(|vma| vma.start <= start).map(|vma| **vma);
         let (was, is) = (covering(then.peek()), covering(now.peek()));
-        // Up to where nothing begins or ends in any list.
+        // Up to where nothing begins or ends in either list.
         let edge = |vma: Option<&&Vma>| vma.map(|vma| if vma.start > start { vma.start } else { vma.end });
         let edges = [edge(then.peek()), edge(now.peek()), out.peek().map(|span| span.start)];
         let end = edges.into_iter().flatten().min().unwrap_or(usize::MAX);
@@ -165,7 +164,7 @@ pub(super) fn compare(
     }
 }
 
-/// Whether both mappings show the same object at `address`, in the same manner.
+/// Whether both mappings show the same object at `address`, in the same way.
 fn is_same(was: &Vma, is: &Vma, address: usize) -> bool {
     let shown = |vma: &Vma| {
         // Anonymous memory has no place in a file; the kernel prints one for some of it.
@@ -179,8 +178,8 @@ fn set_program_break(wanted: usize) -> Result<(), RestoreError> {
     if calls::program_break() == wanted {
         return Ok(());
     }
-    // SAFETY: 1. the break that the process had when the snapshot was taken; memory above it is wanted no more, and the
-    // C library's own variable of it is put back with the rest of its data.
+    // SAFETY: 1. the break that the process had when the snapshot was taken; nobody needs memory above it, and the C
+    // library's own variable is restored with the rest of its data.
     unsafe { calls::set_program_break(wanted) }.map_err(|errno| RestoreError::Call {
         call: "brk",
         address: wanted,

@@ -1,18 +1,18 @@
-//! Snapshots of a process, put back in the process itself: for fuzzing loops and for servers that start each request
+//! Snapshots of a process, restored in the process itself: for fuzzing loops, and for servers that start each request
 //! from the same state.
 //!
-//! A snapshot copies memory to a sealed memory file and maps that file privately in its place. From then on, writing to
-//! a page makes the kernel give the process a private copy of it, and the page tables tell which pages those are.
+//! Taking a snapshot copies memory to a sealed memory file and maps that file privately in its place. From then on the
+//! kernel gives the process a private copy of each page that it writes, and the page tables tell which pages those are.
 //! Restoring copies the saved bytes over them, or drops them, so that the file shows again.
 //!
 //! | type or function | what it does |
 //! |---|---|
 //! | [`Snapshot`] | takes and restores; the stack goes on |
-//! | [`take_and_enter`] | the same with the stack: each round starts at the same place with the same frames |
+//! | [`take_and_enter`] | the same with the stack: each round starts at the same place, with the same frames |
 //! | [`enter`], [`abandon`] | calls that can be left from anywhere inside |
 //! | [`SnapshotOptions`] | what is in the snapshot, and which checks the caller answers for |
 //!
-//! The handle and all tables lie outside of what is put back. Restoring neither allocates nor frees.
+//! The handle and all tables lie outside what is restored. Restoring neither allocates nor frees.
 
 mod arch;
 mod contents;
@@ -45,7 +45,7 @@ use palimpsest_sys::threads::own::Blocked;
 use state::{Known, Part, Reach, State};
 use take::Stack;
 
-/// What no snapshot puts back, one thing a line.
+/// What no snapshot restores, one thing per line.
 const LIMITS: &str = "\
 contents of files, pipes and sockets, and what other processes did
 shared memory, and mappings of it that were removed
@@ -80,9 +80,9 @@ impl Drop for Claim {
     }
 }
 
-/// A state of memory that can be put back any number of times.
+/// A state of memory that can be restored any number of times.
 ///
-/// Dropping it leaves the process in the state that it has, and its memory mapped from the snapshot's file.
+/// Dropping it leaves the process in its present state, with its memory mapped from the snapshot's file.
 #[must_use]
 pub struct Snapshot {
     state: Own<State>,
@@ -92,17 +92,17 @@ pub struct Snapshot {
 /// What a restore did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restored {
-    /// Pages that were put back: the sum of the next two.
+    /// Pages restored: the sum of the next two.
     pub pages: usize,
-    /// Pages that were copied and stay resident.
+    /// Pages that were copied, and stay resident.
     pub by_memcpy: usize,
     /// Pages that were dropped.
     pub by_drop: usize,
     /// Whether the page tables were searched.
     pub swept: bool,
-    /// Bytes of mappings that were made since and are gone.
+    /// Bytes of mappings made since, which are gone now.
     pub unmapped: usize,
-    /// Bytes of mappings that were removed or replaced since and are back.
+    /// Bytes of mappings removed or replaced since, which are back.
     pub remade: usize,
     /// Bytes of mappings that have their rights back.
     pub protected: usize,
@@ -110,7 +110,7 @@ pub struct Restored {
     pub closed: usize,
     /// Descriptors closed or replaced since and open again.
     pub reopened: usize,
-    /// Descriptors closed or replaced since that cannot be put back: pipes, sockets, and other things without
+    /// Descriptors closed or replaced since that cannot be restored: pipes, sockets, and other things without
     /// duplicates.
     pub lost: usize,
 }
@@ -120,8 +120,8 @@ impl Snapshot {
     ///
     /// # Safety
     ///
-    /// 1. Nobody but the calling thread uses the memory meanwhile: no other thread, no other process (by ptrace or
-    ///    `process_vm_writev`), no device and no asynchronous I/O (io_uring with registered buffers, `O_DIRECT`).
+    /// 1. Nobody but the calling thread uses the memory during the call: no other thread, no other process (by ptrace
+    ///    or `process_vm_writev`), no device and no asynchronous I/O (io_uring with registered buffers, `O_DIRECT`).
     /// 2. From now on nobody expects zeros after `MADV_DONTNEED`, `MADV_FREE` or `mremap` on that memory: dropped pages
     ///    show the bytes of the snapshot. Allocators that do (jemalloc, mimalloc with purging, glibc's thread arenas
     ///    when they shrink) need the preload object or must not run.
@@ -137,34 +137,33 @@ impl Snapshot {
         Ok(Self { state, _claim: claim })
     }
 
-    /// Puts everything back.
+    /// Restores everything.
     ///
     /// # Safety
     ///
     /// 1. As for [`take`](Self::take).
-    /// 2. No reference to the memory is live, but to bytes that are the same now as then; values in live frames that
-    ///    refer to memory (boxes, vectors, guards) are those that were there when the snapshot was taken, or are never
-    ///    used or dropped.
+    /// 2. No reference to the memory is live, except to bytes that are the same now as then; values in live frames that
+    ///    refer to memory (boxes, vectors, guards) existed when the snapshot was taken, or are never used or dropped.
     /// 3. The claims of [`Sweep`], [`Layout`] and [`Threads`] that were chosen are true.
     ///
     /// # Errors
     ///
-    /// See [`RestoreError`]. Memory may then be put back in part. After [`RestoreError::ForeignStack`] nothing was
+    /// See [`RestoreError`]. Memory may then be restored in part. After [`RestoreError::ForeignStack`] nothing was
     /// done.
     pub unsafe fn restore(&mut self) -> Result<Restored, RestoreError> {
         // SAFETY: (1) to (3).
         unsafe { restore(&mut self.state) }
     }
 
-    /// Calls `target` and puts everything back, however it ended: by return, panic (which goes on afterwards) or
-    /// [`abandon`].
+    /// Calls `target` and restores everything, however the call ended: by return, by panic (which goes on afterwards)
+    /// or by [`abandon`].
     ///
-    /// What `target` needs for its next round must not be put back, or every round would be the same: keep the inputs,
-    /// and the place in them, in the caller's frame.
+    /// What `target` needs for its next round must not be restored, or every round would be the same: keep the inputs,
+    /// and the position in them, in the caller's frame.
     ///
     /// # Safety
     ///
-    /// As for [`restore`](Self::restore). A panic's message is memory that is put back, too.
+    /// As for [`restore`](Self::restore). A panic's message is in memory that is restored, too.
     ///
     /// # Errors
     ///
@@ -181,8 +180,8 @@ impl Snapshot {
     }
 
     /// Declares that the pages of `range` are written in every round, so that restores without a sweep
-    /// ([`Sweep::Never`], [`Sweep::Every`]) put them back too. Passes over what is not in the snapshot, or could not be
-    /// read and written when it was taken: only a sweep puts that back.
+    /// ([`Sweep::Never`], [`Sweep::Every`]) restore them too. Skips what is not in the snapshot, or could not be read
+    /// and written when it was taken: only a sweep restores that.
     ///
     /// # Errors
     ///
@@ -201,12 +200,12 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Writable memory that is not in the snapshot, and why. What is written there stays.
+    /// Returns writable memory that is not in the snapshot, and why. What is written there stays.
     pub fn not_taken(&self) -> &[NotTaken] {
         &self.state.left
     }
 
-    /// Bytes of address space in the snapshot, and of these the ones that had contents.
+    /// Returns the bytes of address space in the snapshot, and how many of them had contents.
     pub fn bytes(&self) -> (usize, usize) {
         let bytes = |saved: bool| {
             let chosen = self.state.parts.iter().filter(|part| !saved || part.saved(part.start).is_some());
@@ -215,7 +214,7 @@ impl Snapshot {
         (bytes(false), bytes(true))
     }
 
-    /// What no snapshot puts back, one thing a line.
+    /// Returns what no snapshot restores, one thing per line.
     pub const fn limits() -> &'static str {
         LIMITS
     }
@@ -269,7 +268,7 @@ pub enum EnterError {
     /// No snapshot was taken, and the body was not called.
     #[error("cannot take the snapshot that rounds start from")]
     Take(#[from] TakeError),
-    /// The snapshot was not put back.
+    /// The snapshot was not restored.
     #[error("cannot start round {round}")]
     Restore {
         /// Its number, from 0.
@@ -287,7 +286,7 @@ pub struct Round {
     pub number: u64,
     /// What the last round was [abandoned](abandon) with; 0 in the first.
     pub value: usize,
-    /// What was put back before this round; nothing in the first.
+    /// What was restored before this round; `None` in the first.
     pub restored: Option<Restored>,
 }
 
@@ -299,13 +298,13 @@ struct Rounds<'a, F, R> {
     outcome: Option<Result<std::thread::Result<R>, EnterError>>,
 }
 
-/// Takes a snapshot with the stack and the registers, and calls `body`. Whenever that ends a round by [`abandon`], from
-/// anywhere inside, everything is put back, the stack from here to its base too, and `body` is called anew. When `body`
-/// returns, so does this, and nothing is put back.
+/// Takes a snapshot with the stack and the registers, and calls `body`. Whenever `body` ends a round with [`abandon`],
+/// from anywhere inside, everything is restored, including the stack from here to its base, and `body` is called anew.
+/// When `body` returns, so does this function, and nothing is restored.
 ///
 /// # Safety
 ///
-/// 1. As for [`Snapshot::take`] and [`Snapshot::restore`], with this thread's frames being put back as well.
+/// 1. As for [`Snapshot::take`] and [`Snapshot::restore`], with this thread's frames being restored as well.
 /// 2. As for [`abandon`].
 ///
 /// # Errors
@@ -330,12 +329,13 @@ pub unsafe fn take_and_enter<R>(
     }
 }
 
-/// The instance of [`rounds`] for this job.
+/// Returns the instance of [`rounds`] for this job.
 fn start_of<F: FnMut(Round) -> R, R>(_job: &Rounds<'_, F, R>) -> unsafe extern "C" fn(*mut c_void) {
     rounds::<F, R>
 }
 
-/// The loop. Its frame lies just below the part of the stack that is put back, so the loop's own state stays.
+/// Plays the rounds. Its frame lies just below the part of the stack that is restored, so that the loop's own state
+/// stays.
 ///
 /// # Safety
 ///
@@ -369,7 +369,7 @@ unsafe fn play<F: FnMut(Round) -> R, R>(
     loop {
         let this = round;
         let ended = entry::enter_catching(mask, || {
-            // SAFETY: the caller's contract; the body is borrowed here alone, and an abandoned borrow is never used
+            // SAFETY: the caller's contract; the body is borrowed only here, and an abandoned borrow is never used
             // again.
             let body = unsafe { &mut (*job).body };
             body(this)

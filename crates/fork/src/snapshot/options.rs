@@ -1,4 +1,4 @@
-//! What a snapshot holds and how it is put back.
+//! What a snapshot holds, and how it is restored.
 
 use std::ops::Range;
 
@@ -9,37 +9,37 @@ use palimpsest_sys::memory::span::Span;
 pub enum Scope {
     /// These ranges of whole pages, in private writable mappings that stay where they are.
     Ranges(Vec<Range<usize>>),
-    /// All private writable memory of the process, and where everything is mapped, but for the running stack.
+    /// All private writable memory of the process except the running stack, and where everything is mapped.
     Whole,
 }
 
-/// When page tables are searched for pages that were written.
+/// When to search page tables for written pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sweep {
-    /// When the process has had a page fault since the last time, and in every 64th restore. A page can become private
-    /// only by a fault, which the kernel counts; so without one, the pages of the last sweep are all there are. Faults
-    /// of children count from when they were waited for, so what a child of `vfork` wrote is found then. Not counted,
-    /// so not for programs with: children that share the memory (`CLONE_VM`) and were not waited for by the time of the
-    /// restore, or are waited for by nobody, where SIGCHLD is ignored; writes from another process (ptrace,
-    /// `process_vm_writev`); `UFFDIO_COPY`.
+    /// If the process has had a page fault since the last time, and in every 64th restore. A page can become private
+    /// only by a fault, which the kernel counts; so without one, the last sweep's pages are all there are. Faults of
+    /// children count once they were waited for, so that what a child of `vfork` wrote is found then. Not for programs
+    /// with writes that are not counted: of children that share the memory (`CLONE_VM`) and were not waited for before
+    /// the restore, or never are because SIGCHLD is ignored; from another process (ptrace, `process_vm_writev`); by
+    /// `UFFDIO_COPY`.
     #[default]
     OnFaults,
     /// In each restore.
     Always,
-    /// In the first restore and in every n-th after it. The restores in between put back
-    /// [known](super::Snapshot::declare) pages alone: the caller claims that others do not matter.
+    /// In the first restore and in every n-th after it. Restores in between restore only
+    /// [known](super::Snapshot::declare) pages: the caller claims that others do not matter.
     Every(u32),
-    /// Never: only declared pages are put back, without a system call. The caller's claim is that there are no others.
+    /// Never: only declared pages are restored, without a system call. The caller claims that there are no others.
     Never,
 }
 
-/// Whether mappings are compared with those of the snapshot.
+/// Whether to compare mappings with those of the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Layout {
     /// In each restore: `/proc/self/maps` is read.
     #[default]
     Check,
-    /// Never: the caller's claim is that nothing is mapped, unmapped or protected, and that the program break stays.
+    /// Never: the caller claims that nothing is mapped, unmapped or protected, and that the program break stays.
     Trust,
 }
 
@@ -49,18 +49,17 @@ pub enum Threads {
     /// None: no snapshot is taken while there are any.
     #[default]
     Alone,
-    /// The caller claims that they sleep whenever a snapshot is taken or put back, and do not use the memory that is
-    /// put back.
+    /// The caller claims that they sleep whenever a snapshot is taken or restored, and do not use the restored memory.
     Asleep,
 }
 
 /// How restores treat file descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Descriptors {
-    /// Leaves them alone.
+    /// Leave them alone.
     #[default]
     Leave,
-    /// Closes those opened since, puts those closed or replaced since back from duplicates, and sets offsets back.
+    /// Close those opened since, restore those closed or replaced since from duplicates, and restore offsets.
     Restore,
 }
 
@@ -81,7 +80,7 @@ pub struct SnapshotOptions {
 const RESIDENT: usize = 64 << 20;
 
 impl SnapshotOptions {
-    /// A snapshot of `scope`, with [`Sweep::OnFaults`], [`Layout::Check`], no other threads, and descriptors left
+    /// Makes options for `scope`, with [`Sweep::OnFaults`], [`Layout::Check`], no other threads, and descriptors left
     /// alone.
     pub const fn new(scope: Scope) -> Self {
         Self {
@@ -95,21 +94,21 @@ impl SnapshotOptions {
         }
     }
 
-    /// When page tables are searched.
+    /// Sets when to search page tables.
     #[must_use]
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self
     }
 
-    /// Whether mappings are compared; of no effect with [`Scope::Ranges`].
+    /// Sets whether to compare mappings. No effect with [`Scope::Ranges`].
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self
     }
 
-    /// How many bytes of written pages are at most put back by copying, and stay resident. Pages beyond that are
+    /// Sets how many bytes of written pages at most are restored by copying, and stay resident. Pages beyond that are
     /// dropped, and the next write to each faults. 64 MiB by default.
     #[must_use]
     pub fn resident(mut self, bytes: usize) -> Self {
@@ -117,21 +116,21 @@ impl SnapshotOptions {
         self
     }
 
-    /// Which other threads there may be.
+    /// Sets which other threads there may be.
     #[must_use]
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = threads;
         self
     }
 
-    /// How restores treat file descriptors.
+    /// Sets how restores treat file descriptors.
     #[must_use]
     pub fn descriptors(mut self, descriptors: Descriptors) -> Self {
         self.descriptors = descriptors;
         self
     }
 
-    /// Leaves alone the pages that hold any of `range`; they keep what is written to them.
+    /// Leaves alone the pages that hold any of `range`: they keep what is written to them.
     #[must_use]
     pub fn except(mut self, range: Range<usize>) -> Self {
         self.except.push(Span::of_pointers(range).range());

@@ -1,4 +1,4 @@
-//! What a snapshot knows. All of it lies in mappings of its own, since heap and statics are put back.
+//! What a snapshot knows. All of it lies in mappings of its own, since heap and statics are restored.
 
 use std::sync::atomic::AtomicPtr;
 
@@ -15,15 +15,15 @@ use super::descriptors::Table;
 use super::error::Left;
 use super::options::{Layout, Sweep};
 
-/// Mappings that there is room for. The kernel's limit is 65530 by default, and splitting adds few.
+/// Mappings for which there is room. The kernel's limit is 65530 by default, and splitting adds few.
 pub(super) const MAPPINGS: usize = 1 << 17;
 
 /// What a part of the memory held when the snapshot was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Contents {
-    /// Zeros, in anonymous memory; nothing of it was populated.
+    /// Zeros, in anonymous memory that was not populated.
     Zeros,
-    /// The bytes of the snapshot's file at `offset`, which are mapped here, and a second time at `view`.
+    /// The bytes at `offset` of the snapshot's file, which is mapped here, and a second time at `view`.
     Saved { offset: u64, view: usize },
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Where the bytes of `address`, inside this part, are saved.
+    /// Returns where the bytes of `address`, inside this part, are saved.
     pub(super) const fn saved(&self, address: usize) -> Option<usize> {
         match self.contents {
             Contents::Zeros => None,
@@ -45,13 +45,13 @@ impl Part {
         }
     }
 
-    /// Whether bytes can be stored here, once the rights are those of the snapshot.
+    /// Whether bytes can be stored here once the rights are those of the snapshot.
     pub(super) const fn is_writable(&self) -> bool {
         self.permissions.contains(Permissions::WRITE.union(Permissions::READ))
     }
 }
 
-/// Bytes that are copied back each time.
+/// Bytes that each restore copies back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Copied {
     pub(super) start: usize,
@@ -64,7 +64,7 @@ pub(super) struct Copied {
 pub(super) struct Known {
     pub(super) start: usize,
     pub(super) len: usize,
-    /// Where the bytes are saved; nothing for zeros.
+    /// Where the bytes are saved; `None` for zeros.
     pub(super) saved: Option<usize>,
 }
 
@@ -80,7 +80,7 @@ pub struct NotTaken {
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one of it, in a page of its own")]
-/// Whether the state of the process belongs to the snapshot, beside memory.
+/// Whether the snapshot includes the process's state beside memory.
 #[derive(Debug)]
 pub(super) enum Reach {
     /// Only chosen memory.
@@ -95,7 +95,7 @@ pub(super) struct Whole {
     pub(super) layout: Layout,
     /// The mappings when the snapshot was taken.
     pub(super) reference: Vmas,
-    /// The mappings of now; the second is for kernels without `PROCMAP_QUERY`.
+    /// The present mappings; the second is for kernels without `PROCMAP_QUERY`.
     pub(super) kept: Option<KeptMaps>,
     pub(super) current: Vmas,
     /// Our own memory and what was excepted, ascending: restores neither remove nor make mappings here.
@@ -114,13 +114,13 @@ pub(super) struct State {
     /// Pages that may stay private, in bytes.
     pub(super) resident: usize,
     pub(super) page: usize,
-    /// Whose page tables `pagemap` tells of.
+    /// The process whose page tables `pagemap` shows.
     pub(super) process: u32,
     pub(super) pagemap: Pagemap,
     pub(super) extent: Extent,
     /// Ascending and disjoint.
     pub(super) parts: MappedVec<Part>,
-    /// What a sweep asks about: parts, with the small gaps between them.
+    /// What a sweep asks about: parts, and the small gaps between them.
     pub(super) groups: MappedVec<Span>,
     pub(super) copies: MappedVec<Copied>,
     pub(super) known: MappedVec<Known>,
@@ -130,14 +130,14 @@ pub(super) struct State {
     /// Where `copies` are saved.
     pub(super) saved: Reserved,
     pub(super) descriptors: Option<Table>,
-    /// Page faults of the process when the last restore ended.
+    /// Page faults of the process at the end of the last restore.
     pub(super) faults: u64,
     pub(super) restores: u32,
     /// The next snapshot of this process; see [`heirs`](super::heirs).
     pub(super) next: AtomicPtr<Self>,
 }
 
-/// The pointer that `address`, of a mapping of this process, stands for.
+/// Returns a pointer to `address`, which is in a mapping of this process.
 pub(super) fn pointer(address: usize) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address)
 }

@@ -1,4 +1,4 @@
-//! Taking a snapshot: memory is copied to a file, piece by piece, and the file is mapped privately in its place.
+//! Takes a snapshot: copies memory to a file, piece by piece, and maps the file privately in its place.
 //!
 //! From listing the mappings to making the last one, nothing allocates and no signal handler runs: the heap is among
 //! the memory that is replaced.
@@ -31,24 +31,24 @@ use super::thread::{Running, Thread};
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry::{self, Shared};
 
-/// How much memory is copied and then replaced at a time, so that no more than that exists twice. Also the grain in
+/// How much memory is copied and then replaced in one go, so that no more than that exists twice. Also the grain in
 /// which untouched memory is told apart.
 const PIECE: usize = 2 << 20;
 /// The length of an extent.
 const FILE: u64 = 1 << 46;
 /// Room between mappings in the file, so that a mapping that grows shows zeros.
 const GAP: u64 = 256 << 20;
-/// Bytes that are copied back each time are saved at multiples of this.
+/// Bytes that each restore copies back are saved at multiples of this.
 const COPIES_ALIGN: usize = 64;
-/// A sweep also asks about gaps up to this size: that costs less than another system call.
+/// A sweep also asks about gaps up to this size, which costs less than another system call.
 const SHORT: usize = 256 << 10;
 
-/// From where on the snapshot has the stack, if at all.
+/// Which part of the stack is in the snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stack {
-    /// Its frames go on as they are.
+    /// None: its frames go on as they are.
     GoesOn,
-    /// From here to its end it is in the snapshot.
+    /// All from here to its end.
     From(usize),
 }
 
@@ -123,7 +123,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
             for range in lists.chain([excluded.range()]).chain(kept) {
                 excluded.push(range.into())?;
             }
-            // Mappings of the kernel, such as the vDSO, never move, and some ways of asking leave some of them out.
+            // Mappings of the kernel, such as the vDSO, never move, and some lists leave some of them out.
             for vma in vmas.iter().filter(|vma| vma.label == Label::Kernel) {
                 excluded.push(vma.range().into())?;
             }
@@ -181,11 +181,11 @@ fn refuse_threads(threads: Threads) -> Result<(), TakeError> {
     if count > 1 { Err(TakeError::Threads { count }) } else { Ok(()) }
 }
 
-/// Puts the ranges into the table of parts. What they contain is found out later.
+/// Enters the ranges in the table of parts. What they contain is found out later.
 fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma]) -> Result<(), TakeError> {
     let State { parts, pagemap, page, .. } = state;
     let mut last = 0;
-    // By address without sorting in place: the ranges are the caller's, and nothing may be allocated.
+    // Sorted by address, but not in place: the ranges are the caller's, and nothing may be allocated.
     while let Some(range) =
         ranges.iter().filter(|range| range.start >= last && !range.is_empty()).min_by_key(|range| range.start)
     {
@@ -223,7 +223,7 @@ fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma]) -> Re
     })
 }
 
-/// Puts all private memory into the table of parts.
+/// Enters all private memory in the table of parts.
 fn choose_whole(state: &mut State, vmas: &[Vma], excluded: &[Span], running: &Running) -> Result<(), TakeError> {
     let words = running.rseq_pages(state.page);
     let State { parts, pagemap, left, .. } = state;
@@ -264,7 +264,7 @@ fn is_of_interest(vma: &Vma, excluded: &[Span]) -> bool {
         && !excluded.iter().any(|span| span.contains(vma.start))
 }
 
-/// Why this mapping cannot be replaced by one of a file; nothing if it can.
+/// Returns why this mapping cannot be replaced by one of a file; `None` if it can.
 fn unfit(vma: &Vma) -> Option<Left> {
     const SPECIAL: VmaFlags = VmaFlags::PAGE_FRAMES
         .union(VmaFlags::DEVICE)
@@ -295,9 +295,9 @@ fn unfit(vma: &Vma) -> Option<Left> {
     }
 }
 
-/// Whether replacing the range would lose guards, which few kernels show in the flags of a mapping.
+/// Whether replacing the range would lose guards, which few kernels show in a mapping's flags.
 fn holds_guards(pagemap: &Pagemap, range: Range<usize>) -> Result<bool, TakeError> {
-    // Entries would have to be read one by one, and kernels without the ioctl have no guards.
+    // Reading entries one by one would tell nothing: kernels without the ioctl have no guards.
     if pagemap.way() == ScanWay::Entries {
         return Ok(false);
     }
@@ -314,7 +314,7 @@ fn cut(parts: &mut MappedVec<Part>, pagemap: &Pagemap, vma: &Vma, range: Range<u
     let permissions = vma.permissions;
     let saved = Contents::Saved { offset: 0, view: 0 };
     if vma.inode != 0 {
-        // A file's pages have contents wherever they are.
+        // A file's pages all have contents.
         parts.push(Part { start: range.start, end: range.end, permissions, contents: saved })?;
         return Ok(());
     }
@@ -349,12 +349,12 @@ fn cut(parts: &mut MappedVec<Part>, pagemap: &Pagemap, vma: &Vma, range: Range<u
     Ok(())
 }
 
-/// Notes the bytes to be copied one by one: those that share pages with the running stack, or with the words that the
+/// Notes the bytes that are copied one by one: those on pages shared with the running stack, or with words that the
 /// kernel writes.
 fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(), TakeError> {
     let words = running.rseq_pages(state.page);
     let beside_frames = running.frames_end..running.stack.end;
-    // These pages may be the ones that the stack ends on.
+    // These pages may be the ones on which the stack ends.
     let meets_stack = words.start < running.stack.end && words.end > running.stack.start;
     let beside_words = if meets_stack { words.start.max(running.stack.end) } else { words.start }..words.end;
     let frames = match stack {
@@ -367,7 +367,7 @@ fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(),
             range.start..range.end.min(running.rseq.start.max(range.start)),
             range.start.max(running.rseq.end.min(range.end))..range.end,
         );
-        // Without such words the range is one.
+        // Without such words there is one range.
         let pieces = if running.rseq.start == running.rseq.end { [range, 0..0] } else { [before, after] };
         for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
             len += piece.len().next_multiple_of(COPIES_ALIGN);
@@ -379,11 +379,11 @@ fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(),
     Ok(())
 }
 
-/// Moves every part that has contents into the snapshot's file.
+/// Moves every part with contents to the snapshot's file.
 ///
 /// # Safety
 ///
-/// 1. No other thread runs, and all users of the memory can do with other pages of the same bytes.
+/// 1. No other thread runs, and no user of the memory minds other pages with the same bytes.
 unsafe fn replace(state: &mut State, vmas: &[Vma]) -> Result<(), TakeError> {
     let saved = |part: &&Part| part.contents != Contents::Zeros;
     let total = state.parts.iter().filter(saved).map(|part| part.end - part.start).sum();
@@ -417,7 +417,7 @@ unsafe fn replace(state: &mut State, vmas: &[Vma]) -> Result<(), TakeError> {
     Ok(())
 }
 
-/// Moves one part into the file.
+/// Moves one part to the file.
 ///
 /// # Safety
 ///
@@ -434,15 +434,15 @@ unsafe fn replace_part(
         let offset = offset + (piece.start - part.start) as u64;
         let readable = part.permissions.union(Permissions::READ);
         if readable != part.permissions {
-            // For the time of the copy; the mapping below has the rights of before.
-            // SAFETY: 1. no code that runs meanwhile uses the memory.
+            // For the time of the copy; the mapping below has the old rights. SAFETY: 1. no code that runs meanwhile
+            // uses the memory.
             unsafe { calls::protect(piece, readable) }.map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
         }
         // SAFETY: (1).
         let replaced = unsafe { replace_piece(piece, offset, part.permissions, vma, pagemap, extent) };
         if replaced.is_err() && readable != part.permissions {
-            // The process goes on as it was. A refusal leaves it the right to read what nobody reads.
-            // SAFETY: as above.
+            // The process goes on unchanged. If this is refused, it keeps the right to read what nobody reads. SAFETY:
+            // as above.
             let _ = unsafe { calls::protect(piece, part.permissions) };
         }
         replaced?;
@@ -452,7 +452,7 @@ unsafe fn replace_part(
     Ok(())
 }
 
-/// Moves one piece, which is readable, into the file at `offset`.
+/// Moves one piece, which is readable, to the file at `offset`.
 ///
 /// # Safety
 ///
@@ -486,7 +486,7 @@ fn unmapped(errno: Errno) -> TakeError {
     TakeError::Call { call: "mmap", errno }
 }
 
-/// Joins parts that one question to the kernel covers.
+/// Joins parts that one question to the kernel can cover.
 fn group(state: &mut State) -> Result<(), TakeError> {
     let State { parts, groups, .. } = state;
     for part in parts.iter() {
@@ -510,7 +510,7 @@ fn exclude_own(state: &Own<State>, excluded: &mut MappedVec<Span>) -> Result<(),
     Ok(())
 }
 
-/// Saves the bytes that are copied back each time, as they are now.
+/// Saves the present value of the bytes that each restore copies back.
 fn save_copies(state: &mut State) {
     let State { copies, saved, .. } = state;
     let mut at = saved.span().start;

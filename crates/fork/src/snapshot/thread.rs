@@ -19,7 +19,7 @@ pub(super) struct Thread {
     rseq: Range<usize>,
 }
 
-/// Memory of the running thread that a restore does not put back like other memory.
+/// Memory of the running thread that a restore does not treat like other memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Running {
     /// Whole pages that hold the running stack.
@@ -32,16 +32,16 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// The pages that hold those words.
+    /// Returns the pages that hold those words.
     pub(super) fn rseq_pages(&self, page: usize) -> Span {
         Span { start: self.rseq.start & !(page - 1), end: self.rseq.end.next_multiple_of(page) }
     }
 }
 
 impl Thread {
-    /// Asks the C library. Not where this runs on a stack that the kernel names, as `vmas` tell: the C library would
-    /// read `/proc/self/maps`, with buffers in the program's heap, whose later blocks would then lie elsewhere than
-    /// without a snapshot. The main thread of a child that another thread has forked runs on a stack without a name.
+    /// Asks the C library, unless this runs on a stack that the kernel names in `vmas`: the C library would read
+    /// `/proc/self/maps` with buffers in the program's heap, whose later blocks would then lie elsewhere than without a
+    /// snapshot. (If another thread forked, the child's main thread runs on a stack without a name.)
     pub(super) fn look(vmas: &[Vma]) -> Self {
         let pointer = arch::stack_pointer();
         let has_name = vmas.iter().any(|vma| vma.label == Label::Stack && vma.range().contains(&pointer));
@@ -50,7 +50,7 @@ impl Thread {
         Self { stack, storage, rseq: rseq::area() }
     }
 
-    /// Finds the running stack among `vmas`, or nothing if this does not run on the thread's own.
+    /// Finds the running stack among `vmas`; `None` if this does not run on the thread's own stack.
     pub(super) fn running(&self, vmas: &[Vma]) -> Option<Running> {
         let pointer = arch::stack_pointer();
         let page = rustix::param::page_size();
@@ -68,7 +68,7 @@ impl Thread {
     }
 }
 
-/// The stack of the calling thread, as the C library made it; nothing if it does not know.
+/// Returns the calling thread's stack, as the C library made it; `None` if it does not know.
 fn own_stack() -> Option<Range<usize>> {
     // SAFETY: an attributes object is plain memory until it is initialised by the call below.
     let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
@@ -86,9 +86,9 @@ fn own_stack() -> Option<Range<usize>> {
     known.then(|| start.expose_provenance()..start.addr() + len)
 }
 
-/// Where the memory of a thread's stack stops to hold frames: the lowest of what the C library puts above them. That is
-/// the thread's own descriptor, which its handle points to in glibc and musl, the word at the thread pointer, and the
-/// thread-local variables of loaded objects.
+/// Returns where frames end in the memory of a thread's stack: at the lowest of what the C library puts above them.
+/// That is the thread's own descriptor, to which its handle points in glibc and musl; the word at the thread pointer;
+/// and the thread-local variables of loaded objects.
 fn thread_storage_start(stack: &Range<usize>) -> usize {
     struct Lowest<'a> {
         stack: &'a Range<usize>,

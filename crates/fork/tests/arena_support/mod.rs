@@ -4,22 +4,22 @@ use std::ptr::NonNull;
 
 use palimpsest_fork::arena::Arena;
 
-/// Runs `child` in a process forked by the C library, `parent` meanwhile here, and returns the wait status of the
-/// child, whose exit code is 0 if `child` returned true.
+/// Runs `child` in a process forked by the C library, and `parent` here meanwhile. Returns the child's wait status; its
+/// exit code is 0 if `child` returned true.
 pub(crate) fn forked(child: impl FnOnce() -> bool, parent: impl FnOnce()) -> i32 {
     // SAFETY: the child runs `child`, which uses the arena and makes system calls, and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     waited(pid, child, parent)
 }
 
-/// Runs both closures in the process where they belong, and waits.
+/// Runs each closure in the process where it belongs, and waits.
 pub(crate) fn waited(pid: i32, child: impl FnOnce() -> bool, parent: impl FnOnce()) -> i32 {
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
-        // No clock ends it: a machine may be slow. Who ends the test ends a child that waits for ever.
-        // SAFETY: takes numbers.
+        // No clock ends it, since a machine may be slow: a child that waits for ever ends with the test. SAFETY: takes
+        // numbers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        // Unwound here: the harness would go on in the child.
+        // Unwinding ends here: the harness would go on in the child.
         let code =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).map_or(101, |passed| i32::from(!passed));
         // SAFETY: ends the child without the exit handlers of the test harness.
@@ -32,7 +32,7 @@ pub(crate) fn waited(pid: i32, child: impl FnOnce() -> bool, parent: impl FnOnce
     status
 }
 
-/// A block filled from a seed, so that any byte that changes or comes from elsewhere shows.
+/// A block filled from a seed, so that any byte shows that changes or comes from elsewhere.
 pub(crate) struct Filled {
     block: NonNull<u8>,
     len: usize,
@@ -50,7 +50,7 @@ impl Filled {
         Some(Self { block, len, align, seed }.check_place().fill())
     }
 
-    /// Allocates zeros, sees that they are, and fills.
+    /// Allocates zeros, checks that they are, and fills.
     pub(crate) fn zeroed(arena: &Arena, len: usize, align: usize, seed: u64) -> Option<Self> {
         let block = NonNull::new(arena.allocate_zeroed(len, align))?;
         let filled = Self { block, len, align, seed }.check_place();
@@ -94,7 +94,7 @@ impl Filled {
         unsafe { std::slice::from_raw_parts(self.block.as_ptr(), self.len) }
     }
 
-    /// Changes the length; false leaves it.
+    /// Changes the length; on false the block is unchanged.
     #[must_use]
     pub(crate) fn resize(&mut self, arena: &Arena, len: usize) -> bool {
         // SAFETY: 1. the block is the arena's and not freed. 2. This is its alignment.
@@ -108,7 +108,7 @@ impl Filled {
         true
     }
 
-    /// Frees it, after a last look.
+    /// Frees it, after a last check.
     pub(crate) fn free(self, arena: &Arena) {
         assert!(self.is_right(), "a block of {} bytes changed", self.len);
         // SAFETY: the block is the arena's, and this value was all that referred to it.

@@ -1,4 +1,4 @@
-//! Calls about memory, as an interposer makes them.
+//! Memory calls, as an interposer makes them.
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! Scenarios in child processes, since a freeze rewrites the process that it happens in: this test binary is started
+//! Runs scenarios in child processes, since a freeze rewrites the process it happens in: this test binary is started
 //! again and told which scenario to play.
 
 #![allow(
@@ -20,7 +20,7 @@ use palimpsest_sys::pages::smaps;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 
 const SCENARIO: &str = "PALIMPSEST_FORK_SCENARIO";
-/// After which a scenario that hangs is ended; nothing else is decided by it.
+/// A scenario that hangs is ended after this time; nothing else depends on it.
 const PATIENCE_SECONDS: u32 = 1200;
 const DONE: &str = "the scenario was played to its end";
 
@@ -73,7 +73,7 @@ pub(crate) fn skip(reason: &str) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Waits for a child; its exit status, or 1000 plus the signal that ended it.
+/// Waits for a child. Returns its exit status, or 1000 plus the signal that ended it.
 pub(crate) fn wait(child: i32) -> i32 {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
@@ -81,7 +81,7 @@ pub(crate) fn wait(child: i32) -> i32 {
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
 }
 
-/// Plays `child` in a fork made by the library, and gives its exit status.
+/// Plays `child` in a fork made by the library. Returns its exit status.
 pub(crate) fn in_child(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the scenario has one thread, and keeps the contract of freezing.
     match unsafe { palimpsest_fork::fork() }.expect("children can be made") {
@@ -132,13 +132,13 @@ impl Memory {
         Self { start: start.cast(), len }
     }
 
-    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that extents
-    /// of that length begin with it.
+    /// Maps memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that
+    /// extents of that length begin with it.
     pub(crate) fn apart(len: usize) -> Self {
         Self::map(len + (16 << 20)).inner(len)
     }
 
-    /// The same, and nothing was said about huge pages. Where the kernel makes them unasked, it has some.
+    /// Maps the same without advice about huge pages. Where the kernel makes them unasked, it has some.
     pub(crate) fn unadvised(len: usize) -> Self {
         Self::reserve(len + (16 << 20)).inner(len)
     }
@@ -183,7 +183,7 @@ impl Memory {
         }
     }
 
-    /// Whether the words of [`fill`](Self::fill) are there.
+    /// Whether the range has the words of [`fill`](Self::fill).
     pub(crate) fn holds(&self, mut range: Range<usize>, salt: u64) -> bool {
         let step = page();
         range.start = range.start.next_multiple_of(step);
@@ -197,12 +197,12 @@ impl Memory {
         range.step_by(page()).all(|offset| self.get(offset) == 0)
     }
 
-    /// Mappings in this memory.
+    /// Returns how many mappings this memory has.
     pub(crate) fn mappings(&self) -> usize {
         palimpsest_sys::pages::maps::Maps::read().expect("/proc").overlapping(self.range()).count()
     }
 
-    /// Whether all of it is shown by sealed files.
+    /// Whether sealed files show all of it.
     pub(crate) fn is_frozen(&self) -> bool {
         let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         maps.overlapping(self.range()).all(|entry| {
@@ -210,13 +210,13 @@ impl Memory {
         })
     }
 
-    /// Whether none of it is shown by any file.
+    /// Whether no file shows any of it.
     pub(crate) fn is_anonymous(&self) -> bool {
         let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         maps.overlapping(self.range()).all(|entry| entry.path.is_none())
     }
 
-    /// Bytes in anonymous huge pages.
+    /// Returns the bytes in anonymous huge pages.
     pub(crate) fn huge(&self) -> usize {
         let mut vmas = Vmas::with_capacity(1 << 14).expect("memory");
         vmas.read(Detail::Figures).expect("/proc");
@@ -224,7 +224,7 @@ impl Memory {
         own.map(|vma| vma.huge).sum()
     }
 
-    /// Present bytes.
+    /// Returns the present bytes.
     pub(crate) fn present(&self) -> usize {
         smaps::overlapping(self.range()).expect("/proc").iter().map(|entry| entry.rss).sum()
     }
@@ -234,7 +234,7 @@ fn word(offset: usize, salt: u64) -> u64 {
     (offset as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt
 }
 
-/// A figure of `/proc/self/status` in kB, such as `VmPTE`.
+/// Returns a figure of `/proc/self/status` in kB, such as `VmPTE`.
 pub(crate) fn status_kb(name: &str) -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("/proc");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -265,7 +265,7 @@ pub(crate) fn filter(number: i64, action: u32) {
     assert_eq!(done, 0);
 }
 
-/// The sealed files of this process: a file holds what it showed when it was new, as long as anything shows it.
+/// The sealed files of this process. A file holds what it showed when it was new, as long as anything shows it.
 #[derive(Default)]
 pub(crate) struct Files {
     /// Inodes, and the bytes that each holds.
@@ -273,8 +273,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Looks at what is mapped, and tells how many bytes there are in the files whose inode is wanted. To be called
-    /// after each freeze, when new files show all that they hold.
+    /// Looks at what is mapped. Returns how many bytes are in the files whose inode is wanted. Call it after each
+    /// freeze, when new files show all that they hold.
     pub(crate) fn look(&mut self, is_wanted: impl Fn(u64) -> bool) -> usize {
         let mut vmas = Vmas::with_capacity(10_000).expect("memory");
         vmas.read(Detail::Places).expect("/proc");
@@ -293,7 +293,7 @@ impl Files {
     }
 }
 
-/// How much of what a mapping shows is in memory, in bytes.
+/// Returns how much of what a mapping shows is in memory, in bytes.
 fn in_memory(vma: &Vma) -> usize {
     let mut present = vec![0_u8; vma.range().len() / page()];
     let place = ptr::with_exposed_provenance_mut(vma.start);

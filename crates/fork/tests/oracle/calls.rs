@@ -1,4 +1,4 @@
-//! The system calls of a program, either plain or as the preload object makes them. The mutant guards no advice.
+//! The system calls of a program: plain, or as the preload object makes them. The mutant guards no advice.
 
 use std::error::Error as _;
 use std::ffi::c_void;
@@ -25,7 +25,7 @@ pub(crate) enum Content {
 }
 
 impl World {
-    /// `mmap` over whatever is there, or next to nothing (`MAP_FIXED_NOREPLACE` among the flags).
+    /// Calls `mmap`, over whatever is there, or only where nothing is (`MAP_FIXED_NOREPLACE` among the flags).
     pub(crate) fn map(self, range: Range<usize>, prot: i32, content: Content) -> Answer {
         let (flags, file) = match content {
             Content::Anonymous(flags) => (libc::MAP_ANONYMOUS | flags, -1),
@@ -57,7 +57,7 @@ impl World {
         answer(unsafe { libc::mprotect(pointer(range.start), range.len(), prot) } as isize)
     }
 
-    /// `mremap`, to `to` if that is given and in place otherwise.
+    /// Calls `mremap`: to `to` if that is given, otherwise in place.
     pub(crate) fn remap(self, from: Range<usize>, len: usize, to: Option<usize>) -> Answer {
         let flags = if to.is_some() { libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED } else { 0 };
         let new_address = to.unwrap_or(0);
@@ -103,7 +103,7 @@ impl World {
         answer(unsafe { libc::munlock(pointer(range.start), range.len()) } as isize)
     }
 
-    /// `fork`: the child's number, and 0 in the child.
+    /// Forks. Returns the child's number, and 0 in the child.
     pub(crate) fn fork(self) -> i32 {
         if self == Self::Plain {
             // SAFETY: the interpreter has one thread.
@@ -124,9 +124,9 @@ impl World {
         }
         let pause = self.budget().map_or(Pause::AtOnce, Pause::Within);
         let options = Options::new().least(1).measure(Measure::Nothing).pause(pause);
-        // SAFETY: 1. the calls above go through the guards, as the preload object's do (those of a mutant do not, to be
-        // caught); 2. and 3. the interpreter registers no buffers, uses no direct I/O, and has one thread; 4. so it
-        // stays.
+        // SAFETY: 1. the calls above go through the guards, as the preload object's do (a mutant's do not, and it must
+        // be caught); 2. and 3. the interpreter registers no buffers, uses no direct I/O, and has one thread; 4. that
+        // stays so.
         match unsafe { palimpsest_fork::freeze(&options) } {
             Ok(report) => {
                 run::say(&format!("#frozen {}", report.frozen_bytes()));
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Takes a slice of a freeze that is under way.
+    /// Takes a slice of a freeze under way.
     pub(crate) fn slice(self) {
         if self.budget().is_none() {
             return;

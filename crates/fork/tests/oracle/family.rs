@@ -37,7 +37,7 @@ impl Family {
         &self.path
     }
 
-    /// Forks; whether this is the child. The child returns when its turn has come.
+    /// Forks. Returns whether this is the child, which returns when its turn has come.
     pub(crate) fn fork(&mut self, world: World, turn: Turn) -> bool {
         let (inlet, outlet) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
         let name = format!("{}.{}", self.path, self.born);
@@ -45,7 +45,7 @@ impl Family {
         let Some(pid) = Pid::from_raw(world.fork()) else {
             drop(outlet);
             *self = Self::new(name);
-            // A parent that is killed leaves nobody behind.
+            // If the parent is killed, nobody is left behind.
             set_parent_process_death_signal(Some(Signal::KILL)).expect("a known signal");
             if matches!(turn, Turn::After(_)) {
                 let mut byte = [0];
@@ -61,7 +61,7 @@ impl Family {
         false
     }
 
-    /// Tells the family that an operation has been done.
+    /// Tells the family that an operation was done.
     pub(crate) fn tick(&mut self) {
         for mut child in std::mem::take(&mut self.waiting) {
             match child.due.checked_sub(1) {
@@ -83,7 +83,7 @@ impl Family {
 
     fn wait(&self, child: &Child) {
         if let Some(gate) = &child.gate {
-            // A child that has been killed has closed its end; how it ended follows.
+            // A child that was killed has closed its end; how it ended follows.
             let _ = rustix::io::write(gate, b"!");
         }
         let status = waitpid(Some(child.pid), WaitOptions::empty()).expect("a child").map(|(_, status)| status);

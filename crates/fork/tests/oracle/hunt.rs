@@ -1,4 +1,4 @@
-//! Hunting for a program that runs differently in two worlds. The oracle of sandboxes does the same.
+//! Hunts for a program that runs differently in two worlds. The oracle of sandboxes uses it, too.
 
 use std::cell::Cell;
 
@@ -8,16 +8,16 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use crate::calls::World;
 use crate::program::Program;
 
-/// A hunt: for the oracle `of`, whose settings are in `PALIMPSEST_{of}_…`.
+/// A hunt for the oracle `of`, whose settings are in `PALIMPSEST_{of}_…`.
 pub(crate) struct Hunt {
     pub(crate) of: &'static str,
-    /// Programs, unless `…_PROGRAMS` says otherwise.
+    /// How many programs, unless `…_PROGRAMS` says otherwise.
     pub(crate) programs: u32,
-    /// Steps on the way to a smaller program.
+    /// Most steps on the way to a smaller program.
     pub(crate) shrinks: u32,
 }
 
-/// What programs are compared by: a program, the world beside the plain one, and how many bytes were frozen so far.
+/// Compares runs: takes a program, the world beside the plain one, and the count of frozen bytes.
 pub(crate) type Compare = fn(&Program, World, &Cell<usize>) -> Result<(), TestCaseError>;
 
 fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
@@ -28,7 +28,7 @@ fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
 }
 
 impl Hunt {
-    /// Runs programs in both worlds until they differ; the smallest that does, and what differs.
+    /// Runs programs in both worlds until they differ. Returns the smallest that does, and what differs.
     fn run(
         &self,
         world: World,
@@ -38,7 +38,7 @@ impl Hunt {
     ) -> Result<(), TestError<Program>> {
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&setting(&format!("PALIMPSEST_{}_SEED", self.of), 1_u64).to_le_bytes());
-        // Nobody reads the smallest program that shows a mutant.
+        // Nobody reads the smallest program that catches a mutant.
         let max_shrink_iters = if world == World::Mutant { 0 } else { self.shrinks };
         let config = Config { cases: self.programs, failure_persistence: None, max_shrink_iters, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
@@ -50,7 +50,7 @@ impl Hunt {
         self.finds_none_in(World::Frozen, any, compare);
     }
 
-    /// The same in another world.
+    /// Does the same in another world.
     pub(crate) fn finds_none_in(self, world: World, any: &impl Strategy<Value = Program>, compare: Compare) {
         let frozen = Cell::new(0);
         if let Ok(program) = std::env::var(format!("PALIMPSEST_{}_REPLAY", self.of)) {
@@ -67,7 +67,8 @@ impl Hunt {
         }
     }
 
-    /// Why a program runs differently in the world that is wrong on purpose; fails, with what is wrong, if none does.
+    /// Returns why a program runs differently in the world that is wrong on purpose; if none does, fails and says what
+    /// is wrong.
     pub(crate) fn catches(self, wrong: &str, any: &impl Strategy<Value = Program>, compare: Compare) -> String {
         let caught = self.run(World::Mutant, any, compare, &Cell::new(0));
         let Err(TestError::Fail(reason, program)) = caught else {

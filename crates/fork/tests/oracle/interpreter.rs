@@ -1,7 +1,7 @@
-//! Runs a program and says after each operation what it returned and what the memory it named looks like.
+//! Runs a program, and says after each operation what it returned and what the memory it named looks like.
 //!
-//! Lines that begin with `@` must be equal in two runs of one program, process by process; lines that begin with `#`
-//! may differ.
+//! Lines that begin with `@` must be equal in two runs of a program, process by process; lines that begin with `#` may
+//! differ.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use crate::family::Family;
 use crate::memory::Reader;
 use crate::program::{self, Code, Extent, Kind, MADV_GUARD_INSTALL, Op, Pen, SLOTS, STRIDE, Turn};
 
-/// Where the areas of a program are, in every run: below what the kernel hands out, with 39 bits of address as well.
+/// Where a program's areas are, in every run: below what the kernel hands out, even with 39 bits of address.
 const REGION: usize = 0x20_0000_0000;
 
 /// Most pages by which a program moves its break.
 const MOST_BREAK: usize = 512;
 
-/// Seconds until a process that hangs is ended.
+/// Seconds after which a hanging process is ended.
 const TIME_LIMIT: u32 = 1200;
 
 /// One area.
@@ -28,8 +28,8 @@ const TIME_LIMIT: u32 = 1200;
 struct Slot {
     /// Pages of the last mapping made there; some may be gone.
     pages: usize,
-    /// Nothing has been done to a part of it that could cut it into several mappings. `mremap` refuses to cross
-    /// mappings, and where the kernel cuts is no promise, so that is only tried while this holds.
+    /// Nothing was done to part of it that could cut it into several mappings. `mremap` refuses to cross mappings, and
+    /// where the kernel cuts is no promise, so that it is only tried while this holds.
     whole: bool,
     /// Seen by parent and child alike.
     shared: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Interpreter {
     family: Family,
     page: usize,
     slots: [Slot; SLOTS],
-    /// Guard pages kill whoever stores into them, so stores go through the kernel from the first on.
+    /// Guard pages kill whoever stores into them, so that from the first guard on stores go through the kernel.
     guards: bool,
     break_start: usize,
     break_pages: usize,
@@ -83,7 +83,7 @@ impl Interpreter {
                 Op::Fork { turn, body } => {
                     let body = at..(at + body).min(end);
                     self.say(&op, 0, &[0, 1, 2, 3, 4, 5]);
-                    // What two processes do to shared memory at the same time would be anybody's guess.
+                    // What two processes do to shared memory at the same time cannot be predicted.
                     let is_race = turn == Turn::Beside && self.slots.iter().any(|slot| slot.shared);
                     if self.family.fork(self.world, if is_race { Turn::First } else { turn }) {
                         // SAFETY: sets a timer of this process, which kills it.
@@ -160,7 +160,7 @@ impl Interpreter {
         self.say(&op, answer, named);
     }
 
-    /// Prints an operation, its answer and the areas it named; the break and the heap whenever everything is looked at.
+    /// Prints an operation, its answer and the areas it named; also the break and the heap if everything is looked at.
     fn say(&mut self, op: &dyn std::fmt::Debug, answer: Answer, named: &[usize]) {
         let mut line = format!("\n@{} {op:?} = {answer}", self.family.path());
         for &slot in named {
@@ -184,13 +184,13 @@ impl Interpreter {
         REGION + slot * STRIDE
     }
 
-    /// The last two pages of a slot stay empty.
+    /// Returns the most pages of a slot; its last two stay empty.
     fn most(&self) -> usize {
         STRIDE / self.page - 2
     }
 
     fn len(&self, len: u8) -> usize {
-        // Mostly short ones, since every page is looked at.
+        // Mostly short, since every page is looked at.
         let len = usize::from(len);
         (len * len * self.most() / (255 * 255)).max(1)
     }
@@ -198,11 +198,11 @@ impl Interpreter {
     fn range(&self, slot: usize, extent: Extent) -> Range<usize> {
         let pages = extent.pages(self.slots[slot].pages, self.most());
         let base = self.base(slot);
-        // An empty range would be refused by some calls and not by others, which is not of interest.
+        // Some calls refuse an empty range and others do not, which is of no interest.
         base + pages.start * self.page..base + pages.end.max(pages.start + 1) * self.page
     }
 
-    /// The range of an operation that may cut the mapping.
+    /// Returns the range of an operation that may cut the mapping.
     fn touch(&mut self, slot: usize, extent: Extent) -> Range<usize> {
         if extent != Extent::Whole {
             self.slots[slot].whole = false;
@@ -264,7 +264,7 @@ impl Interpreter {
         if advice != libc::MADV_FREE {
             return self.world.advise(range, advice);
         }
-        // Each page keeps its bytes or loses them, when the kernel likes: both are right, and nothing else is. Then
+        // Each page keeps its bytes or loses them, whenever the kernel likes: both are right, and nothing else is. Then
         // they are discarded for good.
         let before = self.reader.pages(range.clone());
         let answer = self.world.advise(range.clone(), advice);
@@ -283,14 +283,14 @@ impl Interpreter {
         let mut written = 0;
         let writable = writable(&range);
         for (index, page) in range.step_by(self.page).enumerate() {
-            // Pages differ from each other, so that one in another's place is seen.
+            // Pages differ from each other, so that one in another's place is noticed.
             let byte = byte.wrapping_add((index as u8 % 16) << 1);
             if pen == Pen::Kernel || self.guards {
                 written += self.write_by_kernel(page, byte);
             } else if writable.iter().any(|range| range.contains(&page)) {
                 let at = std::ptr::with_exposed_provenance_mut::<u8>(page);
                 let (at, len) = if pen == Pen::Bytes { (at.wrapping_add(index % 4000), 8) } else { (at, self.page) };
-                // SAFETY: the page is mapped for writing, has no guard, and is no memory that Rust knows of.
+                // SAFETY: the page is mapped for writing, has no guard, and is not memory that Rust knows of.
                 unsafe { at.write_bytes(byte, len) };
                 written += 1;
             }
@@ -324,11 +324,11 @@ impl Interpreter {
     fn heap(&mut self, block: usize, len: usize, byte: u8) -> Answer {
         let block = &mut self.blocks[block];
         if byte % 4 == 1 {
-            // `calloc`, whose zeros the C library takes from the kernel where it can.
+            // Like `calloc`, whose zeros the C library takes from the kernel where it can.
             *block = vec![0; len];
             assert!(block.iter().step_by(61).all(|byte| *byte == 0), "calloc returns old bytes");
         } else {
-            // `realloc`, which calls `mremap` within the C library, where no preloaded object sees it.
+            // Like `realloc`, which calls `mremap` within the C library, where no preloaded object sees it.
             block.resize(len, byte);
             block.shrink_to_fit();
         }
@@ -336,7 +336,7 @@ impl Interpreter {
     }
 }
 
-/// A file of zeros for [`Kind::File`], with room behind that for what the kernel copies from. Each process has one of
+/// Makes a file of zeros for [`Kind::File`], with room behind them for what the kernel copies from. Each process has
 /// its own.
 fn empty_file() -> OwnedFd {
     let file = memfd_create("oracle", MemfdFlags::CLOEXEC).expect("a memfd");
@@ -344,7 +344,7 @@ fn empty_file() -> OwnedFd {
     file
 }
 
-/// Length, ends and a digest of a block.
+/// Returns the length, the ends and a digest of a block.
 fn summary(block: &[u8]) -> String {
     let sum = block.iter().step_by(509).fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
     format!("{}/{:?}/{:?}/{sum:x}", block.len(), block.first(), block.last())
@@ -357,7 +357,7 @@ fn writable(range: &Range<usize>) -> Vec<Range<usize>> {
     maps.overlapping(range.clone()).filter(|entry| writable(entry.permissions)).map(|entry| entry.range()).collect()
 }
 
-/// Makes the C library's heap large enough that it never moves the break again, which is the program's from here on.
+/// Makes the C library's heap so large that it never moves the break again: from here on the break is the program's.
 fn keep_the_break() {
     const ROOM: usize = 16 << 20;
     for (option, value) in
@@ -381,7 +381,7 @@ fn current_break() -> usize {
 
 fn set_break(to: usize) {
     let by = to.wrapping_sub(current_break()).cast_signed();
-    // SAFETY: the break moves above where it was first, which the C library's heap does not use.
+    // SAFETY: the break moves above where it first was, which the C library's heap does not use.
     let done = unsafe { libc::sbrk(by) };
     assert_ne!(done.addr(), usize::MAX, "no memory above the break");
 }

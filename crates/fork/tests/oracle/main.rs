@@ -7,11 +7,11 @@
 //! | `interpreter`, `family` | a process that runs one: its memory, its children |
 //! | `calls` | its system calls: plain, guarded as the preload object does it, or guarded wrongly on purpose |
 //! | `memory` | what its memory looks like |
-//! | `run`, `world` | starting it and comparing two runs |
-//! | `hunt` | making programs up until two runs differ |
+//! | `run`, `world` | starts it, and compares two runs |
+//! | `hunt` | makes up programs until two runs differ |
 //!
-//! `PALIMPSEST_ORACLE_PROGRAMS` is the number of programs, `PALIMPSEST_ORACLE_SEED` chooses them, and
-//! `PALIMPSEST_ORACLE_REPLAY` runs the one that a failure has printed.
+//! `PALIMPSEST_ORACLE_PROGRAMS` sets the number of programs, `PALIMPSEST_ORACLE_SEED` chooses them, and
+//! `PALIMPSEST_ORACLE_REPLAY` runs one that a failure has printed.
 
 mod calls;
 mod family;
@@ -32,10 +32,10 @@ use crate::calls::World;
 use crate::hunt::Hunt;
 use crate::program::{Code, Program};
 
-/// Programs per test; each takes some 50 ms here.
+/// Programs per test; each takes some 50 ms on the machine of the records.
 const PROGRAMS: u32 = 300;
 
-/// Programs after which a missing guard must have been noticed.
+/// A missing guard must be noticed within this many programs.
 const MUTANT_PROGRAMS: u32 = 200;
 
 /// Codes of `Map` and `Write` whose areas are private, anonymous, readable and writable, so that a freeze finds

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use palimpsest_sys::pages::maps::Maps;
 
-/// Reads this process's memory through the kernel, so that a page that cannot be read is an answer and no signal.
+/// Reads this process's memory through the kernel, so that an unreadable page is an answer and not a signal.
 pub(crate) struct Reader {
     buffer: Vec<u8>,
     page: usize,
@@ -33,7 +33,7 @@ impl Reader {
         Self { buffer: vec![0; 64 * page], page }
     }
 
-    /// The mappings of `range` and what their pages show, from its start on, in runs of equal pages.
+    /// Describes the mappings of `range` and what their pages show, from its start on, in runs of equal pages.
     pub(crate) fn describe(&mut self, range: Range<usize>) -> String {
         let maps = Maps::read().expect("/proc is mounted");
         let mut text = String::new();
@@ -44,7 +44,7 @@ impl Reader {
             .collect();
         for (piece, permissions) in pieces {
             match &mut rights {
-                // How the kernel cuts a range into mappings is not part of what a program sees.
+                // How the kernel cuts a range into mappings is not something that a program sees.
                 Some((last, same)) if last.end == piece.start && *same == permissions => last.end = piece.end,
                 _ => {
                     if let Some((run, permissions)) = rights.replace((piece, permissions)) {
@@ -95,7 +95,7 @@ impl Reader {
         pages
     }
 
-    /// Reads up to `len` bytes into the buffer; how many there were before the first that cannot be read.
+    /// Reads up to `len` bytes into the buffer. Returns how many there were before the first that cannot be read.
     fn read(&mut self, address: usize, len: usize) -> usize {
         let local = libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: len };
         let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address), iov_len: len };

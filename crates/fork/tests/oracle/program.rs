@@ -1,5 +1,5 @@
-//! A program of memory operations: six bytes per operation, so that any list of bytes is a program and removing an
-//! operation leaves one.
+//! A program of memory operations: six bytes per operation, so that any list of bytes is a program, and stays one
+//! without an operation.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Areas that a program can map, far enough apart that two never become one mapping.
 pub(crate) const SLOTS: usize = 6;
 
-/// Distance of two areas in bytes. No divisor of 2 MiB, so that some areas cross a border of a chunk.
+/// Distance between two areas in bytes. Not a divisor of 2 MiB, so that some areas cross a border of a piece.
 pub(crate) const STRIDE: usize = 7 << 17;
 
 /// One operation as bytes: what, area, and four arguments.
@@ -23,7 +23,7 @@ pub(crate) enum Extent {
 }
 
 impl Extent {
-    /// The pages of an area that has `mapped` and could have `most`.
+    /// Returns the pages of an area that has `mapped` and could have `most`.
     pub(crate) fn pages(self, mapped: usize, most: usize) -> Range<usize> {
         match self {
             Self::Whole => 0..mapped,
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     Shared,
     /// A private mapping of a file.
     File,
-    /// Private and anonymous, refused where something is mapped already.
+    /// Private and anonymous, refused if something is mapped there already.
     NoReplace,
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum Op {
         extent: Extent,
         prot: i32,
     },
-    /// In place: `mremap` without leave to move.
+    /// `mremap` in place, without leave to move.
     Resize {
         slot: usize,
         len: u8,
@@ -105,7 +105,7 @@ pub(crate) enum Op {
         extent: Extent,
         advice: i32,
     },
-    /// `madvise` at an address that is no page.
+    /// `madvise` at an address that does not begin a page.
     AdviseAskew {
         slot: usize,
         advice: i32,
@@ -118,7 +118,7 @@ pub(crate) enum Op {
         slot: usize,
         extent: Extent,
     },
-    /// Moves the end of the data segment by so many pages.
+    /// Moves the end of the data segment by this many pages.
     Break {
         pages: i8,
     },
@@ -142,16 +142,16 @@ pub(crate) enum Op {
         turn: Turn,
         body: usize,
     },
-    /// The rest of the program in a fresh image.
+    /// Runs the rest of the program in a fresh image.
     Exec,
     Exit {
         code: u8,
     },
-    /// Freezes the process, in the frozen run alone.
+    /// Freezes the process, in the frozen run only.
     Freeze,
 }
 
-/// The advice that programs give. The last is none that Linux knows.
+/// The advice that programs give. Linux does not know the last one.
 const ADVICE: [i32; 27] = [
     libc::MADV_DONTNEED,
     libc::MADV_DONTNEED,
@@ -256,7 +256,7 @@ impl Program {
         to_hex(&self.0)
     }
 
-    /// Reads what [`Program::to_hex`] has written; `None` for anything else.
+    /// Reads what [`Program::to_hex`] wrote; `None` for anything else.
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
         let bytes: Vec<u8> = text.trim().as_bytes().chunks(2).map(byte).collect::<Option<_>>()?;

@@ -18,7 +18,7 @@ pub(crate) const WORLD: &str = "PALIMPSEST_ORACLE_WORLD";
 pub(crate) const PATH: &str = "PALIMPSEST_ORACLE_PATH";
 
 /// Runs [`interpret`] before `main`: the harness would run it as a test in a second thread, and a process with two
-/// threads is no subject for a freeze.
+/// threads cannot be frozen.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = interpret;
@@ -37,7 +37,7 @@ pub(crate) fn name(world: World) -> &'static str {
     }
 }
 
-/// The interpreter's entry; returns at once in a process that is not one.
+/// Enters the interpreter; returns at once in a process that is not one.
 extern "C" fn interpret() {
     let (Ok(program), Ok(world), Ok(path)) = (std::env::var(PROGRAM), std::env::var(WORLD), std::env::var(PATH)) else {
         return;
@@ -54,13 +54,13 @@ pub(crate) fn say(line: &str) {
     std::io::stdout().write_all(format!("\n{line}\n").as_bytes()).expect("standard output is open");
 }
 
-/// What one run has said.
+/// What one run said.
 pub(crate) struct Log {
-    /// The lines of each process, in its order, by the process's name.
+    /// Each process's lines in its order, by the process's name.
     processes: BTreeMap<String, Vec<String>>,
-    /// Bytes that its freezes have frozen.
+    /// Bytes that its freezes froze.
     pub(crate) frozen: usize,
-    /// Freezes that were refused, and everything the interpreter complained about.
+    /// Refused freezes, and everything that the interpreter complained about.
     pub(crate) complaints: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn run(program: &Program, world: World) -> Log {
     let same_addresses = || {
         // SAFETY: changes how this process is laid out when it executes the interpreter.
         unsafe { libc::personality(ADDR_NO_RANDOMIZE) };
-        // Where it is refused, addresses differ and the comparison holds all the same.
+        // If this is refused, addresses differ, and the comparison holds all the same.
         Ok(())
     };
     // SAFETY: between fork and exec the closure makes one system call and nothing else.
@@ -98,7 +98,7 @@ pub(crate) fn run(program: &Program, world: World) -> Log {
     log
 }
 
-/// The first difference of two runs of a program in each process, or nothing.
+/// Returns the first difference of two runs of a program in each process, or `None`.
 pub(crate) fn difference(plain: &Log, frozen: &Log) -> Option<String> {
     let mut text = String::new();
     for name in
@@ -124,7 +124,7 @@ pub(crate) fn difference(plain: &Log, frozen: &Log) -> Option<String> {
     Some(text)
 }
 
-/// A line from shortly before a place on; lines are ASCII.
+/// Returns a line from shortly before a place on. Lines are ASCII.
 fn around(line: &str, at: usize) -> &str {
     let start = at.saturating_sub(60);
     line.get(start..line.len().min(at + 160)).unwrap_or(line)

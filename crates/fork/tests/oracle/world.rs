@@ -5,20 +5,20 @@ use std::time::Duration;
 /// How the program's calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum World {
-    /// As the program says; freezes do nothing.
+    /// As the program says, without freezes.
     Plain,
     /// Freezes freeze, and calls go through the guards.
     Frozen,
-    /// The same, slice by slice: the least that is possible before each operation.
+    /// The same in slices: the least possible before each operation.
     Sliced,
     /// In slices of 100 µs: how much that is depends on the machine.
     Budgeted,
-    /// As frozen, with something wrong on purpose, to show that the oracle sees it.
+    /// As frozen, with something wrong on purpose, to show that the oracle notices.
     Mutant,
 }
 
 impl World {
-    /// How long a slice may take, where freezes are in slices.
+    /// Returns how long a slice may take, if freezes are in slices.
     pub(crate) const fn budget(self) -> Option<Duration> {
         match self {
             Self::Sliced => Some(Duration::ZERO),

@@ -1,5 +1,5 @@
 //! The calls of a program that the library answers for: plain, or as the preload object makes them. Children of the
-//! mutant keep a descriptor of the root folder, as a library that kept one for itself would leave it.
+//! mutant keep a descriptor of the root folder, as if the library had kept one for itself.
 
 use std::error::Error as _;
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
-/// Private anonymous memory at `range`, where nothing is.
+/// Maps private anonymous memory at `range`, where nothing is.
 pub(crate) fn map(range: Range<usize>) -> Answer {
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: nothing is replaced.
@@ -49,7 +49,7 @@ pub(crate) fn discard(world: World, range: Range<usize>) -> Answer {
     discard_raw(range)
 }
 
-/// Past every guard, as an attacker would.
+/// Discards past every guard, as an attacker would.
 pub(crate) fn discard_raw(range: Range<usize>) -> Answer {
     // SAFETY: the range is memory of the program.
     answer(unsafe { libc::madvise(pointer(range.start), range.len(), libc::MADV_DONTNEED) } as isize)
@@ -69,7 +69,7 @@ pub(crate) fn resize(world: World, range: Range<usize>, len: usize) -> Answer {
     if at == libc::MAP_FAILED { answer(-1) } else { 0 }
 }
 
-/// `fork`: the child's number, 0 in the child, or the error.
+/// Forks. Returns the child's number, 0 in the child, or the error.
 pub(crate) fn fork(world: World) -> Answer {
     let kept = if world == World::Mutant {
         // SAFETY: a path that ends with zero.
@@ -95,7 +95,7 @@ pub(crate) fn fork(world: World) -> Answer {
     child
 }
 
-/// The program installs a filter, of which the preload object tells the library.
+/// Installs the program's filter, of which the preload object tells the library.
 pub(crate) fn confine(world: World) {
     if world.budget().is_some() {
         HAS_FILTER.store(true, Ordering::Relaxed);
@@ -103,7 +103,7 @@ pub(crate) fn confine(world: World) {
     }
 }
 
-/// Takes a slice of a freeze that is under way, as the preload object does at a wait: not of a program with a filter.
+/// Takes a slice of a freeze under way, as the preload object does at a wait, unless the program has a filter.
 pub(crate) fn slice(world: World) {
     let before = progress();
     let is_wanted = before.stage == Stage::UnderWay && !HAS_FILTER.load(Ordering::Relaxed);
@@ -123,8 +123,8 @@ pub(crate) fn freeze(world: World) {
     }
     let pause = world.budget().map_or(Pause::AtOnce, Pause::Within);
     let options = Options::new().least(1).other_threads(OtherThreads::Stop).pause(pause);
-    // SAFETY: 1. the calls above go through the guards, but for those that try what an attacker could; 2. buffers of
-    // rings are in the arena; 3. nothing else writes to this process; 4. so it stays.
+    // SAFETY: 1. the calls above go through the guards, except those that try what an attacker could; 2. buffers of
+    // rings are in the arena; 3. nothing else writes to this process; 4. that stays so.
     match unsafe { palimpsest_fork::freeze(&options) } {
         Ok(report) => run::say(&format!("#frozen {}", report.frozen_bytes())),
         Err(error) => {

@@ -1,7 +1,7 @@
 //! Runs a program and says after each operation what it returned.
 //!
-//! Lines that begin with `@` must be equal in two runs of one program, process by process; lines that begin with `#`
-//! may differ.
+//! Lines that begin with `@` must be equal in two runs of a program, process by process; lines that begin with `#` may
+//! differ.
 
 use std::ffi::CString;
 use std::io::Write as _;
@@ -17,17 +17,17 @@ use crate::probe::{Erased, Probes};
 use crate::program::{self, Code, Forbidden, Limit, Namespace, Op, Punishment, Signals};
 use crate::run::{self, PATH, PROGRAM, WORLD};
 
-/// Where the memory of a program is, in every run: below what the kernel hands out, with 39 bits of address as well.
+/// Where a program's memory is, in every run: below what the kernel hands out, even with 39 bits of address.
 const MEMORY: usize = 0x20_0000_0000;
 /// Its length in pages, with room to grow behind it.
 const PAGES: usize = 1024;
 /// The page with the secret.
 const SECRET: usize = 300;
-/// Bytes of the arena's block: several pieces of 2 MiB, so that its file is one that an arena may keep.
+/// Bytes of the arena's block: several pieces of 2 MiB, so that an arena may keep its file.
 const BLOCK: usize = 5 << 20;
-/// Processes that one program may make: each may fork, and is looked at for a while.
+/// Most processes of a program: each may fork, and is looked at for a while.
 const MOST_FORKS: usize = 6;
-/// Seconds until a process that hangs is ended: only a run that would never end meets it.
+/// Seconds after which a hanging process is ended: only a run that would never end reaches this.
 const TIME_LIMIT: u32 = 1200;
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact about the world of its own")]
@@ -40,12 +40,11 @@ pub(crate) struct Interpreter {
     arena: Arena,
     /// The arena's block, once there is one.
     block: Option<NonNull<u8>>,
-    /// Whether the arena needs its file still, which a program must not close.
+    /// Whether the arena still needs its file, which a program must not close.
     needs_file: bool,
-    /// Whether a filter kills for calls that a freeze makes: the preload object refuses then, without a look at the
-    /// filter.
+    /// Whether a filter kills for calls that a freeze makes: then the preload object refuses without trying the filter.
     is_watched: bool,
-    /// Whether the dynamic linker could be refused what it needs, which it would complain about.
+    /// Whether the dynamic linker could be refused what it needs, of which it would complain.
     is_confined: bool,
     has_thread: bool,
     erased: Erased,
@@ -56,8 +55,8 @@ impl Interpreter {
     pub(crate) fn new(world: World, path: String) -> Self {
         // SAFETY: sets a timer of this process, which kills it.
         unsafe { libc::alarm(TIME_LIMIT) };
-        // What the harness has left open is not the program's, and must not be written to.
-        // SAFETY: nothing in this process uses them.
+        // What the harness has left open is not the program's, and must not be written to. SAFETY: nothing in this
+        // process uses them.
         unsafe { libc::close_range(3, u32::MAX, 0) };
         let page = rustix::param::page_size();
         assert_eq!(calls::map(memory(page, PAGES)), 0, "the memory's place is free");
@@ -118,7 +117,7 @@ impl Interpreter {
         unsafe { libc::_exit(0) }
     }
 
-    /// The arena's block, made now if there is none.
+    /// Returns the arena's block; makes it if there is none.
     fn block(&mut self) -> NonNull<u8> {
         if let Some(block) = self.block {
             return block;
@@ -140,7 +139,7 @@ impl Interpreter {
             Op::Erase => {
                 calls::erase(self.world, memory(self.page, SECRET + 1).end - self.page, self.page);
                 if self.erased == Erased::No {
-                    // The first process has no parent that holds it.
+                    // The first process has no parent that has the secret, too.
                     self.erased = if self.path.contains('.') { Erased::Here } else { Erased::Everywhere };
                 }
                 0
@@ -183,13 +182,14 @@ impl Interpreter {
                 // SAFETY: what this process gets is its own.
                 answer(unsafe { libc::unshare(flag) } as isize)
             }
-            // Until an arena is frozen its file is all it has, and not the program's to close.
+            // Until an arena is frozen, its file is all it has, and not the program's to close.
             Op::CloseAll | Op::Crowd if self.needs_file => -1000,
             // SAFETY: nothing here uses the descriptors.
             Op::CloseAll => answer(unsafe { libc::close_range(3, u32::MAX, 0) } as isize),
             Op::Crowd => {
                 let put = |number| {
-                    // SAFETY: a descriptor of our own goes, if there is one; one that the library keeps may go, too.
+                    // SAFETY: closes a descriptor of our own, if there is one; one that the library keeps may be
+                    // closed, too.
                     answer(unsafe { libc::dup2(1, number) } as isize)
                 };
                 (100..140).map(put).min().unwrap_or(0)
@@ -224,7 +224,7 @@ impl Interpreter {
         }
     }
 
-    /// Forks, and waits for the child; whether this is the child.
+    /// Forks, and waits for the child. Returns whether this is the child.
     fn fork(&mut self) -> bool {
         if self.born == MOST_FORKS {
             return false;
@@ -236,7 +236,7 @@ impl Interpreter {
         self.needs_file = false;
         match calls::fork(self.world) {
             0 => {
-                // A parent that is killed leaves nobody behind. A filter may forbid to ask for it.
+                // If the parent is killed, nobody is left behind. A filter may forbid asking for that.
                 let _ = set_parent_process_death_signal(Some(Signal::KILL));
                 // SAFETY: sets a timer of this process, which kills it.
                 unsafe { libc::alarm(TIME_LIMIT) };
@@ -250,7 +250,7 @@ impl Interpreter {
             child @ 1.. => {
                 let child = Pid::from_raw(child as i32).expect("a child");
                 let ended = waitpid(Some(child), WaitOptions::empty());
-                // With SIGCHLD ignored there is nothing to be known of it but that it has ended.
+                // With SIGCHLD ignored, only its end can be known.
                 let ended = ended.map(|ended| ended.map(|(_, status)| status.as_raw()));
                 self.say(&format!("{name} has ended: {ended:?}"), 0);
             }
@@ -302,7 +302,7 @@ impl Interpreter {
         self.probes.digest(start..start + BLOCK)
     }
 
-    /// An io_uring, and the arena's block as a buffer of it: its pages are pinned then.
+    /// Makes an io_uring, with the arena's block as a buffer or none: a buffer's pages are pinned.
     fn ring(&mut self, pins: bool) -> Answer {
         // `struct io_uring_params`: 120 bytes, all zeros ask for nothing special.
         let mut parameters = [0_u32; 30];
@@ -347,7 +347,7 @@ fn sleep() {
 
 fn jail() -> Answer {
     let folder = std::env::temp_dir().join("palimpsest-sandbox-jail");
-    // A filter, or an earlier jail, may forbid it: then there is none to go to.
+    // A filter or an earlier jail may forbid it: then there is none to go to.
     let _ = std::fs::create_dir(&folder);
     let Ok(folder) = CString::new(folder.as_os_str().as_bytes()) else { return -2 };
     // SAFETY: a path that ends with zero.
@@ -382,7 +382,7 @@ fn set_limit(limit: Limit) -> Answer {
 }
 
 fn set_signals(how: Signals) -> Answer {
-    // All but the one that ends a process that hangs.
+    // All except the one that ends a hanging process.
     let all = (1..=64).filter(|&signal| signal != libc::SIGALRM);
     match how {
         Signals::Default | Signals::Ignore => {

@@ -2,19 +2,19 @@
 //!
 //! Programs jail themselves, leave root, install filters, limit and close descriptors, reset signals, make rings and
 //! namespaces, erase a secret, and fork at any point. After each fork, and at its end, every process tries what it
-//! should not be able to: each descriptor it can find, ways up from it, its bytes; files; memory calls and what they
+//! should not be able to do: each descriptor it can find, ways up from it, its bytes; files; memory calls and what they
 //! leave; the parent's memory; the secret in every place where it could still be.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `program` | operations, and how bytes become a program |
 //! | `interpreter` | a process that runs one |
-//! | `calls` | the calls for which the library answers: plain, or as the preload object makes them |
+//! | `calls` | the calls that the library answers for: plain, or as the preload object makes them |
 //! | `probe` | what a process can reach and do |
-//! | `run`, `world`, `hunt` | starting it, comparing two runs, and making programs up, as in the oracle of memory |
+//! | `run`, `world`, `hunt` | starts it, compares two runs, and makes up programs, as in the oracle of memory |
 //!
-//! `PALIMPSEST_SANDBOX_PROGRAMS` is the number of programs, `PALIMPSEST_SANDBOX_SEED` chooses them, and
-//! `PALIMPSEST_SANDBOX_REPLAY` runs the one that a failure has printed.
+//! `PALIMPSEST_SANDBOX_PROGRAMS` sets the number of programs, `PALIMPSEST_SANDBOX_SEED` chooses them, and
+//! `PALIMPSEST_SANDBOX_REPLAY` runs one that a failure has printed.
 
 mod calls;
 #[path = "../oracle/hunt.rs"]
@@ -37,13 +37,13 @@ use crate::calls::World;
 use crate::hunt::Hunt;
 use crate::program::{Code, Program};
 
-/// Programs per test; each takes some 100 ms here, twice.
+/// Programs per test; each takes some 100 ms on the machine of the records, twice.
 const PROGRAMS: u32 = 60;
 
-/// The same that are frozen in slices.
+/// Programs per test that are frozen in slices.
 const SLICED_PROGRAMS: u32 = 25;
 
-/// Programs after which a descriptor too many must have been noticed.
+/// A superfluous descriptor must be noticed within this many programs.
 const MUTANT_PROGRAMS: u32 = 20;
 
 /// Operations by their codes; see `program`.
@@ -85,7 +85,7 @@ fn say_what_is_left_out() {
     }
 }
 
-/// Runs a program that shows what was wrong once; the frozen runs must have frozen something.
+/// Runs a program that once showed a mistake; the frozen runs must have frozen something.
 fn assert_same(codes: &[Code]) {
     say_what_is_left_out();
     let program = Program(codes.to_vec());

@@ -1,6 +1,6 @@
 //! What a process can reach and do, as text that is equal in two runs when that is.
 //!
-//! Each probe runs in a child of its own, made by the C library alone: a filter may end it, and what it changes ends
+//! Each probe runs in a child of its own, forked by the C library alone: a filter may end it, and what it changes ends
 //! with it.
 
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ const PROBES: [(&str, Probe); 16] = [
     ("policy", policy),
 ];
 
-/// Those that look for a secret which has been erased.
+/// The probes that look for an erased secret.
 const SEARCHES: [(&str, Probe); 4] = [
     ("the secret in memory", secret_in_memory),
     ("the secret after a raw discard", secret_after_discard),
@@ -61,15 +61,15 @@ const SEARCHES: [(&str, Probe); 4] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Erased {
     No,
-    /// In this process; the parent has it still, and so do the files that both show.
+    /// In this process; the parent still has it, and so do the files that both show.
     Here,
-    /// In every process that lives.
+    /// In every living process.
     Everywhere,
 }
 
 impl Probes {
     pub(crate) fn new(page: usize) -> Self {
-        // Made at run time, so that the program's own file does not hold it.
+        // Made at run time, so that the program's own file does not contain it.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let secret = std::array::from_fn(|_| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -99,7 +99,7 @@ impl Probes {
         PROBES.iter().chain(searches).map(|(name, probe)| (*name, alone(*probe, &given))).collect()
     }
 
-    /// A digest of memory that is read by the process itself.
+    /// Returns a digest of memory that the process itself reads.
     pub(crate) fn digest(&self, range: Range<usize>) -> u64 {
         let words = range.step_by(self.page / 4).map(|address| {
             // SAFETY: the range is mapped memory of the program, aligned, and any bits are a word.
@@ -109,7 +109,7 @@ impl Probes {
     }
 }
 
-/// Runs a probe in a child, and tells what it says and how it ends.
+/// Runs a probe in a child. Returns what it says and how it ends.
 fn alone(probe: Probe, given: &Given<'_>) -> String {
     // Shared memory instead of a pipe: descriptors may be used up.
     const ROOM: usize = 64 << 10;
@@ -204,7 +204,7 @@ fn read_each(_: &Given<'_>, text: &mut String) {
     }
 }
 
-/// What a worker could do to its parent's memory: the parent says next what that holds.
+/// Tries what a worker could do to its parent's memory: next, the parent says what that holds.
 fn write_each(given: &Given<'_>, text: &mut String) {
     for number in opened().filter(|&number| kind(number) == libc::S_IFREG) {
         let mut written: Answer = 0;
@@ -351,7 +351,7 @@ fn secret_in_files(given: &Given<'_>, text: &mut String) {
     let _ = write!(text, "{found}");
 }
 
-/// What is mapped privately can be opened as a file by who may: `/proc/PID/map_files`, of this process and its parents.
+/// Whoever may can open what is mapped privately as a file: `/proc/PID/map_files`, of this process and its parents.
 fn secret_in_mapped_files(given: &Given<'_>, text: &mut String) {
     // SAFETY: the call always succeeds.
     let parent = unsafe { libc::getppid() };
@@ -359,7 +359,7 @@ fn secret_in_mapped_files(given: &Given<'_>, text: &mut String) {
     for folder in ["/proc/self".to_owned(), format!("/proc/{parent}")] {
         let Ok(entries) = std::fs::read_dir(format!("{folder}/map_files")) else { continue };
         for entry in entries.flatten() {
-            // Files that can be found by their names are no secret of this process.
+            // Files with a name of their own are not a secret of this process.
             let path = std::fs::read_link(entry.path()).unwrap_or_default();
             let is_memory = path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:");
             let Ok(file) = std::fs::File::open(entry.path()) else { continue };

@@ -1,5 +1,5 @@
-//! A program of things that sandboxes do: four bytes per operation, so that any list of bytes is a program and removing
-//! an operation leaves one.
+//! A program of what sandboxes do: four bytes per operation, so that any list of bytes is a program, and stays one
+//! without an operation.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub(crate) enum Forbidden {
     Others,
 }
 
-/// A limit that is set to (nearly) nothing.
+/// A limit that is set to nothing, or nearly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// `RLIMIT_NOFILE` 0, as OpenSSH's sandbox has it.
@@ -79,9 +79,9 @@ pub(crate) enum Op {
     Resize {
         pages: u8,
     },
-    /// `chroot` to an empty folder, and there.
+    /// `chroot` to an empty folder, and `chdir` there.
     Jail,
-    /// Another user, with no groups.
+    /// Another user, without groups.
     LeaveRoot,
     Filter {
         forbidden: Forbidden,
@@ -89,7 +89,7 @@ pub(crate) enum Op {
     },
     Limit(Limit),
     Signals(Signals),
-    /// An io_uring, with a buffer in the arena registered or none.
+    /// An io_uring, with or without a buffer in the arena.
     Ring {
         pins: bool,
     },
@@ -98,17 +98,17 @@ pub(crate) enum Op {
     CloseAll,
     /// Puts descriptors of the program's own at the numbers from 100 on.
     Crowd,
-    /// Starts a thread that sleeps, or does nothing where there is one.
+    /// Starts a thread that sleeps; does nothing if there is one.
     Thread,
-    /// Freezes the process, in the frozen run alone.
+    /// Freezes the process, in the frozen run only.
     Freeze,
-    /// Freezes the arena, in the frozen run alone.
+    /// Freezes the arena, in the frozen run only.
     FreezeArena,
     /// The next `body` operations are the child's, which the parent waits for.
     Fork {
         body: u8,
     },
-    /// The rest of the program in a fresh image.
+    /// Runs the rest of the program in a fresh image.
     Exec,
     /// Tries everything that a process may want and should not get.
     Probe,
@@ -162,7 +162,7 @@ impl Program {
         to_hex(&self.0)
     }
 
-    /// Reads what [`Program::to_hex`] has written; `None` for anything else.
+    /// Reads what [`Program::to_hex`] wrote; `None` for anything else.
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
         let bytes: Vec<u8> = text.trim().as_bytes().chunks(2).map(byte).collect::<Option<_>>()?;

@@ -1,5 +1,5 @@
-//! Scenarios in processes of one thread: this test binary is started again, and forks, since the harness has a thread
-//! for each test.
+//! Runs scenarios in processes of one thread: this test binary is started again, and forks, since the harness has a
+//! thread for each test.
 
 use std::io::{self, PipeReader, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use std::{env, fs};
 const SCENARIO: &str = "PALIMPSEST_SNAPSHOT_SCENARIO";
 const DONE: &str = "the scenario was played to its end";
 
-/// Plays `scenario` in a process of its own; `name` is the name of the calling test.
+/// Plays `scenario` in a process of its own; `name` is the calling test's.
 ///
 /// # Panics
 ///
@@ -36,8 +36,7 @@ fn play_here(name: &str, scenario: impl FnOnce()) {
     let child = unsafe { libc::fork() };
     assert_ne!(child, -1, "fork");
     if child == 0 {
-        // No clock ends it: a machine may be slow. Who ends the test ends the scenario.
-        // SAFETY: takes numbers.
+        // No clock ends it, since a machine may be slow: the scenario ends with the test. SAFETY: takes numbers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let ended = catch_unwind(AssertUnwindSafe(scenario));
         // SAFETY: ends the child without the harness's own ending.
@@ -50,7 +49,7 @@ fn play_here(name: &str, scenario: impl FnOnce()) {
     println!("{DONE}");
 }
 
-/// A thread that reads, once it sleeps there.
+/// Starts a thread that reads, and waits until it sleeps there.
 pub(crate) fn asleep_in_read(mut reader: PipeReader) -> JoinHandle<io::Result<usize>> {
     let (tell, told) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -60,7 +59,8 @@ pub(crate) fn asleep_in_read(mut reader: PipeReader) -> JoinHandle<io::Result<us
     let tid = told.recv().expect("told");
     let of_thread = |file: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{file}"));
     let is_asleep = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
-    // The number comes first. A kernel that does not tell of calls: it sleeps nowhere else once it has told its own.
+    // The number comes first. If the kernel does not tell calls: the thread sleeps nowhere else once it has told its
+    // own number.
     let is_read = |call: String| call.split(' ').next() == Some(&libc::SYS_read.to_string());
     while !(of_thread("stat").is_ok_and(is_asleep) && of_thread("syscall").map_or(true, is_read)) {
         thread::yield_now();

@@ -9,7 +9,7 @@ thread_local! {
     static LOCAL: Cell<u64> = const { Cell::new(6) };
 }
 
-/// Restores on another core than the snapshot was taken on.
+/// Restores on another core than the one that the snapshot was taken on.
 pub(crate) fn is_left_to_the_kernel() {
     if !go_to(1) || !go_to(0) {
         return println!("skipped: one core");
@@ -22,14 +22,14 @@ pub(crate) fn is_left_to_the_kernel() {
         // SAFETY: as above; no value in this frame refers to memory that was made since.
         unsafe { snapshot.restore() }.unwrap();
         assert_eq!(LOCAL.get(), 6);
-        // glibc from 2.35 on reads the kernel's word, which must not be that of the snapshot.
-        // SAFETY: asks for a number.
+        // glibc from 2.35 on reads the kernel's word, which must not be that of the snapshot. SAFETY: asks for a
+        // number.
         assert_eq!(unsafe { libc::sched_getcpu() }, 1);
         go_to(0);
     }
 }
 
-/// Runs on this core alone from now on; false where there is none.
+/// Runs on this core only from now on. Returns false if there is none.
 fn go_to(core: usize) -> bool {
     // SAFETY: zeroes are an empty set.
     let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };

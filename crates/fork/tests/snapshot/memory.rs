@@ -36,7 +36,7 @@ pub(crate) fn read(address: *const u8) -> u8 {
     unsafe { address.read_volatile() }
 }
 
-/// The private writable memory of the process at one time, byte for byte, outside of the reach of snapshots.
+/// The private writable memory of the process at one time, byte for byte, except what snapshots do not reach.
 pub(crate) struct Picture {
     before: Vmas,
     then: Vmas,
@@ -46,7 +46,7 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// Lists the mappings. What is mapped later, such as the snapshot's own memory, is not looked at.
+    /// Lists the mappings. Ignores what is mapped later, such as the snapshot's own memory.
     pub(crate) fn new() -> Self {
         let copy = map(1 << 16);
         let [before, then, now] = [(); 3].map(|()| Vmas::with_capacity(1 << 12).unwrap());
@@ -55,7 +55,7 @@ impl Picture {
         picture
     }
 
-    /// What snapshots are to leave alone.
+    /// Returns what snapshots must leave alone.
     pub(crate) fn own_ranges(&self) -> impl Iterator<Item = Range<usize>> {
         let lists = [&self.before, &self.then, &self.now];
         lists.into_iter().flat_map(Vmas::own_ranges).chain([self.copy.clone()])
@@ -74,7 +74,7 @@ impl Picture {
         self.then.read(Detail::Places).unwrap();
     }
 
-    /// The first address whose byte or mapping is not what it was when the picture was taken.
+    /// Returns the first address whose byte or mapping is not what it was in the picture.
     pub(crate) fn difference(&mut self) -> Option<usize> {
         self.now.read(Detail::Places).unwrap();
         let mut first = layout_difference(&self.then, &self.now);
@@ -98,7 +98,7 @@ impl Picture {
         first
     }
 
-    /// Calls `look` with all private writable memory that was there at first, but for the stack, this picture, and the
+    /// Calls `look` with all private writable memory that was there at first, except the stack, this picture, and the
     /// words that the kernel writes.
     fn each(&self, look: &mut dyn FnMut(Range<usize>)) {
         let here = (&raw const look).addr();
@@ -125,7 +125,7 @@ impl Picture {
     }
 }
 
-/// The first address at which the lists differ in rights or in what is mapped.
+/// Returns the first address at which the lists differ in rights or in what is mapped.
 fn layout_difference(then: &[Vma], now: &[Vma]) -> Option<usize> {
     let shows = |list: &[Vma], address: usize| {
         let at = list.partition_point(|vma| vma.end <= address);

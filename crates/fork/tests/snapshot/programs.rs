@@ -1,4 +1,4 @@
-//! Random programs of memory operations, after each of which every byte and every mapping is as before.
+//! Random programs of memory operations; after each of them every byte and every mapping is as before.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -6,7 +6,7 @@ use palimpsest_fork::snapshot::{Scope, SnapshotOptions, Sweep};
 
 use crate::memory::{Picture, READ_WRITE, map, page, write};
 
-/// Programs to run; fewer by the environment for a quick look.
+/// Programs to run; the environment may ask for fewer, for a quick look.
 const ROUNDS: u64 = 10_000;
 /// Pages of the region whose mappings are changed.
 const PAGES: usize = 64;
@@ -67,7 +67,7 @@ impl World {
         Self { region, huge, holes: map(HOLES), blocks }
     }
 
-    /// One program; `random` says which.
+    /// Plays one program, drawn from `random`.
     fn play(&self, random: &mut Random) {
         let mut pages = [PageState::Writable; PAGES];
         let mut blocks = self.blocks;
@@ -87,8 +87,7 @@ impl World {
                     LOCAL.with(|local| local[random.below(local.len())].store(203, Relaxed));
                 }
                 6 | 7 => {
-                    // A block is freed, or another takes its place; what is in it at the end is forgotten by the
-                    // restore.
+                    // A block is freed, or another takes its place; the restore forgets what is in it at the end.
                     let block = &mut blocks[random.below(16)];
                     // SAFETY: from malloc, in this program or before; null is allowed.
                     unsafe { libc::free(*block) };
@@ -104,8 +103,8 @@ impl World {
                 }
                 10 => {
                     let step = [0x1000, -0x1000, 0x5_0000, -0x800][random.below(4)];
-                    // SAFETY: down no further than it went up would be safe; further down is memory of malloc's, so
-                    // only upwards from what is now.
+                    // SAFETY: moving it down again would be safe only as far as it went up; further down is malloc's
+                    // memory. So only upwards from here.
                     unsafe { libc::sbrk(isize::max(step, 0)) };
                 }
                 11 => {
@@ -150,8 +149,8 @@ impl World {
                 PageState::Writable
             }
             4 if pages[index..index + len].iter().all(|state| *state == PageState::Writable) => {
-                // SAFETY: the test's own memory, which is looked for here no more. Over several mappings the kernel may
-                // refuse.
+                // SAFETY: the test's own memory, where nobody looks for it any more. Over several mappings the kernel
+                // may refuse.
                 let moved =
                     unsafe { libc::mremap(start, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, self.holes) };
                 if moved == libc::MAP_FAILED { return } else { PageState::Gone }

@@ -1,15 +1,15 @@
 //! A kernel that unmaps memory and then has none for the mapping that was to replace it, as `mmap(2)` says of
-//! `MAP_FIXED`: another thread answers the calls of `mmap` at one address (`seccomp_unotify(2)`).
+//! `MAP_FIXED`: another thread answers the `mmap` calls at one address (`seccomp_unotify(2)`).
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
 
-/// Which calls of `mmap` at the address do not fail.
+/// Which calls of `mmap` at the address fail.
 #[derive(Clone, Copy)]
 pub(crate) enum Refuses {
-    /// All but the first.
+    /// The first.
     Once,
-    /// None.
+    /// All.
     Always,
 }
 
@@ -17,8 +17,8 @@ pub(crate) enum Refuses {
 const RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
 const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 
-/// From now on `mmap(address, …, MAP_FIXED)` of this thread unmaps and fails. Errors come from kernels before 5.5 and
-/// from emulators.
+/// Makes `mmap(address, …, MAP_FIXED)` of this thread unmap and fail from now on. Such errors come from kernels before
+/// 5.5 and from emulators.
 pub(crate) fn unmap_and_refuse(address: usize, refuses: Refuses) -> io::Result<()> {
     let listener = listen(address)?;
     std::thread::spawn(move || {
@@ -30,7 +30,7 @@ pub(crate) fn unmap_and_refuse(address: usize, refuses: Refuses) -> io::Result<(
 }
 
 fn answer(listener: i32, refuses: bool) {
-    // SAFETY: zeroes are a valid value, and what the kernel wants to find.
+    // SAFETY: zeros are a valid value, and what the kernel expects.
     let mut asked: libc::seccomp_notif = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: the kernel fills a local of the type that it expects.
     assert_eq!(unsafe { libc::ioctl(listener, RECEIVE, &raw mut asked) }, 0, "{}", io::Error::last_os_error());
@@ -38,7 +38,7 @@ fn answer(listener: i32, refuses: bool) {
     let mut reply = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags: go_on };
     if refuses {
         let [address, len, ..] = asked.data.args;
-        // SAFETY: what the thread that waits for the answer has asked the kernel to replace.
+        // SAFETY: what the thread that waits for the answer asked the kernel to replace.
         assert_eq!(unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address as usize), len as usize) }, 0);
         reply = libc::seccomp_notif_resp { error: -libc::ENOMEM, flags: 0, ..reply };
     }
@@ -46,7 +46,7 @@ fn answer(listener: i32, refuses: bool) {
     assert_eq!(unsafe { libc::ioctl(listener, SEND, &raw mut reply) }, 0, "{}", io::Error::last_os_error());
 }
 
-/// Installs the filter, for this thread alone.
+/// Installs the filter, for this thread only.
 fn listen(address: usize) -> io::Result<i32> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;

@@ -1,4 +1,4 @@
-//! Plays the part of afl-fuzz, written from the description of the protocol and apart from the code under test.
+//! Plays afl-fuzz; written from the description of the protocol, independently of the code under test.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,7 +13,7 @@ use crate::target;
 pub(crate) const MAP: usize = 65536;
 const INPUT: usize = 4 + (1 << 20);
 
-/// What the target has said before its first run.
+/// What the target has sent before its first run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
     pub(crate) map_len: Option<u32>,
@@ -33,7 +33,7 @@ pub(crate) struct Driver {
     killed: u32,
 }
 
-/// How a run ended, as a wait status tells.
+/// How a run ended, according to its wait status.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Exit(i32),
@@ -46,14 +46,14 @@ fn pipe() -> (OwnedFd, OwnedFd) {
 }
 
 impl Driver {
-    /// Starts the target and lets the caller speak first words.
+    /// Starts the target; the caller then greets it.
     pub(crate) fn start(description: &str) -> Self {
         let map = Segment::new(MAP);
         let id = map.id.to_string();
         Self::launch(description, map, &id)
     }
 
-    /// The same with a coverage map that may not exist.
+    /// Does the same with a coverage map that may not exist.
     pub(crate) fn start_with_map(description: &str, id: &str) -> Self {
         Self::launch(description, Segment::new(MAP), id)
     }
@@ -111,7 +111,7 @@ impl Driver {
         dictionary
     }
 
-    /// As AFL++ 4.04c greets.
+    /// Greets like AFL++ 4.04c.
     pub(crate) fn greet_old(&mut self) -> Greeting {
         let hello = self.word();
         let mut greeting = Greeting { map_len: None, shared: false, dictionary: Vec::new() };
@@ -133,7 +133,7 @@ impl Driver {
         greeting
     }
 
-    /// As AFL++ from 4.20 greets.
+    /// Greets like AFL++ from 4.20 on.
     pub(crate) fn greet_new(&mut self) -> Greeting {
         let hello = self.word();
         assert_eq!(hello, 0x4146_4c01);
@@ -147,7 +147,7 @@ impl Driver {
         Greeting { map_len, shared, dictionary }
     }
 
-    /// Runs the target, and kills it after `limit`. Tells the worker too.
+    /// Runs the target, and kills it after `limit`. Also returns the worker.
     pub(crate) fn run(&mut self, input: &[u8], limit: Duration) -> (u32, Ending) {
         self.map.clear();
         if self.shared {
@@ -166,7 +166,7 @@ impl Driver {
         let milliseconds = i32::try_from(limit.as_millis()).unwrap();
         // SAFETY: one record, which is live.
         if unsafe { libc::poll(&raw mut wanted, 1, milliseconds) } == 0 {
-            // SAFETY: the worker is the target's, and the target has not told of its end.
+            // SAFETY: the worker belongs to the target, which has not reported its end.
             unsafe { libc::kill(worker.cast_signed(), libc::SIGKILL) };
             self.killed = 1;
         }
@@ -181,19 +181,19 @@ impl Driver {
         (worker, ending)
     }
 
-    /// The next request says that the last run was killed.
+    /// Makes the next request say that the last run was killed.
     pub(crate) fn pretend_killed(&mut self) {
         self.killed = 1;
     }
 
-    /// Closes the fuzzer's ends, and tells how the target ended.
+    /// Closes the fuzzer's ends. Returns how the target ended.
     pub(crate) fn hang_up(&mut self) -> ExitStatus {
         let (_, end) = pipe();
         self.control = File::from(end);
         self.child.wait().expect("the target ends")
     }
 
-    /// The run ended as one that found nothing.
+    /// Runs an input that must find nothing. Returns the worker.
     pub(crate) fn passes(&mut self, input: &[u8]) -> u32 {
         let (worker, ending) = self.run(input, Duration::from_secs(600));
         assert!(matches!(ending, Ending::Exit(0) | Ending::Stopped), "{ending:?} on {input:?}");

@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 fn host(mode: &str) -> Host {
     let options = HostOptions::new(target::mode(mode)).longest_input(4096).map_len(65_500);
-    // SAFETY: (1) glibc's allocator, and a target that keeps off memory management; (2) it starts no thread; (3) the
+    // SAFETY: (1) glibc's allocator, and a target without its own memory management; (2) it starts no thread; (3) the
     // map is not taken.
     unsafe { Host::start(options, target::target) }.expect("a server")
 }
@@ -77,7 +77,7 @@ pub(crate) fn a_server_that_is_gone_is_an_error() {
     let errors: Vec<HostError> = (0..3).filter_map(|_| host.run(b"", LONG).err()).collect();
     assert!(errors.iter().any(|error| matches!(error, HostError::ServerGone)), "{errors:?}");
     drop(host);
-    // SAFETY: asks for children, of which there are none.
+    // SAFETY: asks for children, of which there should be none.
     let left = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
     assert_eq!(left, -1, "no child is left behind");
 }

@@ -1,8 +1,8 @@
-//! System V segments as a fuzzer makes them.
+//! System V segments like those of a fuzzer.
 
 use std::io;
 
-/// A segment of this process, gone with it.
+/// A segment of this process, removed when dropped.
 pub(crate) struct Segment {
     pub(crate) id: i32,
     start: *mut u8,
@@ -24,7 +24,7 @@ impl Segment {
         assert!(at + bytes.len() <= self.len);
         // SAFETY: the place lies in the segment.
         let place = unsafe { self.start.add(at) };
-        // SAFETY: the bytes fit, and the target does not look at them now.
+        // SAFETY: the bytes fit, and the target does not read them now.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     }
 

@@ -1,6 +1,6 @@
-//! The program under test: a parser with planted faults, which notices when a run finds what an earlier one has left.
+//! The program under test: a parser with planted faults, which notices if a run finds traces of an earlier one.
 //!
-//! It lives in this test program, which becomes the target where the environment says so.
+//! It is part of this test program, which becomes the target if the environment says so.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use palimpsest_forkserver::{Inputs, Mode, Protocol, Server, coverage};
 
-// This program has no code with guards; that the functions can be defined is what is tested.
+// This program has no code with guards; this tests that the functions can be defined.
 palimpsest_forkserver::export_guards!();
 
-/// Says how to serve; the target does nothing without it.
+/// The variable that says how to serve; without it the target does nothing.
 const VARIABLE: &str = "PALIMPSEST_TEST_TARGET";
 
 /// Bytes of heap that every run finds and changes.
 const HEAP: usize = 8 << 20;
 
-/// Runs in this process. A run that sees another value than 0 is not isolated.
+/// Runs in this process. A run that sees a value other than 0 is not isolated.
 static RUNS: AtomicU32 = AtomicU32::new(0);
 
 /// The modes, by name.
@@ -32,7 +32,7 @@ pub(crate) fn mode(name: &str) -> Mode {
     }
 }
 
-/// A command that starts the target: `description` is a mode, a generation and a way of input, for example
+/// Returns a command that starts the target: `description` is a mode, a generation and a way of input, for example
 /// `frozen new shared`.
 pub(crate) fn command(description: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
@@ -41,12 +41,12 @@ pub(crate) fn command(description: &str) -> Command {
     command
 }
 
-/// What the target needs in its environment.
+/// Returns the environment variable for the target.
 pub(crate) fn environment(description: &str) -> (&'static str, &str) {
     (VARIABLE, description)
 }
 
-/// Serves as the environment says. Never returns where it says anything.
+/// Serves as the environment says. Does not return if it says anything.
 pub(crate) fn serve_if_asked() {
     let Ok(description) = std::env::var(VARIABLE) else { return };
     let words: Vec<&str> = description.split(' ').collect();
@@ -62,20 +62,19 @@ pub(crate) fn serve_if_asked() {
     };
     let mut target = target();
     // SAFETY: (1) `main` calls this before anything else, on the only thread; (2) glibc's allocator, and nothing that
-    // discards memory by itself; (3) whoever starts this leaves pipes there or nothing.
+    // discards memory by itself; (3) the program that starts this leaves pipes there, or nothing.
     let ended = unsafe { server.start(&mut target) };
     eprintln!("{ended:?}");
     std::process::exit(i32::from(ended.is_err()));
 }
 
-/// The target with its heap.
+/// Returns the target with its heap.
 pub(crate) fn target() -> impl FnMut(&[u8]) {
     let mut heap = vec![1u8; HEAP];
     move |input| {
         let isolated = RUNS.fetch_add(1, Ordering::Relaxed) == 0 && heap.iter().step_by(4096).all(|byte| *byte == 1);
         if !isolated {
-            // Not a signal that anything planted below dies of.
-            // SAFETY: ends the process.
+            // A signal that none of the faults planted below causes. SAFETY: ends the process.
             unsafe { libc::raise(libc::SIGUSR1) };
         }
         heap.iter_mut().step_by(4096 * 16).for_each(|byte| *byte = 2);
@@ -93,7 +92,7 @@ fn parse(input: &[u8]) {
         b"crash" => std::process::abort(),
         b"panic" => panic!("planted"),
         b"trap" => {
-            // SAFETY: ends the process by the signal that it is about.
+            // SAFETY: ends the process by this signal.
             unsafe { libc::raise(libc::SIGILL) };
         }
         b"exit" => std::process::exit(7),

@@ -10,25 +10,25 @@ use rustix::io::Errno;
 
 use super::name::{Key, Name, pid_namespace};
 
-/// Where the processes of one user find each other's copies. It is made when it is first needed.
+/// The folder in which a user's processes find each other's copies. Made when it is first needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Folder {
     path: PathBuf,
 }
 
-/// Why a folder is of no use.
+/// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It could not be made or opened; a link is not followed.
+    /// It could not be made or opened; links are not followed.
     #[error("cannot open the folder {}", path.display())]
     Open {
         /// The folder.
         path: PathBuf,
-        /// The kernel's answer: ENOTDIR or ELOOP for a link or a file.
+        /// The kernel's error: ENOTDIR or ELOOP for a link or a file.
         #[source]
         errno: Errno,
     },
-    /// Somebody else could write to it, or read it.
+    /// Somebody else could write to it or read it.
     #[error(
         "the folder {} belongs to user {owner} and has mode {mode:03o}; it must be this user's ({user}) and of mode \
          700: have it removed, or name another one, such as by XDG_RUNTIME_DIR", path.display()
@@ -55,9 +55,9 @@ pub enum FolderError {
 }
 
 impl Folder {
-    /// The usual one: `palimpsest-numa` below `$XDG_RUNTIME_DIR` if that is a folder of this user's which nobody else
-    /// can change or lead elsewhere; else `/run/palimpsest-numa` for root, and `/dev/shm/palimpsest-numa-UID` for
-    /// others. What is said in the environment of a set-user-id program is not asked.
+    /// Returns the usual folder: `palimpsest-numa` below `$XDG_RUNTIME_DIR` if that is a folder of this user that
+    /// nobody else can change or redirect; else `/run/palimpsest-numa` for root, and `/dev/shm/palimpsest-numa-UID` for
+    /// others. Ignores the environment of a set-user-id program.
     pub fn usual() -> Self {
         let told = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !palimpsest_sys::in_secure_execution());
         Self::usual_of(told.map(PathBuf::from), rustix::process::geteuid().as_raw())
@@ -72,17 +72,17 @@ impl Folder {
         Self { path }
     }
 
-    /// Another one. The folder that it is in must exist.
+    /// Returns another folder. Its parent must exist.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens it, and looks at what was opened.
+    /// Opens it, and checks what was opened.
     pub(super) fn open(&self) -> Result<OwnedFd, FolderError> {
         let path = || self.path.clone();
         let failed = |errno| FolderError::Open { path: path(), errno };
@@ -97,7 +97,7 @@ impl Folder {
             FolderError::Foreign { path: path(), owner, mode, user }
         };
         let folder = rustix::fs::openat(CWD, &self.path, flags, Mode::empty()).map_err(|errno| {
-            // If it is another user's closed folder, the error says that.
+            // If it is another user's closed folder, the error says so.
             let found =
                 rustix::fs::lstat(&self.path).ok().filter(|found| errno == Errno::ACCESS && found.st_uid != user);
             found.map_or_else(|| failed(errno), |found| foreign(&found))
@@ -110,8 +110,9 @@ impl Folder {
     }
 }
 
-/// Whether this is a folder of the user's that nobody else but root can write to, and no other has made a name on the
-/// way to it, links too: their owner chooses where they lead. Root can have another user's variables.
+/// Returns whether this is a folder of the user to which only the user and root can write, and nobody else owns a name
+/// on the path to it, links included: a link's owner chooses where it leads. (Root may run with another user's
+/// variables.)
 fn is_closed(path: &Path, user: u32) -> bool {
     const OTHERS_WRITE: u32 = 0o022;
     const STICKY: u32 = 0o1000;
@@ -127,13 +128,13 @@ fn is_closed(path: &Path, user: u32) -> bool {
     rustix::fs::lstat(path).is_ok_and(is_own) && path.ancestors().skip(1).all(is_safe)
 }
 
-/// The entries of a folder; what is no entry is passed over.
+/// Returns the entries of a folder; skips names that are no entries.
 pub(super) fn names(folder: BorrowedFd<'_>) -> Result<Vec<Name>, FolderError> {
     let failed = |errno| FolderError::Entry { name: ".".to_owned(), errno };
     let mut found = Vec::new();
     for entry in Dir::read_from(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // Some file systems do not tell the type; nothing is ever opened by such a name, so a link does no harm.
+        // Some file systems do not tell the type; such a name is never opened, so a link does no harm.
         if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
             found.extend(entry.file_name().to_str().ok().and_then(Name::parse));
         }
@@ -143,11 +144,11 @@ pub(super) fn names(folder: BorrowedFd<'_>) -> Result<Vec<Name>, FolderError> {
 
 /// Removes an entry, if it is still there.
 pub(super) fn remove(folder: BorrowedFd<'_>, name: &Name) {
-    // If this is refused, the next process that looks tries again.
+    // If this fails, the next process that searches tries again.
     let _ = rustix::fs::unlinkat(folder, name.to_string(), AtFlags::empty());
 }
 
-/// This process's entry, with the descriptor that it offers. Both go when this is dropped.
+/// This process's entry, with the descriptor that it offers. Dropping this removes both.
 #[derive(Debug)]
 pub(crate) struct Registered {
     folder: Folder,
@@ -156,7 +157,7 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// Says in the folder that this process has a copy.
+    /// Enters in the folder that this process has a copy.
     pub(super) fn new(
         place: &Folder,
         folder: BorrowedFd<'_>,
@@ -175,7 +176,7 @@ impl Registered {
 }
 
 impl Registered {
-    /// The object that it offers.
+    /// Returns the object that it offers.
     pub(crate) fn file(&self) -> &SealedFile {
         &self.file
     }
@@ -183,7 +184,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // A forked child leaves its parent's entry alone; in another name space it can have its parent's number.
+        // A forked child leaves its parent's entry alone; in another pid name space it can have its parent's number.
         if self.name.process == rustix::process::getpid()
             && self.name.namespace == pid_namespace()
             && let Ok(folder) = self.folder.open()

@@ -1,4 +1,4 @@
-//! The lock of who makes a copy.
+//! The lock for making a copy.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use rustix::io::Errno;
 use super::name::Key;
 use super::{FolderError, NotShared};
 
-/// How often, and how long apart, locks are asked for: for as long as it takes to copy a few gigabytes. Whoever waits
-/// longer waits for a process that is stopped.
+/// How often, and how long apart, to try a lock: as long as copying a few gigabytes takes. A longer wait would be for a
+/// stopped process.
 const TRIALS: u32 = 2000;
 const APART: Duration = Duration::from_millis(5);
 
-/// How long somebody waits for others, for all locks together: who has waited for one in vain waits for no other.
+/// How long to wait for others, for all locks together: after waiting for one in vain, waits for no other.
 #[derive(Debug)]
 pub(crate) struct Patience {
     trials: u32,
@@ -32,7 +32,7 @@ impl Patience {
         Self { trials }
     }
 
-    /// Waits a moment, if there is time left.
+    /// Waits a moment, if time is left.
     fn wait(&mut self) -> bool {
         let Some(left) = self.trials.checked_sub(1) else { return false };
         std::thread::sleep(APART);
@@ -41,7 +41,7 @@ impl Patience {
     }
 }
 
-/// A lock on a group of keys. Its file stays: there are sixteen.
+/// A lock on a group of keys. Its file remains: there are sixteen.
 #[derive(Debug)]
 pub(super) struct Lock {
     name: String,
@@ -52,7 +52,7 @@ impl Lock {
         Self { name: format!("lock-{}", key.group()) }
     }
 
-    /// Takes it until the result is dropped, or this process ends and the children that were forked meanwhile.
+    /// Takes the lock until the result is dropped, or this process and the children forked meanwhile end.
     pub(super) fn take(&self, folder: BorrowedFd<'_>, patience: &mut Patience) -> Result<Held, NotShared> {
         let failed = |errno| FolderError::Entry { name: self.name.clone(), errno };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -75,14 +75,14 @@ pub(super) struct Held(OwnedFd);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Closing is not enough: a child that was forked meanwhile has the same open file, and would keep the lock.
+        // Closing is not enough: a child forked meanwhile has the same open file, and would keep the lock.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
 #[cfg(test)]
 impl Held {
-    /// Another descriptor of the same open file.
+    /// Returns another descriptor of the same open file.
     pub(super) fn duplicate(&self) -> OwnedFd {
         self.0.try_clone().expect("descriptors are left")
     }

@@ -1,19 +1,19 @@
-//! Copies that all processes of a user share: where they find each other.
+//! Copies that all processes of a user share: how processes find each other's copies.
 //!
-//! A copy is a memory object that nobody can change (`palimpsest_sys::memory::sealed`), and lives as long as a process
-//! has it. What lies in the folder are names alone: an empty file tells in its name which contents a process has, for
-//! which node, and at which descriptor. So there is nothing in the folder that could be half written or damaged, and
-//! nothing that takes memory when its processes are gone.
+//! A copy is a constant memory object (`palimpsest_sys::memory::sealed`), and lives as long as a process has it. The
+//! folder contains only names: an empty file's name tells which contents a process has, for which node, and at which
+//! descriptor. So nothing in the folder could be half written or damaged, and nothing takes memory when its processes
+//! are gone.
 //!
-//! Who looks for a copy opens what such a name points to, and takes it if it is sealed, its user's own, the object that
-//! the name says, **and its bytes are those that were wanted**, all of them. A name is a hint; whoever lies in one wins
-//! nothing but a copy that is made anew.
+//! A process that searches a copy opens what such a name points to, and uses it if it is sealed, belongs to its user,
+//! is the object that the name says, **and all its bytes are the wanted ones**. A name is only a hint; a false one
+//! achieves nothing except that the process makes another copy.
 //!
-//! What keeps others out: the folder belongs to the user and nobody else may enter it; it is opened without following a
-//! link, and looked at after it was opened. `/proc/PID/fd` of a process is closed to other users.
+//! Others are kept out: the folder belongs to the user and nobody else may enter it; it is opened without following a
+//! link, and checked after it was opened. `/proc/PID/fd` of a process is closed to other users.
 //!
-//! The first who needs a copy makes it while it holds a lock, so that a hundred processes that start together make one.
-//! The kernel takes the lock away from who is killed. Who cannot get it in time makes a copy for itself.
+//! The first process that needs a copy makes it under a lock, so that a hundred processes that start together make one.
+//! The kernel releases the lock of a killed process. A process that cannot get the lock in time makes its own copy.
 
 mod folder;
 mod lock;
@@ -37,14 +37,14 @@ pub use origin::{Origin, Sharing};
 use lock::Lock;
 use name::Name;
 
-/// A copy that is shared, and what its user makes of it.
+/// A shared copy, and what its user makes of it.
 #[derive(Debug)]
 pub(crate) enum Obtained<T> {
     /// Another process had it.
     Found {
         taken: T,
         process: Pid,
-        /// This process offers it as well, if it could say so: the other may end first.
+        /// This process's own entry for it, if it could make one: the other process may end first.
         registered: Option<Registered>,
         passed_over: Vec<PassedOver>,
     },
@@ -52,24 +52,24 @@ pub(crate) enum Obtained<T> {
     Made { taken: T, made: Made, registered: Registered, passed_over: Vec<PassedOver> },
 }
 
-/// What somebody thinks of a copy that was found.
+/// The judgement on a copy that was found.
 #[derive(Debug)]
 pub(crate) enum Judged<T> {
-    /// It has the bytes that are wanted.
+    /// It has the wanted bytes.
     Same(T),
-    /// It has others.
+    /// It has different bytes.
     Different,
     /// This process cannot tell.
     Unknown(String),
 }
 
-/// A process that said it had a copy, and why that was not taken.
+/// An entry of a process whose copy was not used, and why.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum PassedOver {
-    /// Its object is not what it is said to be, or cannot be reached.
+    /// Its object is not what the entry says, or cannot be reached.
     #[error(transparent)]
     NotTaken(#[from] AdoptError),
-    /// It has ended without taking its entry back.
+    /// It has ended without removing its entry.
     #[error("process {process} has ended, and its entry is removed")]
     Ended {
         /// The process.
@@ -86,7 +86,7 @@ pub(crate) enum PassedOver {
     Unknown {
         /// The process.
         process: Pid,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -100,7 +100,7 @@ pub enum NotShared {
     /// Others hold the lock.
     #[error("other processes hold the lock {lock:?}; the one that makes the copy may be stopped")]
     Locked {
-        /// The file, in the folder.
+        /// The lock file, in the folder.
         lock: String,
     },
     /// No object could be made.
@@ -109,8 +109,8 @@ pub enum NotShared {
 }
 
 impl Folder {
-    /// Finds the copy `key` for `node` of which `judge` says that it is the one, or has it made. Waits for others no
-    /// longer than `patience` allows.
+    /// Finds the copy `key` for `node` that `judge` accepts, or has it made. Waits for others no longer than `patience`
+    /// allows.
     pub(crate) fn obtain<T>(
         &self,
         key: &Key,
@@ -123,13 +123,13 @@ impl Folder {
         let lock = Lock::of(key);
         step(Step::Opened);
         let mut passed_over = Vec::new();
-        // Who only looks waits for nobody.
+        // A search alone waits for nobody.
         if let Some(found) = find(self, folder.as_fd(), key, node, &mut judge, &mut passed_over)? {
             return Ok(found);
         }
         let held = lock.take(folder.as_fd(), patience)?;
         step(Step::Locked);
-        // What was passed over is gone, or is passed over again.
+        // Entries that were passed over are gone, or are passed over again.
         passed_over.retain(|passed| {
             !matches!(passed, PassedOver::NotTaken(AdoptError::Refused { .. }) | PassedOver::Unknown { .. })
         });
@@ -157,7 +157,7 @@ impl Folder {
     }
 }
 
-/// Looks through the names; those of processes that are gone are removed, whatever they have had.
+/// Searches the names; removes those of processes that are gone, whatever they had.
 fn find<T>(
     place: &Folder,
     folder: rustix::fd::BorrowedFd<'_>,
@@ -172,7 +172,8 @@ fn find<T>(
         .into_iter()
         .filter(|name| name.namespace == here)
         .partition(|name| !name.process_is_there());
-    // All of them, also where a copy is found: else those of short lives would heap up behind a long one.
+    // All of them, even if a copy was found: otherwise entries of short-lived processes would pile up beside a
+    // long-lived one.
     for name in gone {
         folder::remove(folder, &name);
         passed_over.push(PassedOver::Ended { process: name.process });
@@ -206,7 +207,7 @@ fn find<T>(
     Ok(None)
 }
 
-/// Places at which tests kill the process.
+/// Points at which tests kill the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Opened,

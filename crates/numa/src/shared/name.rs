@@ -1,4 +1,4 @@
-//! Names of entries: all that is known of a copy.
+//! Names of entries: they contain everything known of a copy.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -7,29 +7,29 @@ use palimpsest_sys::numa::NodeId;
 use rustix::process::Pid;
 use sha2::{Digest, Sha256};
 
-/// Which contents something has.
+/// Identifies contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Key(String);
 
 impl Key {
-    /// The key of these bytes: their SHA-256, so that it is the same in every program. It only finds copies; whether
-    /// they are right is seen by their bytes.
+    /// Returns the key of these bytes: their SHA-256, the same in every program. It only finds copies; their bytes show
+    /// whether they are right.
     pub(crate) fn of(content: &[u8]) -> Self {
         Self(Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// One of sixteen groups of keys.
+    /// Returns one of sixteen groups of keys.
     pub(super) fn group(&self) -> &str {
         &self.0[..1]
     }
 }
 
-/// An entry: a process says that it has a copy.
+/// An entry, which says that a process has a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Name {
     key: Key,
     node: NodeId,
-    /// The pid name space in which the process has its number, by inode.
+    /// The inode of the pid name space in which the process has its number.
     pub(super) namespace: u64,
     pub(super) process: Pid,
     pub(super) descriptor: RawFd,
@@ -46,12 +46,12 @@ impl Name {
         self.key == *key && self.node == node
     }
 
-    /// Whether a process of that number lives.
+    /// Returns whether a process with that number exists.
     pub(super) fn process_is_there(&self) -> bool {
         rustix::process::test_kill_process(self.process) != Err(rustix::io::Errno::SRCH)
     }
 
-    /// Reads what [`Display`](fmt::Display) writes, and nothing else.
+    /// Parses exactly what [`Display`](fmt::Display) writes.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -65,7 +65,7 @@ impl Name {
             descriptor: number()?.try_into().ok()?,
             inode: number()?,
         };
-        // No other spelling: what is removed is what was read.
+        // Accepts no other spelling: what is removed must be what was read.
         (name.to_string() == text).then_some(name)
     }
 }
@@ -77,7 +77,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The pid name space of this process; 0 without `/proc`, where nothing is found either.
+/// Returns the pid name space of this process; 0 without `/proc`, where nothing can be found anyway.
 pub(super) fn pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
 }

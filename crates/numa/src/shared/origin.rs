@@ -7,17 +7,17 @@ use super::Folder;
 /// Who uses a copy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Sharing {
-    /// This process, and those that are forked from it.
+    /// This process, and its forked children.
     #[default]
     Private,
-    /// All processes of this user that have the same bytes and name the same folder: together they take the memory of
-    /// one. This process keeps a descriptor for each copy, by which the others find it; children inherit it, and can
-    /// do nothing with it that they could not do without.
+    /// All processes of this user with the same bytes and the same folder: together they use the memory of one. This
+    /// process keeps a descriptor for each copy, through which the others find it; children inherit it, but it gives
+    /// them no additional power.
     User(Folder),
 }
 
 impl Sharing {
-    /// Where copies are looked for.
+    /// Returns the folder in which to search copies.
     pub(crate) fn folder(&self) -> Option<&Folder> {
         match self {
             Self::Private => None,

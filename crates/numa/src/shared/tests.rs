@@ -11,19 +11,19 @@ use super::*;
 
 const NODE: NodeId = NodeId(0);
 
-/// Tells a child of a test in which folder to work.
+/// Tells a test's child the folder to work in.
 const FOLDER: &str = "PALIMPSEST_TEST_FOLDER";
 /// Tells it where to be killed.
 const KILLED_AT: &str = "PALIMPSEST_TEST_KILLED_AT";
 
-/// Kills this process if a test has asked for that.
+/// Kills this process if a test has requested that.
 pub(super) fn step(step: Step) {
     if std::env::var(KILLED_AT).is_ok_and(|wanted| wanted == format!("{step:?}")) {
         let _ = kill_process(rustix::process::getpid(), Signal::KILL);
     }
 }
 
-/// Runs one test of this file in a process of its own.
+/// Returns a command that runs one test of this file in its own process.
 fn child(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("known"));
     command.args(["--exact", &format!("shared::tests::{test}"), "--nocapture", "--include-ignored"]);
@@ -68,7 +68,7 @@ fn the_second_finds_what_the_first_has_made_until_it_is_dropped() {
     assert!(!is_found(&obtain(&folder, b"another")), "by content");
     assert!(!is_found(&folder.obtain_bytes(NodeId(1), b"content")), "by node");
     assert_eq!(fs::metadata(folder.path()).expect("there").permissions().mode() & 0o777, 0o700);
-    // The second offers it as well.
+    // The second process offers it too.
     drop(first);
     assert!(is_found(&obtain(&folder, b"content")));
     drop(second);
@@ -105,7 +105,7 @@ fn who_is_killed_at_any_step_leaves_nothing_that_is_trusted() {
         let status = command.env(FOLDER, folder.path()).env(KILLED_AT, format!("{at:?}")).status().expect("started");
         assert_eq!(status.signal(), Some(9), "{at:?}: {status}");
         assert_eq!(entries(&folder).len(), usize::from(at == Step::Registered), "{at:?}");
-        // The lock is free, nothing is found, and what was left is gone.
+        // The lock is free, nothing is found, and leftovers are gone.
         let obtained = obtain(&folder, b"content");
         assert!(matches!(obtained, Ok(Obtained::Made { .. })), "{at:?}: {obtained:?}");
         assert_eq!(entries(&folder).len(), 1, "{at:?}");
@@ -136,7 +136,7 @@ fn leftovers_are_removed_also_where_a_copy_is_found() {
         parts[5] = inode.to_string();
         fs::write(folder.path().join(parts.join("-")), "").expect("written");
     }
-    // Some file systems list what is newest first: that is the good one.
+    // Some file systems list the newest names first: the newest is the good one.
     fs::remove_file(folder.path().join(&own)).expect("there");
     fs::write(folder.path().join(&own), "").expect("written");
     assert!(is_found(&obtain(&folder, b"content")));
@@ -158,7 +158,7 @@ fn an_object_with_other_bytes_is_refused_and_its_entry_removed() {
         let (_bytes, file, _) = SealedBytes::with_file(planted, None).expect("made");
         let name = plant(&folder, &Key::of(b"content"), &file);
         let obtained = obtain(&folder, b"content");
-        // Bytes behind the content are nobody's concern: those of the content are compared.
+        // Bytes behind the content do not matter: only the content is compared.
         assert_eq!(is_found(&obtained), planted.starts_with(b"content"), "{obtained:?}");
         if !is_found(&obtained) {
             assert!(!entries(&folder).contains(&name.to_string()));
@@ -206,7 +206,7 @@ fn links_and_folders_that_others_may_enter_are_refused() {
         let answer = obtain(&Folder::at(&real), b"content");
         assert!(matches!(&answer, Err(NotShared::Folder(FolderError::Foreign { mode: told, .. })) if *told == mode));
     }
-    // A lock that is a link to somebody's file.
+    // A lock that is a link to a user's file.
     fs::set_permissions(&real, fs::Permissions::from_mode(0o700)).expect("own");
     let lock = real.join(format!("lock-{}", Key::of(b"content").group()));
     std::os::unix::fs::symlink("/etc/passwd", lock).expect("made");
@@ -223,7 +223,7 @@ fn who_waits_for_the_lock_in_vain_is_told() {
     let held = lock.take(opened.as_fd(), &mut patience).expect("free");
     let answer = lock.take(opened.as_fd(), &mut patience);
     assert!(matches!(&answer, Err(NotShared::Locked { lock }) if lock.starts_with("lock-")), "{answer:?}");
-    // Who has waited in vain waits for no other, and takes what is free.
+    // After waiting in vain, waits for no other lock, but takes a free one.
     let lock_of_another = Lock::of(&Key::of(b"another"));
     let held_too = lock_of_another.take(opened.as_fd(), &mut patience).expect("free");
     lock_of_another.take(opened.as_fd(), &mut patience).expect_err("held");
@@ -240,7 +240,7 @@ fn another_user_tries() {
     let answer = obtain(&Folder::at(&path), b"content");
     let is_told = matches!(answer, Err(NotShared::Folder(FolderError::Foreign { owner: 0, mode: 0o700, .. })));
     assert!(is_told, "{answer:?}");
-    // Even who knows the name does not get at the object.
+    // Even somebody who knows the name cannot reach the object.
     let known = Name::parse(&std::env::var("PALIMPSEST_TEST_NAME").expect("told")).expect("a name");
     let answer = SealedFile::adopt(known.process, known.descriptor, known.inode);
     assert!(matches!(answer, Err(AdoptError::Refused { .. })), "{answer:?}");
@@ -281,7 +281,7 @@ fn a_lock_is_free_when_it_is_dropped_whoever_else_has_its_open_file() {
     let opened = folder.open().expect("made");
     let take = || Lock::of(&Key::of(b"content")).take(opened.as_fd(), &mut Patience::of(0));
     let held = take().expect("free");
-    // A descriptor of the same open file, as a child has it that was forked meanwhile.
+    // A descriptor of the same open file, as a child that was forked meanwhile has it.
     let inherited = held.duplicate();
     assert!(matches!(take(), Err(NotShared::Locked { .. })));
     drop(held);

@@ -10,16 +10,16 @@ use super::{Alone, Localized};
 use crate::shared::{Folder, Judged, Key, Obtained, Origin, Patience, Registered};
 use crate::wishes::{lacks, line, not_shared, passed_over};
 
-/// Where the bytes of a part are in the object that has its copy.
+/// The position of a part's bytes in the object with its copy.
 ///
-/// In one that is shared they are where they are in a huge page of the part's file, so that all processes agree; in
-/// one that is not, where they are in a huge page of this process's addresses.
+/// In a shared object they have the same offset in a huge page as in the part's file, so that all processes agree; in a
+/// private one, the same as at this process's addresses.
 struct Layout {
-    /// The part's first byte.
+    /// The address of the part's first byte.
     start: usize,
-    /// Where in the object it is.
+    /// Its offset in the object.
     at: usize,
-    /// Bytes of the object.
+    /// Length of the object, in bytes.
     size: usize,
 }
 
@@ -40,12 +40,12 @@ impl Layout {
         self.at + (address - self.start)
     }
 
-    /// A stand for each run.
+    /// Returns a stand for each run.
     fn stands(&self, part: &Part, runs: &[Span], file: &SealedFile) -> Result<Vec<Stand>, TextError> {
         runs.iter().map(|run| Stand::new(part, *run, file, self.place(run.start))).collect()
     }
 
-    /// Makes the object. What lies between the runs was written by this process: others get it as the file has it.
+    /// Makes the object. This process has written the bytes between the runs: other processes get them as in the file.
     fn make(&self, part: &Part, runs: &[Span], node: NodeId) -> Result<(SealedFile, Made), SealError> {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Err(SealError::Empty) };
         let whole = Span::new(first.start, last.end);
@@ -65,13 +65,13 @@ impl Layout {
     }
 }
 
-/// What is to be exchanged of a part, and how this process offers it to others.
+/// What to exchange of a part, and how this process offers it to others.
 pub(super) struct Plan {
     pub(super) stands: Vec<Stand>,
     pub(super) offered: Option<Registered>,
 }
 
-/// Finds a copy of the runs, or makes one. The patience is that of all parts together.
+/// Finds a copy of the runs, or makes one. `patience` is for all parts together.
 pub(super) fn of(
     part: &Part,
     runs: &[Span],
@@ -80,7 +80,7 @@ pub(super) fn of(
     patience: &mut Patience,
     told: &mut Localized,
 ) -> Result<Plan, String> {
-    // In small pages nothing would be gained but the memory; that is worth it where there are nodes to be near to.
+    // In small pages only memory would be gained; that is worth it if there are several nodes.
     let can_share = part.is_aligned_as_its_file() || reach == Reach::Everything;
     match folder {
         Some(folder) if can_share => match shared(part, runs, (node, reach), folder, patience, told) {

@@ -9,7 +9,7 @@ use super::*;
 /// One node of a tree: number, list of CPUs, KiB of memory, distances.
 type Line<'a> = (u32, &'a str, u64, &'a str);
 
-/// A tree that looks like sysfs.
+/// Makes a tree like that of sysfs.
 fn tree(online: &str, nodes: &[Line<'_>]) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("online"), format!("{online}\n")).expect("written");
@@ -45,7 +45,7 @@ fn two_sockets_are_two_homes() {
     assert_eq!(topology.node(NodeId(1)).expect("there").memory, Memory { total: 1 << 30, free: 1 << 29 });
     assert_eq!((topology.distance(NodeId(0), NodeId(1)), topology.distance(NodeId(1), NodeId(1))), (21, 10));
     assert_eq!(topology.home(NodeId(1)), NodeId(1));
-    // A node that was plugged later is as far from one as from the other.
+    // A node that was plugged later is equally far from both.
     assert_eq!(topology.home(NodeId(7)), NodeId(0));
     assert_eq!(topology.places()[..3], [0, 1, 0]);
 }
@@ -57,9 +57,9 @@ fn cpusets_affinity_and_policies_limit_the_homes() {
     assert_eq!(homes(allowed(Some(&[1]), None)), nodes(&[0]), "taskset -c 1");
     assert_eq!(homes(allowed(Some(&[1, 2]), None)), nodes(&[0, 1]));
     assert_eq!(homes(allowed(None, Some(&[1]))), nodes(&[1]), "numactl --membind 1");
-    // Nobody knows better than who decided to run here and have memory there.
+    // The policy to run here and have memory there counts.
     assert_eq!(homes(allowed(Some(&[0]), Some(&[1]))), nodes(&[1]));
-    // CPUs and memory that are not in the picture.
+    // CPUs and memory that are not in the snapshot.
     assert_eq!(homes(allowed(Some(&[99]), None)), nodes(&[0]));
     assert_eq!(homes(allowed(None, Some(&[9]))), nodes(&[0, 1]));
 }
@@ -74,7 +74,7 @@ fn nodes_without_memory_or_cpus_have_homes_elsewhere() {
     ];
     let tree = tree("0,2,5,8", &lines);
     let topology = Topology::below(tree.path(), Allowance::default()).expect("well formed");
-    // Node 5 has memory alone, and is the nearest for both that have none.
+    // Node 5 has only memory, and is the nearest for both nodes without.
     assert_eq!(topology.homes(), nodes(&[2, 5]));
     assert_eq!([0, 2, 5, 8].map(|node| topology.home(NodeId(node)).0), [5, 2, 5, 5]);
 }
@@ -84,7 +84,7 @@ fn a_node_that_is_unplugged_while_it_is_looked_at_is_left_out() {
     let tree = tree("0-2", &[(0, "0", 1024, "10 20 20"), (2, "1", 1024, "20 20")]);
     let topology = Topology::below(tree.path(), Allowance::default()).expect("well formed");
     assert_eq!(topology.nodes().iter().map(|node| node.id).collect::<Vec<_>>(), nodes(&[0, 2]));
-    // The second list of distances was written when one node less was there: whose they are is unknown.
+    // The second list of distances was written when there was one node less: which nodes it belongs to is unknown.
     assert_eq!((topology.distance(NodeId(0), NodeId(2)), topology.distance(NodeId(2), NodeId(0))), (20, 20));
     assert_eq!(topology.distance(NodeId(2), NodeId(2)), 10);
     fs::remove_file(tree.path().join("node2/meminfo")).expect("there");

@@ -1,11 +1,11 @@
-//! Much text of this program's own: functions that return, each with a number behind it, a page apart.
+//! Much text in this program itself: functions that return, each with a number behind it, one per page.
 
 use std::arch::global_asm;
 use std::ops::Range;
 
-/// How many there are: 10 MiB, in which four huge pages lie whole wherever the program is loaded.
+/// The number of functions: 10 MiB, which contain four whole huge pages wherever the program is loaded.
 const FUNCTIONS: usize = 2560;
-/// Bytes of each.
+/// Distance between them, in bytes.
 const APART: usize = 4096;
 
 // `ret` has the same name on both architectures. The rest of the page is never executed.
@@ -30,22 +30,22 @@ unsafe extern "C" {
     fn palimpsest_big_text();
 }
 
-/// Where it starts.
+/// Returns the start of the text.
 fn start() -> usize {
     palimpsest_big_text as *const () as usize
 }
 
-/// The huge pages that are whole in it.
+/// Returns the whole huge pages in it.
 pub(crate) fn whole() -> Range<usize> {
     const HUGE: usize = 2 << 20;
     start().next_multiple_of(HUGE)..(start() + FUNCTIONS * APART) & !(HUGE - 1)
 }
 
-/// Calls a function, and tells the number behind it.
+/// Calls a function. Returns the number behind it.
 pub(crate) fn call(number: usize) -> usize {
     assert!(number < FUNCTIONS);
     let at = start() + number * APART;
-    // SAFETY: one of the functions above, which does nothing but return.
+    // SAFETY: one of the functions above, which only returns.
     let function = unsafe { std::mem::transmute::<usize, extern "C" fn()>(at) };
     function();
     let behind = std::ptr::with_exposed_provenance::<usize>(at + 8);

@@ -5,14 +5,14 @@ use palimpsest_sys::numa::numa_maps::{self, Shown};
 
 use crate::machine::{apart, on, placed, several_nodes};
 
-/// Two huge pages and something.
+/// Two huge pages and a rest.
 const LEN: usize = (4 << 20) + 12_345;
 
 fn content() -> Vec<u8> {
     some(LEN)
 }
 
-/// Bytes that are the same nowhere within a page.
+/// Returns bytes without repetition within a page.
 fn some(len: usize) -> Vec<u8> {
     let period: Vec<u8> = (0..251).collect();
     let mut bytes = period.repeat(len / period.len() + 1);
@@ -33,13 +33,13 @@ fn every_page_of_a_copy_is_on_its_node() {
     for status in data.status().into_iter().filter(|status| topology.large_homes().contains(&status.node)) {
         let copy = data.get_on(status.node);
         let start = copy.as_ptr().addr();
-        // By `move_pages`.
+        // According to `move_pages`.
         assert_eq!(placed(start..start + LEN), (vec![(status.node, whole)], 0), "{status}");
-        // By the kernel's own table.
+        // According to the kernel's own table.
         let map = maps.iter().find(|map| map.start == start).expect("a mapping of its own");
         assert_eq!(map.present, [(status.node, whole as u64)], "{map:?}");
         assert!(matches!(&map.shown, Shown::File(path) if path.to_string_lossy().contains("palimpsest")), "{map:?}");
-        // By what users are told.
+        // According to what users are told.
         let told = status.placed.as_ref().expect("it is told");
         assert_eq!((told.at_home, told.untold, told.elsewhere.len()), (whole as u64, 0, 0), "{status}");
         assert_eq!(told.huge, 4 << 20, "{status}");
@@ -69,7 +69,7 @@ fn a_thread_reads_from_its_node_or_from_the_nearest_with_memory() {
 fn an_update_is_on_the_nodes_too() {
     let Some(topology) = several_nodes() else { return };
     let data = Replicated::<[u8]>::new(b"before", eager()).expect("made");
-    // By a thread of each node in turn: whoever writes a copy does not decide where it is.
+    // By a thread of each node in turn: the writer's node does not decide where a copy is.
     for &node in topology.homes() {
         on(&topology, node, || data.update(&content()).expect("made"));
         for home in topology.large_homes() {
@@ -113,7 +113,7 @@ fn inode(data: &Replicated<[u8]>, node: NodeId) -> u64 {
 fn another_process_finds_the_copies() {
     let topology = several_nodes().expect("as the parent has found");
     let last = *topology.homes().last().expect("several");
-    // What it finds is where it was, though this process runs elsewhere.
+    // What it finds is where it was, although this process runs elsewhere.
     let data = on(&topology, last, || shared(&std::env::var(FOLDER).expect("told"), Topology::clone(&topology)));
     for status in data.status() {
         assert!(matches!(status.origin, Some(Origin::Found { .. })), "{status}");
@@ -132,7 +132,7 @@ fn a_full_node_gives_what_it_has_and_the_rest_is_told() {
     if small.memory.total > 128 << 20 {
         return println!("skipped: {} has too much memory to be filled", small.id);
     }
-    // More than it has; the memory itself is taken from a larger one.
+    // More than it has; the content itself comes from a larger node.
     let len = usize::try_from(small.memory.total).expect("checked above") * 5 / 4;
     let content = some(len);
     let data = Replicated::<[u8]>::new(&content, ReplicateOptions::new()).expect("made");
@@ -142,7 +142,7 @@ fn a_full_node_gives_what_it_has_and_the_rest_is_told() {
     let elsewhere: u64 = told.elsewhere.iter().map(|(_, bytes)| bytes).sum();
     assert!(elsewhere >= (len / 5) as u64, "{status}");
     let all = told.at_home + elsewhere;
-    // Whole pages, perhaps whole huge ones.
+    // Whole pages, perhaps whole huge pages.
     assert!((len as u64..(len + (2 << 20)) as u64).contains(&all), "{status}");
     assert!(status.to_string().contains("bytes are on node"), "{status}");
 }

@@ -1,4 +1,4 @@
-//! The machine that these tests are for.
+//! The machine for these tests.
 
 use std::ops::Range;
 use std::process::{Command, Output};
@@ -8,10 +8,10 @@ use palimpsest_numa::{NodeId, Topology, current_node};
 use palimpsest_sys::numa::placement::{self, Place};
 use palimpsest_sys::numa::policy;
 
-/// Says which nodes are worth a copy, `0,1,3`.
+/// The variable that lists the nodes worth a copy, `0,1,3`.
 const HOMES: &str = "PALIMPSEST_TEST_HOMES";
 
-/// A machine with several homes, for one test at a time: some fill a node.
+/// A machine with several homes, for one test at a time: some tests fill a node.
 pub(crate) struct Machine {
     topology: Topology,
     _alone: MutexGuard<'static, ()>,
@@ -26,21 +26,21 @@ impl std::ops::Deref for Machine {
 }
 
 impl Machine {
-    /// The homes with so much memory that no test fills them, not even together with others.
+    /// Returns the homes with so much memory that all tests together do not fill them.
     pub(crate) fn large_homes(&self) -> Vec<NodeId> {
         let is_large = |home: &NodeId| self.topology.node(*home).is_some_and(|node| node.memory.total > 256 << 20);
         self.topology.homes().iter().copied().filter(is_large).collect()
     }
 }
 
-/// Whether this is the guest, whose settings are nobody's.
+/// Returns whether this is the guest, whose settings may be changed.
 pub(crate) fn in_the_guest() -> bool {
     std::env::var_os(HOMES).is_some()
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The machine, if it has several homes.
+/// Returns the machine, if it has several homes.
 pub(crate) fn several_nodes() -> Option<Machine> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let topology = Topology::read();
@@ -54,7 +54,7 @@ pub(crate) fn several_nodes() -> Option<Machine> {
     Some(Machine { topology, _alone: alone })
 }
 
-/// Has `work` done on the CPUs of a node.
+/// Runs `work` on the CPUs of a node.
 pub(crate) fn on<T: Send>(topology: &Topology, node: NodeId, work: impl FnOnce() -> T + Send) -> T {
     let cpus = topology.node(node).expect("a node of the machine").cpus.clone();
     let placed = move || {
@@ -65,7 +65,7 @@ pub(crate) fn on<T: Send>(topology: &Topology, node: NodeId, work: impl FnOnce()
     std::thread::scope(|scope| scope.spawn(placed).join().expect("no assertion fails"))
 }
 
-/// Bytes of `range` on each node, ascending, and those that are nowhere.
+/// Returns the bytes of `range` on each node, ascending, and those that are absent.
 pub(crate) fn placed(range: Range<usize>) -> (Vec<(NodeId, usize)>, usize) {
     let page = rustix::param::page_size();
     let (mut on, mut nowhere) = (std::collections::BTreeMap::new(), 0);
@@ -78,7 +78,7 @@ pub(crate) fn placed(range: Range<usize>) -> (Vec<(NodeId, usize)>, usize) {
     (on.into_iter().collect(), nowhere)
 }
 
-/// Runs one test of this program in a process of its own, with a variable.
+/// Runs one test of this program in its own process, with variables.
 pub(crate) fn apart(name: &str, variables: &[(&str, &str)]) -> Output {
     let mut child = Command::new(std::env::current_exe().expect("known"));
     child.args(["--exact", name, "--nocapture", "--include-ignored"]).envs(variables.iter().copied());

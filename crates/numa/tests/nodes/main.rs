@@ -1,7 +1,7 @@
-//! On a machine with several nodes: every page is where it was wanted, or it is told that it is not.
+//! On a machine with several nodes: every page is on its preferred node, or is reported elsewhere.
 //!
-//! `cargo xtask guest numa` has such a machine, and says by [`HOMES`] which nodes are to be found there. On others
-//! those tests are skipped that need several.
+//! `cargo xtask guest numa` has such a machine, and tells by [`HOMES`] which nodes it has. On other machines, tests
+//! that need several nodes are skipped.
 
 mod big_text;
 mod data;

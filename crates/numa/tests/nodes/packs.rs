@@ -13,7 +13,7 @@ fn open(topology: &Topology, options: impl Fn() -> PacksBuilder) -> ReplicatedPa
     ReplicatedPacks::open(topology.homes(), |node| topology.home(node), |_| options()).expect("opened")
 }
 
-/// Every page of the packs for nodes that have room is there.
+/// Checks that every page of the packs is on its node, if that has room.
 fn all_are_placed(machine: &Machine, packs: &ReplicatedPacks, backing: Backing) {
     for node in packs.status() {
         assert_eq!(node.refused, None, "{node}");
@@ -21,7 +21,7 @@ fn all_are_placed(machine: &Machine, packs: &ReplicatedPacks, backing: Backing) 
         if machine.large_homes().contains(&node.node) {
             let placed = node.placed.as_ref().expect("told");
             let whole = node.stats.reserved_bytes as u64;
-            // In small pages, those of data that nobody has written are there, but not mapped yet.
+            // In small pages, those of data that nobody has written exist, but are not mapped yet.
             let untold = if backing == Backing::SmallMemfd { HUGE_PAGE as u64 } else { 0 };
             assert_eq!((placed.here + placed.untold, placed.elsewhere.len()), (whole, 0), "{backing}: {node}");
             assert!(placed.untold <= untold, "{backing}: {node}");
@@ -29,8 +29,8 @@ fn all_are_placed(machine: &Machine, packs: &ReplicatedPacks, backing: Backing) 
     }
 }
 
-/// Loads a small program, one that is longer than a pack, and data: by a thread of one node, for whoever writes does
-/// not decide where it is.
+/// Loads a small program, one that is longer than a pack, and data, by a thread of one node: the writer's node must not
+/// decide where they are.
 fn fill(machine: &Machine, backing: Backing) {
     let node = machine.homes()[1];
     on(machine, node, || {
@@ -50,7 +50,7 @@ fn every_page_of_the_packs_is_on_its_node() {
     }
 }
 
-/// Sets how many huge pages each of these nodes keeps for those who ask.
+/// Sets how many huge pages each of these nodes keeps in the pool.
 fn keep(nodes: &[NodeId], count: usize) {
     for node in nodes {
         let path = format!("/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages", node.0);
@@ -82,7 +82,7 @@ fn a_thread_enters_the_copy_of_its_node_or_of_the_nearest_with_memory() {
         on(&machine, node.id, || {
             let entry = program.entry().addr();
             assert_eq!(entry, program.entry_on(home).addr(), "{}", node.id);
-            // So that there is a page where it runs.
+            // Makes the page exist where it runs.
             let memory = File::open("/proc/self/mem").expect("there");
             memory.read_exact_at(&mut [0], entry as u64).expect("mapped");
             if machine.large_homes().contains(&home) {

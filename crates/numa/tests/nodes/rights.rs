@@ -1,4 +1,4 @@
-//! What a mapping of text has besides its rights is kept, or the text is left alone. These tests need one node.
+//! Properties of a text mapping besides its rights are kept, or the text is left alone. These tests need one node.
 
 use palimpsest_numa::{Localized, ProgramText, TextOptions};
 use palimpsest_sys::numa::text::{self, Branches};
@@ -6,7 +6,7 @@ use palimpsest_sys::numa::text::{self, Branches};
 use crate::big_text::whole;
 use crate::machine::apart;
 
-/// `arch/arm64/include/uapi/asm/mman.h`. Elsewhere the kernel refuses it.
+/// Value from `arch/arm64/include/uapi/asm/mman.h`. Other kernels refuse it.
 const PROT_BTI: i32 = 0x10;
 
 fn localized() -> Vec<Localized> {

@@ -1,4 +1,4 @@
-//! Text that processes share; these tests need one node.
+//! Text that processes share; these tests need only one node.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use palimpsest_sys::pages::maps::Maps;
 
 use crate::big_text::{all_work, whole};
 
-/// Memory that a process may take for text that another one has localised, in bytes.
+/// Private memory that a process may use for text that another one has localised, in bytes.
 const MOST_OF_ITS_OWN: u64 = 64 << 10;
 
 /// Tells a child where copies are shared.
@@ -24,12 +24,12 @@ fn localize(folder: &Path) -> ProgramText {
     ProgramText::localize(&options).expect("nothing is in the way")
 }
 
-/// What became of the big text.
+/// Returns the outcome for the big text.
 fn big(text: &ProgramText) -> &Localized {
     text.parts().iter().find(|part| part.span.range().contains(&whole().start)).expect("a part")
 }
 
-/// Memory of this process's own. Uses no heap, which would be counted.
+/// Returns this process's private memory. Does not use the heap, which would count.
 fn anonymous() -> u64 {
     let mut bytes = [0; 4096];
     let len = fs::File::open("/proc/self/smaps_rollup").and_then(|mut file| file.read(&mut bytes)).expect("mounted");
@@ -44,7 +44,7 @@ fn use_stack() {
     std::hint::black_box([1_u8; 64 << 10]);
 }
 
-/// Localises, says what came of it in one line, and waits until it may end.
+/// Localises, prints the outcome in one line, and waits until it may end.
 #[test]
 #[ignore = "runs in a process of its own, as part of another test"]
 fn one_of_many() {
@@ -78,7 +78,7 @@ impl Running {
         child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started")
     }
 
-    /// Waits until it has said what came of it.
+    /// Waits until it has printed the outcome.
     fn said(mut child: Child) -> Self {
         let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
         let said = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("says: ").map(str::to_owned));
@@ -96,7 +96,7 @@ impl Running {
 fn ten_processes_use_the_text_of_one() {
     let parent = tempfile::tempdir().expect("a folder");
     let folder = parent.path().join("copies");
-    // At the same time: the first to come makes the copy.
+    // At the same time: the first process makes the copy.
     let children: Vec<Child> = (0..10).map(|_| Running::start(&folder)).collect();
     let running: Vec<Running> = children.into_iter().map(Running::said).collect();
     let said: Vec<String> = running.into_iter().map(Running::end).collect();
@@ -105,12 +105,12 @@ fn ten_processes_use_the_text_of_one() {
     let inodes: BTreeSet<String> = said.iter().map(|line| word(line, 1)).collect();
     assert_eq!((made, inodes.len()), (1, 1), "{said:#?}");
     for line in said.iter().filter(|line| word(line, 0) == "found") {
-        // Also what waiting for each other takes; of the 10 MiB of text nothing.
+        // Includes what waiting for each other takes, but nothing of the 10 MiB of text.
         assert!(own_memory(line) <= 4 * MOST_OF_ITS_OWN, "{line}");
     }
 }
 
-/// What a process takes that has said this, in bytes.
+/// Returns the private memory of a process that has printed this, in bytes.
 fn own_memory(said: &str) -> u64 {
     said.split(' ').nth(2).and_then(|word| word.parse().ok()).expect("a number")
 }
@@ -138,7 +138,7 @@ fn a_copy_with_other_bytes_or_one_that_can_be_written_is_refused_and_told() {
         .filter(|name| !name.starts_with("lock"))
         .collect();
     assert!(first.end().starts_with("made"));
-    // This process says that it has all of them; but it has zeros.
+    // This process claims to have all of them, but it has zeros.
     let (zeros, _) = SealedFile::filled(32 << 20, 0..4096, None, |_| Ok(())).expect("made");
     let own = std::process::id();
     for name in &names {
@@ -148,7 +148,7 @@ fn a_copy_with_other_bytes_or_one_that_can_be_written_is_refused_and_told() {
     let second = Running::said(Running::start(&folder)).end();
     assert!(second.starts_with("made"), "{second}");
     assert!(second.contains(&format!("what process {own} says to have has other bytes")), "{second}");
-    // And that it has others, which are anything.
+    // It also claims to have others, which are other files.
     let open = fs::File::open("/dev/null").expect("there");
     for name in &names {
         let number = std::os::fd::AsRawFd::as_raw_fd(&open);

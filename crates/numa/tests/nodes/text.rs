@@ -73,7 +73,7 @@ fn moved_while_it_runs() {
                 let options = TextOptions::new().node(node);
                 let text = ProgramText::localize(&options).expect("nothing is in the way");
                 assert_eq!(placed(whole()), (vec![(node, whole().len())], 0), "{:?}", text.parts());
-                // What is there stays there.
+                // Text that is there already stays.
                 let again = ProgramText::localize(&options).expect("nothing is in the way");
                 assert!(again.parts().iter().all(|part| part.exchanged == 0), "{:?}", again.parts());
             }

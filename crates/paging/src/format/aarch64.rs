@@ -9,13 +9,13 @@ use crate::attributes::{Attributes, MemoryType, Privilege, Rights, Scope, Sharin
 #[derive(Clone, Copy, Debug)]
 pub enum AArch64 {}
 
-/// The same for the upper half: tables under TTBR1_EL1 with TCR_EL1.HPD1 clear. Both halves have roots of their own, in
-/// which the same entries translate them, so that a space of one format must refuse addresses of the other half.
+/// The same for the upper half: tables under TTBR1_EL1 with TCR_EL1.HPD1 clear. Each half has its own root, in which
+/// the same indices translate it, so that a space of one format must refuse addresses of the other half.
 #[derive(Clone, Copy, Debug)]
 pub enum AArch64Upper {}
 
 const VALID: u64 = 1;
-/// A table above the last level, a page at the last; clear in a block.
+/// Marks a table above the last level, a page at the last; clear in a block.
 const TABLE_OR_PAGE: u64 = 1 << 1;
 const TYPE: u32 = 2;
 /// AP[1]: unprivileged access.
@@ -24,7 +24,7 @@ const USER: u64 = 1 << 6;
 const READ_ONLY: u64 = 1 << 7;
 /// SH: inner shareable.
 const INNER_SHAREABLE: u64 = 3 << 8;
-/// AF; a page without it faults, unless the CPU sets it (FEAT_HAFDBS, which is left off here).
+/// AF; a page without it faults, unless the CPU sets it (FEAT_HAFDBS, which is not used here).
 const ACCESSED: u64 = 1 << 10;
 const NOT_GLOBAL: u64 = 1 << 11;
 const PRIVILEGED_NO_EXECUTE: u64 = 1 << 53;
@@ -32,11 +32,11 @@ const USER_NO_EXECUTE: u64 = 1 << 54;
 // Bits 58:55 are for software.
 /// The page is writable by its rights.
 const MAY_WRITE: u64 = 1 << 55;
-/// The page was written since the mark was taken away; while it is clear, stores fault.
+/// The page was written since the mark was last cleared; while it is clear, stores fault.
 const DIRTY: u64 = 1 << 56;
-/// The page is not copied when it is written after a fork.
+/// A write after a fork does not copy the page.
 const SHARED: u64 = 1 << 57;
-/// Stores fault because page or table is shared.
+/// Stores fault because the page or the table is shared.
 const MUST_COPY: u64 = 1 << 58;
 /// A page without rights, whose VALID is clear, so that the CPU ignores all other bits.
 const INACCESSIBLE: u64 = MAY_WRITE;
@@ -94,7 +94,7 @@ fn leaf(level: Level, leaf: Leaf) -> u64 {
     set(MUST_COPY, writable && leaf.stores == Stores::Fault);
     set(DIRTY, leaf.dirty);
     set(READ_ONLY, !writable || leaf.stores == Stores::Fault || !leaf.dirty);
-    // The kernel never executes what user mode can reach, and the other way round.
+    // The kernel never executes what user mode can reach, and vice versa.
     set(PRIVILEGED_NO_EXECUTE, user || !executable);
     set(USER_NO_EXECUTE, !user || !executable);
     set(NOT_GLOBAL, scope == Scope::Local);

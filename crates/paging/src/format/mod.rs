@@ -1,4 +1,4 @@
-//! How entries are written, one module for each architecture.
+//! How entries are encoded: one module for each architecture.
 //!
 //! An entry's bits mean different things at different levels (x86-64: bit 7 is PAT in a page and PS above; bit 12 is
 //! part of the address in a page and PAT above), so that nothing here reads or writes an entry without its [`Level`].
@@ -14,37 +14,37 @@ pub use x86_64::{X86_64, X86_64La57};
 use crate::address::{Frame, Level, VirtAddr};
 use crate::attributes::{Attributes, Stores};
 
-/// A page as its entry describes it.
+/// A page, as its entry describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leaf {
     /// Its first frame.
     pub frame: Frame,
-    /// What it is for. The right to write is here even while stores fault, because the page must be copied first.
+    /// Its attributes. They include the right to write even while stores fault because the page must be copied first.
     pub attributes: Attributes,
     /// Whether stores reach memory.
     pub stores: Stores,
-    /// It has been used since the mark was taken away.
+    /// Whether it was used since the mark was last cleared.
     pub accessed: bool,
-    /// It has been written since the mark was taken away.
+    /// Whether it was written since the mark was last cleared.
     pub dirty: bool,
 }
 
 impl Leaf {
-    /// This page with the marks of `other` too.
+    /// Returns this page with the marks of `other` added.
     #[inline]
     pub(crate) fn marked_as(self, other: &Self) -> Self {
         Self { accessed: self.accessed || other.accessed, dirty: self.dirty || other.dirty, ..self }
     }
 }
 
-/// What an entry says.
+/// The meaning of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// Nothing is mapped.
     Empty,
     /// A table of the level below.
     Table {
-        /// Where it lies.
+        /// Its frame.
         frame: Frame,
         /// Whether stores to everything below fault.
         stores: Stores,
@@ -53,12 +53,12 @@ pub enum Entry {
     Leaf(Leaf),
 }
 
-/// How sharing a table is made known to the hardware.
+/// How the hardware learns that a table is shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShareMode {
-    /// The entry that points to a table takes away the right to write from all below. One entry is written.
+    /// The entry that points to the table removes the right to write from everything below. Writes one entry.
     TableProtect,
-    /// Every leaf of a shared table takes it away. 512 entries are written, when a table is first shared.
+    /// Every leaf of a shared table removes it. Writes 512 entries when a table is first shared.
     LeafProtect,
 }
 
@@ -66,7 +66,7 @@ pub enum ShareMode {
 ///
 /// Implementations are data: they touch no hardware and run on any host.
 pub trait Format: Sized + Send + Sync + 'static {
-    /// For people.
+    /// The name, for people.
     const NAME: &'static str;
 
     /// The level of the root.
@@ -75,44 +75,44 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// How tables can be shared.
     const SHARE_MODE: ShareMode;
 
-    /// Whether the CPU marks pages as accessed by itself. Where it does not, an unmarked page faults.
+    /// Whether the CPU marks pages as accessed by itself. If not, an access to an unmarked page faults.
     const MARKS_ACCESSED: bool;
 
-    /// Whether the CPU marks pages as dirty by itself. Where it does not, a store to an unmarked page faults.
+    /// Whether the CPU marks pages as dirty by itself. If not, a store to an unmarked page faults.
     const MARKS_DIRTY: bool;
 
-    /// Whether an access that the TLB does not allow, though the tables may, drops what the TLB says of its address.
-    /// Where it does not, a fault that finds nothing to do must flush, or it comes again for ever.
+    /// Whether a fault removes the TLB's entry for its address. If not, a fault that finds nothing to do must flush, or
+    /// it recurs for ever: the tables may allow what the TLB does not.
     const FAULT_EVICTS: bool;
 
-    /// Whether an entry that changes a page's size or frame must pass through an empty one, flushed, since the CPU may
+    /// Whether an entry must be empty, and flushed, before it changes a page's size or frame, since the CPU may
     /// otherwise combine old and new (Arm ARM D8.16.1).
     const BREAK_BEFORE_MAKE: bool;
 
-    /// Whether the address can be translated (is canonical).
+    /// Returns whether the address can be translated (is canonical).
     fn is_valid(address: VirtAddr) -> bool;
 
-    /// Whether an entry of this level can be a page.
+    /// Returns whether an entry of this level can be a page.
     fn has_leaf(level: Level) -> bool;
 
     /// The first physical address that entries cannot hold.
     const PHYSICAL_END: u64;
 
-    /// How many memory types entries can name, from 0 on.
+    /// The number of memory types that entries can name, from 0 on.
     const MEMORY_TYPES: u8;
 
-    /// What the entry says.
+    /// Decodes an entry.
     fn decode(level: Level, bits: u64) -> Entry;
 
-    /// The entry for a page. `leaf.frame` is aligned to what the level maps, the level can have leaves, and the rights
-    /// are valid.
+    /// Encodes the entry for a page. `leaf.frame` is aligned to what the level maps, the level can have leaves, and the
+    /// rights are valid.
     fn leaf(level: Level, leaf: Leaf) -> u64;
 
-    /// The entry for a table. [`Stores::Fault`] is only asked for with [`ShareMode::TableProtect`].
+    /// Encodes the entry for a table. [`Stores::Fault`] is only passed with [`ShareMode::TableProtect`].
     fn table(frame: Frame, stores: Stores) -> u64;
 }
 
-/// Whether bits from `top_bit` on are all equal to it, as for addresses that are extended by their sign.
+/// Returns whether all bits from `top_bit` on are equal, as in sign-extended addresses.
 #[inline]
 const fn is_sign_extended(address: VirtAddr, top_bit: u32) -> bool {
     let above = (address.0 as i64) >> top_bit;

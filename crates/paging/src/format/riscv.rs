@@ -23,7 +23,7 @@ const DIRTY: u64 = 1 << 7;
 // RSW, bits 9:8, are for software.
 /// The page is writable by its rights.
 const MAY_WRITE: u64 = 1 << 8;
-/// The page is not copied when it is written after a fork.
+/// A write after a fork does not copy the page.
 const SHARED: u64 = 1 << 9;
 /// A page without rights, whose V is clear, so that the CPU ignores all other bits.
 const INACCESSIBLE: u64 = MAY_WRITE;
@@ -44,7 +44,7 @@ fn decode(level: Level, bits: u64) -> Entry {
         return Entry::Empty;
     }
     if bits & VALID != 0 && bits & (READ | WRITE | EXECUTE) == 0 {
-        // A pointer has no rights to take away: A, D and U in it are reserved (12.3.1).
+        // A pointer has no rights to remove: its A, D and U are reserved (12.3.1).
         return Entry::Table { frame: frame(bits), stores: Stores::Pass };
     }
     let mut rights = Rights::empty();
@@ -93,7 +93,7 @@ macro_rules! implement {
             const NAME: &'static str = $name;
             const TOP: Level = Level::new($top);
             const SHARE_MODE: ShareMode = ShareMode::LeafProtect;
-            // Svade: the CPU faults where A or D is clear. One that sets them by itself (Svadu) only saves the faults.
+            // Svade: the CPU faults if A or D is clear. One that sets them by itself (Svadu) only saves the faults.
             const MARKS_ACCESSED: bool = false;
             const MARKS_DIRTY: bool = false;
             const FAULT_EVICTS: bool = false;

@@ -69,7 +69,7 @@ fn user(rights: Rights) -> Leaf {
     Leaf { frame, attributes: Attributes::user(rights), stores: Stores::Pass, accessed: true, dirty: true }
 }
 
-/// Bits that were worked out from the manuals by hand.
+/// Bits derived by hand from the manuals.
 #[test]
 fn bits_are_those_of_the_manuals() {
     let writable = user(Rights::READ | Rights::WRITE);
@@ -83,7 +83,7 @@ fn bits_are_those_of_the_manuals() {
     assert_eq!(Sv39::leaf(Level::LAST, writable), 0x0008_01d7);
 }
 
-/// A shared page or table lets no store pass, in the bits that the hardware reads.
+/// A shared page or table lets no store pass, according to the bits that the hardware reads.
 #[test]
 fn hardware_sees_that_stores_must_fault() {
     let shared = Leaf { stores: Stores::Fault, ..user(Rights::all()) };
@@ -140,7 +140,7 @@ fn memory_types_are_where_the_manuals_have_them() {
     }
 }
 
-/// CVE-2018-3620: an entry that is not present does not name the frame that it stands for.
+/// CVE-2018-3620: an entry that is not present must not contain the address of its frame.
 #[test]
 fn a_page_without_rights_withholds_its_frame() {
     for size in crate::PageSize::DESCENDING {

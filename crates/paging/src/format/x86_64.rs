@@ -26,12 +26,12 @@ const TYPE_HIGH_SMALL: u64 = 1 << 7;
 /// Bit 2 of the PAT index, in larger pages.
 const TYPE_HIGH_LARGE: u64 = 1 << 12;
 const GLOBAL: u64 = 1 << 8;
-// Bits 11:9 are ignored by the CPU, and all but P where P is clear.
+// The CPU ignores bits 11:9, and all but P if P is clear.
 /// The page is writable by its rights.
 const MAY_WRITE: u64 = 1 << 9;
 /// A page without rights, whose P is clear.
 const INACCESSIBLE: u64 = 1 << 10;
-/// The page is not copied when it is written after a fork.
+/// A write after a fork does not copy the page.
 const SHARED: u64 = 1 << 11;
 const NO_EXECUTE: u64 = 1 << 63;
 /// Memory types are entries of the PAT.
@@ -94,10 +94,10 @@ fn leaf(level: Level, leaf: Leaf) -> u64 {
     withheld(level, bits)
 }
 
-/// An entry whose P is clear, with the bits of its frame's number inverted; any other as it is. CPUs with the L1
-/// terminal fault (CVE-2018-3620) load speculatively from the address in an entry that is not present: this one has no
-/// memory behind it, as long as memory ends in the lower half of all physical addresses (Linux does so,
-/// `pgtable-invert.h`).
+/// Inverts the bits of the frame's number in an entry whose P is clear; returns other entries unchanged. CPUs with the
+/// L1 terminal fault (CVE-2018-3620) load speculatively from the address in an entry that is not present. At the
+/// inverted address there is no memory, as long as memory ends in the lower half of all physical addresses (Linux does
+/// the same, `pgtable-invert.h`).
 #[inline]
 const fn withheld(level: Level, bits: u64) -> u64 {
     let number = ADDRESS & !(level.entry_bytes() - 1);
@@ -106,7 +106,7 @@ const fn withheld(level: Level, bits: u64) -> u64 {
 
 #[inline]
 fn table(frame: Frame, stores: Stores) -> u64 {
-    // Rights of a walk are those of all its levels together; tables allow everything, so that pages decide.
+    // A walk's rights are those that all its levels have; tables allow everything, so that pages decide.
     let write = if stores == Stores::Pass { WRITE } else { 0 };
     frame.address() | PRESENT | USER | write
 }

@@ -1,4 +1,4 @@
-//! Instructions: loads, stores and fetches, as a whole or step by step.
+//! Instructions: loads, stores and fetches, all at once or step by step.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::machine::Node;
 /// How far a walk came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// There is more to be read.
+    /// More must be read.
     Walking,
     /// The translation is in the TLB.
     Done,
@@ -42,22 +42,22 @@ impl Memory for Computer {
 }
 
 impl Computer {
-    /// Lets a CPU run a space, whose root for the CPU's node is `root`, or none. It forgets all translations.
+    /// Lets a CPU run a space, with `root` as the root for the CPU's node, or none. The CPU forgets all translations.
     pub fn switch(&self, cpu: usize, to: Option<(SpaceId, Frame)>) {
         lock(&self.cpus[cpu]).switch(to);
     }
 
-    /// The node of a CPU.
+    /// Returns the node of a CPU.
     pub fn node(&self, cpu: usize) -> Node {
         lock(&self.cpus[cpu]).node
     }
 
-    /// Which space a CPU runs.
+    /// Returns the space that a CPU runs.
     pub fn running(&self, cpu: usize) -> Option<SpaceId> {
         lock(&self.cpus[cpu]).running.map(|(space, _)| space)
     }
 
-    /// What a load, or a fetch, at `address` gets.
+    /// Loads or fetches from `address`.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Computer {
         Ok(())
     }
 
-    /// The frame that an access reaches.
+    /// Returns the frame that an access reaches.
     ///
     /// # Errors
     ///
@@ -131,12 +131,12 @@ impl Computer {
         self.counts.faults.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Begins a walk, of which nothing is read yet; see [`step`](Self::step). One that is on its way is given up.
+    /// Begins a walk that has read nothing yet; see [`step`](Self::step). Gives up one that is under way.
     pub fn begin(&self, cpu: usize, address: VirtAddr, access: Access) {
         lock(&self.cpus[cpu]).walk = Some(Walk { address, access, at: None });
     }
 
-    /// Lets the walk on this CPU read one entry.
+    /// Makes the walk on this CPU read one entry.
     pub fn step(&self, number: usize) -> Progress {
         let mut cpu = lock(&self.cpus[number]);
         let Some(walk) = cpu.walk.take() else { return Progress::Idle };

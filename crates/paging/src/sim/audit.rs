@@ -1,4 +1,4 @@
-//! Comparing what CPUs and counts say with what the tables say.
+//! Compares the CPUs' memory and the counts with the tables.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::id::SpaceId;
 pub struct Snapshot(BTreeMap<Frame, Box<[u64]>>);
 
 impl Snapshot {
-    /// How many entries differ; those of new tables from empty ones.
+    /// Counts the entries that differ; entries of new tables are compared with empty ones.
     pub fn entries_written_until(&self, later: &Self) -> usize {
         let changed = |(frame, bits): (&Frame, &[u64])| match self.0.get(frame) {
             Some(before) => before.iter().zip(bits.iter()).filter(|(old, new)| old != new).count(),
@@ -24,22 +24,22 @@ impl Snapshot {
         later.0.iter().map(|(frame, bits)| changed((frame, bits.as_ref()))).sum()
     }
 
-    /// How many tables there are.
+    /// Returns the number of tables.
     pub fn tables(&self) -> usize {
         self.0.len()
     }
 }
 
 impl Computer {
-    /// The bits of all tables.
+    /// Returns the bits of all tables.
     pub fn snapshot(&self) -> Snapshot {
         let frames = self.tables.iter().flat_map(|tables| tables.frames());
         let bits = |frame: Frame| self.table_at(frame).0.0.iter().map(|entry| entry.load(Ordering::Acquire)).collect();
         Snapshot(frames.map(|frame| (frame, bits(frame))).collect())
     }
 
-    /// Notes a failure for each translation of a space that a CPU remembers and the tables do not have. To be called
-    /// while no flush of the space is due.
+    /// Notes a failure for each translation of a space that a CPU remembers but the tables do not have. Call it while
+    /// no flush of the space is due.
     pub fn expect_coherent(&self, space: SpaceId) {
         for (number, cpu) in self.cpus.iter().enumerate() {
             let mut cpu = lock(cpu);
@@ -52,14 +52,14 @@ impl Computer {
             if failures.is_empty() {
                 continue;
             }
-            // Each is reported once.
+            // Reports each once.
             forget_all(&mut cpu);
             drop(cpu);
             failures.into_iter().for_each(|failure| self.failed(failure));
         }
     }
 
-    /// What the tables say now of `address`: the table of `until` on the way, or the page's entry.
+    /// Returns what the tables now say about `address`: the table of `until` on the way, or the page's entry.
     fn look(&self, root: Frame, address: u64, until: Level) -> Option<(Frame, Allowed)> {
         let (mut table, mut level, mut allowed) = (root, self.mmu.top, Allowed::ALL);
         while level > until {
@@ -83,8 +83,8 @@ impl Computer {
         let Descriptor::Page { address, allowed, accessed, dirty } = (self.mmu.read)(entry.level.number(), bits) else {
             return false;
         };
-        // The walker may have set marks in another node's copy of the table, before this CPU knew of its own; marks of
-        // all copies count.
+        // The walker may have set marks in another node's copy of the table before this CPU knew its own copy; so marks
+        // of all copies count.
         let marked = match self.mmu.marks {
             Marks::Kernel => accessed,
             Marks::Walker { .. } => self.tables.len() > 1 || accessed && (dirty || !entry.dirty),
@@ -93,8 +93,8 @@ impl Computer {
     }
 
     /// Counts the entries that refer to each table and page, from the first roots of all spaces, and notes a failure
-    /// for each count that differs, and for everything that is allocated and not referred to. To be called while no
-    /// flush is due.
+    /// for each count that differs, and for everything that is allocated but not referred to. Call it while no flush is
+    /// due.
     pub fn expect_counted(&self, roots: &[Frame]) {
         let mut count = Count { tables: HashMap::new(), pages: HashMap::new(), copies: HashSet::new() };
         for &root in roots {
@@ -123,7 +123,7 @@ impl Computer {
                 _ => {}
             }
         }
-        // The pages that are left in the count are referred to, though they are free.
+        // Pages that are left in the count are referred to, although they are free.
         for frame in count.pages.into_keys() {
             self.failed(Failure::FreeFrame { frame });
         }
@@ -158,7 +158,7 @@ impl Computer {
         }
     }
 
-    /// Notes a failure for all that is still allocated, or charged, when all spaces are gone.
+    /// Notes a failure for all that is still allocated or charged after all spaces are gone.
     pub fn expect_empty(&self) {
         self.expect_counted(&[]);
         for (&space, charge) in lock(&self.charges).iter() {

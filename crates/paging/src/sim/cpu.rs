@@ -1,4 +1,4 @@
-//! A CPU: what it remembers of translations, and its way through the tables.
+//! A CPU: the translations that it remembers, and its walks through the tables.
 
 use std::ops::Range;
 
@@ -23,13 +23,13 @@ impl Translation {
         (self.start, self.start + (self.level.entry_bytes() - 1))
     }
 
-    /// The physical address of a frame in it.
+    /// Returns the physical address of `address`'s frame.
     pub(super) fn physical(&self, address: VirtAddr) -> u64 {
         self.frame + ((address.0 - self.start) & !(PAGE - 1))
     }
 }
 
-/// A part of a walk: the table of `level` for the addresses from `start` on, and what all entries above allow.
+/// A part of a walk: the table of `level` for the addresses from `start` on, and what all entries above it allow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     pub(super) start: u64,
@@ -44,43 +44,43 @@ impl Part {
     }
 }
 
-/// A walk that is on its way.
+/// A walk under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Walk {
     pub(super) address: VirtAddr,
     pub(super) access: Access,
-    /// The table to be read next; none before the first step.
+    /// The table to read next; `None` before the first step.
     pub(super) at: Option<Part>,
 }
 
-/// What an access that does not pass is told.
+/// The report of an access that does not pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trap {
     /// The address.
     pub address: VirtAddr,
-    /// What was to be done.
+    /// The access.
     pub access: Access,
 }
 
-/// What a step of a walk came to.
+/// The result of a step of a walk.
 pub(super) enum Step {
     More(Walk),
     Done(Translation),
     Trapped(Trap),
 }
 
-/// What is to leave the TLB and the walk cache.
+/// What must leave the TLB and the walk cache.
 #[derive(Clone, Debug)]
 pub(super) enum Ranges {
     All,
     /// Whole walks to these addresses.
     Walks(Vec<Range<VirtAddr>>),
-    /// Their last entries: parts of walks stay.
+    /// Only their last entries: parts of walks stay.
     Leaves(Vec<Range<VirtAddr>>),
 }
 
 impl Ranges {
-    /// The whole walk to one page.
+    /// Returns the whole walk to one page.
     fn page(address: VirtAddr) -> Self {
         let start = VirtAddr(address.0 & !(PAGE - 1));
         Self::Walks(std::iter::once(start..VirtAddr(start.0.saturating_add(PAGE))).collect())
@@ -102,9 +102,9 @@ pub(super) struct Cpu {
 const TLB: usize = 16;
 const PARTS: usize = 12;
 
-/// Reads an entry of a table; marks it in place of the walker.
+/// Memory of tables, for a walker.
 pub(super) trait Memory {
-    /// The bits; none if the table is not allocated.
+    /// Reads an entry; `None` if the table is not allocated.
     fn read(&self, table: Frame, index: usize) -> Option<u64>;
     /// Sets bits if the entry is still as it was read.
     fn set(&self, table: Frame, index: usize, seen: u64, set: u64) -> bool;
@@ -133,7 +133,7 @@ impl Cpu {
         }
     }
 
-    /// Drops what translates addresses of these ranges; a walk that is on its way there starts again.
+    /// Drops the translations of addresses in these ranges; a walk under way to them starts again.
     pub(super) fn forget(&mut self, ranges: &Ranges) {
         match ranges {
             Ranges::All => {
@@ -156,8 +156,8 @@ impl Cpu {
         }
     }
 
-    /// A translation in the TLB that lets the access pass. One that does not traps, and one whose page must be marked
-    /// first goes.
+    /// Returns a translation in the TLB that lets the access pass. One that does not lets it trap; one whose page must
+    /// be marked first is dropped.
     pub(super) fn look_up(
         &mut self,
         address: VirtAddr,
@@ -180,7 +180,7 @@ impl Cpu {
         Some(Ok(entry))
     }
 
-    /// One step of a walk: one entry is read.
+    /// Does one step of a walk: reads one entry.
     pub(super) fn step(&mut self, walk: Walk, mmu: &Mmu, memory: &impl Memory) -> Step {
         let trap = Trap { address: walk.address, access: walk.access };
         let Some((_, root)) = self.running.filter(|_| (mmu.is_valid)(walk.address)) else { return Step::Trapped(trap) };
@@ -210,7 +210,7 @@ impl Cpu {
                         let set = if store && passes { accessed_bit | dirty_bit } else { accessed_bit };
                         now_dirty = (bits | set) & dirty_bit != 0;
                         if bits & set != set && !memory.set(part.table, index, bits, set) {
-                            // Somebody has changed the entry meanwhile: it is read again.
+                            // The entry has changed meanwhile: reads it again.
                             return Step::More(Walk { at: Some(part), ..walk });
                         }
                     }
@@ -235,7 +235,8 @@ impl Cpu {
         }
     }
 
-    /// Intel SDM volume 3, 5.10.4.1: a fault drops what translates the address. Elsewhere nothing happens.
+    /// Handles a fault. On x86-64 it drops the address's translation (Intel SDM volume 3, 5.10.4.1); elsewhere it does
+    /// nothing.
     fn fault(&mut self, trap: Trap, mmu: &Mmu) -> Step {
         if mmu.after_fault == AfterFault::Evicted {
             self.forget(&Ranges::page(trap.address));
@@ -243,7 +244,7 @@ impl Cpu {
         Step::Trapped(trap)
     }
 
-    /// Where a walk can start: the lowest table that is remembered, else the root.
+    /// Returns where a walk can start: at the lowest remembered table, or at the root.
     fn deepest(&self, address: VirtAddr, mmu: &Mmu, root: Frame) -> Part {
         let fits = self.parts.iter().filter(|part| part.range().0 <= address.0 && address.0 <= part.range().1);
         let root_start = address.0 & !(mmu.top.table_bytes() - 1);
@@ -267,7 +268,7 @@ impl Cpu {
     }
 }
 
-/// Adds to a list of at most as many as `next` ranges over, in the place of `next` when it is full.
+/// Adds an item to a list of limited length; replaces item `next` when the list is full.
 fn remember<T: Copy + PartialEq + Limited>(list: &mut Vec<T>, item: T, next: usize) {
     if list.contains(&item) {
         return;

@@ -1,4 +1,4 @@
-//! The computer as an address space sees it.
+//! The computer, as an address space sees it.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -14,7 +14,7 @@ use crate::machine::{Charge, FlushDepth, FlushRanges, FlushRequest, Machine, Nod
 use crate::meta::TableMeta;
 
 thread_local! {
-    /// The CPU that has faulted last.
+    /// The CPU that faulted last.
     pub(super) static FAULTED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -26,18 +26,18 @@ fn ranges_of(request: &FlushRequest<'_>) -> Ranges {
     }
 }
 
-/// A flush that some CPUs have not taken yet: one bit for each.
+/// A flush that some CPUs have not executed yet: one bit for each.
 #[derive(Debug)]
 pub struct Sent(u64);
 
 impl Computer {
-    /// Some memory may be refused, for tests; see [`refuse`](Self::refuse).
+    /// Returns whether memory may be allocated; tests can forbid that, see [`refuse`](Self::refuse).
     fn may_allocate(&self) -> bool {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         asked < self.refused_from.load(Ordering::Relaxed) || asked >= self.refused_until.load(Ordering::Relaxed)
     }
 
-    /// No CPU may hold a translation to what is freed.
+    /// Notes a failure if a CPU holds a translation to what is freed.
     fn expect_forgotten(&self, freed: &[Frame]) {
         if freed.is_empty() {
             return;
@@ -61,11 +61,11 @@ impl Computer {
         }
     }
 
-    /// The table's memory, with a failure noted if it is not allocated.
+    /// Returns the table's memory; notes a failure if it is not allocated.
     pub(super) fn table_at(&self, frame: Frame) -> (&Table, &TableMeta) {
         let Some(node) = Tables::node_of(frame).and_then(|node| self.tables.get(node)) else {
             self.failed(Failure::FreeTable { table: frame });
-            // A table that was never handed out takes its place, so that the failure can be reported.
+            // A table that was never handed out replaces it, so that the failure can be reported.
             let (table, meta, _) = self.tables[0].get(Frame::default());
             return (table, meta);
         };
@@ -78,7 +78,7 @@ impl Computer {
 }
 
 // SAFETY: 1, 2. `Tables` hands each slot out once until it is freed, zeroed, and never moves it. 3. `wait` makes every
-// CPU that ran the space when the flush was sent take its interrupts; a CPU that switches has forgotten everything. 4.
+// CPU that ran the space when the flush was sent take its interrupts; a CPU that switches forgets everything. 4.
 // `Pages::copy` allocates. 5. As 4.
 // 6. Counts are under a lock.
 unsafe impl Machine for &Computer {
@@ -177,7 +177,7 @@ unsafe impl Machine for &Computer {
     }
 
     fn split(&self, page: Page) {
-        // Each part is counted by itself anyway.
+        // Each part is counted separately anyway.
         let live = page.frame.address() >= pages::DEVICE || lock(&self.pages).all(page, |references, _| references > 0);
         if !live {
             self.failed(Failure::FreeFrame { frame: page.frame });
@@ -227,7 +227,7 @@ unsafe impl Machine for &Computer {
     }
 
     fn flush_here(&self, request: FlushRequest<'_>) {
-        // The CPU whose fault this thread has seen last.
+        // The CPU whose fault this thread saw last.
         let here = FAULTED.get();
         let Some(cpu) = self.cpus.get(here) else { return };
         self.counts.local_flushes.fetch_add(1, Ordering::Relaxed);

@@ -1,19 +1,19 @@
-//! How the hardware reads entries, written from the manuals a second time, so that a mistake in a format is not
-//! repeated by the machine that tests it.
+//! How the hardware reads entries, written a second time from the manuals, so that the machine that tests a format does
+//! not repeat its mistakes.
 
 use crate::access::Access;
 use crate::address::{Level, VirtAddr};
 use crate::attributes::{Privilege, Rights};
 use crate::format::{AArch64, AArch64Upper, Entry, Format, Sv39, Sv48, X86_64, X86_64La57};
 
-/// What a walker makes of an entry.
+/// An entry, as a walker reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Descriptor {
     /// The walk ends in a fault.
     Invalid,
-    /// The walk goes on.
+    /// The walk continues.
     Table { address: u64, allowed: Allowed },
-    /// The walk is done. `accessed` and `dirty` are what the hardware takes for such marks.
+    /// The walk is done. `accessed` and `dirty` are what the hardware considers such marks.
     Page { address: u64, allowed: Allowed, accessed: bool, dirty: bool },
 }
 
@@ -27,12 +27,12 @@ pub(super) struct Allowed {
 impl Allowed {
     pub(super) const ALL: Self = Self { user: Rights::all(), kernel: Rights::all() };
 
-    /// What both allow.
+    /// Returns what both allow.
     pub(super) fn and(self, other: Self) -> Self {
         Self { user: self.user & other.user, kernel: self.kernel & other.kernel }
     }
 
-    /// Whether nothing is allowed that `other` does not.
+    /// Returns whether `other` allows everything that this does.
     pub(super) fn is_within(self, other: Self) -> bool {
         other.user.contains(self.user) && other.kernel.contains(self.kernel)
     }
@@ -46,7 +46,7 @@ impl Allowed {
     }
 }
 
-/// Who sets the marks in pages.
+/// Who sets the marks of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Marks {
     /// The walker: these bits, accessed and dirty.
@@ -55,7 +55,7 @@ pub(super) enum Marks {
     Kernel,
 }
 
-/// What becomes of a translation when an access faults that it does not allow.
+/// What happens to a translation when an access that it does not allow faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AfterFault {
     /// It leaves the TLB (Intel SDM volume 3, 5.10.4.1).
@@ -69,18 +69,18 @@ pub(super) enum AfterFault {
 pub(super) struct Mmu {
     pub(super) top: Level,
     pub(super) marks: Marks,
-    /// Those of a walker that marks pages by itself, if there is such a one.
+    /// The marks of a walker that marks pages by itself, if such walkers exist.
     pub(super) walker_marks: Option<Marks>,
     pub(super) after_fault: AfterFault,
     pub(super) is_valid: fn(VirtAddr) -> bool,
     pub(super) read: fn(u8, u64) -> Descriptor,
-    /// What the crate's format says, for references that the hardware does not see.
+    /// The crate's own decoder, for references that the hardware does not see.
     pub(super) decode: fn(Level, u64) -> Entry,
 }
 
 /// A format that the software machine can walk.
 pub trait Hardware: Format {
-    /// Its MMU.
+    /// Returns its MMU.
     #[doc(hidden)]
     fn mmu() -> HardwareMmu;
 }
@@ -93,7 +93,7 @@ const fn bit(bits: u64, number: u32) -> bool {
     bits >> number & 1 != 0
 }
 
-/// Bits 51:12 or fewer, cut to what the level maps.
+/// Returns the address in bits 51:12 or fewer, cut to what the level maps.
 const fn address(bits: u64, mask: u64, level: u8) -> u64 {
     bits & mask & !((1 << (12 + 9 * (level as u32 - 1))) - 1)
 }
@@ -105,14 +105,14 @@ fn rights(write: bool, execute: bool) -> Rights {
     rights
 }
 
-/// Intel SDM volume 3, figure 5-11.
+/// Decodes by Intel SDM volume 3, figure 5-11.
 fn x86_64(level: u8, bits: u64) -> Descriptor {
     const MASK: u64 = ((1 << 52) - 1) & !0xfff;
     if !bit(bits, 0) {
         return Descriptor::Invalid;
     }
     let rights = rights(bit(bits, 1), !bit(bits, 63));
-    // With SMEP, and without SMAP, which a kernel lifts where it means to.
+    // With SMEP, and without SMAP, which a kernel lifts on purpose.
     let user = bit(bits, 2);
     let is_table = !(level == 1 || matches!(level, 2 | 3) && bit(bits, 7));
     let kernel = if user && !is_table { rights - Rights::EXECUTE } else { rights };
@@ -127,7 +127,7 @@ fn x86_64(level: u8, bits: u64) -> Descriptor {
     Descriptor::Page { address: address(bits, MASK, level), allowed, accessed: bit(bits, 5), dirty: bit(bits, 6) }
 }
 
-/// Arm ARM D8.3.1; hierarchical permissions D8.4.3.
+/// Decodes by Arm ARM D8.3.1; hierarchical permissions by D8.4.3.
 fn aarch64(level: u8, bits: u64) -> Descriptor {
     const MASK: u64 = ((1 << 48) - 1) & !0xfff;
     let page = match (bits & 3, level) {
@@ -138,11 +138,11 @@ fn aarch64(level: u8, bits: u64) -> Descriptor {
     };
     if !page {
         let kernel = rights(!bit(bits, 62), true);
-        // APTable[0]: nothing below is user mode's.
+        // APTable[0]: user mode reaches nothing below.
         let user = if bit(bits, 61) { Rights::empty() } else { kernel };
         return Descriptor::Table { address: bits & MASK, allowed: Allowed { user, kernel } };
     }
-    // PAN is lifted by a kernel where it means to.
+    // A kernel lifts PAN on purpose.
     let write = !bit(bits, 7);
     let user = if bit(bits, 6) { rights(write, !bit(bits, 54)) } else { Rights::empty() };
     let kernel = rights(write, !bit(bits, 53));
@@ -150,12 +150,12 @@ fn aarch64(level: u8, bits: u64) -> Descriptor {
         address: address(bits, MASK, level),
         allowed: Allowed { user, kernel },
         accessed: bit(bits, 10),
-        // Without FEAT_HAFDBS the hardware knows no such mark.
+        // Without FEAT_HAFDBS the hardware has no such mark.
         dirty: true,
     }
 }
 
-/// RISC-V privileged architecture, 12.3.2 ("Virtual Address Translation Process").
+/// Decodes by the RISC-V privileged architecture, 12.3.2 ("Virtual Address Translation Process").
 fn riscv(level: u8, bits: u64) -> Descriptor {
     let at = (bits >> 10 & ((1 << 44) - 1)) << 12;
     let (read, write, execute) = (bit(bits, 1), bit(bits, 2), bit(bits, 3));
@@ -170,7 +170,7 @@ fn riscv(level: u8, bits: u64) -> Descriptor {
     if level > 3 || at != address(at, !0xfff, level) {
         return Descriptor::Invalid;
     }
-    // With SUM set, as by a kernel that means to. It never runs a page of user mode's.
+    // With SUM set, as a kernel does on purpose. It never runs a page of user mode.
     let rights = rights(write, execute);
     let allowed = match bit(bits, 4) {
         true => Allowed { user: rights, kernel: rights - Rights::EXECUTE },

@@ -1,13 +1,12 @@
-//! A computer in software, to test address spaces on: memory on several nodes, CPUs with TLBs and caches of walks,
-//! interrupts.
+//! A computer in software, to test address spaces: memory on several nodes, CPUs with TLBs and walk caches, interrupts.
 //!
-//! A page holds one number in place of 4096 bytes. Tables are real, and walkers read them entry by entry, at times of
-//! their own choosing ([`Computer::step`]). The computer finds what a real one would not tell: it notes a [`Failure`]
-//! when a table or page is freed that a CPU still remembers, when memory that is free is used, when a CPU remembers
-//! what the tables no longer say ([`Computer::expect_coherent`]), and when counts are wrong or memory has leaked
-//! ([`Computer::expect_counted`]). Failures are collected and not thrown, so that a test that expects one can go on.
+//! A page holds one number instead of 4096 bytes. Tables are real, and walkers read them entry by entry, at any time
+//! ([`Computer::step`]). The computer finds what a real one would not report: it notes a [`Failure`] when a table or
+//! page is freed that a CPU still remembers, when free memory is used, when a CPU remembers what the tables no longer
+//! say ([`Computer::expect_coherent`]), and when counts are wrong or memory has leaked ([`Computer::expect_counted`]).
+//! It collects failures and does not panic, so that a test that expects one can continue.
 //!
-//! Nodes are a ring: each is nearest to the next, and memory comes from the next if a node has none.
+//! Nodes form a ring: each is nearest to the next, and memory comes from the next if a node has none.
 //!
 //! Physical addresses: pages of node n from n × 2^44 on, [`Computer::device`] from 3 × 2^46 on, tables from 2^47 on.
 
@@ -40,7 +39,7 @@ use crate::address::{Frame, PAGE, PageSize, VirtAddr};
 use crate::id::SpaceId;
 use crate::machine::{Charge, Node, Page};
 
-/// When CPUs take interrupts that ask for a flush.
+/// When CPUs receive interrupts that ask for a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
     /// As soon as they are sent.
@@ -54,32 +53,82 @@ pub enum Delivery {
 /// Who marks pages as used and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Marking {
-    /// Whoever does it on most machines of the format.
+    /// The usual one on machines of the format.
     #[default]
     ByFormat,
     /// The page walker: x86-64, and RISC-V with Svadu.
     ByWalker,
 }
 
-/// What a computer consists of.
+/// The configuration of a computer: one node with two CPUs, unless told otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
+    nodes: usize,
+    cpus: usize,
+    frames: u64,
+    tables: usize,
+    delivery: Delivery,
+    marking: Marking,
+    physical_bits: u32,
+    seed: u64,
+}
+
+impl Config {
     /// Nodes, 1 to 8.
-    pub nodes: usize,
+    #[must_use]
+    pub const fn nodes(mut self, count: usize) -> Self {
+        self.nodes = count;
+        self
+    }
+
     /// CPUs, up to 64; CPU n is on node n modulo the number of nodes.
-    pub cpus: usize,
+    #[must_use]
+    pub const fn cpus(mut self, count: usize) -> Self {
+        self.cpus = count;
+        self
+    }
+
     /// Frames for pages on each node.
-    pub frames: u64,
+    #[must_use]
+    pub const fn frames(mut self, count: u64) -> Self {
+        self.frames = count;
+        self
+    }
+
     /// Frames for tables on each node.
-    pub tables: usize,
+    #[must_use]
+    pub const fn tables(mut self, count: usize) -> Self {
+        self.tables = count;
+        self
+    }
+
     /// When interrupts arrive.
-    pub delivery: Delivery,
+    #[must_use]
+    pub const fn delivery(mut self, delivery: Delivery) -> Self {
+        self.delivery = delivery;
+        self
+    }
+
     /// Who marks pages.
-    pub marking: Marking,
-    /// Bits of physical addresses that CPUs have.
-    pub physical_bits: u32,
+    #[must_use]
+    pub const fn marking(mut self, marking: Marking) -> Self {
+        self.marking = marking;
+        self
+    }
+
+    /// Bits of the CPUs' physical addresses.
+    #[must_use]
+    pub const fn physical_bits(mut self, bits: u32) -> Self {
+        self.physical_bits = bits;
+        self
+    }
+
     /// The seed of random choices.
-    pub seed: u64,
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
 }
 
 impl Default for Config {
@@ -97,10 +146,10 @@ impl Default for Config {
     }
 }
 
-/// A mistake of whoever uses the computer.
+/// An error of the computer's user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// Freed while a CPU could reach it.
+    /// Memory was freed while a CPU could reach it.
     #[error("{frame} is freed, and CPU {cpu} remembers it")]
     EarlyFree {
         /// The CPU.
@@ -108,13 +157,13 @@ pub enum Failure {
         /// The table or page.
         frame: Frame,
     },
-    /// A table is used, or freed, that is not allocated.
+    /// A table was used or freed that is not allocated.
     #[error("the table in {table} is used while it is free")]
     FreeTable {
         /// The table.
         table: Frame,
     },
-    /// Memory of a page is used, or given back, that is not allocated.
+    /// Memory of a page was used or given back that is not allocated.
     #[error("{frame} is used while it is free")]
     FreeFrame {
         /// The frame.
@@ -142,30 +191,30 @@ pub enum Failure {
         /// The table or page.
         frame: Frame,
     },
-    /// Nobody refers to memory that is allocated.
+    /// Allocated memory has no reference.
     #[error("nobody refers to {frame}")]
     Leak {
         /// The table or page.
         frame: Frame,
     },
-    /// A space that is gone is charged with something.
+    /// A space that is gone is still charged.
     #[error("{space:?} is gone, and charged with {charge:?}")]
     Charge {
         /// The space.
         space: SpaceId,
-        /// With what.
+        /// The charge.
         charge: Charge,
     },
 }
 
-/// What has happened so far.
+/// Counts of events so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Flushes.
     pub flushes: u64,
-    /// Flushes of the CPU that had faulted alone.
+    /// Flushes of only the CPU that had faulted.
     pub local_flushes: u64,
-    /// Interrupts that they took.
+    /// Interrupts that they needed.
     pub interrupts: u64,
     /// Page faults.
     pub faults: u64,
@@ -177,7 +226,7 @@ pub struct Counts {
     pub pages_copied: u64,
 }
 
-/// CPUs add to them, anybody reads them.
+/// CPUs add to the counters, anybody reads them.
 #[derive(Default)]
 struct Counters {
     flushes: AtomicU64,
@@ -200,21 +249,21 @@ pub struct Computer {
     failures: Mutex<Vec<Failure>>,
     physical_end: u64,
     counts: Counters,
-    /// The state of the random numbers: each CPU that draws one moves it on.
+    /// The state of the random numbers: each CPU that draws one advances it.
     chance: AtomicU64,
     /// Requests for memory so far: each CPU that asks adds one.
     asked: AtomicU64,
-    /// Which of them are refused. Set by the test, read by who asks.
+    /// Which of them are refused. Written by the test, read by CPUs that ask.
     refused_from: AtomicU64,
     refused_until: AtomicU64,
 }
 
 impl Computer {
-    /// A computer whose CPUs walk tables of format `F`.
+    /// Creates a computer whose CPUs walk tables of format `F`.
     ///
     /// # Panics
     ///
-    /// If walkers of that format are to mark pages, and none does.
+    /// If walkers of that format should mark pages, but none do.
     pub fn new<F: Hardware>(config: Config) -> Self {
         let nodes = 0..config.nodes;
         let mut mmu = F::mmu().0;
@@ -239,18 +288,18 @@ impl Computer {
         }
     }
 
-    /// Memory for pages, aligned to `align`, on `node` or the next that has enough. The caller has one reference to
-    /// each frame.
+    /// Allocates memory for pages, aligned to `align`, on `node` or the next node that has enough. The caller gets one
+    /// reference to each frame.
     pub fn allocate(&self, node: Node, bytes: u64, align: PageSize) -> Option<Frame> {
         lock(&self.pages).allocate(node, bytes, align)
     }
 
-    /// Memory that nobody counts, with its address as content: stores to it are lost.
+    /// Returns memory that is not counted and contains its address: stores to it are lost.
     pub fn device(offset: u64) -> Frame {
         Frame::containing(pages::DEVICE + offset)
     }
 
-    /// Gives memory back that was not mapped.
+    /// Gives back memory that was not mapped.
     pub fn give_back(&self, first: Frame, bytes: u64) {
         let mut freed = Vec::new();
         for part in 0..bytes / PAGE {
@@ -260,7 +309,7 @@ impl Computer {
         }
     }
 
-    /// What a frame holds, as a device reads it.
+    /// Returns the content of a frame, as a device reads it.
     pub fn content(&self, frame: Frame) -> u64 {
         let content = lock(&self.pages).read(frame);
         content.unwrap_or_else(|| {
@@ -276,17 +325,17 @@ impl Computer {
         }
     }
 
-    /// How many entries refer to a frame.
+    /// Returns how many entries refer to a frame.
     pub fn references(&self, frame: Frame) -> u32 {
         lock(&self.pages).references(frame)
     }
 
-    /// The node whose memory a page is.
+    /// Returns the node whose memory a page is.
     pub fn node_of(&self, frame: Frame) -> Node {
         pages::Pages::node(frame)
     }
 
-    /// Refuses memory for tables, and for copies of pages: those requests of the following, counted from 0, whose
+    /// Refuses memory for tables and for copies of pages, in those of the following requests, counted from 0, whose
     /// number is in the range.
     pub fn refuse(&self, requests: std::ops::Range<u64>) {
         let asked = self.asked.load(Ordering::Relaxed);
@@ -294,22 +343,22 @@ impl Computer {
         self.refused_until.store(asked.saturating_add(requests.end), Ordering::Relaxed);
     }
 
-    /// What a space is charged with.
+    /// Returns what a space is charged with.
     pub fn charged(&self, space: SpaceId) -> Charge {
         lock(&self.charges).get(&space).copied().unwrap_or_default()
     }
 
-    /// Tables in use.
+    /// Returns the number of tables in use.
     pub fn live_tables(&self) -> usize {
         self.tables.iter().map(tables::Tables::live).sum()
     }
 
-    /// Frames of pages in use.
+    /// Returns the number of frames of pages in use.
     pub fn live_frames(&self) -> usize {
         lock(&self.pages).live_frames()
     }
 
-    /// What has happened so far.
+    /// Returns the counts of events so far.
     pub fn counts(&self) -> Counts {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
@@ -323,7 +372,7 @@ impl Computer {
         }
     }
 
-    /// The mistakes that were seen so far, and forgets them.
+    /// Takes the failures noted so far.
     pub fn take_failures(&self) -> Vec<Failure> {
         std::mem::take(&mut lock(&self.failures))
     }
@@ -332,7 +381,7 @@ impl Computer {
         lock(&self.failures).push(failure);
     }
 
-    /// Chance: SplitMix64, whose state is a counter.
+    /// Draws a random bit: SplitMix64, whose state is a counter.
     fn coin(&self) -> bool {
         let mut z = self.chance.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -351,7 +400,7 @@ impl std::fmt::Debug for Computer {
     }
 }
 
-/// A test that has panicked elsewhere is no reason to panic here.
+/// Takes a lock. A test that has panicked elsewhere is no reason to panic here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

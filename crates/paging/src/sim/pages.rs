@@ -1,5 +1,4 @@
-//! Memory for pages. Each frame of 4 KiB has a number in place of its bytes, a count of references, and a count of
-//! pins.
+//! Memory for pages. Each frame of 4 KiB has a number instead of its bytes, a count of references, and a count of pins.
 
 use std::collections::HashMap;
 
@@ -8,7 +7,7 @@ use crate::machine::{Node, Page};
 
 /// Frames of node n start here times n.
 const NODE_SHIFT: u32 = 44;
-/// Memory that nobody counts, as of a device.
+/// Memory that is not counted, like a device's.
 pub(super) const DEVICE: u64 = 3 << 46;
 const BLOCK: usize = 512;
 
@@ -23,7 +22,7 @@ struct Block {
 /// A mistake in counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wrong {
-    /// Nobody refers to the frame.
+    /// The frame has no reference.
     Free(Frame),
     /// The frame is not pinned.
     NotPinned(Frame),
@@ -48,7 +47,7 @@ fn node_of(frame: u64) -> usize {
     (frame >> NODE_SHIFT) as usize
 }
 
-/// The 4 KiB frames of a page: for each block, which of its frames.
+/// Returns the 4 KiB frames of a page: each block, with the range of its frames.
 fn parts(page: Page) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let first = page.frame.address() / PAGE;
     let count = page.size.bytes() / PAGE;
@@ -65,7 +64,8 @@ impl Pages {
         Self { blocks: HashMap::new(), nodes: (0..nodes).map(|_| NodePages { next: 0, free: frames }).collect() }
     }
 
-    /// Memory with one reference to each frame, aligned to `align`, on `node` or the next that has enough.
+    /// Allocates memory with one reference to each frame, aligned to `align`, on `node` or the next node that has
+    /// enough.
     pub(super) fn allocate(&mut self, node: Node, bytes: u64, align: PageSize) -> Option<Frame> {
         let frames = bytes / PAGE;
         let count = self.nodes.len();
@@ -116,7 +116,7 @@ impl Pages {
         })
     }
 
-    /// Drops a reference to each frame. Those that nobody needs any more are in `freed`.
+    /// Drops a reference to each frame. Adds frames without references to `freed`.
     pub(super) fn release(&mut self, page: Page, freed: &mut Vec<Frame>) -> Result<(), Wrong> {
         self.drop_each(page, freed, |block, index| {
             block.references[index] = block.references[index].checked_sub(1)?;
@@ -169,13 +169,13 @@ impl Pages {
         Ok(())
     }
 
-    /// The references to one frame.
+    /// Returns the number of references to a frame.
     pub(super) fn references(&self, frame: Frame) -> u32 {
         let number = frame.address() / PAGE;
         self.blocks.get(&(number / BLOCK as u64)).map_or(0, |block| block.references[number as usize % BLOCK])
     }
 
-    /// Whether all parts of a page satisfy a condition on references and pins.
+    /// Returns whether all parts of a page satisfy a condition on references and pins.
     pub(super) fn all(&self, page: Page, condition: impl Fn(u32, u16) -> bool) -> bool {
         parts(page).all(|(number, range)| {
             let block = self.blocks.get(&number);
@@ -186,7 +186,7 @@ impl Pages {
         })
     }
 
-    /// A copy of a page, on `node` or another.
+    /// Returns a copy of a page, on `node` or another.
     pub(super) fn copy(&mut self, page: Page, node: Node) -> Option<Frame> {
         let copy = self.allocate(node, page.size.bytes(), page.size)?;
         for ((from, from_range), (to, to_range)) in parts(page).zip(parts(Page { frame: copy, ..page })) {
@@ -202,7 +202,7 @@ impl Pages {
         Some(copy)
     }
 
-    /// What a frame holds; none if it is free.
+    /// Returns the content of a frame; `None` if it is free.
     pub(super) fn read(&self, frame: Frame) -> Option<u64> {
         if frame.address() >= DEVICE {
             return Some(frame.address());
@@ -211,7 +211,7 @@ impl Pages {
         Some(self.blocks[&block].content[index])
     }
 
-    /// None if the frame is free.
+    /// Writes to a frame; `None` if it is free.
     pub(super) fn write(&mut self, frame: Frame, content: u64) -> Option<()> {
         if frame.address() >= DEVICE {
             return Some(());
@@ -228,7 +228,7 @@ impl Pages {
         (found.references[index] != 0 || found.pins[index] != 0).then_some((block, index))
     }
 
-    /// Every frame that is not free, with its references and pins.
+    /// Returns every frame that is not free, with its references and pins.
     pub(super) fn live(&self) -> impl Iterator<Item = (Frame, u32, u16)> + '_ {
         self.blocks.iter().flat_map(|(&number, block)| {
             (0..BLOCK).filter(|&index| block.references[index] != 0 || block.pins[index] != 0).map(move |index| {
@@ -238,12 +238,12 @@ impl Pages {
         })
     }
 
-    /// Frames in use.
+    /// Returns the number of frames in use.
     pub(super) fn live_frames(&self) -> usize {
         self.blocks.values().map(|block| block.live).sum()
     }
 
-    /// The node that a frame belongs to.
+    /// Returns the node that a frame belongs to.
     pub(super) fn node(frame: Frame) -> Node {
         Node(node_of(frame.address()) as u8)
     }

@@ -1,4 +1,4 @@
-//! Mapping where nothing real is at stake.
+//! Mapping by safe calls, on the software machine.
 
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ use crate::error::MapError;
 use crate::format::Format;
 use crate::space::{AddressSpace, CursorMapError, CursorMut, PageSizes};
 
-/// [`AddressSpace::map`] on a software machine, which notes a [`Failure`](super::Failure) where its contract is broken.
+/// [`AddressSpace::map`] on a software machine, which notes a [`Failure`](super::Failure) if its contract is broken.
 pub trait MapSimulated {
-    /// As [`AddressSpace::map`].
+    /// Does what [`AddressSpace::map`] does.
     ///
     /// # Errors
     ///
@@ -33,14 +33,14 @@ impl<F: Format, M: Host> MapSimulated for AddressSpace<F, M> {
         attributes: Attributes,
         sizes: PageSizes,
     ) -> Result<(), MapError> {
-        // SAFETY: 1, 2. frames are numbers to the computer, whose CPUs alone use these tables (`Host`, 1).
+        // SAFETY: 1, 2. frames are only numbers to the computer, and only its CPUs use these tables (`Host`, 1).
         unsafe { self.map(range, first, attributes, sizes) }
     }
 }
 
 /// [`CursorMut::map`] on a software machine.
 pub trait MapNextSimulated {
-    /// As [`CursorMut::map`].
+    /// Does what [`CursorMut::map`] does.
     ///
     /// # Errors
     ///

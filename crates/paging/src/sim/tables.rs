@@ -1,4 +1,4 @@
-//! Memory for tables: real 4 KiB, so that the crate's own code and the walkers read and write the same words.
+//! Memory for tables: real 4 KiB, so that the crate's own code and the walkers access the same words.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::address::{Frame, PAGE};
 use crate::machine::{Node, Table};
 use crate::meta::TableMeta;
 
-/// Where frames for tables start; those of node n a TiB times n further on.
+/// The first frame for tables; those of node n lie n TiB further on.
 const START: u64 = 1 << 47;
 const NODE_SHIFT: u32 = 40;
 const CHUNK: usize = 64;
@@ -19,7 +19,7 @@ const REST: usize = 64;
 struct Slot {
     table: Table,
     meta: TableMeta,
-    /// Set by who allocates the table, cleared by who frees it.
+    /// Set when the table is allocated, cleared when it is freed.
     live: AtomicBool,
 }
 
@@ -32,9 +32,11 @@ impl Slot {
 /// One node's tables.
 pub(super) struct Tables {
     node: Node,
+    /// Made by the first CPU that needs them, never given back.
     chunks: Vec<OnceLock<Box<[Slot]>>>,
+    /// Locked by whoever allocates or frees.
     free: Mutex<Free>,
-    /// Tables that are allocated: counted by who allocates and frees.
+    /// Number of allocated tables; changed by allocation and freeing.
     live: AtomicUsize,
 }
 
@@ -62,7 +64,7 @@ impl Tables {
         }
     }
 
-    /// The node whose table `frame` could be.
+    /// Returns the node whose table could be at `frame`.
     pub(super) fn node_of(frame: Frame) -> Option<usize> {
         frame.address().checked_sub(START).map(|offset| (offset >> NODE_SHIFT) as usize)
     }
@@ -89,7 +91,7 @@ impl Tables {
         Frame::containing(START + (u64::from(self.node.0) << NODE_SHIFT) + index as u64 * PAGE)
     }
 
-    /// An empty table, and whether somebody has written to it since it was freed.
+    /// Allocates an empty table. Also tells whether somebody has written to it since it was freed.
     pub(super) fn allocate(&self) -> Option<(Frame, Result<(), Wrong>)> {
         let index = {
             let mut free = lock(&self.free);
@@ -122,14 +124,14 @@ impl Tables {
         Ok(())
     }
 
-    /// The table, be it allocated or not, and which of both.
+    /// Returns the table, and whether it is allocated.
     pub(super) fn get(&self, frame: Frame) -> (&Table, &TableMeta, Result<(), Wrong>) {
         let slot = self.slot(Self::index(frame));
         let state = if slot.live.load(Ordering::Acquire) { Ok(()) } else { Err(Wrong::Free) };
         (&slot.table, &slot.meta, state)
     }
 
-    /// The frames of all allocated tables.
+    /// Returns the frames of all allocated tables.
     pub(super) fn frames(&self) -> Vec<Frame> {
         let fresh = lock(&self.free).fresh;
         (0..fresh)

@@ -1,4 +1,4 @@
-//! The marks of use and of change.
+//! The marks of use and of writing.
 
 use core::ops::{ControlFlow, Range};
 
@@ -38,7 +38,7 @@ impl Mark {
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// How many pages of `range` have a mark, on any node. Copies no table.
+    /// Returns how many pages of `range` have a mark on any node. Copies no table.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         Ok(count)
     }
 
-    /// Takes a mark off all pages of `range`, and tells which pages had it. Copies shared tables first, since their
-    /// marks belong to the other spaces as well.
+    /// Clears a mark of all pages in `range`, and tells which pages had it. Copies shared tables first, since their
+    /// marks also belong to the other spaces.
     ///
     /// Until the flush is waited for, CPUs that still hold a translation may use the page without marking it again.
     ///

@@ -1,4 +1,4 @@
-//! Who is charged for tables and pages; see [`Accounting`].
+//! Charges for tables and pages; see [`Accounting`].
 
 use super::{Accounting, Locked};
 use crate::address::{Frame, Level, PAGE};
@@ -7,14 +7,14 @@ use crate::format::{Entry, Format};
 use crate::machine::{Charge, Machine};
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Charges the space for `pages` pages more, or fewer.
+    /// Charges the space for `pages` pages more (or fewer, if negative).
     pub(crate) fn charge_pages(&self, pages: i64) {
         if pages != 0 {
             self.machine.charge(self.id, Charge { pages, tables: 0 });
         }
     }
 
-    /// Charges the space for a table to which it alone refers now.
+    /// Charges the space for a table that only it refers to now.
     pub(crate) fn own(&self, frame: Frame, level: Level) {
         let meta = self.meta(frame);
         if meta.owner() == Some(self.id) {
@@ -28,7 +28,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         self.machine.charge(self.id, Charge { pages, tables: 1 });
     }
 
-    /// Charges the space for a table alone: for its pages it is charged already.
+    /// Charges the space only for a table: it is charged for the pages already.
     pub(crate) fn own_unfilled(&self, frame: Frame) {
         self.meta(frame).set_owner(Some(self.id));
         self.machine.charge(self.id, Charge { pages: 0, tables: 1 });
@@ -57,7 +57,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         });
     }
 
-    /// Charges the space `to` for the pages of a tree of tables that this space made.
+    /// Charges the space `to` for the pages of a tree of tables that this space has made.
     pub(crate) fn charge_tree(&self, frame: Frame, level: Level, to: super::SpaceId) {
         if self.options.accounting == Accounting::Exact {
             self.each_table(frame, level, &mut |frame, level| {
@@ -76,7 +76,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         }
     }
 
-    /// The 4 KiB pages that a table's own leaves map.
+    /// Returns the 4 KiB pages that a table's own leaves map.
     fn pages_in(&self, frame: Frame, level: Level) -> i64 {
         if level == Level::LAST {
             return i64::from(self.meta(frame).populated());
@@ -86,7 +86,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
     }
 }
 
-/// The 4 KiB pages that one leaf of this level maps.
+/// Returns the 4 KiB pages that one leaf of this level maps.
 #[inline]
 pub(crate) const fn pages_of(level: Level) -> i64 {
     (level.entry_bytes() / PAGE) as i64

@@ -1,4 +1,4 @@
-//! Going through a range page by page, under one lock.
+//! Reads a range page by page, under one lock.
 
 use core::ops::Range;
 
@@ -9,28 +9,28 @@ use crate::error::RangeError;
 use crate::format::{Entry, Format, Leaf};
 use crate::machine::{Machine, Table};
 
-/// A cursor cannot go there.
+/// Why a cursor cannot go to an address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SeekError {
-    /// It was made for other addresses.
+    /// The cursor was made for other addresses.
     #[error("{address} is outside of {range:?}, for which the cursor was made")]
     Outside {
-        /// What was asked for.
+        /// The address asked for.
         address: VirtAddr,
         /// The cursor's range.
         range: Range<VirtAddr>,
     },
-    /// Not the start of a page.
+    /// The address is not the start of a page.
     #[error("{0} is no multiple of 4096")]
     Unaligned(VirtAddr),
 }
 
-/// Where somebody who goes through a range is.
+/// The position in a range.
 pub(crate) struct Position<'s> {
     pub(crate) range: Range<VirtAddr>,
     /// A multiple of the smallest page, at most the range's end.
     pub(crate) at: VirtAddr,
-    /// A table on the way to `at`, or to somewhere else.
+    /// A table on the way to `at`, or somewhere else.
     spot: Spot<'s>,
 }
 
@@ -45,7 +45,7 @@ struct Spot<'s> {
 }
 
 impl<'s> Spot<'s> {
-    /// The table of `level` that translates `at`.
+    /// Returns the table of `level` that translates `at`.
     #[inline]
     fn new<F: Format, M: Machine>(space: &Locked<'s, F, M>, frame: Frame, level: Level, at: VirtAddr) -> Self {
         let rest = level.table_bytes() - 1;
@@ -54,7 +54,7 @@ impl<'s> Spot<'s> {
 }
 
 impl<'s> Position<'s> {
-    /// At the start of a range that was checked.
+    /// Starts at the beginning of a checked range.
     pub(crate) fn new<F: Format, M: Machine>(space: &Locked<'s, F, M>, range: Range<VirtAddr>) -> Self {
         let at = range.start;
         Self { range, at, spot: Spot::new(space, space.root(), F::TOP, at) }
@@ -72,30 +72,30 @@ impl<'s> Position<'s> {
         Ok(())
     }
 
-    /// The table that the last walk has ended in. Who takes it out of the tree [leaves](Self::leave) it.
+    /// Returns the table in which the last walk ended. Code that removes the table [leaves](Self::leave) it.
     #[inline]
     pub(crate) fn table(&self) -> Frame {
         self.spot.frame
     }
 
-    /// Whether that table has the entry for this position.
+    /// Returns whether that table has the entry for this position.
     #[inline]
     pub(crate) fn is_in(&self, table: Frame) -> bool {
         let Spot { frame, first, last, .. } = self.spot;
         frame == table && first <= self.at.0 && self.at.0 <= last
     }
 
-    /// Goes on from the root.
+    /// Continues from the root.
     pub(crate) fn leave<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>) {
         self.enter(space, space.root(), F::TOP);
     }
 
-    /// Goes on from a table on the way to `at`.
+    /// Continues from a table on the way to `at`.
     pub(crate) fn enter<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>, table: Frame, level: Level) {
         self.spot = Spot::new(space, table, level, self.at);
     }
 
-    /// What the entry for `at` in the table of this spot says, if it is for `at`.
+    /// Returns the entry for `at` in this spot's table, if it is for `at`.
     #[inline(always)]
     fn here<F: Format>(&self) -> Option<Entry> {
         let Spot { table, level, first, last, .. } = self.spot;
@@ -103,14 +103,14 @@ impl<'s> Position<'s> {
         is_here.then(|| F::decode(level, load(&table.0[level.index(self.at)])))
     }
 
-    /// The page at `at`, of which the first root's entry says `leaf`.
+    /// Returns the page at `at`, whose entry in the first root's tables is `leaf`.
     #[inline(always)]
     fn page<F: Format, M: Machine>(&self, space: &Locked<'s, F, M>, leaf: Leaf) -> Option<Mapping> {
         let Spot { frame, level, .. } = self.spot;
         Mapping::new(level, self.at, space.marked_by_all(frame, level, level.index(self.at), leaf))
     }
 
-    /// Goes to the table that the walk to `at` ends in.
+    /// Goes to the table in which the walk to `at` ends.
     #[inline(never)]
     fn arrive<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>) {
         loop {
@@ -122,7 +122,7 @@ impl<'s> Position<'s> {
         }
     }
 
-    /// The page at this position.
+    /// Returns the page at this position.
     #[inline(always)]
     pub(crate) fn query<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>) -> Option<Mapping> {
         if let Some(Entry::Leaf(leaf)) = self.here::<F>() {
@@ -135,14 +135,14 @@ impl<'s> Position<'s> {
         }
     }
 
-    /// Goes on to the next page that is mapped, if this position has none. At the range's end there is none.
+    /// Goes to the next mapped page, if there is none at this position. Returns `None` at the range's end.
     #[inline(always)]
     pub(crate) fn find<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>) -> Option<Mapping> {
         loop {
             if self.at >= self.range.end {
                 return None;
             }
-            // Most pages follow another in the same table.
+            // Most pages follow another one in the same table.
             if let Some(Entry::Leaf(leaf)) = self.here::<F>() {
                 return self.page(space, leaf);
             }
@@ -162,7 +162,7 @@ impl<'s> Position<'s> {
         }
     }
 
-    /// A page that is mapped where one of `size` is to be, from this position on.
+    /// Returns a mapped page in the place of one of `size`, from this position on.
     #[inline(always)]
     pub(crate) fn first_in<F: Format, M: Machine>(
         &mut self,
@@ -186,7 +186,7 @@ impl<'s> Position<'s> {
         self.at = VirtAddr(last.saturating_add(1).min(self.range.end.0));
     }
 
-    /// The next page that is mapped, and goes past it.
+    /// Returns the next mapped page, and goes past it.
     #[inline(always)]
     pub(crate) fn next<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>) -> Option<Mapping> {
         let found = self.find(space)?;
@@ -197,16 +197,16 @@ impl<'s> Position<'s> {
 
 /// Reads a range page by page, with the space's lock held, so that nothing changes meanwhile.
 ///
-/// Whoever has the cursor must not use the space otherwise: that panics where the machine knows who calls
-/// ([`Machine::caller`]), and else waits for the lock for ever. As an [`Iterator`] it gives the pages that are
-/// mapped, in ascending order, large ones at the ends of the range as a whole.
+/// The cursor's owner must not use the space otherwise: that panics if the machine knows the caller
+/// ([`Machine::caller`]), and otherwise waits for the lock for ever. As an [`Iterator`] it returns the mapped pages in
+/// ascending order, large ones at the ends of the range as a whole.
 pub struct Cursor<'s, F: Format, M: Machine> {
     space: Locked<'s, F, M>,
     position: Position<'s>,
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// A cursor at the start of `range`, to read.
+    /// Returns a reading cursor at the start of `range`.
     ///
     /// # Errors
     ///
@@ -220,12 +220,12 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
 }
 
 impl<F: Format, M: Machine> Cursor<'_, F, M> {
-    /// Where the cursor is: an address of its range, or the range's end.
+    /// Returns the cursor's position: an address of its range, or the range's end.
     pub fn address(&self) -> VirtAddr {
         self.position.at
     }
 
-    /// The addresses that it may go to.
+    /// Returns the addresses where it may go.
     pub fn range(&self) -> Range<VirtAddr> {
         self.position.range.clone()
     }
@@ -240,13 +240,13 @@ impl<F: Format, M: Machine> Cursor<'_, F, M> {
         self.position.seek(address)
     }
 
-    /// The page that holds the cursor's address, if one is mapped there; none at the range's end.
+    /// Returns the page that contains the cursor's address, if one is mapped there; `None` at the range's end.
     #[inline]
     pub fn query(&mut self) -> Option<Mapping> {
         if self.position.at < self.position.range.end { self.position.query(&self.space) } else { None }
     }
 
-    /// Goes on to the next page that is mapped, if there is none here, and stays before it. The range's end if there is
+    /// Goes to the next mapped page, if there is none here, and stays before it. Goes to the range's end if there is
     /// none at all.
     pub fn find(&mut self) -> Option<Mapping> {
         self.position.find(&self.space)

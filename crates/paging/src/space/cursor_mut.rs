@@ -1,8 +1,8 @@
-//! Changing a range page by page, under one lock.
+//! Changes a range page by page, under one lock.
 //!
 //! The cursor reads as [`Cursor`](super::Cursor) does. Before a change it makes the table its own, with those above
-//! ([`CursorMut::own`]): that is where tables are copied, made and large pages split, with tables that were reserved
-//! for this one step. Changes that follow in the same table find it [kept](Kept) and reserve nothing.
+//! ([`CursorMut::own`]): there it copies and makes tables and splits large pages, with tables that were reserved for
+//! this one step. Following changes in the same table find it [kept](Kept) and reserve nothing.
 
 use core::ops::Range;
 
@@ -34,12 +34,12 @@ pub enum CursorMapError {
 
 /// Reads and changes a range page by page, with the space's lock held, so that nothing changes in between.
 ///
-/// Each step is done as a whole, or gives an error and has changed nothing; earlier steps stay. A shared table is
-/// copied before the first change in it. What is to be flushed is collected and comes out of [`finish`](Self::finish);
-/// a cursor that is dropped flushes itself.
+/// Each step is done completely, or returns an error and changes nothing; earlier steps stay. A shared table is copied
+/// before the first change in it. The cursor collects what must be flushed, and [`finish`](Self::finish) returns it; a
+/// cursor that is dropped flushes by itself.
 ///
-/// Whoever has the cursor must not use the space otherwise: that panics where the machine knows who calls
-/// ([`Machine::caller`]), and else waits for the lock for ever.
+/// The cursor's owner must not use the space otherwise: that panics if the machine knows the caller
+/// ([`Machine::caller`]), and otherwise waits for the lock for ever.
 ///
 /// ```
 /// use palimpsest_paging::format::X86_64;
@@ -78,13 +78,12 @@ pub struct CursorMut<'s, F: Format, M: Machine> {
     /// The table that was changed last.
     kept: Option<Kept<'s>>,
     flush: Flush<'s, F, M>,
-    /// Addresses, from the first to the last, of pages that were taken and may still be in TLBs.
+    /// Addresses, from the first to the last, of pages that were removed and may still be in TLBs.
     taken: Option<Range<VirtAddr>>,
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// A cursor at the start of `range`, to change what is mapped there. Nothing is copied or split before it is
-    /// changed.
+    /// Returns a changing cursor at the start of `range`. Copies and splits nothing before it is changed.
     ///
     /// # Errors
     ///
@@ -93,13 +92,12 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         self.cursor_within(range, Reach::User)
     }
 
-    /// As [`cursor_mut`](Self::cursor_mut), the kernel's pages too.
+    /// Does the same as [`cursor_mut`](Self::cursor_mut), also for the kernel's pages.
     ///
     /// # Safety
     ///
-    /// 1. Where the program that calls runs by this space, it uses none of the kernel's pages that
-    ///    the cursor changes: neither as code,
-    ///    stack or data, nor through a reference, until they are back as they were.
+    /// 1. If the calling program runs in this space, it uses none of the kernel's pages that the cursor changes,
+    ///    neither as code, stack or data, nor through a reference, until they are as before.
     ///
     /// # Errors
     ///
@@ -119,12 +117,12 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
 }
 
 impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
-    /// Where the cursor is: an address of its range, or the range's end.
+    /// Returns the cursor's position: an address of its range, or the range's end.
     pub fn address(&self) -> VirtAddr {
         self.position.at
     }
 
-    /// The addresses that it may go to.
+    /// Returns the addresses where it may go.
     pub fn range(&self) -> Range<VirtAddr> {
         self.position.range.clone()
     }
@@ -139,19 +137,19 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         self.position.seek(address)
     }
 
-    /// The page that holds the cursor's address, if one is mapped there; none at the range's end.
+    /// Returns the page that contains the cursor's address, if one is mapped there; `None` at the range's end.
     #[inline]
     pub fn query(&mut self) -> Option<Mapping> {
         if self.position.at < self.position.range.end { self.position.query(&self.space) } else { None }
     }
 
-    /// Goes on to the next page that is mapped, if there is none here, and stays before it. The range's end if there is
+    /// Goes to the next mapped page, if there is none here, and stays before it. Goes to the range's end if there is
     /// none at all.
     pub fn find(&mut self) -> Option<Mapping> {
         self.position.find(&self.space)
     }
 
-    /// Goes past the next page that is mapped, and tells what it is. None if there is no other up to the range's end.
+    /// Goes past the next mapped page, and returns it. Returns `None` if there is no other up to the range's end.
     #[inline]
     pub fn skip_next(&mut self) -> Option<Mapping> {
         self.position.next(&self.space)
@@ -160,7 +158,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
     /// Maps one page here, of `size` and at `frame`, and goes past it. References and marks are as with
     /// [`AddressSpace::map`].
     ///
-    /// Where this cursor has taken pages that CPUs may still remember, they are flushed first.
+    /// If this cursor has removed pages there that CPUs may still remember, it flushes them first.
     ///
     /// # Safety
     ///
@@ -186,7 +184,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         {
             return Err(MapError::Mapped { address: mapping.address.max(at), size: mapping.size }.into());
         }
-        // Before a table is made there too: CPUs may remember one.
+        // Even before a table is made there: CPUs may remember one.
         if self.taken.as_ref().is_some_and(|taken| taken.start < part.end && part.start < taken.end) {
             self.flush.settle();
             self.taken = None;
@@ -212,10 +210,10 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
     /// Unmaps the next page, moves past it, and returns what it was, with its marks. Returns none if the range has no
     /// further page.
     ///
-    /// Of a large page that lies in the range, or from the cursor's address on, only in part, the largest page of that
-    /// part is split off and taken. Tables that become empty go too. The page's reference is given back
-    /// ([`Machine::release`]) once the flush has been waited for: who wants to map it elsewhere
-    /// [retains](Machine::retain) it first.
+    /// If only a part of a large page lies in the range, or from the cursor's address on, the largest page in that part
+    /// is split off and removed. Tables that become empty go too. The page's reference is given back
+    /// ([`Machine::release`]) after the flush has been waited for: to map it elsewhere, [retain](Machine::retain) it
+    /// first.
     ///
     /// # Errors
     ///
@@ -225,7 +223,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
     pub fn take_next(&mut self) -> Result<Option<Mapping>, ChangeError> {
         let at = self.position.at;
         let no_pins = self.space.meta(self.space.root()).pinned() == 0;
-        // Most pages follow another in the same table.
+        // Most pages follow another one in the same table.
         if let Some((kept, size)) = self.here().filter(|&(_, size)| no_pins && self.fits(size)) {
             let table = kept.take_up(&self.space);
             let part = at..VirtAddr(at.0 + size.bytes());
@@ -255,7 +253,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok(Some(Mapping { address, size, leaf }))
     }
 
-    /// Goes past a page that was taken, and gives its table back if that has become empty.
+    /// Goes past a removed page, and gives its table back if that has become empty.
     #[inline(always)]
     fn took(&mut self, address: VirtAddr, size: PageSize, is_empty: bool) {
         self.position.pass(size.level());
@@ -267,8 +265,8 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         });
     }
 
-    /// Gives the next page these rights, goes past it, and tells what it was. None if there is no other up to the
-    /// range's end.
+    /// Gives the next page these rights, goes past it, and returns what it was. Returns `None` if there is no other up
+    /// to the range's end.
     ///
     /// Large pages are split as by [`take_next`](Self::take_next); for the rest see [`AddressSpace::protect`].
     ///
@@ -298,19 +296,19 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok(Some(Mapping { address: part.start, size, leaf }))
     }
 
-    /// Ends the cursor. What it returns is to be [dispatched](Flush::dispatch) and waited for; the lock is free.
+    /// Ends the cursor, which frees the lock. Returns the flush, to be [dispatched](Flush::dispatch) and waited for.
     pub fn finish(self) -> Flush<'s, F, M> {
         self.flush
     }
 
-    /// The table that was changed last, if it has the entry for this position, and the size of its pages.
+    /// Returns the table that was changed last, if it has the entry for this position, and the size of its pages.
     #[inline]
     fn here(&self) -> Option<(Kept<'s>, PageSize)> {
         let kept = self.kept.filter(|kept| self.position.is_in(kept.frame))?;
         Some((kept, kept.level.page_size()?))
     }
 
-    /// What a step changes of the page that was found here: all of it, or the largest page from here on that is in the
+    /// Returns what a step changes of the page found here: all of it, or the largest page from here on that is in the
     /// range.
     #[inline]
     fn part(&self, found: &Mapping) -> Result<(Range<VirtAddr>, PageSize), ChangeError> {
@@ -319,7 +317,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok((at..VirtAddr(at.0 + size.bytes()), size))
     }
 
-    /// Whether a page of `size` from here on is in the range.
+    /// Returns whether a page of `size` from here on is in the range.
     #[inline]
     fn fits(&self, size: PageSize) -> bool {
         let (at, end) = (self.position.at, self.position.range.end);
@@ -333,7 +331,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok(smaller.into_iter().find(|&size| self.fits(size)).unwrap_or(PageSize::Small))
     }
 
-    /// The table with the entry of a page of `size` here, to be written. `part` is that page.
+    /// Returns the table with the entry of a page of `size` here, ready to be written. `part` is that page.
     ///
     /// Fails before anything is changed.
     #[inline(always)]
@@ -349,7 +347,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         let need = self.space.need(part.clone(), purpose);
         let reserve = || Reserve::new(self.space.machine, need, self.space.home());
         let mut reserve = match reserve() {
-            // What this cursor has taken away may suffice.
+            // Memory that this cursor has released may suffice.
             Err(_) if self.flush.keeps_memory() => {
                 self.flush.settle();
                 reserve()?
@@ -373,8 +371,8 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok(kept)
     }
 
-    /// Gives back those tables on the way to `part` that have become empty. All of them are this space's own. The
-    /// result is what they translated.
+    /// Gives back the tables on the way to `part` that have become empty. All of them are this space's own. Returns the
+    /// addresses that they translated.
     #[inline(never)]
     fn prune(&mut self, part: Range<VirtAddr>) -> Range<VirtAddr> {
         let mut region = part.clone();

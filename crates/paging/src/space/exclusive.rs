@@ -1,4 +1,4 @@
-//! Tables that one space alone refers to: the only way to write entries.
+//! Tables that only one space refers to: the only way to write entries.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct Exclusive<'a, 's, F: Format, M: Machine> {
     pub(crate) meta: &'s TableMeta,
 }
 
-/// An [`Exclusive`] table that was put down, within one holding of the lock.
+/// An [`Exclusive`] table, kept for later while the lock is held.
 ///
 /// It stays exclusive until the lock is dropped, since others get no reference meanwhile, unless its holder detaches
 /// it.
@@ -35,7 +35,7 @@ pub(crate) struct Kept<'s> {
 }
 
 impl<'s> Kept<'s> {
-    /// The table, for the space that it was kept for, whose lock has been held since.
+    /// Returns the table to the space for which it was kept, whose lock has been held since.
     #[inline]
     pub(crate) fn take_up<'a, F: Format, M: Machine>(&self, space: &'a Locked<'s, F, M>) -> Exclusive<'a, 's, F, M> {
         let Self { frame, level, table, meta } = *self;
@@ -48,12 +48,12 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Self::new(space, space.root(), F::TOP)
     }
 
-    /// A table that nobody else refers to, by its frame.
+    /// Creates it for a table that nobody else refers to, by its frame.
     pub(crate) fn at(space: &'a Locked<'s, F, M>, frame: Frame, level: Level) -> Self {
         Self::new(space, frame, level)
     }
 
-    /// Its entries, to be read.
+    /// Returns its entries for reading.
     pub(crate) fn entries(&self) -> &'s Table {
         self.table
     }
@@ -64,18 +64,18 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Self { space, frame, level, table, meta }
     }
 
-    /// The same table once more: whoever holds the lock may well write it by two names.
+    /// Returns the same table once more: the lock's holder may write it under two names.
     pub(crate) fn again(&self) -> Self {
         Self { ..*self }
     }
 
-    /// What entry `index` says.
+    /// Returns entry `index`.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Entry {
         F::decode(self.level, load(&self.table.0[index]))
     }
 
-    /// Whether the entry for `address` is empty.
+    /// Returns whether the entry for `address` is empty.
     #[inline]
     pub(crate) fn is_empty_at(&self, address: VirtAddr) -> bool {
         matches!(self.get(self.level.index(address)), Entry::Empty)
@@ -89,7 +89,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         self.write(index, bits);
     }
 
-    /// Empties an entry, here and in all replicas, and returns what it said. The hardware may have set marks until now.
+    /// Empties an entry, here and in all replicas, and returns it. The hardware may have set marks until now.
     pub(crate) fn take(&self, index: usize) -> Entry {
         if let Some(leaf) = self.take_leaf(index) {
             return Entry::Leaf(leaf);
@@ -102,12 +102,12 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         entry
     }
 
-    /// As [`take`](Self::take), for a page alone; anything else stays.
+    /// Does the same as [`take`](Self::take), but only for a page; other entries stay.
     #[inline(always)]
     pub(crate) fn take_leaf(&self, index: usize) -> Option<Leaf> {
         let Entry::Leaf(mut leaf) = self.get(index) else { return None };
         if !(leaf.accessed && leaf.dirty) {
-            // Exchanged, lest a mark is lost; a page that has both gets no other.
+            // An exchange, lest a mark is lost; a page with both marks gets no other.
             if let Entry::Leaf(last) = F::decode(self.level, exchange(&self.table.0[index], 0)) {
                 leaf = last;
             }
@@ -117,8 +117,8 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Some(leaf)
     }
 
-    /// Empties a page's entry for a moment, here and in all replicas, until [`show`](Self::show). Returns the page as
-    /// it was, with the marks of all nodes. CPUs that fault meanwhile wait for the lock.
+    /// Empties a page's entry for a moment, here and in all replicas, until [`show`](Self::show). Returns the previous
+    /// page, with the marks of all nodes. CPUs that fault meanwhile wait for the lock.
     pub(crate) fn hide(&self, index: usize) -> Option<Leaf> {
         let take = |table: &Table| match F::decode(self.level, exchange(&table.0[index], 0)) {
             Entry::Leaf(leaf) => Some(leaf),
@@ -137,12 +137,12 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
     }
 
     /// Ends what [`hide`](Self::hide) has begun, or replaces an entry at once. Not for a page's entry that walkers may
-    /// be marking: what they set would be lost.
+    /// be marking: the marks would be lost.
     pub(crate) fn show(&self, index: usize, bits: u64) {
         self.write(index, bits);
     }
 
-    /// Fills empty entries, `count` from `first` on, here and in all replicas, with pages that follow `leaf` in memory.
+    /// Fills `count` empty entries from `first` on, here and in all replicas, with pages that follow `leaf` in memory.
     pub(crate) fn fill_pages(&self, first: usize, count: usize, leaf: Leaf) {
         let bytes = self.level.entry_bytes();
         let fill = |table: &Table| {
@@ -167,8 +167,8 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         }
     }
 
-    /// Changes a page's entry here and, with the frame that it has there, in all replicas, so that no mark which the
-    /// hardware sets meanwhile is lost. The result is the old entry, with the marks of all.
+    /// Changes a page's entry here and, with the frame that it has there, in all replicas, without losing marks that
+    /// the hardware sets meanwhile. Returns the old entry, with the marks of all.
     pub(crate) fn change_leaf(&self, index: usize, change: impl Fn(Leaf) -> Leaf) -> Option<Leaf> {
         let mut old = change_leaf::<F>(&self.table.0[index], self.level, &change)?;
         for replica in self.replicas() {
@@ -179,21 +179,21 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Some(old)
     }
 
-    /// The same table, to be taken up again while the lock is held.
+    /// Keeps the table, to be taken up again while the lock is held.
     pub(crate) fn keep(&self) -> Kept<'s> {
         Kept { frame: self.frame, level: self.level, table: self.table, meta: self.meta }
     }
 
-    /// The other nodes' copies of this table.
+    /// Returns the other nodes' copies of this table.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = &'s Table> + use<'a, 's, F, M> {
         let space = self.space;
         core::iter::successors(self.meta.replica(), move |&frame| space.meta(frame).replica())
             .map(move |frame| space.table(frame))
     }
 
-    /// The table below entry `index`: unshared if others share it, none if the entry is not a table.
+    /// Returns the table below entry `index`, unshared if others share it; `None` if the entry is not a table.
     ///
-    /// `reserve` has a table for the case that it is shared. `range` is what the entry translates.
+    /// `reserve` has a table in case it is shared. `range` is what the entry translates.
     pub(crate) fn enter(
         &self,
         index: usize,
@@ -208,8 +208,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
             return Some(self.unshare(index, frame, level, range, reserve.take(), flush));
         }
         if stores == Stores::Fault {
-            // The last sharer takes it back. Rights only grow, so that a stale translation costs a fault and nothing
-            // else.
+            // The last sharer takes it back. Rights only grow, so that a stale translation only costs a fault.
             self.show(index, F::table(frame, Stores::Pass));
         }
         meta.set_protected(false);
@@ -217,8 +216,8 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Some(Exclusive::new(self.space, frame, level))
     }
 
-    /// The table below the entry for `address`, if this space's own already, so that [`enter`](Self::enter) would
-    /// change nothing.
+    /// Returns the table below the entry for `address`, if it is this space's own already, so that
+    /// [`enter`](Self::enter) would change nothing.
     #[inline]
     fn own_below(&self, address: VirtAddr) -> Option<Self> {
         let Entry::Table { frame, stores: Stores::Pass } = self.get(self.level.index(address)) else { return None };
@@ -227,7 +226,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         if is_own { Some(Self::new(self.space, frame, self.level.below()?)) } else { None }
     }
 
-    /// As [`enter`](Self::enter), with a new table where the entry is empty.
+    /// Does the same as [`enter`](Self::enter), and makes a new table if the entry is empty.
     pub(crate) fn enter_or_create(
         &self,
         index: usize,
@@ -244,7 +243,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         self.enter(index, range, reserve, flush)
     }
 
-    /// Replaces a shared table by a copy of our own; see the header of [`space`](super).
+    /// Replaces a shared table by our own copy; see the header of [`space`](super).
     fn unshare(
         &self,
         index: usize,
@@ -284,7 +283,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         new_meta.add_populated(meta.populated() as i16);
         space.disown(shared, level);
         space.own(copy, level);
-        // c of the header: one store.
+        // Step c of the header: one store.
         self.show(index, F::table(copy, Stores::Pass));
         flush.note(range);
         flush.defer_table(shared, level);
@@ -292,7 +291,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
     }
 }
 
-/// What an entry for a shared table says of stores.
+/// Returns whether an entry for a shared table lets stores pass.
 #[inline]
 pub(crate) const fn shared_stores<F: Format>() -> Stores {
     match F::SHARE_MODE {
@@ -301,21 +300,20 @@ pub(crate) const fn shared_stores<F: Format>() -> Stores {
     }
 }
 
-/// Whether a page must be copied before it is written, once two entries refer to it.
+/// Returns whether a page must be copied before it is written, once two entries refer to it.
 #[inline]
 pub(crate) fn is_copied_on_write(leaf: &Leaf) -> bool {
     leaf.attributes.sharing == Sharing::Private
 }
 
-/// A leaf as it is when two entries refer to its page.
+/// Returns a leaf's form when two entries refer to its page.
 #[inline]
 pub(crate) fn protected(leaf: Leaf) -> Leaf {
     let writable = leaf.attributes.rights.contains(crate::Rights::WRITE);
     if writable && is_copied_on_write(&leaf) { Leaf { stores: Stores::Fault, ..leaf } } else { leaf }
 }
 
-/// Makes stores to a private page fault. Right for everybody who shares the table. The result is the leaf as it is
-/// then.
+/// Makes stores to a private page fault, which is right for all sharers of the table. Returns the resulting leaf.
 fn protect_leaf<F: Format>(entry: &AtomicU64, level: Level) -> Leaf {
     match change_leaf::<F>(entry, level, protected) {
         Some(old) => protected(old),
@@ -324,7 +322,8 @@ fn protect_leaf<F: Format>(entry: &AtomicU64, level: Level) -> Leaf {
 }
 
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
-    /// The table with the entry of `level` for `address`, if nothing has to be made, copied or taken back on the way.
+    /// Returns the table with the entry of `level` for `address`, if nothing must be made, copied or taken back on the
+    /// way.
     #[inline]
     pub(crate) fn own_table(&self, address: VirtAddr, level: Level) -> Option<Exclusive<'_, 's, F, M>> {
         let mut table = self.exclusive_root();
@@ -334,7 +333,8 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         Some(table)
     }
 
-    /// A page as it is when it is mapped: one that is private, can be written and has other references is copied first.
+    /// Returns a page's form when it is mapped: a private, writable page with other references must be copied before it
+    /// is written.
     #[inline]
     pub(crate) fn as_mapped(&self, level: Level, leaf: Leaf) -> Leaf {
         let first = protected(leaf);
@@ -345,7 +345,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         if level.page_size().is_some_and(is_alone) { leaf } else { first }
     }
 
-    /// One more entry is to refer to a table that this space refers to.
+    /// Counts one more entry that will refer to a table which this space refers to.
     pub(crate) fn share_table(&self, frame: Frame, level: Level) {
         let meta = self.meta(frame);
         meta.add_share();
@@ -354,7 +354,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         }
     }
 
-    /// Takes the hardware's right to write from every private page below a table that is being shared.
+    /// Removes the hardware's right to write from every private page below a table that is being shared.
     fn protect_leaves(&self, frame: Frame, level: Level) {
         let meta = self.meta(frame);
         if meta.is_protected() {

@@ -12,10 +12,10 @@ use crate::format::{Entry, Format, Leaf, ShareMode};
 use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page};
 use crate::reserve::Reserve;
 
-/// What became of a fault.
+/// The outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The access can be made again.
+    /// The access can be repeated.
     Resolved(Resolution),
     /// Nothing is mapped there. The caller decides what to do.
     NotMapped,
@@ -31,17 +31,17 @@ pub struct Resolution {
     pub unshared: u32,
     /// The page was copied.
     pub copied: bool,
-    /// The page had become this space's own and is written in place from now on.
+    /// The page had become this space's own, and is written in place from now on.
     pub reused: bool,
-    /// The node has a page of its own from now on, or the first's if there was no memory
+    /// From now on the node has its own page, or uses the first node's if there was no memory
     /// ([`AddressSpace::replicate_on_use`]).
     pub replicated: bool,
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Resolves a fault at `address`, on a CPU of `node`: copies what is shared and is to be written, fetches the
-    /// node's page where it has waited for that, and sets the marks that this format's CPUs do not set. Flushes what it
-    /// must before it returns.
+    /// Resolves a fault at `address`, on a CPU of `node`: copies what is shared and must be written, fetches the node's
+    /// page if it has waited for that, and sets the marks that this format's CPUs do not set. Flushes what is necessary
+    /// before it returns.
     ///
     /// # Errors
     ///
@@ -65,9 +65,9 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         };
         flush.note_made();
         flush.settle();
-        // This CPU's TLB may still hold a translation without the right. Where a fault does not remove it, a flush
-        // must, or the access faults for ever. Other CPUs do the same when they fault. A page that was not used yet, or
-        // was just copied, is in no TLB.
+        // This CPU's TLB may still hold a translation without the right. If the fault does not remove it, a flush must,
+        // or the access faults for ever. Other CPUs do the same when they fault. A page that was not used yet, or was
+        // just copied, is in no TLB.
         if !F::FAULT_EVICTS && mapping.leaf.accessed && !resolution.copied {
             let depth = match F::SHARE_MODE {
                 // The entry of the table above may still refuse stores.
@@ -82,7 +82,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
 }
 
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
-    /// Makes the page at `address` this space's own, so that a store passes where the rights allow it.
+    /// Makes the page at `address` this space's own, so that stores pass if the rights allow them.
     pub(crate) fn make_own(
         &self,
         address: VirtAddr,
@@ -102,13 +102,13 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
             unreachable!("the page was found under the same lock");
         };
         let writable = leaf.attributes.rights.contains(Rights::WRITE);
-        // An entry that cannot be written does not tell whether others refer to its page.
+        // An entry that is not writable does not show whether others refer to its page.
         let must_copy = is_copied_on_write(&leaf) && (leaf.stores == Stores::Fault || !writable);
         if must_copy && self.machine.is_exclusive(Page { frame: leaf.frame, size }) {
             resolution.reused = true;
         } else if must_copy {
             if !table.copy_page(index, address, size, node, flush) {
-                // No large page is to be had: a part of it will do.
+                // There is no large page: a part of it will do.
                 if size == PageSize::Small {
                     return Err(FaultError::NoPage { address });
                 }
@@ -125,7 +125,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         Ok(resolution)
     }
 
-    /// How many tables on the way to `address` are shared, those below a shared one included.
+    /// Returns how many tables on the way to `address` are shared, including those below a shared one.
     pub(crate) fn shared_above(&self, address: VirtAddr) -> usize {
         let (mut table, mut level, mut shared) = (self.root(), F::TOP, 0);
         while let Entry::Table { frame, .. } = self.entry(table, level, level.index(address)) {
@@ -136,7 +136,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         shared
     }
 
-    /// Splits the large page at `address` into 4 KiB pages, there.
+    /// Splits the large page that contains `address` until the page there is one of 4 KiB.
     fn split_down(&self, address: VirtAddr, flush: &mut Flush<'s, F, M>) -> Result<(), FaultError> {
         let mut reserve = Reserve::new(self.machine, 2 * F::TOP.number() as usize, self.home())?;
         let mut table = self.exclusive_root();
@@ -150,7 +150,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         Ok(())
     }
 
-    /// Marks the page at `address` as used, in a shared table too: as CPUs do that set the mark themselves.
+    /// Marks the page at `address` as used, also in a shared table, as CPUs do that set the mark themselves.
     fn mark_accessed(&self, address: VirtAddr) {
         let (mut table, mut level) = (self.root(), F::TOP);
         while let Entry::Table { frame, .. } = self.entry(table, level, level.index(address)) {
@@ -167,7 +167,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
     }
 }
 
-/// The table below, for one address.
+/// Returns the table below, for one address.
 fn descend<'a, 's, F: Format, M: Machine>(
     table: &Exclusive<'a, 's, F, M>,
     address: VirtAddr,
@@ -181,7 +181,7 @@ fn descend<'a, 's, F: Format, M: Machine>(
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Puts a copy in the place of a page that others refer to. False if there is no memory for it.
+    /// Replaces a page that others refer to by a copy. Returns false if there is no memory for it.
     fn copy_page(
         &self,
         index: usize,
@@ -191,8 +191,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         flush: &mut Flush<'s, F, M>,
     ) -> bool {
         // The entry is emptied and flushed before the page is copied. Otherwise a CPU of this space could read the old
-        // page after another CPU has written to the new one; or, while the flush of a fork is still under way, store to
-        // the old page what the copy would lack.
+        // page after another CPU has written to the new one; or, while the flush of a fork is still under way, make a
+        // store to the old page that the copy would lack.
         let Some(leaf) = self.hide(index) else { return false };
         flush.note(entry_range(self.level, address));
         flush.settle();

@@ -1,4 +1,5 @@
-//! Forking: a second space with the same pages, which copies tables and pages only when one of both changes them.
+//! Forking: makes a second space with the same pages; tables and pages are copied only when one of the two changes
+//! them.
 
 use arrayvec::ArrayVec;
 
@@ -22,20 +23,20 @@ pub struct ForkOptions<'n> {
 }
 
 impl<'n> ForkOptions<'n> {
-    /// A child on its parent's nodes, without replicas.
+    /// Creates a child on its parent's nodes, without replicas.
     pub const fn new() -> Self {
         Self { nodes: None, replicas: ChildReplicas::Dropped }
     }
 
-    /// The child's nodes, as for [`AddressSpace::new`]: its tables, and the pages that are copied at once, come from
-    /// the first.
+    /// Sets the child's nodes, as for [`AddressSpace::new`]: its tables, and the pages that are copied at once, come
+    /// from the first.
     #[must_use]
     pub const fn nodes(mut self, nodes: &'n [Node]) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
-    /// Whether it has replicas.
+    /// Sets whether the child has replicas.
     #[must_use]
     pub const fn replicas(mut self, replicas: ChildReplicas) -> Self {
         self.replicas = replicas;
@@ -49,17 +50,17 @@ pub enum ChildReplicas {
     /// None: all of its nodes use the pages of the parent's first.
     #[default]
     Dropped,
-    /// The parent's: each of its nodes refers to the page that the same node of the parent has, and has copies of the
-    /// tables on the way. A node that the parent has not uses the parent's first.
+    /// The parent's: each of the child's nodes refers to the page of the same node of the parent, and has copies of the
+    /// tables on the way. A node that the parent does not have uses the parent's first.
     Inherited,
 }
 
 impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
-    /// A space that translates as this one does, and from now on is another.
+    /// Returns a new space, independent of this one, that translates as this one does now.
     ///
     /// Shares the tables that [`SpaceOptions::share`](super::SpaceOptions::share) names, so that the cost depends on
     /// the tables above them and not on the pages. Copies at once the tables with pinned pages, with data of the kernel
-    /// (which must not fault) or with replicas, and pinned private pages too: a device goes on writing to the parent's.
+    /// (which must not fault) or with replicas, and also pinned private pages: a device keeps writing to the parent's.
     /// Until the flush is waited for, CPUs that run the parent may still store to pages that the child sees.
     ///
     /// # Errors
@@ -69,7 +70,7 @@ impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
         self.fork_with(child, ForkOptions::default())
     }
 
-    /// As [`fork`](Self::fork), with a say in where the child lives and whether it has replicas.
+    /// Does the same as [`fork`](Self::fork), with options for the child's nodes and replicas.
     ///
     /// # Errors
     ///
@@ -97,10 +98,10 @@ impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
                     rings.push(Reserve::new(locked.machine, need.ringed, *node)?);
                 }
             }
-            // Addresses below have no sign yet, and each entry that loses a right is one that CPUs may remember.
+            // The addresses below are not sign-extended yet, and CPUs may remember each entry that loses a right.
             flush.note_everything_always();
             let (from, to) = (locked.exclusive_root(), locked_child.exclusive_root());
-            // Nothing in the child is in a TLB.
+            // No TLB contains anything of the child.
             let mut unused = locked_child.flush();
             let mut job =
                 Job { sources, reserve: &mut reserve, rings: &mut rings, flush: &mut flush, child_flush: &mut unused };
@@ -111,7 +112,7 @@ impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
 }
 
 struct Job<'j, 's, 'c, 'm, F: Format, M: Machine> {
-    /// For each root of the child, which of the parent's its pages come from; nothing if it has no replicas.
+    /// For each root of the child, the parent's root from which its pages come; empty if the child has no replicas.
     sources: ArrayVec<usize, MAX_NODES>,
     reserve: &'j mut Reserve<'m, M>,
     /// Tables for the child's other nodes.
@@ -120,10 +121,10 @@ struct Job<'j, 's, 'c, 'm, F: Format, M: Machine> {
     child_flush: &'j mut Flush<'c, F, M>,
 }
 
-/// Tables that a child needs of its own, below the root.
+/// The tables that a child needs of its own, below the root.
 struct Need {
     all: usize,
-    /// Those of them that have copies on other nodes.
+    /// How many of them have copies on other nodes.
     ringed: usize,
 }
 
@@ -143,7 +144,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         need
     }
 
-    /// Whether a table cannot be shared.
+    /// Returns whether a table cannot be shared.
     fn must_copy(&self, table: Frame, level: Level) -> bool {
         let meta = self.meta(table);
         level.number() > self.options.share.highest()
@@ -152,14 +153,14 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
             || meta.must_not_fault()
     }
 
-    /// For each root of a child, the one of the same node here, or the first.
+    /// Returns, for each root of a child, the root of the same node here, or the first.
     fn sources(&self, child: &Self) -> ArrayVec<usize, MAX_NODES> {
         let here = |node: Node| self.inner.roots.iter().position(|(of, _)| *of == node).unwrap_or(0);
         child.inner.roots.iter().map(|(node, _)| here(*node)).collect()
     }
 }
 
-/// Copies or shares what a table holds. `base` is the first address that it translates, without the sign's extension.
+/// Copies or shares the contents of a table. `base` is the first address that it translates, not sign-extended.
 fn copy<'s, 'c, F: Format, M: Machine>(
     from: &Exclusive<'_, 's, F, M>,
     to: &Exclusive<'_, 'c, F, M>,
@@ -211,12 +212,12 @@ fn copy<'s, 'c, F: Format, M: Machine>(
     Ok(())
 }
 
-/// The address with the sign's extension, or with the bits of the upper half, that the format wants.
+/// Returns the address with its sign extended, or with the bits of the upper half, as the format requires.
 fn canonical<F: Format>(address: VirtAddr) -> VirtAddr {
     if F::is_valid(address) { address } else { VirtAddr(address.0 | !(F::TOP.table_bytes() - 1)) }
 }
 
-/// Lets all nodes of the child refer to the pages that `sources` tells; to the first's, `leaf`, if that is nothing.
+/// Makes all nodes of the child refer to the pages that `sources` names, or to the first's, `leaf`, if it is empty.
 /// `leaf` has the marks of all nodes.
 fn inherit<F: Format, M: Machine>(
     from: &Exclusive<'_, '_, F, M>,
@@ -227,7 +228,7 @@ fn inherit<F: Format, M: Machine>(
     sources: &[usize],
 ) {
     let level = from.level;
-    // None where the parent's node has yet to use the page.
+    // `None` if the parent's node has not used the page yet.
     let of = |source: usize| {
         let table = from.space.ring_of(from.frame).nth(source).unwrap_or(from.frame);
         match F::decode(level, load(&from.space.table(table).0[index])) {
@@ -237,7 +238,7 @@ fn inherit<F: Format, M: Machine>(
     };
     let retain = |frame: Frame| from.space.machine.retain(Page { frame, size });
     let first = sources.first().and_then(|&source| of(source)).unwrap_or(leaf);
-    // Marks of all the parent's nodes: a single page may have been written by any.
+    // Marks of all the parent's nodes: any of them may have written a single page.
     let first = first.marked_as(&leaf);
     retain(first.frame);
     to.fill(index, F::leaf(level, first));

@@ -1,18 +1,18 @@
-//! Pages of the kernel's.
+//! Pages of the kernel.
 //!
 //! # Data, to which stores must not fault
 //!
-//! A shared table lets no store pass until it has been copied by a fault, or makes its pages so. A kernel cannot take
-//! such a fault on its stack, or while it holds the lock that the fault takes. So no table on the way to a page that
-//! the kernel can write, and user mode cannot reach, is shared by a fork: it is copied at once.
+//! A shared table, or its pages, let no store pass until a fault has copied it. A kernel cannot take such a fault on
+//! its stack, or while it holds the lock that the fault takes. So a fork shares no table on the way to a page that the
+//! kernel can write and user mode cannot reach: it copies such a table at once.
 //!
 //! # What safe code must leave alone
 //!
-//! The program that calls this crate may itself run by the space's tables. Taking its pages away, or rights to them, is
-//! undefined behaviour like freeing its memory. Such pages are the kernel's, and safe operations refuse them; those
-//! named `..._kernel` are unsafe.
+//! The program that calls this crate may itself run through the space's tables. Removing its pages, or rights to them,
+//! is undefined behaviour like freeing its memory. Such pages belong to the kernel, and safe operations refuse them;
+//! operations named `..._kernel` are unsafe.
 //!
-//! Tables are marked when such a page appears in them or below, and stay so until they are freed.
+//! Tables are marked when such a page appears in them or below, and stay marked until they are freed.
 
 use core::ops::Range;
 
@@ -23,18 +23,18 @@ use crate::error::ChangeError;
 use crate::format::{Entry, Format};
 use crate::machine::Machine;
 
-/// Whether stores to such a page must not fault.
+/// Returns whether stores to such a page must not fault.
 pub(crate) fn is_kernel_data(attributes: &Attributes) -> bool {
     is_kernel(attributes) && attributes.rights.contains(Rights::WRITE)
 }
 
-/// Whether user mode cannot reach such a page.
+/// Returns whether user mode cannot reach such a page.
 #[inline]
 pub(crate) fn is_kernel(attributes: &Attributes) -> bool {
     attributes.privilege == Privilege::Kernel
 }
 
-/// Whose pages an operation may change.
+/// The pages that an operation may change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// User mode's.
@@ -43,7 +43,7 @@ pub(crate) enum Reach {
     Kernel,
 }
 
-/// What was found.
+/// Kernel pages that were found.
 #[derive(Clone, Copy, Default)]
 struct Found {
     kernel: bool,
@@ -51,8 +51,8 @@ struct Found {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Marks the tables on the way to pages of the kernel's in `range`. They are this space's own, since the pages were
-    /// just put there.
+    /// Marks the tables on the way to pages of the kernel in `range`. They are this space's own, since the pages were
+    /// just mapped there.
     pub(crate) fn mark_kernel(&self, range: Range<VirtAddr>) {
         self.mark_in(self.root(), F::TOP, range);
     }

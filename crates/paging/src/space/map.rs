@@ -1,4 +1,4 @@
-//! Mapping pages.
+//! Maps pages.
 
 use core::ops::{ControlFlow, Range};
 
@@ -14,12 +14,12 @@ use crate::format::{Format, Leaf};
 use crate::machine::Machine;
 use crate::reserve::Reserve;
 
-/// Which sizes of pages may be used.
+/// The sizes of pages that may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageSizes {
-    /// The largest to which addresses are aligned, but none above this.
+    /// The largest to which addresses are aligned, up to this.
     UpTo(PageSize),
-    /// This alone.
+    /// Only this one.
     Only(PageSize),
 }
 
@@ -34,17 +34,17 @@ impl PageSizes {
 impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// Maps `range` to the physical memory from `first` on.
     ///
-    /// [`Machine::retain`] is not called: the caller hands a reference to each page over. A private page that can be
-    /// written and has other references ([`Machine::is_exclusive`]) is copied by the first store. New pages count as
-    /// used and written. Nothing has to be flushed, since nothing was mapped; CPUs that keep the absence of a
-    /// translation (RISC-V without Svvptc) may fault once.
+    /// Does not call [`Machine::retain`]: the caller hands over a reference to each page. The first store to a private,
+    /// writable page with other references ([`Machine::is_exclusive`]) copies it. New pages count as used and written.
+    /// Nothing must be flushed, since nothing was mapped; CPUs that remember the absence of a translation (RISC-V
+    /// without Svvptc) may fault once.
     ///
     /// # Safety
     ///
-    /// 1. The caller has a reference to each page, or nobody counts their memory; unless there is an error, the space
-    ///    has it from now on.
-    /// 2. Whoever runs by this space may use the memory as `attributes` say, for as long as it is mapped. That of the
-    ///    program that calls, its code, stacks and data, is no memory for user mode to write.
+    /// 1. The caller has a reference to each page, or the memory is not counted; unless there is an error, the space
+    ///    then owns it.
+    /// 2. All programs that run in this space may use the memory as `attributes` say, for as long as it is mapped. User
+    ///    mode must not get the right to write to memory of the calling program: its code, stacks and data.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         {
             return Err(MapError::Size { address: range.start, frame: first, size });
         }
-        // A frame that is not aligned as its address is needs smaller pages.
+        // A frame with another alignment than its address needs smaller pages.
         let same_offset = |size: PageSize| (range.start.0 ^ first.address()) & (size.bytes() - 1) == 0;
         let largest = PageSize::DESCENDING.into_iter().find(|&size| size <= largest && same_offset(size));
         let largest = largest.unwrap_or(PageSize::Small);
@@ -86,7 +86,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         mapped?;
         let need = locked.need(range.clone(), Purpose::Fill(largest.level()));
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
-        // Unsharing, if any, is all that there is to flush of ours.
+        // Only unsharing may need a flush.
         let mut flush = locked.flush();
         locked.before_make(range.clone(), &mut flush);
         let job = Job { start: range.start, leaf, largest };
@@ -102,7 +102,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     }
 }
 
-/// The size of the page that `range` is, if it is one.
+/// Returns the size of the page if `range` is exactly one.
 #[inline]
 pub(crate) fn one_page(range: &Range<VirtAddr>) -> Option<PageSize> {
     let is_it = |size: &PageSize| range.end.0 - range.start.0 == size.bytes() && range.start.is_aligned(*size);
@@ -110,8 +110,8 @@ pub(crate) fn one_page(range: &Range<VirtAddr>) -> Option<PageSize> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Maps one page, if its entry is empty and its table exists and is this space's own, as is most often so: then
-    /// nothing has to be reserved. Returns whether it did.
+    /// Maps one page if its entry is empty and its table exists and is this space's own, as is usual: then nothing must
+    /// be reserved. Returns whether it did.
     fn map_one(&self, range: &Range<VirtAddr>, level: Level, leaf: Leaf) -> bool {
         let table = if F::has_leaf(level) { self.own_table(range.start, level) } else { None };
         let Some(table) = table.filter(|table| table.is_empty_at(range.start)) else { return false };
@@ -152,9 +152,9 @@ pub(crate) fn check_map<F: Format, M: Machine>(
     Ok(())
 }
 
-/// What is being mapped.
+/// What to map.
 struct Job {
-    /// The address of `leaf.frame`.
+    /// The address where `leaf.frame` is mapped.
     start: VirtAddr,
     leaf: Leaf,
     largest: PageSize,

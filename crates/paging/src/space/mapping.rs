@@ -11,18 +11,18 @@ pub struct Mapping {
     pub address: VirtAddr,
     /// Its length.
     pub size: PageSize,
-    /// What the entry says, with the marks that CPUs of any node have set. Stores may fault though they pass here,
-    /// since a table above is shared.
+    /// The entry, with the marks that CPUs of any node have set. Stores may fault even if the entry lets them pass,
+    /// since a table above may be shared.
     pub leaf: Leaf,
 }
 
 impl Mapping {
-    /// The page.
+    /// Returns the page.
     pub fn page(&self) -> Page {
         Page { frame: self.leaf.frame, size: self.size }
     }
 
-    /// The page that an entry of `level` maps at `address`; none if the level has no pages.
+    /// Returns the page that an entry of `level` maps at `address`; `None` if the level has no pages.
     #[inline]
     pub(crate) fn new(level: Level, address: VirtAddr, leaf: Leaf) -> Option<Self> {
         let size = level.page_size()?;

@@ -3,38 +3,37 @@
 //! # Who may write a table
 //!
 //! A table is reached by references: entries of tables above it, or a root.
-//! [`TableMeta::shares`](crate::TableMeta::shares) counts them. While it is above one, the table is *shared*, and
-//! nobody writes to it but for two changes that are right for every sharer: marks that the CPU could set too, and
-//! taking away the hardware's right to write.
+//! [`TableMeta::shares`](crate::TableMeta::shares) counts them. While it is above one, the table is *shared*. Then only
+//! two changes are allowed, which are right for every sharer: setting marks that the CPU could set too, and removing
+//! the hardware's right to write.
 //!
-//! Code of this crate writes entries through [`Exclusive`] alone, and gets one only for a root, or for a table below
-//! another [`Exclusive`] by [`Exclusive::enter`], which copies a shared table first (*unshares* it). So nothing can
-//! forget to.
+//! Code of this crate writes entries only through [`Exclusive`], and gets one only for a root, or for a table below
+//! another [`Exclusive`] by [`Exclusive::enter`], which first copies a shared table (*unshares* it). So no operation
+//! can forget that.
 //!
 //! # Unsharing, and why no CPU sees a mixture
 //!
-//! Spaces A and B refer to T. A stores to a page of T and faults, since its entry for T lets no store pass (or T's
-//! leaves do not).
+//! Spaces A and B refer to T. A stores to a page of T and faults, since its entry for T, or T's leaves, let no store
+//! pass.
 //!
 //! | | A, under its lock | B, under its own |
 //! |---|---|---|
 //! | a | sees two references | |
 //! | b | takes the hardware's right to write from T's leaves; builds T' from them; each page has one more reference | reads T, writes nothing |
 //! | c | one store: its entry points to T' | |
-//! | d | flush of A's CPUs, waited for | may do a to d itself: it sees two references as well |
+//! | d | flush of A's CPUs, waited for | may do a to d itself: it sees two references too |
 //! | e | drops its reference to T | |
 //! | f | | sees one reference: T is its own; its entry lets stores pass again |
 //!
 //! - A page of T never loses its protection while two entries refer to it: its reference count says two from b on, and
 //!   leaves of T stay protected, so that in f B's stores fault page by page and find the count.
-//! - B does not write to T while A's CPUs may walk it: A's reference is dropped behind the flush (e after d). The last
+//! - B does not write to T while A's CPUs may walk it: A's reference is dropped after the flush (d before e). The last
 //!   sharer sees what A has done to T (Release in `drop_share`, Acquire in `shares`).
-//! - If B comes to a between b and e, T is copied twice and the last of d to e frees it. That costs memory and is
-//!   right.
-//! - The entry is never empty in between, and A's CPUs translate to the same pages by T and by T'.
+//! - If B does a between A's b and e, T is copied twice, and the last e frees it. That costs memory, but is right.
+//! - The entry is never empty in between, and A's CPUs reach the same pages through T and T'.
 //!
-//! References go up only under the lock of a space that has one, so that "one reference, and it is mine" stays true
-//! under my lock.
+//! The number of references grows only under the lock of a space that has one, so that "one reference, and it is mine"
+//! stays true under my lock.
 
 mod accessed;
 mod account;
@@ -88,17 +87,17 @@ use crate::meta::TableMeta;
 use exclusive::Exclusive;
 pub(crate) use slots::{check_range, entry_range, slots, whole_entries};
 
-/// Nodes that a space can have roots for.
+/// Maximum number of nodes with a root in one space.
 pub const MAX_NODES: usize = 8;
 
 /// Which tables a fork shares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShareTables {
-    /// None: all are copied, as fork does without this crate.
+    /// None: a fork copies all, as without this crate.
     None,
     /// Tables of pages.
     Last,
-    /// Tables of this level, and so all below them.
+    /// Tables of this level, and so all below.
     UpTo(Level),
 }
 
@@ -113,12 +112,12 @@ impl ShareTables {
     }
 }
 
-/// Who is charged for what is mapped by shared tables.
+/// Who is charged for pages mapped by shared tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accounting {
-    /// Every space for every page that it has mapped, as soon as it has.
+    /// Every space for every page that it maps, at once.
     Exact,
-    /// The space that made the table; another from when it gets a table of its own.
+    /// The space that made the table; another space when it gets its own table.
     Deferred,
 }
 
@@ -130,19 +129,19 @@ pub struct SpaceOptions {
 }
 
 impl SpaceOptions {
-    /// Shares tables of the last level, and accounts for pages later.
+    /// Returns the defaults: share tables of the last level, and charge for pages later.
     pub const fn new() -> Self {
         Self { share: ShareTables::Last, accounting: Accounting::Deferred }
     }
 
-    /// What forks share.
+    /// Sets what forks share.
     #[must_use]
     pub const fn share(mut self, share: ShareTables) -> Self {
         self.share = share;
         self
     }
 
-    /// Who is charged.
+    /// Sets who is charged.
     #[must_use]
     pub const fn accounting(mut self, accounting: Accounting) -> Self {
         self.accounting = accounting;
@@ -158,7 +157,7 @@ impl Default for SpaceOptions {
 
 /// An address space: a tree of tables, parts of which other spaces may share.
 ///
-/// Operations take `&self` and the space's own lock; several CPUs may use it at once. It must be on no CPU when it is
+/// Operations take `&self` and the space's own lock; several CPUs may use it at once. No CPU may run it when it is
 /// dropped.
 pub struct AddressSpace<F: Format, M: Machine> {
     machine: M,
@@ -169,9 +168,9 @@ pub struct AddressSpace<F: Format, M: Machine> {
     format: PhantomData<F>,
 }
 
-/// What the lock protects.
+/// The data under the lock.
 pub(crate) struct Inner {
-    /// The root, and those of other nodes where the space has replicas.
+    /// The root, and those of other nodes if the space has replicas.
     roots: ArrayVec<(Node, Frame), MAX_NODES>,
 }
 
@@ -186,11 +185,11 @@ pub(crate) struct Locked<'s, F: Format, M: Machine> {
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// An empty space with a root for each of `nodes`. Tables that are not replicated are on the first.
+    /// Creates an empty space with a root for each of `nodes`. Tables that are not replicated lie on the first.
     ///
     /// # Errors
     ///
-    /// No memory for the roots.
+    /// There is no memory for the roots.
     ///
     /// # Panics
     ///
@@ -202,7 +201,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
             assert!(roots.iter().all(|(of, _)| *of != node), "a space has each node once");
             let Some(root) = machine.allocate_table(node) else {
                 for (_, root) in roots {
-                    // SAFETY: 1. allocated above, and nobody has seen it.
+                    // SAFETY: 1. allocated above, and never used.
                     unsafe { machine.free_table(root) };
                 }
                 return Err(NoTables { needed: nodes.len(), got: roots_got(nodes, node) });
@@ -221,23 +220,23 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         Ok(space)
     }
 
-    /// The space's name to the machine.
+    /// Returns the space's identity.
     pub fn id(&self) -> SpaceId {
         self.id
     }
 
-    /// The first of its nodes: where what is not replicated lies.
+    /// Returns the first of its nodes, where everything lies that is not replicated.
     pub fn home(&self) -> Node {
         self.lock().home()
     }
 
-    /// The machine.
+    /// Returns the machine.
     pub fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// The root for CPUs of `node`, to be loaded into CR3, TTBRn or satp: that node's own, or that of the nearest
-    /// ([`Machine::distance`]) of the space's nodes.
+    /// Returns the root for CPUs of `node`, to be loaded into CR3, TTBRn or satp: the node's own, or that of the
+    /// nearest ([`Machine::distance`]) among the space's nodes.
     pub fn root(&self, node: Node) -> Frame {
         let locked = self.lock();
         locked.inner.roots[locked.root_index(node)].1
@@ -268,7 +267,7 @@ impl<F: Format, M: Machine> fmt::Debug for AddressSpace<F, M> {
 
 impl<F: Format, M: Machine> Drop for AddressSpace<F, M> {
     fn drop(&mut self) {
-        // No CPU runs the space, so that nothing is left to flush but what may linger under its tag.
+        // No CPU runs the space, so that only what may linger under its tag is left to flush.
         let mut locked = self.lock();
         let mut flush = locked.flush();
         flush.note_everything_always();
@@ -281,15 +280,15 @@ impl<F: Format, M: Machine> Drop for AddressSpace<F, M> {
 }
 
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
-    /// An obligation to which operations add.
+    /// Returns an obligation to which operations add.
     pub(crate) fn flush(&self) -> Flush<'s, F, M> {
         Flush::new(self.machine, self.id, self.home(), self.owed)
     }
 
-    /// To be called before the empty entries of `range` are made. Some architectures want every CPU to have forgotten
-    /// an old entry before a new one is made in its place (Arm ARM, "Using break-before-make when updating translation
-    /// table entries"). There this flushes, if a flush of this space is still to be waited for: it may be that of
-    /// entries that were here.
+    /// Must be called before the empty entries of `range` are filled. On some architectures every CPU must have
+    /// forgotten an old entry before a new one replaces it (Arm ARM, "Using break-before-make when updating translation
+    /// table entries"). There this flushes, if a flush of this space is still outstanding: it may be for entries that
+    /// were here.
     pub(crate) fn before_make(&self, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
         if F::BREAK_BEFORE_MAKE && self.owed.any_beside(flush) {
             flush.note(range);
@@ -297,30 +296,30 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         }
     }
 
-    /// The entries of a table that the space refers to.
+    /// Returns the entries of a table that the space refers to.
     pub(crate) fn table(&self, frame: Frame) -> &'s Table {
-        // SAFETY: 1. the space refers to it and holds its lock; references are dropped behind flushes, under the lock
-        // or by whoever ends the space.
+        // SAFETY: 1. the space refers to it and holds its lock; references are dropped after flushes, under the lock or
+        // when the space ends.
         unsafe { self.machine.table(frame) }
     }
 
-    /// The meta data of a table that the space refers to.
+    /// Returns the meta data of a table that the space refers to.
     pub(crate) fn meta(&self, frame: Frame) -> &'s TableMeta {
         // SAFETY: 1. as for `table`.
         unsafe { self.machine.meta(frame) }
     }
 
-    /// Entry `index` of a table of `level`.
+    /// Returns entry `index` of a table of `level`.
     pub(crate) fn entry(&self, table: Frame, level: Level, index: usize) -> Entry {
         F::decode(level, entry::load(&self.table(table).0[index]))
     }
 
-    /// The first root.
+    /// Returns the first root.
     pub(crate) fn root(&self) -> Frame {
         self.inner.roots[0].1
     }
 
-    /// Which of the roots CPUs of `node` use.
+    /// Returns the index of the root that CPUs of `node` use.
     pub(crate) fn root_index(&self, node: Node) -> usize {
         let roots = &self.inner.roots;
         let own = roots.iter().position(|(of, _)| *of == node);
@@ -328,12 +327,12 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         own.or_else(nearest).unwrap_or(0)
     }
 
-    /// The node of the first root: where tables are allocated.
+    /// Returns the node of the first root: where tables are allocated.
     pub(crate) fn home(&self) -> Node {
         self.inner.roots[0].0
     }
 
-    /// The first root, to be written.
+    /// Returns the first root, for writing.
     pub(crate) fn exclusive_root(&self) -> Exclusive<'_, 's, F, M> {
         Exclusive::root(self)
     }

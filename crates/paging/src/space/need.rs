@@ -1,4 +1,4 @@
-//! How many tables an operation needs, counted before it starts.
+//! Counts the tables that an operation needs, before it starts.
 
 use core::ops::Range;
 
@@ -7,20 +7,20 @@ use crate::address::{Frame, Level, VirtAddr};
 use crate::format::{Entry, Format};
 use crate::machine::Machine;
 
-/// What is going to happen to a range.
+/// What an operation will do to a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Every empty entry gets what it takes to fill entries of at most this level, the highest that are aligned.
+    /// Fill every empty entry, by entries of at most this level, as high as the alignment allows.
     Fill(Level),
-    /// Pages are changed one by one, large ones that lie in the range as a whole.
+    /// Change pages one by one; large pages within the range as a whole.
     Change,
-    /// Pages and whole tables are taken away.
+    /// Remove pages and whole tables.
     Remove,
-    /// Every page is to be reached as one of 4 KiB.
+    /// Reach every page as one of 4 KiB.
     Small,
 }
 
-/// Whether a table on the way is shared: then all below it are, once that is copied.
+/// Whether a table on the way is shared: then, once that is copied, all below it are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Above {
     Own,
@@ -28,11 +28,10 @@ enum Above {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// The tables that `purpose` needs at most: new ones, copies of shared ones, and those of large pages that are
-    /// split.
+    /// Returns the maximum number of tables that `purpose` needs: new ones, copies of shared ones, and those of split
+    /// large pages.
     ///
-    /// While the lock is held the count can only become smaller, since others share tables only with a reference of
-    /// their own.
+    /// While the lock is held the count can only decrease, since others can share tables only if they have a reference.
     pub(crate) fn need(&self, range: Range<VirtAddr>, purpose: Purpose) -> usize {
         self.need_in(self.root(), F::TOP, range, purpose, Above::Own)
     }
@@ -47,14 +46,14 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
                     Purpose::Change | Purpose::Remove | Purpose::Small => 0,
                 },
                 Entry::Leaf(_) if slot.whole && purpose != Purpose::Small => 0,
-                // Split; its parts may have to be split again.
+                // It is split; its parts may have to be split again.
                 Entry::Leaf(_) => 1 + split_tables(below, slot.range, purpose),
                 Entry::Table { frame, .. }
                     if slot.whole && purpose == Purpose::Remove && self.meta(frame).replica().is_none() =>
                 {
                     0
                 }
-                // Pages are small there.
+                // Pages are small there already.
                 Entry::Table { .. } if purpose == Purpose::Small && below == Level::LAST => 0,
                 Entry::Table { frame, .. } => {
                     let is_shared = above == Above::Shared || self.meta(frame).shares() > 1;
@@ -67,7 +66,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
     }
 }
 
-/// Tables below an empty entry of `level`, to fill `range` of what it translates.
+/// Returns the tables needed below an empty entry of `level`, to fill `range` of what it translates.
 fn new_tables(level: Level, range: Range<VirtAddr>, highest: Level) -> usize {
     let Some(below) = level.below() else { return 0 };
     let bytes = level.entry_bytes();
@@ -75,7 +74,7 @@ fn new_tables(level: Level, range: Range<VirtAddr>, highest: Level) -> usize {
     if whole && level <= highest {
         return 0;
     }
-    // Entries that become pages need none, and are the most.
+    // Most entries become pages, which need no tables.
     let pages = if below <= highest { whole_entries(below, &range) } else { range.end..range.end };
     let parts = [range.start..pages.start, pages.end..range.end];
     1 + parts
@@ -85,7 +84,7 @@ fn new_tables(level: Level, range: Range<VirtAddr>, highest: Level) -> usize {
         .sum::<usize>()
 }
 
-/// Tables below a large page of the level above `level` that is split, where `range` of it is reached.
+/// Returns the tables needed below a large page of the level above `level` that is split to reach `range` of it.
 fn split_tables(level: Level, range: Range<VirtAddr>, purpose: Purpose) -> usize {
     let Some(below) = level.below() else { return 0 };
     slots(level, range)

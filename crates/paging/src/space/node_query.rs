@@ -1,4 +1,4 @@
-//! Reading translations as one node sees them.
+//! Reads translations as one node sees them.
 
 use super::{AddressSpace, Locked, Mapping};
 use crate::address::VirtAddr;
@@ -6,17 +6,16 @@ use crate::format::{Entry, Format};
 use crate::machine::{Machine, Node};
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// The page that CPUs of `node` find at `address`, by the root that they use ([`root`](Self::root)); none also
-    /// where the node has yet to get its page ([`replicate_on_use`](Self::replicate_on_use)). Marks are that node's
-    /// own; [`query`](Self::query) has those of all.
+    /// Returns the page that CPUs of `node` find at `address`, through the root that they use ([`root`](Self::root)).
+    /// Also `None` if the node does not have its page yet ([`replicate_on_use`](Self::replicate_on_use)). Its marks are
+    /// only that node's; [`query`](Self::query) has those of all.
     pub fn query_on(&self, address: VirtAddr, node: Node) -> Option<Mapping> {
         let locked = self.lock();
         locked.find_from(locked.root_index(node), address)
     }
 
-    /// Shows `visit` the page that holds `address` on each of the space's nodes, with the frame that it has there: what
-    /// is to be written by whoever changes the bytes of a replicated page. A frame that several nodes use is shown for
-    /// the first of them alone.
+    /// Shows `visit` the page that contains `address` on each of the space's nodes, with its frame there: to change the
+    /// bytes of a replicated page, write all of them. Shows a frame that several nodes use only for the first of them.
     pub fn query_copies(&self, address: VirtAddr, mut visit: impl FnMut(Node, Mapping)) {
         let locked = self.lock();
         for (index, (node, _)) in locked.inner.roots.iter().enumerate() {
@@ -32,7 +31,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// The page that holds `address`, from the root of this number on.
+    /// Returns the page that contains `address`, from root number `root` on.
     fn find_from(&self, root: usize, address: VirtAddr) -> Option<Mapping> {
         if !F::is_valid(address) {
             return None;

@@ -8,12 +8,12 @@ use crate::format::{Entry, Format};
 use crate::machine::{Machine, Node, Page};
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Pins the page at `address`: a device may read and write it, and sees what this space sees, also after forks. The
-    /// page is made this space's own first, even if it cannot be written: otherwise a copy that is made after a fork
-    /// could leave the device with the other space's page.
+    /// Pins the page at `address`: a device may read and write it, and sees what this space sees, also after forks.
+    /// First makes the page this space's own, even if it cannot be written: otherwise a copy after a fork could leave
+    /// the device with the other space's page.
     ///
-    /// A page that is pinned several times is unpinned as often. It can be neither unmapped nor moved meanwhile. Memory
-    /// that nobody counts, such as a device's, never moves: it has no pins, and there is nothing to unpin.
+    /// A page that is pinned several times must be unpinned as often. Meanwhile it can be neither unmapped nor moved.
+    /// Uncounted memory, such as a device's, never moves: it has no pins, and there is nothing to unpin.
     ///
     /// # Errors
     ///
@@ -24,7 +24,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         found.ok_or(PinError::NotMapped { address })?;
         let mut flush = locked.flush();
         let table = locked.unshare_above(address, &mut flush)?;
-        // The device writes to one page alone, and every node must see it.
+        // The device writes to only one page, and every node must see it.
         let index = table.level.index(address);
         if let Entry::Leaf(leaf) = table.get(index) {
             table.drop_pages(index, &leaf, entry_range(table.level, address), &mut flush);

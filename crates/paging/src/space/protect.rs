@@ -1,4 +1,4 @@
-//! Changing what may be done with pages.
+//! Changes the rights of pages.
 
 use core::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::machine::{Machine, Page};
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Gives all pages of `range` these rights; large pages that lie in it in part are split, shared tables copied.
-    /// Gaps are passed over.
+    /// Gives all pages of `range` these rights; splits large pages that lie only partly in it, and copies shared
+    /// tables. Skips gaps.
     ///
-    /// A page that gets the right to write while others refer to it is copied by the first store. Pages without rights
+    /// The first store to a page that gets the right to write while others refer to it copies it. Pages without rights
     /// keep their memory.
     ///
     /// # Errors
@@ -29,17 +29,17 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         self.protect_within(range, rights, Reach::User)
     }
 
-    /// As [`protect`](Self::protect), the kernel's pages too.
+    /// Does the same as [`protect`](Self::protect), also for the kernel's pages.
     ///
     /// # Safety
     ///
-    /// 1. Where the program that calls runs by this space, it uses the kernel's pages in the range as these rights
-    ///    allow and no more; and not at all meanwhile those of which a large one must be split on AArch64, which
-    ///    empties its entry for a moment.
+    /// 1. If the calling program runs in this space, it uses the kernel's pages in the range only as these rights
+    ///    allow; and on AArch64, during the call, it does not use large pages that must be split, since their entry is
+    ///    empty for a moment.
     ///
     /// # Errors
     ///
-    /// As for [`protect`](Self::protect), but [`ChangeError::Kernel`].
+    /// As for [`protect`](Self::protect), except [`ChangeError::Kernel`].
     pub unsafe fn protect_kernel(
         &self,
         range: Range<VirtAddr>,
@@ -100,7 +100,7 @@ fn change<'s, F: Format, M: Machine>(
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Gives a page these rights, here and in all replicas. The result is the page as it was, with the marks of all.
+    /// Gives a page these rights, here and in all replicas. Returns the previous page, with the marks of all.
     pub(crate) fn set_rights(
         &self,
         index: usize,
@@ -112,7 +112,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         let with_rights = |leaf: Leaf| {
             let attributes = crate::Attributes { rights, ..leaf.attributes };
             let leaf = Leaf { attributes, ..leaf };
-            // While the page could not be written, its references may have become more without a trace in the entry.
+            // While the page was not writable, its references may have increased without a trace in the entry.
             let alone = !is_copied_on_write(&leaf) || machine.is_exclusive(Page { frame: leaf.frame, size });
             let copied = rights.contains(Rights::WRITE) && !alone;
             Leaf { stores: if copied { Stores::Fault } else { Stores::Pass }, ..leaf }

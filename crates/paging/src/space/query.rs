@@ -1,4 +1,4 @@
-//! Reading translations.
+//! Reads translations.
 
 use core::ops::{ControlFlow, Range};
 
@@ -17,7 +17,7 @@ struct Marks {
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// The page that holds `address`, if one is mapped there.
+    /// Returns the page that contains `address`, if one is mapped there.
     pub fn query(&self, address: VirtAddr) -> Option<Mapping> {
         if F::is_valid(address) { self.lock().find(address) } else { None }
     }
@@ -38,7 +38,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// The page that holds `address`.
+    /// Returns the page that contains `address`.
     pub(crate) fn find(&self, address: VirtAddr) -> Option<Mapping> {
         let (mut table, mut level) = (self.root(), F::TOP);
         loop {
@@ -53,7 +53,8 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         }
     }
 
-    /// A page of the first root's `table`, with the marks that CPUs of all nodes have set in their copies of it.
+    /// Returns a page of the first root's `table`, with the marks that CPUs of all nodes have set in their copies of
+    /// it.
     #[inline(always)]
     pub(crate) fn marked_by_all(&self, table: Frame, level: Level, index: usize, leaf: Leaf) -> Leaf {
         if self.inner.roots.len() == 1 {
@@ -63,9 +64,9 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         Leaf { accessed: leaf.accessed || accessed, dirty: leaf.dirty || dirty, ..leaf }
     }
 
-    /// The marks in the other nodes' copies of `table`.
+    /// Returns the marks in the other nodes' copies of `table`.
     ///
-    /// Takes no leaf and is not inlined: where there are no copies, an entry is decoded as far as somebody asks.
+    /// Takes no leaf and is not inlined: without copies, an entry is decoded only as far as needed.
     #[inline(never)]
     fn marks_in_copies(&self, table: Frame, level: Level, index: usize) -> Marks {
         self.ring_of(table).skip(1).fold(Marks::default(), |marks, copy| match self.entry(copy, level, index) {

@@ -1,4 +1,4 @@
-//! Moving pages to other addresses.
+//! Moves pages to other addresses.
 
 use core::ops::{ControlFlow, Range};
 
@@ -15,10 +15,10 @@ use crate::machine::Machine;
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Moves whatever is mapped in `from` to the addresses from `to` on, where nothing is mapped. Tables that lie in
-    /// both places as a whole move with all their pages, shared ones too; other shared tables are copied first.
+    /// Moves everything mapped in `from` to the addresses from `to` on, where nothing is mapped. Tables that lie
+    /// completely in both places move with all their pages, even shared ones; other shared tables are copied first.
     ///
-    /// Until the flush is waited for, CPUs may reach the pages by the old addresses as well.
+    /// Until the flush is waited for, CPUs may reach the pages at the old addresses too.
     ///
     /// # Errors
     ///
@@ -27,16 +27,16 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         self.remap_within(from, to, Reach::User)
     }
 
-    /// As [`remap`](Self::remap), the kernel's pages too.
+    /// Does the same as [`remap`](Self::remap), also for the kernel's pages.
     ///
     /// # Safety
     ///
-    /// 1. Where the program that calls runs by this space, it uses none of the kernel's pages in the range: neither as
-    ///    code, stack or data, nor through a reference, until they are back as they were.
+    /// 1. If the calling program runs in this space, it uses none of the kernel's pages in the range, neither as code,
+    ///    stack or data, nor through a reference, until they are as before.
     ///
     /// # Errors
     ///
-    /// As for [`remap`](Self::remap), but [`ChangeError::Kernel`].
+    /// As for [`remap`](Self::remap), except [`ChangeError::Kernel`].
     pub unsafe fn remap_kernel(&self, from: Range<VirtAddr>, to: VirtAddr) -> Result<Flush<'_, F, M>, ChangeError> {
         self.remap_within(from, to, Reach::Kernel)
     }
@@ -44,7 +44,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     fn remap_within(&self, from: Range<VirtAddr>, to: VirtAddr, reach: Reach) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&from)?;
         let bytes = from.end.0 - from.start.0;
-        // What goes beyond all addresses has the last page.
+        // A destination beyond all addresses contains the last page.
         let end = VirtAddr(to.0.checked_add(bytes).unwrap_or(0));
         check_range::<F>(&(to..end))?;
         if to < from.end && from.start < end {
@@ -96,7 +96,7 @@ impl<F: Format, M: Machine> Job<'_, '_, '_, '_, F, M> {
         }
         let index = level.index(address);
         if let (Entry::Table { frame, .. }, Some(below)) = (table.get(index), level.below()) {
-            // An empty table that is left from earlier.
+            // An empty table, left from an earlier step.
             debug_assert_eq!(table.space.meta(frame).populated(), 0);
             table.take(index);
             table.space.disown(frame, below);
@@ -160,7 +160,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         result
     }
 
-    /// Fails if a large page would move to where it cannot be one.
+    /// Fails if a large page would move to a misaligned address.
     fn refuse_misaligned(&self, from: Range<VirtAddr>, to: VirtAddr) -> Result<(), ChangeError> {
         let mut result = Ok(());
         let (start, offset) = (from.start, from.start.0 ^ to.0);
@@ -178,7 +178,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         result
     }
 
-    /// Fails if a page of the range is in a table with copies on other nodes, whose marks a move would lose.
+    /// Fails if a page of the range is in a table with copies on other nodes: a move would lose their marks.
     fn refuse_ringed(&self, range: Range<VirtAddr>) -> Result<(), ChangeError> {
         self.refuse_if(range, |mapping| self.is_replicated(mapping.address))
     }

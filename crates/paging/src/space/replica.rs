@@ -1,19 +1,19 @@
-//! Copies of a range's tables and pages on other nodes, each reached by that node's own root.
+//! Copies of a range's tables and pages on other nodes, each reached through that node's own root.
 //!
 //! Tables on the way from the root to a replicated range are *ringed*: the first root's table is linked to its copies
 //! on the other nodes (`TableMeta::replica`), in the order of the roots, and [`Exclusive`] writes all of them. The root
-//! is ringed in every space of several nodes. Everything else below a ringed table is shared by the copies, without a
-//! count: it belongs to the first. So upper levels cost one table for each level and node, the range its pages, and all
-//! other tables nothing.
+//! is ringed in every space of several nodes. The copies share everything else below a ringed table, without a count:
+//! it belongs to the first. So upper levels cost one table for each level and node, the range its pages, and other
+//! tables nothing.
 //!
-//! A copy's entry differs from the first's in three cases alone: where it leads to a ringed table; where it is a page
-//! of the range, whose frame is the node's own; and where it is empty, because the node gets such a page by the fault
-//! of its first use. In the last two the page is *replicated*: nothing lets stores to it pass, and what would is
-//! refused. Ringed tables are not shared with children: a fork copies them, and the child starts without replicas or
-//! refers to the same ones ([`ChildReplicas`](super::ChildReplicas)).
+//! A copy's entry differs from the first's only in three cases: it leads to a ringed table; it is a page of the range,
+//! whose frame is the node's own; or it is empty, because the node gets such a page by the fault of its first use. In
+//! the last two cases the page is *replicated*: nothing lets stores to it pass, and operations that would are refused.
+//! Ringed tables are not shared with children: a fork copies them, and the child starts without replicas or refers to
+//! the same ones ([`ChildReplicas`](super::ChildReplicas)).
 //!
-//! Entries change from one page of the same bytes to the other at once, on AArch64 too: break-before-make is for pages
-//! of which one can be written, or that differ (Arm ARM D8.16.1).
+//! Entries change at once between pages with the same bytes, also on AArch64: break-before-make is needed if one of the
+//! pages can be written, or if they differ (Arm ARM D8.16.1).
 
 use core::ops::Range;
 
@@ -35,20 +35,20 @@ use crate::reserve::Reserve;
 /// What [`AddressSpace::replicate`] has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replicated {
-    /// Tables that nodes got of their own.
+    /// Tables that nodes got for themselves.
     pub tables: usize,
-    /// Pages that they got of their own.
+    /// Pages that nodes got for themselves.
     pub pages: usize,
-    /// Pages that stay single, once for each node: they can be written, by this space or, being shared, by another;
+    /// Pages that stay single, counted once for each node: this space, or another that shares them, can write them;
     /// they are pinned; or there is no memory for them.
     pub single: usize,
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Gives every node of this space but the first tables and pages of its own for `range`. Pages that can be written,
-    /// those that other spaces share ([`Sharing::Shared`](crate::Sharing::Shared), unless they are
-    /// [`Scope::Global`](crate::Scope::Global): whoever writes to those writes every copy), pinned ones, and those that
-    /// a node has no memory for ([`Machine::replica`]), stay single. What is mapped in the range later is single too,
+    /// Gives every node of this space except the first its own tables and pages for `range`. Some pages stay single:
+    /// those that can be written; those that other spaces share ([`Sharing::Shared`](crate::Sharing::Shared), unless
+    /// they are [`Scope::Global`](crate::Scope::Global): a writer of those writes every copy); pinned ones; and those
+    /// for which a node has no memory ([`Machine::replica`]). Pages that are mapped in the range later are single too,
     /// until this is called again.
     ///
     /// # Errors
@@ -58,8 +58,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         self.replicate_when(range, When::Now)
     }
 
-    /// As [`replicate`](Self::replicate), but a node gets its page when it first uses it: [`fault`](Self::fault) does
-    /// that. [`Replicated::pages`] counts those that wait.
+    /// Does the same as [`replicate`](Self::replicate), but a node gets its page when it first uses it:
+    /// [`fault`](Self::fault) does that. [`Replicated::pages`] counts the waiting pages.
     ///
     /// # Errors
     ///
@@ -85,8 +85,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         Ok((done, flush))
     }
 
-    /// Makes all nodes use the first's pages of `range`, and its tables where nothing else below them is replicated.
-    /// Needs no memory, so that it can be called when there is none left.
+    /// Makes all nodes use the first's pages of `range`, and its tables if nothing else below them is replicated. Needs
+    /// no memory, so that it can be called when none is left.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ fn unring<'s, F: Format, M: Machine>(
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Gives every other node a copy of the table below entry `index`, from its own reserve. The result is how many
-    /// there are.
+    /// Gives every other node a copy of the table below entry `index`, from its own reserve. Returns the number of
+    /// copies.
     pub(super) fn ring(&self, index: usize, below: &Self, own: &mut [Reserve<'_, M>]) -> usize {
         let (mut last, mut tables) = (below.frame, 0);
         for (replica, own) in self.replicas().zip(own) {
@@ -176,7 +176,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         tables
     }
 
-    /// Whether a node has a table or a page of its own below this table.
+    /// Returns whether a node has its own table or page below this table.
     fn has_replicas_below(&self) -> bool {
         (0..ENTRIES).any(|index| match self.get(index) {
             Entry::Empty => false,
@@ -202,7 +202,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
 }
 
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
-    /// Tables on the way to `range` that are not ringed yet.
+    /// Returns the number of tables on the way to `range` that are not ringed yet.
     fn tables_to_ring(&self, table: Frame, level: Level, range: Range<VirtAddr>) -> usize {
         let Some(below) = level.below() else { return 0 };
         slots(level, range)
@@ -216,11 +216,11 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
             .sum()
     }
 
-    /// Gives a node's copy of a table back. The tables and pages below belong to the first node's table, to which the
-    /// marks that were set in the copy go.
+    /// Gives back a node's copy of a table. The tables and pages below belong to the first node's table, which gets the
+    /// marks of the copy.
     fn release_copy(&self, first: Frame, copy: Frame, level: Level, flush: &mut Flush<'s, F, M>) {
         for (entry, own) in self.table(copy).0.iter().zip(&self.table(first).0) {
-            // Exchanged, since the hardware may have set marks until now.
+            // An exchange, since the hardware may have set marks until now.
             if let Entry::Leaf(there) = F::decode(level, exchange(entry, 0)) {
                 change_leaf::<F>(own, level, |leaf| leaf.marked_as(&there));
             }
@@ -229,18 +229,18 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         flush.defer_table(copy, level);
     }
 
-    /// A table and its copies on other nodes, in the order of the roots.
+    /// Returns a table and its copies on other nodes, in the order of the roots.
     pub(super) fn ring_of(&self, table: Frame) -> impl Iterator<Item = Frame> + '_ {
         core::iter::successors(Some(table), |&frame| self.meta(frame).replica())
     }
 
-    /// Before the space ends: all copies go, the roots' too.
+    /// Drops all copies, the roots' too, before the space ends.
     pub(crate) fn drop_all_replicas(&mut self, flush: &mut Flush<'s, F, M>) {
         {
             let root = self.exclusive_root();
             for index in 0..ENTRIES {
                 let start = VirtAddr(index as u64 * F::TOP.entry_bytes());
-                // The addresses matter for flushes alone, and all of the space is flushed.
+                // The addresses only matter for flushes, and the whole space is flushed.
                 if root.get(index) != Entry::Empty {
                     unring(&root, start..VirtAddr(start.0 + F::TOP.entry_bytes()), flush);
                 }

@@ -1,4 +1,4 @@
-//! Pages that nodes have of their own: one by one.
+//! Pages that nodes have for themselves: one by one.
 
 use core::ops::Range;
 
@@ -19,7 +19,7 @@ pub(super) enum When {
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Gives every other node a page of its own.
+    /// Gives every other node its own page.
     pub(super) fn replicate_page(
         &self,
         index: usize,
@@ -56,8 +56,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
                 continue;
             };
             done.pages += 1;
-            // Exchanged, since the hardware may have set a mark until now. The node may also have written the page,
-            // when it was single and could be written.
+            // An exchange, since the hardware may have set a mark until now. The node may also have written the page
+            // while it was single and writable.
             if let Entry::Leaf(last) = F::decode(self.level, exchange(entry, bits)) {
                 self.change_leaf(index, |leaf| leaf.marked_as(&last));
                 flush.note_leaf(range.clone());
@@ -74,13 +74,13 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             let entry = &replica.0[index];
             let there = F::decode(self.level, load(entry));
             if there == Entry::Empty {
-                // It has waited for its first use.
+                // It was waiting for its first use.
                 publish(entry, F::leaf(self.level, *leaf));
             }
             if let Entry::Leaf(there) = there
                 && there.frame != leaf.frame
             {
-                // Exchanged, since the hardware may have set marks until now.
+                // An exchange, since the hardware may have set marks until now.
                 if let Entry::Leaf(last) = F::decode(self.level, exchange(entry, F::leaf(self.level, *leaf))) {
                     marks = marks.marked_as(&last);
                 }
@@ -93,15 +93,15 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Whether a page must keep one frame for all nodes: a device may be writing to a pinned page, and another space to
-    /// a shared one; global pages are the kernel's.
+    /// Returns whether a page must keep one frame for all nodes: a device may be writing to a pinned page, and another
+    /// space to a shared one; global pages belong to the kernel.
     fn must_be_single(&self, page: Page, leaf: &Leaf) -> bool {
         let attributes = leaf.attributes;
         let is_shared = attributes.sharing == Sharing::Shared && attributes.scope == Scope::Local;
         attributes.rights.contains(Rights::WRITE) || is_shared || self.machine.is_pinned(page)
     }
 
-    /// The table with the first root's entry for `address`, or where that walk ends.
+    /// Returns the table with the first root's entry for `address`, or the table where that walk ends.
     fn last_table(&self, address: VirtAddr) -> (Frame, Level) {
         let (mut table, mut level) = (self.root(), F::TOP);
         while let (Entry::Table { frame, .. }, Some(below)) =
@@ -112,19 +112,19 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         (table, level)
     }
 
-    /// What other nodes' entries for the page at `address` say; empty ones wait for their first use.
+    /// Returns the other nodes' entries for the page at `address`; empty ones wait for their first use.
     fn replica_entries(&self, address: VirtAddr) -> impl Iterator<Item = Entry> + '_ {
         let (table, level) = self.last_table(address);
         self.ring_of(table).skip(1).map(move |frame| self.entry(frame, level, level.index(address)))
     }
 
-    /// Whether another node has, or waits for, a page of its own in place of `mapping`.
+    /// Returns whether another node has, or waits for, its own page instead of `mapping`.
     pub(crate) fn has_copies(&self, mapping: &Mapping) -> bool {
         let is_single = |entry| matches!(entry, Entry::Leaf(there) if there.frame == mapping.leaf.frame);
         self.replica_entries(mapping.address).any(|entry| !is_single(entry))
     }
 
-    /// Gives `node` its page at `address` if that has waited for its first use, and tells whether it had.
+    /// Gives `node` its page at `address` if that has waited for its first use. Returns whether it had.
     pub(crate) fn fetch_replica(&self, mapping: &Mapping, node: Node) -> bool {
         let (table, level) = self.last_table(mapping.address);
         let index = self.root_index(node);

@@ -1,4 +1,4 @@
-//! Ranges of addresses, cut into what entries translate.
+//! Cuts ranges of addresses into what entries translate.
 
 use core::ops::Range;
 
@@ -6,9 +6,9 @@ use crate::address::{Level, PAGE, VirtAddr, is_page_range};
 use crate::error::RangeError;
 use crate::format::Format;
 
-/// Checks that `range` is one of whole pages that the format can translate.
+/// Checks that `range` is whole pages that the format can translate.
 pub(crate) fn check_range<F: Format>(range: &Range<VirtAddr>) -> Result<(), RangeError> {
-    // What ends at 2^64, wrapped around.
+    // A range that ends at 2^64 has wrapped around.
     if range.end.0 == 0 && range.start.0 > 0 {
         return Err(RangeError::LastPage { start: range.start });
     }
@@ -19,15 +19,15 @@ pub(crate) fn check_range<F: Format>(range: &Range<VirtAddr>) -> Result<(), Rang
         return Err(RangeError::Unaligned(range.clone()));
     }
     let last = VirtAddr(range.end.0 - 1);
-    // Both ends on the same side of the gap.
+    // Both ends must be on the same side of the gap.
     if !F::is_valid(range.start) || !F::is_valid(last) || (range.start.0 ^ last.0) >> 63 != 0 {
         return Err(RangeError::NotCanonical { range: range.clone(), format: F::NAME });
     }
     Ok(())
 }
 
-/// The addresses that an entry of `level` translates, of which `address` is one; without the last page of all, which no
-/// range can hold.
+/// Returns the addresses that the entry of `level` for `address` translates, without the last page of all, which no
+/// range can contain.
 #[inline]
 pub(crate) fn entry_range(level: Level, address: VirtAddr) -> Range<VirtAddr> {
     let start = address.0 & !(level.entry_bytes() - 1);
@@ -36,15 +36,15 @@ pub(crate) fn entry_range(level: Level, address: VirtAddr) -> Range<VirtAddr> {
 
 /// One entry's share of a range.
 pub(crate) struct Slot {
-    /// Which entry.
+    /// The entry's index.
     pub(crate) index: usize,
     /// The part of the range that it translates.
     pub(crate) range: Range<VirtAddr>,
-    /// Whether that is all that it translates.
+    /// Whether that is everything that the entry translates.
     pub(crate) whole: bool,
 }
 
-/// The entries of a table of `level` that translate `range`, which lies within what one table translates.
+/// Returns the entries of a table of `level` that translate `range`, which one table can translate.
 #[inline]
 pub(crate) fn slots(level: Level, range: Range<VirtAddr>) -> impl Iterator<Item = Slot> {
     let bytes = level.entry_bytes();
@@ -69,8 +69,8 @@ pub(crate) fn slots(level: Level, range: Range<VirtAddr>) -> impl Iterator<Item 
     })
 }
 
-/// The part of `range` that entries of `level` translate that lie in it as a whole; empty, at its end, if there is
-/// none.
+/// Returns the part of `range` translated by entries of `level` that lie completely in it; if there is none, an empty
+/// range at its end.
 #[inline]
 pub(crate) fn whole_entries(level: Level, range: &Range<VirtAddr>) -> Range<VirtAddr> {
     let bytes = level.entry_bytes();

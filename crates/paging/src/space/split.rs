@@ -1,4 +1,4 @@
-//! Large pages into small ones, and back.
+//! Splits large pages into small ones, and merges them.
 
 use core::ops::Range;
 
@@ -16,14 +16,14 @@ use crate::machine::{Machine, Page};
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Makes every page of `range` one of 4 KiB. What is translated stays the same; user mode's pages are empty for a
+    /// Makes every page of `range` one of 4 KiB. The translation stays the same; user mode's pages are unmapped for a
     /// moment, and CPUs that fault meanwhile wait.
     ///
     /// # Errors
     ///
     /// [`ChangeError::Range`], [`ChangeError::NoMemory`], and for large pages [`ChangeError::Pinned`],
-    /// [`ChangeError::Replicated`]; [`ChangeError::Kernel`] on AArch64, where a page of the kernel's would be empty for
-    /// a moment; nothing is changed.
+    /// [`ChangeError::Replicated`]; [`ChangeError::Kernel`] on AArch64, where a page of the kernel would be unmapped
+    /// for a moment; nothing is changed.
     pub fn split(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let locked = self.lock();
@@ -39,8 +39,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         Ok(flush)
     }
 
-    /// Makes the 512 pages from `address` on one page of the next size, if they lie in one piece of memory, have the
-    /// same attributes, are user mode's, and nobody shares them. False if they do not.
+    /// Makes the 512 pages from `address` on one page of the next size, if they are adjacent in memory, have the same
+    /// attributes, belong to user mode, and are not shared. Returns false otherwise.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         if !locked.machine.merge(page) {
             return Ok(false);
         }
-        // On every format: marks that are set in the table until the flush are collected behind it.
+        // On every format: marks set in the table until the flush are collected after it.
         table.hide_table(index);
         flush.note(range);
         flush.settle();
@@ -84,7 +84,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         }
         table.show(index, F::leaf(level, leaf));
         flush.note_made();
-        // Its entries are gone, so that this gives back the table alone.
+        // Its entries are gone, so that this gives back only the table.
         locked.disown(below.frame, below.level);
         flush.defer_table(below.frame, below.level);
         drop(locked);
@@ -93,7 +93,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     }
 }
 
-/// The large page that the small ones of a table are together.
+/// Returns the large page that a table's small pages form together.
 fn one_piece<F: Format, M: Machine>(table: &Exclusive<'_, '_, F, M>, into: PageSize) -> Option<Leaf> {
     let Entry::Leaf(first) = table.get(0) else { return None };
     let part = table.level.entry_bytes();
@@ -122,7 +122,7 @@ fn split_all<'s, F: Format, M: Machine>(
         if let Entry::Leaf(_) = table.get(slot.index) {
             table.split(slot.index, slot.range.clone(), reserve, flush);
         }
-        // There is nothing to split in a table of pages, which may stay shared.
+        // A table of pages has nothing to split, and may stay shared.
         if table.level.below() == Some(Level::LAST) {
             continue;
         }
@@ -133,7 +133,7 @@ fn split_all<'s, F: Format, M: Machine>(
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Makes the large page of entry `index` a table of pages of the size below, here and in all replicas.
+    /// Turns the large page of entry `index` into a table of pages of the size below, here and in all replicas.
     pub(crate) fn split(
         &self,
         index: usize,
@@ -148,17 +148,16 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         };
         let breaks = F::BREAK_BEFORE_MAKE || leaf.attributes.privilege == Privilege::User;
         let leaf = if breaks {
-            // Empty and flushed before the parts are shown, on every format: no CPU has both sizes in its TLB, and the
-            // marks are those that hardware has set until then.
+            // Emptied and flushed before the parts are shown, on every format: no CPU has both sizes in its TLB, and
+            // the marks are those that the hardware has set until then.
             let leaf = self.hide(index).unwrap_or(leaf);
             flush.note(range.clone());
             flush.settle();
             leaf
         } else {
-            // A page of the kernel's may be the stack of this function: it must translate all the time. Size and
-            // nothing else changes, which a CPU may see in either way (Intel SDM volume 3, 5.10.2.3 and 5.10.4.2; Linux
-            // splits its own map so in `__split_large_page`). Marks that are set until the flush are taken over
-            // pessimistically.
+            // A page of the kernel may be this function's stack: it must translate all the time. Only the size changes,
+            // and a CPU may see either (Intel SDM volume 3, 5.10.2.3 and 5.10.4.2; Linux splits its own map so in
+            // `__split_large_page`). Marks that may be set until the flush count as set.
             let writable = leaf.attributes.rights.contains(Rights::WRITE);
             Leaf { accessed: true, dirty: leaf.dirty || writable, ..leaf }
         };

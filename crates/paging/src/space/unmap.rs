@@ -1,4 +1,4 @@
-//! Taking pages away.
+//! Unmaps pages.
 
 use core::ops::{ControlFlow, Range};
 
@@ -18,10 +18,10 @@ use crate::machine::{Machine, Page};
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Unmaps whatever is mapped in `range`; large pages that lie in it in part are split. Tables that become empty go
-    /// too, and a shared table that lies in the range as a whole is not copied first, only left.
+    /// Unmaps everything in `range`; splits large pages that lie only partly in it. Also frees tables that become
+    /// empty; a shared table that lies completely in the range is not copied first, only dropped.
     ///
-    /// The pages' references are given back ([`Machine::release`]) once the flush has been waited for. Until then CPUs
+    /// The pages' references are given back ([`Machine::release`]) after the flush has been waited for. Until then CPUs
     /// may reach them at these addresses, whatever is mapped there meanwhile.
     ///
     /// # Errors
@@ -32,16 +32,16 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         self.unmap_within(range, Reach::User)
     }
 
-    /// As [`unmap`](Self::unmap), the kernel's pages too.
+    /// Does the same as [`unmap`](Self::unmap), also for the kernel's pages.
     ///
     /// # Safety
     ///
-    /// 1. Where the program that calls runs by this space, it uses none of the kernel's pages in the range: neither as
-    ///    code, stack or data, nor through a reference, until they are back as they were.
+    /// 1. If the calling program runs in this space, it uses none of the kernel's pages in the range, neither as code,
+    ///    stack or data, nor through a reference, until they are as before.
     ///
     /// # Errors
     ///
-    /// As for [`unmap`](Self::unmap), but [`ChangeError::Kernel`].
+    /// As for [`unmap`](Self::unmap), except [`ChangeError::Kernel`].
     pub unsafe fn unmap_kernel(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
         self.unmap_within(range, Reach::Kernel)
     }
@@ -100,15 +100,15 @@ fn clear<'s, F: Format, M: Machine>(
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Empties the entry of a page, here and in all replicas, whose pages may be others. The result is the page as it
-    /// was, with the marks of all.
+    /// Empties the entry of a page, here and in all replicas, whose pages may differ. Returns the previous page, with
+    /// the marks of all.
     #[inline(always)]
     pub(crate) fn clear_leaf(&self, index: usize, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) -> Option<Leaf> {
         let size = self.level.page_size()?;
         let mut others = ArrayVec::new();
         let marks = if self.meta.replica().is_some() { self.clear_replicas(index, &mut others) } else { None };
         let mut leaf = self.take_leaf(index)?;
-        // First: one page too many to be deferred makes a flush, behind which the others are released.
+        // First: one deferred page too many causes a flush, after which the others are released.
         flush.note_leaf(range);
         flush.defer_page(Page { frame: leaf.frame, size });
         if let Some(marks) = marks {
@@ -121,13 +121,13 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         Some(leaf)
     }
 
-    /// Empties the entry of a page in all replicas. The result is one of them, with the marks of all; `frames` are
-    /// theirs.
+    /// Empties the entry of a page in all replicas. Returns one of the pages, with the marks of all, and puts their
+    /// frames into `frames`.
     #[cold]
     fn clear_replicas(&self, index: usize, frames: &mut ArrayVec<Frame, { super::MAX_NODES }>) -> Option<Leaf> {
         let mut marks = None;
         for replica in self.replicas() {
-            // Exchanged, since the hardware may have set marks until now.
+            // An exchange, since the hardware may have set marks until now.
             if let Entry::Leaf(leaf) = F::decode(self.level, exchange(&replica.0[index], 0)) {
                 frames.push(leaf.frame);
                 marks = Some(leaf.marked_as(&marks.unwrap_or(leaf)));
@@ -136,13 +136,13 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         marks
     }
 
-    /// Empties the entries of small pages, where nobody asks what they were, in a table without replicas.
+    /// Empties the entries of small pages in a table without replicas, if nobody needs to know what they were.
     fn clear_pages(&self, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
         let mut count = 0;
         for slot in slots(self.level, range) {
             let entry = &self.entries().0[slot.index];
             let Entry::Leaf(leaf) = F::decode(self.level, load(entry)) else { continue };
-            // Not exchanged: marks that the hardware sets in between are lost with those that it has set.
+            // Not an exchange: the hardware's marks are not needed.
             publish(entry, 0);
             flush.note_leaf(slot.range);
             flush.defer_page(Page { frame: leaf.frame, size: PageSize::Small });
@@ -152,7 +152,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         self.space.charge_pages(-i64::from(count));
     }
 
-    /// Takes a table out with all below it. `range` is what remains to be flushed of it.
+    /// Removes a table with everything below it. `range` is what must still be flushed of it.
     pub(crate) fn detach(&self, index: usize, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
         let Some(below) = self.level.below() else { return };
         if let Entry::Table { frame, .. } = self.take(index) {
@@ -164,8 +164,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
 }
 
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
-    /// Unmaps one page as [`clear`] does, if that takes nothing but its entry away: most pages have others in their
-    /// table, which is this space's own.
+    /// Unmaps one page as [`clear`] does, if that removes only its entry: usually the table is this space's own and has
+    /// other pages too.
     fn unmap_one(&self, range: &Range<VirtAddr>, flush: &mut Flush<'s, F, M>) -> bool {
         let Some(level) = one_page(range).map(PageSize::level) else { return false };
         if self.meta(self.root()).pinned() > 0 {
@@ -223,7 +223,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         result
     }
 
-    /// Pins are counted by pages as they were pinned; and the other nodes' pages would be left over.
+    /// Refuses a split: pins are counted by pages as they were pinned, and the other nodes' pages would be left over.
     pub(crate) fn refuse_split(&self, mapping: &Mapping) -> Result<(), ChangeError> {
         if self.has_copies(mapping) {
             return Err(ChangeError::Replicated { address: mapping.address });
@@ -236,12 +236,12 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Whether the table with the page at `address` has replicas.
+    /// Returns whether the table with the page at `address` has replicas.
     pub(crate) fn is_replicated(&self, address: VirtAddr) -> bool {
         self.meta(self.table_of(address)).replica().is_some()
     }
 
-    /// The table with the page at `address`, or where the walk ends.
+    /// Returns the table with the page at `address`, or the table where the walk ends.
     pub(crate) fn table_of(&self, address: VirtAddr) -> Frame {
         let (mut table, mut level) = (self.root(), F::TOP);
         while let Entry::Table { frame, .. } = self.entry(table, level, level.index(address)) {

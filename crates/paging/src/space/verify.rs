@@ -1,4 +1,4 @@
-//! Checking that a space keeps its own rules. For tests, and for kernels that doubt.
+//! Checks that a space keeps its own rules. For tests, and for kernels in doubt.
 
 use super::{AddressSpace, Locked};
 use crate::address::{Frame, Level};
@@ -7,20 +7,20 @@ use crate::entry::load;
 use crate::format::{Entry, Format, Leaf, ShareMode};
 use crate::machine::Machine;
 
-/// A rule that does not hold.
+/// A violated rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Inconsistency {
-    /// Others refer to a table, and the entry that leads there lets stores pass.
+    /// A table has other references, but the entry that leads there lets stores pass.
     #[error("{table} has {shares} references, and an entry of {above} lets stores to it pass")]
     SharedIsWritable {
         /// The shared table.
         table: Frame,
         /// The table with the entry.
         above: Frame,
-        /// References to the shared one.
+        /// References to the shared table.
         shares: u32,
     },
-    /// Others refer to a table, and the hardware lets stores to one of its private pages pass.
+    /// A table has other references, but the hardware lets stores to one of its private pages pass.
     #[error("{table} has {shares} references, and its entry {index} lets stores to a private page pass")]
     SharedLeafIsWritable {
         /// The shared table.
@@ -35,12 +35,12 @@ pub enum Inconsistency {
     Count {
         /// The table.
         table: Frame,
-        /// What its meta data say.
+        /// The count in its meta data.
         counted: u16,
-        /// What there are.
+        /// The number of its entries.
         present: u16,
     },
-    /// A node's copy says something else than the first.
+    /// A node's copy differs from the first table.
     #[error("entry {index} of {copy} differs from that of {table}, of which it is a copy, in more than a frame")]
     Copy {
         /// The first table.
@@ -57,7 +57,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     ///
     /// # Errors
     ///
-    /// The first rule that does not hold.
+    /// The first violated rule.
     pub fn verify(&self) -> Result<(), Inconsistency> {
         let locked = self.lock();
         locked.verify_table(locked.root(), F::TOP)
@@ -103,12 +103,12 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         Ok(())
     }
 
-    /// Whether a copy's entry is as it must be.
+    /// Returns whether a copy's entry is right.
     fn is_copy(&self, first: &Entry, copy: &Entry) -> bool {
         match (first, copy) {
             (Entry::Table { frame, .. }, Entry::Table { frame: there, .. }) => {
                 let ring = core::iter::successors(self.meta(*frame).replica(), |&copy| self.meta(copy).replica());
-                // One that is not ringed is the same; one that is has copies.
+                // A table that is not ringed is the same; a ringed one has copies.
                 let mut ring = ring.peekable();
                 if ring.peek().is_none() { frame == there } else { ring.any(|copy| copy == *there) }
             }

@@ -1,4 +1,4 @@
-//! A machine that makes one mistake, which the tests must find, or that lets a test see what an operation asks of it.
+//! A machine that makes one mistake, which the tests must find, or that shows a test what an operation asks of it.
 
 use palimpsest_paging::sim::trial::Host;
 use palimpsest_paging::sim::{Computer, Sent};
@@ -10,23 +10,23 @@ pub(crate) enum Mistake {
     NoFlush,
     /// A flush of ranges leaves the last one out.
     LastRange,
-    /// Waiting does not wait.
+    /// Waiting returns at once.
     NoWait,
-    /// Every page counts as one's own.
+    /// Every page counts as exclusive.
     AlwaysExclusive,
-    /// No reference is counted when a table is copied or a space forked.
+    /// References are not counted when a table is copied or a space forked.
     NoRetain,
     /// References are not given back.
     NoRelease,
-    /// Pins are not seen.
+    /// Pins are ignored.
     NoPins,
-    /// A copy has other bytes.
+    /// A copy has different bytes.
     EmptyCopy,
     /// Every flush leaves the caches of upper levels.
     LeavesOnly,
 }
 
-/// What an operation asks of the machine.
+/// An operation's request to the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     Retain,
@@ -41,7 +41,7 @@ pub(crate) enum Event {
 pub(crate) struct Mutant<'c> {
     pub(crate) computer: &'c Computer,
     pub(crate) mistake: Option<Mistake>,
-    /// Is called before the machine does it.
+    /// Called before the machine does it.
     pub(crate) watch: Option<&'c dyn Fn(Event)>,
 }
 
@@ -64,8 +64,8 @@ unsafe impl Host for Mutant<'_> {
     }
 }
 
-// SAFETY: none is claimed: it breaks the contract on purpose. The computer notes each use of free memory, and keeps
-// that memory allocated.
+// SAFETY: none: it breaks the contract on purpose. The computer notes each use of free memory, and keeps that memory
+// allocated.
 unsafe impl Machine for Mutant<'_> {
     type Pending = Option<Sent>;
 

@@ -8,11 +8,11 @@ pub(crate) use palimpsest_paging::sim::{MapNextSimulated, MapSimulated};
 use palimpsest_paging::*;
 
 pub(crate) const RW: Rights = Rights::READ.union(Rights::WRITE);
-/// The start of a table of pages, of one of level 2 and, but for Sv39, in the first of level 3.
+/// The start of a table of pages, of one of level 2 and, except for Sv39, in the first of level 3.
 pub(crate) const BASE: u64 = 1 << 30;
 pub(crate) const LARGE: u64 = 2 << 20;
 
-/// Page `n` from `BASE` on.
+/// Returns the address of page `n` from `BASE` on.
 pub(crate) fn page(n: u64) -> VirtAddr {
     VirtAddr(BASE + (n << 12))
 }
@@ -30,7 +30,7 @@ pub(crate) fn space<F: Hardware, M: Host>(machine: M, share: ShareTables, nodes:
     AddressSpace::new(machine, SpaceId(1), &nodes, options(share)).unwrap()
 }
 
-/// Maps private pages, of small size unless `align` is larger, page n of which holds 100 + n.
+/// Maps private pages, small ones unless `align` is larger; page n holds 100 + n.
 pub(crate) fn fill<F: Hardware, M: Host>(
     space: &AddressSpace<F, M>,
     range: Range<u64>,
@@ -45,7 +45,7 @@ pub(crate) fn fill<F: Hardware, M: Host>(
     space.map_simulated(pages(range), frame, Attributes::user(rights), PageSizes::UpTo(align)).unwrap();
 }
 
-/// A child, from when no CPU can store past the fork any more.
+/// Forks a child. When this returns, no CPU can store past the fork any more.
 #[track_caller]
 pub(crate) fn fork<F: Hardware, M: Host>(space: &AddressSpace<F, M>, id: u64) -> AddressSpace<F, M> {
     let (child, flush) = space.fork(SpaceId(id)).unwrap();
@@ -59,7 +59,7 @@ pub(crate) fn run_on<F: Hardware, M: Host>(space: &AddressSpace<F, M>, cpu: usiz
     computer.switch(cpu, Some((space.id(), space.root(computer.node(cpu)))));
 }
 
-/// Stores, with all faults that it takes; how the last one was resolved.
+/// Stores, and resolves all faults. Returns how the last one was resolved.
 #[track_caller]
 pub(crate) fn store<F: Hardware, M: Host>(
     space: &AddressSpace<F, M>,
@@ -79,7 +79,7 @@ pub(crate) fn store<F: Hardware, M: Host>(
     panic!("store to {address} faults for ever");
 }
 
-/// Loads, with all faults that it takes.
+/// Loads, and resolves all faults.
 #[track_caller]
 pub(crate) fn load<F: Hardware, M: Host>(space: &AddressSpace<F, M>, cpu: usize, address: VirtAddr) -> u64 {
     let computer = space.machine().computer();
@@ -95,7 +95,7 @@ pub(crate) fn load<F: Hardware, M: Host>(space: &AddressSpace<F, M>, cpu: usize,
     panic!("load of {address} faults for ever");
 }
 
-/// What a space translates, without what a fork may take away for a time.
+/// Returns what a space translates, without what a fork may remove for a time.
 pub(crate) fn view<F: Hardware, M: Host>(space: &AddressSpace<F, M>) -> Vec<(VirtAddr, PageSize, Frame, Rights)> {
     let mut seen = Vec::new();
     let visit = |mapping: Mapping| {
@@ -106,7 +106,7 @@ pub(crate) fn view<F: Hardware, M: Host>(space: &AddressSpace<F, M>) -> Vec<(Vir
     seen
 }
 
-/// Nothing is wrong, in the spaces that there are and when they are gone.
+/// Checks that nothing is wrong, while the spaces exist and after they are gone.
 #[track_caller]
 pub(crate) fn finish<F: Hardware, M: Host>(computer: &Computer, spaces: Vec<AddressSpace<F, M>>) {
     let roots: Vec<_> = spaces.iter().map(|space| space.root(space.home())).collect();
@@ -123,12 +123,12 @@ pub(crate) fn finish<F: Hardware, M: Host>(computer: &Computer, spaces: Vec<Addr
     assert_eq!(computer.take_failures(), []);
 }
 
-/// Which page from `BASE` on holds `address`.
+/// Returns the number of the page, from `BASE` on, that contains `address`.
 pub(crate) fn number(address: VirtAddr) -> u64 {
     (address.0 - BASE) >> 12
 }
 
-/// How many pages of 4 KiB one of this size is.
+/// Returns how many pages of 4 KiB a page of this size contains.
 pub(crate) fn count(size: PageSize) -> u64 {
     size.bytes() >> 12
 }

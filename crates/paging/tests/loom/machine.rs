@@ -1,5 +1,5 @@
-//! A machine of a few tables and pages, with one CPU for each thread, that has no TLB: a walk and its access are one
-//! step, which a flush waits for.
+//! A machine of a few tables and pages, with one CPU for each thread and no TLB: a walk and its access are one step,
+//! for which a flush waits.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -59,7 +59,7 @@ two_levels! {
 struct Slot {
     table: Table,
     meta: TableMeta,
-    /// Read by whoever uses the table, written by whoever allocates or frees it.
+    /// Read by users of the table, written when it is allocated or freed.
     is_allocated: UnsafeCell<bool>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Machinery {
     accesses: [Mutex<()>; 2],
 }
 
-/// What a CPU does.
+/// An action of a CPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Do {
     Load,
@@ -100,7 +100,7 @@ impl Ram {
         }))
     }
 
-    /// A page with this content, to which one entry will refer.
+    /// Returns a page with this content, to which one entry will refer.
     pub(crate) fn page(&self, content: u64) -> Frame {
         self.take_page(content).unwrap()
     }
@@ -129,7 +129,7 @@ impl Ram {
         slot
     }
 
-    /// An access by the hardware; none if it faults.
+    /// Makes an access as the hardware does; `None` if it faults.
     pub(crate) fn access<F: Format>(&self, cpu: usize, root: Frame, address: VirtAddr, what: Do) -> Option<u64> {
         let _access = self.0.accesses[cpu].lock().unwrap();
         let (mut table, mut level, mut pass) = (root, F::TOP, true);
@@ -159,7 +159,7 @@ impl Ram {
         }
     }
 
-    /// Tables and pages in use.
+    /// Returns the numbers of tables and pages in use.
     pub(crate) fn used(&self) -> (usize, usize) {
         (TABLES - self.0.free.lock().unwrap().len(), PAGES - self.0.free_pages.lock().unwrap().len())
     }

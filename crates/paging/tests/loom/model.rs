@@ -1,13 +1,12 @@
-//! The protocol of the header of `space/mod.rs` on a table of one entry that is loom's too: what walkers may read while
-//! tables are copied, written and freed.
+//! The protocol in the header of `space/mod.rs`, on a table with one entry that is loom's too: what walkers may read
+//! while tables are copied, written and freed.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Entries are a cell here, so that one who writes while another reads is found; in the crate only a table's last
-/// sharer writes.
+/// Entries are a cell here, so that loom finds a write during a read; in the crate only a table's last sharer writes.
 struct Table {
     shares: AtomicU32,
     entry: UnsafeCell<u32>,
@@ -40,16 +39,16 @@ impl Table {
     }
 }
 
-/// Two spaces that share table 0; table n + 1 is what space n copies it to.
+/// Two spaces that share table 0; table n + 1 is space n's copy.
 struct World {
     tables: [Table; 3],
     above: [AtomicUsize; 2],
-    /// Held by a CPU of each space from a walk's first step to its last; a flush waits for it.
+    /// A CPU of each space holds it from a walk's first step to its last; a flush waits for it.
     walks: [Mutex<()>; 2],
 }
 
 impl World {
-    /// A change by a space, under its lock, of which each has one thread.
+    /// Makes a change in a space, under its lock; each space has one thread.
     fn change(&self, space: usize) {
         let shared = &self.tables[0];
         if shared.shares.load(Ordering::Acquire) > 1 {
@@ -59,18 +58,18 @@ impl World {
             drop(self.walks[space].lock().unwrap());
             shared.drop_share();
         } else {
-            // Entries are single words, which the space's own CPUs may read at the same time; a cell is none.
+            // Entries are single words, which the space's own CPUs may read at the same time; a cell is not.
             let _words = self.walks[space].lock().unwrap();
             shared.write(2 + space as u32);
         }
     }
 
-    /// A space ends; no CPU runs it.
+    /// Ends a space that no CPU runs.
     fn end(&self) {
         self.tables[0].drop_share();
     }
 
-    /// What a CPU of the space reads.
+    /// Returns what a CPU of the space reads.
     fn walk(&self, space: usize) -> u32 {
         let _walking = self.walks[space].lock().unwrap();
         self.tables[self.above[space].load(Ordering::Acquire)].read()
@@ -122,8 +121,8 @@ fn a_space_that_ends_leaves_its_table_to_the_other() {
     });
 }
 
-/// A private page of two spaces, with the entries that lead to it; page n + 1 is what space n copies it to. Entries are
-/// loom's, so that nothing but the machine's promise orders the page's bytes.
+/// A private page of two spaces, with the entries that lead to it; page n + 1 is space n's copy. Entries are loom's, so
+/// that only the machine's promise orders the page's bytes.
 struct Shared {
     references: AtomicU32,
     pages: [UnsafeCell<u64>; 3],
@@ -133,7 +132,7 @@ struct Shared {
 // SAFETY: loom checks each access to the cells.
 unsafe impl Sync for Shared {}
 
-/// How a machine counts references: promise 6 of `Machine`.
+/// How a machine counts references: contract 6 of `Machine`.
 #[derive(Clone, Copy)]
 struct Promise {
     release: Ordering,
@@ -143,7 +142,7 @@ struct Promise {
 const KEPT: Promise = Promise { release: Ordering::Release, is_exclusive: Ordering::Acquire };
 
 impl Shared {
-    /// A fault of a space at a store: the page is its own, or is copied. Then the store.
+    /// Resolves a space's fault at a store, by using or copying the page, then stores.
     fn store(&self, space: usize, value: u64, promise: Promise) {
         if self.references.load(promise.is_exclusive) != 1 {
             let from = self.entries[space].load(Ordering::Acquire);
@@ -193,7 +192,7 @@ fn a_relaxed_release_lets_the_copier_read_what_the_other_stores() {
     Shared::explore(Promise { release: Ordering::Relaxed, ..KEPT });
 }
 
-/// The model can fail: the last sharer's store passes its look at the count.
+/// The model can fail: the last sharer's store passes its read of the count.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_relaxed_look_lets_the_copier_read_what_the_other_stores() {

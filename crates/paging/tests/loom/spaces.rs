@@ -9,20 +9,20 @@ use super::machine::{Do, LeafProtect, Ram, TableProtect};
 
 type Space<F> = AddressSpace<F, Ram>;
 
-/// Two pages of the table that is shared.
+/// Two pages of the shared table.
 const FIRST: VirtAddr = VirtAddr(0);
 const SECOND: VirtAddr = VirtAddr(PAGE);
 const END: VirtAddr = VirtAddr(2 * PAGE);
 
 fn explore(test: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
-    // Threads lose the CPU at most this often: more takes hours. Loads may see any value that they could.
+    // Threads lose the CPU at most this often: more takes hours. Loads may see any value that is possible.
     model.preemption_bound = Some(std::env::var("LOOM_MAX_PREEMPTIONS").map_or(3, |text| text.parse().unwrap()));
     model.max_branches = 10_000;
     model.check(test);
 }
 
-/// The second is for one test alone: each page makes more orders of events.
+/// Makes a space with two pages, for one test only: each page adds orders of events.
 fn with_two_pages<F: Format>(ram: &Ram) -> Arc<Space<F>> {
     let space = with_one_page::<F>(ram);
     let attributes = Attributes::user(Rights::READ | Rights::WRITE);
@@ -46,7 +46,7 @@ fn fork<F: Format>(space: &Space<F>, id: u64) -> Arc<Space<F>> {
     Arc::new(child)
 }
 
-/// A load or store of the first page, with all faults that it takes; none if nothing is mapped.
+/// Loads or stores the first page, and resolves all faults; `None` if nothing is mapped.
 fn access<F: Format>(ram: &Ram, space: &Space<F>, cpu: usize, what: Do) -> Option<u64> {
     access_at(ram, space, cpu, FIRST, what)
 }
@@ -68,7 +68,7 @@ fn load<F: Format>(ram: &Ram, space: &Space<F>) -> u64 {
     access(ram, space, 0, Do::Load).unwrap()
 }
 
-/// The spaces are as they must be, and nothing is left of them.
+/// Checks that the spaces are right, and that nothing is left of them.
 fn finish<F: Format>(ram: &Ram, spaces: Vec<Arc<Space<F>>>) {
     spaces.iter().for_each(|space| assert_eq!(space.verify(), Ok(())));
     drop(spaces);
@@ -170,7 +170,7 @@ mod bodies {
             let ram = Ram::new();
             let parent = with_two_pages::<F>(&ram);
             let child = fork(&parent, 2);
-            // Accesses come after that: loom does not see that an entry publishes what it leads to.
+            // Accesses come later: loom does not see that an entry publishes what it leads to.
             let fault = |space: &Space<F>, address| space.fault(address, Access::USER_WRITE, Node(0)).unwrap();
             let other = thread::spawn({
                 let child = Arc::clone(&child);

@@ -5,49 +5,20 @@ use std::ffi::c_long;
 
 use crate::errno;
 
-/// The body of `syscall(3)`: calls about memory and `execve` go to `$watched`, all others to the kernel without a stack
-/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but that of its
-/// caller.
+/// The body of `syscall(3)`: each `$call` goes to `$watched`, all others to the kernel without a stack frame of ours,
+/// as in the C library: the child of a `clone` through here must find no return address but that of its caller.
 ///
 /// Not variadic, which Rust cannot define: all seven arguments are in registers for both kinds of function.
 macro_rules! watch {
-    ($watched:path) => {
+    ($watched:path, $($call:ident)+) => {
         std::arch::naked_asm!(
             // `bti c`
             "hint #34",
-            "cmp x0, #{madvise}",
-            "b.eq 2f",
-            "cmp x0, #{mremap}",
-            "b.eq 2f",
-            "cmp x0, #{mmap}",
-            "b.eq 2f",
-            "cmp x0, #{mlock}",
-            "b.eq 2f",
-            "cmp x0, #{mlock2}",
-            "b.eq 2f",
-            "cmp x0, #{mlockall}",
-            "b.eq 2f",
-            "cmp x0, #{mprotect}",
-            "b.eq 2f",
-            "cmp x0, #{pkey_mprotect}",
-            "b.eq 2f",
-            "cmp x0, #{execve}",
-            "b.eq 2f",
-            "cmp x0, #{execveat}",
-            "b.eq 2f",
+            $(concat!("cmp x0, #{", stringify!($call), "}"), "b.eq 2f",)+
             "b {own}",
             "2:",
             "b {watched}",
-            madvise = const libc::SYS_madvise,
-            mremap = const libc::SYS_mremap,
-            mmap = const libc::SYS_mmap,
-            mlock = const libc::SYS_mlock,
-            mlock2 = const libc::SYS_mlock2,
-            mlockall = const libc::SYS_mlockall,
-            mprotect = const libc::SYS_mprotect,
-            pkey_mprotect = const libc::SYS_pkey_mprotect,
-            execve = const libc::SYS_execve,
-            execveat = const libc::SYS_execveat,
+            $($call = const libc::$call,)+
             watched = sym $watched,
             own = sym crate::arch::own_syscall,
         )

@@ -1,4 +1,4 @@
-//! System calls without the C library, and what takes instructions: one file for each ISA, with the same names in each.
+//! System calls without the C library, and what needs instructions: one file for each ISA, with the same names.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
@@ -15,7 +15,7 @@ mod tests {
 
     #[test]
     fn arguments_arrive_in_their_places() {
-        // mmap takes six, and a wrong one in any place would show.
+        // mmap takes six, and a wrong one in any place would be noticed.
         let page = rustix::param::page_size();
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
         // SAFETY: makes a mapping at a place that the kernel chooses.

@@ -5,49 +5,20 @@ use std::ffi::c_long;
 
 use crate::errno;
 
-/// The body of `syscall(3)`: calls about memory and `execve` go to `$watched`, all others to the kernel without a stack
-/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but that of its
-/// caller.
+/// The body of `syscall(3)`: each `$call` goes to `$watched`, all others to the kernel without a stack frame of ours,
+/// as in the C library: the child of a `clone` through here must find no return address but that of its caller.
 ///
 /// Not variadic, which Rust cannot define: the first six arguments are in registers and the seventh at `rsp + 8` for
 /// both kinds of function, and reading one that was not passed is harmless.
 macro_rules! watch {
-    ($watched:path) => {
+    ($watched:path, $($call:ident)+) => {
         std::arch::naked_asm!(
             "endbr64",
-            "cmp rdi, {madvise}",
-            "je 2f",
-            "cmp rdi, {mremap}",
-            "je 2f",
-            "cmp rdi, {mmap}",
-            "je 2f",
-            "cmp rdi, {mlock}",
-            "je 2f",
-            "cmp rdi, {mlock2}",
-            "je 2f",
-            "cmp rdi, {mlockall}",
-            "je 2f",
-            "cmp rdi, {mprotect}",
-            "je 2f",
-            "cmp rdi, {pkey_mprotect}",
-            "je 2f",
-            "cmp rdi, {execve}",
-            "je 2f",
-            "cmp rdi, {execveat}",
-            "je 2f",
+            $(concat!("cmp rdi, {", stringify!($call), "}"), "je 2f",)+
             "jmp {own}",
             "2:",
             "jmp {watched}",
-            madvise = const libc::SYS_madvise,
-            mremap = const libc::SYS_mremap,
-            mmap = const libc::SYS_mmap,
-            mlock = const libc::SYS_mlock,
-            mlock2 = const libc::SYS_mlock2,
-            mlockall = const libc::SYS_mlockall,
-            mprotect = const libc::SYS_mprotect,
-            pkey_mprotect = const libc::SYS_pkey_mprotect,
-            execve = const libc::SYS_execve,
-            execveat = const libc::SYS_execveat,
+            $($call = const libc::$call,)+
             watched = sym $watched,
             own = sym crate::arch::own_syscall,
         )

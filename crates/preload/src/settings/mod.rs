@@ -1,4 +1,4 @@
-//! What the user asks for, by environment variables that start with `PALIMPSEST_`.
+//! What the user asks for, in environment variables that start with `PALIMPSEST_`.
 
 mod size;
 mod time;
@@ -21,13 +21,13 @@ pub(crate) struct Settings {
     pub(crate) action: Action,
     /// How the engine freezes.
     pub(crate) options: Options,
-    /// How long a slice is to take; zero if there are none.
+    /// How long a slice may take; zero without slices.
     pub(crate) slice: Duration,
     pub(crate) sandbox: Sandbox,
     pub(crate) report: ReportTo,
     pub(crate) refusals: Refusals,
     pub(crate) heirs: Heirs,
-    /// The programs that are frozen, by name; all if there is none.
+    /// The programs to freeze, by name; all if empty.
     pub(crate) only: Vec<OsString>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Moment {
     Fork(u64),
     /// At the first fork after this signal.
     Signal(c_int),
-    /// At the first fork with so many bytes of populated private anonymous memory.
+    /// At the first fork with this many bytes of populated private anonymous memory.
     Size(u64),
 }
 
@@ -61,7 +61,7 @@ struct Trusted {
     sandbox: Sandbox,
 }
 
-/// What is thought of a seccomp filter that the program has installed.
+/// What to think of a seccomp filter that the program has installed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Sandbox {
     /// It could end the program for a system call of ours.
@@ -80,21 +80,21 @@ pub(crate) enum ReportTo {
     Descriptor(RawFd),
 }
 
-/// Whether a refusal is told on standard error.
+/// Whether to print refusals on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusals {
     Told,
     Silent,
 }
 
-/// Whether programs that this one executes are served too.
+/// Whether to serve programs that this one executes, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heirs {
     Served,
     Left,
 }
 
-/// A variable has a value that means nothing.
+/// A variable has a meaningless value.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{variable}={value}: not understood; allowed: {allowed}")]
 pub(crate) struct InvalidSetting {
@@ -104,7 +104,7 @@ pub(crate) struct InvalidSetting {
 }
 
 impl Settings {
-    /// Reads all variables through `look_up`. An empty one counts as not set.
+    /// Reads all variables through `look_up`. An empty one counts as unset.
     ///
     /// # Errors
     ///
@@ -240,14 +240,14 @@ fn moment(text: &str) -> Option<Moment> {
     }
 }
 
-/// Within how many forks freezing must pay, unless the user says otherwise.
+/// Freezing must pay within this many forks, unless the user says otherwise.
 const FORKS: u32 = 100;
 
 /// How long the program is held up at a time, unless the user says otherwise.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What AFL++ sets for its targets: where their coverage map is.
+/// AFL++ sets this for its targets: where their coverage map is.
 const AFL: &str = "__AFL_SHM_ID";
-/// Who accepts more wants no slices.
+/// Whoever accepts more wants no slices.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The shortest piece whose page table is its own on every supported CPU with 4 KiB pages.

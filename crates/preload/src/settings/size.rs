@@ -1,6 +1,6 @@
 //! Sizes as users write them.
 
-/// Bytes of `text`: a decimal number with an optional suffix `K`, `M` or `G` (powers of 1024).
+/// Reads the bytes in `text`: a decimal number with an optional suffix `K`, `M` or `G` (powers of 1024).
 pub(super) fn bytes(text: &str) -> Option<u64> {
     let suffix = text.chars().last()?;
     let (digits, unit): (&str, u64) = match suffix {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A decimal number with a suffix `ns`, `us`, `ms` or `s`.
+/// Reads a decimal number with a suffix `ns`, `us`, `ms` or `s`.
 pub(super) fn duration(text: &str) -> Option<Duration> {
     let unit = text.find(|character: char| !character.is_ascii_digit())?;
     let (digits, unit) = text.split_at(unit);

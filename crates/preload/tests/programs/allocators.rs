@@ -1,11 +1,11 @@
-//! Allocators other than the C library's, preloaded behind the object: what they believe to be zero must be.
+//! Allocators other than the C library's, preloaded behind the object: what they believe to be zero must be zero.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{self, Mode};
 
-/// The torture program, built once per test, or why it cannot be.
+/// Builds the torture program, once per test; or says why it cannot be built.
 fn build(folder: &Path) -> Result<PathBuf, String> {
     let compiler = support::installed(&["cc", "gcc", "clang"]).ok_or("no C compiler is installed")?;
     let program = folder.join("torture");
@@ -16,7 +16,7 @@ fn build(folder: &Path) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// A library by its file name, where the loader looks for it.
+/// Finds a library by its file name, where the loader looks for it.
 fn library(name: &str) -> Option<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"]

@@ -10,7 +10,7 @@ use crate::support::{self, LIMIT, Mode, Running, wait_until};
 
 const WORKERS: usize = 3;
 
-/// What the workers answer, without their numbers: the answers of each in its order. Also the page tables of the
+/// Returns what the workers answer, without their numbers: each worker's answers in order. Also the page tables of the
 /// workers in kB, and the report.
 fn serve(gunicorn: &Path, mode: Mode) -> (Vec<Vec<String>>, Vec<u64>, String) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -28,8 +28,8 @@ fn serve(gunicorn: &Path, mode: Mode) -> (Vec<Vec<String>>, Vec<u64>, String) {
     let workers = support::children(running.pid());
     let tables = workers.iter().filter_map(|worker| support::status_kb(*worker, "VmPTE")).collect();
     let mut answers: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    // Each worker gives a first and a second answer at least. Which one serves is the kernel's choice; but one that has
-    // taken a connection waits for its request, and leaves the next to the others.
+    // Each worker gives at least a first and a second answer. The kernel chooses which one serves; but a worker that
+    // has taken a connection waits for its request, and leaves the next to the others.
     let until = Instant::now() + LIMIT;
     while answers.len() < WORKERS || answers.values().any(|answers| answers.len() < 2) {
         assert!(Instant::now() < until, "some worker never serves: {answers:?}");
@@ -50,7 +50,7 @@ fn connect(socket: &Path) -> UnixStream {
     stream
 }
 
-/// One request; the worker's number, and what it says beside.
+/// Makes one request. Returns the worker's number, and what else it says.
 fn ask(mut stream: UnixStream) -> (String, String) {
     stream.write_all(b"GET /?key HTTP/1.0\r\n\r\n").expect("gunicorn reads");
     let mut answer = String::new();
@@ -68,7 +68,7 @@ fn workers_answer_from_the_preloaded_heap() {
     let (frozen, frozen_tables, report) = serve(&gunicorn, Mode::Frozen("refuse"));
     assert_eq!(plain, frozen, "{report}");
     println!("page tables of the workers, kB: plain {plain_tables:?}, frozen {frozen_tables:?}");
-    // By now each worker may have read some of its heap, so that the least is compared.
+    // By now each worker may have read some of its heap, so that the least are compared.
     let least = |tables: &[u64]| tables.iter().min().copied().expect("a worker");
     support::assert_few_tables(least(&plain_tables), least(&frozen_tables), &report);
 }

@@ -1,4 +1,4 @@
-//! CPython and Ruby: forks in all forms the language has, while parent and children change their heaps.
+//! CPython and Ruby: all forms of fork that the language has, while parent and children change their heaps.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Redis as it is installed: snapshots by `BGSAVE` while the server goes on writing. A thread of jemalloc's, which
-//! gives memory back, blocks all signals.
+//! Redis as it is installed: snapshots by `BGSAVE` while the server goes on writing. A thread of jemalloc, which gives
+//! memory back, blocks all signals.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -75,7 +75,7 @@ impl Server {
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     }
 
-    /// Many commands at once.
+    /// Sends many commands at once.
     fn ask_all(&mut self, commands: &[[&str; 3]]) {
         for some in commands.chunks(200) {
             for command in some {
@@ -101,8 +101,8 @@ impl Server {
         value.unwrap_or_else(|| panic!("no {field} in INFO")).to_owned()
     }
 
-    /// Begins a save whose child waits so many microseconds after each key, and stops the child before it has ended:
-    /// again where it was quicker than this process.
+    /// Begins a save whose child waits this many microseconds after each key, and stops the child before it ends; tries
+    /// again if the child was quicker than this process.
     fn save(&mut self, delay: u32) -> Pid {
         assert_eq!(self.ask(&["CONFIG", "SET", "rdb-key-save-delay", &delay.to_string()]), "OK");
         for _ in 0..50 {
@@ -112,7 +112,7 @@ impl Server {
                 if child.is_some() || self.info("rdb_bgsave_in_progress") == "0" { Some(child) } else { None }
             });
             if let Some(child) = child {
-                // One that has ended takes no signal, and is waited for by the server.
+                // A child that has ended takes no signal, and the server waits for it.
                 let _ended = kill_process(child, Signal::STOP);
                 // Stopped: `proc_pid_stat(5)`.
                 let state = || {
@@ -156,14 +156,15 @@ fn read(folder: &TempDir, name: &str) -> String {
     std::fs::read_to_string(folder.path().join(format!("{name}.log"))).unwrap_or_default()
 }
 
-/// Saves some times while the server goes on; each dump must be what the server held when the save began. Returns the
-/// page tables of a saving child in kB.
+/// Saves several times while the server goes on; each dump must be what the server held when the save began. Returns
+/// the page tables of a saving child in kB.
 fn save_and_compare(program: &Path, mode: Mode) -> (u64, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut server = Server::start(program, &folder, "first", mode);
     assert_eq!(server.ask(&["DEBUG", "POPULATE", "10000", "key", "4000"]), "OK");
     assert_eq!(server.ask(&["DEBUG", "POPULATE", "40", "large", "300000"]), "OK");
-    // A child that saves a few keys a second has read next to nothing when it is looked at, however late. Then it goes.
+    // A child that saves a few keys a second has read next to nothing when it is looked at, however late. Then it is
+    // let go.
     let child = server.save(20_000);
     let tables = support::status_kb(child.as_raw_nonzero().get(), "VmPTE").expect("it is stopped");
     kill_process(child, Signal::KILL).expect("it is there");

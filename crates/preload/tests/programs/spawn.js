@@ -1,4 +1,4 @@
-// Node has no fork: it starts programs. With libuv's and V8's threads there is nothing to freeze, and nothing may change.
+// Node has no fork: it starts programs. It has threads of libuv and V8, so nothing is frozen, and nothing may change.
 const { spawn, spawnSync, fork } = require('child_process');
 const crypto = require('crypto');
 

@@ -1,4 +1,4 @@
-//! Starting programs with and without the object, with a time limit, and ending them by their number.
+//! Starts programs with and without the object, with a time limit, and ends them by their number.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-/// Until a program that does not answer is ended. It ends a hang; nothing else is decided by it.
+/// When a program that does not answer is ended. It ends a hang; nothing else depends on it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
 /// How a program is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Plain,
-    /// With the object, and this done about other threads: `refuse` or `stop`.
+    /// With the object, and with this done about other threads: `refuse` or `stop`.
     Frozen(&'static str),
 }
 
-/// The object as Cargo has built it for these tests: beside the test executable.
+/// Returns the object as Cargo has built it for these tests: beside the test executable.
 pub(crate) fn object() -> PathBuf {
     let own = std::env::current_exe().expect("/proc is mounted");
     let folder = own.parent().expect("an executable is in a folder");
@@ -32,14 +32,15 @@ pub(crate) fn object() -> PathBuf {
     object
 }
 
-/// A command that runs `program` in a mode, with its report in `folder`. `beside` is preloaded too, after the object.
+/// Returns a command that runs `program` in a mode, with its report in `folder`. `beside` is preloaded too, after the
+/// object.
 pub(crate) fn command(program: impl AsRef<Path>, mode: Mode, folder: &TempDir, beside: Option<&Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     let mut preload: Vec<PathBuf> = beside.into_iter().map(Path::to_owned).collect();
     if let Mode::Frozen(threads) = mode {
         preload.insert(0, object());
         command.env("PALIMPSEST_THREADS", threads).env("PALIMPSEST_REPORT", folder.path().join("report"));
-        // What is small here is frozen too: that shows whether the program bears it.
+        // Freeze small memory too, to see whether the program bears it.
         command.env("PALIMPSEST_PAYS_AFTER", "any").env("PALIMPSEST_PAUSE", "none");
     }
     if !preload.is_empty() {
@@ -58,7 +59,7 @@ pub(crate) fn report(folder: &TempDir) -> String {
     fs::read_to_string(folder.path().join("report")).unwrap_or_default()
 }
 
-/// A program that runs, and its children; they end with this value.
+/// A running program and its children; they end with this value.
 pub(crate) struct Running(Child);
 
 impl Running {
@@ -70,7 +71,7 @@ impl Running {
         Pid::from_child(&self.0)
     }
 
-    /// Whether it has ended, and how.
+    /// Returns whether it has ended, and how.
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("a child of this process")
     }
@@ -130,8 +131,8 @@ pub(crate) fn output(command: &mut Command) -> String {
     printed
 }
 
-/// The lines of a program's output that must be equal in every mode: those that do not begin with `#`. Sorted, since
-/// parents and children mix theirs.
+/// Returns the lines of a program's output that must be equal in every mode: those that do not begin with `#`. Sorted,
+/// since parents and children mix theirs.
 pub(crate) fn facts(output: &str) -> Vec<&str> {
     let mut facts: Vec<&str> = output.lines().filter(|line| !line.starts_with('#')).collect();
     facts.sort_unstable();
@@ -151,7 +152,7 @@ pub(crate) fn status_kb(pid: i32, field: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Checks that a child got few page tables: what it saved must be half at least of what the frozen memory has. The rest
+/// Checks that a child got few page tables: it must have saved at least half of those for the frozen memory. The rest
 /// of a program, and what a child reads before it is looked at, costs the same frozen and plain.
 pub(crate) fn assert_few_tables(plain_kb: u64, frozen_kb: u64, report: &str) {
     println!("page tables of the first child: plain {plain_kb} kB, frozen {frozen_kb} kB\n{report}");

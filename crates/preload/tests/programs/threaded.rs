@@ -1,4 +1,4 @@
-//! Node and Go: runtimes with threads, which are refused or served right, and must not change.
+//! Node and Go: runtimes with threads, which are refused or served correctly, and must not change.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn go_is_refused_or_right() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("threads");
     let mut build = Command::new(go);
-    // Nothing is fetched: the program has the standard library alone.
+    // Nothing is fetched: the program uses only the standard library.
     build.env("GOPROXY", "off").env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "1");
     build.env_remove("LD_PRELOAD").current_dir(&folder).arg("build").arg("-o").arg(&program);
     let build = build.arg(Path::new(SOURCES).join("threads.go")).output().expect("go starts");

@@ -1,4 +1,4 @@
-// Go's runtime has threads and manages its memory by system calls of its own: a freeze must be refused, or be right.
+// Go's runtime has threads and manages its memory by system calls of its own: a freeze must be refused or right.
 package main
 
 /*
@@ -9,7 +9,7 @@ package main
 
 static char *big;
 
-// Forks as a C library within a Go program could; the child is not allowed to do more than this.
+// Forks as a C library inside a Go program could; the child may do no more than this.
 static int fork_and_look(void) {
 	if (!big) {
 		big = malloc(8 << 20);

@@ -1,5 +1,5 @@
-// An allocator under load: every block is checked for the bytes it was given, calloc for zeros, in parents and children, before and
-// after forks. Prints what must not depend on a freeze; lines with # may.
+// An allocator under load: checks every block for the bytes it was given, and calloc's for zeros, in parents and
+// children, before and after forks. Prints what must not depend on a freeze; lines with # may.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>

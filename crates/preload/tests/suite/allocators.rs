@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::common::{Way, object, run, scenarios};
 
-/// The first file of the name `name` in the folders where Debian has libraries.
+/// Finds the first file called `name` in Debian's library folders.
 fn library(name: &str) -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());

@@ -1,4 +1,4 @@
-//! How many system calls the object makes by itself: each of them is one more before a program, or at each fork.
+//! How many system calls the object makes by itself: each is one more before a program, or at each fork.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -12,11 +12,11 @@ fn counter() -> Option<&'static str> {
     PROGRAM.get_or_init(|| compile(Path::new(source), "counter", &[])).as_ref()?.to_str()
 }
 
-/// Calls of a process that executes `command`, from one `getppid` to the next; nothing, after a word about it, where it
-/// cannot be traced.
+/// Returns the calls of a process that executes `command`, from one `getppid` to the next; `None`, after saying so, if
+/// it cannot be traced.
 fn calls(counter: &str, command: &[&str], way: Way<'_>) -> Option<Vec<usize>> {
     const REFUSED: i32 = 3;
-    // The counter itself is run as it is, and what it executes in this way.
+    // The counter itself runs plainly, and what it executes runs in this way.
     let mut line = vec![counter, "count", "/usr/bin/env"];
     let preload = format!("LD_PRELOAD={}", way.preload);
     if !way.preload.is_empty() {
@@ -32,7 +32,8 @@ fn calls(counter: &str, command: &[&str], way: Way<'_>) -> Option<Vec<usize>> {
     Some(ran.stderr.lines().map(|line| line.parse().expect("a number")).collect())
 }
 
-/// Few more than there are, so that more have to be argued for: loading the object and libgcc_s takes 19, and its start
+/// A little more than the present number, so that more must be argued for: loading the object and libgcc_s takes 19,
+/// and its start
 /// 12. Kernels and C libraries differ.
 #[test]
 fn a_start_makes_no_more_system_calls_than_it_must() {
@@ -49,7 +50,7 @@ fn a_start_makes_no_more_system_calls_than_it_must() {
 
 /// A fork with too little memory asks whose memory it is and how much there is (`/proc/self/statm`: three calls); one
 /// that has frozen keeps account (two clocks, and two questions for the process id). In the middle of thirty: the first
-/// freezes, and a few may look at what was written, which their time decides.
+/// freezes, and a few may look at what was written, which depends on their time.
 #[test]
 fn a_fork_makes_no_more_system_calls_than_it_must() {
     let (Some(counter), object) = (counter(), object()) else { return };
@@ -59,7 +60,7 @@ fn a_fork_makes_no_more_system_calls_than_it_must() {
         calls.sort_unstable();
         Some(calls[calls.len() / 2])
     };
-    // The standard library asks about a descriptor that is about to be closed.
+    // The standard library asks about a descriptor before closing it.
     let checks = usize::from(cfg!(debug_assertions));
     for (mebibytes, most) in [("0", 4 + checks), ("16", 5)] {
         let Some(plain) = each(mebibytes, PLAIN) else { return };
@@ -70,9 +71,9 @@ fn a_fork_makes_no_more_system_calls_than_it_must() {
     }
 }
 
-/// A program that is kept busy pays nothing for a freeze that is under way: what has come is handed on by the question
-/// whether anything has, and a wait too short for a slice is left alone. Only `select` must have its sets copied, which
-/// takes two copies and two questions for the process id.
+/// A program that is kept busy pays nothing for a freeze under way: the call that asks whether anything has come also
+/// hands it on, and a wait too short for a slice is left alone. Only `select` must have its sets copied, which takes
+/// two copies and two questions for the process id.
 #[test]
 fn a_wait_that_is_no_wait_makes_no_more_system_calls_than_it_must() {
     let (Some(counter), object) = (counter(), object()) else { return };

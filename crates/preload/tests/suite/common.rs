@@ -1,18 +1,18 @@
-//! Building small programs, and running them with and without the object.
+//! Builds small programs, and runs them with and without the object.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::{env, fs};
 
-/// The object, which Cargo has built beside this test.
+/// Returns the object, which Cargo has built beside this test.
 pub(crate) fn object() -> PathBuf {
     let own = env::current_exe().expect("a test has a path");
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join("libpalimpsest_preload.so"));
     found.into_iter().find(|path| path.is_file()).expect("Cargo builds the cdylib for its tests")
 }
 
-/// Compiles `source` with the machine's C compiler; `None`, after a word about it, if it has none.
+/// Compiles `source` with the machine's C compiler; if it has none, says so and returns `None`.
 pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (program, made) = (folder.join(name), folder.join(format!("{name}-{}", std::process::id())));
@@ -35,7 +35,7 @@ pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathB
     }
 }
 
-/// The program with all scenarios.
+/// Returns the program with all scenarios.
 pub(crate) fn scenarios() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build = || {
@@ -44,46 +44,46 @@ pub(crate) fn scenarios() -> Option<&'static Path> {
     PROGRAM.get_or_init(build).as_deref()
 }
 
-/// The same, statically linked.
+/// Returns the same, statically linked.
 pub(crate) fn static_scenarios() -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/scenarios.c");
     compile(Path::new(source), "scenarios-static", &["-static"])
 }
 
-/// The same, linked with the object.
+/// Returns the same, linked with the object.
 pub(crate) fn linked_scenarios() -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/scenarios.c");
-    // Where it is loaded from must be readable for others: a copy of the object beside the program.
+    // Others must be able to read the place it is loaded from: a copy of the object beside the program.
     let folder = env::temp_dir().join(format!("palimpsest-linked-{}", std::process::id()));
     fs::create_dir_all(&folder).ok()?;
     let (copy, program) = (folder.join("libpalimpsest_preload.so"), folder.join("scenarios"));
     fs::copy(object(), &copy).ok()?;
     let built = compile(Path::new(source), "scenarios-linked", &["-Wl,--no-as-needed", copy.to_str()?])?;
-    // By a program: a child that another test starts meanwhile would have what this one writes to open for writing, and
-    // the kernel would not execute it (ETXTBSY).
+    // With a program: a child that another test starts meanwhile would have this copy open for writing, and the kernel
+    // would not execute it (ETXTBSY).
     let copied = Command::new("cp").arg(built).arg(&program).status().ok()?;
     copied.success().then_some(program)
 }
 
-/// A shared object that makes `madvise` slow, to stand behind ours.
+/// Builds a shared object that makes `madvise` slow, to stand behind ours.
 pub(crate) fn slow_madvise() -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/slow_madvise.c");
     compile(Path::new(source), "slow_madvise.so", &["-shared", "-fPIC"])
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Ran {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     pub(crate) status: Option<i32>,
-    /// What the object has reported; empty if nothing.
+    /// The object's report; empty if there is none.
     pub(crate) report: String,
 }
 
 /// One way to run programs.
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'a> {
-    /// The object first, if it is there at all.
+    /// The object comes first, if it is there at all.
     pub(crate) preload: &'a str,
     pub(crate) variables: &'a [(&'a str, &'a str)],
 }
@@ -91,7 +91,7 @@ pub(crate) struct Way<'a> {
 /// Without the object.
 pub(crate) const PLAIN: Way<'_> = Way { preload: "", variables: &[] };
 
-/// Runs `command` in one way. A run that does not end is ended by `timeout(1)` and told by its status.
+/// Runs `command` in one way. `timeout(1)` ends a run that does not end, and its status shows that.
 pub(crate) fn run(command: &[&str], way: Way<'_>) -> Ran {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report");
@@ -103,9 +103,9 @@ pub(crate) fn run(command: &[&str], way: Way<'_>) -> Ran {
     }
     process.args(way.variables.iter().map(|(name, value)| format!("{name}={value}")));
     process.args(command);
-    // These programs are small, and are here to show what is different where they are frozen.
+    // These programs are small, and are here to show what differs when they are frozen.
     process.env("PALIMPSEST_REPORT", &report).env("PALIMPSEST_PAYS_AFTER", "any");
-    // And are frozen at their first fork, unless they say otherwise.
+    // They are frozen at their first fork, unless they say otherwise.
     process.env("PALIMPSEST_PAUSE", "none");
     let Output { status, stdout, stderr } = process.output().expect("coreutils are there");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -117,7 +117,7 @@ pub(crate) fn run(command: &[&str], way: Way<'_>) -> Ran {
     }
 }
 
-/// The object alone, with settings.
+/// Returns the object alone, with settings.
 pub(crate) fn frozen<'a>(object: &'a str, variables: &'a [(&'a str, &'a str)]) -> Way<'a> {
     Way { preload: object, variables }
 }
@@ -133,12 +133,12 @@ pub(crate) fn assert_same(scenario: &str, variables: &[(&str, &str)]) -> Option<
     Some(ran)
 }
 
-/// A shared object that makes a new environment before ours starts.
+/// Builds a shared object that makes a new environment before ours starts.
 pub(crate) fn setenv_first() -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/setenv_first.c");
     compile(Path::new(source), "setenv_first.so", &["-shared", "-fPIC"])
 }
 
-/// What `palimpsest run` says of a process, in the words of a shell that is about to become the program: its number and
+/// What `palimpsest run` says of a process, as text for a shell that is about to become the program: its number and
 /// when it was started. A shell's name has no blank.
 pub(crate) const STARTED: &str = "$$-$(cut -d' ' -f22 /proc/$$/stat)";

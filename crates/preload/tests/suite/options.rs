@@ -1,4 +1,4 @@
-//! What the user can say.
+//! What the user can ask for.
 
 use crate::common::{Ran, STARTED, assert_same, frozen, object, run, scenarios};
 
@@ -181,16 +181,16 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
         assert!(line.is_some_and(|line| line.starts_with(reason)), "{program}: {}", ran.report);
         assert_eq!((ran.report.lines().count(), ran.stderr.as_str()), (2, ""), "{program}: {}", ran.report);
     }
-    // A later process with the same number is another.
+    // A later process with the same number is a different one.
     let script = format!("PALIMPSEST_STARTED=$$-1 LD_PRELOAD={object} exec true");
     assert_eq!(run(&["sh", "-c", &script], crate::common::PLAIN).report, "");
-    // One that was frozen tells that, and others nothing.
+    // A frozen one reports that, and others report nothing.
     let ran = started(&protect, "");
     assert_eq!((count(&ran), ran.report.contains("froze nothing")), (1, false), "{}", ran.report);
     assert_eq!(run(&["true"], frozen(object, &[])).report, "");
 }
 
-/// A shell, a script and a program below it, of which each forks.
+/// A shell, a script and a program below it, each of which forks.
 #[test]
 fn only_programs_that_are_named_freeze() {
     let Some(scenarios) = scenarios().and_then(|path| path.to_str()) else { return };

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use crate::common::{PLAIN, compile, frozen, object, run};
 
-/// What AddressSanitizer ends a process with, as set below.
+/// How AddressSanitizer ends a process, as set below.
 const FOUND: i32 = 77;
 
 #[test]
 fn address_sanitizer_finds_in_frozen_memory_what_it_finds_in_any() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/sanitized.c");
-    // A shared runtime wants to be the first object that is loaded.
+    // A shared runtime wants to be loaded first.
     let Some(program) = compile(Path::new(source), "sanitized", &["-fsanitize=address", "-static-libasan"]) else {
         return;
     };

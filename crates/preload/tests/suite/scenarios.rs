@@ -87,16 +87,16 @@ fn a_filter_of_the_program_is_a_reason_to_refuse() {
     assert!(ran.report.contains("froze process"), "{}", ran.stderr);
 }
 
-/// The filter ends who opens a file: a fork, a program that cannot be executed and the end of the process open none.
+/// The filter ends whoever opens a file: a fork, a program that cannot be executed and the end of the process open
+/// none.
 #[test]
 fn a_filter_that_forbids_to_open_files_ends_nothing() {
-    let Some(ran) = assert_same("confined_forks", &[]) else { return };
-    assert!(
-        ran.stderr.starts_with("palimpsest: not frozen: the program installs a seccomp filter, "),
-        "{}",
-        ran.stderr
-    );
-    // Too small to be frozen yet: nothing is told, and nothing looked at.
+    for way in ["confined_forks", "confined_by_syscall", "confined_by_syscall_prctl"] {
+        let Some(ran) = assert_same(way, &[]) else { return };
+        let said = ran.stderr;
+        assert!(said.starts_with("palimpsest: not frozen: the program installs a seccomp filter, "), "{way}: {said}");
+    }
+    // Too small to be frozen yet: the object reports nothing and looks at nothing.
     let ran = assert_same("confined_forks", &[("PALIMPSEST_FREEZE", "size:1G")]).expect("compiled above");
     assert_eq!(ran.stderr, "");
     let ran = assert_same("confined_executes", &[]).expect("compiled above");
@@ -131,7 +131,7 @@ fn core_dumps_keep_private_memory() {
     assert_eq!(ran.stdout, "filter 00000037\n", "{}", ran.stderr);
 }
 
-/// The filter is inherited over `execve`, and what this program froze is no concern of the next.
+/// `execve` passes the filter on, and what this program froze does not concern the next.
 #[test]
 fn executed_programs_get_the_filter_of_core_dumps_that_was_before() {
     let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
@@ -168,14 +168,14 @@ fn locked_memory_is_thawed_so_that_it_is_held_once() {
     assert_eq!(ran.stdout, expected, "{}", ran.stderr);
 }
 
-/// The object is a part of the program here, since the dynamic linker preloads next to nothing into such ones.
+/// The object is part of the program here, since the dynamic linker preloads next to nothing into such programs.
 #[test]
 fn a_program_with_more_rights_than_its_caller_is_left_alone() {
     let Some(program) = linked_scenarios() else { return };
     let path = program.to_str().expect("a path in UTF-8");
     let plain = run(&[path, "secure"], PLAIN);
     assert_eq!(plain.stdout, "secure: 0\nfrozen: 1\n", "the object works: {}", plain.stderr);
-    // Root runs it as a user with fewer rights; what counts is that the two differ.
+    // Root runs it as a user with fewer rights; what matters is that the two differ.
     if let Err(error) = std::os::unix::fs::chown(&program, Some(65534), Some(65534)) {
         return println!("skipped: only root can give a program to another user: {error}");
     }

@@ -1,4 +1,4 @@
-//! Programs whose text is shared, and real programs from copies of their text.
+//! Programs whose text is shared, and real programs run from copies of their text.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn program() -> Option<&'static Path> {
     PROGRAM.get_or_init(|| compile(Path::new(source), "shared_text", &["-no-pie"])).as_deref()
 }
 
-/// A user's folder of its own, so that nobody else's copies are found.
+/// A user's own folder, so that nobody else's copies are found.
 struct User(tempfile::TempDir);
 
 impl User {

@@ -86,7 +86,7 @@ fn gdb_stops_in_exchanged_text() {
         "set environment PALIMPSEST_TEXT local",
         "set environment PALIMPSEST_FREEZE off",
         &preload,
-        // Before the object starts nothing is exchanged: the second breakpoint is set in what was.
+        // Nothing is exchanged before the object starts: the second breakpoint is set in the old text.
         "break main",
         "run short",
         "break hot",

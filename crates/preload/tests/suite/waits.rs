@@ -1,10 +1,10 @@
-//! Waits while a freeze in slices is under way: what the program sees is what it would see without the object.
+//! Waits while a freeze in slices is under way: the program sees what it would see without the object.
 
 use std::path::Path;
 
 use crate::common::{PLAIN, compile, frozen, object, run};
 
-/// The program, run plainly and with slices that copy the least that they may; their reports.
+/// Runs the program plainly and with slices that copy the least that they may. Returns their reports.
 fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
     let sources = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources"));
     let source = match name.split('-').next() {
@@ -23,7 +23,7 @@ fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option
     Some(ran.report)
 }
 
-/// Slices that the report tells of.
+/// Returns the number of slices in the report.
 fn slices(report: &str) -> u64 {
     let line = report.lines().find_map(|line| line.strip_prefix("slices")).expect("told");
     line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
@@ -31,7 +31,7 @@ fn slices(report: &str) -> u64 {
 
 #[test]
 fn every_wait_is_as_without_the_object_and_the_freeze_ends_in_them() {
-    // Each kind of wait once as the first one, in which most slices are taken.
+    // Each kind of wait is the first one once, in which most slices are taken.
     for first in ["0", "1", "2", "3", "4", "5", "6", "7"] {
         let Some(report) = compare("waits-least", &[first], &[("PALIMPSEST_PAUSE", "1ns")]) else { return };
         // 64 MiB in parts of 128 KiB; the program forks a few times.

@@ -1,6 +1,6 @@
-//! What differs between instruction sets, one folder each with the same file names.
+//! What differs between instruction sets: a folder for each, with the same file names.
 //!
-//! Every other module of the house names these items and never an architecture.
+//! All other modules of the project use these items and never name an architecture.
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64/mod.rs"]
@@ -22,12 +22,12 @@ pub(crate) use isa::thread_block::thread_word;
 pub use isa::thread_pointer::thread_pointer;
 pub use isa::trap_frame::{TRAP_CODE, TrapFrame};
 
-/// Whether a store to code is seen by instruction fetch without help.
+/// Whether instruction fetch sees stores to code without help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coherence {
-    /// Instruction fetch snoops stores by physical address; new code needs no flush and no core sync.
+    /// It snoops stores by physical address; new code needs no flush and no core sync.
     Coherent,
-    /// New code needs a cache flush, then a core sync, before another core may run it.
+    /// It does not: new code needs a cache flush, then a core sync, before another core may run it.
     NeedsFlushAndSync,
 }
 
@@ -55,7 +55,7 @@ mod tests {
         let word = 0_usize;
         let address = (&raw const word).addr();
         assert_eq!(untagged(address), address);
-        // Of no user.
+        // An address that belongs to no user.
         assert_eq!(untagged(usize::MAX), usize::MAX);
         let Some(tag) = pointer_tag() else {
             assert_eq!(untagged(address | 1 << 57), address | 1 << 57);

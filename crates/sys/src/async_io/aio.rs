@@ -1,25 +1,26 @@
 //! Contexts of Linux AIO (`io_setup`).
 //!
 //! A context is named by the address of its ring, which the kernel maps as the file `/[aio]` (`aio_setup_ring` in
-//! `fs/aio.c`). The ring's head and tail count completions that nobody has fetched. The number of requests under way is
-//! in the kernel alone (`reqs_available`), so that an empty ring proves nothing.
+//! `fs/aio.c`). The ring's head and tail count completions that nobody has fetched. Only the kernel knows the number of
+//! requests under way (`reqs_available`), so that an empty ring proves nothing.
 
 use rustix::io::Errno;
 
 use crate::last_errno;
 
-/// What the name of a context's ring begins with in the list of mappings.
+/// The start of a ring's name in the list of mappings.
 pub const RING_NAME: &[u8] = b"/[aio]";
 
-/// Whether `context` names a context of this process. A child inherits its parent's rings, but not the contexts.
+/// Returns whether `context` names a context of this process. A child inherits its parent's rings, but not the
+/// contexts.
 ///
 /// Submits no request: `io_submit` looks the context up first (`lookup_ioctx` in `fs/aio.c`).
 ///
 /// # Errors
 ///
-/// The kernel's or a filter's answer.
+/// The error of the kernel or of a filter.
 pub fn is_context(context: usize) -> Result<bool, Errno> {
-    // SAFETY: of no requests the kernel reads none; it reads a word at `context`, and faults there are its own.
+    // SAFETY: with no requests the kernel reads none; it reads a word at `context`, and handles faults there itself.
     match unsafe { libc::syscall(libc::SYS_io_submit, context, 0_usize, 0_usize) } {
         0 => Ok(true),
         _ => match last_errno() {

@@ -1,6 +1,6 @@
-//! What the kernel may hold on to for input and output on its own time: rings of io_uring, contexts of Linux AIO.
+//! Memory that the kernel may hold for asynchronous input and output: rings of io_uring, contexts of Linux AIO.
 //!
-//! Questions only: nothing here starts, cancels or collects a request. Nothing uses the heap.
+//! Only asks: nothing here starts, cancels or collects a request. Nothing uses the heap.
 
 pub mod aio;
 pub mod uring;

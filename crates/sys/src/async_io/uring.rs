@@ -1,7 +1,8 @@
-//! Rings of io_uring: what can be learnt of one that somebody else has made.
+//! Rings of io_uring: what one can learn about a ring that somebody else has made.
 //!
 //! Sources: `io_uring/fdinfo.c`, `io_uring/register.c`, `io_uring/kbuf.c`, `io_uring/zcrx.c`,
-//! `include/uapi/linux/io_uring.h`. The order of checks in the calls that are asked to fail was tried on Linux 6.18.
+//! `include/uapi/linux/io_uring.h`. Some calls here are meant to fail; the kernel's order of checks in them was tried
+//! on Linux 6.18.
 
 use std::io::Write;
 use std::ptr;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use crate::last_errno;
 use crate::pages::lines::each_line;
 
-/// What the name of a ring is, as a descriptor's link and in the list of mappings.
+/// The name of a ring, as a descriptor's link and in the list of mappings.
 pub const RING_NAME: &[u8] = b"anon_inode:[io_uring]";
 
 /// Operations of `io_uring_register`.
@@ -22,22 +23,22 @@ const PBUF_RING: u32 = 22;
 const PBUF_STATUS: u32 = 26;
 const ZCRX_IFQ: u32 = 32;
 const MEM_REGION: u32 = 34;
-/// The first argument is a place in the thread's table of rings and no descriptor (Linux 6.3).
+/// The first argument is an index in the thread's table of rings, not a descriptor (Linux 6.3).
 const USE_REGISTERED_RING: u32 = 1 << 31;
-/// Places in that table (`IO_RINGFD_REG_MAX` in `include/linux/io_uring_types.h`).
+/// Entries of that table (`IO_RINGFD_REG_MAX` in `include/linux/io_uring_types.h`).
 const PLACES: i32 = 16;
 
-/// An address at which nothing can be read: the answer is EFAULT, after all checks that need no argument.
+/// An unreadable address: the kernel answers EFAULT after all checks that need no argument.
 const NOWHERE: usize = usize::MAX & !7;
 
-/// A descriptor of this process that was a ring when it was looked at.
+/// A descriptor of this process that was a ring when checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingDescriptor(i32);
 
-/// How far a ring's queues have come.
+/// The progress of a ring's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Registered buffers, or places for them.
+    /// Registered buffers, or entries for them.
     pub buffers: u64,
     /// Requests that the kernel has taken.
     pub taken: u64,
@@ -48,39 +49,40 @@ pub struct Progress {
 }
 
 impl RingDescriptor {
-    /// The ring behind `descriptor`; none if that is something else, or closed.
+    /// Returns the ring behind `descriptor`; `None` if that is something else, or closed.
     ///
     /// # Errors
     ///
-    /// The kernel's answer, where `/proc` cannot be read.
+    /// The kernel's, if `/proc` cannot be read.
     pub fn of(descriptor: i32) -> Result<Option<Self>, Errno> {
-        // One byte more than a ring's link has, which is cut off behind: a longer link is another one.
+        // One byte more than a ring's link, since the call cuts longer links: those are different ones.
         let mut target = [0_u8; RING_NAME.len() + 1];
         let mut path = [0_u8; 48];
         match readlinkat_raw(CWD, proc_path(&mut path, "fd", descriptor)?, &mut target[..]) {
             Ok(len) => Ok((target.get(..len) == Some(RING_NAME)).then_some(Self(descriptor))),
-            // Descriptors come and go.
+            // The descriptor may be closed by now.
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
 
-    /// The descriptor's number.
+    /// Returns the descriptor's number.
     pub fn number(self) -> i32 {
         self.0
     }
 
-    /// How far it has come; none if the kernel does not say: before Linux 5.17, and while somebody else uses the ring.
+    /// Returns the progress of its queues; `None` if the kernel does not tell: before Linux 5.17, and while somebody
+    /// else uses the ring.
     ///
     /// # Errors
     ///
-    /// The kernel's answer, where `/proc` cannot be read.
+    /// The kernel's, if `/proc` cannot be read.
     pub fn progress(self) -> Result<Option<Progress>, Errno> {
         let mut path = [0_u8; 48];
         let path = proc_path(&mut path, "fdinfo", self.0)?;
         let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut told = Told::default();
-        // Longer than any line.
+        // Longer than any line there.
         let mut buffer = [0; 4096];
         each_line(file.as_fd(), &mut buffer, "fdinfo", &mut |line, _| {
             told.take(line);
@@ -90,7 +92,7 @@ impl RingDescriptor {
         Ok(told.all())
     }
 
-    /// The inode of the ring, by which mappings name it.
+    /// Returns the inode of the ring, which mappings show.
     ///
     /// # Errors
     ///
@@ -101,15 +103,15 @@ impl RingDescriptor {
         Ok(rustix::fs::fstat(descriptor)?.st_ino)
     }
 
-    /// Whether the queues are in the kernel's memory, as is proved by mapping a page of them for a moment. Those of a
-    /// ring made with `IORING_SETUP_NO_MMAP` are in the program's, and cannot be mapped.
+    /// Returns whether the queues are in the kernel's memory: tries to map a page of them for a moment. Queues of a
+    /// ring made with `IORING_SETUP_NO_MMAP` are in the program's memory, and cannot be mapped.
     pub fn is_in_kernel_memory(self) -> bool {
         let page = rustix::param::page_size();
         // SAFETY: the number is that of an open descriptor, or the kernel says that it is not.
         let descriptor = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.0) };
         let flags = rustix::mm::MapFlags::SHARED;
-        // At offset 0 is the ring (`IORING_OFF_SQ_RING`).
-        // SAFETY: a new mapping replaces nothing, and nobody looks at its contents.
+        // The ring is at offset 0 (`IORING_OFF_SQ_RING`). SAFETY: a new mapping replaces nothing, and nobody reads its
+        // contents.
         let mapped =
             unsafe { rustix::mm::mmap(ptr::null_mut(), page, rustix::mm::ProtFlags::READ, flags, descriptor, 0) };
         let Ok(mapped) = mapped else { return false };
@@ -119,12 +121,13 @@ impl RingDescriptor {
         true
     }
 
-    /// The first group of buffers that is a ring of its own (`IORING_REGISTER_PBUF_RING`). Asks about all 65536.
+    /// Returns the first group of buffers that has a ring of its own (`IORING_REGISTER_PBUF_RING`). Asks about all
+    /// 65536 groups.
     ///
     /// # Errors
     ///
-    /// The kernel's or a filter's answer: the question exists since Linux 6.8, the rings since 5.19; `EEXIST` if only
-    /// another thread may ask.
+    /// The error of the kernel or of a filter: the question exists since Linux 6.8, such rings since 5.19; `EEXIST` if
+    /// only another thread may ask.
     pub fn buffer_ring(self) -> Result<Option<u16>, Errno> {
         if self.register(PBUF_RING, NOWHERE) == Err(Errno::INVAL) {
             return Ok(None);
@@ -139,8 +142,8 @@ impl RingDescriptor {
             status[0] = u32::from(group);
             match self.register(PBUF_STATUS, (&raw mut status).expose_provenance()) {
                 Ok(()) => return Ok(Some(group)),
-                // No ring, or buffers that were provided one by one: the kernel keeps their addresses, and does not
-                // hold the memory.
+                // No ring, or buffers that were provided one by one: the kernel keeps only their addresses, not the
+                // memory.
                 Err(Errno::NOENT | Errno::INVAL) => {}
                 Err(errno) => return Err(errno),
             }
@@ -148,8 +151,8 @@ impl RingDescriptor {
         Ok(None)
     }
 
-    /// Whether it has memory of the program beside its queues (`IORING_REGISTER_MEM_REGION`), or may have some into
-    /// which a network card writes (`IORING_REGISTER_ZCRX_IFQ`).
+    /// Returns whether it holds memory of the program other than its queues (`IORING_REGISTER_MEM_REGION`), or may hold
+    /// some into which a network card writes (`IORING_REGISTER_ZCRX_IFQ`).
     ///
     /// # Errors
     ///
@@ -162,7 +165,7 @@ impl RingDescriptor {
             Err(errno) => return Err(errno),
         }
         match self.register(ZCRX_IFQ, NOWHERE) {
-            // Not for such a ring, not in this kernel (before 6.15), or not for such a user.
+            // Such a ring has none, this kernel does not support it (before 6.15), or this user may not use it.
             Err(Errno::INVAL | Errno::PERM) => Ok(false),
             Ok(()) | Err(Errno::FAULT | Errno::BUSY) => Ok(true),
             Err(errno) => Err(errno),
@@ -174,32 +177,32 @@ impl RingDescriptor {
     }
 }
 
-/// Whether the calling thread has a ring in its own table (`IORING_REGISTER_RING_FDS`), which needs no descriptor. No
-/// thread can ask for another one.
+/// Returns whether the calling thread has a ring in its own table (`IORING_REGISTER_RING_FDS`), which needs no
+/// descriptor. A thread can ask only for itself.
 pub fn is_any_registered() -> bool {
     (0..PLACES).any(|place| {
         let answer = register(place, PROBE | USE_REGISTERED_RING, NOWHERE);
-        // No ring in this place; no table, or a kernel before 6.3; no io_uring, or none for this process.
+        // No ring at this index; no table, or a kernel before 6.3; no io_uring, or none for this process.
         !matches!(answer, Err(Errno::BADF | Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS))
     })
 }
 
-/// Calls `io_uring_register` with one argument, which must be none of the kinds that the kernel keeps.
+/// Calls `io_uring_register` with one argument, of a kind that the kernel does not keep.
 fn register(ring: i32, operation: u32, argument: usize) -> Result<(), Errno> {
-    // SAFETY: the callers pass an address at which nothing is, or a structure of their own that the kernel reads and
+    // SAFETY: callers pass an address where nothing is mapped, or a structure of their own that the kernel reads and
     // fills before it returns.
     let answer = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, operation, argument, 1_usize) };
     if answer < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// The path `/proc/self/FOLDER/NUMBER`.
+/// Returns the path `/proc/self/FOLDER/NUMBER`.
 fn proc_path<'a>(buffer: &'a mut [u8; 48], folder: &str, number: i32) -> Result<&'a std::ffi::CStr, Errno> {
     // The final zero is there already.
     write!(&mut buffer[..47], "/proc/self/{folder}/{number}").map_err(|_| Errno::NAMETOOLONG)?;
     std::ffi::CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::NAMETOOLONG)
 }
 
-/// The lines of interest, as they are met.
+/// The lines of interest, as far as read.
 #[derive(Default)]
 pub(crate) struct Told {
     buffers: Option<u64>,
@@ -243,7 +246,7 @@ mod tests {
         let text = "pos:\t0\nSqMask:\t0x7\nSqHead:\t5\nSqTail:\t6\nCachedSqHead:\t5\nCqMask:\t0xf\nCqHead:\t3\n\
                     CqTail:\t3\nCachedCqTail:\t3\nSQEs:\t0\nUserFiles:\t0\nUserBufs:\t1\n    0: 0x7f/4096\n";
         assert_eq!(told(text), Some(Progress { buffers: 1, taken: 5, queued: 6, posted: 3 }));
-        // As Linux 6.18 answers while the ring is in use.
+        // The answer of Linux 6.18 while the ring is in use.
         assert_eq!(told("pos:\t0\nflags:\t02000002\n"), None);
     }
 

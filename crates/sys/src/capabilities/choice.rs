@@ -1,11 +1,11 @@
-//! Which of the available mechanisms Palimpsest will use.
+//! The available mechanisms that Palimpsest will use.
 
 use std::fmt;
 
 use super::Capabilities;
 use crate::threads::core_sync::SyncPath;
 
-/// Where the code of packs lies, the best first. Same names as the backings of `palimpsest-text`.
+/// The memory of packs for code, the best first. Same names as the backings of `palimpsest-text`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 pub enum TextBacking {
@@ -30,17 +30,17 @@ impl fmt::Display for TextBacking {
     }
 }
 
-/// What will be used.
+/// The mechanisms that will be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// Absent where no code can be loaded at all.
+    /// `None` if no code can be loaded.
     pub backing: Option<TextBacking>,
-    /// How cores are synchronised; absent where no way works.
+    /// How cores are synchronised; `None` if no way works.
     pub core_sync: Option<SyncPath>,
 }
 
 impl Capabilities {
-    /// What Palimpsest will use here.
+    /// Returns what Palimpsest will use here.
     pub fn choice(&self) -> Choice {
         let backing = if self.dual_mapping.is_ok() {
             Some(match (&self.huge_text, &self.huge_pool) {
@@ -56,7 +56,7 @@ impl Capabilities {
 }
 
 impl Choice {
-    /// The name of the way to synchronise cores.
+    /// Returns the name of the way to synchronise cores.
     pub fn core_sync_name(&self) -> Option<&'static str> {
         self.core_sync.map(|path| match path {
             SyncPath::Membarrier => "membarrier",

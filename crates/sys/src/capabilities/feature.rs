@@ -1,4 +1,4 @@
-//! What users come for, feature by feature: it works, it works slower, or it does not.
+//! The features of Palimpsest: each works, works slower, or does not work.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use super::{Capabilities, DescriptorCount, Lack, MapCount, TextBacking, Trial};
 use crate::pages::pagemap::ScanWay;
 use crate::threads::core_sync::SyncPath;
 
-/// A part of Palimpsest that one can use by itself.
+/// A part of Palimpsest that can be used by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 pub enum Feature {
     /// Programs in packs.
     Packs,
-    /// Changing code that runs.
+    /// Changing running code.
     Poke,
     /// Static keys.
     Keys,
@@ -22,7 +22,7 @@ pub enum Feature {
     Freeze,
     /// `palimpsest run`: unmodified programs.
     Run,
-    /// Snapshots that are put back.
+    /// Snapshots that are restored.
     Snapshot,
     /// The arena.
     Arena,
@@ -30,7 +30,7 @@ pub enum Feature {
     Replicas,
     /// Text from huge pages on one node: `ProgramText`, `palimpsest run --local-text`.
     LocalText,
-    /// `cargo xtask guest paging`, for those who work on page tables.
+    /// `cargo xtask guest paging`, for work on page tables.
     PagingGuests,
 }
 
@@ -52,38 +52,38 @@ impl fmt::Display for Feature {
     }
 }
 
-/// How a feature fares here.
+/// How well a feature works here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(tag = "verdict", rename_all = "kebab-case"))]
 pub enum Verdict {
-    /// As well as it can.
+    /// It works as well as it can.
     Works {
-        /// In which way.
+        /// How.
         how: String,
     },
-    /// It does what it should, in a slower way.
+    /// It works, but slower.
     Slower {
-        /// What is done instead, and what was seen.
+        /// What is used instead, and what was found.
         why: String,
-        /// What would bring the better way, in one line.
+        /// How to get the better way, in one line.
         fix: String,
     },
     /// It does not work.
     Fails {
-        /// What was seen.
+        /// What was found.
         why: String,
-        /// What would bring it, in one line.
+        /// How to get it, in one line.
         fix: String,
     },
 }
 
 impl Verdict {
-    /// It does not work for this lack.
+    /// Creates the verdict that it does not work because of this lack.
     pub fn fails(lack: &Lack) -> Self {
         Self::Fails { why: lack.why.clone(), fix: lack.fix.clone() }
     }
 
-    /// `instead` is done for this lack.
+    /// Creates the verdict that `instead` is used because of this lack.
     fn slower(instead: &str, lack: &Lack) -> Self {
         Self::Slower { why: format!("{instead}: {}", lack.why), fix: lack.fix.clone() }
     }
@@ -92,7 +92,7 @@ impl Verdict {
         Self::Works { how: how.into() }
     }
 
-    /// What it does to the whole.
+    /// Returns the grade that this verdict allows for the whole.
     pub fn grade(&self) -> Grade {
         match self {
             Self::Works { .. } => Grade::Best,
@@ -102,37 +102,37 @@ impl Verdict {
     }
 }
 
-/// A feature and how it fares.
+/// A feature and its verdict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Standing {
-    /// Which.
+    /// The feature.
     pub feature: Feature,
-    /// How.
+    /// The verdict.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub verdict: Verdict,
 }
 
-/// All features in a word.
+/// All features in one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 pub enum Grade {
-    /// Every one works as well as it can.
+    /// All work as well as they can.
     Best,
-    /// Every one works, some slower.
+    /// All work, some slower.
     Slower,
     /// Some do not work.
     Fails,
 }
 
-/// Descriptors that a freeze has open at a time: the list of mappings, the map of pages, and an extent.
+/// Descriptors that a freeze has open at the same time: the list of mappings, the map of pages, and an extent.
 const FREEZE_DESCRIPTORS: u64 = 3;
 /// Mappings that a freeze of a small process makes.
 const FREEZE_MAPPINGS: u64 = 256;
 
 impl Capabilities {
-    /// How each feature fares that depends on this machine alone, the most used first. [`Feature::Run`] and
-    /// [`Feature::PagingGuests`] depend on programs too, and are for `palimpsest doctor` to judge.
+    /// Returns the verdicts on all features that depend only on this machine, the most used first. [`Feature::Run`] and
+    /// [`Feature::PagingGuests`] also depend on programs; `palimpsest doctor` judges them.
     pub fn features(&self) -> Vec<Standing> {
         let standing = |feature, verdict| Standing { feature, verdict };
         vec![
@@ -206,7 +206,7 @@ impl Capabilities {
         }
     }
 
-    /// What freezing lacks, if it lacks something.
+    /// Returns what freezing lacks, if anything.
     pub fn freeze_lack(&self) -> Option<Lack> {
         if let Err(lack) = &self.proc {
             return Some(Lack::new(format!("what is mapped cannot be seen: {}", lack.why), &*lack.fix));

@@ -1,4 +1,4 @@
-//! The judgement of each fact: at its best, replaced, or missing.
+//! The judgement of each fact: best, replaced, or missing.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::memory::file::ExecRung;
 use crate::memory::huge::HUGE_PAGE;
 use crate::proc::status::SeccompMode;
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 pub enum Subject {
@@ -23,9 +23,9 @@ pub enum Subject {
     AnonymousHuge,
     /// Settings of transparent huge pages.
     ThpSettings,
-    /// Writing code through `/proc/self/mem`.
+    /// Writing of code through `/proc/self/mem`.
     ProcMem,
-    /// Synchronising the cores.
+    /// Synchronisation of cores.
     CoreSync,
     /// `/proc`.
     Proc,
@@ -83,31 +83,31 @@ impl fmt::Display for Subject {
     }
 }
 
-/// How well something stands.
+/// How good something is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(tag = "status", rename_all = "kebab-case"))]
 pub enum Status {
-    /// As good as it gets.
+    /// As good as it can be.
     Best,
-    /// Not there, and nothing here needs it: there is nothing to mend.
+    /// Missing, but nothing here needs it.
     Unneeded {
-        /// What was seen.
+        /// What was found.
         why: String,
     },
     /// Something else is used.
     Fallback {
         /// What is used.
         uses: String,
-        /// What was seen.
+        /// What was found.
         why: String,
-        /// What would bring the better thing, in one line.
+        /// How to get the better one, in one line.
         fix: String,
     },
-    /// Nothing can stand in.
+    /// Nothing can replace it.
     Missing {
-        /// What was seen.
+        /// What was found.
         why: String,
-        /// What would bring it, in one line.
+        /// How to get it, in one line.
         fix: String,
     },
 }
@@ -116,24 +116,24 @@ pub enum Status {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Finding {
-    /// What it is about.
+    /// The subject.
     pub subject: Subject,
-    /// What was measured, for people to read.
+    /// The measured value, for people to read.
     pub measured: String,
-    /// How well it stands.
+    /// How good it is.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub status: Status,
 }
 
-/// With less address space than this, regions are smaller: one takes 1 GiB, and alignment and the program come on top.
+/// With less address space than this, regions are smaller: one takes 1 GiB, besides alignment and the program.
 const ROOMY_ADDRESS_SPACE: u64 = 4 << 30;
-/// Mappings that a full region of packs takes: two views each of 512 packs, and room for the program to go on.
+/// Mappings that a full region of packs needs: two views of each of 512 packs, and room for the program.
 const ROOMY_MAPPINGS: u64 = 2048;
-/// Higher values forbid even the counting of one's own user-space events.
+/// With higher values a process may not even count its own user-space events.
 const PERF_USER_SPACE: i64 = 2;
 
 impl Capabilities {
-    /// Every fact with its judgement, the most important first.
+    /// Returns every fact with its judgement, the most important first.
     pub fn findings(&self) -> Vec<Finding> {
         vec![
             self.memory_object(),
@@ -179,7 +179,7 @@ impl Capabilities {
         }
     }
 
-    /// Something that the best backing is made of.
+    /// Judges something that the best backing needs.
     fn text(&self, subject: Subject, trial: &Trial) -> Finding {
         judge(subject, trial, |lack| match self.choice().backing {
             Some(backing) => replaced(lack, format!("{backing}{}", pages(backing, self.anonymous_huge.is_ok()))),
@@ -187,7 +187,7 @@ impl Capabilities {
         })
     }
 
-    /// Something that only the backing `needed_by` is made of.
+    /// Judges something that only the backing `needed_by` needs.
     fn spare(&self, subject: Subject, trial: &Trial, needed_by: TextBacking) -> Finding {
         judge(subject, trial, |lack| match self.choice().backing {
             Some(backing) if backing < needed_by => Status::Unneeded { why: lack.why },
@@ -223,7 +223,7 @@ impl Capabilities {
         }
     }
 
-    /// With one node there is nothing to choose.
+    /// Judges memory policies. With one node there is nothing to choose.
     fn memory_policy(&self) -> Finding {
         match self.machine.numa_nodes.len() {
             0 | 1 => unneeded(Subject::MemoryPolicy, &self.memory_policy),
@@ -275,7 +275,7 @@ impl Capabilities {
     fn file_size(&self) -> Finding {
         let measured = limit(self.limits.file_size, "bytes");
         match self.limits.file_size {
-            // The memory object was refused for it, if it matters; this line says where it comes from.
+            // If the limit matters, the memory object was refused because of it; this line names the limit.
             Some(bytes) if bytes < HUGE_PAGE as u64 => {
                 let why = format!("RLIMIT_FSIZE is {bytes} bytes, less than a pack");
                 let lack = Lack::new(why, "ulimit -f unlimited");

@@ -1,7 +1,7 @@
-//! Finds out by trying what this machine, kernel, container and user allow.
+//! Tries what this machine, kernel, container and user allow.
 //!
 //! [`Capabilities::probe`] collects facts; [`Capabilities::features`], [`Capabilities::findings`] and
-//! [`Capabilities::choice`] judge them and do not touch the system, so that a report can be tested with made-up facts.
+//! [`Capabilities::choice`] judge them without touching the system, so that reports can be tested with invented facts.
 
 mod choice;
 mod feature;
@@ -25,7 +25,7 @@ use crate::threads::core_sync::SyncPath;
 /// A mechanism that is not available here, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lack {
-    /// What was seen.
+    /// What was found.
     pub why: String,
     /// What to do about it, in one line.
     pub fix: String,
@@ -37,26 +37,26 @@ impl Lack {
     }
 }
 
-/// What a try gave: a measured detail, or what is lacking.
+/// The result of a try: a measured detail, or what is lacking.
 pub type Trial = Result<String, Lack>;
 
-/// Facts for which nothing needs to be tried.
+/// Facts that need no try.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Machine {
-    /// Release of the kernel, as `uname -r` prints it.
+    /// The kernel's release, as `uname -r` prints it.
     pub kernel: String,
     /// Instruction set that this program was built for.
     pub architecture: &'static str,
     /// Bytes of a base page.
     pub page_size: usize,
-    /// Bytes of a transparent huge page; absent where the kernel has none or `/sys` is not mounted.
+    /// Bytes of a transparent huge page; `None` if the kernel has none or `/sys` is not mounted.
     pub huge_page_size: Option<usize>,
     /// Numbers of the NUMA nodes.
     pub numa_nodes: Vec<u32>,
 }
 
-/// How `PR_SET_THP_DISABLE` stands (`PR_GET_THP_DISABLE`).
+/// The state of `PR_SET_THP_DISABLE` (`PR_GET_THP_DISABLE`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ThpDisable {
     /// Not set.
@@ -67,20 +67,20 @@ pub enum ThpDisable {
     On,
 }
 
-/// What the process has been forbidden.
+/// Prohibitions for the process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Confinement {
-    /// Whether system calls are filtered; absent without `/proc`.
+    /// Whether system calls are filtered; `None` without `/proc`.
     pub seccomp: Option<SeccompMode>,
-    /// Whether the kernel refuses writable and executable memory (`PR_SET_MDWE`); absent before Linux 6.3.
+    /// Whether the kernel refuses writable and executable memory (`PR_SET_MDWE`); `None` before Linux 6.3.
     pub mdwe: Option<bool>,
     /// Whether transparent huge pages are off for this process.
     pub thp_disable: ThpDisable,
-    /// The SELinux domain of this process, where SELinux enforces.
+    /// The SELinux domain of this process, if SELinux enforces.
     pub selinux_domain: Option<String>,
 }
 
-/// Soft resource limits; absent means unlimited.
+/// Soft resource limits; `None` means unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// `RLIMIT_AS`, in bytes.
@@ -93,7 +93,7 @@ pub struct Limits {
     pub open_files: Option<u64>,
 }
 
-/// Number of mappings of this process and of the kernel's limit for it.
+/// The number of this process's mappings, and the kernel's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapCount {
     /// Mappings now.
@@ -102,7 +102,7 @@ pub struct MapCount {
     pub limit: u64,
 }
 
-/// Number of descriptors of this process and its limit.
+/// The number of this process's descriptors, and its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DescriptorCount {
     /// Open descriptors now.
@@ -111,14 +111,14 @@ pub struct DescriptorCount {
     pub limit: u64,
 }
 
-/// Everything that Palimpsest wants to know before it chooses.
+/// All facts that Palimpsest considers before it chooses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Kernel and page sizes.
     pub machine: Machine,
     /// Whether `/proc/self` can be read.
     pub proc: Trial,
-    /// A memory object of one huge page for executable mappings, and the flag that it took.
+    /// A memory object of one huge page for executable mappings, and the flag that it needed.
     pub memory_object: Result<ExecRung, Lack>,
     /// One object mapped twice, for writing and for executing.
     pub dual_mapping: Trial,
@@ -132,11 +132,11 @@ pub struct Capabilities {
     pub proc_mem: Trial,
     /// `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`.
     pub membarrier: Trial,
-    /// The way to synchronise cores that worked.
+    /// The way to synchronise cores that works.
     pub core_sync: Result<SyncPath, Lack>,
     /// `userfaultfd` and its features.
     pub userfaultfd: Trial,
-    /// Memory policies: asking for a node's memory, and where pages are.
+    /// Memory policies: requesting a node's memory, and asking where pages are.
     pub memory_policy: Trial,
     /// Prohibitions.
     pub confinement: Confinement,
@@ -144,11 +144,11 @@ pub struct Capabilities {
     pub limits: Limits,
     /// Use of mappings.
     pub mappings: Result<MapCount, Lack>,
-    /// Use of descriptors; absent where there is no limit, or no `/proc` to count them.
+    /// Use of descriptors; `None` if there is no limit, or no `/proc` to count them.
     pub descriptors: Option<DescriptorCount>,
-    /// The system calls of a freeze, tried where a filter could answer them.
+    /// The system calls of a freeze, tried if a filter could answer them.
     pub freeze_calls: Result<(), Lack>,
-    /// How pages that were written are found.
+    /// How written pages are found.
     pub page_scan: Result<ScanWay, Lack>,
     /// `kernel.perf_event_paranoid`.
     pub perf_event_paranoid: Result<i64, Lack>,
@@ -157,12 +157,11 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Tries everything, in a few tens of milliseconds. Takes up to 4 MiB of memory for the time of the call. What
-    /// stays: the process is registered for `membarrier` or, where that is refused, has the handler of the signal
-    /// broadcast.
+    /// Tries everything, in a few tens of milliseconds. Uses up to 4 MiB of memory during the call. Afterwards the
+    /// process is registered for `membarrier` or, if that is refused, has the handler of the signal broadcast.
     pub fn probe() -> Self {
         let confinement = confinement();
-        // Before any is opened here.
+        // Counted before any is opened here.
         let descriptors = descriptors();
         let memory = trial::memory_object();
         let memory_object = memory.as_ref().map(|memory| memory.exec()).map_err(Lack::clone);
@@ -201,7 +200,7 @@ fn machine() -> Machine {
         architecture: std::env::consts::ARCH,
         page_size: rustix::param::page_size(),
         huge_page_size: thp::hpage_pmd_size().ok(),
-        // A kernel without NUMA, and a container without /sys, have one node as far as anybody can tell.
+        // A kernel without NUMA, and a container without /sys, count as one node.
         numa_nodes: node::online().unwrap_or_else(|_| vec![0]),
     }
 }

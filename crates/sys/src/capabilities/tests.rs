@@ -1,6 +1,6 @@
 use super::*;
 
-/// A machine on which everything works.
+/// Returns a machine on which everything works.
 fn ideal() -> Capabilities {
     let works = || Ok("works".to_owned());
     Capabilities {
@@ -47,7 +47,7 @@ fn grade(capabilities: &Capabilities) -> Grade {
     grades.max().expect("there are features")
 }
 
-/// Which features fare so.
+/// Returns the features with this grade.
 fn with_grade(capabilities: &Capabilities, grade: Grade) -> Vec<Feature> {
     let standings = capabilities.features().into_iter();
     standings.filter(|standing| standing.verdict.grade() == grade).map(|standing| standing.feature).collect()

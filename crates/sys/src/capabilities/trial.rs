@@ -1,4 +1,4 @@
-//! The tries: each does the real thing once, on memory of its own.
+//! The tries: each does the real thing once, on its own memory.
 
 use std::time::Instant;
 
@@ -60,7 +60,7 @@ fn map_lack(error: &MapError) -> Lack {
     Lack::new(Causes(error).to_string(), fix)
 }
 
-/// One object, seen twice.
+/// One object in two views.
 pub(super) struct Views {
     write: Mapping,
     execute: Mapping,
@@ -68,7 +68,7 @@ pub(super) struct Views {
 
 pub(super) fn views(memory: &SharedMemory) -> Result<Views, Lack> {
     let map = |made: Result<Mapping, MapError>| made.map_err(|error| map_lack(&error));
-    // Before the first touch: without this an exhausted cgroup would answer with SIGBUS.
+    // Before the first access: otherwise an exhausted cgroup would answer with SIGBUS.
     memory.allocate(memory.len()).map_err(|error| create_lack(&error))?;
     Ok(Views {
         write: map(Mapping::unforked(Source::Shared(memory), memory.len(), HUGE_PAGE))?,
@@ -87,7 +87,7 @@ pub(super) fn dual_mapping(views: &Views) -> Trial {
 }
 
 fn first_byte(area: &Area) -> u8 {
-    // SAFETY: callers pass readable mappings that are at least a page long and that nobody else writes to.
+    // SAFETY: callers pass readable mappings of at least a page that nobody else writes to.
     unsafe { area.as_ptr().read_volatile() }
 }
 
@@ -235,7 +235,7 @@ pub(super) fn userfaultfd() -> Trial {
         )
     };
     let flags = rustix::mm::UserfaultfdFlags::CLOEXEC | rustix::mm::UserfaultfdFlags::from_bits_retain(1);
-    // SAFETY: a descriptor that is registered for no range changes nothing about memory.
+    // SAFETY: a descriptor without registered ranges changes nothing about memory.
     let descriptor = unsafe { rustix::mm::userfaultfd(flags) }.map_err(lack)?;
     let mut api = UffdioApi { api: UFFD_API, features: 0, ioctls: 0 };
     // SAFETY: UFFDIO_API reads and writes one `uffdio_api`, which outlives the call.
@@ -259,7 +259,7 @@ pub(super) fn memory_deny_write_execute() -> Option<bool> {
 pub(super) fn thp_disable() -> ThpDisable {
     // SAFETY: PR_GET_THP_DISABLE takes no pointer and only reads the process's flags.
     match unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0_usize, 0_usize, 0_usize, 0_usize) } {
-        // Before Linux 3.15 there is no such switch.
+        // Linux before 3.15 has no such switch.
         ..=0 => ThpDisable::Off,
         1 => ThpDisable::On,
         // Bit 1 is PR_THP_DISABLE_EXCEPT_ADVISED.

@@ -1,4 +1,4 @@
-//! Where a live mapping lies, and what can be done to it whatever it shows.
+//! The addresses of a live mapping, and operations on it that do not depend on its contents.
 
 use std::io;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::error::MapError;
 
-/// What a process that is forked from this one gets of a mapping.
+/// What a forked child gets of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFork {
     /// The mapping: the same memory if shared, a copy if private.
@@ -20,27 +20,30 @@ pub enum OnFork {
     Wipe,
 }
 
-/// Where a live mapping lies. Owners, which deref to it: [`Mapping`](crate::Mapping),
+/// The addresses of a live mapping. Owners that deref to it: [`Mapping`](crate::Mapping),
 /// [`PlacedMapping`](crate::PlacedMapping).
 #[derive(Debug)]
 pub struct Area {
     /// # Invariants
     ///
-    /// 1. `base..base + len` is mapped by this process for as long as the owner lives, and by nobody else's account;
-    ///    but not in a forked child that does not get the mapping.
+    /// 1. `base..base + len` is mapped as long as the owner lives, and belongs only to the owner; but it is not mapped
+    ///    in a forked child that does not get the mapping.
     /// 2. Both are multiples of the page size.
     base: NonNull<u8>,
     len: usize,
-    /// The only process that has the mapping, if forked children do not get it; zero if they do.
+    /// The only process that has the mapping, if forked children do not get it; zero if they do. Written by the thread
+    /// that asks the kernel for either, read by threads that use the mapping.
     omitted_from_children_of: AtomicI32,
 }
 
-// SAFETY: an area is an address range; whoever reads or writes through it does so by unsafe code of its own.
+// SAFETY: an area is an address range; reading and writing through it is unsafe code elsewhere.
 unsafe impl Send for Area {}
 // SAFETY: as above; the methods only pass the range to the kernel.
 unsafe impl Sync for Area {}
 
 impl Area {
+    /// Creates the area of a mapping.
+    ///
     /// # Safety
     ///
     /// 1. `base..base + len` is mapped, page-aligned, and stays so until the owner of this value is dropped.
@@ -48,7 +51,8 @@ impl Area {
         Self { base, len, omitted_from_children_of: AtomicI32::new(0) }
     }
 
-    /// Whether the mapping is there: it is not in a child that did not get it, where other memory may lie by now.
+    /// Returns whether the mapping exists: it does not in a child that did not get it, where other memory may lie by
+    /// now.
     pub(crate) fn is_mapped_here(&self) -> bool {
         // Relaxed: set long before any fork that matters.
         match self.omitted_from_children_of.load(Ordering::Relaxed) {
@@ -57,27 +61,27 @@ impl Area {
         }
     }
 
-    /// First byte.
+    /// Returns the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// First address.
+    /// Returns the first address.
     pub fn address(&self) -> usize {
         self.base.as_ptr().addr()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Always false: the kernel maps no empty range.
+    /// Returns false: the kernel maps no empty range.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     pub fn range(&self) -> Range<usize> {
         self.address()..self.address() + self.len
     }
@@ -86,7 +90,7 @@ impl Area {
     ///
     /// # Errors
     ///
-    /// [`MapError::Kernel`]: `EINVAL` for [`OnFork::Wipe`] of shared memory or before Linux 4.14.
+    /// [`MapError::Kernel`]: `EINVAL` for [`OnFork::Wipe`] of shared memory, or before Linux 4.14.
     pub fn on_fork(&self, what: OnFork) -> Result<(), MapError> {
         let advice = match what {
             OnFork::Inherit => Advice::LinuxDoFork,
@@ -108,11 +112,11 @@ impl Area {
         self.advise(Advice::LinuxHugepage)
     }
 
-    /// Takes memory for every page now, as a write to each would (`MADV_POPULATE_WRITE`).
+    /// Allocates every page now, as a write to each would (`MADV_POPULATE_WRITE`).
     ///
     /// # Errors
     ///
-    /// [`MapError::Kernel`]: `EINVAL` before Linux 5.14, and where nobody may write.
+    /// [`MapError::Kernel`]: `EINVAL` before Linux 5.14, and for memory that is not writable.
     pub fn populate(&self) -> Result<(), MapError> {
         self.advise(Advice::LinuxPopulateWrite)
     }
@@ -124,14 +128,14 @@ impl Area {
     }
 
     pub(crate) fn set_protection(&self, protection: MprotectFlags) -> Result<(), MapError> {
-        // SAFETY: the range is mapped (invariant 1); callers in this crate pick rights that never join write and
-        // execute and hold no reference into it.
+        // SAFETY: the range is mapped (invariant 1); callers in this crate never combine write and execute rights, and
+        // hold no reference into it.
         unsafe { rustix::mm::mprotect(self.base.as_ptr().cast(), self.len, protection) }
             .map_err(|errno| MapError::diagnose("mprotect", self.len, errno))
     }
 }
 
-/// Takes `len` bytes of inaccessible address space at a multiple of `align`, and nothing beside them.
+/// Reserves exactly `len` bytes of inaccessible address space at a multiple of `align`.
 pub(crate) fn reserve_aligned(len: usize, align: usize) -> Result<Area, MapError> {
     let page = rustix::param::page_size();
     let padded = if align > page { len.saturating_add(align - page) } else { len };
@@ -160,8 +164,8 @@ fn own_pid() -> i32 {
 
 fn trim(start: *mut u8, len: usize) {
     if len > 0 {
-        // SAFETY: the range is part of the mapping that `reserve_aligned` has just made and given to nobody.
-        // Were it refused, some address space would stay reserved and unused.
+        // SAFETY: the range is part of the mapping that `reserve_aligned` has just made and that nobody else knows. If
+        // the call fails, some address space stays reserved and unused.
         let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
     }
 }

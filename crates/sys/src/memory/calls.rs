@@ -1,8 +1,8 @@
-//! The kernel's calls on memory, one by one, by [`Span`]: for code that owns address space by other means than the
-//! types of this crate, or stands between a program and the kernel.
+//! The kernel's calls on memory, one by one, by [`Span`]: for code that owns address space without the types of this
+//! crate, or that stands between a program and the kernel.
 //!
-//! Those that change what is at an address go past the C library's function of that name, which may be interposed. None
-//! allocates. A program that is confined by a filter and makes such calls itself may make these.
+//! Calls that change what is at an address bypass the C library's function of that name, which may be interposed. None
+//! allocates. They use only system calls that programs under a filter make themselves.
 
 use std::os::fd::AsFd;
 use std::ptr;
@@ -17,20 +17,20 @@ use crate::pages::maps::Permissions;
 /// `MREMAP_DONTUNMAP` of `include/uapi/linux/mman.h`.
 const DONT_UNMAP: i32 = 4;
 
-/// Whether anonymous memory is counted as committed when it is mapped (`vm.overcommit_memory`).
+/// Whether anonymous memory counts as committed when it is mapped (`vm.overcommit_memory`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Commit {
-    /// It is.
+    /// It counts.
     Counted,
-    /// It is not, as far as the kernel allows (`MAP_NORESERVE`).
+    /// It does not, as far as the kernel allows that (`MAP_NORESERVE`).
     Uncounted,
 }
 
-/// Gives advice.
+/// Gives advice about `span`.
 ///
 /// # Safety
 ///
-/// 1. The caller may give it: advice can discard contents.
+/// 1. The caller may give this advice, which can discard contents.
 ///
 /// # Errors
 ///
@@ -40,17 +40,17 @@ pub unsafe fn advise(span: Span, advice: i32) -> Result<(), Errno> {
     answer(unsafe { libc::syscall(libc::SYS_madvise, span.start, span.len(), advice) })
 }
 
-/// How memory is given back to the kernel.
+/// How to give memory back to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discard {
-    /// Pages of this process alone (`MADV_DONTNEED`): anonymous memory reads as zeros, a private mapping shows its
+    /// Only this process's pages (`MADV_DONTNEED`): anonymous memory then reads as zeros, a private mapping shows its
     /// file.
     Private,
-    /// The pages of the file that is mapped shared (`MADV_REMOVE`), which read as zeros.
+    /// The pages of the file that is mapped shared (`MADV_REMOVE`), which then read as zeros.
     File,
 }
 
-/// Gives the pages of `span` back.
+/// Gives back the pages of `span`.
 ///
 /// # Safety
 ///
@@ -58,7 +58,7 @@ pub enum Discard {
 ///
 /// # Errors
 ///
-/// The kernel's answer: EINVAL for locked memory.
+/// The kernel's: EINVAL for locked memory.
 pub unsafe fn discard(span: Span, what: Discard) -> Result<(), Errno> {
     let advice = match what {
         Discard::Private => libc::MADV_DONTNEED,
@@ -68,19 +68,19 @@ pub unsafe fn discard(span: Span, what: Discard) -> Result<(), Errno> {
     unsafe { advise(span, advice) }
 }
 
-/// Whether all of `span` is mapped. Changes nothing: `MADV_WILLNEED` only reads ahead, and says ENOMEM for a hole
-/// (`madvise(2)`).
+/// Returns whether all of `span` is mapped. Changes nothing: `MADV_WILLNEED` only reads ahead, and fails with ENOMEM
+/// for a hole (`madvise(2)`).
 pub fn is_all_mapped(span: Span) -> bool {
     // SAFETY: 1. changes no contents.
     let told = unsafe { advise(span, libc::MADV_WILLNEED) };
     told != Err(Errno::NOMEM)
 }
 
-/// Changes rights.
+/// Changes the rights of `span`.
 ///
 /// # Safety
 ///
-/// 1. The memory is the caller's, and who uses it can do with these rights.
+/// 1. The memory belongs to the caller, and all its users can work with these rights.
 ///
 /// # Errors
 ///
@@ -90,11 +90,11 @@ pub unsafe fn protect(span: Span, permissions: Permissions) -> Result<(), Errno>
     answer(unsafe { libc::syscall(libc::SYS_mprotect, span.start, span.len(), protection(permissions)) })
 }
 
-/// Unmaps; nothing if the span is empty.
+/// Unmaps `span`. Does nothing if it is empty.
 ///
 /// # Safety
 ///
-/// 1. The memory is the caller's to unmap.
+/// 1. The caller may unmap the memory.
 ///
 /// # Errors
 ///
@@ -107,26 +107,26 @@ pub unsafe fn unmap(span: Span) -> Result<(), Errno> {
     answer(unsafe { libc::syscall(libc::SYS_munmap, span.start, span.len()) })
 }
 
-/// Moves memory to `to`, in the place of what is there.
+/// Moves `span` to `to`, and replaces what is there.
 ///
 /// # Safety
 ///
-/// 1. The memory is the caller's to move, and so is what lies at `to`.
+/// 1. The caller may move the memory, and replace what lies at `to`.
 ///
 /// # Errors
 ///
-/// The kernel's; EFAULT if it is of several mappings, before Linux 6.17.
+/// The kernel's; EFAULT for several mappings, before Linux 6.17.
 pub unsafe fn relocate(span: Span, to: usize) -> Result<(), Errno> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: 1. (1).
     unsafe { remap(span, span.len(), flags, to) }.map(drop)
 }
 
-/// Maps what `span` shows a second time, at an address of the kernel's choice. Pages that were written go there.
+/// Maps what `span` shows a second time, at an address that the kernel chooses. Written pages move there.
 ///
 /// # Safety
 ///
-/// 1. The memory is the caller's.
+/// 1. The memory belongs to the caller.
 ///
 /// # Errors
 ///
@@ -137,11 +137,11 @@ pub unsafe fn duplicate(span: Span) -> Result<usize, Errno> {
     unsafe { remap(span, span.len(), flags, 0) }
 }
 
-/// `mremap(2)` as it is, past whoever interposes it: resizes or moves memory, and tells where it is now.
+/// Calls `mremap(2)` directly, past interposed functions: resizes or moves memory, and returns its new address.
 ///
 /// # Safety
 ///
-/// 1. The memory is the caller's to resize and move; with `MREMAP_FIXED` so is what lies at `to`.
+/// 1. The caller may resize and move the memory; with `MREMAP_FIXED` it may also replace what lies at `to`.
 ///
 /// # Errors
 ///
@@ -152,8 +152,8 @@ pub unsafe fn remap(span: Span, new_len: usize, flags: i32, to: usize) -> Result
     if made == -1 { Err(last_errno()) } else { Ok(made.cast_unsigned() as usize) }
 }
 
-/// Maps the first `len` bytes of `file` for reading and executing, at an address of the kernel's choice. For good:
-/// nobody is told the address, so that nobody can unmap, write or enter it.
+/// Maps the first `len` bytes of `file` for reading and executing, at an address that the kernel chooses. The mapping
+/// stays: nobody learns the address, so that nobody can unmap, write or enter it.
 ///
 /// # Errors
 ///
@@ -164,7 +164,7 @@ pub fn map_for_onlookers(file: impl AsFd, len: usize) -> Result<(), Errno> {
     unsafe { rustix::mm::mmap(ptr::null_mut(), len, rights, MapFlags::PRIVATE, file, 0) }.map(drop)
 }
 
-/// Maps fresh private zeros at an address of the kernel's choice.
+/// Maps fresh private zeros at an address that the kernel chooses.
 ///
 /// # Errors
 ///
@@ -180,7 +180,7 @@ pub fn map(len: usize, permissions: Permissions, commit: Commit) -> Result<Span,
     Ok(Span::new(start, start + len))
 }
 
-/// Maps zeros at `span` if nothing is there.
+/// Maps zeros at `span` if nothing is mapped there.
 pub fn fill_hole(span: Span, permissions: Permissions, commit: Commit) -> bool {
     let flags = anonymous(commit) | libc::MAP_FIXED_NOREPLACE;
     let at = ptr::with_exposed_provenance_mut(span.start);
@@ -189,33 +189,33 @@ pub fn fill_hole(span: Span, permissions: Permissions, commit: Commit) -> bool {
     if mapped == libc::MAP_FAILED || mapped == at {
         return mapped == at;
     }
-    // SAFETY: 1. made this instant, and nobody else's.
+    // SAFETY: 1. made just now, and only known here.
     let _ = unsafe { unmap(Span::new(mapped.addr(), mapped.addr() + span.len())) };
     false
 }
 
-/// The program break. The C library's `sbrk(0)` answers from a variable.
+/// Returns the program break. The C library's `sbrk(0)` returns a variable instead.
 pub fn program_break() -> usize {
-    // SAFETY: 0 is below every program break, which is then only told (`mm/mmap.c`, `brk`).
+    // SAFETY: 0 is below every program break, so the call only returns it (`mm/mmap.c`, `brk`).
     unsafe { libc::syscall(libc::SYS_brk, 0_usize) as usize }
 }
 
-/// Moves the program break to `wanted`, past the C library, which remembers where it was.
+/// Moves the program break to `wanted`, past the C library, which remembers the old one.
 ///
 /// # Safety
 ///
-/// 1. Nobody needs the memory that is unmapped by that, and the C library's own variable is made to agree.
+/// 1. Nobody needs the memory that this unmaps, and the caller updates the C library's own variable.
 ///
 /// # Errors
 ///
-/// [`Errno::NOMEM`]: it stays where it is.
+/// [`Errno::NOMEM`]: it stays where it was.
 pub unsafe fn set_program_break(wanted: usize) -> Result<(), Errno> {
     // SAFETY: (1).
     let answer = unsafe { libc::syscall(libc::SYS_brk, wanted) } as usize;
     if answer == wanted { Ok(()) } else { Err(Errno::NOMEM) }
 }
 
-/// The rights for `mmap` that `permissions` stand for: those that the program itself has given to its memory.
+/// Returns the rights for `mmap` that stand for `permissions`: those that the program itself has given to its memory.
 pub(crate) const fn protection(permissions: Permissions) -> i32 {
     let mut protection = libc::PROT_NONE;
     if permissions.contains(Permissions::READ) {
@@ -266,14 +266,14 @@ mod tests {
         assert_eq!(unsafe { at.read() }, 0);
         // SAFETY: 1. as above.
         unsafe { unmap(span) }.unwrap();
-        // Another test's memory may lie there by now, but nothing is lost if it does.
+        // Another test's memory may lie there by now, but the check does no harm.
         let _ = is_mapped(span.range());
     }
 
     #[test]
     fn the_break_is_that_of_the_kernel() {
         let now = program_break();
-        // SAFETY: 1. it stays where it is.
+        // SAFETY: 1. the break stays where it is.
         unsafe { set_program_break(now) }.unwrap();
         assert_ne!(now, 0);
     }

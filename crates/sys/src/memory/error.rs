@@ -19,7 +19,7 @@ pub enum MapError {
         limit * 4
     )]
     TooManyMappings {
-        /// Bytes that were wanted.
+        /// Requested bytes.
         len: usize,
         /// Mappings at the time of the failure.
         count: usize,
@@ -32,23 +32,23 @@ pub enum MapError {
          region"
     )]
     AddressSpaceLimit {
-        /// Bytes that were wanted.
+        /// Requested bytes.
         len: usize,
         /// The soft limit, in bytes.
         limit: u64,
     },
-    /// The process locks all future memory (`mlockall(MCL_FUTURE)`), and may not lock so much.
+    /// The process locks all future memory (`mlockall(MCL_FUTURE)`), and may not lock that much.
     #[error(
         "cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; \
          raise it (`ulimit -l unlimited`) or do without MCL_FUTURE"
     )]
     LockedLimit {
-        /// Bytes that were wanted.
+        /// Requested bytes.
         len: usize,
         /// The soft limit, in bytes.
         limit: u64,
     },
-    /// A place was asked for that is out of bounds or already in use.
+    /// A place was requested that is out of bounds or already in use.
     #[error(
         "bytes {offset:#x}..{end:#x} of a reservation of {len:#x} bytes are out of bounds, misaligned or occupied",
         end = offset.saturating_add(*wanted)
@@ -66,9 +66,9 @@ pub enum MapError {
         "no {len} free bytes within {reach:#x} bytes of {target:#x}; ask for a smaller region or let it lie anywhere"
     )]
     NoneNear {
-        /// Bytes that were wanted.
+        /// Requested bytes.
         len: usize,
-        /// The address to be near to.
+        /// The address that it should be near.
         target: usize,
         /// The largest allowed distance, in bytes.
         reach: usize,
@@ -78,21 +78,21 @@ pub enum MapError {
     Kernel {
         /// The system call.
         call: &'static str,
-        /// Bytes that were wanted.
+        /// Requested bytes.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl MapError {
-    /// Finds out which limit an errno stands for; the kernel has one for several.
+    /// Finds out which limit an errno stands for; the kernel uses one for several.
     pub(crate) fn diagnose(call: &'static str, len: usize, errno: Errno) -> Self {
         let limit = |resource| rustix::process::getrlimit(resource).current;
         match errno {
             Errno::NOMEM => {
-                // Without the heap, for which there may be no mapping left either.
+                // Without the heap, which may not get a mapping any more.
                 let (mut count, mut used) = (0_usize, 0_u64);
                 let counted = each_mapping(&mut |mapping, _| {
                     count += 1;
@@ -101,7 +101,7 @@ impl MapError {
                 });
                 if counted.is_ok()
                     && let Ok(limit) = sysctl::max_map_count()
-                    // A fixed mapping inside another needs two more than it ends with.
+                    // A fixed mapping inside another temporarily needs two more than it ends with.
                     && count as u64 + 3 > limit
                 {
                     return Self::TooManyMappings { len, count, limit };

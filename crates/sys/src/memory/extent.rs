@@ -1,8 +1,8 @@
-//! Memory that is written once and then sealed, to be mapped privately: what frozen ranges show.
+//! Extents: memory that is written once, sealed, and then mapped privately. Frozen ranges show it.
 //!
-//! An extent is a memfd. Its length is far beyond its contents, so that a mapping of it that is grown by `mremap` reads
-//! zeros, and not SIGBUS or somebody else's bytes. Once sealed it can never change: pages that a private mapping has
-//! not written show the file, and would show its changes.
+//! An extent is a memfd. It is much longer than its contents, so that a mapping that `mremap` has grown reads zeros,
+//! instead of getting SIGBUS or somebody else's bytes. Once sealed it can never change: pages that a private mapping
+//! has not written show the file, and would show its changes.
 //!
 //! As a [`MemoryFile`], an [`Extent`] does not own its descriptor.
 
@@ -20,31 +20,31 @@ use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
 
-/// Length of every extent in bytes: contents and growth are always inside, and `off_t` can hold it.
+/// Length of every extent in bytes: contains all contents and growth, and fits `off_t`.
 const LENGTH: u64 = 1 << 46;
 
-/// What `/proc/self/maps` shows for a mapping of an extent that holds [`Use::Frozen`] memory.
+/// The name in `/proc/self/maps` of a mapping of an extent with [`Use::Frozen`] memory.
 pub const EXTENT_NAME: &str = "/memfd:palimpsest-frozen (deleted)";
-/// What it shows for one of a [`Use::Snapshot`].
+/// The name of a mapping of an extent for a [`Use::Snapshot`].
 pub const SNAPSHOT_NAME: &str = "/memfd:palimpsest-snapshot (deleted)";
 
-/// What the memory in an extent is wanted for; mappings of it show that.
+/// The use of the memory in an extent; mappings show it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Use {
-    /// To be shown from now on.
+    /// Shown in place of frozen memory.
     Frozen,
-    /// To be gone back to.
+    /// Kept to be restored.
     Snapshot,
 }
 
-/// A memory file with contents. A plain value, as [`MemoryFile`] is.
+/// A memory file with contents. A plain value, like [`MemoryFile`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent(MemoryFile);
 
 /// Why an extent cannot be made, written, read or mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExtentError {
-    /// None could be made.
+    /// It could not be made.
     #[error("cannot make a memory file of {LENGTH} bytes ({call}): {errno}")]
     Create {
         /// The system call.
@@ -61,19 +61,19 @@ pub enum ExtentError {
     /// Bytes could not be written or read.
     #[error("cannot copy {len} bytes at {address:#x}: {errno}")]
     Copy {
-        /// Where from or to.
+        /// The address.
         address: usize,
-        /// Bytes that were left.
+        /// Bytes that were left to copy.
         len: usize,
-        /// The kernel's answer; EFAULT for a page that cannot be read, such as a guard.
+        /// The kernel's error; EFAULT for a page that cannot be read, such as a guard.
         errno: Errno,
     },
     /// The kernel refused a mapping.
     #[error("cannot map {len} bytes at {address:#x}: {errno}")]
     Map {
-        /// Where.
+        /// The address.
         address: usize,
-        /// Bytes.
+        /// The length in bytes.
         len: usize,
         /// The kernel's answer.
         errno: Errno,
@@ -81,14 +81,15 @@ pub enum ExtentError {
 }
 
 impl Extent {
-    /// Makes an empty one, with a descriptor out of the way of the program's.
+    /// Makes an empty extent, whose descriptor does not collide with the program's.
     ///
     /// # Errors
     ///
-    /// [`ExtentError::Create`], with EFBIG where `RLIMIT_FSIZE` is finite. A seccomp filter may kill: ask first.
+    /// [`ExtentError::Create`], with EFBIG if `RLIMIT_FSIZE` is finite. A seccomp filter may kill the process: ask
+    /// first.
     pub fn create(intended: Use) -> Result<Self, ExtentError> {
         let (name, number) = match intended {
-            // What is shown is mapped within a moment, and then closed.
+            // Frozen memory is mapped soon, and the descriptor closed then.
             Use::Frozen => (c"palimpsest-frozen", Number::Any),
             Use::Snapshot => (c"palimpsest-snapshot", Number::OutOfTheWay),
         };
@@ -96,7 +97,7 @@ impl Extent {
         file.map(Self).map_err(|Refused { call, errno }| ExtentError::Create { call, errno })
     }
 
-    /// Which file this is, as `/proc/self/maps` shows it.
+    /// Returns the file's identity, as `/proc/self/maps` shows it.
     pub const fn id(&self) -> FileId {
         self.0.id()
     }
@@ -105,30 +106,30 @@ impl Extent {
         ExtentError::Closed { descriptor: self.0.number() }
     }
 
-    /// The descriptor, if it still is this file's. Callers use the result only while no other thread could close it:
-    /// they hold the process still.
+    /// Returns the descriptor, if it still belongs to this file. Callers use the result only while no other thread
+    /// could close it: they hold the process still.
     fn verified(&self) -> Result<BorrowedFd<'_>, ExtentError> {
         self.0.verified().map_err(|_| self.closed())
     }
 
-    /// Whether the descriptor is still there.
+    /// Returns whether the descriptor is still open.
     pub fn is_open(&self) -> bool {
         self.verified().is_ok()
     }
 
-    /// Bytes of memory that the file takes.
+    /// Returns the bytes of memory that the file uses.
     ///
     /// # Errors
     ///
     /// [`ExtentError::Closed`].
     pub fn allocated(&self) -> Result<usize, ExtentError> {
         let stat = rustix::fs::fstat(self.verified()?).map_err(|_| self.closed())?;
-        // `stat(2)`: in units of 512 bytes.
+        // Counted in units of 512 bytes (`stat(2)`).
         Ok(usize::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
     }
 
-    /// Writes the memory at `range` to the file at `offset`. Touches no memory of this process but the caller's stack,
-    /// nor `errno` unless it fails.
+    /// Writes the memory at `range` to the file at `offset`. Writes to no memory of this process except the caller's
+    /// stack, and to `errno` only if it fails.
     ///
     /// # Errors
     ///
@@ -142,7 +143,7 @@ impl Extent {
     ///
     /// # Safety
     ///
-    /// 1. The range is writable memory of the caller, and nobody has a reference into it.
+    /// 1. The range is writable memory of the caller, and there is no reference into it.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl Extent {
         unsafe { copy(self.verified()?, Copied::ToMemory, range.into(), offset) }.map_err(uncopied)
     }
 
-    /// Forbids every change from now on.
+    /// Forbids every later change.
     ///
     /// # Errors
     ///
@@ -162,13 +163,13 @@ impl Extent {
         self.0.seal().map_err(|errno| ExtentError::Create { call: "fcntl(F_ADD_SEALS)", errno })
     }
 
-    /// Maps the file's bytes from `offset` privately over `range`, in the place of whatever is there. The kernel may
-    /// have unmapped that before it fails.
+    /// Maps the file's bytes from `offset` privately over `range`, and replaces what is there. If the call fails, the
+    /// kernel may have unmapped that already.
     ///
     /// # Safety
     ///
     /// 1. The range is whole pages, and the caller may replace what is mapped there: its bytes are in this file at
-    ///    `offset`, or are wanted no more.
+    ///    `offset`, or nobody needs them any more.
     ///
     /// # Errors
     ///
@@ -213,18 +214,18 @@ impl Extent {
         Ok(())
     }
 
-    /// Gives the descriptor back, if it is still this file's. Mappings stay.
+    /// Closes the descriptor, if it still belongs to this file. Mappings stay.
     pub fn close(&mut self) {
         self.0.close();
     }
 }
 
-/// The error for bytes that were not copied.
+/// Returns the error for an incomplete copy.
 fn uncopied((left, errno): (Span, Errno)) -> ExtentError {
     ExtentError::Copy { address: left.start, len: left.len(), errno }
 }
 
-/// Maps fresh zeros privately over `range`, in the place of whatever is there.
+/// Maps fresh zeros privately over `range`, and replaces what is there.
 ///
 /// # Safety
 ///
@@ -245,32 +246,32 @@ pub unsafe fn map_zeros_over(range: Range<usize>, permissions: Permissions, comm
     Ok(())
 }
 
-/// Whether all mappings that are made from now on are locked in memory (`mlockall(MCL_FUTURE)`). Allocates nothing.
+/// Returns whether all future mappings are locked in memory (`mlockall(MCL_FUTURE)`). Allocates nothing.
 pub fn locks_future_memory() -> bool {
     let page = rustix::param::page_size();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping replaces nothing.
     let place = unsafe { libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, flags, -1, 0) };
     if place == libc::MAP_FAILED {
-        // EAGAIN is the answer where a limit forbids to lock any more (`mlock_future_ok` in mm/mmap.c).
+        // The answer is EAGAIN if a limit forbids locking any more (`mlock_future_ok` in mm/mmap.c).
         return last_errno() == Errno::AGAIN;
     }
     // MS_INVALIDATE is refused for locked memory, and does nothing to anonymous memory (msync(2), mm/msync.c).
     // SAFETY: this function's own mapping.
     let is_locked =
         unsafe { libc::msync(place, page, libc::MS_INVALIDATE | libc::MS_ASYNC) } == -1 && last_errno() == Errno::BUSY;
-    // SAFETY: this function's own mapping, which nobody knows of.
+    // SAFETY: this function's own mapping, which only it knows.
     unsafe { libc::munmap(place, page) };
     is_locked
 }
 
-/// Whether every page of `range`, of at most 512 pages, is mapped to something.
+/// Returns whether every page of `range`, at most 512 pages, is mapped.
 pub fn is_mapped(range: Range<usize>) -> bool {
     let mut answers = [0_u8; 512];
     if range.len() / rustix::param::page_size() > answers.len() {
         return false;
     }
-    // SAFETY: the kernel writes one byte for each page, of which there are no more than `answers` has room for.
+    // SAFETY: the kernel writes one byte for each page, of which there are no more than entries in `answers`.
     let answer =
         unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(range.start), range.len(), answers.as_mut_ptr()) };
     answer == 0

@@ -1,9 +1,8 @@
-//! Memory files (`memfd_create(2)`): how all of them are made, and descriptors that the program may close behind our
-//! back.
+//! Memory files (`memfd_create(2)`): how all of them are made, and descriptors that the program may close unexpectedly.
 //!
 //! Programs close descriptors that they do not know, so a [`MemoryFile`] does not own its descriptor. It knows the
-//! number and the identity of the file, and looks whether both still belong together before each use. Nothing here
-//! allocates.
+//! descriptor's number and the file's identity, and checks before each use that they still belong together. Nothing
+//! here allocates.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -19,17 +18,17 @@ use super::calls::protection;
 use super::span::Span;
 use crate::pages::maps::{Device, Permissions};
 
-/// The flag with which the kernel agreed to create a memfd that may be mapped executable, in the order in which they
-/// are offered.
+/// The flags with which the kernel may agree to create a memfd for executable mappings, in the order in which they are
+/// tried.
 ///
-/// Kernels from 6.3 want one of the first two (`mm/memfd.c`); with `vm.memfd_noexec=2` only the second is granted,
-/// which takes away the *file's* execute bits and still lets it be mapped `PROT_EXEC`.
+/// Kernels from 6.3 on expect one of the first two (`mm/memfd.c`); with `vm.memfd_noexec=2` they grant only the second,
+/// which removes the *file's* execute bits but still allows mapping it `PROT_EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 pub enum ExecRung {
     /// `MFD_EXEC`.
     Exec,
-    /// `MFD_NOEXEC_SEAL`, since `MFD_EXEC` was refused.
+    /// `MFD_NOEXEC_SEAL`, because `MFD_EXEC` was refused.
     NoexecSeal,
     /// Neither flag: a kernel before 6.3.
     Legacy,
@@ -38,10 +37,10 @@ pub enum ExecRung {
 impl ExecRung {
     /// The rungs for code, best first.
     pub const LADDER: [Self; 3] = [Self::Exec, Self::NoexecSeal, Self::Legacy];
-    /// The rungs for data: such a file can never become a program.
+    /// The rungs for data: such a file can never be executed.
     const DATA: [Self; 2] = [Self::NoexecSeal, Self::Legacy];
 
-    /// The bits for `memfd_create`.
+    /// Returns the bits for `memfd_create`.
     pub const fn flags(self) -> u32 {
         match self {
             Self::Exec => libc::MFD_EXEC,
@@ -51,16 +50,16 @@ impl ExecRung {
     }
 }
 
-/// What a memory file will hold.
+/// The future contents of a memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Instructions.
     Code,
-    /// Nothing that is ever executed.
+    /// Bytes that are never executed.
     Data,
 }
 
-/// Makes an empty memory file, closed on exec, that can be sealed. All memory files of ours come from here.
+/// Makes an empty memory file, closed on exec, that can be sealed. All our memory files are made here.
 pub(crate) fn create(name: &CStr, content: Content, flags: MemfdFlags) -> Result<(OwnedFd, ExecRung), Errno> {
     let ladder = match content {
         Content::Code => &ExecRung::LADDER[..],
@@ -79,18 +78,18 @@ pub(crate) fn create(name: &CStr, content: Content, flags: MemfdFlags) -> Result
     Err(last)
 }
 
-/// Moves a descriptor to numbers above those that most programs use, where those that count on low numbers do not meet
-/// it. Not far above: each fork copies the table of descriptors up to the highest (`dup_fd` in `fs/file.c`). It stays
-/// where that is not possible.
+/// Moves a descriptor above the numbers that most programs use, so that programs that rely on low numbers do not meet
+/// it. Not far above: each fork copies the table of descriptors up to the highest (`dup_fd` in `fs/file.c`). Leaves it
+/// if that is not possible.
 pub(crate) fn out_of_the_way(low: OwnedFd) -> OwnedFd {
-    /// The first that need a table of 256 entries, the least that the kernel allocates.
+    /// The first number that needs a table of 256 entries, the smallest that the kernel allocates.
     const LEAST: u64 = 128;
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let least = LEAST.min(limit / 2);
     RawFd::try_from(least).ok().and_then(|least| rustix::io::fcntl_dupfd_cloexec(&low, least).ok()).unwrap_or(low)
 }
 
-/// Which file something is.
+/// The identity of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FileId {
     /// The device.
@@ -100,7 +99,7 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The file that `stat` tells of.
+    /// Returns the identity of the file that `stat` describes.
     pub fn of(stat: &rustix::fs::Stat) -> Self {
         let device = Device { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) };
         Self { device, inode: stat.st_ino }
@@ -116,12 +115,12 @@ pub enum Sharing {
     Private,
 }
 
-/// Which number the descriptor of a new file gets.
+/// The number that a new file's descriptor gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Number {
-    /// The lowest that is free.
+    /// The lowest free one.
     Any,
-    /// Where the program does not meet it.
+    /// One that the program does not meet.
     OutOfTheWay,
 }
 
@@ -134,7 +133,7 @@ pub(super) struct Refused {
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
-/// A memory file for data, by a descriptor that the program may close at any time.
+/// A memory file for data, with a descriptor that the program may close at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFile {
     descriptor: RawFd,
@@ -142,17 +141,17 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Makes one of `len` zero bytes, which `/proc/self/maps` shows by `name`.
+    /// Makes a file of `len` zero bytes, which `/proc/self/maps` shows as `name`.
     ///
     /// # Errors
     ///
-    /// The kernel's answer. [`Errno::FBIG`] where `RLIMIT_FSIZE` is smaller: past it the kernel would send SIGXFSZ
+    /// The kernel's. [`Errno::FBIG`] if `RLIMIT_FSIZE` is smaller: beyond it the kernel would send SIGXFSZ
     /// (`fs/attr.c`, `inode_newsize_ok`).
     pub fn create(name: &CStr, len: u64) -> Result<Self, Errno> {
         Self::make(name, len, Number::OutOfTheWay).map_err(|refused| refused.errno)
     }
 
-    /// As [`create`](Self::create), and tells which call was refused.
+    /// Does the same as [`create`](Self::create), and tells which call was refused.
     pub(super) fn make(name: &CStr, len: u64, number: Number) -> Result<Self, Refused> {
         let refused = |call| move |errno| Refused { call, errno };
         if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len) {
@@ -168,38 +167,38 @@ impl MemoryFile {
         Ok(Self { descriptor: file.into_raw_fd(), id: FileId::of(&stat) })
     }
 
-    /// Which file this is, as `/proc/self/maps` shows it.
+    /// Returns the file's identity, as `/proc/self/maps` shows it.
     pub const fn id(&self) -> FileId {
         self.id
     }
 
-    /// The descriptor's number, whatever it is by now; -1 once it is closed.
+    /// Returns the descriptor's number, which may belong to another file by now; -1 once it is closed.
     pub(super) const fn number(&self) -> RawFd {
         self.descriptor
     }
 
-    /// The descriptor, if it still is this file's.
+    /// Returns the descriptor, if it still belongs to this file.
     pub(super) fn verified(&self) -> Result<BorrowedFd<'_>, Errno> {
         if self.descriptor < 0 {
             return Err(Errno::BADF);
         }
-        // SAFETY: not -1. The number may belong to another file by now, or to none; the next line finds out, and
-        // nothing else uses it before.
+        // SAFETY: not -1. The number may belong to another file by now, or to none; the next line checks that before
+        // anything else uses it.
         let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         if FileId::of(&rustix::fs::fstat(file)?) == self.id { Ok(file) } else { Err(Errno::BADF) }
     }
 
-    /// Maps the bytes from `offset` over `span`, with these rights. The kernel may have unmapped what is there before
-    /// it fails; [`remap::show_file`](super::remap::show_file) cares for that.
+    /// Maps the bytes from `offset` over `span`, with these rights. If the call fails, the kernel may have unmapped
+    /// what was there; [`remap::show_file`](super::remap::show_file) handles that.
     ///
     /// # Safety
     ///
-    /// 1. The caller may replace what is mapped at `span`, which is whole pages: nobody relies on other bytes than the
+    /// 1. `span` is whole pages, and the caller may replace what is mapped there: nobody relies on bytes other than the
     ///    file's.
     ///
     /// # Errors
     ///
-    /// The kernel's answer; [`Errno::BADF`] if the program closed the file.
+    /// The kernel's; [`Errno::BADF`] if the program has closed the file.
     pub unsafe fn map_over(
         &self,
         span: Span,
@@ -209,7 +208,7 @@ impl MemoryFile {
     ) -> Result<(), Errno> {
         let flags = match sharing {
             Sharing::Shared => MapFlags::SHARED,
-            // Not charged: the file is already.
+            // Not charged: the file already is.
             Sharing::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         };
         let place = ptr::with_exposed_provenance_mut(span.start);
@@ -219,11 +218,12 @@ impl MemoryFile {
         Ok(())
     }
 
-    /// Maps the start of the file shared over `span`, to be filled there: children do not get the mapping, and the
-    /// descriptor that is left cannot write to the file.
+    /// Maps the start of the file shared over `span`, to be filled there. Children do not get the mapping, and the
+    /// remaining descriptor cannot write to the file.
     ///
-    /// A child of the raw system call inherits that descriptor. It can read, but it can neither write to this process's
-    /// memory nor open the file for writing, unless it has this process's user or may override access rights.
+    /// A child made by the raw system call inherits that descriptor. It can read, but it can neither write to this
+    /// process's memory nor open the file for writing, unless it runs as this process's user or may override access
+    /// rights.
     ///
     /// # Safety
     ///
@@ -231,25 +231,25 @@ impl MemoryFile {
     ///
     /// # Errors
     ///
-    /// The kernel's answer. The mapping may then be there.
+    /// The kernel's. The mapping may exist all the same.
     pub unsafe fn fill_at(&mut self, span: Span) -> Result<(), Errno> {
         // SAFETY: contract 1 is the caller's.
         unsafe { self.map_over(span, 0, Sharing::Shared, READ_WRITE) }?;
         let place = ptr::with_exposed_provenance_mut(span.start);
-        // SAFETY: the mapping made just now, which other processes can do without.
+        // SAFETY: the mapping made just now, which children do not need.
         unsafe { rustix::mm::madvise(place, span.len(), Advice::LinuxDontFork) }?;
         self.forgo_writing()
     }
 
-    /// Replaces the descriptor by one that cannot write.
+    /// Replaces the descriptor by one without the right to write.
     fn forgo_writing(&mut self) -> Result<(), Errno> {
         let file = self.verified()?;
         let Ok(reader) = reopened(file, OFlags::RDONLY) else {
-            // Without procfs. Pages of the file cannot be given back by `MADV_REMOVE` then (`shmem_fallocate`).
+            // There is no procfs. Then `MADV_REMOVE` cannot give back pages of the file (`shmem_fallocate`).
             let future_write = SealFlags::from_bits_retain(libc::F_SEAL_FUTURE_WRITE as u32);
             return rustix::fs::fcntl_add_seals(file, future_write);
         };
-        // So nobody but its owner can open it again.
+        // So only its owner can open it again.
         rustix::fs::fchmod(&reader, Mode::empty())?;
         let reader = out_of_the_way(reader);
         self.close();
@@ -257,28 +257,29 @@ impl MemoryFile {
         Ok(())
     }
 
-    /// Writes the memory at `span` to the file at `offset`. Touches no memory of this process but the caller's stack.
+    /// Writes the memory at `span` to the file at `offset`. Writes to no memory of this process except the caller's
+    /// stack.
     ///
     /// # Errors
     ///
-    /// The kernel's answer: [`Errno::FAULT`] for a page that cannot be read. [`Errno::BADF`] if the program closed the
+    /// The kernel's: [`Errno::FAULT`] for a page that cannot be read. [`Errno::BADF`] if the program has closed the
     /// file.
     pub fn store(&self, span: Span, offset: u64) -> Result<(), Errno> {
         // SAFETY: 1. nothing is written to memory.
         unsafe { copy(self.verified()?, Copied::ToFile, span, offset) }.map_err(|(_, errno)| errno)
     }
 
-    /// Makes the file constant, through whichever descriptor.
+    /// Makes the file constant, by whichever descriptor can do it.
     ///
     /// # Errors
     ///
     /// [`Errno::BUSY`] while a device may still write to its pages (`mm/memfd.c`, `memfd_wait_for_pins`) or it is
-    /// mapped shared and writable; otherwise the kernel's answer.
+    /// mapped shared and writable; otherwise the kernel's error.
     pub fn seal(&self) -> Result<(), Errno> {
         let file = self.verified()?;
         let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
         match rustix::fs::fcntl_add_seals(file, seals) {
-            // Only a descriptor that can write may add seals (`mm/memfd.c`, `memfd_add_seals`).
+            // Only a descriptor with the right to write may add seals (`mm/memfd.c`, `memfd_add_seals`).
             Err(Errno::PERM) => {
                 rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
                 rustix::fs::fcntl_add_seals(reopened(file, OFlags::RDWR)?, seals)
@@ -287,32 +288,32 @@ impl MemoryFile {
         }
     }
 
-    /// Gives the descriptor back, if it is still this file's. Mappings stay.
+    /// Closes the descriptor, if it still belongs to this file. Mappings stay.
     pub fn close(&mut self) {
         if let Ok(file) = self.verified() {
             let number = file.as_raw_fd();
-            // SAFETY: verified to be this file's, which only values of this type hold; not used afterwards.
+            // SAFETY: verified to belong to this file, which only values of this type hold; not used afterwards.
             unsafe { rustix::io::close(number) };
         }
         self.descriptor = -1;
     }
 }
 
-/// Where bytes go.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Copied {
     ToFile,
     ToMemory,
 }
 
-/// Copies between the memory at `span` and the file from `offset` on; after a failure, tells what was left of the span.
-/// Touches no memory of this process but that and the caller's stack, nor `errno` unless it fails.
+/// Copies between the memory at `span` and the file from `offset` on. After a failure, returns what was left of the
+/// span. Writes to no memory of this process except that and the caller's stack, and to `errno` only if it fails.
 ///
 /// # Safety
 ///
-/// 1. What is copied to is writable memory of the caller, and nobody has a reference into it.
+/// 1. Memory that is copied to is the caller's and writable, and there is no reference into it.
 pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset: u64) -> Result<(), (Span, Errno)> {
-    // Not through `pwrite` and `pread`, which AddressSanitizer intercepts: it would report the memory that it guards.
+    // Not by `pwrite` and `pread`, which AddressSanitizer intercepts: it would report the memory that it guards.
     let call = match way {
         Copied::ToFile => libc::SYS_pwrite64,
         Copied::ToMemory => libc::SYS_pread64,
@@ -320,11 +321,11 @@ pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset:
     let (mut left, mut offset) = (span, offset);
     while !left.is_empty() {
         let place = ptr::with_exposed_provenance_mut::<u8>(left.start);
-        // SAFETY: the kernel answers EFAULT where there is no memory; no reference is made. What it writes to is the
-        // caller's (1), and no more than what is left of it.
+        // SAFETY: the kernel answers EFAULT if there is no memory; no reference is made. It writes only to the caller's
+        // memory (1), and no more than the rest of the span.
         let done = unsafe { libc::syscall(call, file.as_raw_fd(), place, left.len(), offset.cast_signed()) };
         match usize::try_from(done) {
-            // The file ends.
+            // The end of the file.
             Ok(0) => return Err((left, Errno::IO)),
             Ok(done) => {
                 left.start += done;
@@ -339,10 +340,10 @@ pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset:
     Ok(())
 }
 
-/// Opens the file of a descriptor once more, with other rights.
+/// Opens a descriptor's file once more, with other rights.
 pub(super) fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     let mut path = [0; 32];
-    // The array has room for every number, and for a zero behind it.
+    // The array has room for every number, and a zero behind it.
     let _ = write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd());
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
     rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0, "nobody but its owner can open it again");
         // SAFETY: only asks.
         assert_eq!(unsafe { libc::fcntl(file.descriptor, libc::F_GETFD) }, libc::FD_CLOEXEC);
-        // It can still be sealed, once nothing shared is left.
+        // It can still be sealed, once no shared mapping is left.
         assert_eq!(file.seal(), Err(Errno::BUSY));
         // SAFETY: 1. the same bytes.
         unsafe { file.map_over(place.range().into(), 0, Sharing::Private, READ_WRITE) }.unwrap();

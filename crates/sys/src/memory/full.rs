@@ -4,6 +4,6 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a table for {capacity} entries is full")]
 pub struct Full {
-    /// Elements that it holds.
+    /// The number of entries that it holds.
     pub capacity: usize,
 }

@@ -1,4 +1,4 @@
-//! A memory file for a program that is executed next: bytes that nobody can change, by a descriptor that it inherits.
+//! A memory file for the program that is executed next: constant bytes, by a descriptor that it inherits.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use super::file::Content;
 use super::shared_memory::{CreateError, Pages, check_file_size_limit, create_file};
 
 /// Makes a sealed memory file of `bytes`, which may be mapped executable and appears as `memfd:name`. Its descriptor
-/// stays open in programs that this process executes, who are to close it.
+/// stays open in programs that this process executes; they should close it.
 ///
 /// # Errors
 ///
@@ -28,7 +28,7 @@ pub fn hand_over(name: &str, bytes: &[u8]) -> Result<OwnedFd, CreateError> {
     }
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(refused)?;
-    // The last step: whatever fails before leaves nothing to heirs.
+    // The last step, so that an earlier failure leaves nothing to inherit.
     rustix::io::fcntl_setfd(&file, FdFlags::empty()).map_err(refused)?;
     Ok(file)
 }

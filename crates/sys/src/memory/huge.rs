@@ -8,11 +8,11 @@ use rustix::mm::Advice;
 use crate::memory::area::Area;
 use crate::proc::thp;
 
-/// The huge page that packs are made for, in bytes: 2 MiB, which a page middle directory entry maps where the base page
-/// is 4 KiB (x86-64; AArch64 with the 4 KiB granule).
+/// The size of a huge page for packs, in bytes: 2 MiB, which a page middle directory entry maps if the base page is 4
+/// KiB (x86-64; AArch64 with the 4 KiB granule).
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// How often a collapse that lost a race is tried again.
+/// Number of attempts, if a collapse loses a race.
 const ATTEMPTS: usize = 4;
 
 /// Why a range was not collapsed into huge pages. It can be used all the same.
@@ -30,18 +30,18 @@ pub enum CollapseError {
          /sys/kernel/mm/transparent_hugepage/shmem_enabled other than \"deny\""
     )]
     Ineligible(#[source] io::Error),
-    /// No 2 MiB of free physical memory in one piece, or none within the cgroup's limit.
+    /// There is no 2 MiB of contiguous free physical memory, or none within the cgroup's limit.
     #[error("no free huge page; free some memory or run `echo 1 > /proc/sys/vm/compact_memory`")]
     NoMemory(#[source] io::Error),
-    /// Pages were busy each time.
+    /// Pages were busy in every attempt.
     #[error("pages stayed busy in {ATTEMPTS} attempts to collapse them")]
     Busy(#[source] io::Error),
 }
 
 /// Makes `area` (2 MiB-aligned; at least one page of each 2 MiB present) consist of huge pages, mapped as such in this
-/// view. Contents are kept; threads that access it meanwhile wait.
+/// view. Keeps the contents; threads that access it meanwhile wait.
 ///
-/// Works on shared memory even if `shmem_enabled` is `never`, and without privilege (`mm/khugepaged.c`, `mm/shmem.c`:
+/// Works for shared memory even if `shmem_enabled` is `never`, and without privileges (`mm/khugepaged.c`, `mm/shmem.c`:
 /// a forced collapse only respects `deny`).
 ///
 /// # Errors
@@ -51,13 +51,13 @@ pub fn collapse(area: &Area) -> Result<(), CollapseError> {
     collapse_part(area, 0..area.len())
 }
 
-/// As [`collapse`], these bytes of the area alone, whole huge pages.
+/// Does what [`collapse`] does for a part of the area, which is whole huge pages.
 pub(crate) fn collapse_part(area: &Area, part: Range<usize>) -> Result<(), CollapseError> {
     let len = part.end.min(area.len()).saturating_sub(part.start);
     let start = area.as_ptr().wrapping_add(part.start);
     match thp::hpage_pmd_size() {
         Ok(found) if found != HUGE_PAGE => return Err(CollapseError::PageSize { found }),
-        // Without sysfs the size is unknown; the kernel will refuse what it cannot do.
+        // Without sysfs the size is unknown; the kernel refuses what it cannot do.
         _ => {}
     }
     map_first_pages(start, len);
@@ -78,14 +78,14 @@ pub(crate) fn collapse_part(area: &Area, part: Range<usize>) -> Result<(), Colla
     unreachable!("the loop ends by returning")
 }
 
-/// Lets this view have a page table for every huge page: before Linux 6.2 a range of shared memory without one is
-/// refused (`find_pmd_or_thp_or_none` in `mm/khugepaged.c`).
+/// Gives this view a page table for every huge page: Linux before 6.2 refuses a range of shared memory without one
+/// (`find_pmd_or_thp_or_none` in `mm/khugepaged.c`).
 fn map_first_pages(start: *mut u8, len: usize) {
     let page = rustix::param::page_size();
     for offset in (0..len).step_by(HUGE_PAGE) {
         let at = start.wrapping_add(offset).cast();
-        // SAFETY: the page is part of the caller's area; populating changes no contents. It fails where it is not
-        // needed: before Linux 5.14 there is no such advice, and no collapse either.
+        // SAFETY: the page is part of the caller's area; populating changes no contents. It fails only where it is not
+        // needed: Linux before 5.14 has neither this advice nor collapse.
         let _ = unsafe { rustix::mm::madvise(at, page, Advice::LinuxPopulateRead) };
     }
 }

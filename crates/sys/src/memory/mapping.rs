@@ -1,4 +1,4 @@
-//! Mappings that end with their owner, and the rights that they can have.
+//! Mappings that end with their owner, and their rights.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -12,10 +12,10 @@ use super::error::MapError;
 use super::sealed_file::SealedFile;
 use super::shared_memory::SharedMemory;
 
-/// What a mapping may be used for. There is no value for *writable and executable*.
+/// The rights of a mapping. There is no value for *writable and executable*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// No access: address space alone.
+    /// No access: only address space.
     None,
     /// Reads.
     Read,
@@ -39,15 +39,15 @@ impl Protection {
 /// What a mapping shows.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// Zeroed memory of this process alone.
+    /// Zeroed private memory.
     Anonymous,
     /// The start of a memory object, shared with its other mappings.
     Shared(&'a SharedMemory),
-    /// The start of a memory object that nobody can change, shared with its other mappings.
+    /// The start of a constant memory object, shared with its other mappings.
     Sealed(&'a SealedFile),
 }
 
-/// A mapping at an address of the kernel's choice; unmapped on drop.
+/// A mapping at an address that the kernel chooses; unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping(Area);
 
@@ -59,7 +59,7 @@ impl Mapping {
     /// See [`MapError`].
     pub fn new(source: Source<'_>, len: usize, protection: Protection, align: usize) -> Result<Self, MapError> {
         let mapping = ManuallyDrop::new(Self(reserve_aligned(len, align)?));
-        // SAFETY: the range is ours alone, just reserved, and nobody has a reference into it.
+        // SAFETY: the range is only ours, just reserved, and there is no reference into it.
         match unsafe { map_over(mapping.address(), len, source, protection) } {
             Ok(()) => Ok(ManuallyDrop::into_inner(mapping)),
             Err(error) => {
@@ -71,8 +71,8 @@ impl Mapping {
         }
     }
 
-    /// Maps `source` for reading and writing in such a way that no forked child ever sees it, not even one that is
-    /// forked by another thread during this call.
+    /// Maps `source` for reading and writing so that no forked child ever gets it, not even one that another thread
+    /// forks during this call.
     ///
     /// # Errors
     ///
@@ -98,32 +98,32 @@ impl Drop for Mapping {
         if !self.0.is_mapped_here() {
             return;
         }
-        // SAFETY: the range is this value's own (invariant 1) and the value is gone after this.
-        // An error is impossible for a whole mapping but for ENOMEM at vm.max_map_count, where the range leaks.
+        // SAFETY: the range belongs to this value (invariant 1), which ends here. The only possible error for a whole
+        // mapping is ENOMEM at vm.max_map_count, where the range leaks.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), self.0.len()) };
     }
 }
 
-/// Whose a range is after [`map_over`] has failed.
+/// The owner of a range after [`map_over`] has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovered {
-    /// Inaccessible address space of the caller again.
+    /// The caller: it is inaccessible address space again.
     Ours,
-    /// Perhaps still what the caller had there, perhaps by now somebody else's: never to be touched again.
+    /// Unknown: perhaps the caller, perhaps somebody else by now. It must never be touched again.
     Unknown,
 }
 
-/// Takes a range back after [`map_over`] has failed.
+/// Tries to take back a range after [`map_over`] has failed.
 ///
 /// The kernel may have unmapped the old mapping before it found that it could not make the new one (`mmap(2)`,
-/// `MAP_FIXED`; so it does where the pool of huge pages is empty), and another thread's mapping may lie there by now.
+/// `MAP_FIXED`; it does so when the pool of huge pages is empty), and another thread's mapping may lie there by now.
 pub(crate) fn recover(area: &Area) -> Recovered {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
     match unsafe { rustix::mm::mmap_anonymous(area.as_ptr().cast(), area.len(), ProtFlags::empty(), flags) } {
         Ok(at) if at.addr() == area.address() => Recovered::Ours,
         Ok(elsewhere) => {
-            // SAFETY: made this instant, and nobody else's.
+            // SAFETY: made just now, and only known here.
             let _ = unsafe { rustix::mm::munmap(elsewhere, area.len()) };
             Recovered::Unknown
         }
@@ -131,12 +131,12 @@ pub(crate) fn recover(area: &Area) -> Recovered {
     }
 }
 
-/// Replaces what is mapped at `address..address + len` in one step. If that fails, [`recover`] must be asked whose the
-/// range is.
+/// Replaces what is mapped at `address..address + len` in one step. If that fails, [`recover`] tells whose the range
+/// is.
 ///
 /// # Safety
 ///
-/// 1. The range belongs to the caller, and no reference into it is live.
+/// 1. The range belongs to the caller, and there is no reference into it.
 pub(crate) unsafe fn map_over(
     address: usize,
     len: usize,
@@ -147,17 +147,18 @@ pub(crate) unsafe fn map_over(
     let flags = protection.map_flags();
     match source {
         Source::Anonymous => {
-            // SAFETY: the range is the caller's own (1).
+            // SAFETY: the range belongs to the caller (1).
             unsafe {
                 rustix::mm::mmap_anonymous(at, len, flags, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE)
             }
         }
         Source::Shared(memory) => {
-            // SAFETY: the range is the caller's own (1); other mappings of the object are raw memory to everybody.
+            // SAFETY: the range belongs to the caller (1); other mappings of the object are accessed only as raw
+            // memory.
             unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, memory.as_fd(), 0) }
         }
         Source::Sealed(file) => file.verified().and_then(|file| {
-            // SAFETY: the range is the caller's own (1).
+            // SAFETY: the range belongs to the caller (1).
             unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, file, 0) }
         }),
     }
@@ -203,7 +204,7 @@ mod tests {
         }
     }
 
-    /// An empty pool of huge pages makes the kernel unmap first and fail then.
+    /// With an empty pool of huge pages the kernel unmaps first and then fails.
     #[test]
     fn a_mapping_that_fails_takes_nobody_elses_memory() {
         let huge = crate::HUGE_PAGE;
@@ -244,7 +245,7 @@ mod tests {
         let before = in_use();
         let aligned = || Mapping::new(Source::Anonymous, page, Protection::None, ALIGN).unwrap();
         let _kept: Vec<_> = (0..64).map(|_| aligned()).collect();
-        // Other tests of this process map megabytes meanwhile, not gigabytes.
+        // Other tests of this process map megabytes meanwhile, but not gigabytes.
         assert!(in_use().saturating_sub(before) < 8 * ALIGN);
     }
 }

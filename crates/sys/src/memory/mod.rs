@@ -1,4 +1,4 @@
-//! Memory of this process: the objects behind it, mappings of them, and what replaces a mapping in place.
+//! Memory of this process: the objects behind it, their mappings, and replacing mappings in place.
 
 pub(crate) mod area;
 pub mod calls;

@@ -1,5 +1,5 @@
-//! Owners of memory outside the heap: of address space, and of one value. Neither is ever frozen or put back by a
-//! snapshot that excepts its [span](Own::span).
+//! Owners of memory outside the heap: of address space, and of one value. A freeze or a snapshot that excepts its
+//! [span](Own::span) never changes it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,26 +13,26 @@ use crate::pages::maps::Permissions;
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
-/// Private memory at an address of the kernel's choice; unmapped on drop.
+/// Private memory at an address that the kernel chooses; unmapped on drop.
 #[derive(Debug)]
 pub struct Reserved(Span);
 
 impl Reserved {
-    /// No memory.
+    /// Returns no memory.
     pub const fn none() -> Self {
         Self(Span::new(0, 0))
     }
 
-    /// Reserves `len` bytes with these rights, or none for 0. It is not counted as committed.
+    /// Reserves `len` bytes with these rights, or nothing for 0. They do not count as committed.
     ///
     /// # Errors
     ///
-    /// The kernel's answer.
+    /// The kernel's.
     pub fn new(len: usize, permissions: Permissions) -> Result<Self, Errno> {
         if len == 0 { Ok(Self::none()) } else { calls::map(len, permissions, Commit::Uncounted).map(Self) }
     }
 
-    /// Where it is.
+    /// Returns the memory's addresses.
     pub const fn span(&self) -> Span {
         self.0
     }
@@ -41,28 +41,28 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if !self.0.is_empty() {
-            // SAFETY: 1. the mapping is this value's own. ENOMEM at vm.max_map_count leaks it.
+            // SAFETY: 1. the mapping belongs to this value. ENOMEM at vm.max_map_count leaks it.
             let _ = unsafe { calls::unmap(self.0) };
         }
     }
 }
 
-/// A value in a mapping of its own.
+/// A value in its own mapping.
 pub struct Own<T> {
     /// # Invariants
     ///
-    /// Points to an initialised value in a mapping of `mapped::<T>()` bytes that is this owner's alone.
+    /// Points to an initialised value in a mapping of `mapped::<T>()` bytes that belongs only to this owner.
     value: NonNull<T>,
 }
 
 impl<T> Own<T> {
-    /// Moves `value` to a mapping of its own.
+    /// Moves `value` to its own mapping.
     ///
     /// # Errors
     ///
-    /// The kernel's answer.
+    /// The kernel's.
     pub fn new(value: T) -> Result<Self, Errno> {
-        // Page alignment suffices for every `T` that is at most a page; bigger alignments do not compile.
+        // Page alignment suffices for every `T` with at most that alignment; larger alignments do not compile.
         const { assert!(align_of::<T>() <= 4096) };
         let span = calls::map(mapped::<T>(), READ_WRITE, Commit::Counted)?;
         let place = NonNull::new(ptr::with_exposed_provenance_mut::<T>(span.start)).ok_or(Errno::NOMEM)?;
@@ -71,12 +71,12 @@ impl<T> Own<T> {
         Ok(Self { value: place })
     }
 
-    /// Where the value is, as long as this lives.
+    /// Returns the address of the value, valid as long as this lives.
     pub fn place(&self) -> NonNull<T> {
         self.value
     }
 
-    /// The whole pages that hold it.
+    /// Returns the whole pages that hold it.
     pub fn span(&self) -> Span {
         let start = self.value.addr().get();
         Span::new(start, start + mapped::<T>())
@@ -114,7 +114,7 @@ impl<T> Drop for Own<T> {
         let span = self.span();
         // SAFETY: the invariant; the value is not used afterwards.
         unsafe { self.value.drop_in_place() };
-        // SAFETY: 1. the mapping is this value's own. ENOMEM at vm.max_map_count leaks it.
+        // SAFETY: 1. the mapping belongs to this value. ENOMEM at vm.max_map_count leaks it.
         let _ = unsafe { calls::unmap(span) };
     }
 }

@@ -1,4 +1,4 @@
-//! Reading whatever is at an address, without a fault where nothing is.
+//! Reads memory at any address, without a fault if nothing is mapped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,15 +7,15 @@ use rustix::io::Errno;
 
 use crate::last_errno;
 
-/// Pages of all machines begin at multiples of this, so that a part up to the next one is there as a whole or not.
+/// Pages of all machines are multiples of this, so that each such part is mapped as a whole or not at all.
 const PART: usize = 4096;
 
-/// Copies what this process has mapped at `address`, as far as it may read it; how many bytes. Where nothing is, and
-/// where a device is, it stops.
+/// Copies what this process has mapped at `address`, as far as it may read it. Returns the number of bytes. Stops at
+/// holes and at devices.
 ///
-/// By `process_vm_readv`, which the kernel lets every process call for itself; through `/proc/self/mem` where a filter
-/// refuses that call: that file also gives what no access is allowed to, such as guard pages. What other threads write
-/// meanwhile may be seen in part.
+/// Uses `process_vm_readv`, which the kernel allows every process for itself, and `/proc/self/mem` if a filter refuses
+/// that call: the file also reads memory without any rights, such as guard pages. Writes of other threads meanwhile may
+/// be seen in part.
 pub fn read_own(address: usize, bytes: &mut [u8]) -> usize {
     let mut done = 0;
     while done < bytes.len() {
@@ -33,14 +33,14 @@ pub fn read_own(address: usize, bytes: &mut [u8]) -> usize {
 fn read_part(address: usize, room: &mut [u8]) -> Result<usize, Errno> {
     let local = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: room.len() };
-    // The number of the process that calls, in a forked child too.
+    // The number of the calling process, also in a forked child.
     let process = std::process::id() as i32;
-    // SAFETY: the kernel writes `room.len()` bytes at most to `room`, and fails where `address` cannot be read.
+    // SAFETY: the kernel writes at most `room.len()` bytes to `room`, and fails if `address` cannot be read.
     let count = unsafe { libc::process_vm_readv(process, &local, 1, &remote, 1, 0) };
     usize::try_from(count).map_err(|_| last_errno())
 }
 
-/// The same where the call itself was refused.
+/// Does the same if the call itself was refused.
 fn read_part_of_file(address: usize, room: &mut [u8], refused: Errno) -> Result<usize, Errno> {
     if refused == Errno::FAULT {
         return Err(refused);

@@ -1,10 +1,10 @@
-//! Replacing a mapping in place.
+//! Replaces mappings in place.
 //!
 //! `mmap` with `MAP_FIXED` may unmap what is there and then find that it cannot map anything new (`mmap(2)`). The
-//! functions here leave no such hole. Each has three outcomes: the new mapping is there; an error, and the old one is
-//! still there; or the process ends, because its memory is lost.
+//! functions here leave no such hole. Each has three outcomes: the new mapping exists; an error, and the old one still
+//! exists; or the process ends, because its memory is lost.
 //!
-//! None of them allocates, and none runs code of the caller.
+//! None allocates or runs code of the caller.
 
 use std::fmt::{self, Write as _};
 
@@ -18,10 +18,10 @@ use crate::pages::maps::Permissions;
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
-/// How much [`is_mapped`] answers for at once; a power of two.
+/// Bytes that [`is_mapped`] checks at once; a power of two.
 const ASKED: usize = 2 << 20;
 
-/// Calls of `mmap` before lost memory is given up.
+/// Attempts of `mmap` before lost memory is given up.
 const TRIALS: usize = 16;
 
 /// Maps the bytes of `extent` from `offset` privately over `span`.
@@ -29,14 +29,14 @@ const TRIALS: usize = 16;
 /// # Safety
 ///
 /// 1. `span` is whole pages, and the caller may replace what is mapped there: its bytes are in the extent at `offset`,
-///    or are wanted no more.
+///    or nobody needs them any more.
 /// 2. No other thread maps or unmaps anything there during the call.
 ///
 /// # Errors
 ///
-/// [`ExtentError::Map`], [`ExtentError::Closed`]: what was mapped is still there.
+/// [`ExtentError::Map`], [`ExtentError::Closed`]: the old mapping still exists.
 pub unsafe fn show(extent: &Extent, span: Span, offset: u64, permissions: Permissions) -> Result<(), ExtentError> {
-    // SAFETY: (1). After a failure the range may be unmapped, and by (2) nothing of anybody else is there.
+    // SAFETY: (1). After a failure the range may be unmapped, and by (2) nothing of anybody else lies there.
     replace(span, || unsafe { extent.map_over(span.range(), offset, permissions) })
 }
 
@@ -49,9 +49,9 @@ pub unsafe fn show(extent: &Extent, span: Span, offset: u64, permissions: Permis
 ///
 /// # Errors
 ///
-/// As [`MemoryFile::map_over`]: what was mapped is still there.
+/// As for [`MemoryFile::map_over`]: the old mapping still exists.
 pub unsafe fn show_file(file: &MemoryFile, span: Span, offset: u64, sharing: Sharing) -> Result<(), Errno> {
-    // SAFETY: 1. (1). After a failure the range may be unmapped, and by (2) nothing of anybody else is there.
+    // SAFETY: 1. (1). After a failure the range may be unmapped, and by (2) nothing of anybody else lies there.
     replace(span, || unsafe { file.map_over(span, offset, sharing, READ_WRITE) })
 }
 
@@ -64,18 +64,18 @@ pub unsafe fn show_file(file: &MemoryFile, span: Span, offset: u64, sharing: Sha
 ///
 /// # Errors
 ///
-/// [`ExtentError::Map`]: what was mapped is still there.
+/// [`ExtentError::Map`]: the old mapping still exists.
 pub unsafe fn zero(span: Span, permissions: Permissions, commit: Commit) -> Result<(), ExtentError> {
     // SAFETY: (1), and (2) as in `show`.
     replace(span, || unsafe { map_zeros_over(span.range(), permissions, commit) })
 }
 
-/// Makes a private mapping of a file, in which no page was written, as good as new: a fork has none of its page tables
-/// to copy.
+/// Makes a private mapping of a file as good as new, so that a fork copies none of its page tables. No page of it was
+/// written, or nobody needs what was.
 ///
-/// What it has of pages goes to a second mapping, which is unmapped. The kernel then forgets that the first was ever
-/// written to (its `anon_vma`, `dontunmap_complete` in `mm/mremap.c`); but of a part of a mapping it does not. Nobody
-/// needs a descriptor, and what the mapping has of rights and advice stays.
+/// Its pages move to a second mapping, which is unmapped. The kernel then forgets that the first was ever written (its
+/// `anon_vma`, `dontunmap_complete` in `mm/mremap.c`), but not for a part of a mapping. Needs no descriptor, and keeps
+/// the mapping's rights and advice.
 ///
 /// # Safety
 ///
@@ -90,17 +90,16 @@ pub unsafe fn renew(span: Span) -> Result<(), ExtentError> {
     // SAFETY: 1. (1): the mapping stays.
     let copy = unsafe { calls::duplicate(span) }.map_err(refused)?;
     let copy = Span::new(copy, copy + span.len());
-    // A refusal would be for too many mappings, and nothing is divided.
-    // SAFETY: 1. made above, and by (2) still what it was.
+    // Could fail only for too many mappings, but divides none. SAFETY: 1. made above, and by (2) unchanged.
     let _ = unsafe { calls::unmap(copy) };
     Ok(())
 }
 
-/// Moves `from` over `place`, which is as long. If it fails, both are as they were.
+/// Moves `from` over `place`, of the same length. If it fails, both are unchanged.
 ///
 /// # Safety
 ///
-/// 1. `from` is of one mapping that only the caller knows, and the caller may replace what is mapped at `place`.
+/// 1. `from` lies in one mapping that only the caller knows, and the caller may replace what is mapped at `place`.
 /// 2. No other thread maps or unmaps anything there during the call.
 ///
 /// # Errors
@@ -115,7 +114,7 @@ pub unsafe fn replace_by(from: Span, place: Span) -> Result<(), ExtentError> {
 /// Ends the process, whose memory at `span` is lost.
 pub fn give_up(span: Span, error: &dyn fmt::Display) -> ! {
     let mut text = Text::default();
-    // Too long a message is cut.
+    // A message that is too long is cut.
     let _ = writeln!(
         text,
         "palimpsest: memory at {:#x}..{:#x} is lost ({error}); the process cannot go on",
@@ -133,14 +132,14 @@ fn replace<E: fmt::Display>(span: Span, map: impl FnMut() -> Result<(), E>) -> R
     }
 }
 
-/// What came of replacing a mapping.
+/// The outcome of replacing a mapping.
 #[derive(PartialEq, Eq, Debug)]
 enum Insisted<E> {
-    /// The new mapping is there.
+    /// The new mapping exists.
     Done,
-    /// The old one still is.
+    /// The old one still exists.
     Refused(E),
-    /// Neither is.
+    /// Neither exists.
     Lost(E),
 }
 
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_was_unmapped_by_a_refused_call_is_mapped_by_a_later_one() {
-        // A kernel that has no memory for a while: the first `refusals` calls fail.
+        // A kernel without memory for a while: the first `refusals` calls fail.
         let outcome = |refusals: usize, is_there: bool| {
             let mut calls = 0;
             let map = || {
@@ -209,7 +208,7 @@ mod tests {
     fn a_process_whose_memory_is_lost_ends_and_says_so() {
         let page = rustix::param::page_size();
         let mut extent = Extent::create(Use::Frozen).expect("memory files can be made");
-        // Without its descriptor it cannot be mapped.
+        // It cannot be mapped without its descriptor.
         extent.close();
         let (mut told, teller) = std::io::pipe().expect("a pipe");
         // SAFETY: the child makes system calls only, until it aborts.
@@ -219,7 +218,7 @@ mod tests {
             unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&teller), 2) };
             // Nothing is mapped at the lowest addresses.
             let hole = Span::new(page, 2 * page);
-            // SAFETY: 1. no bytes are there that could be missing; 2. the child has one thread.
+            // SAFETY: 1. no bytes are lost there; 2. the child has one thread.
             let _ = unsafe { show(&extent, hole, 0, Permissions::READ) };
             // SAFETY: ends the child.
             unsafe { libc::_exit(7) };

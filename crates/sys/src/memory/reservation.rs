@@ -1,4 +1,4 @@
-//! A stretch of address space that is filled with mappings piece by piece.
+//! Address space that is filled with mappings piece by piece.
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
@@ -15,19 +15,20 @@ use super::huge::HUGE_PAGE;
 use super::mapping::{Mapping, Protection, Recovered, Source, map_over, recover};
 use crate::pages::maps::Maps;
 
-/// Reserved address space. Nothing can be accessed in it but through the [`PlacedMapping`]s that are placed there.
+/// Reserved address space. It can only be accessed through the [`PlacedMapping`]s that are placed in it.
 #[derive(Debug)]
 pub struct Reservation {
     area: Area,
+    /// Locked by a thread that places a view or gives one back, until the kernel has done it.
     places: Mutex<Places>,
 }
 
-/// Which parts of a reservation are not simply reserved. Lengths by offset, in bytes.
+/// The parts of a reservation that are not simply reserved. Lengths by offset, in bytes.
 #[derive(Debug, Default)]
 struct Places {
-    /// Where views live: what keeps two of them apart.
+    /// Where views live; keeps two of them apart.
     taken: BTreeMap<usize, usize>,
-    /// What may be anybody's, since the kernel failed in the middle of replacing it.
+    /// What may belong to anybody, since the kernel failed in the middle of replacing it.
     lost: BTreeMap<usize, usize>,
 }
 
@@ -50,11 +51,12 @@ impl Reservation {
         Ok(Self::over(reserve_aligned(len, align)?))
     }
 
-    /// As [`new`](Self::new), with every byte within `reach` bytes of `target`, in the free gap nearest to it.
+    /// Does the same as [`new`](Self::new), with every byte within `reach` bytes of `target`, in the free gap nearest
+    /// to it.
     ///
     /// # Errors
     ///
-    /// [`MapError::NoneNear`] if there is no such gap, or if the gaps cannot be known for want of `/proc`.
+    /// [`MapError::NoneNear`] if there is no such gap, or if the gaps are unknown without `/proc`.
     pub fn near(target: usize, reach: usize, len: usize, align: usize) -> Result<Self, MapError> {
         let none = MapError::NoneNear { len, target, reach };
         let Ok(maps) = Maps::read() else { return Err(none) };
@@ -93,8 +95,8 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// [`MapError::Place`] if the place is out of bounds, no whole pages, or overlaps a live view; others as the kernel
-    /// says.
+    /// [`MapError::Place`] if the place is out of bounds, is not whole pages, or overlaps a live view; otherwise the
+    /// kernel's error.
     pub fn place(
         self: &Arc<Self>,
         offset: usize,
@@ -105,12 +107,13 @@ impl Reservation {
         self.place_as(offset, len, source, protection, Announcement::AsIs)
     }
 
-    /// As [`place`](Self::place), for code in shared memory that `perf record` is to take for anonymous memory.
+    /// Does the same as [`place`](Self::place), for code in shared memory that `perf record` should take for anonymous
+    /// memory.
     ///
-    /// perf resolves names by a perf map in anonymous executable mappings only, and takes a memfd for a file. It learns
-    /// of a mapping when it is made, and nothing of its being moved (`perf_event_mmap` in `mm/mmap.c`, not in
-    /// `mm/mremap.c`): so anonymous memory is mapped first, and the memory object is moved over it. Where that is
-    /// refused (SELinux may want `execmem` for it) the object is placed as it is.
+    /// perf uses a perf map only for anonymous executable mappings, and takes a memfd for a file. It learns when a
+    /// mapping is made, but not when it is moved (`perf_event_mmap` in `mm/mmap.c`, not in `mm/mremap.c`): so anonymous
+    /// memory is mapped first, and the memory object is moved over it. If that is refused (SELinux may demand `execmem`
+    /// for it), the object is placed directly.
     ///
     /// # Errors
     ///
@@ -147,7 +150,7 @@ impl Reservation {
             return Err(refused);
         }
         let base = NonNull::new(self.area.as_ptr().wrapping_add(offset)).ok_or(refused)?;
-        // SAFETY: 1. page multiples; mapped now, inaccessibly, and `PlacedMapping::drop` is what ends it.
+        // SAFETY: 1. page multiples; mapped now, inaccessibly, until `PlacedMapping::drop` ends it.
         let area = unsafe { Area::new(base, len) };
         let is_unnamed = announcement == Announcement::Anonymous && may_execute_anonymous_memory();
         let mapped = if is_unnamed {
@@ -169,7 +172,7 @@ impl Reservation {
 }
 
 impl Reservation {
-    /// Whether `len` bytes at `offset` bytes from the base can take a view.
+    /// Returns whether a view can be placed at the `len` bytes from `offset` bytes behind the base.
     pub fn is_free(&self, offset: usize, len: usize) -> bool {
         self.lock().is_free(offset, len)
     }
@@ -195,9 +198,8 @@ impl Drop for Reservation {
         for (offset, len) in places.lost.iter().map(|(&offset, &len)| (offset, len)).chain([end]) {
             if offset > start {
                 let first = self.area.as_ptr().wrapping_add(start);
-                // SAFETY: part of the range that is this value's own, without what is lost, and no view is left: each
-                // holds an `Arc` of the reservation. Were it refused (ENOMEM at vm.max_map_count), the range would
-                // leak.
+                // SAFETY: part of the range that belongs to this value, without what is lost, and no view is left: each
+                // holds an `Arc` of the reservation. If it fails (ENOMEM at vm.max_map_count), the range leaks.
                 let _ = unsafe { rustix::mm::munmap(first.cast(), offset - start) };
             }
             start = offset + len;
@@ -228,7 +230,7 @@ impl Drop for PlacedMapping {
         }
         let mut places = self.reservation.lock();
         let len = self.area.len();
-        // SAFETY: 1. the range is this view's own and the view is gone after this.
+        // SAFETY: 1. the range belongs to this view, which ends here.
         let cleared = unsafe { map_over(self.area.address(), len, Source::Anonymous, Protection::None) };
         places.taken.remove(&self.offset);
         // At a limit on mappings or on locked memory the kernel may refuse to unmap it. Then it stays, and its place
@@ -239,26 +241,26 @@ impl Drop for PlacedMapping {
     }
 }
 
-/// What a profiler that watches mappings is to believe.
+/// What a profiler that watches mappings should see.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Announcement {
     AsIs,
     Anonymous,
 }
 
-/// Maps anonymous memory over `area`, then moves a mapping of `source` over it. If that fails, [`recover`] must be
-/// asked whose the range is.
+/// Maps anonymous memory over `area`, then moves a mapping of `source` over it. If that fails, [`recover`] tells whose
+/// the range is.
 ///
 /// # Safety
 ///
-/// 1. The range belongs to the caller, and no reference into it is live.
+/// 1. The range belongs to the caller, and there is no reference into it.
 unsafe fn move_over_anonymous(area: &Area, source: Source<'_>, protection: Protection) -> Result<(), MapError> {
     let len = area.len();
     let elsewhere = ManuallyDrop::new(Mapping::new(source, len, protection, HUGE_PAGE)?);
     // SAFETY: the caller's contract.
     let moved = unsafe { map_over(area.address(), len, Source::Anonymous, protection) }.and_then(|()| {
         let (from, to) = (elsewhere.as_ptr().cast(), area.as_ptr().cast());
-        // SAFETY: both ranges are the caller's own, of equal length, and unreferenced; the old one is given up by this.
+        // SAFETY: both ranges belong to the caller, are of equal length, and unreferenced; this gives up the old one.
         unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to) }
             .map(drop)
             .map_err(|errno| MapError::diagnose("mremap", len, errno))
@@ -269,21 +271,21 @@ unsafe fn move_over_anonymous(area: &Area, source: Source<'_>, protection: Prote
     moved
 }
 
-/// Whether this process may have anonymous executable memory at all.
+/// Returns whether this process may have anonymous executable memory.
 fn may_execute_anonymous_memory() -> bool {
     let page = rustix::param::page_size();
     Mapping::new(Source::Anonymous, page, Protection::ReadExecute, page).is_ok()
 }
 
-/// What is left to the heap behind a program to grow into (`brk(2)`), in bytes.
+/// Room for the heap behind a program to grow into (`brk(2)`), in bytes.
 const HEAP_ROOM: usize = crate::arch::DIRECT_BRANCH_REACH / 8;
 
-/// The unmapped ranges between this process's mappings.
+/// Returns the unmapped ranges between this process's mappings.
 fn gaps(maps: &Maps) -> Vec<Range<usize>> {
-    // vm.mmap_min_addr is 64 KiB by default; lower addresses are refused to ordinary users.
+    // vm.mmap_min_addr is 64 KiB by default; ordinary users may not map lower addresses.
     let mut floor = 1 << 16;
     let mut gaps = Vec::new();
-    // The vsyscall page lies in the kernel's half; what is below it is no gap.
+    // The vsyscall page lies in the kernel's half; there is no gap below it.
     for entry in maps.iter().filter(|entry| entry.end <= isize::MAX as usize) {
         if entry.start > floor {
             gaps.push(floor..entry.start);
@@ -294,7 +296,7 @@ fn gaps(maps: &Maps) -> Vec<Range<usize>> {
     gaps
 }
 
-/// Bases of `len` bytes in `gaps` that lie within `reach` of `target` as a whole, the nearest first.
+/// Returns the bases of `len` bytes in `gaps` that lie entirely within `reach` of `target`, the nearest first.
 fn candidates(gaps: &[Range<usize>], target: usize, reach: usize, len: usize, align: usize) -> Vec<usize> {
     let lowest = target.saturating_sub(reach);
     let highest = target.saturating_add(reach);

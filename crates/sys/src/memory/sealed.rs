@@ -1,8 +1,8 @@
-//! Memory objects whose contents can never change again, and bytes in them.
+//! Memory objects whose contents can never change again, and the bytes in them.
 //!
-//! A [`SealedFile`] is a memory file that is sealed against writing, growing and shrinking, by this process or by
-//! another one of the same user. [`SealedBytes`] maps one: as nobody can change it, its bytes can be read like any
-//! constant, also where another process has made them.
+//! A [`SealedFile`] is a memory file that this process, or another one of the same user, has sealed against writing,
+//! growing and shrinking. [`SealedBytes`] maps one: as nobody can change it, its bytes can be read like any constant,
+//! also if another process has made them.
 //!
 //! ```
 //! use palimpsest_sys::memory::sealed::SealedBytes;
@@ -31,25 +31,25 @@ use super::shared_memory::{CreateError, SharedMemory};
 use crate::numa::NodeId;
 use crate::numa::policy::{self, NumaError};
 
-/// Why there are no constant bytes.
+/// Why constant bytes could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// Nothing to keep.
+    /// There are no bytes.
     #[error("no bytes: there is nothing to keep a copy of")]
     Empty,
     /// No memory object could be made.
     #[error("no memory object for {len} bytes")]
     Create {
-        /// Bytes that were wanted.
+        /// Requested bytes.
         len: usize,
-        /// Why.
+        /// The reason.
         #[source]
         source: CreateError,
     },
     /// It could not be mapped.
     #[error("a constant memory object cannot be mapped")]
     Map(#[source] MapError),
-    /// What was to be in it could not be read.
+    /// Its future contents could not be read.
     #[error("what was to be copied cannot be read")]
     Fill(#[source] io::Error),
     /// It could not be made constant.
@@ -63,43 +63,43 @@ pub enum SealError {
     },
 }
 
-/// What became of wishes that were no conditions.
+/// The wishes that were not fulfilled.
 #[derive(Debug, Default)]
 pub struct Made {
-    /// Why its memory was not asked of the node.
+    /// Why its memory could not be requested from the node.
     pub not_placed: Option<NumaError>,
-    /// Why it is not, or not known to be, of huge pages.
+    /// Why it does not consist, or is not known to consist, of huge pages.
     pub not_huge: Option<NotHuge>,
 }
 
 /// Why bytes are in small pages.
 #[derive(Debug, thiserror::Error)]
 pub enum NotHuge {
-    /// They do not fill half of one.
+    /// They fill less than half of a huge page.
     #[error("{len} bytes do not fill half of a huge page")]
     Small {
-        /// How many.
+        /// The number of bytes.
         len: usize,
     },
-    /// The kernel has no descriptor or memory left.
+    /// They could not be collapsed into a huge page.
     #[error(transparent)]
     Collapse(#[from] CollapseError),
 }
 
-/// Bytes in a memory object that nobody can change.
+/// Bytes in a constant memory object.
 #[derive(Debug)]
 pub struct SealedBytes {
     /// # Invariants
     ///
-    /// 1. It shows a file that is sealed against writing and shrinking, for reading, from its start.
+    /// 1. It maps a file that is sealed against writing and shrinking, readable, from its start.
     area: Mapping,
-    /// Bytes that count; no more than the mapping has.
+    /// Length of the bytes; at most that of the mapping.
     len: usize,
 }
 
 impl SealedBytes {
-    /// Copies `content` into an object of its own, with memory from `node` if that has any, in huge pages if there are
-    /// any. Tells what became of these wishes.
+    /// Copies `content` into an object of its own, with memory from `node` and in huge pages if there are any. Also
+    /// returns the wishes that were not fulfilled.
     ///
     /// # Errors
     ///
@@ -109,11 +109,11 @@ impl SealedBytes {
         Ok((bytes, made))
     }
 
-    /// As [`of`](Self::of), with the file, for other processes to adopt.
+    /// Does the same as [`of`](Self::of). Also returns the file, for other processes to adopt.
     ///
     /// # Errors
     ///
-    /// As [`of`](Self::of).
+    /// As for [`of`](Self::of).
     pub fn with_file(content: &[u8], node: Option<NodeId>) -> Result<(Self, SealedFile, Made), SealError> {
         let size = size_for(content.len()).ok_or(SealError::Empty)?;
         let (file, mut made) = SealedFile::filled(size, 0..size, node, |bytes| {
@@ -133,16 +133,16 @@ impl SealedBytes {
     ///
     /// [`SealError::Map`]; [`SealError::Empty`] for no bytes.
     pub fn map(file: &SealedFile, len: usize) -> Result<Self, SealError> {
-        // No more than is needed: to populate what lies behind would cost memory.
+        // No more than needed: populating the rest would cost memory.
         let size = size_for(len).ok_or(SealError::Empty)?.min(file.len());
         let area = Mapping::new(Source::Sealed(file), size, Protection::Read, HUGE_PAGE).map_err(SealError::Map)?;
-        // Nobody waits at the first access. Kernels before 5.14 do not know this, and populate at each.
+        // Populates now, so that first accesses do not wait. Kernels before 5.14 populate at each access instead.
         // SAFETY: the mapping made just now, which is constant.
         let _ = unsafe { rustix::mm::madvise(area.as_ptr().cast(), area.len(), Advice::LinuxPopulateRead) };
         Ok(Self { area, len: len.min(size) })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: mapped readable as long as this value lives, never longer than the file, which cannot shrink, and
@@ -150,7 +150,7 @@ impl SealedBytes {
         unsafe { std::slice::from_raw_parts(self.area.as_ptr(), self.len) }
     }
 
-    /// Where they are, with what fills up the last page.
+    /// Returns their memory, including the rest of the last page.
     pub fn area(&self) -> &Area {
         &self.area
     }
@@ -160,15 +160,16 @@ fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// Bytes of the object for `len` bytes: whole pages, and whole huge pages if the last one is more than half full.
+/// Returns the size of an object for `len` bytes: whole pages, and whole huge pages if the last would be more than half
+/// full.
 fn size_for(len: usize) -> Option<usize> {
     let size = len.checked_next_multiple_of(page_size()).filter(|size| *size > 0)?;
     if size % HUGE_PAGE > HUGE_PAGE / 2 { size.checked_next_multiple_of(HUGE_PAGE) } else { Some(size) }
 }
 
 impl SealedFile {
-    /// Makes a memory object of `size` bytes, has `fill` write those in `wanted`, and seals it. They get memory from
-    /// `node` if that has any, in huge pages where they have whole ones. The rest has no memory, and reads as zeros.
+    /// Makes a memory object of `size` bytes, lets `fill` write those in `wanted`, and seals it. They get memory from
+    /// `node` if it has any, and huge pages where they fill whole ones. The rest has no memory, and reads as zeros.
     ///
     /// `size` and the ends of `wanted` are multiples of the page size.
     ///
@@ -193,10 +194,10 @@ impl SealedFile {
             made.not_placed = policy::prefer(&writable, node).err();
         }
         made.not_huge = make_huge(&memory, &writable, &wanted).err();
-        // Lack of memory is an error here, and not a SIGBUS below.
+        // Lack of memory must be an error here, and not a SIGBUS below.
         memory.allocate_range(wanted.start, wanted.len()).map_err(failed)?;
         let start = writable.as_ptr().wrapping_add(wanted.start);
-        // SAFETY: inside the mapping, which is writable, known to nobody else and lives until after the call.
+        // SAFETY: inside the mapping, which is writable, known only here and lives until after the call.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, wanted.len()) };
         fill(bytes).map_err(SealError::Fill)?;
         drop(writable);
@@ -205,13 +206,13 @@ impl SealedFile {
     }
 }
 
-/// Makes the whole huge pages in `wanted`, of which nothing is there yet, be such.
+/// Makes the whole huge pages in `wanted`, still empty, consist of huge pages.
 fn make_huge(memory: &SharedMemory, area: &Mapping, wanted: &Range<usize>) -> Result<(), NotHuge> {
     let huge = wanted.start.next_multiple_of(HUGE_PAGE)..wanted.end / HUGE_PAGE * HUGE_PAGE;
     if huge.is_empty() {
         return Err(NotHuge::Small { len: wanted.len() });
     }
-    // There must be something to collapse; if there is no memory, allocating the rest will tell.
+    // There must be something to collapse; if there is no memory, allocating the rest reports it.
     let _ = memory.allocate_every_in(huge.clone(), HUGE_PAGE);
     Ok(collapse_part(area, huge)?)
 }
@@ -236,7 +237,7 @@ mod tests {
         let again = rustix::fs::fchmod(reader, Mode::RUSR | Mode::WUSR).and_then(|()| reopened(reader, OFlags::RDWR));
         assert_eq!(rustix::io::pwrite(again.as_ref().unwrap(), b"x", 0), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(again.unwrap(), 0), Err(Errno::PERM));
-        // The right to write cannot be had for a view either.
+        // A view cannot get the right to write either.
         assert!(bytes.area.set_protection(rustix::mm::MprotectFlags::WRITE).is_err());
         drop(file);
         assert_eq!(bytes.as_bytes(), content, "a mapping outlives its descriptor");

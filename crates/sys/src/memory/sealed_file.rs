@@ -1,4 +1,4 @@
-//! Memory files that nobody can change, made here or taken from another process of this user.
+//! Constant memory files, made here or adopted from another process of this user.
 
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{AtFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};
@@ -8,16 +8,16 @@ use rustix::process::Pid;
 use super::file::{Content, FileId, create, out_of_the_way, reopened};
 use super::shared_memory::SharedMemory;
 
-/// How `/proc` shows these memory files.
+/// The name of these memory files in `/proc`.
 pub const NAME: &str = "/memfd:palimpsest-constant (deleted)";
 
-/// What makes a file constant.
+/// The seals that make a file constant.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// Why another process's memory object is not taken.
+/// Why another process's memory object cannot be adopted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// It is not there: the process has ended, or has closed it.
+    /// It does not exist: the process has ended, or has closed it.
     #[error("process {process} has no descriptor {descriptor} any more")]
     Gone {
         /// The process.
@@ -25,14 +25,14 @@ pub enum AdoptError {
         /// Its descriptor.
         descriptor: RawFd,
     },
-    /// The kernel does not give it out.
+    /// The kernel does not hand it out.
     #[error("descriptor {descriptor} of process {process} cannot be opened")]
     Refused {
         /// The process.
         process: Pid,
         /// Its descriptor.
         descriptor: RawFd,
-        /// The kernel's answer: EACCES for a process that may not be looked into (`ptrace(2)`).
+        /// The kernel's error: EACCES for a process that this one may not inspect (`ptrace(2)`).
         #[source]
         errno: Errno,
     },
@@ -43,15 +43,15 @@ pub enum AdoptError {
         process: Pid,
         /// Its descriptor.
         descriptor: RawFd,
-        /// What it is.
+        /// What it is instead.
         what: &'static str,
     },
 }
 
-/// A memory file that nobody can change.
+/// A constant memory file.
 ///
-/// The program may close its descriptor behind our back; so it is looked whether number and file still belong together
-/// before each use.
+/// The program may close its descriptor unexpectedly; so each use first checks that number and file still belong
+/// together.
 #[derive(Debug)]
 pub struct SealedFile {
     descriptor: RawFd,
@@ -60,16 +60,16 @@ pub struct SealedFile {
 }
 
 impl SealedFile {
-    /// Seals a memory object that nobody has mapped for writing; or tells which call was refused.
+    /// Seals a memory object that nobody has mapped for writing. Fails with the name of the refused call.
     pub(super) fn seal(memory: SharedMemory) -> Result<Self, (&'static str, Errno)> {
         let failed = |call| move |errno| (call, errno);
         let len = memory.len();
         let file = memory.into_file();
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
-        // Other processes of this user open it for reading alone.
+        // Other processes of this user open it only for reading.
         rustix::fs::fchmod(&file, Mode::RUSR).map_err(failed("fchmod"))?;
-        // Before Linux 6.7, a file that is sealed against writing can be mapped only by a descriptor that cannot write.
-        // Without procfs there is no such descriptor.
+        // Before Linux 6.7, a file that is sealed against writing can only be mapped through a descriptor without the
+        // right to write. Without procfs there is no such descriptor.
         let reader = reopened(file.as_fd(), OFlags::RDONLY).unwrap_or(file);
         Self::of(reader, len).map_err(failed("fstat"))
     }
@@ -80,8 +80,8 @@ impl SealedFile {
         Ok(Self { descriptor: file.into_raw_fd(), id, len })
     }
 
-    /// Opens the object that another process has at its descriptor, if it is the one with the inode `inode`, belongs to
-    /// this process's user, and can never change. Says nothing of what is in it.
+    /// Opens the object at another process's descriptor, if it has the inode `inode`, belongs to this process's user,
+    /// and can never change. Promises nothing about its contents.
     ///
     /// # Errors
     ///
@@ -93,10 +93,10 @@ impl SealedFile {
             errno => AdoptError::Refused { process, descriptor, errno },
         };
         let path = format!("/proc/{}/fd/{descriptor}", process.as_raw_nonzero());
-        // Held, and not opened: to open a device, a pipe or a file of FUSE has effects, or waits for somebody.
+        // Only held, not opened: opening a device, a pipe or a file of FUSE has effects, or waits for somebody.
         let held = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(refused)?;
-        // Names can be made up, and others put at the descriptor meanwhile: what is asked is what is held, of the file
-        // system that memory files alone are on. What is cached will do, for no server of a file system is asked.
+        // Names can be forged, and the descriptor may change meanwhile: so this asks about the held file, which must be
+        // on the file system of memory files. Cached answers will do, so that no server of a file system is asked.
         let flags = AtFlags::EMPTY_PATH.union(AtFlags::STATX_DONT_SYNC);
         let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID | StatxFlags::INO;
         let found = rustix::fs::statx(&held, "", flags, wanted).map_err(refused)?;
@@ -114,7 +114,7 @@ impl SealedFile {
         }
         let file = reopened(held.as_fd(), OFlags::RDONLY).map_err(refused)?;
         let stat = rustix::fs::fstat(&file).map_err(refused)?;
-        // Files outside memory have no seals, those of tmpfs none of these (`mm/memfd.c`).
+        // Files outside memory have no seals, those of tmpfs not these (`mm/memfd.c`).
         if !rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
             return Err(foreign("not sealed: it could still change"));
         }
@@ -123,31 +123,31 @@ impl SealedFile {
         Self::of(file, len.ok_or(foreign("of no whole number of pages"))?).map_err(refused)
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The number of its descriptor in this process.
+    /// Returns the descriptor's number in this process.
     pub fn descriptor(&self) -> RawFd {
         self.descriptor
     }
 
-    /// Which file this is.
+    /// Returns the file's identity.
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// The descriptor, if it still is this file's.
+    /// Returns the descriptor, if it still belongs to this file.
     pub(crate) fn verified(&self) -> Result<BorrowedFd<'_>, Errno> {
-        // SAFETY: not -1. The number may belong to another file by now, or to none; the next line finds out, and
-        // nothing else uses it before.
+        // SAFETY: not -1. The number may belong to another file by now, or to none; the next line checks that before
+        // anything else uses it.
         let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         if FileId::of(&rustix::fs::fstat(file)?) == self.id { Ok(file) } else { Err(Errno::BADF) }
     }
 }
 
-/// The device that all memory files are on: one that the kernel mounts for itself, and nobody else can.
+/// Returns the device of all memory files: a mount of the kernel, which nobody else can make.
 fn memory_files() -> Result<(u32, u32), Errno> {
     let (own, _) = create(c"palimpsest-device", Content::Data, MemfdFlags::empty())?;
     let device = FileId::of(&rustix::fs::fstat(&own)?).device;
@@ -157,7 +157,7 @@ fn memory_files() -> Result<(u32, u32), Errno> {
 impl Drop for SealedFile {
     fn drop(&mut self) {
         if self.verified().is_ok() {
-            // SAFETY: verified to be this file's, which only this value holds; not used afterwards.
+            // SAFETY: verified to belong to this file, which only this value holds; not used afterwards.
             unsafe { rustix::io::close(self.descriptor) };
         }
     }
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(what(SealedFile::adopt(own(), number, inode + 1)), "another object");
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(what(SealedFile::adopt(own(), null.as_raw_fd(), inode)), "no memory object");
-        // One of the right name that its maker can still write to.
+        // A file with the right name that its maker can still write.
         let page = rustix::param::page_size();
         let open = SharedMemory::create_for_data("palimpsest-constant", page).unwrap().into_file();
         let inode_of_open = rustix::fs::fstat(&open).unwrap().st_ino;

@@ -13,7 +13,7 @@ use crate::memory::file::{self, Content, ExecRung};
 use crate::memory::huge::HUGE_PAGE;
 use crate::seccomp::{self, Probe, Verdict};
 
-/// The pages that a [`SharedMemory`] is made of.
+/// The kind of pages of a [`SharedMemory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Pages of the base size, which `collapse` may turn into huge ones.
@@ -25,10 +25,10 @@ pub enum Pages {
 /// Why a [`SharedMemory`] could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// A length of zero, or one that is no whole number of pages.
+    /// The length is zero, or not a whole number of pages.
     #[error("a shared memory of {len} bytes: the length must be a positive multiple of {page} bytes")]
     Length {
-        /// What was asked for, in bytes.
+        /// The length asked for, in bytes.
         len: usize,
         /// The page size, in bytes.
         page: usize,
@@ -38,12 +38,12 @@ pub enum CreateError {
         "a shared memory of {len} bytes exceeds RLIMIT_FSIZE, which is {limit} bytes; raise it (`ulimit -f unlimited`)"
     )]
     FileSizeLimit {
-        /// What was asked for, in bytes.
+        /// The length asked for, in bytes.
         len: usize,
         /// The soft limit, in bytes.
         limit: u64,
     },
-    /// A seccomp filter answers `memfd_create` with a signal; the call was not made in this process.
+    /// A seccomp filter answers `memfd_create` with a signal; this process did not make the call.
     #[error(
         "a seccomp filter kills memfd_create with signal {signal}; allow the system call, or use a private backing"
     )]
@@ -51,7 +51,7 @@ pub enum CreateError {
         /// The signal that ended the probe.
         signal: i32,
     },
-    /// The process has as many open files as it may.
+    /// The process has as many open files as it is allowed to.
     #[error(
         "no file descriptor is left for a memfd: RLIMIT_NOFILE is {limit}; raise it (`ulimit -n`) or close some files"
     )]
@@ -62,13 +62,13 @@ pub enum CreateError {
     /// The kernel refused the object.
     #[error("memfd_create is refused; allow the system call, or use a private backing")]
     Refused(#[source] io::Error),
-    /// A seccomp filter is installed and it cannot be found out how it answers `memfd_create`.
+    /// A seccomp filter is installed, and how it answers `memfd_create` cannot be found out.
     #[error("memfd_create could be deadly under this seccomp filter; use a private backing")]
     Untried(#[source] seccomp::Untried),
     /// There is no memory for the object.
     #[error("no memory for {len} bytes of shared memory; lower the demand or raise the memory limit")]
     Allocate {
-        /// What was asked for, in bytes.
+        /// The length asked for, in bytes.
         len: usize,
         /// The kernel's answer.
         #[source]
@@ -94,7 +94,7 @@ impl SharedMemory {
         Self::create_for(name, len, pages, Content::Code)
     }
 
-    /// As [`create`](Self::create), of base pages, for what is never executed.
+    /// Does the same as [`create`](Self::create), with base pages, for contents that are never executed.
     pub(crate) fn create_for_data(name: &str, len: usize) -> Result<Self, CreateError> {
         Self::create_for(name, len, Pages::Base, Content::Data)
     }
@@ -110,39 +110,39 @@ impl SharedMemory {
         check_file_size_limit(len)?;
         let (fd, exec) = create_file(name, pages, content)?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|errno| CreateError::Allocate { len, source: errno.into() })?;
-        // Shrinking would turn later accesses into SIGBUS, and growing is never wanted. Old kernels may refuse seals on
-        // hugetlb objects, which loses nothing but this guard.
+        // Shrinking would turn later accesses into SIGBUS, and growing is never needed. Old kernels may refuse seals on
+        // hugetlb objects; then only this guard is lost.
         let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW);
         Ok(Self { fd, len, exec })
     }
 
-    /// Its descriptor.
+    /// Returns the descriptor.
     pub(crate) fn into_file(self) -> OwnedFd {
         self.fd
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Always false: an empty object cannot be made.
+    /// Returns false: an empty object cannot be made.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The flag with which the kernel agreed to an object that may be mapped executable.
+    /// Returns the flag with which the kernel agreed to an object that may be mapped executable.
     pub fn exec(&self) -> ExecRung {
         self.exec
     }
 
-    /// Forbids every write but through the writable mappings that there are: a mapping that is made from now on can
-    /// never be made writable, not by a forked child either, and a descriptor that a child was forked with is of no use
-    /// to it (`F_SEAL_FUTURE_WRITE`, since Linux 5.1; `mm/memfd.c`).
+    /// Forbids every write except through the existing writable mappings: a later mapping can never be made writable,
+    /// not even by a forked child, and an inherited descriptor cannot be used to write (`F_SEAL_FUTURE_WRITE`, since
+    /// Linux 5.1; `mm/memfd.c`).
     ///
     /// # Errors
     ///
-    /// The kernel's answer.
+    /// The kernel's.
     pub fn seal_new_writers(&self) -> io::Result<()> {
         Ok(rustix::fs::fcntl_add_seals(&self.fd, SealFlags::FUTURE_WRITE)?)
     }
@@ -156,7 +156,7 @@ impl SharedMemory {
         self.allocate_every_in(0..self.len, stride)
     }
 
-    /// As [`allocate_every`](Self::allocate_every), of some bytes alone.
+    /// Does the same as [`allocate_every`](Self::allocate_every) for the bytes in `range`.
     pub(crate) fn allocate_every_in(&self, range: Range<usize>, stride: usize) -> Result<(), CreateError> {
         range.step_by(stride).try_for_each(|offset| self.allocate_range(offset, rustix::param::page_size()))
     }

@@ -1,4 +1,4 @@
-//! A write view that is open only while somebody writes.
+//! A write view that is open only during writes.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,16 @@ use crate::memory::area::Area;
 use crate::memory::error::MapError;
 use crate::memory::mapping::Mapping;
 
-/// A mapping without any right, which forked children do not have, and which is writable while a [`Window`] is open.
+/// A mapping without any rights, which forked children do not get, and which is writable while a [`Window`] is open.
 ///
-/// It needs no descriptor: opening and closing change the rights of the whole mapping, and so never split it. Closing
-/// it makes the kernel tell the other cores that run this process (`mm/mprotect.c`, `tlb_finish_mmu`).
+/// It needs no descriptor: opening and closing change the rights of the whole mapping, and so never split it. When it
+/// is closed, the kernel interrupts the other cores that run this process (`mm/mprotect.c`, `tlb_finish_mmu`).
 #[derive(Debug)]
 pub struct Shutter {
     mapping: Mapping,
-    /// How many windows are open. The thread that holds the lock changes it, and acts on it.
+    /// The number of open windows. The thread that holds the lock changes it, and changes the rights.
     windows: Mutex<usize>,
-    /// How often the first window was opened; changed under the same lock, read by anybody.
+    /// How often the first window was opened. Changed under the same lock, read by any thread.
     openings: AtomicU64,
 }
 
@@ -28,11 +28,11 @@ pub struct Shutter {
 pub struct Window<'a>(&'a Shutter);
 
 impl Shutter {
-    /// Closes `mapping`.
+    /// Makes a closed shutter of `mapping`.
     ///
     /// # Errors
     ///
-    /// See [`MapError`]; the mapping is gone then.
+    /// See [`MapError`]; then the mapping is gone.
     pub fn new(mapping: Mapping) -> Result<Self, MapError> {
         let shutter = Self { mapping, windows: Mutex::new(0), openings: AtomicU64::new(0) };
         shutter.close()?;
@@ -48,16 +48,16 @@ impl Shutter {
         let mut windows = self.lock();
         if *windows == 0 {
             self.mapping.set_protection(MprotectFlags::READ | MprotectFlags::WRITE)?;
-            // Relaxed: a count.
+            // Relaxed: only a count.
             self.openings.fetch_add(1, Ordering::Relaxed);
         }
         *windows += 1;
         Ok(Window(self))
     }
 
-    /// How often the memory was made writable.
+    /// Returns how often the memory was made writable.
     pub fn openings(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: only a count.
         self.openings.load(Ordering::Relaxed)
     }
 
@@ -83,7 +83,7 @@ impl Window<'_> {
     ///
     /// # Errors
     ///
-    /// [`MapError`]: the view is still writable. The next window that is closed tries again.
+    /// [`MapError`]: the view is still writable. Closing the next window tries again.
     pub fn close(self) -> Result<(), MapError> {
         let shutter = self.0;
         std::mem::forget(self);
@@ -101,7 +101,7 @@ impl Shutter {
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        // Callers that need the error close it by `close`.
+        // Callers that need the error call `close`.
         let _ = self.0.leave();
     }
 }

@@ -14,53 +14,53 @@ pub struct Span {
 }
 
 impl Span {
-    /// The addresses from `start` to below `end`.
+    /// Creates a span from `start` to below `end`.
     pub const fn new(start: usize, end: usize) -> Self {
         Self { start, end }
     }
 
-    /// The addresses of a range whose start may be a pointer with a tag.
+    /// Creates the span of a range whose start may be a tagged pointer.
     pub fn of_pointers(range: Range<usize>) -> Self {
         let start = untagged(range.start);
         Self::new(start, start.saturating_add(range.len()))
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether no address is in it.
+    /// Returns whether it contains no address.
     pub const fn is_empty(self) -> bool {
         self.end <= self.start
     }
 
-    /// The same as a range.
+    /// Returns the same as a range.
     pub const fn range(self) -> Range<usize> {
         self.start..self.end
     }
 
-    /// Whether `address` is in it.
+    /// Returns whether it contains `address`.
     pub const fn contains(self, address: usize) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// What both have in common; empty if nothing.
+    /// Returns the common part of both; empty if there is none.
     pub fn intersection(self, other: Self) -> Self {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
 
-    /// Whether both have an address in common.
+    /// Returns whether both have an address in common.
     pub fn overlaps(self, other: Self) -> bool {
         !self.intersection(other).is_empty()
     }
 
-    /// The whole pages that hold this.
+    /// Returns the whole pages that contain the span.
     pub fn rounded_out(self, page: usize) -> Self {
         Self::new(self.start & !(page - 1), self.end.checked_next_multiple_of(page).unwrap_or(usize::MAX & !(page - 1)))
     }
 
-    /// This, cut at the multiples of `len` (a power of two).
+    /// Returns the span's parts, cut at the multiples of `len` (a power of two).
     pub fn cut(self, len: usize) -> impl Iterator<Item = Self> {
         let mut rest = self;
         std::iter::from_fn(move || {

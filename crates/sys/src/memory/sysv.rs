@@ -3,10 +3,10 @@
 use std::io;
 use std::ptr::NonNull;
 
-/// What this process may do with it.
+/// The access that this process gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedAccess {
-    /// Loads alone.
+    /// Only loads.
     Read,
     /// Loads and stores.
     Write,
@@ -22,11 +22,11 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// Attaches what has the id `id`, at an address that the kernel chooses.
+    /// Attaches the memory with the id `id`, at an address that the kernel chooses.
     ///
     /// # Errors
     ///
-    /// The kernel's answer: no such memory exists, or this user may not use it so.
+    /// The kernel's: no such memory exists, or this user may not have that access.
     pub fn attach(id: i32, access: SharedAccess) -> io::Result<Self> {
         let len = length(id)?;
         let flags = match access {
@@ -35,7 +35,7 @@ impl SharedBytes {
         };
         // SAFETY: no address is given, so the kernel picks a free range and replaces no mapping.
         let start = unsafe { libc::shmat(id, std::ptr::null(), flags) };
-        // shmat(2) answers an error with -1.
+        // shmat(2) returns -1 for an error.
         if start.addr() == usize::MAX {
             return Err(io::Error::last_os_error());
         }
@@ -67,7 +67,7 @@ mod tests {
         }
         let (writer, reader) =
             (SharedBytes::attach(id, SharedAccess::Write), SharedBytes::attach(id, SharedAccess::Read));
-        // SAFETY: marks the segment to go with its last attachment.
+        // SAFETY: marks the segment to be removed with its last attachment.
         unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
         let (writer, reader) = (writer.expect("it exists"), reader.expect("it exists"));
         assert_eq!((writer.len, reader.len), (5000, 5000));

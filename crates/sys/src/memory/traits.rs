@@ -1,5 +1,5 @@
-//! What a mapping must have again after it was replaced: rights, and flags that the program has set by advice or
-//! otherwise.
+//! The traits of a mapping, which it must have again after it was replaced: rights, and flags that the program has set
+//! by advice or otherwise.
 
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ const ADVISED: [(VmaFlags, i32); 7] = [
     (VmaFlags::RANDOM, libc::MADV_RANDOM),
 ];
 
-/// Those, and what `mmap` itself sets.
+/// These flags, and those that `mmap` itself sets.
 const KEPT: VmaFlags = {
     let (mut all, mut index) = (VmaFlags::NO_RESERVE, 0);
     while index < ADVISED.len() {
@@ -30,11 +30,11 @@ const KEPT: VmaFlags = {
     all
 };
 
-/// Rights of AArch64 (`arch/arm64/include/uapi/asm/mman.h`), with the flags that tell of them. Other kernels never
-/// show these flags.
+/// Rights of AArch64 (`arch/arm64/include/uapi/asm/mman.h`), with the flags that show them. Other kernels never show
+/// these flags.
 const SPECIAL: [(VmaFlags, i32); 2] = [(VmaFlags::BRANCH_TARGETS, 0x10), (VmaFlags::TAGGED, 0x20)];
 
-/// Rights and flags.
+/// Rights, flags and protection key of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traits {
     /// What the program may do with the memory.
@@ -46,12 +46,12 @@ pub struct Traits {
 }
 
 impl Traits {
-    /// Those of a mapping that was read with its figures.
+    /// Returns the traits of a mapping that was read with its figures.
     pub const fn of(vma: &Vma) -> Self {
         Self { permissions: vma.line.permissions, flags: vma.flags, protection_key: vma.protection_key }
     }
 
-    /// The flags, if they and the rights are all that must be restored: nothing is locked, has a protection key, or is
+    /// Returns the flags, if only they and the rights must be restored: nothing is locked, has a protection key, or is
     /// special in another way.
     pub fn known_flags(self) -> Option<VmaFlags> {
         let odd = VmaFlags::LOCKED
@@ -63,12 +63,12 @@ impl Traits {
         is_plain.then_some(self.flags.without(self.flags.without(KEPT)))
     }
 
-    /// Whether anonymous memory in its place is counted as committed.
+    /// Returns whether anonymous memory in the mapping's place counts as committed.
     pub const fn commit(self) -> Commit {
         if self.flags.intersects(VmaFlags::NO_RESERVE) { Commit::Uncounted } else { Commit::Counted }
     }
 
-    /// The same, counted or not.
+    /// Returns the same traits, committed or not.
     #[must_use]
     pub const fn with_commit(self, commit: Commit) -> Self {
         let flags = match commit {
@@ -78,20 +78,20 @@ impl Traits {
         Self { flags, ..self }
     }
 
-    /// The rights for `mmap` and `mprotect`.
+    /// Returns the rights for `mmap` and `mprotect`.
     pub const fn rights(self) -> i32 {
         protection(self.permissions)
     }
 
-    /// Gives a new mapping with these rights all else that the old one had. A refusal loses a hint, or a lock that the
-    /// limit forbids by now.
+    /// Gives a new mapping with these rights the other traits. A refusal only loses a hint, or a lock that the limit
+    /// forbids by now.
     pub fn give_to(self, span: Span) {
         self.advise(span);
         self.restrict(span);
     }
 
-    /// The part of [`give_to`](Self::give_to) that is best done before the memory is written: two pieces of anonymous
-    /// memory become one mapping only while one of them has no pages.
+    /// Does the part of [`give_to`](Self::give_to) that should come before the memory is written: two pieces of
+    /// anonymous memory become one mapping only while one of them has no pages.
     pub fn advise(self, span: Span) {
         let at = std::ptr::with_exposed_provenance_mut::<libc::c_void>(span.start);
         for (flag, advice) in ADVISED {
@@ -102,13 +102,12 @@ impl Traits {
         }
     }
 
-    /// The part that may forbid to write.
+    /// Does the part that may forbid writing.
     pub fn restrict(self, span: Span) {
         let special =
             SPECIAL.into_iter().filter(|(flag, _)| self.flags.intersects(*flag)).fold(0, |all, (_, bit)| all | bit);
         if self.protection_key != 0 || special != 0 {
-            // Key 0 is the one that all mappings have at first.
-            // SAFETY: gives memory the rights that it had before it was replaced.
+            // All new mappings have key 0. SAFETY: gives memory the rights that it had before it was replaced.
             unsafe {
                 libc::syscall(
                     libc::SYS_pkey_mprotect,
@@ -121,13 +120,12 @@ impl Traits {
         }
         match (self.flags.intersects(VmaFlags::LOCKED), is_locked(span)) {
             (true, false) => {
-                // Pages that are discarded come back locked, one by one.
-                // SAFETY: locking changes no contents.
+                // Discarded pages are locked one by one when they come back. SAFETY: locking changes no contents.
                 unsafe { libc::syscall(libc::SYS_mlock2, span.start, span.len(), libc::MLOCK_ONFAULT) };
             }
             (false, true) => {
-                // All new mappings are locked (`MCL_FUTURE`), and the old one was made before that.
-                // SAFETY: unlocking changes no contents.
+                // All new mappings are locked (`MCL_FUTURE`), but the old one was made earlier. SAFETY: unlocking
+                // changes no contents.
                 unsafe { libc::syscall(libc::SYS_munlock, span.start, span.len()) };
             }
             _ => {}
@@ -135,11 +133,10 @@ impl Traits {
     }
 }
 
-/// Whether memory at `span`, which is mapped, is locked. Changes nothing: `MS_INVALIDATE` has no other effect than this
-/// error (`msync(2)`).
+/// Returns whether the mapped memory at `span` is locked. Changes nothing: `MS_INVALIDATE` has no other effect than
+/// this error (`msync(2)`).
 pub fn is_locked(span: Span) -> bool {
-    // Past the C library's function, at which a thread may be cancelled.
-    // SAFETY: asks for nothing to be written.
+    // Bypasses the C library's function, in which a thread may be cancelled. SAFETY: writes nothing back.
     let answer = unsafe { libc::syscall(libc::SYS_msync, span.start, span.len(), libc::MS_INVALIDATE) };
     answer != 0 && last_errno() == Errno::BUSY
 }
@@ -153,7 +150,8 @@ mod tests {
 
     const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
-    /// What a child sees that has all its future memory locked; 2 if it may not.
+    /// Runs the check in a child that has all its future memory locked, and returns its exit code; 2 if it may not
+    /// lock.
     fn where_all_is_locked(is_right: impl FnOnce() -> bool) -> i32 {
         // SAFETY: the child makes system calls only, and leaves by `_exit`.
         let child = unsafe { libc::fork() };

@@ -1,8 +1,8 @@
 //! A growable array outside the heap, for code that runs while the heap must not change.
 //!
-//! The whole capacity is reserved as address space at once and touched as it fills, so that elements never move and
-//! growing never makes a system call. An inaccessible page on each side keeps the kernel from merging the memory with a
-//! neighbour's.
+//! The whole capacity is reserved as address space at once and only touched as it fills, so that elements never move
+//! and growing never makes a system call. An inaccessible page on each side keeps the kernel from merging the memory
+//! with a neighbour's.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -15,11 +15,11 @@ use super::area::{Area, reserve_aligned};
 use super::error::MapError;
 pub use super::full::Full;
 
-/// An array of plain values in a mapping of its own.
+/// An array of plain values in its own mapping.
 pub struct MappedVec<T> {
     /// # Invariants
     ///
-    /// 1. `data..data + capacity` is mapped readable and writable, aligned for `T`, and nobody else's.
+    /// 1. `data..data + capacity` is mapped readable and writable, aligned for `T`, and belongs only to this value.
     /// 2. The first `len <= capacity` elements are initialised.
     data: NonNull<T>,
     capacity: usize,
@@ -34,7 +34,7 @@ unsafe impl<T: Send> Send for MappedVec<T> {}
 unsafe impl<T: Sync> Sync for MappedVec<T> {}
 
 impl<T: Copy> MappedVec<T> {
-    /// Reserves room for at least `capacity` elements. Nothing but address space is used until they are there.
+    /// Reserves room for at least `capacity` elements. Uses only address space until they are added.
     ///
     /// # Errors
     ///
@@ -44,18 +44,19 @@ impl<T: Copy> MappedVec<T> {
         let bytes = capacity.max(1).saturating_mul(size_of::<T>());
         let (area, start) = between_guards(bytes)?;
         let bytes = area.len() - 2 * rustix::param::page_size();
-        // Page alignment suffices for every `T` that is at most a page; bigger alignments do not compile.
+        // Page alignment suffices for every `T` with at most that alignment; larger alignments do not compile.
         const { assert!(align_of::<T>() <= 4096) };
         let data = start.cast();
         Ok(Self { data, capacity: bytes / size_of::<T>(), len: 0, area })
     }
 
-    /// An array in `len` bytes of memory that is there already, such as a part of what [`leak_zeroed`] made. Dropping
-    /// it unmaps them.
+    /// Creates an array in `len` bytes of existing memory, such as a part of what [`leak_zeroed`] returned. Dropping it
+    /// unmaps them.
     ///
     /// # Safety
     ///
-    /// 1. `start..start + len` is mapped readable and writable, made of whole pages, and nobody else's.
+    /// 1. `start..start + len` is mapped readable and writable, consists of whole pages, and belongs only to the
+    ///    caller.
     pub unsafe fn within(start: NonNull<u8>, len: usize) -> Self {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
         // SAFETY: 1. whole pages that are mapped until this value is dropped (1).
@@ -74,7 +75,7 @@ impl<T: Copy> MappedVec<T> {
         }
         // SAFETY: below the capacity, so inside the mapping (invariant 1).
         let place = unsafe { self.data.add(self.len) };
-        // SAFETY: as above; nobody else refers to what is behind the last element.
+        // SAFETY: as above; nobody else refers to memory behind the last element.
         unsafe { place.write(value) };
         self.len += 1;
         Ok(())
@@ -90,12 +91,12 @@ impl<T: Copy> MappedVec<T> {
         self.len = self.len.min(len);
     }
 
-    /// Elements that there is room for.
+    /// Returns the number of elements that there is room for.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The addresses of the whole mapping.
+    /// Returns the addresses of the whole mapping.
     pub fn range(&self) -> Range<usize> {
         self.area.range()
     }
@@ -125,13 +126,13 @@ impl<T: fmt::Debug> fmt::Debug for MappedVec<T> {
 
 impl<T> Drop for MappedVec<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own and the value is gone after this.
-        // An error is impossible for whole mappings but for ENOMEM at vm.max_map_count, where the range leaks.
+        // SAFETY: the mapping belongs to this value, which ends here. The only possible error for a whole mapping is
+        // ENOMEM at vm.max_map_count, where the range leaks.
         let _ = unsafe { rustix::mm::munmap(self.area.as_ptr().cast(), self.area.len()) };
     }
 }
 
-/// Memory of `len` bytes for a value that lives outside the heap and for ever, zeroed and page-aligned.
+/// Returns `len` zeroed, page-aligned bytes for a value that lives outside the heap and for ever.
 ///
 /// # Errors
 ///
@@ -144,18 +145,18 @@ pub fn leak_zeroed(len: usize) -> Result<NonNull<u8>, MapError> {
 /// its first usable byte.
 fn between_guards(len: usize) -> Result<(Area, NonNull<u8>), MapError> {
     let page = rustix::param::page_size();
-    // Beyond half the address space the kernel refuses, which is the error that the caller gets.
+    // The kernel refuses more than half of the address space; the caller gets that error.
     let len = len.min(usize::MAX / 2).next_multiple_of(page);
     let area = reserve_aligned(len.saturating_add(2 * page), page)?;
     let start = area.as_ptr().wrapping_add(page);
-    // In a process that locks all future memory the whole capacity would be populated once it is accessible.
-    // SAFETY: changes no memory. A refusal leaves it locked, which is a waste and no harm.
+    // In a process that locks all future memory the whole capacity would be populated once it is accessible. SAFETY:
+    // changes no memory. A refusal leaves it locked, which wastes memory but is harmless.
     let _ = unsafe { rustix::mm::munlock(start.cast(), len) };
-    // SAFETY: inside the range that was reserved just now, which nobody refers to.
+    // SAFETY: inside the range reserved just now, which nobody refers to.
     unsafe { rustix::mm::mprotect(start.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }
         .map_err(|errno| MapError::diagnose("mprotect", len, errno))?;
-    // SAFETY: the name is a C string that lives for ever; the call changes no memory and may fail, where the kernel
-    // keeps no names.
+    // SAFETY: the name is a C string that lives for ever; the call changes no memory, and may fail if the kernel keeps
+    // no names.
     unsafe {
         libc::syscall(libc::SYS_prctl, libc::PR_SET_VMA, libc::PR_SET_VMA_ANON_NAME, start, len, c"palimpsest".as_ptr())
     };

@@ -9,15 +9,14 @@ use crate::memory::error::MapError;
 use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
 
-/// A memory object of fixed length, mapped as atomic words. Who gets its descriptor may map it, too, and write what it
-/// likes.
+/// A memory object of fixed length, mapped as atomic words. A process that gets its descriptor may map it too, and
+/// write anything.
 #[derive(Debug)]
 pub struct SharedWords {
     object: SharedMemory,
     /// # Invariants
     ///
-    /// 1. Maps all of `object` for reading and writing, and no unsafe code makes references into it but those of
-    ///    `deref`.
+    /// 1. Maps all of `object` for reading and writing, and only `deref` makes references into it.
     mapping: Mapping,
 }
 
@@ -33,7 +32,7 @@ pub enum SharedWordsError {
 }
 
 impl SharedWords {
-    /// Words of zeros, `len` bytes, a multiple of the page size; the object appears as `memfd:name`.
+    /// Makes zeroed words, `len` bytes long (a multiple of the page size); the object appears as `memfd:name`.
     ///
     /// # Errors
     ///
@@ -54,7 +53,8 @@ impl Deref for SharedWords {
         #[expect(clippy::cast_ptr_alignment, reason = "mappings begin with a page")]
         let start = self.mapping.as_ptr().cast::<AtomicU64>();
         // SAFETY: all of it is mapped for reading and writing (invariant 1) for as long as `self` lives, aligned to a
-        // page; any bytes are words, and atomic words may change under shared references, by whoever shares them.
+        // page; any bytes are valid words, and atomic words may change under shared references, also by other
+        // processes.
         unsafe { slice::from_raw_parts(start, self.mapping.len() / size_of::<AtomicU64>()) }
     }
 }

@@ -1,8 +1,8 @@
 //! The node that the calling thread runs on.
 //!
 //! The C library registers a *restartable sequence* for each of its threads (glibc 2.35), in which the kernel keeps the
-//! thread's CPU and, since Linux 6.3, its node up to date: one load tells it. Where there is none, `getcpu` does, which
-//! on x86-64 is a function of the vDSO.
+//! thread's CPU and, since Linux 6.3, its node up to date: one load reads it. If there is none, `getcpu` is called,
+//! which on x86-64 is a function of the vDSO.
 //!
 //! Sources: glibc's manual, "Restartable Sequences" (`__rseq_offset`, `__rseq_size`); `include/uapi/linux/rseq.h`;
 //! `AT_RSEQ_FEATURE_SIZE` in `include/uapi/linux/auxvec.h`.
@@ -15,16 +15,16 @@ use super::NodeId;
 use crate::arch::thread_word;
 use crate::symbols::global_symbol;
 
-/// Where `node_id` is in `struct rseq`, in bytes.
+/// Offset of `node_id` in `struct rseq`, in bytes.
 const NODE_ID: isize = 20;
-/// Where `cpu_id` is; negative until a thread is registered.
+/// Offset of `cpu_id`, which is negative until a thread is registered.
 const CPU_ID: isize = 4;
-/// Bytes of the structure that a kernel must know for `node_id` to be one of them.
+/// Bytes of the structure that a kernel must know to fill `node_id`.
 const WITH_NODE_ID: u64 = 24;
 /// `AT_RSEQ_FEATURE_SIZE`.
 const FEATURE_SIZE: u64 = 27;
 
-/// How [`current_node`] finds out.
+/// How [`current_node`] finds the node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Locating {
     /// By one load from the thread's restartable sequence.
@@ -33,20 +33,20 @@ pub enum Locating {
     Getcpu,
 }
 
-/// What was found out of this process: [`UNKNOWN`], [`NO_SEQUENCE`], or the offset of the sequence from the thread
-/// pointer, which is a multiple of 32 and never 0.
+/// The result for this process: [`UNKNOWN`], [`NO_SEQUENCE`], or the offset of the sequence from the thread pointer,
+/// which is a multiple of 32 and never 0.
 static SEQUENCE: AtomicUsize = AtomicUsize::new(UNKNOWN);
 const UNKNOWN: usize = 0;
 const NO_SEQUENCE: usize = 1;
 
-/// The C library's `getcpu`, once it was looked for.
+/// The C library's `getcpu`, once it was searched.
 static GETCPU: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// The node that the calling thread runs on. It may be another by the time this returns.
+/// Returns the node that the calling thread runs on. The thread may have moved when this returns.
 ///
-/// A load in the best case ([`Locating::RestartableSequence`]); never fails: where nothing can be found out, node 0 is
-/// told. In a thread that was started without the C library and shares another's thread pointer, it is the node of that
-/// other thread.
+/// In the best case this is a load ([`Locating::RestartableSequence`]). Never fails: if the node cannot be found out,
+/// returns node 0. In a thread that was started without the C library and shares another's thread pointer, returns the
+/// node of that other thread.
 #[inline]
 pub fn current_node() -> NodeId {
     // Relaxed: the number stands for itself.
@@ -58,7 +58,7 @@ pub fn current_node() -> NodeId {
     NodeId(unsafe { thread_word(offset.cast_signed() + NODE_ID) })
 }
 
-/// How [`current_node`] finds out in this process.
+/// Returns how [`current_node`] finds the node in this process.
 pub fn locating() -> Locating {
     current_node();
     // Relaxed: as above.
@@ -72,7 +72,7 @@ pub fn locating() -> Locating {
 fn located_slowly(known: usize) -> NodeId {
     if known == UNKNOWN {
         let found = sequence();
-        // Relaxed: every thread that looks finds the same.
+        // Relaxed: every thread finds the same.
         SEQUENCE.store(found.map_or(NO_SEQUENCE, isize::cast_unsigned), Ordering::Relaxed);
         if let Some(offset) = found {
             // SAFETY: 1. as in `current_node`.
@@ -82,15 +82,15 @@ fn located_slowly(known: usize) -> NodeId {
     by_getcpu()
 }
 
-/// Where the restartable sequence of each thread is, if it tells nodes.
+/// Returns the offset of each thread's restartable sequence, if it contains nodes.
 fn sequence() -> Option<isize> {
     // SAFETY: only reads what the kernel handed this process.
     let known_to_kernel = unsafe { libc::getauxval(FEATURE_SIZE) };
     let size = variable(global_symbol("__rseq_size")?.cast::<c_uint>());
     let offset = variable(global_symbol("__rseq_offset")?.cast::<isize>());
-    // The size is 0 where glibc has registered none (`glibc.pthread.rseq=0`), else that of the features that glibc
-    // itself knows. A sequence is registered with at least 32 bytes (`ORIG_RSEQ_SIZE` in `kernel/rseq.c`), of which the
-    // kernel fills all that it knows.
+    // The size is 0 if glibc has registered none (`glibc.pthread.rseq=0`), else that of the features that glibc itself
+    // knows. A sequence is registered with at least 32 bytes (`ORIG_RSEQ_SIZE` in `kernel/rseq.c`), of which the kernel
+    // fills all that it knows.
     if known_to_kernel < WITH_NODE_ID || size == 0 || offset == 0 || offset % 32 != 0 {
         return None;
     }
@@ -100,7 +100,8 @@ fn sequence() -> Option<isize> {
 }
 
 fn variable<T: Copy>(place: NonNull<T>) -> T {
-    // SAFETY: a variable of that type by the C library's manual, which is never written after the program has started.
+    // SAFETY: a variable of that type according to the C library's manual, which is never written after the program has
+    // started.
     unsafe { place.read() }
 }
 
@@ -121,7 +122,7 @@ fn by_getcpu() -> NodeId {
     }
 }
 
-/// `getcpu` for C libraries without.
+/// Replaces `getcpu` for C libraries without it.
 extern "C" fn kernel_getcpu(cpu: *mut c_uint, node: *mut c_uint) -> c_int {
     // SAFETY: the kernel writes to two words of the caller's, or fails.
     let answer = unsafe { libc::syscall(libc::SYS_getcpu, cpu, node, 0_usize) };

@@ -1,15 +1,15 @@
-//! NUMA: the nodes of the machine, where the calling thread runs, what was decided about memory, and where memory is.
+//! NUMA: the nodes of the machine, the calling thread's node, memory policies, and where memory is.
 //!
-//! | module or function | tells or does |
+//! | module or function | contents |
 //! |---|---|
 //! | [`sysfs`] | nodes with their CPUs, distances and memory, from a directory tree |
 //! | [`current_node`] | the node that the calling thread runs on |
 //! | [`policy`] | the calling thread's memory policy and affinity, as `numactl` and cpusets left them |
 //! | [`placement`] | the node that each page is on |
-//! | [`numa_maps`] | the same, mapping by mapping, of any process |
-//! | [`text`] | what is shown in the place of the program's text |
+//! | [`numa_maps`] | the same for each mapping of any process |
+//! | [`text`] | copies that replace the program's text |
 //!
-//! No C library of NUMA is used: system calls and files of `/sys` and `/proc` alone.
+//! Uses no C library of NUMA, but only system calls and files of `/sys` and `/proc`.
 //!
 //! ```
 //! use palimpsest_sys::numa::{current_node, placement, sysfs};
@@ -40,7 +40,7 @@ use std::fmt;
 pub use current::{Locating, current_node, locating};
 pub use set::NodeSet;
 
-/// Nodes that any kernel can have: `CONFIG_NODES_SHIFT` is at most 10 (`arch/*/Kconfig`).
+/// Number of nodes that any kernel can have: `CONFIG_NODES_SHIFT` is at most 10 (`arch/*/Kconfig`).
 pub const MOST_NODES: u32 = 1 << 10;
 
 /// The number of a node.

@@ -29,15 +29,15 @@ pub enum Shown {
 pub struct NumaMap {
     /// Its first address.
     pub start: usize,
-    /// Where its memory is to come from, in the kernel's words: `default`, `bind:1`, `prefer:0`, ….
+    /// The memory policy, in the kernel's words: `default`, `bind:1`, `prefer:0`, ….
     pub policy: String,
-    /// What it shows.
+    /// What the mapping shows.
     pub shown: Shown,
-    /// Bytes that are present, by node, ascending; nodes without any are left out.
+    /// Present bytes by node, ascending; without nodes that have none.
     pub present: Vec<(NodeId, u64)>,
-    /// Bytes that this process alone has: private copies and anonymous memory.
+    /// Bytes that only this process has: private copies and anonymous memory.
     pub anonymous: u64,
-    /// Whether its pages are those of hugetlbfs.
+    /// Whether its pages belong to hugetlbfs.
     pub is_hugetlb: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct NumaMap {
 ///
 /// # Errors
 ///
-/// There is no such process, or the caller may not look into it (`ptrace(2)`); the kernel has no NUMA
+/// There is no such process, or the caller may not inspect it (`ptrace(2)`); the kernel has no NUMA
 /// ([`ProcError::is_absent`]); or a line has an unknown form.
 pub fn of_process(process: Pid) -> Result<Vec<NumaMap>, ProcError> {
     read_with(format!("/proc/{}/numa_maps", process.as_raw_nonzero()), |text| parse(text))
@@ -55,7 +55,7 @@ pub fn of_process(process: Pid) -> Result<Vec<NumaMap>, ProcError> {
 ///
 /// # Errors
 ///
-/// The first line of an unknown form. Figures that have an unknown name are skipped.
+/// The first line of an unknown form. Skips figures with an unknown name.
 pub fn parse(text: impl AsRef<[u8]>) -> Result<Vec<NumaMap>, ParseError> {
     let lines = text.as_ref().split(|byte| *byte == b'\n').enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty());
@@ -74,7 +74,7 @@ fn parse_line(line: &[u8]) -> Result<NumaMap, &'static str> {
         anonymous: 0,
         is_hugetlb: false,
     };
-    // Figures count pages, whose size comes last.
+    // Figures count pages, and the page size comes last.
     let mut page = None;
     for word in words {
         let (name, value) = match word.iter().position(|byte| *byte == b'=') {
@@ -111,8 +111,8 @@ fn parse_line(line: &[u8]) -> Result<NumaMap, &'static str> {
     Ok(map)
 }
 
-/// Takes back what the kernel writes for white space and `=` in a name: three octal digits behind a backslash
-/// (`mangle_path` in `fs/seq_file.c`).
+/// Undoes the kernel's escapes for white space and `=` in a name: three octal digits behind a backslash (`mangle_path`
+/// in `fs/seq_file.c`).
 fn unescaped(name: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name;
@@ -121,7 +121,7 @@ fn unescaped(name: &[u8]) -> PathBuf {
         match digits {
             Some(digits) if *first == b'\\' => {
                 let code = digits.iter().fold(0_u32, |code, digit| code * 8 + u32::from(digit - b'0'));
-                // Of nine bits, the kernel uses eight.
+                // Of the nine bits the kernel uses eight.
                 bytes.push((code & 0xff) as u8);
                 rest = &behind[3..];
             }

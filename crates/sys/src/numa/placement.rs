@@ -1,4 +1,4 @@
-//! The node that each page is on: `move_pages(2)`, which is the truth where calls that move pages only tell that they
+//! The node of each page, from `move_pages(2)`. This is reliable, while calls that move pages only report that they
 //! have tried (`MPOL_MF_STRICT | MPOL_MF_MOVE` answers 0 and moves nothing if two processes map the page).
 
 use std::fmt;
@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use super::NodeId;
 use super::policy::{NumaError, can_ask};
 
-/// Pages that are asked for in one call.
+/// Pages that one call asks for.
 const AT_ONCE: usize = 4096;
 
 /// Where a page is.
@@ -19,10 +19,10 @@ const AT_ONCE: usize = 4096;
 pub enum Place {
     /// On this node.
     On(NodeId),
-    /// Nowhere, as far as this process's page tables tell: not touched yet, or swapped out.
+    /// Nowhere, according to this process's page tables: not touched yet, or swapped out.
     Absent,
-    /// Not told: no mapping is there, or the page is one that is never moved, such as the zero page. Linux 6.1 says so
-    /// (EFAULT) of untouched pages, too, where a page table is missing.
+    /// Unknown: nothing is mapped there, or the page is never moved, such as the zero page. Linux 6.1 also reports this
+    /// (EFAULT) for untouched pages without a page table.
     Untold(Errno),
 }
 
@@ -36,19 +36,19 @@ impl fmt::Display for Place {
     }
 }
 
-/// Bytes by where they are, seen from one node.
+/// Bytes by their location, seen from one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// On the node.
     pub here: u64,
     /// On other nodes, ascending.
     pub elsewhere: Vec<(NodeId, u64)>,
-    /// Of which the kernel tells nothing: not mapped by the process yet, or swapped out.
+    /// Unknown to the kernel: not mapped by the process yet, or swapped out.
     pub untold: u64,
 }
 
 impl Summary {
-    /// Sums up pages.
+    /// Sums up the pages.
     pub fn of(places: &[Place], node: NodeId) -> Self {
         let page = rustix::param::page_size() as u64;
         let mut summary = Self::default();
@@ -78,7 +78,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Where the pages are that hold `range` of this process, in order.
+/// Returns where the pages of `range` in this process are, in order.
 ///
 /// # Errors
 ///
@@ -87,11 +87,11 @@ pub fn of_own_pages(range: Range<usize>) -> Result<Vec<Place>, NumaError> {
     ask(0, range)
 }
 
-/// As [`of_own_pages`], of another process.
+/// Does the same as [`of_own_pages`] for another process.
 ///
 /// # Errors
 ///
-/// As [`of_own_pages`]; EPERM for a process that the caller may not look into (`ptrace(2)`), ESRCH for none.
+/// As for [`of_own_pages`]; EPERM for a process that the caller may not inspect (`ptrace(2)`), ESRCH if there is none.
 pub fn of_pages(process: Pid, range: Range<usize>) -> Result<Vec<Place>, NumaError> {
     ask(process.as_raw_nonzero().get(), range)
 }
@@ -103,8 +103,7 @@ fn ask(process: i32, range: Range<usize>) -> Result<Vec<Place>, NumaError> {
     let mut answers = vec![0_i32; pages.len()];
     for (pages, answers) in pages.chunks(AT_ONCE).zip(answers.chunks_mut(AT_ONCE)) {
         let (count, nowhere) = (pages.len(), ptr::null::<i32>());
-        // SAFETY: the kernel reads as many addresses and writes as many answers; without nodes to move to it moves
-        // nothing.
+        // SAFETY: the kernel reads as many addresses and writes as many answers; without target nodes it moves nothing.
         let answer = unsafe {
             libc::syscall(libc::SYS_move_pages, process, count, pages.as_ptr(), nowhere, answers.as_mut_ptr(), 0_usize)
         };
@@ -153,7 +152,7 @@ mod tests {
             Ok(places) => places,
             Err(error) => return println!("skipped: {error}"),
         };
-        // Linux 6.1 has EFAULT for what no page table covers.
+        // Linux 6.1 answers EFAULT if there is no page table.
         let is_absent = |place: &Place| matches!(place, Place::Absent | Place::Untold(Errno::FAULT));
         assert!(matches!(places[1], Place::On(_)), "{places:?}");
         assert!(is_absent(&places[0]) && is_absent(&places[2]), "{places:?}");
@@ -177,7 +176,7 @@ mod tests {
         // SAFETY: as above.
         unsafe { last.write(7) };
         let places = of_own_pages(area.range()).unwrap();
-        // What is before it may be in the same huge page; the first page cannot be.
+        // The page before may be in the same huge page; the first page cannot be.
         assert!(matches!(places[AT_ONCE], Place::On(_)), "{:?}", places[AT_ONCE]);
         assert!(!matches!(places[0], Place::On(_)), "{:?}", places[0]);
     }

@@ -1,4 +1,4 @@
-//! What was decided about memory and CPUs of the calling thread: by `numactl`, a cpuset, a batch system, or itself.
+//! The memory policy and the CPUs of the calling thread, as set by `numactl`, a cpuset, a batch system, or itself.
 //!
 //! Sources: `get_mempolicy(2)`, `mbind(2)`, `sched_setaffinity(2)`; `include/uapi/linux/mempolicy.h`.
 
@@ -21,7 +21,7 @@ mod mode {
     pub(super) const LOCAL: i32 = 4;
     pub(super) const PREFERRED_MANY: i32 = 5;
     pub(super) const WEIGHTED_INTERLEAVE: i32 = 6;
-    /// Flags that may stand in the mode: `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
+    /// Flags that the mode may contain: `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
     pub(super) const FLAGS: i32 = 7 << 13;
 }
 
@@ -31,22 +31,22 @@ const MEMS_ALLOWED: usize = 4;
 /// Where memory comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// From the node of the CPU that touches it first, or near it: nobody has decided anything.
+    /// From the node of the CPU that touches it first, or near it: the default.
     Local,
-    /// From one of these nodes, and others if those have none.
+    /// From one of these nodes, or others if those have none.
     Preferred(NodeSet),
-    /// From these nodes alone.
+    /// Only from these nodes.
     Bound(NodeSet),
     /// From these nodes in turn.
     Interleaved(NodeSet),
-    /// Something that is newer than this program.
+    /// By a policy that is newer than this program.
     Unknown {
         /// The kernel's number.
         mode: i32,
     },
 }
 
-/// Why the kernel was not asked, or what it answered.
+/// Why the kernel was not asked, or its error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NumaError {
     /// A seccomp filter kills, or might kill, a process that asks.
@@ -69,11 +69,11 @@ impl NumaError {
     }
 }
 
-/// Whether calls about memory policies can be made by the calling thread without harm.
+/// Checks that the calling thread can make calls about memory policies without harm.
 ///
 /// # Errors
 ///
-/// [`NumaError::Filtered`], or the kernel's answer: ENOSYS from one without NUMA, EPERM from a container.
+/// [`NumaError::Filtered`], or the kernel's error: ENOSYS without NUMA, EPERM in a container.
 pub fn can_ask() -> Result<(), NumaError> {
     match seccomp::probe(Probe::MemoryPolicy) {
         Verdict::Allowed => Ok(()),
@@ -82,7 +82,7 @@ pub fn can_ask() -> Result<(), NumaError> {
     }
 }
 
-/// The memory policy of the calling thread.
+/// Returns the memory policy of the calling thread.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub fn of_this_thread() -> Result<Policy, NumaError> {
     })
 }
 
-/// The nodes that the calling thread may have memory from (`cpuset(7)`, `mems`).
+/// Returns the nodes from which the calling thread may have memory (`cpuset(7)`, `mems`).
 ///
 /// # Errors
 ///
@@ -114,16 +114,16 @@ fn get(mode: *mut i32, flags: usize) -> Result<NodeSet, NumaError> {
     can_ask()?;
     let mut nodes = NodeSet::default();
     let mask = nodes.words_mut().as_mut_ptr();
-    // SAFETY: the kernel writes a number to `mode`, a local of the caller's or null, and to the mask no more than the
-    // bits that it is told of.
+    // SAFETY: the kernel writes a number to `mode`, a local of the caller or null, and to the mask only as many bits as
+    // passed.
     let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, mode, mask, NodeSet::BITS, 0_usize, flags) };
     if answer == 0 { Ok(nodes) } else { Err(NumaError::refused("get_mempolicy")) }
 }
 
-/// Lets pages that are not yet in `area` come from `node`, or from others if it has none.
+/// Makes future pages of `area` come from `node`, or from others if it has none.
 ///
-/// On shared memory the decision is the object's: it holds in every mapping of it (`mm/shmem.c`, `shmem_set_policy`).
-/// Whether pages are where they were wanted is told by [`placement`](super::placement) alone.
+/// For shared memory the policy belongs to the object, and holds for all its mappings (`mm/shmem.c`,
+/// `shmem_set_policy`). Only [`placement`](super::placement) tells where the pages really are.
 ///
 /// # Errors
 ///
@@ -136,29 +136,28 @@ pub fn prefer(area: &Area, node: NodeId) -> Result<(), NumaError> {
         return Err(NumaError::Refused { call: "mbind", errno: Errno::INVAL });
     }
     let (start, mask) = (area.as_ptr(), nodes.words().as_ptr());
-    // SAFETY: the area is mapped as long as it lives. The kernel reads the mask; where pages come from changes no
-    // contents.
+    // SAFETY: the area is mapped as long as it lives. The kernel reads the mask; a policy changes no contents.
     let answer = unsafe {
         libc::syscall(libc::SYS_mbind, start, area.len(), mode::PREFERRED as usize, mask, NodeSet::BITS, 0_usize)
     };
     if answer == 0 { Ok(()) } else { Err(NumaError::refused("mbind")) }
 }
 
-/// The CPUs that the calling thread may run on, ascending: what cpusets and `taskset` leave.
+/// Returns the CPUs that the calling thread may run on, ascending: as cpusets and `taskset` allow.
 ///
 /// # Errors
 ///
-/// The kernel's answer: EINVAL where it has more than 1024 CPUs.
+/// The kernel's: EINVAL if it has more than 1024 CPUs.
 pub fn affinity() -> Result<Vec<u32>, Errno> {
     let set = rustix::thread::sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).filter_map(|cpu| u32::try_from(cpu).ok()).collect())
 }
 
-/// Lets the calling thread run on these CPUs alone.
+/// Makes the calling thread run only on these CPUs.
 ///
 /// # Errors
 ///
-/// The kernel's answer: EINVAL if it may run on none of them.
+/// The kernel's: EINVAL if it may run on none of them.
 pub fn set_affinity(cpus: &[u32]) -> Result<(), Errno> {
     let mut set = CpuSet::new();
     cpus.iter().map(|&cpu| cpu as usize).filter(|&cpu| cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
@@ -173,7 +172,7 @@ mod tests {
     /// Gives the calling thread a policy.
     fn set(mode: i32, nodes: &NodeSet) {
         let mask = nodes.words().as_ptr();
-        // SAFETY: the kernel reads the mask; where pages come from changes no contents.
+        // SAFETY: the kernel reads the mask; a policy changes no contents.
         let answer = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, NodeSet::BITS) };
         assert_eq!(answer, 0, "{}", last_errno());
     }

@@ -1,4 +1,4 @@
-//! Sets of nodes, as the kernel takes and gives them.
+//! Sets of nodes, in the kernel's format.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::{MOST_NODES, NodeId};
 /// Words of a set.
 const WORDS: usize = MOST_NODES as usize / 64;
 
-/// A set of nodes. Nodes that no kernel can have are never in it.
+/// A set of nodes. Contains only nodes that a kernel can have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct NodeSet([u64; WORDS]);
 
@@ -15,33 +15,32 @@ impl NodeSet {
     /// No node.
     pub const NONE: Self = Self([0; WORDS]);
 
-    /// Bits for calls that take a mask: the kernel looks at one less than it is told (`get_nodes` in
-    /// `mm/mempolicy.c`).
+    /// Bits for calls that take a mask: the kernel uses one bit less than it is told (`get_nodes` in `mm/mempolicy.c`).
     pub(crate) const BITS: usize = MOST_NODES as usize + 1;
 
-    /// Whether `node` is in the set.
+    /// Returns whether `node` is in the set.
     pub fn contains(&self, node: NodeId) -> bool {
         self.0.get(node.0 as usize / 64).is_some_and(|word| word & 1 << (node.0 % 64) != 0)
     }
 
-    /// Adds a node; one that no kernel can have is left out.
+    /// Adds a node; ignores one that no kernel can have.
     pub fn insert(&mut self, node: NodeId) {
         if let Some(word) = self.0.get_mut(node.0 as usize / 64) {
             *word |= 1 << (node.0 % 64);
         }
     }
 
-    /// Whether no node is in it.
+    /// Returns whether it contains no node.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; WORDS]
     }
 
-    /// The nodes, ascending.
+    /// Returns the nodes, ascending.
     pub fn iter(&self) -> impl Iterator<Item = NodeId> {
         (0..MOST_NODES).map(NodeId).filter(|&node| self.contains(node))
     }
 
-    /// What is in both.
+    /// Returns the nodes that are in both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))

@@ -1,7 +1,7 @@
 //! The nodes of the machine, from `/sys/devices/system/node` or a tree of the same form.
 //!
-//! Format: `Documentation/ABI/stable/sysfs-devices-node`, written by `drivers/base/node.c`. Nodes come and go while
-//! this reads: what vanishes between two files is left out.
+//! Format: `Documentation/ABI/stable/sysfs-devices-node`, written by `drivers/base/node.c`. Nodes may come and go
+//! meanwhile: this leaves out those that vanish between two files.
 
 use std::path::Path;
 
@@ -12,15 +12,15 @@ use crate::proc::{ParseError, ProcError, number, read_with};
 /// Where the kernel shows nodes.
 pub const PATH: &str = "/sys/devices/system/node";
 
-/// What the kernel tells of a node that is online.
+/// The kernel's information on a node that is online.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
     /// Its number.
     pub id: NodeId,
-    /// Numbers of its CPUs that are online, ascending. Nodes of memory alone have none.
+    /// Numbers of its CPUs that are online, ascending. Nodes with only memory have none.
     pub cpus: Vec<u32>,
-    /// Distance to each node that was online, in tenths of the distance to itself (`distance` of the ACPI SLIT);
-    /// empty where nodes came or went while this was read.
+    /// Distance to each node that was online, in tenths of the distance to itself (`distance` of the ACPI SLIT); empty
+    /// if nodes came or went during reading.
     pub distances: Vec<(NodeId, u32)>,
     /// Its memory.
     pub memory: Memory,
@@ -30,13 +30,13 @@ pub struct Node {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Memory {
-    /// All that the kernel manages.
+    /// All memory that the kernel manages.
     pub total: u64,
-    /// What was free.
+    /// Free memory.
     pub free: u64,
 }
 
-/// Reads the nodes that are online, by number.
+/// Reads the nodes that are online, sorted by number.
 ///
 /// # Errors
 ///
@@ -45,7 +45,7 @@ pub fn nodes() -> Result<Vec<Node>, ProcError> {
     nodes_below(Path::new(PATH))
 }
 
-/// As [`nodes`], from a folder that looks like [`PATH`]: for tests, and for another machine's tree.
+/// Does the same as [`nodes`], from a folder that looks like [`PATH`]: for tests, and for another machine's tree.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn nodes_below(folder: &Path) -> Result<Vec<Node>, ProcError> {
     for &id in &online {
         match node(folder, id, &online) {
             Ok(node) => found.push(node),
-            // Unplugged since the list was read.
+            // Unplugged after the list was read.
             Err(error) if error.is_absent() => {}
             Err(error) => return Err(error),
         }
@@ -78,7 +78,7 @@ fn node(folder: &Path, id: NodeId, online: &[NodeId]) -> Result<Node, ProcError>
 ///
 /// # Errors
 ///
-/// It is none, or has a number that no kernel gives a node.
+/// The text is no such list, or has a number that no kernel gives to a node.
 pub fn parse_nodes(text: impl AsRef<[u8]>) -> Result<Vec<NodeId>, ParseError> {
     let text = text.as_ref();
     let nodes: Vec<NodeId> = ascending(parse_list(text)?).into_iter().map(NodeId).collect();
@@ -92,7 +92,7 @@ pub fn parse_nodes(text: impl AsRef<[u8]>) -> Result<Vec<NodeId>, ParseError> {
 ///
 /// # Errors
 ///
-/// It is none.
+/// The text is no such list.
 pub fn parse_cpus(text: impl AsRef<[u8]>) -> Result<Vec<u32>, ParseError> {
     parse_list(text).map(ascending)
 }
@@ -107,7 +107,7 @@ fn ascending(mut numbers: Vec<u32>) -> Vec<u32> {
 ///
 /// # Errors
 ///
-/// Something in it is no number, or too large.
+/// A part of it is no number, or too large.
 pub fn parse_distances(text: impl AsRef<[u8]>) -> Result<Vec<u32>, ParseError> {
     let text = text.as_ref().trim_ascii();
     let words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

@@ -1,15 +1,15 @@
-//! The text and constants of the running program and its libraries, and what is shown in their place.
+//! The text and constants of the running program and its libraries, and copies that replace them.
 //!
-//! A [`Part`] is a mapping that shows an object's file and cannot be written. A [`Stand`] is the same bytes in a memory
-//! object that nobody can change, mapped privately beside it; [`exchange`] moves stands over what they stand for. At no
-//! moment is anything mapped writable and executable, and no code is copied to run from elsewhere: a thread that
-//! executes a page which is being exchanged waits in its fault until the kernel has done it.
+//! A [`Part`] is a mapping that shows an object's file and cannot be written. A [`Stand`] is the same bytes in a
+//! constant memory object, mapped privately beside it; [`exchange`] moves stands over what they replace. Nothing is
+//! ever mapped writable and executable, and no code is copied to run from elsewhere: a thread that executes a page
+//! during the exchange waits in its fault until the kernel is done.
 //!
-//! The new mappings are private, as the old ones were: a breakpoint, a static key or a relocation makes a copy of its
-//! page, as ever. Pages that have such a copy already are never exchanged, for their bytes are not those of the file.
+//! The new mappings are private, as the old ones were: a breakpoint, a static key or a relocation still makes a copy of
+//! its page. Pages that already have such a copy are never exchanged, because their bytes differ from the file.
 //!
-//! To be moved there (`mremap`), and not mapped, has a reason: perf hears of mappings and not of moves, and goes on to
-//! tell symbols by the program's own file.
+//! Stands are moved (`mremap`) and not mapped there for a reason: perf learns of mappings but not of moves, and keeps
+//! resolving symbols from the program's own file.
 
 use std::fs::File;
 use std::io;
@@ -38,46 +38,46 @@ use crate::pages::vmas::each_mapping;
 use crate::proc::ProcError;
 use crate::threads::hold::{self, StopError, World};
 
-/// Bytes that are read at a time.
+/// Bytes to read at a time.
 const AT_ONCE: usize = 16 << 10;
 
 /// A mapping of an object's file that cannot be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Where it is.
+    /// Its addresses.
     pub span: Span,
     /// Its rights.
     pub permissions: Permissions,
     /// The file.
     pub file: FileId,
-    /// Where in the file it starts, in bytes.
+    /// Its offset in the file, in bytes.
     pub offset: u64,
     /// Its name, when it was mapped.
     pub path: PathBuf,
-    /// Where indirect branches may go in it.
+    /// Where indirect branches may lead in it.
     pub branches: Branches,
 }
 
-/// Where indirect branches may go.
+/// Where indirect branches may lead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Branches {
     /// To every instruction.
     Anywhere,
-    /// To those alone that are marked for it: `PROT_BTI` of AArch64.
+    /// Only to marked instructions: `PROT_BTI` of AArch64.
     Marked,
 }
 
-/// How much of a part is exchanged.
+/// The pieces of a part to exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Whole huge pages: what is gained by these is gained, and there are few mappings.
+    /// Whole huge pages: they bring the gain, with few mappings.
     HugePages,
-    /// Heads, tails, and what lies around pages that were written, too, but for the smallest pieces: so that they are
-    /// on the node.
+    /// Also heads, tails, and the surroundings of written pages, except the smallest pieces: so that they are on the
+    /// node.
     Everything,
 }
 
-/// Pieces that are not worth a mapping, in bytes.
+/// Size in bytes below which a piece is not worth a mapping.
 const LEAST: usize = 64 << 10;
 
 /// `arch/arm64/include/uapi/asm/mman.h`.
@@ -90,44 +90,44 @@ fn is_memory(path: &Path) -> bool {
 /// Why a part stays as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// No object has it, or it cannot be kept loaded.
+    /// It belongs to no object that can be kept loaded.
     #[error("the mapping at {:#x} belongs to no object that can be kept loaded", .0.start)]
     NotLoaded(Span),
     /// Its bytes could not be read.
     #[error("the bytes at {:#x} cannot be read", span.start)]
     Read {
-        /// Where.
+        /// Its address.
         span: Span,
         /// The operating system's reason.
         #[source]
         source: io::Error,
     },
-    /// The stand could not be mapped.
+    /// There is no room for the stand.
     #[error("no room for a second mapping")]
     Room(#[source] MapError),
     /// The stand could not be mapped.
     #[error("the stand cannot be mapped")]
     Map(#[source] rustix::io::Errno),
-    /// It cannot be told whether pages were written.
+    /// Whether pages were written cannot be found out.
     #[error(transparent)]
     Pagemap(#[from] PagemapError),
-    /// The bytes of the stand are others.
+    /// The stand has different bytes.
     #[error("other bytes than those at {:#x} were to stand there", .0.start)]
     Different(Span),
-    /// Something else is mapped there by now, or with other rights.
+    /// Something else, or with other rights, is mapped there by now.
     #[error("the mapping at {:#x} has changed meanwhile", .0.start)]
     Changed(Span),
-    /// Pages were written since: a breakpoint, a key.
+    /// Pages were written since, for example by a breakpoint or a key.
     #[error("pages at {:#x} were written meanwhile", .0.start)]
     Written(Span),
-    /// The kernel did not move it.
+    /// The kernel did not move the stand.
     #[error("the kernel does not put the stand in place")]
     Move(#[from] ExtentError),
 }
 
-/// The parts of the program and the libraries that it has loaded: private mappings of files, of which some part can be
-/// executed, that can be read and not written; and what was exchanged before, to be exchanged again. Locked and
-/// otherwise special ones are left out, and so is what a protection key guards.
+/// Returns the parts of the program and its loaded libraries: private mappings of files with some executable part,
+/// which can be read but not written; and earlier copies, which can be exchanged again. Leaves out locked and otherwise
+/// special mappings, and those with a protection key.
 ///
 /// # Errors
 ///
@@ -149,9 +149,9 @@ pub fn parts() -> Result<Vec<Part>, ProcError> {
 }
 
 impl Part {
-    /// The mapping, if it is one of a file that can be read and not written, and nothing special.
+    /// Returns the mapping, if it shows a file, can be read but not written, and is not special.
     fn of(entry: smaps::SmapsEntry, file: FileId) -> Option<Self> {
-        // Locked; sealed; of hugetlbfs; watched by userfaultfd; a device's.
+        // Locked; sealed; hugetlbfs; watched by userfaultfd; a device.
         const SPECIAL: [&[u8; 2]; 7] = [b"lo", b"sl", b"ht", b"um", b"uw", b"io", b"pf"];
         let (map, flags) = (entry.map, &entry.vm_flags);
         let rights = map.permissions;
@@ -159,7 +159,7 @@ impl Part {
         let is_constant = rights.contains(Permissions::READ)
             && !rights.contains(Permissions::WRITE)
             && !rights.contains(Permissions::SHARED);
-        // Of other memory files nobody says that they will not change.
+        // Other memory files may still change.
         let is_file = |path: &Path| path == Path::new(NAME) || (path.is_absolute() && !is_memory(path));
         let branches = if flags.contains(b"bt") { Branches::Marked } else { Branches::Anywhere };
         let (span, offset, inode) = (Span::new(map.start, map.end), map.offset, map.inode);
@@ -168,7 +168,7 @@ impl Part {
         (inode != 0 && is_plain && is_constant).then_some(part)
     }
 
-    /// The pages in it that were not written, in runs of which each is whole huge pages if that is the reach.
+    /// Returns the runs of pages in it that were not written; with [`Reach::HugePages`] each run is whole huge pages.
     ///
     /// # Errors
     ///
@@ -200,24 +200,26 @@ impl Part {
         Ok(runs)
     }
 
-    /// Whether it shows a copy, and not its file.
+    /// Returns whether it shows a copy instead of its file.
     pub fn is_copy(&self) -> bool {
         self.path == Path::new(NAME)
     }
 
-    /// Whether a huge page of its file could be one of its addresses, too: both lie at the same place in it.
+    /// Returns whether huge pages of its file could be mapped at its addresses: both have the same offset in a huge
+    /// page.
     pub fn is_aligned_as_its_file(&self) -> bool {
         let from_start = |at: usize| at % HUGE_PAGE;
         from_start(self.span.start) == self.place_in_a_huge_page()
     }
 
-    /// Where in a huge page of its file it starts, in bytes.
+    /// Returns its offset in a huge page of its file, in bytes.
     pub fn place_in_a_huge_page(&self) -> usize {
         // Less than 2 MiB.
         (self.offset % HUGE_PAGE as u64) as usize
     }
 
-    /// What tells it from other parts, and is the same in every process that has the same one: its build, or its file.
+    /// Returns a label that distinguishes it from other parts, and is the same in every process with the same part: its
+    /// build, or its file.
     pub fn label(&self) -> String {
         let len = self.span.len();
         match build_of(self.span.start) {
@@ -229,22 +231,22 @@ impl Part {
         }
     }
 
-    /// Reads what is mapped from `address` on.
+    /// Reads the memory from `address` on.
     ///
     /// # Errors
     ///
-    /// The kernel's answer.
+    /// The kernel's.
     pub fn read(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
         File::open("/proc/self/mem")?.read_exact_at(into, address as u64)
     }
 
-    /// Reads what its file has there, if that can still be opened by its name.
+    /// Reads its file's bytes for `address`, if the file can still be opened by its name.
     ///
     /// # Errors
     ///
-    /// The kernel's answer; or another file has the name.
+    /// The kernel's; or another file has the name.
     pub fn read_from_file(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
-        // Neither a pipe nor a device is ever waited for, nor any effect of opening one had.
+        // With these flags the call never waits for a pipe or a device, and opening one has no effect.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
         if FileId::of(&rustix::fs::fstat(&file)?) != self.file {
@@ -254,29 +256,29 @@ impl Part {
     }
 }
 
-/// What is to be shown in the place of a run, mapped elsewhere for now.
+/// The future replacement of a run, mapped elsewhere at first.
 #[derive(Debug)]
 pub struct Stand {
     /// # Invariants
     ///
-    /// 1. A mapping of this value's own, as long as `place`, with the rights of the part that is there.
+    /// 1. A mapping that belongs to this value, as long as `place`, with the rights of the part there.
     own: Span,
     place: Span,
     permissions: Permissions,
-    /// What is mapped at `place`.
+    /// The file that is mapped at `place`.
     file: FileId,
-    /// Where in it that starts, in bytes.
+    /// The offset of the part mapped there, in bytes.
     offset: u64,
     /// Set by [`exchange`].
     outcome: Option<Result<(), TextError>>,
 }
 
 impl Stand {
-    /// Maps `file` from `position` on, where it has the bytes that are at `run` of `part`, to be moved there.
+    /// Maps `file` from `position` on, where it has the bytes of `run` in `part`, in order to be moved there.
     ///
     /// # Errors
     ///
-    /// [`TextError`]: also if the bytes are others.
+    /// [`TextError`]: also if the bytes differ.
     pub fn new(part: &Part, run: Span, file: &SealedFile, position: usize) -> Result<Self, TextError> {
         if run.is_empty() || run.intersection(part.span) != run {
             return Err(TextError::Changed(run));
@@ -285,11 +287,11 @@ impl Stand {
             return Err(TextError::Different(run));
         }
         keep_loaded(run.start).map_err(|_| TextError::NotLoaded(run))?;
-        // At the same place in a huge page as where it is moved: else none could be moved as such.
+        // At the same offset in a huge page as its destination: otherwise no huge page could be moved as a whole.
         let lead = run.start % HUGE_PAGE;
         let area = reserve_aligned(lead + run.len(), HUGE_PAGE).map_err(TextError::Room)?;
         let own = Span::new(area.address() + lead, area.address() + lead + run.len());
-        // SAFETY: reserved just now, for this value, and nothing else. Were it refused, addresses would be lost.
+        // SAFETY: reserved just now, for this value only. If it fails, addresses are lost.
         let _ = unsafe { calls::unmap(Span::new(area.address(), own.start)) };
         let offset = part.offset + (run.start - part.span.start) as u64;
         let stand = Self { own, place: run, permissions: part.permissions, file: part.file, offset, outcome: None };
@@ -301,30 +303,30 @@ impl Stand {
         // SAFETY: the range was reserved just now, for this value.
         unsafe { rustix::mm::mmap(at, own.len(), rights, flags, descriptor, position as u64) }
             .map_err(TextError::Map)?;
-        // Huge pages are mapped as such before the move, which keeps them so. Before Linux 5.14 they come one by one.
-        // SAFETY: this value's own mapping, whose contents stay.
+        // Maps huge pages as such before the move, which keeps them. Before Linux 5.14 pages are mapped one by one, on
+        // access. SAFETY: this value's own mapping, whose contents stay.
         let _ = unsafe { rustix::mm::madvise(at, own.len(), Advice::LinuxPopulateRead) };
         stand.compare()?;
         Ok(stand)
     }
 
-    /// Whether its bytes are those at its place.
+    /// Checks that its bytes are those at its place.
     fn compare(&self) -> Result<(), TextError> {
         for offset in (0..self.own.len()).step_by(HUGE_PAGE) {
             let len = HUGE_PAGE.min(self.own.len() - offset);
             let own = ptr::with_exposed_provenance_mut::<libc::c_void>(self.own.start + offset);
             let there = ptr::with_exposed_provenance_mut::<libc::c_void>(self.place.start + offset);
-            // Every page of the piece now: where the file has become shorter, or cannot be read, this is refused
-            // (EFAULT), and a load would be SIGBUS. The kernel may take a page back before it is compared, and then has
-            // to read it again: if that fails, the program ends, as it would when it executes the page. So pieces are
-            // small, and each is compared as soon as it is there.
-            // SAFETY: pages are read, and nothing changes: of a loaded object, or of whatever is there by now.
+            // Reads every page of the piece now: if the file has become shorter, or cannot be read, this fails (EFAULT)
+            // where a load would get SIGBUS. The kernel may take a page back before it is compared, and must then read
+            // it again: if that fails, the program ends, as it would when it executes the page. So pieces are small,
+            // and each is compared as soon as it was read. SAFETY: reads pages and changes nothing, of a loaded object
+            // or of whatever is there by now.
             if unsafe { rustix::mm::madvise(there, len, Advice::LinuxPopulateRead) }.is_err() {
                 return self.compare_by_the_kernel();
             }
-            // No slices: threads may write to their copies of these pages, which `move_over` then finds.
-            // SAFETY: `own` is in this value's own mapping (invariant 1), which can be read, as all parts can; `there`
-            // belongs to an object that is kept loaded, and its pages were all there just now.
+            // Not by slices: threads may write to their copies of these pages, which `move_over` then detects. SAFETY:
+            // `own` is in this value's own mapping (invariant 1), which can be read, as all parts can; `there` belongs
+            // to an object that is kept loaded, and its pages were all there just now.
             if unsafe { libc::memcmp(own, there, len) } != 0 {
                 return Err(TextError::Different(self.place));
             }
@@ -332,7 +334,7 @@ impl Stand {
         Ok(())
     }
 
-    /// The same, four times as slow, where pages cannot be had in advance: before Linux 5.14, or where some are
+    /// Does the same at a quarter of the speed, if pages cannot be read in advance: before Linux 5.14, or if some are
     /// missing.
     fn compare_by_the_kernel(&self) -> Result<(), TextError> {
         let failed = |source| TextError::Read { span: self.place, source };
@@ -343,7 +345,7 @@ impl Stand {
             memory.read_exact_at(&mut there[..len], (self.place.start + offset) as u64).map_err(failed)?;
             let own = ptr::with_exposed_provenance::<u8>(self.own.start + offset);
             // SAFETY: inside this value's own mapping (invariant 1), which can be read, as all parts can, and shows a
-            // file that nobody can change.
+            // constant file.
             let own = unsafe { std::slice::from_raw_parts(own, len) };
             if own != &there[..len] {
                 return Err(TextError::Different(self.place));
@@ -352,7 +354,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Whether the place is mapped as it was. Does not use the heap.
+    /// Returns whether the place is still mapped as before. Does not use the heap.
     fn is_as_it_was(&self) -> bool {
         let mut is_so = false;
         let read = each_mapping(&mut |map, _| {
@@ -365,17 +367,17 @@ impl Stand {
         read.is_ok() && is_so
     }
 
-    /// Where it stands, or is to stand.
+    /// Returns where it is, or will be, moved.
     pub fn place(&self) -> Span {
         self.place
     }
 
-    /// What came of it; nothing before the exchange.
+    /// Returns the outcome of the exchange; `None` before it.
     pub fn into_outcome(mut self) -> Option<Result<(), TextError>> {
         self.outcome.take()
     }
 
-    /// Moves it over its place, if that is as it was.
+    /// Moves it over its place, if that is still as before.
     ///
     /// # Safety
     ///
@@ -393,7 +395,7 @@ impl Stand {
             return Err(TextError::Written(self.place));
         }
         // SAFETY: 1. its own mapping (invariant 1), and a place where the same file is mapped with the same rights as
-        // when its bytes were compared, and no page was written since. 2. (1).
+        // when its bytes were compared, and where no page was written since. 2. (1).
         unsafe { remap::replace_by(self.own, self.place) }?;
         self.own = Span::default();
         Ok(())
@@ -407,18 +409,18 @@ impl Drop for Stand {
     }
 }
 
-/// Moves stands over what they stand for, while every other thread is held still. Each tells what came of it.
+/// Moves stands over what they replace, while every other thread is held still. Each stores its outcome.
 ///
 /// # Errors
 ///
 /// [`ExchangeError`]: nothing has changed.
 pub fn exchange(stands: &mut [Stand]) -> Result<(), ExchangeError> {
     let pagemap = Pagemap::open().map_err(ExchangeError::Pagemap)?;
-    // Where there is no other thread, there is nobody who could start one, and no signal handler is left behind.
+    // Without other threads nobody can start one, and no signal handler is left behind.
     let is_alone = hold::count() == Ok(1);
     let world = if is_alone { None } else { Some(World::prepare()?) };
     let stopped = world.as_ref().map(World::stop_others).transpose()?;
-    // Nothing is allocated from here on: a held thread may be inside the heap.
+    // Nothing allocates from here on: a held thread may be inside the heap.
     for stand in &mut *stands {
         // SAFETY: 1. all others are held, or there are none.
         stand.outcome = Some(unsafe { stand.move_over(&pagemap) });
@@ -430,7 +432,7 @@ pub fn exchange(stands: &mut [Stand]) -> Result<(), ExchangeError> {
 /// Why nothing was exchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// It cannot be told whether pages were written.
+    /// Whether pages were written cannot be found out.
     #[error(transparent)]
     Pagemap(PagemapError),
     /// The other threads cannot be held.

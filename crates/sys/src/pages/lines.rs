@@ -19,7 +19,7 @@ pub enum VmasError {
     Read {
         /// `maps` or `smaps`.
         file: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
@@ -33,15 +33,15 @@ pub enum VmasError {
         /// What it lacks.
         expected: &'static str,
     },
-    /// There are more mappings than there is room for.
+    /// There are more mappings than the table holds.
     #[error("too many mappings")]
     TooMany(#[from] Full),
 }
 
-/// Is given a line and its number.
+/// Receives a line and its number.
 pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
 
-/// Calls `take` with each mapping and its name, as [`MapLine::parse`] reads them, by ascending address, until it
+/// Calls `take` with each mapping and its name, as [`MapLine::parse`] reads them, by ascending address, until `take`
 /// breaks. Allocates nothing.
 ///
 /// # Errors
@@ -57,7 +57,7 @@ pub fn each_mapping(take: &mut dyn FnMut(&MapLine, &[u8]) -> ControlFlow<()>) ->
     let ended = each_line(source.as_fd(), &mut buffer, file, &mut |text, line| {
         let (mapping, name) = MapLine::parse(text).map_err(|expected| VmasError::Parse { file, line, expected })?;
         is_over = take(&mapping, name).is_break();
-        // Any error ends the reading; it is dropped below.
+        // Any error ends the reading; this one is dropped below.
         if is_over { Err(VmasError::Read { file, source: Errno::CANCELED }) } else { Ok(()) }
     });
     if is_over { Ok(()) } else { ended }

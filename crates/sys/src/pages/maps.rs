@@ -13,7 +13,7 @@ use crate::proc::{ParseError, ProcError, address, number, read_with};
 
 const PATH: &str = "/proc/self/maps";
 
-/// What a mapping may be used for, and whether its writes are shared.
+/// The rights of a mapping, and whether its writes are shared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Permissions(u8);
 
@@ -27,23 +27,23 @@ impl Permissions {
     /// `s`, where a private mapping has `p`
     pub const SHARED: Self = Self(8);
 
-    /// Whether every permission of `other` is among these.
+    /// Returns whether these contain all of `other`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These permissions and those of `other`.
+    /// Returns these permissions and those of `other`.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether one mapping is both writable and executable, which Palimpsest never makes.
+    /// Returns whether one mapping is both writable and executable, which Palimpsest never makes.
     pub const fn is_writable_and_executable(self) -> bool {
         self.contains(Self::WRITE.union(Self::EXECUTE))
     }
 
-    /// Reads the four letters of the kernel, such as `r-xp`.
+    /// Parses the four letters of the kernel, such as `r-xp`.
     fn parse(text: &[u8]) -> Option<Self> {
         let &[read, write, execute, shared] = text else {
             return None;
@@ -94,14 +94,14 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// What the kernel tells of a mapping (a VMA) in every list, in front of its name.
+/// The fields of a mapping (a VMA) that every list has, before its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapLine {
     /// First address.
     pub start: usize,
     /// One past the last address.
     pub end: usize,
-    /// What the mapping may be used for.
+    /// The mapping's rights.
     pub permissions: Permissions,
     /// Offset in the file, in bytes.
     pub offset: u64,
@@ -112,18 +112,18 @@ pub struct MapLine {
 }
 
 impl MapLine {
-    /// The addresses.
+    /// Returns the addresses.
     pub const fn range(&self) -> Range<usize> {
         self.start..self.end
     }
 
-    /// Number of bytes that this mapping and `range` have in common.
+    /// Returns the number of bytes common to this mapping and `range`.
     pub fn overlap(&self, range: &Range<usize>) -> usize {
         self.end.min(range.end).saturating_sub(self.start.max(range.start))
     }
 
-    /// Reads one line without its newline; the name, as the kernel prints it, is the second answer, and empty where
-    /// there is none.
+    /// Parses one line without its newline. Returns the mapping and its name as the kernel prints it, which may be
+    /// empty.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl MapLine {
             minor: half(minor).ok_or("minor device number")?,
         };
         let inode = number(inode, 10).ok_or("inode")?;
-        // The kernel pads with blanks; a name that starts with a blank cannot be told from the padding.
+        // The kernel pads with blanks, so that a leading blank of a name is lost.
         Ok((Self { start, end, permissions, offset, device, inode }, rest.trim_ascii_start()))
     }
 }
@@ -157,12 +157,12 @@ impl MapLine {
 pub struct MapEntry {
     /// All but the name.
     pub line: MapLine,
-    /// The name as the kernel prints it: a path, `/memfd:name (deleted)`, `[stack]`, …. A newline is `\012`.
+    /// The name as the kernel prints it: a path, `/memfd:name (deleted)`, `[stack]`, …. A newline appears as `\012`.
     pub path: Option<PathBuf>,
 }
 
 impl MapEntry {
-    /// Reads one line without its newline. `number` is the line's, for the error.
+    /// Parses one line without its newline. `number` is the line's number, for the error.
     pub(super) fn parse(text: &[u8], number: usize) -> Result<Self, ParseError> {
         let (line, name) = MapLine::parse(text).map_err(|expected| ParseError::new(number, text, expected))?;
         Ok(Self { line, path: (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(name))) })
@@ -189,14 +189,14 @@ impl fmt::Display for MapEntry {
     }
 }
 
-/// The first blank-separated field and what follows it.
+/// Returns the first blank-separated field and what follows it.
 fn field(text: &[u8]) -> (&[u8], &[u8]) {
     let text = text.trim_ascii_start();
     let end = text.iter().position(|byte| *byte == b' ').unwrap_or(text.len());
     text.split_at(end)
 }
 
-/// What stands before and after the first `separator`.
+/// Returns the text before and after the first `separator`.
 fn pair(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|byte| *byte == separator)?;
     Some((&text[..at], &text[at + 1..]))
@@ -204,7 +204,7 @@ fn pair(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 
 /// All mappings of the process, by ascending address.
 ///
-/// The kernel gives the list out page by page, so mappings made or removed meanwhile may be half seen.
+/// The kernel hands out the list page by page, so that it may be inconsistent about mappings made or removed meanwhile.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Maps(Vec<MapEntry>);
 
@@ -218,17 +218,17 @@ impl Maps {
         read_with(PATH, |text| parse(text).map(Self))
     }
 
-    /// The mapping that holds `address`.
+    /// Returns the mapping that contains `address`.
     pub fn at(&self, address: usize) -> Option<&MapEntry> {
         self.iter().find(|entry| entry.range().contains(&address))
     }
 
-    /// The mappings that share a byte with `range`.
+    /// Returns the mappings that share a byte with `range`.
     pub fn overlapping(&self, range: Range<usize>) -> impl Iterator<Item = &MapEntry> {
         self.iter().filter(move |entry| entry.overlap(&range) != 0)
     }
 
-    /// The mappings that are writable and executable at once.
+    /// Returns the mappings that are writable and executable at once.
     pub fn writable_and_executable(&self) -> impl Iterator<Item = &MapEntry> {
         self.iter().filter(|entry| entry.permissions.is_writable_and_executable())
     }
@@ -265,9 +265,9 @@ pub fn parse(text: impl AsRef<[u8]>) -> Result<Vec<MapEntry>, ParseError> {
         .collect()
 }
 
-/// Number of mappings of the process, to be compared with `vm.max_map_count`.
+/// Returns the number of the process's mappings, for comparison with `vm.max_map_count`.
 ///
-/// Allocates nothing, since it is asked when mappings are scarce.
+/// Allocates nothing, since callers ask when mappings are scarce.
 ///
 /// # Errors
 ///

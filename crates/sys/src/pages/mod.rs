@@ -1,4 +1,4 @@
-//! What the kernel says of memory: mappings with their flags, and pages.
+//! The kernel's information on memory: mappings with their flags, and pages.
 
 pub mod kept;
 pub(crate) mod lines;

@@ -1,13 +1,13 @@
 //! Which pages of a range are populated, and which are this process's own copies: `/proc/self/pagemap`.
 //!
-//! Two ways, the same answers but for one: the `PAGEMAP_SCAN` ioctl (Linux 6.7), which walks page tables in the kernel
-//! and returns runs, and reading the file's entry of 8 bytes for every page. The zero page, which a read fault maps
-//! into untouched anonymous memory, is told from a populated one by the ioctl alone; entries show it as present, since
-//! frame numbers need `CAP_SYS_ADMIN`.
+//! There are two ways: the `PAGEMAP_SCAN` ioctl (Linux 6.7), which walks page tables in the kernel and returns runs,
+//! and reading the file's entry of 8 bytes for every page. They differ for the zero page, which a read fault maps into
+//! untouched anonymous memory: only the ioctl tells it from a populated page. Entries show it as present, since frame
+//! numbers need `CAP_SYS_ADMIN`.
 //!
-//! Pages that were swapped out count like present ones: a scan that forgot them would lose their contents. Other
-//! non-present entries (migration, userfaultfd's write-protect markers) count as swapped too; guard markers do not
-//! where the kernel tells them (6.15).
+//! Pages that were swapped out count as present: a scan that forgot them would lose their contents. Other non-present
+//! entries (migration, userfaultfd's write-protect markers) count as swapped too; guard markers do not, if the kernel
+//! reports them (6.15).
 //!
 //! Sources: `Documentation/admin-guide/mm/pagemap.rst`, `fs/proc/task_mmu.c` (`pagemap_page_category`,
 //! `pte_to_pagemap_entry`), `include/uapi/linux/fs.h`.
@@ -21,42 +21,44 @@ use rustix::io::Errno;
 
 use crate::memory::file::FileId;
 
-/// What to look for.
+/// The kind of pages to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wanted {
-    /// Pages with contents: present or swapped, and not the zero page (see the module for which way can tell).
+    /// Pages with contents: present or swapped, and not the zero page (the module says which way can tell).
     Present,
     /// Pages that are private to this process: present or swapped, not the zero page, and not a page of a file. In a
-    /// private mapping of a file these are the pages written since it was mapped.
+    /// private mapping of a file these are the pages written since it was made.
     Written,
-    /// Guard markers (`MADV_GUARD_INSTALL`), which are no pages: code that replaces a mapping has to make them again.
-    /// Kernels 6.13 and 6.14 have them and do not tell; there they pass for swapped pages, and reading one fails.
+    /// Guard markers (`MADV_GUARD_INSTALL`), which are no pages: code that replaces a mapping must make them again.
+    /// Kernels 6.13 and 6.14 have them but do not report them; there they look like swapped pages, and reading one
+    /// fails.
     Guards,
-    /// Pages that one entry for a whole huge page maps. Told by the ioctl alone: otherwise none are found.
+    /// Pages that one entry maps as a whole huge page. Only the ioctl reports them; the other way finds none.
     Huge,
-    /// Present pages of no file that another process may show too, such as a child since its fork; with the zero page.
+    /// Present pages of no file that another process may show too, such as a child since its fork; includes the zero
+    /// page.
     Shared,
 }
 
-/// How a pagemap is asked.
+/// How to query a pagemap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ScanWay {
     /// `ioctl(PAGEMAP_SCAN)`, Linux 6.7.
     Ioctl,
-    /// Reading the entry of each page; works on every kernel, and costs time for pages that are not there.
+    /// Reading each page's entry; works on every kernel, and takes time even for absent pages.
     Entries,
 }
 
-/// Why a pagemap cannot be asked.
+/// Why a pagemap cannot be queried.
 #[derive(Debug, thiserror::Error)]
 pub enum PagemapError {
     /// It cannot be opened.
     #[error("cannot open /proc/self/pagemap; is /proc mounted?")]
     Open(#[source] io::Error),
-    /// The wanted way is refused here.
+    /// The way asked for is refused here.
     #[error("PAGEMAP_SCAN is refused here: it needs Linux 6.7; use ScanWay::Entries")]
     NoIoctl(#[source] io::Error),
-    /// The range is not made of pages.
+    /// The range is not whole pages.
     #[error("{start:#x}..{end:#x} is not a range of whole pages; round it to pages of {page} bytes")]
     Unaligned {
         /// First address.
@@ -66,35 +68,34 @@ pub enum PagemapError {
         /// Size of a page in bytes.
         page: usize,
     },
-    /// A question was refused.
+    /// A query was refused.
     #[error("cannot tell which pages of {start:#x}..{end:#x} are in use ({way:?})")]
     Scan {
         /// First address.
         start: usize,
         /// One past the last address.
         end: usize,
-        /// How it was asked.
+        /// The way of asking.
         way: ScanWay,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// The page tables of the process that opened it: a forked child has to open its own, or it is told of its parent's
-/// pages.
+/// The page tables of the process that opened it: a forked child must open its own, or it sees its parent's pages.
 ///
-/// Nothing here allocates from the heap, so that a heap can be looked at while it is remapped.
+/// Nothing here allocates from the heap, so that a heap can be examined while it is remapped.
 #[derive(Debug)]
 pub struct Pagemap {
-    /// Nothing once it is [closed](Self::close).
+    /// `None` once it is [closed](Self::close).
     file: Option<OwnedFd>,
     way: Way,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// With the categories to leave out: those that the kernel knows.
+    /// With the categories to exclude that the kernel knows.
     Ioctl {
         unwanted: u64,
     },
@@ -102,7 +103,7 @@ enum Way {
 }
 
 impl Pagemap {
-    /// Opens this process's pagemap and picks the better way that works.
+    /// Opens this process's pagemap and picks the best way that works.
     ///
     /// # Errors
     ///
@@ -113,7 +114,7 @@ impl Pagemap {
         Ok(Self { file: Some(file), way })
     }
 
-    /// Opens this process's pagemap to be asked in this way.
+    /// Opens this process's pagemap, to be queried in this way.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl Pagemap {
         Ok(Self { file: Some(file), way })
     }
 
-    /// How it is asked.
+    /// Returns how it is queried.
     pub const fn way(&self) -> ScanWay {
         match self.way {
             Way::Ioctl { .. } => ScanWay::Ioctl,
@@ -135,10 +136,10 @@ impl Pagemap {
         }
     }
 
-    /// Calls `found` with each maximal run of wanted pages in `range`, ascending, until it breaks. Addresses that
-    /// nothing is mapped at are no pages; `range` may hold any number of mappings.
+    /// Calls `found` with each maximal run of wanted pages in `range`, ascending, until it breaks. Unmapped addresses
+    /// are no pages; `range` may contain any number of mappings.
     ///
-    /// Pages that change while the scan is under way may be seen either way.
+    /// Pages that change during the scan may count either way.
     ///
     /// # Errors
     ///
@@ -158,7 +159,7 @@ impl Pagemap {
             Way::Ioctl { unwanted } if wanted != Wanted::Shared => {
                 self.by_ioctl(range.clone(), wanted, unwanted, &mut runs)
             }
-            // The ioctl does not tell who else shows a page.
+            // The ioctl does not tell who else maps a page.
             Way::Ioctl { .. } | Way::Entries => self.by_entries(range.clone(), wanted, page, &mut runs),
         };
         let ended = ended.map_err(|errno| PagemapError::Scan {
@@ -168,7 +169,7 @@ impl Pagemap {
             source: errno.into(),
         })?;
         if ended.is_continue() {
-            // The last run has nothing behind it, so whether the caller breaks there is all one.
+            // Nothing is behind the last run, so it does not matter whether the caller breaks there.
             let _ = runs.flush();
         }
         Ok(())
@@ -182,7 +183,7 @@ impl Pagemap {
         runs: &mut Joiner<'_>,
     ) -> Result<ControlFlow<()>, Errno> {
         let mut regions = [Region::default(); REGIONS];
-        // A category that is inverted and required is one that the page must not have.
+        // An inverted and required category is one that the page must not have.
         let (required, inverted) = match wanted {
             Wanted::Present => (unwanted, unwanted),
             Wanted::Written => (unwanted | PAGE_IS_FILE, unwanted | PAGE_IS_FILE),
@@ -202,7 +203,7 @@ impl Pagemap {
                 }
             }
             if end <= start {
-                // A kernel that makes no headway would keep us here for ever.
+                // A kernel that makes no progress would keep the loop here for ever.
                 return Err(Errno::IO);
             }
             start = end;
@@ -227,7 +228,7 @@ impl Pagemap {
                 other => other?,
             };
             if got < ENTRY {
-                // Past the end of what user space can have.
+                // Behind the end of user space.
                 break;
             }
             for entry in buffer[..got].as_chunks::<ENTRY>().0 {
@@ -242,12 +243,12 @@ impl Pagemap {
 }
 
 impl Pagemap {
-    /// Closes the file: all questions fail from now on.
+    /// Closes the file: all later queries fail.
     pub fn close(&mut self) {
         self.file = None;
     }
 
-    /// Which file is asked; nothing once it is closed.
+    /// Returns the identity of the queried file; `None` once it is closed.
     pub fn id(&self) -> Option<FileId> {
         rustix::fs::fstat(self.file.as_ref()?).ok().map(|stat| FileId::of(&stat))
     }
@@ -257,7 +258,7 @@ impl Pagemap {
     }
 }
 
-/// Joins neighbouring runs before they are handed on.
+/// Joins neighbouring runs before it passes them on.
 struct Joiner<'a> {
     pending: Range<usize>,
     found: &'a mut dyn FnMut(Range<usize>) -> ControlFlow<()>,
@@ -289,7 +290,7 @@ const PM_FILE: u64 = 1 << 61;
 const PM_SWAP: u64 = 1 << 62;
 const PM_PRESENT: u64 = 1 << 63;
 
-/// Whether the page with this entry is wanted.
+/// Returns whether the page with this entry is wanted.
 const fn is_wanted(entry: u64, wanted: Wanted) -> bool {
     let refused = match wanted {
         Wanted::Present => PM_GUARD_REGION,
@@ -305,9 +306,9 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
-/// Mapped by one entry.
+/// Mapped by one huge entry.
 const PAGE_IS_HUGE: u64 = 1 << 6;
-/// Linux 6.15.
+/// Known since Linux 6.15.
 const PAGE_IS_GUARD: u64 = 1 << 8;
 
 /// Runs taken from the kernel at a time: 3 KiB, so that the scan fits a small signal stack.
@@ -340,7 +341,7 @@ struct ScanArg {
     return_mask: u64,
 }
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`, whose parts are placed alike on x86-64 and AArch64
+/// `_IOWR('f', 16, struct pm_scan_arg)`, which has the same layout on x86-64 and AArch64
 /// (`include/uapi/asm-generic/ioctl.h`).
 const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
 
@@ -364,8 +365,8 @@ fn probe_ioctl(file: &OwnedFd) -> Result<Way, Errno> {
     Ok(Way::Ioctl { unwanted: PAGE_IS_PFNZERO })
 }
 
-/// Fills `regions` with runs of pages that are present or swapped and, after the categories of `inverted` were turned
-/// round, in all `required` ones; returns their number and where the scan stopped.
+/// Fills `regions` with runs of pages that are present or swapped and, after the categories of `inverted` were
+/// inverted, in all `required` ones. Returns their number and where the scan stopped.
 fn scan_once(
     file: &OwnedFd,
     range: Range<usize>,

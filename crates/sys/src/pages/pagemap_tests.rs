@@ -1,4 +1,4 @@
-//! Both ways of asking, on memory of known state.
+//! Both ways of querying, on memory of known state.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,22 +7,22 @@ use super::*;
 
 const PAGES: usize = 600;
 
-/// Private memory of `PAGES` pages that goes with its owner.
+/// Private memory of `PAGES` pages, unmapped when dropped.
 struct Memory {
     start: usize,
     page: usize,
 }
 
 impl Memory {
-    /// Without huge pages, which some kernels use unasked: more pages would be there than were touched.
+    /// Maps memory without huge pages, which some kernels use unasked: then more pages would exist than were touched.
     fn anonymous() -> Self {
         let memory = Self::map(-1, libc::MAP_ANONYMOUS);
-        // Refused by kernels that have none.
+        // Kernels without huge pages refuse.
         memory.advise(0..PAGES, libc::MADV_NOHUGEPAGE);
         memory
     }
 
-    /// A private mapping of a file in memory, all of whose pages have contents.
+    /// Creates a private mapping of a file in memory, all of whose pages have contents.
     fn of_file() -> Self {
         let page = rustix::param::page_size();
         let file = rustix::fs::memfd_create(c"palimpsest-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -61,11 +61,11 @@ impl Memory {
     }
 
     fn advise(&self, pages: Range<usize>, advice: i32) -> i32 {
-        // SAFETY: the range is this test's own; no advice that is given here does more than drop its contents.
+        // SAFETY: the range is this test's own; all advice given here at most drops its contents.
         unsafe { libc::madvise(self.at(pages.start).cast(), pages.len() * self.page, advice) }
     }
 
-    /// The wanted runs, as numbers of pages.
+    /// Returns the wanted runs as numbers of pages.
     fn runs(&self, pagemap: &Pagemap, wanted: Wanted) -> Vec<Range<usize>> {
         let mut all = Vec::new();
         let index = |address: usize| (address - self.start) / self.page;
@@ -82,7 +82,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own.
+        // SAFETY: the mapping belongs to this value.
         unsafe { libc::munmap(self.at(0).cast(), PAGES * self.page) };
     }
 }

@@ -1,4 +1,4 @@
-//! One mapping at a time: `PROCMAP_QUERY` (Linux 6.11).
+//! Queries one mapping at a time: `PROCMAP_QUERY` (Linux 6.11).
 //!
 //! Source: `do_procmap_query` in `fs/proc/task_mmu.c`, `include/uapi/linux/fs.h`.
 
@@ -33,21 +33,21 @@ struct Query {
 
 /// `_IOWR('f', 17, struct procmap_query)`
 const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | (b'f' as u32) << 8 | 17;
-/// Only mappings that are shared, …
+/// Only shared mappings …
 const SHARED: u64 = 0x08;
-/// The next mapping, where none covers the address.
+/// The next mapping, if none covers the address.
 const COVERING_OR_NEXT: u64 = 0x10;
-/// … or of a file.
+/// … of a file.
 const FILE_BACKED: u64 = 0x20;
 
 const _: () = assert!(PROCMAP_QUERY == 0xc068_6611);
 
-/// The first mapping that ends above `address`, of the process whose `/proc/PID/maps` is open as `maps`. Of its label
-/// it tells only whether there is a file; it leaves flags and figures out. Allocates nothing.
+/// Returns the first mapping that ends above `address`, in the process whose `/proc/PID/maps` is open as `maps`. Its
+/// label only tells whether there is a file; flags and figures are missing. Allocates nothing.
 ///
 /// # Errors
 ///
-/// `ENOENT` if there is none, `ENOTTY` from a kernel that does not know the question, `ESRCH` if the process has ended.
+/// `ENOENT` if there is none, `ENOTTY` if the kernel does not support the query, `ESRCH` if the process has ended.
 pub fn next_above(maps: BorrowedFd<'_>, address: usize) -> Result<Vma, Errno> {
     let mut query = Query { query_flags: COVERING_OR_NEXT, query_addr: address as u64, ..Query::sized() };
     ask(maps, &mut query)?;
@@ -79,13 +79,12 @@ pub struct SharedFile<'a> {
     pub name: &'a [u8],
 }
 
-/// Calls `found` with each shared mapping of a file, ascending, until it breaks: the
-/// kernel passes over all others, so that this costs little where there are thousands of private ones. Allocates
-/// nothing.
+/// Calls `found` with each shared mapping of a file, ascending, until it breaks. The kernel skips all others, so that
+/// this costs little among thousands of private ones. Allocates nothing.
 ///
 /// # Errors
 ///
-/// As [`next_above`], but for `ENOENT`.
+/// As for [`next_above`], except `ENOENT`.
 pub fn each_shared_file(
     maps: BorrowedFd<'_>,
     found: &mut dyn FnMut(SharedFile<'_>) -> ControlFlow<()>,
@@ -99,7 +98,7 @@ pub fn each_shared_file(
         match ask(maps, &mut query) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(()),
-            // A name that is longer is none of those that anybody asks for.
+            // Nobody asks for a name that is longer.
             Err(Errno::NAMETOOLONG) => {
                 (query.vma_name_addr, query.vma_name_size) = (0, 0);
                 (query.query_flags, query.query_addr) = (query_flags, at);
@@ -107,7 +106,7 @@ pub fn each_shared_file(
             }
             Err(errno) => return Err(errno),
         }
-        // Its length counts the zero behind it.
+        // The length includes the zero behind it.
         let len = (query.vma_name_size as usize).saturating_sub(1).min(NAME);
         let file = SharedFile { start: query.vma_start as usize, inode: query.inode, name: &name[..len] };
         if found(file).is_break() {
@@ -117,7 +116,7 @@ pub fn each_shared_file(
     }
 }
 
-/// Room for a name, with the zero behind it.
+/// Room for a name and the zero behind it.
 const NAME: usize = 64;
 
 impl Query {
@@ -127,8 +126,8 @@ impl Query {
 }
 
 fn ask(maps: BorrowedFd<'_>, query: &mut Query) -> Result<(), Errno> {
-    // SAFETY: the kernel reads and writes `query`, of the size that it states, and no more of the buffer for a name
-    // than the length that stands there: none, or one that outlives this call.
+    // SAFETY: the kernel reads and writes `query`, of the size that it states, and at most the stated length of the
+    // buffer for a name: none, or one that outlives this call.
     let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, std::ptr::from_mut(query)) };
     if answer < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));

@@ -1,4 +1,4 @@
-//! `/proc/self/smaps`: how much of each mapping is present, and how much of that by huge pages.
+//! `/proc/self/smaps`: how much of each mapping is present, and how much of that in huge pages.
 //!
 //! Format: `proc_pid_smaps(5)`, written by `__show_smap` in `fs/proc/task_mmu.c`.
 
@@ -17,7 +17,7 @@ const PATH: &str = "/proc/self/smaps";
 pub struct VmFlags(Vec<[u8; 2]>);
 
 impl VmFlags {
-    /// Whether the mapping has this flag.
+    /// Returns whether the mapping has this flag.
     pub fn contains(&self, flag: &[u8; 2]) -> bool {
         self.0.contains(flag)
     }
@@ -30,7 +30,7 @@ pub struct SmapsEntry {
     pub map: MapEntry,
     /// Present memory, without huge pages of hugetlbfs.
     pub rss: usize,
-    /// Present memory that is no file's: of a private mapping of a file, what was written to.
+    /// Present memory that belongs to no file; in a private mapping of a file, what was written.
     pub anonymous: usize,
     /// Anonymous memory mapped by huge page table entries.
     pub anon_huge_pages: usize,
@@ -49,7 +49,7 @@ pub struct SmapsEntry {
 }
 
 impl SmapsEntry {
-    /// Bytes reached through page table entries of the middle level (PMD) or above.
+    /// Returns the bytes mapped by page table entries of the middle level (PMD) or above.
     pub fn pmd_mapped(&self) -> usize {
         [self.anon_huge_pages, self.shmem_pmd_mapped, self.file_pmd_mapped, self.private_hugetlb, self.shared_hugetlb]
             .into_iter()
@@ -71,7 +71,7 @@ impl SmapsEntry {
         }
     }
 
-    /// Takes one `Name: value` line; unknown names are newer kernels' and skipped.
+    /// Parses one `Name: value` line; skips unknown names, which newer kernels add.
     fn take(&mut self, text: &[u8], line: usize) -> Result<(), ParseError> {
         let lacks = |expected| ParseError::new(line, text, expected);
         let colon = text.iter().position(|byte| *byte == b':').ok_or_else(|| lacks("name before a colon"))?;
@@ -102,7 +102,7 @@ impl SmapsEntry {
     }
 }
 
-/// Why the next entry could not be had.
+/// Why the next entry could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SmapsError {
     /// The reader failed.
@@ -113,10 +113,10 @@ pub enum SmapsError {
     Parse(#[source] ParseError),
 }
 
-/// Entry by entry through the text of an smaps file, without holding all of it.
+/// Iterates over the entries in the text of an smaps file, without keeping all of it.
 ///
-/// The file of a process with many mappings is megabytes long and the kernel makes it while it is read, so
-/// that a reader who has seen enough should stop.
+/// The file of a process with many mappings is megabytes long, and the kernel produces it while it is read: stop
+/// reading as soon as possible.
 #[derive(Debug)]
 pub struct Entries<R> {
     reader: R,
@@ -155,7 +155,7 @@ impl<R: BufRead> Entries<R> {
     }
 }
 
-/// Whether a line is `Name: value` and no header. A header's first field has no colon.
+/// Returns whether a line is `Name: value` and not a header. A header's first field has no colon.
 fn is_figure(text: &[u8]) -> bool {
     text.iter().find(|byte| matches!(byte, b':' | b' ')) == Some(&b':')
 }
@@ -168,7 +168,7 @@ impl<R: BufRead> Iterator for Entries<R> {
     }
 }
 
-/// The entries of this process that share a byte with `range`.
+/// Returns the entries of this process that share a byte with `range`.
 ///
 /// # Errors
 ///
@@ -179,15 +179,15 @@ pub fn overlapping(range: Range<usize>) -> Result<Vec<SmapsEntry>, ProcError> {
     Ok(found)
 }
 
-/// As [`overlapping`], one by one.
+/// Does what [`overlapping`] does, one entry at a time.
 ///
 /// # Errors
 ///
-/// As [`overlapping`].
+/// As for [`overlapping`].
 pub fn each_overlapping(range: Range<usize>, take: &mut dyn FnMut(SmapsEntry)) -> Result<(), ProcError> {
     let path = Path::new(PATH);
     let file = File::open(path).map_err(|source| ProcError::read(path, source))?;
-    // Some ten entries: what is touched of it stays the process's for good, in an allocator that gives nothing back.
+    // Holds some ten entries: an allocator that returns nothing keeps for ever what is touched.
     for entry in Entries::new(BufReader::with_capacity(1 << 13, file)) {
         let entry = entry.map_err(|error| match error {
             SmapsError::Read(source) => ProcError::read(path, source),
@@ -203,10 +203,10 @@ pub fn each_overlapping(range: Range<usize>, take: &mut dyn FnMut(SmapsEntry)) -
     Ok(())
 }
 
-/// Bytes of `range` that huge page table entries map.
+/// Returns the bytes of `range` that huge page table entries map.
 ///
-/// The kernel counts per mapping: where a mapping reaches beyond `range`, its figure is taken whole, but never for
-/// more bytes than it shares with `range`.
+/// The kernel counts per mapping: if a mapping reaches beyond `range`, its whole figure counts, but at most the bytes
+/// that it shares with `range`.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The mappings of this process with all their flags, read without the heap.
 //!
-//! [`proc::smaps`](crate::pages::smaps) answers the same question with vectors and strings; this is for code that is
-//! about to change the memory in which those would lie. Format: `proc_pid_smaps(5)`, written by `show_smap` and
-//! `show_smap_vma_flags` in `fs/proc/task_mmu.c`.
+//! [`smaps`](crate::pages::smaps) returns the same as vectors and strings; this is for code that is about to change the
+//! memory in which those would lie. Format: `proc_pid_smaps(5)`, written by `show_smap` and `show_smap_vma_flags` in
+//! `fs/proc/task_mmu.c`.
 
 use std::ops::{Deref, Range};
 
@@ -17,12 +17,12 @@ use crate::memory::extent::{EXTENT_NAME, SNAPSHOT_NAME};
 use crate::memory::vec::{Full, MappedVec};
 use crate::pages::maps::MapLine;
 
-/// The flags of a mapping that matter to who replaces it, as a set.
+/// The flags of a mapping that must be known to replace it, as a set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct VmaFlags(u32);
 
 impl VmaFlags {
-    /// The two letters of the kernel, and the bit that stands for them here: the place in this list.
+    /// The kernel's two letters of each flag; the index in this list is the number of its bit here.
     const LETTERS: [[u8; 2]; 24] = [
         *b"gd", *b"pf", *b"lo", *b"io", *b"dc", *b"ht", *b"wf", *b"dd", *b"mm", *b"hg", *b"nh", *b"mg", *b"um", *b"uw",
         *b"ui", *b"ss", *b"sl", *b"mt", *b"gu", *b"dp", *b"sr", *b"rr", *b"bt", *b"nr",
@@ -30,13 +30,13 @@ impl VmaFlags {
 
     /// Grows downwards: a stack.
     pub const GROWS_DOWN: Self = Self(1);
-    /// Page frames without memory of the kernel's (device memory).
+    /// Page frames that the kernel does not manage as memory (device memory).
     pub const PAGE_FRAMES: Self = Self(1 << 1);
     /// Locked in memory.
     pub const LOCKED: Self = Self(1 << 2);
     /// Memory of a device.
     pub const DEVICE: Self = Self(1 << 3);
-    /// Not given to children (`MADV_DONTFORK`).
+    /// Not inherited by children (`MADV_DONTFORK`).
     pub const DONT_FORK: Self = Self(1 << 4);
     /// Pages of hugetlbfs.
     pub const HUGETLB: Self = Self(1 << 5);
@@ -46,9 +46,9 @@ impl VmaFlags {
     pub const DONT_DUMP: Self = Self(1 << 7);
     /// Page frames and pages mixed.
     pub const MIXED: Self = Self(1 << 8);
-    /// Huge pages wanted.
+    /// Huge pages requested.
     pub const HUGE_PAGE: Self = Self(1 << 9);
-    /// No huge pages wanted.
+    /// Huge pages refused.
     pub const NO_HUGE_PAGE: Self = Self(1 << 10);
     /// Equal pages may be merged (KSM).
     pub const MERGEABLE: Self = Self(1 << 11);
@@ -60,7 +60,7 @@ impl VmaFlags {
     pub const SEALED: Self = Self(1 << 16);
     /// Memory tagging (AArch64).
     pub const TAGGED: Self = Self(1 << 17);
-    /// May hold guard regions (kernels after 6.18; earlier ones do not say).
+    /// May contain guard regions (kernels after 6.18; earlier ones do not report them).
     pub const GUARDED: Self = Self(1 << 18);
     /// May be dropped under memory pressure.
     pub const DROPPABLE: Self = Self(1 << 19);
@@ -73,29 +73,29 @@ impl VmaFlags {
     /// Not counted as committed (`MAP_NORESERVE`).
     pub const NO_RESERVE: Self = Self(1 << 23);
 
-    /// These flags and those of `other`.
+    /// Returns these flags and those of `other`.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether any flag of `other` is among these.
+    /// Returns whether any flag of `other` is among these.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// These flags without those of `other`.
+    /// Returns these flags without those of `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// A number that stands for them in this process, for tables.
+    /// Returns a number that stands for the flags in this process, for tables.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The flags that [`bits`](Self::bits) has given the number of.
+    /// Returns the flags of a number that [`bits`](Self::bits) returned.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -106,7 +106,7 @@ impl VmaFlags {
     }
 }
 
-/// What kind of thing a mapping's name says it is.
+/// The kind of a mapping, according to its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Label {
     /// No name.
@@ -146,9 +146,9 @@ impl Label {
 /// One mapping with its flags and figures. Dereferences to its line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vma {
-    /// Where it is, what it may be used for, and what of.
+    /// Its addresses, rights and file.
     pub line: MapLine,
-    /// What its name says.
+    /// The kind according to its name.
     pub label: Label,
     /// Bytes of anonymous memory in it, present or swapped; 0 without figures.
     pub anonymous: usize,
@@ -169,12 +169,13 @@ impl Deref for Vma {
 }
 
 impl Vma {
-    /// A mapping without flags and figures.
+    /// Creates a mapping without flags and figures.
     pub const fn new(line: MapLine, label: Label) -> Self {
         Self { line, label, anonymous: 0, huge: 0, flags: VmaFlags(0), protection_key: 0 }
     }
 
-    /// Takes a `Name: value` line. Sizes that cannot be understood count as nothing, unknown names are newer kernels'.
+    /// Parses a `Name: value` line. Sizes that it does not understand count as zero; unknown names come from newer
+    /// kernels.
     fn take(&mut self, name: &[u8], value: &[u8]) {
         let number =
             || value.split(|byte| *byte == b' ').next().and_then(|text| str::from_utf8(text).ok()?.parse().ok());
@@ -193,10 +194,10 @@ impl Vma {
     }
 }
 
-/// How much to ask the kernel.
+/// How much to ask of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Detail {
-    /// `/proc/self/maps`: where mappings are. Quick.
+    /// `/proc/self/maps`: only the places of mappings. Quick.
     Places,
     /// `/proc/self/smaps`: flags and figures too. The kernel walks all page tables.
     Figures,
@@ -211,10 +212,10 @@ impl Detail {
     }
 }
 
-/// Bytes that are read at a time; no line is longer (a path has up to 4096 bytes, each of which may become four).
+/// Bytes read at a time; no line is longer (a path has up to 4096 bytes, each of which may become four).
 const BUFFER: usize = 64 << 10;
 
-/// All mappings by ascending address, in memory of its own.
+/// All mappings by ascending address, in their own memory.
 #[derive(Debug)]
 pub struct Vmas {
     all: MappedVec<Vma>,
@@ -222,7 +223,7 @@ pub struct Vmas {
 }
 
 impl Vmas {
-    /// Makes room for `capacity` mappings and reads none.
+    /// Makes room for `capacity` mappings, but reads none.
     ///
     /// # Errors
     ///
@@ -234,7 +235,7 @@ impl Vmas {
         Ok(Self { all: MappedVec::with_capacity(capacity)?, text })
     }
 
-    /// Reads the list anew. Makes system calls, touches its own memory, and nothing else.
+    /// Reads the list again. Makes system calls and touches only its own memory.
     ///
     /// # Errors
     ///
@@ -250,11 +251,11 @@ impl Vmas {
         self.read_from(source.as_fd(), detail)
     }
 
-    /// The same from a file with such text, which is read from its start. Its position stays.
+    /// Reads the list from a file with such text, from its start. Does not move the file's position.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// As for [`read`](Self::read).
     pub fn read_from(&mut self, source: BorrowedFd<'_>, detail: Detail) -> Result<(), VmasError> {
         let file = detail.file();
         self.all.clear();
@@ -268,7 +269,7 @@ impl Vmas {
         })
     }
 
-    /// The addresses of the memory that this uses itself.
+    /// Returns the addresses of the memory that this itself uses.
     pub fn own_ranges(&self) -> [Range<usize>; 2] {
         [self.all.range(), self.text.range()]
     }

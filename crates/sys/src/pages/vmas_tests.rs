@@ -79,7 +79,7 @@ fn every_flag_has_its_letters() {
 
 #[test]
 fn a_line_is_never_lost_between_two_reads() {
-    // More text than the buffer takes at once: mappings with alternating rights do not merge.
+    // More text than the buffer holds at once: mappings with alternating rights do not merge.
     let page = rustix::param::page_size();
     let kept: Vec<_> = (0..2000)
         .map(|index| if index % 2 == 0 { Protection::Read } else { Protection::ReadWrite })

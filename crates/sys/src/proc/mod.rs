@@ -1,7 +1,7 @@
-//! Readers of `/proc` and `/sys`: what the kernel says about this process and this machine.
+//! Readers of `/proc` and `/sys`: the kernel's information on this process and this machine.
 //!
-//! Each file format has a parser that works on bytes alone and never panics, so that it can be fuzzed, and a
-//! reader on top of it. A missing `/proc` is an error value: containers and chroots without it are normal.
+//! Each file format has a parser that works only on bytes and never panics, so that it can be fuzzed, and a reader on
+//! top of it. A missing `/proc` is an error value: containers and chroots without it are normal.
 
 pub mod node;
 pub mod numbers;
@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// A line that does not have the form the kernel documents.
+/// A line without the documented form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is {text:?}, which has no {expected}")]
 pub struct ParseError {
@@ -23,7 +23,7 @@ pub struct ParseError {
     pub line: usize,
     /// The offending line, cut after 120 characters.
     pub text: String,
-    /// What the parser was looking for.
+    /// What the parser expected.
     pub expected: &'static str,
 }
 
@@ -34,7 +34,7 @@ impl ParseError {
     }
 }
 
-/// Why a file below `/proc` or `/sys` gave no answer.
+/// Why a file below `/proc` or `/sys` could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcError {
     /// The file could not be opened or read.
@@ -46,7 +46,7 @@ pub enum ProcError {
         #[source]
         source: io::Error,
     },
-    /// The file was read and has an unknown form.
+    /// The file has an unknown form.
     #[error("cannot understand {}", path.display())]
     Parse {
         /// The file.
@@ -58,8 +58,8 @@ pub enum ProcError {
 }
 
 impl ProcError {
-    /// Whether the file does not exist: this kernel lacks the setting, the file system is not mounted, or the thread
-    /// has ended, perhaps since the file was opened (ESRCH).
+    /// Returns whether the file does not exist: this kernel lacks the setting, the file system is not mounted, or the
+    /// thread has ended, perhaps after the file was opened (ESRCH).
     pub fn is_absent(&self) -> bool {
         let ended = |source: &io::Error| source.raw_os_error() == Some(libc::ESRCH);
         matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound || ended(source))
@@ -74,7 +74,7 @@ impl ProcError {
     }
 }
 
-/// Reads a whole file and hands it to a parser.
+/// Reads a whole file and passes it to a parser.
 pub(crate) fn read_with<T>(
     path: impl AsRef<Path>,
     parser: impl FnOnce(&[u8]) -> Result<T, ParseError>,
@@ -87,8 +87,8 @@ pub(crate) fn read_with<T>(
 /// Most of these files are shorter.
 const USUAL: usize = 4 << 10;
 
-/// Reads a file that has no length before it is read, in as few calls as it takes: `std::fs::read` asks for the length
-/// and begins with 32 bytes, which makes a dozen of `status`, before each program that `palimpsest run` serves.
+/// Reads a file of unknown length, in few calls: `std::fs::read` asks for the length and begins with 32 bytes, which
+/// makes a dozen calls for `status`, before each program that `palimpsest run` serves.
 fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(USUAL);
     // Not `File::read_to_end`, which asks for the length.
@@ -96,7 +96,7 @@ fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// An unsigned number in base 10 or 16 without sign; `None` also for an overflow.
+/// Parses an unsigned number in base 10 or 16 without sign; `None` also for an overflow.
 pub(crate) fn number(text: &[u8], radix: u32) -> Option<u64> {
     // `from_str_radix` takes a leading `+`, which the kernel never writes.
     if !text.first()?.is_ascii_hexdigit() {
@@ -105,7 +105,7 @@ pub(crate) fn number(text: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(text).ok()?, radix).ok()
 }
 
-/// As [`number`], for an address or a length of this process.
+/// Does the same as [`number`], for an address or a length of this process.
 pub(crate) fn address(text: &[u8], radix: u32) -> Option<usize> {
     usize::try_from(number(text, radix)?).ok()
 }

@@ -4,7 +4,7 @@
 
 use super::{ParseError, ProcError, number, read_with};
 
-/// More than any kernel is built for (`NODES_SHIFT` is at most 10); a bound for absurd input.
+/// More than any kernel supports (`NODES_SHIFT` is at most 10); a bound for absurd input.
 const MOST_NODES: u64 = 1 << 16;
 
 /// Reads the numbers of the nodes that are online.
@@ -20,7 +20,7 @@ pub fn online() -> Result<Vec<u32>, ProcError> {
 ///
 /// # Errors
 ///
-/// Something that is neither a number nor a range, or a number above 65535.
+/// A part is neither a number nor a range, or is a number above 65535.
 pub fn parse_list(text: impl AsRef<[u8]>) -> Result<Vec<u32>, ParseError> {
     let text = text.as_ref().trim_ascii();
     let mut all = Vec::new();

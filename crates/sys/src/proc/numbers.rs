@@ -1,4 +1,4 @@
-//! Names that are numbers, in directories of `/proc`.
+//! Reads names that are numbers, in directories of `/proc`.
 //!
 //! `opendir` takes its buffer from the C library's heap: a preloaded object shares that with the program, and a fork
 //! may happen while the program is inside `malloc`.
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 ///
 /// # Errors
 ///
-/// The kernel's answer.
+/// The kernel's.
 pub fn each_number(path: &CStr, each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(CWD, path, flags, Mode::empty())?;

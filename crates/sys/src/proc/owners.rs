@@ -1,21 +1,21 @@
-//! What the number of a user or group says in a user namespace.
+//! What the number of a user or group means in a user namespace.
 //!
-//! A namespace has numbers for some users of the machine. All others are shown as one and the same
-//! (`from_kuid_munged` in `kernel/user.c`, `kernel.overflowuid`), which may be a known user's number, too. So who has
-//! that number may be anybody, and two who have it need not be the same.
+//! A namespace has numbers for some users of the machine. All others appear under one number (`from_kuid_munged` in
+//! `kernel/user.c`, `kernel.overflowuid`), which may also be a known user's. So a user with that number may be anybody,
+//! and two such users need not be the same.
 //!
 //! Format of the maps: `user_namespaces(7)`, "User and group ID mappings".
 
 use super::{ParseError, number, read_with};
 
-/// Whom a number means.
+/// Who a number means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meaning {
     /// One user, or group.
     Known,
-    /// Somebody whom this namespace does not know.
+    /// A user whom this namespace does not know.
     Unknown,
-    /// One, or somebody whom this namespace does not know.
+    /// A known user, or one whom this namespace does not know.
     Either,
 }
 
@@ -26,31 +26,31 @@ pub struct Numbers {
     of_overflow: Meaning,
 }
 
-/// What the kernel starts with (`DEFAULT_OVERFLOWUID`).
+/// The kernel's default (`DEFAULT_OVERFLOWUID`).
 const OVERFLOW: u32 = 65_534;
 
 impl Numbers {
-    /// Those of users.
+    /// Reads the numbers of users.
     pub fn of_users() -> Self {
         Self::read("/proc/self/uid_map", "/proc/sys/kernel/overflowuid")
     }
 
-    /// Those of groups.
+    /// Reads the numbers of groups.
     pub fn of_groups() -> Self {
         Self::read("/proc/self/gid_map", "/proc/sys/kernel/overflowgid")
     }
 
-    /// Whom `number` means.
+    /// Returns who `number` means.
     pub fn meaning(self, number: u32) -> Meaning {
         if number == self.overflow { self.of_overflow } else { Meaning::Known }
     }
 
-    /// Whether `number` means one user or group and no other.
+    /// Returns whether `number` means exactly one user or group.
     pub fn is_known(self, number: u32) -> bool {
         self.meaning(number) == Meaning::Known
     }
 
-    /// Without `/proc` the worst is assumed.
+    /// Reads the files. Without `/proc` assumes the worst.
     fn read(map: &str, overflow: &str) -> Self {
         let value = |text: &[u8]| {
             let value = number(text.trim_ascii(), 10).and_then(|value| u32::try_from(value).ok());
@@ -62,10 +62,11 @@ impl Numbers {
     }
 }
 
-/// How many numbers there are; -1 is none.
+/// The count of all numbers; -1 is not one.
 const ALL: u64 = u32::MAX as u64;
 
-/// What `overflow` means by the text of a map, whose lines are the first number inside, outside, and their count.
+/// Returns what `overflow` means according to the text of a map. Its lines are the first number inside, the first
+/// outside, and the count.
 fn meaning(map: &[u8], overflow: u32) -> Result<Meaning, ParseError> {
     let (mut known, mut has_overflow) = (0_u64, false);
     for (index, line) in map.split(|&byte| byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty())

@@ -6,27 +6,27 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-/// A process, told from a later one with the same number. It stays what it is when the process executes a program.
+/// A process, distinguished from a later one with the same number. Executing another program does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Incarnation {
     /// Its number.
     pub process: u32,
-    /// When it was started, in clock ticks since the system was; 0 without `/proc`.
+    /// When it was started, in clock ticks since the system was started; 0 without `/proc`.
     pub started: u64,
 }
 
 impl Incarnation {
-    /// That of a process. Waits for nobody.
+    /// Returns the incarnation of a process. Waits for nobody.
     ///
     /// # Errors
     ///
-    /// There is none with this number, or no `/proc`.
+    /// There is no process with this number, or no `/proc`.
     pub fn of(process: u32) -> io::Result<Self> {
         let stat = std::fs::read(format!("/proc/{process}/stat"))?;
         Ok(Self { process, started: started(&stat).ok_or(io::ErrorKind::InvalidData)? })
     }
 
-    /// That of this process.
+    /// Returns the incarnation of this process.
     pub fn of_this_process() -> Self {
         let stat = std::fs::read("/proc/self/stat").unwrap_or_default();
         Self { process: std::process::id(), started: started(&stat).unwrap_or(0) }
@@ -40,7 +40,7 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// A text that is no `PROCESS-STARTED`.
+/// A text not of the form `PROCESS-STARTED`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not of the form PROCESS-STARTED, two numbers")]
 pub struct NoIncarnation;
@@ -55,7 +55,7 @@ impl FromStr for Incarnation {
     }
 }
 
-/// Field 22; the name, field 2, is in parentheses and can hold any byte.
+/// Returns field 22; the name, field 2, is in parentheses and may contain any byte.
 fn started(stat: &[u8]) -> Option<u64> {
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let fields = str::from_utf8(stat.get(after_name..)?).ok()?;

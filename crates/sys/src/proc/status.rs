@@ -21,14 +21,14 @@ pub enum SeccompMode {
 pub struct SignalSet(pub u64);
 
 impl SignalSet {
-    /// Whether `signal` is in the set.
+    /// Returns whether `signal` is in the set.
     pub fn contains(self, signal: i32) -> bool {
         let bit = u32::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
         bit.and_then(|bit| 1_u64.checked_shl(bit)).is_some_and(|bit| self.0 & bit != 0)
     }
 }
 
-/// The fields that Palimpsest needs.
+/// The fields of a status file that Palimpsest needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// The letter of `State`: `R` running, `S` sleeping, `D`, `T` stopped, `t` traced, `Z` zombie, ….
@@ -48,7 +48,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Reads `/proc/self/status`, whose signal mask and seccomp mode are those of the main thread.
+    /// Reads `/proc/self/status`. Its signal mask and seccomp mode are those of the main thread.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Status {
 ///
 /// # Errors
 ///
-/// The first known field whose value has an unknown form.
+/// The first known field with a value of an unknown form.
 pub fn parse(text: impl AsRef<[u8]>) -> Result<Status, ParseError> {
     let mut status = Status::default();
     for (index, text) in text.as_ref().split(|byte| *byte == b'\n').enumerate() {

@@ -1,7 +1,7 @@
 //! Single numbers below `/proc/sys` and `/sys`.
 //!
-//! Source: `Documentation/admin-guide/sysctl/vm.rst` and `…/kernel.rst`. A setting that this kernel lacks gives an
-//! error for which [`ProcError::is_absent`] holds.
+//! Source: `Documentation/admin-guide/sysctl/vm.rst` and `…/kernel.rst`. For a setting that this kernel lacks, the
+//! error's [`ProcError::is_absent`] is true.
 
 use std::fs::File;
 use std::io::Read;
@@ -111,7 +111,7 @@ pub fn perf_event_paranoid() -> Result<i64, ProcError> {
 fn choice<T>(path: &str, known: impl FnOnce(i64) -> Option<T>) -> Result<T, ProcError> {
     let path = Path::new(path);
     let failed = |source| ProcError::read(path, source);
-    // On the stack: these are asked for when mappings are scarce.
+    // On the stack: callers ask when mappings are scarce.
     let mut buffer = [0; 64];
     let len = File::open(path).and_then(|mut file| file.read(&mut buffer)).map_err(failed)?;
     let text = &buffer[..len];

@@ -11,9 +11,9 @@ const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 /// When anonymous memory gets huge pages (`enabled`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Anonymous {
-    /// Wherever it fits.
+    /// Wherever possible.
     Always,
-    /// Where `MADV_HUGEPAGE` asks for it.
+    /// If `MADV_HUGEPAGE` asks for them.
     Madvise,
     /// Only by `MADV_COLLAPSE`.
     Never,
@@ -34,9 +34,9 @@ impl fmt::Display for Anonymous {
 pub enum Shared {
     /// At every fault.
     Always,
-    /// Where the huge page lies within the file.
+    /// If the huge page lies within the file.
     WithinSize,
-    /// Where `MADV_HUGEPAGE` asks for it.
+    /// If `MADV_HUGEPAGE` asks for them.
     Advise,
     /// Only by `MADV_COLLAPSE`.
     Never,
@@ -90,11 +90,11 @@ pub fn hpage_pmd_size() -> Result<usize, ProcError> {
     })
 }
 
-/// Whether this process was told to do without (`PR_SET_THP_DISABLE`), be it but for what is advised.
+/// Returns whether `PR_SET_THP_DISABLE` is set for this process, even if it excepts advised memory.
 pub fn is_disabled_here() -> bool {
     // SAFETY: PR_GET_THP_DISABLE takes no pointer and only reads the process's flags.
     let answer = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0_usize, 0_usize, 0_usize, 0_usize) };
-    // A kernel without that switch refuses the question.
+    // A kernel without that switch refuses the call.
     answer > 0
 }
 
@@ -106,7 +106,7 @@ fn choice<T: fmt::Display, const N: usize>(file: &str, known: [T; N]) -> Result<
     })
 }
 
-/// The word in brackets of a line such as `always [madvise] never`.
+/// Returns the word in brackets of a line such as `always [madvise] never`.
 fn chosen(text: &[u8]) -> Option<&[u8]> {
     let words = text.split(u8::is_ascii_whitespace);
     words.filter_map(|word| word.strip_prefix(b"[")?.strip_suffix(b"]")).next()

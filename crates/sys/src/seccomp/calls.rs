@@ -9,7 +9,7 @@ use super::{Probe, attempt};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FreezeCall {
-    /// `memfd_create`: the files that hold what is frozen.
+    /// `memfd_create`: the files with frozen memory.
     MemfdCreate,
     /// `ftruncate` of such a file.
     Truncate,
@@ -23,21 +23,21 @@ pub enum FreezeCall {
     Allocate,
     /// `ioctl`: `PAGEMAP_SCAN` and `PROCMAP_QUERY`.
     Ioctl,
-    /// `mincore`: which pages are there.
+    /// `mincore`: which pages exist.
     Mincore,
     /// `msync`: whether memory is locked.
     Msync,
     /// `madvise`: populates, collapses and restores advice.
     Madvise,
-    /// `mremap`: keeps what was written aside while a huge page is made for it.
+    /// `mremap`: keeps written pages aside while it makes a huge page for them.
     Remap,
-    /// `mlock2`: locks as before.
+    /// `mlock2`: restores locks.
     Lock,
     /// `munlock`: keeps tables from being populated under `mlockall`.
     Unlock,
-    /// `pkey_mprotect`: protection keys as before.
+    /// `pkey_mprotect`: restores protection keys.
     ProtectionKey,
-    /// `get_mempolicy`: memory with a policy of its own is left alone.
+    /// `get_mempolicy`: finds memory with its own policy, which is left alone.
     MemoryPolicy,
     /// `prctl`: names for tables.
     Prctl,
@@ -47,16 +47,16 @@ pub enum FreezeCall {
     QueueSignal,
     /// `nanosleep`: waits for other threads.
     Sleep,
-    /// `io_uring_register`: what a ring holds on to.
+    /// `io_uring_register`: memory that a ring holds.
     RingRegister,
-    /// `io_submit`, of no request: whether a context of Linux AIO lives.
+    /// `io_submit`, without requests: whether a context of Linux AIO exists.
     AsyncSubmit,
-    /// `clock_gettime` of the thread's CPU time: what a freeze and forks cost.
+    /// `clock_gettime` of the thread's CPU time: the cost of freezes and forks.
     CpuTime,
 }
 
 impl FreezeCall {
-    /// All of them.
+    /// All calls.
     pub const ALL: [Self; 22] = [
         Self::MemfdCreate,
         Self::Truncate,
@@ -82,7 +82,7 @@ impl FreezeCall {
         Self::CpuTime,
     ];
 
-    /// Its number.
+    /// Returns the call's number.
     pub const fn number(self) -> i64 {
         match self {
             Self::MemfdCreate => libc::SYS_memfd_create,
@@ -110,7 +110,7 @@ impl FreezeCall {
         }
     }
 
-    /// Makes the call with arguments by which it does nothing; whatever it answers.
+    /// Makes the call with arguments that do nothing, whatever the answer.
     pub(super) fn attempt(self) {
         /// No descriptor, and no thread.
         const NONE: usize = usize::MAX;
@@ -154,7 +154,7 @@ impl FreezeCall {
                     make([0, 0, advice as usize, 0, 0]);
                 }
             }
-            // To a length of zero, which is refused whatever the flags.
+            // With a length of zero, which is refused whatever the flags.
             Self::Remap => {
                 for flags in [libc::MREMAP_DONTUNMAP, libc::MREMAP_FIXED] {
                     make([0, 0, 0, (libc::MREMAP_MAYMOVE | flags) as usize, 0]);

@@ -1,7 +1,7 @@
-//! Trying system calls that a seccomp filter may punish.
+//! Tries system calls that a seccomp filter may punish.
 //!
 //! A filter answers a forbidden call with EPERM, with ENOSYS, or by killing the caller with SIGSYS; some do so even for
-//! `MEMBARRIER_CMD_QUERY`. Under a filter a call is therefore tried first in a child that does nothing else, and that
+//! `MEMBARRIER_CMD_QUERY`. Therefore a call under a filter is first tried in a child that does nothing else and that
 //! the program does not notice ([`child`]). Nothing here uses the heap.
 //!
 //! # What is tried before it is done
@@ -14,10 +14,10 @@
 //! | replicas | `get_mempolicy`, `mbind`, `move_pages` |
 //! | a freeze, a survey, a repair | each [`FreezeCall`] |
 //!
-//! A freeze also makes calls that any program makes for itself: `openat`, `read`, `pread64`, `newfstatat`, `readlinkat`
-//! and `getdents64` below `/proc`; `mmap`, `munmap`, `mprotect`, `close`; `rt_sigaction`, `rt_sigprocmask`, `futex`;
-//! `clone` and `wait4`, for a process that is about to fork. Those are not tried: whoever kills `openat` kills the
-//! first of them, by which it is found out whether there is a filter.
+//! A freeze also makes calls that any program makes: `openat`, `read`, `pread64`, `newfstatat`, `readlinkat` and
+//! `getdents64` below `/proc`; `mmap`, `munmap`, `mprotect`, `close`; `rt_sigaction`, `rt_sigprocmask`, `futex`;
+//! `clone` and `wait4`, for a process that is about to fork. Those are not tried: a filter that kills `openat` kills
+//! the very call that finds out whether there is a filter.
 //!
 //! Source: `seccomp(2)`.
 
@@ -33,7 +33,7 @@ use crate::last_errno;
 use crate::threads::child::{self, NoChild};
 use crate::threads::task::{own_filters, task_stat};
 
-/// A system call to be tried. Whatever it makes is given back at once.
+/// A system call to try. Whatever it creates is given back at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Probe {
@@ -49,30 +49,30 @@ pub enum Probe {
     Ptrace,
     /// `get_mempolicy`, `mbind` and `move_pages`, of nothing.
     MemoryPolicy,
-    /// All of [`FreezeCall::ALL`]. What a filter refuses counts as allowed, but for `memfd_create`.
+    /// All of [`FreezeCall::ALL`]. A refusal by a filter counts as allowed, except for `memfd_create`.
     Freeze,
-    /// One of them.
+    /// One of these calls.
     FreezeCall(FreezeCall),
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It works.
     Allowed,
-    /// It failed with this error, from the filter or from the kernel proper.
+    /// It failed with this error, from the filter or from the kernel itself.
     Refused(Errno),
-    /// It ends the process by this signal.
+    /// It ends the process with this signal.
     Killed {
         /// Number of the signal, usually SIGSYS.
         signal: i32,
     },
-    /// It could not be tried, and must be taken for deadly.
+    /// It could not be tried, and must be considered deadly.
     Unknown(Untried),
 }
 
 impl Verdict {
-    /// Whether the call can be made.
+    /// Returns whether the call can be made.
     pub const fn is_allowed(self) -> bool {
         matches!(self, Self::Allowed)
     }
@@ -87,17 +87,17 @@ pub enum Untried {
     /// Somebody else waited for the child.
     #[error("the child process that tried it was lost")]
     LostChild(#[source] Errno),
-    /// The child's exit status is none that it gives.
+    /// The child's exit status is not one of its own.
     #[error("the child process that tried it ended with status {0:#x}")]
     OddStatus(i32),
 }
 
-/// Tries a call: at once where no filter is installed, else first in a child.
+/// Tries a call: at once if no filter is installed, else first in a child.
 ///
-/// Filters belong to threads, so the verdict holds for the calling thread and for what it starts. A verdict from
-/// a child is remembered as long as the thread gets no further filter.
+/// Filters belong to threads, so the verdict holds for the calling thread and for those that it starts. Remembers a
+/// child's verdict as long as the thread gets no further filter.
 pub fn probe(probe: Probe) -> Verdict {
-    // Without /proc the number is taken for unknown: prctl(PR_GET_SECCOMP) could itself be deadly.
+    // Without /proc the number counts as unknown: prctl(PR_GET_SECCOMP) could itself be deadly.
     let filters = own_filters();
     if filters == Some(0) {
         return attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);
@@ -113,12 +113,12 @@ pub fn probe(probe: Probe) -> Verdict {
     verdict
 }
 
-/// Tries what a freeze does. Without a filter that is `memfd_create` alone; with one, everything in one child, which
+/// Tries the calls of a freeze. Without a filter that is only `memfd_create`; with one, everything in one child, which
 /// costs a fork.
 ///
 /// # Errors
 ///
-/// The first call that cannot be made, and why.
+/// The first call that cannot be made, and the reason.
 pub fn probe_freeze() -> Result<(), (FreezeCall, Verdict)> {
     if own_filters() == Some(0) {
         return match probe(Probe::MemfdCreate) {
@@ -138,7 +138,7 @@ pub fn probe_freeze() -> Result<(), (FreezeCall, Verdict)> {
 }
 
 /// What a verdict depends on: filters can only be added, so their number names the set that a thread has. A thread's
-/// number may be another's later, who has started at another time.
+/// number may later belong to another thread, which has another start time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     tid: i32,
@@ -154,16 +154,16 @@ impl Key {
     }
 }
 
-/// The latest verdicts: few, and asked for rarely. Bounded, for programs with endless threads.
+/// The latest verdicts: few, and seldom needed. Bounded, for programs that start threads without end.
 struct Verdicts {
     latest: [Option<(Key, Verdict)>; MOST_VERDICTS],
-    /// Where the next one goes.
+    /// The index of the next one.
     next: usize,
 }
 
 const MOST_VERDICTS: usize = 64;
 
-/// The lock is only ever tried: in a forked child it may be held for ever by a thread that was not forked.
+/// The lock is only ever tried: in a forked child, a thread that was not forked may hold it for ever.
 static VERDICTS: Mutex<Verdicts> = Mutex::new(Verdicts { latest: [None; MOST_VERDICTS], next: 0 });
 
 fn verdicts() -> Option<MutexGuard<'static, Verdicts>> {
@@ -214,18 +214,18 @@ fn attempt(probe: Probe) -> Result<(), Errno> {
             close(answer(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?)
         }
         Probe::Ptrace => {
-            // SAFETY: no thread has the number 0, so nobody is traced (`sys_ptrace` in `kernel/ptrace.c`).
+            // SAFETY: no thread has the number 0, so this traces nobody (`sys_ptrace` in `kernel/ptrace.c`).
             match answer(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_SEIZE, 0_usize, 0_usize, 0_usize) }) {
                 Err(Errno::SRCH) => Ok(()),
                 other => other.map(drop),
             }
         }
         Probe::MemoryPolicy => {
-            // SAFETY: asks for nothing, and writes to no memory.
+            // SAFETY: requests nothing, and writes to no memory.
             answer(unsafe { libc::syscall(libc::SYS_get_mempolicy, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })?;
-            // SAFETY: of no bytes, and the policy of whoever has none.
+            // SAFETY: for zero bytes, and with the default policy.
             answer(unsafe { libc::syscall(libc::SYS_mbind, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })?;
-            // SAFETY: of no pages.
+            // SAFETY: for zero pages.
             answer(unsafe { libc::syscall(libc::SYS_move_pages, 0, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })
                 .map(drop)
         }
@@ -256,11 +256,11 @@ fn memfd_create(flags: u32) -> Result<i64, Errno> {
 }
 
 fn close(descriptor: i64) -> Result<(), Errno> {
-    // SAFETY: the descriptor was made by the caller a moment ago and nobody else knows it.
+    // SAFETY: the caller made the descriptor just now, and nobody else knows it.
     answer(unsafe { libc::syscall(libc::SYS_close, descriptor) }).map(drop)
 }
 
-/// Turns what `libc::syscall` returned into a result.
+/// Turns the return value of `libc::syscall` into a result.
 fn answer(returned: i64) -> Result<i64, Errno> {
     if returned == -1 { Err(last_errno()) } else { Ok(returned) }
 }
@@ -272,11 +272,11 @@ enum Errand {
     QuietlyTry(Probe),
     /// Only forbids a core dump: the control experiment for a child that was killed.
     Quietly,
-    /// Tries the call; where even the control experiment dies.
+    /// Tries the call, if even the control experiment dies.
     Try(Probe),
 }
 
-/// Tries a call in a child, whatever was found before. Uses neither the heap nor a lock.
+/// Tries a call in a child, whatever is known already. Uses neither the heap nor a lock.
 pub(crate) fn attempt_in_child(probe: Probe) -> Verdict {
     match verdict(Errand::QuietlyTry(probe)) {
         Verdict::Killed { .. } if matches!(verdict(Errand::Quietly), Verdict::Killed { .. }) => {
@@ -290,10 +290,10 @@ pub(crate) fn attempt_in_child(probe: Probe) -> Verdict {
 const NUMBER_TOO_LARGE: i32 = 255;
 
 fn verdict(errand: Errand) -> Verdict {
-    // Signals that the child may bring upon itself stay open: a filter can leave forbidden calls to a SIGSYS handler of
-    // the program, which then belongs to the answer.
+    // Signals that the child may cause itself stay unblocked: a filter can leave forbidden calls to a SIGSYS handler of
+    // the program, which is then part of the answer.
     let own = [libc::SIGSYS, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
-    // SAFETY: 1. the errand makes system calls.
+    // SAFETY: 1. the errand only makes system calls.
     let child = match unsafe { child::spawn(&own, || run(errand)) } {
         Ok(child) => child,
         Err(no_child) => return Verdict::Unknown(Untried::NoChild(no_child)),
@@ -309,7 +309,7 @@ fn verdict(errand: Errand) -> Verdict {
     }
 }
 
-/// Runs in the child; its exit status.
+/// Runs the errand in the child. Returns the exit status.
 fn run(errand: Errand) -> i32 {
     if let Errand::QuietlyTry(_) | Errand::Quietly = errand {
         // SAFETY: PR_SET_DUMPABLE takes a number and concerns only the child's own memory.

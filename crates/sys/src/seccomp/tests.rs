@@ -17,7 +17,7 @@ fn a_child_leaves_the_signal_mask_alone() {
     assert_eq!(Status::of_this_thread().expect("/proc is mounted").blocked, before);
 }
 
-/// Gives the calling thread a filter that answers the call `number` with `action`.
+/// Installs a filter for the calling thread that answers the call `number` with `action`.
 fn install(number: i64, action: u32) {
     let statement = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     let number = u32::try_from(number).expect("a small number");
@@ -35,7 +35,7 @@ fn install(number: i64, action: u32) {
     answer(done).expect("a valid filter");
 }
 
-/// Runs `under` on a thread of its own with such a filter.
+/// Runs `under` on its own thread with such a filter.
 fn filtered(number: i64, action: u32, under: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -98,11 +98,11 @@ fn a_verdict_is_remembered_for_its_thread_and_filters() {
 
 #[test]
 fn each_call_of_a_freeze_is_tried_before_it_kills() {
-    // With debug assertions the standard library asks for each descriptor by `fcntl` before it closes it.
+    // With debug assertions the standard library calls `fcntl` before it closes a descriptor.
     let is_free = |call: &FreezeCall| *call != FreezeCall::Seal || !cfg!(debug_assertions);
     for call in FreezeCall::ALL.into_iter().filter(is_free) {
-        // A thread that ends makes some of the calls itself, and a process need not.
-        // SAFETY: the child makes system calls and ends without a destructor.
+        // A thread that ends makes some of the calls itself; a process need not. SAFETY: the child makes system calls
+        // and ends without a destructor.
         let child = unsafe { libc::fork() };
         if child == 0 {
             install(call.number(), libc::SECCOMP_RET_KILL_PROCESS);

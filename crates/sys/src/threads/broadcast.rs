@@ -5,25 +5,25 @@
 //! A broadcast is a table of [`Seat`]s, one for each thread that it has signalled. The signal's value names the
 //! broadcast's generation and the seat. The handler serialises its core, then answers at the seat. A broadcast ends
 //! when every seat is *settled*: it is answered, or its thread is gone, or its thread is stopped or in an
-//! uninterruptible sleep with the signal pending and unblocked — it cannot execute an instruction of user mode before
-//! it has taken the signal. (An interruptible sleep is not enough: `ppoll` and its like sleep with a mask of their own,
-//! and may return without taking the signal.)
+//! uninterruptible sleep with the signal pending and unblocked. Such a thread cannot execute an instruction of user
+//! mode before it has taken the signal. (An interruptible sleep is not enough: `ppoll` and the like sleep with a mask
+//! of their own, and may return without taking the signal.)
 //!
-//! Threads that are started meanwhile are found by listing again until a complete listing (see [`list`](super::list))
-//! has no new thread. A thread that a seated thread starts after it was settled has run nothing that was fetched
-//! earlier. Where threads come faster than they can be listed, that has no end, so that after [`ROUNDS`] a sentinel is
-//! started, and the listing is the last that has come to it. Threads that it lacks are younger than the broadcast:
-//! their first instruction follows a return from the kernel by IRET (`ret_from_fork_asm` in
+//! To find threads that are started meanwhile, the broadcast lists them again until a complete listing (see
+//! [`list`](super::list)) has no new thread. A thread that a seated thread starts after it was settled has run nothing
+//! that was fetched earlier. If threads start faster than they can be listed, this does not end; so after [`ROUNDS`]
+//! the broadcast starts a sentinel, and the first listing that reaches it is the last. Threads missing in it are
+//! younger than the broadcast: their first instruction follows a return from the kernel by IRET (`ret_from_fork_asm` in
 //! `arch/x86/entry/entry_64.S`), a serialising instruction (Intel SDM, volume 3, "Serializing Instructions"), or by
 //! ERET (`ret_from_fork` in `arch/arm64/kernel/entry.S`), a context synchronisation event (Arm ARM, "Context
-//! synchronization event"). Of ERETU, by which x86-64 with FRED returns, we know no such statement.
+//! synchronization event"). We know of no such statement about ERETU, by which x86-64 with FRED returns.
 //!
-//! Tables are never freed but reused. A handler that runs late, since its seat was settled without it or the broadcast
-//! gave up, finds memory of the right type. It answers by exchanging the seat's word of its own generation, which is
-//! there no more. One broadcast at a time ([`Table::broadcasts`]).
+//! Tables are never freed but reused. A handler that runs late, because its seat was settled without it or the
+//! broadcast gave up, finds memory of the right type. It answers by exchanging the seat's word of its own generation,
+//! which is no longer there. Only one broadcast runs at a time ([`Table::broadcasts`]).
 //!
-//! A forked child inherits the handler and gets a table of its own, lock included: a thread that it does not have may
-//! hold its parent's for ever.
+//! A forked child inherits the handler and gets its own table, lock included: a thread that it does not have may hold
+//! its parent's lock for ever.
 
 use std::io;
 use std::ptr;
@@ -44,40 +44,42 @@ use crate::last_errno;
 use crate::proc::status::Status;
 use crate::threads::task::task_stat;
 
-/// How long an answer takes from a thread that runs, or may run at once.
+/// How long a thread that runs, or can run at once, takes to answer.
 const PROMPT: Duration = Duration::from_micros(50);
 
-/// After how long a thread that has not answered is looked at more closely.
+/// After how long to look more closely at a thread that has not answered.
 const GRACE: Duration = Duration::from_millis(5);
 
-/// How long a thread that sleeps may block the signal, as `pthread_create` does for a moment. One that runs may wait
-/// for a CPU in a short blocked section, such as the trap handler, for as long as any other.
+/// How long a sleeping thread may block the signal, as `pthread_create` does for a moment. A running thread may, like
+/// any other, wait long for a CPU in a short section with the signal blocked, such as the trap handler.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// After how long a broadcast gives up.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Listings that bring new threads, or may lack some, before a sentinel is started: fewer cost less than the thread
-/// does.
+/// Listings with new threads, or that may lack some, before a sentinel is started: fewer cost less than the thread.
 const ROUNDS: u32 = 4;
 
-/// Threads that one broadcast can reach.
+/// Maximum number of threads that one broadcast reaches.
 const SEATS: usize = 1 << 14;
 
 /// One thread's part in the current broadcast.
 #[derive(Default)]
 struct Seat {
+    /// The thread. Used by the broadcast only; handlers leave it alone.
     tid: AtomicI32,
-    /// Twice the generation of the broadcast that uses the seat, plus one when its thread has answered.
+    /// Twice the generation of the broadcast that uses the seat, plus one when its thread has answered. The broadcast
+    /// writes it; then either the thread's handler exchanges it once, or the broadcast settles it.
     answer: AtomicU64,
 }
 
-/// One process's broadcasts. Allocated once, never freed, since the handler may be late.
+/// The broadcasts of one process. Allocated once, never freed, since the handler may be late.
 struct Table {
-    /// Tells a forked child that the table is its parent's.
+    /// Tells a forked child that the table belongs to its parent.
     process: ForkDetector,
     /// Keeps broadcasts apart.
     broadcasts: Mutex<()>,
+    /// The last generation. Read and written by the holder of `broadcasts`.
     generation: AtomicU32,
     seats: Box<[Seat]>,
 }
@@ -96,7 +98,7 @@ pub(super) fn install() -> Result<(), SetupError> {
     HOOK.ready().map(drop).ok_or(SetupError::NoFreeSignal)
 }
 
-/// The table of this process, made now if there is none.
+/// Returns the table of this process; makes it if there is none.
 fn own_table() -> &'static Table {
     // Acquire, partner: the Release exchange below.
     let known = TABLE.load(Ordering::Acquire);
@@ -112,7 +114,7 @@ fn own_table() -> &'static Table {
         generation: AtomicU32::new(0),
         seats: (0..SEATS).map(|_| Seat::default()).collect(),
     }));
-    // Release, partner: the Acquire loads here and in `on_signal`. Forbids a handler that sees the table without its
+    // Release, partner: the Acquire loads here and in `on_signal`. Forbids that a handler sees the table without its
     // seats. Acquire on failure: the winner's table is read.
     match TABLE.compare_exchange(known, table, Ordering::Release, Ordering::Acquire) {
         // SAFETY: never freed from here on.
@@ -126,8 +128,8 @@ fn own_table() -> &'static Table {
     }
 }
 
-/// Serialises the core of the thread that it interrupts, and says so. Async-signal-safe: instructions and lock-free
-/// atomics only; `errno` is untouched.
+/// Serialises the core of the interrupted thread, and answers. Async-signal-safe: instructions and lock-free atomics
+/// only; does not change `errno`.
 extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     serialize_this_core();
     // SeqCst, partner: the fence in `sync`. Makes this thread's accesses before the signal visible to the broadcaster,
@@ -142,16 +144,16 @@ extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut
     let Some(seat) = table.seats.get(seat as usize) else { return };
     let asked = u64::from(generation) * 2;
     // Release, partner: the Acquire load in `Seat::has_answered`. Forbids that the broadcaster sees the answer but not
-    // what this thread did before. Relaxed on failure: the broadcast is over.
+    // this thread's earlier accesses. Relaxed on failure: the broadcast is over.
     let _ = seat.answer.compare_exchange(asked, asked + 1, Ordering::Release, Ordering::Relaxed);
 }
 
-/// Signals every thread and waits until each has serialised its core. Tells how many listings that took.
+/// Signals every thread and waits until each has serialised its core. Returns the number of listings.
 pub(super) fn sync() -> Result<u32, SyncError> {
-    // A child that was forked after `install` has the handler, and no table yet.
+    // A child forked after `install` has the handler, but no table yet.
     let table = own_table();
     let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
-    // The program may have changed what the signal does since the last time.
+    // The program may have changed the signal's action since the last time.
     let signal = HOOK.ready().ok_or(SyncError::NoFreeSignal)?;
     // SeqCst, partner: the fence in `on_signal`. Makes the caller's stores visible to every thread that has answered.
     fence(Ordering::SeqCst);
@@ -163,8 +165,7 @@ pub(super) fn sync() -> Result<u32, SyncError> {
     let mut sentinel = None;
     for listings in 1.. {
         if listings > ROUNDS && sentinel.is_none() {
-            // Where the process must not have another thread now, the next listing is as likely to be complete as this
-            // one.
+            // If the process cannot start another thread now, the next listing is as likely to be complete as this one.
             sentinel = Sentinel::post().ok();
         }
         let listing = broadcast.seat_new_threads(sentinel.as_ref())?;
@@ -179,9 +180,9 @@ pub(super) fn sync() -> Result<u32, SyncError> {
 /// Whether a listing of the threads was the last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Listing {
-    /// It may lack threads, or had new ones, who may have started others.
+    /// It may lack threads, or had new ones, which may have started others.
     Open,
-    /// All threads that must have a seat have one.
+    /// All threads that need a seat have one.
     Complete,
 }
 
@@ -204,7 +205,7 @@ impl Broadcast<'_> {
         {
             // Relaxed: only the broadcaster reads and writes thread ids.
             if self.table.seats[..self.seated].iter().any(|seat| seat.tid.load(Ordering::Relaxed) == tid) {
-                // One that has ended since it was listed would make up for one that the list lacks.
+                // A thread that has ended since it was listed could make up for one that the list lacks.
                 names_all &= !is_gone(tid);
                 continue;
             }
@@ -225,7 +226,7 @@ impl Broadcast<'_> {
                 return Err(SyncError::ThreadList(source));
             };
             seat.tid.store(tid, Ordering::Relaxed);
-            // Relaxed: the handler that may answer is started by the signal below.
+            // Relaxed: the signal below starts the handler that may answer.
             seat.answer.store(u64::from(self.generation) * 2, Ordering::Relaxed);
             // Seats are fewer than 2^32.
             let call = Call { generation: self.generation, seat: self.seated as u32 };
@@ -261,14 +262,14 @@ impl Broadcast<'_> {
         Ok(())
     }
 
-    /// Whether a silent thread needs no answer, because it is gone or cannot run before it takes the signal.
+    /// Returns whether a silent thread need not answer, because it is gone or cannot run before it takes the signal.
     ///
-    /// `asleep` is since when it has been seen asleep and nothing else.
+    /// `asleep` tells since when every look has found it asleep.
     fn is_settled(&self, seat: &Seat, waited: Duration, asleep: &mut Option<Wait>) -> Result<bool, SyncError> {
         let tid = seat.tid.load(Ordering::Relaxed);
         let status = match Status::of_thread(tid.unsigned_abs()) {
             Ok(status) => status,
-            // The thread is gone, or /proc is, which listing tells.
+            // The thread is gone, or /proc is, which listing shows.
             Err(error) if error.is_absent() => return Roll::call(SEATS).map(|_| true).map_err(no_list),
             Err(_) => Status::default(),
         };
@@ -293,9 +294,9 @@ impl Broadcast<'_> {
 }
 
 impl Seat {
-    /// Needs no answer any more in this generation.
+    /// Marks the seat as settled in this generation.
     fn settle(&self, generation: u32) {
-        // Relaxed: a handler that comes late finds that there is nothing to answer.
+        // Relaxed: a late handler finds nothing to answer.
         self.answer.store(u64::from(generation) * 2 + 1, Ordering::Relaxed);
     }
 
@@ -309,10 +310,10 @@ fn no_list(errno: Errno) -> SyncError {
     SyncError::ThreadList(errno.into())
 }
 
-/// Whether the process has no such thread any more.
+/// Returns whether the process no longer has such a thread.
 fn is_gone(tid: i32) -> bool {
     let pid = own_process();
-    // SAFETY: signal 0 is sent to nobody; the call only asks.
+    // SAFETY: signal 0 reaches nobody; the call only asks.
     let answer = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
     answer != 0 && last_errno() == Errno::SRCH
 }

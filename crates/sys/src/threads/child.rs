@@ -1,9 +1,9 @@
 //! Children that the program does not notice: made by a bare `clone` without exit signal, so that neither a SIGCHLD
 //! handler nor `waitpid(-1, …)` sees them.
 //!
-//! Nobody makes one where children are in another pid namespace (`unshare(CLONE_NEWPID)`): the first child is the
-//! first process of that namespace, which ends with it, and `fork` fails with ENOMEM from then on
-//! (`pid_namespaces(7)`, "The namespace init process").
+//! None is made if children are in another pid namespace (`unshare(CLONE_NEWPID)`): the first child would be the first
+//! process of that namespace, which ends with it, and `fork` then fails with ENOMEM for ever (`pid_namespaces(7)`, "The
+//! namespace init process").
 //!
 //! Sources: `clone(2)` (exit signal 0), `wait(2)` (`__WALL`).
 
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::own::Blocked;
 use crate::last_errno;
 
-/// Why there is no such child.
+/// Why no such child could be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoChild {
@@ -27,13 +27,13 @@ pub enum NoChild {
     PidNamespace,
 }
 
-/// A child that the program does not know of. It stays until it is waited for, or this process ends.
+/// A child that the program does not know of. It remains until it is waited for, or this process ends.
 #[derive(Debug)]
 #[must_use]
 pub struct Child(i64);
 
-/// Makes a child that plays `errand` on a copy of this memory and stack, and with all signals blocked but `open` ones.
-/// Uses neither the heap nor a lock.
+/// Makes a child that runs `errand` on a copy of this memory and stack, with all signals blocked except the `open`
+/// ones. Uses neither the heap nor a lock.
 ///
 /// # Safety
 ///
@@ -48,8 +48,8 @@ pub unsafe fn spawn(open: &[i32], errand: impl FnOnce() -> i32) -> Result<Child,
     }
     // A handler of the program must not run in the child.
     let _blocked = Blocked::all_but(open);
-    // SAFETY: without CLONE_VM the child gets its own copy of the memory and goes on at this very place, on a copy of
-    // this stack. It plays the errand, which keeps to system calls (1), and ends.
+    // SAFETY: without CLONE_VM the child gets its own copy of the memory and continues here, on a copy of this stack.
+    // It runs the errand, which keeps to system calls (1), and ends.
     let child = unsafe { libc::syscall(libc::SYS_clone, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) };
     if child == 0 {
         let status = errand();
@@ -62,11 +62,11 @@ pub unsafe fn spawn(open: &[i32], errand: impl FnOnce() -> i32) -> Result<Child,
 }
 
 impl Child {
-    /// Waits for its end, and gives its wait status.
+    /// Waits for the child's end. Returns its wait status.
     ///
     /// # Errors
     ///
-    /// The kernel's answer: somebody else has waited for it.
+    /// The kernel's: somebody else has waited for it.
     pub fn wait(self) -> Result<i32, Errno> {
         let mut status = 0_i32;
         loop {
@@ -83,7 +83,7 @@ impl Child {
     }
 }
 
-/// Forks `count` children that end at once, and gives the shortest time that this process spent in the call.
+/// Forks `count` children that end at once. Returns the shortest time that this process spent in the call.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub fn shortest_fork(count: usize) -> Result<Duration, NoChild> {
     Ok(shortest)
 }
 
-/// Whether a child would be in this process's pid namespace.
+/// Returns whether a child would be in this process's pid namespace.
 pub(crate) fn are_near() -> bool {
     let (mut own, mut childrens) = ([0_u8; 64], [0_u8; 64]);
     let own_len = readlinkat_raw(CWD, c"/proc/thread-self/ns/pid", &mut own[..]);

@@ -1,9 +1,9 @@
 //! Core synchronisation: every core that runs this process executes a serialising instruction.
 //!
 //! After [`CoreSync::sync`] returns, no thread of the process can execute an instruction that its core fetched before
-//! the call, and every memory access that a thread made before it was interrupted by the call is visible to the caller,
-//! and the caller's to the thread: it is a full barrier on every running thread. That is what code patching and
-//! epoch-based reclaim need; both take one sync for any number of sites or programs.
+//! the call. All memory accesses that a thread made before the call interrupted it are visible to the caller, and the
+//! caller's to the thread: it is a full barrier on every running thread. Code patching and epoch-based reclaim need
+//! this; both take one sync for any number of sites or programs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,16 +27,17 @@ pub enum SyncPath {
     Signals,
 }
 
-/// A way to synchronise the cores of this process, and a count of how often it was used.
+/// A way to synchronise the cores of this process, and a count of its uses.
 #[derive(Debug)]
 pub struct CoreSync {
     path: SyncPath,
+    /// A thread that synchronises adds one; any thread reads it.
     syncs: AtomicU64,
     refused: Option<SetupError>,
 }
 
 impl CoreSync {
-    /// Takes `membarrier` if it is granted, else the signal broadcast; [`refused`](Self::refused) tells why.
+    /// Uses `membarrier` if it is granted, else the signal broadcast; [`refused`](Self::refused) tells why.
     ///
     /// # Errors
     ///
@@ -48,7 +49,7 @@ impl CoreSync {
         }
     }
 
-    /// Takes one path and no other.
+    /// Uses only this path.
     ///
     /// # Errors
     ///
@@ -61,12 +62,12 @@ impl CoreSync {
         Ok(Self { path, syncs: AtomicU64::new(0), refused: None })
     }
 
-    /// The path in use.
+    /// Returns the path in use.
     pub fn path(&self) -> SyncPath {
         self.path
     }
 
-    /// Why the better path is not in use, if it is not.
+    /// Returns why the better path is not in use, if so.
     pub fn refused(&self) -> Option<&SetupError> {
         self.refused.as_ref()
     }
@@ -81,14 +82,14 @@ impl CoreSync {
             SyncPath::Membarrier => membarrier()?,
             SyncPath::Signals => drop(broadcast::sync()?),
         }
-        // The kernel leaves the calling core out when it runs the only thread (`kernel/sched/membarrier.c`).
+        // The kernel leaves out the calling core if the process has only one thread (`kernel/sched/membarrier.c`).
         serialize_this_core();
         // Relaxed: a statistic.
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// How many times [`sync`](Self::sync) has succeeded.
+    /// Returns how many times [`sync`](Self::sync) has succeeded.
     pub fn syncs(&self) -> u64 {
         // Relaxed: a statistic.
         self.syncs.load(Ordering::Relaxed)
@@ -96,7 +97,7 @@ impl CoreSync {
 }
 
 fn register_membarrier() -> Result<(), SetupError> {
-    // The probe registers in this process only where no filter is installed.
+    // The probe registers in this process only if no filter is installed.
     match seccomp::probe(Probe::Membarrier) {
         Verdict::Allowed => rustix::thread::membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore)
             .map_err(|errno| SetupError::Refused(errno.into())),

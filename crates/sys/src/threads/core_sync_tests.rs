@@ -39,7 +39,7 @@ fn membarrier_reaches_busy_sleeping_and_new_threads() {
     with_busy_threads(SyncPath::Membarrier, 1000);
 }
 
-/// A filter that refuses this one command: any other one passes, and none is no error.
+/// A filter refuses exactly this command: all others pass.
 #[test]
 fn what_is_issued_is_the_command_that_serialises() {
     thread::scope(|scope| {
@@ -48,7 +48,7 @@ fn what_is_issued_is_the_command_that_serialises() {
                 Ok(sync) => sync,
                 Err(error) => return eprintln!("skipped: {error}"),
             };
-            // The command that only orders would be granted too.
+            // The command that only orders would be granted.
             rustix::thread::membarrier(MembarrierCommand::RegisterPrivateExpedited).unwrap();
             sync.sync().unwrap();
             refuse_command(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
@@ -59,7 +59,7 @@ fn what_is_issued_is_the_command_that_serialises() {
     });
 }
 
-/// Has `membarrier` with this command fail for the calling thread.
+/// Makes `membarrier` with this command fail for the calling thread.
 fn refuse_command(command: i32) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let (load, equal) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
@@ -85,7 +85,7 @@ thread_local! {
     static SERIALIZED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The instruction set's, counted.
+/// Serialises by the instruction set's function, and counts.
 pub(super) fn serialize_this_core() {
     crate::arch::serialize_this_core();
     SERIALIZED.set(SERIALIZED.get() + 1);
@@ -104,7 +104,7 @@ fn the_calling_core_is_serialised_too() {
     assert!(SERIALIZED.get() > before);
 }
 
-/// One at a time in a process.
+/// Only one runs at a time in a process.
 mod broadcasts {
     use std::os::fd::AsRawFd;
 
@@ -128,7 +128,7 @@ mod broadcasts {
             let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
             // SAFETY: `all` is a valid set.
             unsafe { libc::sigfillset(&mut all) };
-            // SAFETY: blocks signals of this thread alone.
+            // SAFETY: blocks only this thread's signals.
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
             ready.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
             let _ = finish.recv();
@@ -141,7 +141,7 @@ mod broadcasts {
         sync.sync().unwrap();
     }
 
-    /// Without a sentinel a broadcast among so many goes on until it is lucky, for thousands of listings.
+    /// Without a sentinel a broadcast among so many threads only ends by luck, after thousands of listings.
     #[test]
     fn a_broadcast_ends_though_threads_come_without_a_pause() {
         let _alone = alone();
@@ -179,7 +179,7 @@ mod broadcasts {
         let is_worker =
             |tid: &i32| crate::threads::task::task_stat(*tid).is_some_and(|stat| stat.is_kernel_worker(*tid));
         let has_worker = || list::Roll::call(100).unwrap().tids().iter().any(is_worker);
-        // Before Linux 5.12 they are no threads of the process.
+        // Before Linux 5.12 they are not threads of the process.
         if !(0..1000).any(|_| {
             has_worker() || {
                 thread::sleep(std::time::Duration::from_millis(1));
@@ -192,12 +192,14 @@ mod broadcasts {
         broadcast::sync().unwrap();
     }
 
-    /// It is listed as long as the process, and each signal would stay in its queue, which a limit of the user counts.
+    /// It is listed as long as the process, and each signal would stay in its queue, which counts against a limit of
+    /// the user.
     #[test]
     fn a_first_thread_that_has_ended_is_not_signalled() {
         let _alone = alone();
         broadcast::install().unwrap();
-        // SAFETY: the child goes on as a thread of its own, which makes system calls and allocates, and ends the child.
+        // SAFETY: the child continues as a thread of its own, which makes system calls and allocates, and ends the
+        // child.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let first = rustix::thread::gettid().as_raw_nonzero().get();
@@ -211,7 +213,7 @@ mod broadcasts {
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(i32::from(!done) + 2 * i32::from(!is_clean)) };
             });
-            // SAFETY: ends this thread alone.
+            // SAFETY: ends only this thread.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let mut status = 0;
@@ -220,7 +222,7 @@ mod broadcasts {
         assert_eq!(status, 0, "256: a broadcast failed; 512: signals are left");
     }
 
-    /// Plays `scenario` in a child, beside a thread that runs; its signals are its own.
+    /// Runs `scenario` in a child, beside a running thread; its signals are its own.
     fn in_child(scenario: impl FnOnce() -> bool) {
         let _alone = alone();
         broadcast::install().unwrap();

@@ -1,11 +1,11 @@
-//! Which CPU the calling thread is on, and how many there are.
+//! The calling thread's CPU, and the number of CPUs.
 
-/// The CPU that the calling thread was on a moment ago.
+/// Returns the CPU that the calling thread was on a moment ago.
 pub fn current_cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
 }
 
-/// CPUs that the machine is configured with: those that are switched off too.
+/// Returns the number of CPUs that the machine is configured with, including those that are switched off.
 pub fn possible_cpus() -> u32 {
     // SAFETY: the call takes no pointer.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
@@ -19,7 +19,7 @@ mod tests {
     #[test]
     fn a_thread_is_on_one_of_the_cpus() {
         assert!(possible_cpus() >= 1);
-        // Numbers may have gaps, and seldom do.
+        // Numbers may have gaps, but seldom do.
         assert!(current_cpu() < possible_cpus().max(4096));
     }
 }

@@ -1,13 +1,13 @@
-//! Lists the threads of the process, and proves that a list is complete.
+//! Lists the threads of the process, and proves lists complete.
 //!
 //! `/proc/self/task` lists threads from the oldest to the newest, one step from a thread to the next (`next_tid` in
 //! `fs/proc/base.c`). A step from a thread that has just ended leads nowhere: the walk is over, and the next system
-//! call goes on by number (`first_tid`), past as many threads as have ended. So a list may lack threads that live,
-//! wherever threads come and go. Two proofs that it does not:
+//! call continues by number (`first_tid`), past as many threads as have ended. So while threads come and go, a list may
+//! lack living threads. There are two proofs that it does not:
 //!
-//! * It names as many as the process has, and nobody that is gone by the time that these are counted. Where threads are
-//!   made without pause there is hardly ever such a list.
-//! * One walk has come to a [`Sentinel`]: it has passed all older threads.
+//! * It names as many threads as the process has, and none that is gone when these are counted. While threads are made
+//!   without pause, there is hardly ever such a list.
+//! * One walk has reached a [`Sentinel`]: it has passed all older threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -25,11 +25,11 @@ use super::task::task_stat;
 /// How long a thread may take to come to rest.
 pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
 
-/// After how long a thread that does not answer is looked at more closely.
+/// After how long to look more closely at a thread that does not answer.
 pub(super) const GRACE: Duration = Duration::from_millis(5);
 
-/// How long somebody is waited for. A machine that stands still, or has so much to do that who waits gets no CPU, has
-/// none for who is waited for either: so a look counts for [`GRACE`] at most, however long ago the last one was.
+/// The time waited for a thread. While the machine stands still, or is so busy that the waiting thread gets no CPU, the
+/// other thread gets none either: so a look counts at most [`GRACE`], however long ago the last one was.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     looked: Instant,
@@ -41,7 +41,7 @@ impl Wait {
         Self { looked: Instant::now(), waited: Duration::ZERO }
     }
 
-    /// Looks at the clock; the time that counts until now.
+    /// Looks at the clock. Returns the time that counts so far.
     pub(super) fn look(&mut self) -> Duration {
         self.look_at(Instant::now())
     }
@@ -62,7 +62,7 @@ enum Next {
     AnotherWalk,
 }
 
-/// Calls `each` with the threads of this process until it breaks; tells how many it has named.
+/// Calls `each` with the threads of this process until it breaks. Returns how many it has named.
 fn walk(buffer: &mut [MaybeUninit<u8>], each: &mut dyn FnMut(i32, Next) -> ControlFlow<()>) -> Result<usize, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let tasks = rustix::fs::openat(CWD, c"/proc/self/task", flags, Mode::empty())?;
@@ -79,21 +79,21 @@ fn walk(buffer: &mut [MaybeUninit<u8>], each: &mut dyn FnMut(i32, Next) -> Contr
     Ok(count)
 }
 
-/// Calls `each` with the threads of this process until it breaks; tells how many it has named. Does not use the heap. A
-/// listing can miss threads while others end.
+/// Calls `each` with the threads of this process until it breaks. Returns how many it has named. Does not use the heap.
+/// A listing can miss threads while others end.
 pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize, Errno> {
     walk(&mut [MaybeUninit::uninit(); 4096], &mut |tid, _| each(tid))
 }
 
-/// How many threads the process has, workers of the kernel included and the one that asks too. Allocates nothing.
+/// Returns how many threads the process has, including the kernel's workers and the calling thread. Allocates nothing.
 ///
-/// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word,
-/// and the kernel forgets the thread after that. So where all others are ending, their end is waited for, as long as
-/// for a thread to come to rest.
+/// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word, and the
+/// kernel forgets the thread after that. So if all others are ending, this waits for their end, as long as for a thread
+/// to come to rest.
 ///
 /// # Errors
 ///
-/// The kernel's answer, such as ENOENT where `/proc` is not mounted.
+/// The kernel's, such as ENOENT if `/proc` is not mounted.
 pub fn count() -> Result<usize, Errno> {
     // The type of the count differs between architectures.
     fn wide(links: impl Into<u64>) -> u64 {
@@ -102,7 +102,7 @@ pub fn count() -> Result<usize, Errno> {
     let own = own_thread();
     let mut wait = Wait::begin();
     loop {
-        // The directory has a link from each thread's, beside its own two (`proc_task_getattr` in `fs/proc/base.c`).
+        // The directory has a link for each thread, besides its own two (`proc_task_getattr` in `fs/proc/base.c`).
         let links = wide(rustix::fs::stat(c"/proc/self/task")?.st_nlink);
         let count = usize::try_from(links.saturating_sub(2)).unwrap_or(usize::MAX);
         if count <= 1 || wait.look() > PATIENCE || is_anyone_staying(own)? {
@@ -112,8 +112,8 @@ pub fn count() -> Result<usize, Errno> {
     }
 }
 
-/// Whether a thread beside `own` is listed that is not ending, or is the first of its process, which is listed as long
-/// as the process.
+/// Returns whether the list names a thread other than `own` that is not ending, or that is the process's first, which
+/// is listed as long as the process.
 fn is_anyone_staying(own: i32) -> Result<bool, Errno> {
     let mut is_staying = false;
     list(&mut |tid| {
@@ -129,14 +129,14 @@ pub(super) fn nap() {
     let _ = rustix::thread::nanosleep(&pause);
 }
 
-/// Bytes of a `linux_dirent64` with a name of up to 12 bytes, which a thread's id is: 19 in front of the name, a zero
+/// Bytes of a `linux_dirent64` with a name of up to 12 bytes, enough for a thread's id: 19 before the name, a zero
 /// behind it, aligned to 8.
 const ENTRY: usize = 32;
 
 /// Thread ids in the order of the kernel's list, oldest first.
 pub(super) struct Roll {
     tids: Vec<i32>,
-    /// So many of them came from one walk.
+    /// How many of them came from one walk.
     walked: usize,
 }
 
@@ -162,7 +162,7 @@ impl Roll {
         &self.tids
     }
 
-    /// Whether the walk has passed all threads older than `sentinel`.
+    /// Returns whether the walk has passed all threads older than `sentinel`.
     pub(super) fn has_come_to(&self, sentinel: &Sentinel) -> bool {
         self.tids[..self.walked].contains(&sentinel.tid)
     }
@@ -171,13 +171,13 @@ impl Roll {
 /// An idle thread that divides the list: all threads before it are older, all behind it younger.
 pub(super) struct Sentinel {
     tid: i32,
-    /// Ends the thread when it is gone. Never empty before that.
+    /// Ends the thread when dropped. Never `None` before that.
     post: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sentinel {
-    /// Starts the thread; an error where the process may not have another.
+    /// Starts the thread. Fails if the process may not have another.
     pub(super) fn post() -> io::Result<Self> {
         let (post, relief) = mpsc::channel::<()>();
         let (name, named) = mpsc::channel();
@@ -191,8 +191,8 @@ impl Sentinel {
 }
 
 impl Sentinel {
-    /// Its id. It need not be signalled: nothing that it executes is older than it is, and it blocks what its maker
-    /// blocks.
+    /// Returns the sentinel's id. It needs no signal: nothing that it executes is older than itself, and it blocks what
+    /// its maker blocks.
     pub(super) fn tid(&self) -> i32 {
         self.tid
     }
@@ -211,7 +211,7 @@ impl Drop for Sentinel {
 mod tests {
     use super::*;
 
-    /// Fails on: a patience that ends while nobody runs.
+    /// Fails if a patience ends while no thread runs.
     #[test]
     fn a_look_after_a_long_time_counts_for_little() {
         let mut wait = Wait::begin();
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_thread_more_is_counted() {
         let listed = || std::fs::read_dir("/proc/self/task").expect("/proc is mounted").count();
-        // The harness starts and ends threads as it likes.
+        // The test harness starts and ends threads at any time.
         let agree = || (0..1000).any(|_| listed() == count().expect("/proc is mounted"));
         assert!(agree());
         let (end, ended) = mpsc::channel::<()>();

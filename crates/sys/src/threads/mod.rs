@@ -1,4 +1,4 @@
-//! Other threads of this process: who they are, making them drop what they fetched, and holding them still.
+//! Other threads of this process: lists them, makes them drop what they fetched, and holds them still.
 
 pub(crate) mod broadcast;
 pub mod child;
@@ -15,8 +15,8 @@ pub(crate) mod tracer;
 
 pub use cpu::{current_cpu, possible_cpus};
 
-/// Held by tests that call or hold every thread of this program: to a broadcast a thread that is held is one that does
-/// not answer.
+/// Takes a lock for tests that call or hold every thread of this program: in a broadcast, a held thread does not
+/// answer.
 #[cfg(test)]
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,40 +1,40 @@
-//! The calling thread: who it is, and which signals it takes.
+//! The calling thread: its identity, and its signal mask.
 
 use std::marker::PhantomData;
 
-/// The calling thread's id.
+/// Returns the calling thread's id.
 pub fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// This process's id.
+/// Returns this process's id.
 pub(crate) fn own_process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// An address in the control block that the C library has for this thread, which is where the thread pointer points to
-/// or just below (glibc: `struct pthread`).
+/// Returns an address in the C library's control block for this thread, which lies at the thread pointer or just below
+/// (glibc: `struct pthread`).
 pub fn thread_pointer() -> usize {
-    // SAFETY: only tells the calling thread's identity.
+    // SAFETY: only returns the calling thread's identity.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Signals of this thread are blocked while this lives, also those that the C library keeps for itself.
+/// Blocks signals of this thread while it lives, also those that the C library keeps for itself.
 #[derive(Debug)]
 pub struct Blocked {
     before: u64,
-    /// A mask belongs to a thread.
+    /// A mask belongs to one thread.
     not_send: PhantomData<*mut ()>,
 }
 
 impl Blocked {
-    /// Blocks all signals but SIGKILL and SIGSTOP, which cannot be: no handler runs, as where memory is moved, and what
-    /// the handler wrote would be lost.
+    /// Blocks all signals except SIGKILL and SIGSTOP, which cannot be blocked: no handler runs, for example while
+    /// memory is moved, when its writes would be lost.
     pub fn all() -> Self {
         Self::all_but(&[])
     }
 
-    /// Blocks all signals but these.
+    /// Blocks all signals except `open`.
     pub(crate) fn all_but(open: &[i32]) -> Self {
         let mask = open.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
         Self { before: exchange(mask), not_send: PhantomData }
@@ -47,7 +47,7 @@ impl Drop for Blocked {
     }
 }
 
-/// Sets the mask past the C library, and gives the old one.
+/// Sets the mask, bypassing the C library. Returns the old one.
 fn exchange(mask: u64) -> u64 {
     let mut before = 0_u64;
     // SAFETY: both sets are 8 bytes long, as the last argument says, and outlive the call.

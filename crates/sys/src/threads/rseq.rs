@@ -1,14 +1,14 @@
-//! Restartable sequences: where the kernel writes for a thread beside its stack (`rseq(2)`).
+//! Restartable sequences: memory that the kernel writes for a thread besides its stack (`rseq(2)`).
 
 use std::ffi::{CStr, c_void};
 use std::ops::Range;
 
 use crate::arch::thread_pointer;
 
-/// The bytes that the kernel writes in the calling thread's area of restartable sequences; empty if none is registered
-/// by glibc (2.35) or tcmalloc.
+/// Returns the addresses of the calling thread's area of restartable sequences, which the kernel writes; empty if
+/// neither glibc (2.35) nor tcmalloc has registered one.
 pub fn area() -> Range<usize> {
-    /// `struct rseq` in the kernel's first version; what was added since lies behind.
+    /// The size of `struct rseq` in the kernel's first version; later fields lie behind.
     const LEAST: usize = 32;
     let offset = symbol(c"__rseq_offset");
     let size = symbol(c"__rseq_size");
@@ -25,7 +25,7 @@ pub fn area() -> Range<usize> {
     symbol(c"__rseq_abi").map_or(0..0, |area| area.addr()..area.addr() + LEAST)
 }
 
-/// Unlike [`global_symbol`](crate::global_symbol), does not use the heap by itself.
+/// Looks up a symbol. Unlike [`global_symbol`](crate::global_symbol), does not use the heap.
 fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: looks a name up; the name is a C string.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

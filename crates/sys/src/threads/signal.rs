@@ -1,9 +1,9 @@
-//! The signal by which threads are called, for the broadcast and for the world that is held still.
+//! The signal that calls threads, for the broadcast and for holding.
 //!
-//! The program owns its signals: it may reset them all (a daemon), ignore them all, or want just the one that was free.
-//! A call to a thread that then finds no handler of ours would end the process, be lost, or run a handler of the
-//! program's. So the action is looked at before each broadcast ([`Hook::ready`]), and another signal is taken if it is
-//! no longer ours. Between that look and the signal another thread could still change it.
+//! The program owns its signals: it may reset them all (a daemon), ignore them all, or want the very one that was free.
+//! A call to a thread without our handler would end the process, be lost, or run a handler of the program. So the
+//! action is checked before each broadcast ([`Hook::ready`]), and another signal is taken if it is no longer ours.
+//! Between that check and the signal another thread could still change it.
 
 use std::mem;
 use std::ptr;
@@ -26,29 +26,29 @@ pub(super) enum Waiting {
     All,
 }
 
-/// A handler, and the signal that it has.
+/// A handler and its signal.
 pub(super) struct Hook {
     handler: Handler,
     waiting: Waiting,
-    /// Zero before the first use. Children inherit it with the handler. Relaxed throughout: it is looked at anew each
-    /// time, and its users keep each other out.
+    /// Zero before the first use. Children inherit it with the handler. Relaxed throughout: each use checks it again,
+    /// and its users exclude each other.
     signal: AtomicI32,
 }
 
 impl Hook {
-    /// A hook of an async-signal-safe handler.
+    /// Creates a hook of an async-signal-safe handler.
     pub(super) const fn new(handler: Handler, waiting: Waiting) -> Self {
         Self { handler, waiting, signal: AtomicI32::new(0) }
     }
 
-    /// The signal that has the handler just now, with a free one taken if the last one is no longer ours; none if none
-    /// is free. One system call, if nothing has changed.
+    /// Returns the signal that has the handler at present. Takes a free one if the last one is no longer ours; `None`
+    /// if none is free. Makes one system call, if nothing has changed.
     pub(super) fn ready(&self) -> Option<i32> {
         let known = self.signal.load(Ordering::Relaxed);
         if known != 0 && action_of(known).is_some_and(|action| self.is_ours(&action)) {
             return Some(known);
         }
-        // From the top: libraries that take one usually begin at the lowest.
+        // From the highest down: libraries that take one usually begin at the lowest.
         let taken = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|&signal| self.take(signal));
         self.signal.store(taken.unwrap_or(0), Ordering::Relaxed);
         taken
@@ -63,7 +63,7 @@ impl Hook {
         // SAFETY: all-zero is a valid `sigaction`.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         action.sa_sigaction = self.handler as usize;
-        // On the alternate stack where a thread has one (its own may be tiny), and without EINTR for restartable calls.
+        // On the alternate stack if a thread has one (its own may be tiny), and without EINTR for restartable calls.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         if self.waiting == Waiting::All {
             // SAFETY: a valid place for a set.
@@ -71,7 +71,7 @@ impl Hook {
         }
         match exchange(signal, &action) {
             Some(before) if is_free(&before) => true,
-            // Another thread took it since it was looked at.
+            // Another thread has taken it since the check.
             Some(before) => {
                 exchange(signal, &before);
                 false
@@ -88,22 +88,22 @@ impl Hook {
 fn action_of(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: a null new action only asks; `action` is a valid place for the answer.
+    // SAFETY: a null new action only reads; `action` is a valid place for the answer.
     let asked = unsafe { libc::sigaction(signal, ptr::null(), &mut action) };
     (asked == 0).then_some(action)
 }
 
-/// Sets an action, and gives the one before.
+/// Sets an action. Returns the previous one.
 fn exchange(signal: i32, action: &libc::sigaction) -> Option<libc::sigaction> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut before: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: the handler is async-signal-safe and of the type that SA_SIGINFO asks for (`Hook::new`), or the program's
-    // own, which was there before.
+    // SAFETY: the handler is async-signal-safe and of the type that SA_SIGINFO requires (`Hook::new`), or the program's
+    // own earlier one.
     let set = unsafe { libc::sigaction(signal, action, &mut before) };
     (set == 0).then_some(before)
 }
 
-/// What the signal says: which broadcast calls, and where the thread is to answer.
+/// The signal's value: which broadcast calls, and the seat where the thread answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Call {
     pub(super) generation: u32,
@@ -127,13 +127,12 @@ impl Call {
         info[1] = u64::from(libc::SI_QUEUE.cast_unsigned());
         info[2] = u64::from(pid.cast_unsigned()) | u64::from(rustix::process::getuid().as_raw()) << 32;
         info[3] = u64::from(self.generation) << 32 | u64::from(self.seat);
-        // SAFETY: `info` is as long as a `siginfo_t` and filled; a process may queue signals to its own threads with a
-        // negative code.
+        // SAFETY: `info` is a filled `siginfo_t`; a process may queue signals to its own threads with a negative code.
         let answer = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info.as_ptr()) };
         if answer == 0 { Ok(()) } else { Err(last_errno()) }
     }
 
-    /// What a handler was called for; nothing if the signal was sent by something else. Async-signal-safe.
+    /// Returns the call that a handler was run for; `None` if somebody else sent the signal. Async-signal-safe.
     ///
     /// # Safety
     ///
@@ -157,7 +156,7 @@ mod tests {
     extern "C" fn ours(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
     extern "C" fn theirs(_: i32) {}
 
-    /// Ends the child with zero if what it tells is true.
+    /// Ends the child with zero if `tell` returns true.
     fn in_child(tell: impl FnOnce() -> bool) {
         // SAFETY: the child makes system calls and atomic accesses only.
         let child = unsafe { libc::fork() };
@@ -187,11 +186,11 @@ mod tests {
             set(first, theirs as extern "C" fn(i32) as usize);
             let second = hook.ready();
             let is_theirs = action_of(first).is_some_and(|action| action.sa_sigaction == theirs as *const () as usize);
-            // Reset: the highest is free again.
+            // After a reset the highest is free again.
             set(first, libc::SIG_DFL);
             second.into_iter().for_each(|second| set(second, libc::SIG_DFL));
             let is_back = hook.ready() == Some(first);
-            // Ignored.
+            // The signal is ignored.
             set(first, libc::SIG_IGN);
             let other = hook.ready();
             is_kept && is_theirs && is_back && second.is_some_and(|second| second < first) && other == second

@@ -1,4 +1,4 @@
-//! What keeps cores from being synchronised.
+//! Why cores cannot be synchronised.
 
 use std::io;
 
@@ -38,7 +38,7 @@ pub enum SyncError {
     /// The threads could not be listed.
     #[error("cannot list the process's threads; is /proc still mounted?")]
     ThreadList(#[source] io::Error),
-    /// No real-time signal is left for the broadcast: the program has taken or ignores the one that was.
+    /// No real-time signal is left for the broadcast: the program has taken or ignores the last one.
     #[error(
         "all real-time signals have handlers or are ignored; free one for core synchronisation, or allow membarrier"
     )]
@@ -48,7 +48,7 @@ pub enum SyncError {
     Signal {
         /// The thread's id.
         tid: i32,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -67,7 +67,7 @@ pub enum SyncError {
         tid: i32,
         /// The signal's number.
         signal: i32,
-        /// How long it was waited for, in milliseconds.
+        /// How long the caller waited, in milliseconds.
         waited_ms: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! What `/proc/self/task/TID` says of a thread, read without the heap.
+//! Reads `/proc/self/task/TID`, without the heap.
 
 use std::fmt;
 use std::io::Write;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::own::own_thread;
 use crate::proc::status::SignalSet;
 
-/// A thread, and what it is called.
+/// A thread and its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ThreadName {
     tid: i32,
@@ -19,14 +19,14 @@ pub struct ThreadName {
 }
 
 impl ThreadName {
-    /// Asks for its name; empty if the thread is gone.
+    /// Reads the thread's name; empty if the thread is gone.
     pub(super) fn of(tid: i32) -> Self {
         let mut name = [0_u8; 16];
         let _ = read_of_thread(tid, "comm", &mut name);
         Self { tid, name }
     }
 
-    /// Its id.
+    /// Returns the thread's id.
     pub fn tid(&self) -> i32 {
         self.tid
     }
@@ -45,37 +45,37 @@ impl fmt::Debug for ThreadName {
     }
 }
 
-/// What a `stat` file says.
+/// The contents of a `stat` file.
 pub(crate) struct TaskStat {
     pub(super) state: u8,
     flags: u64,
     /// Threads of the process.
     pub(crate) threads: usize,
-    /// When it was started, in ticks since the machine was.
+    /// When it was started, in ticks since the machine was started.
     pub(crate) started: u64,
 }
 
-/// `PF_IO_WORKER` and `PF_USER_WORKER` of `include/linux/sched.h`. Before Linux 5.12 the first was that of a thread
-/// that runs a virtual CPU (`PF_VCPU`).
+/// `PF_IO_WORKER` and `PF_USER_WORKER` of `include/linux/sched.h`. Before Linux 5.12 the first marked a thread that
+/// runs a virtual CPU (`PF_VCPU`).
 const WORKER: u64 = 0x10 | 0x4000;
-/// The signals that the kernel has its workers block: all but SIGKILL and SIGSTOP (`copy_process` in `kernel/fork.c`).
+/// The signals that the kernel's workers block: all except SIGKILL and SIGSTOP (`copy_process` in `kernel/fork.c`).
 const BLOCKED_BY_WORKERS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
-/// `PF_EXITING`, set before an ending thread wakes those that join it (`do_exit` in `kernel/exit.c`).
+/// `PF_EXITING`, set before an ending thread wakes threads that join it (`do_exit` in `kernel/exit.c`).
 const EXITING: u64 = 0x4;
 
 impl TaskStat {
-    /// Whether `tid`, whose stat this is, is the kernel's own, such as a worker of io_uring: it executes nothing in
-    /// user mode, and takes no signal.
+    /// Returns whether `tid`, whose stat this is, belongs to the kernel, such as a worker of io_uring: it executes
+    /// nothing in user mode, and takes no signal.
     pub(crate) fn is_kernel_worker(&self, tid: i32) -> bool {
         self.flags & WORKER != 0 && status_field(tid, b"SigBlk", 16) == Some(BLOCKED_BY_WORKERS)
     }
 
-    /// Whether the thread executes no more instructions of the program, and is ending or has ended.
+    /// Returns whether the thread executes no more instructions of the program: it is ending or has ended.
     pub(super) fn is_ending(&self) -> bool {
         self.flags & EXITING != 0
     }
 
-    /// Whether the thread has ended, and only waits to be forgotten.
+    /// Returns whether the thread has ended, and only waits to be forgotten by the kernel.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -86,12 +86,12 @@ pub(crate) fn task_stat(tid: i32) -> Option<TaskStat> {
     parse_stat(read_of_thread(tid, "stat", &mut [0_u8; 512])?)
 }
 
-/// Whether a thread has ended.
+/// Returns whether a thread has ended.
 pub(super) fn is_gone(tid: i32) -> bool {
     task_stat(tid).is_none_or(|stat| stat.has_ended())
 }
 
-/// The fields behind the name, which may hold anything (`proc_pid_stat(5)`).
+/// Parses the fields behind the name, which may contain anything (`proc_pid_stat(5)`).
 pub(crate) fn parse_stat(text: &[u8]) -> Option<TaskStat> {
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
     let mut fields = text.get(name_end + 2..)?.split(|byte| *byte == b' ');
@@ -102,24 +102,24 @@ pub(crate) fn parse_stat(text: &[u8]) -> Option<TaskStat> {
     Some(TaskStat { state, flags, threads, started })
 }
 
-/// Whether a thread is known to block a signal.
+/// Returns whether a thread is known to block a signal.
 pub(super) fn blocks(tid: i32, signal: i32) -> bool {
     status_field(tid, b"SigBlk", 16).is_some_and(|blocked| SignalSet(blocked).contains(signal))
 }
 
-/// Whether a signal that was sent to a thread is known to be pending.
+/// Returns whether a signal that was sent to a thread is known to be pending.
 pub(crate) fn is_pending(tid: i32, signal: i32) -> bool {
     status_field(tid, b"SigPnd", 16).is_some_and(|pending| SignalSet(pending).contains(signal))
 }
 
-/// Who traces a thread.
+/// Returns the process that traces a thread.
 pub(super) fn tracer_of(tid: i32) -> Option<i32> {
     let tracer = status_field(tid, b"TracerPid", 10)?;
     i32::try_from(tracer).ok().filter(|tracer| *tracer != 0)
 }
 
-/// Whether a thread waits for signals without handlers (`sigwait`): the signal that it would be sent could be what it
-/// waits for. While it waits, its mask does not show that it blocks it.
+/// Returns whether a thread waits for signals without handlers (`sigwait`): it could be waiting for the very signal
+/// that it would be sent. While it waits, its mask does not show that it blocks that signal.
 pub(super) fn is_in_sigwait(tid: i32) -> bool {
     let mut text = [0_u8; 192];
     let text = read_of_thread(tid, "syscall", &mut text).unwrap_or_default();
@@ -127,19 +127,19 @@ pub(super) fn is_in_sigwait(tid: i32) -> bool {
     number.and_then(|number| number.parse().ok()) == Some(libc::SYS_rt_sigtimedwait)
 }
 
-/// How many seccomp filters the calling thread has; `None` if that is unknown.
+/// Returns how many seccomp filters the calling thread has; `None` if that is unknown.
 pub(crate) fn own_filters() -> Option<u64> {
     let own = own_thread();
     match status_field(own, b"Seccomp", 10)? {
         0 => Some(0),
-        // Before Linux 5.9 they are not counted.
+        // Linux before 5.9 does not count them.
         _ => Some(status_field(own, b"Seccomp_filters", 10).unwrap_or(1).max(1)),
     }
 }
 
-/// A number in `/proc/self/task/TID/status` (`proc_pid_status(5)`), however long the lines before it are.
+/// Returns a number from `/proc/self/task/TID/status` (`proc_pid_status(5)`), however long the lines before it are.
 fn status_field(tid: i32, name: &[u8], radix: u32) -> Option<u64> {
-    // The longest line that is looked for.
+    // The longest line that callers look for.
     const LINE: usize = 64;
     let file = open_of_thread(tid, "status")?;
     let mut text = [0_u8; 2048];
@@ -159,7 +159,7 @@ fn status_field(tid: i32, name: &[u8], radix: u32) -> Option<u64> {
     }
 }
 
-/// The value of the first whole line that begins with `name` and a colon.
+/// Returns the value of the first whole line that begins with `name` and a colon.
 fn parse_field(text: &[u8], name: &[u8], radix: u32) -> Option<u64> {
     let whole = text.get(..text.iter().rposition(|byte| *byte == b'\n')?)?;
     let value = |line: &[u8]| line.strip_prefix(name).and_then(|rest| rest.strip_prefix(b":")).map(<[u8]>::len);
@@ -185,7 +185,7 @@ fn read(file: &OwnedFd, text: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// What fits of `/proc/self/task/TID/FILE`; `None` if the thread is gone.
+/// Returns as much of `/proc/self/task/TID/FILE` as fits; `None` if the thread is gone.
 fn read_of_thread<'a>(tid: i32, file: &str, text: &'a mut [u8]) -> Option<&'a [u8]> {
     let len = read(&open_of_thread(tid, file)?, text)?;
     text.get(..len)
@@ -203,7 +203,7 @@ mod tests {
         assert!(parse_stat(b"12 (cut").is_none() && parse_stat(b"").is_none());
         let own = task_stat(rustix::thread::gettid().as_raw_nonzero().get()).expect("alive");
         assert!(own.threads >= 2 && !own.has_ended());
-        // Whatever its flags say, since it does not block all signals.
+        // Whatever its flags, since it does not block all signals.
         assert!(!TaskStat { flags: WORKER, ..own }.is_kernel_worker(rustix::thread::gettid().as_raw_nonzero().get()));
     }
 

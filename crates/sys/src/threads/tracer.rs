@@ -1,11 +1,11 @@
 //! A process that holds threads of its parent by `ptrace`.
 //!
-//! A thread cannot trace another one of its own process, so a child does it. The child borrows the parent's memory
-//! (`CLONE_VM`): to make it copies no page table, however large the parent is. It has a stack of its own, beside the
-//! [`Desk`] through which it is given work. It also borrows the parent's thread-local storage, so it runs nothing but
-//! atomics and bare system calls. It has no exit signal: a SIGCHLD handler and `waitpid(-1, …)` do not see it.
+//! A thread cannot trace another thread of its own process, so a child does it. The child borrows the parent's memory
+//! (`CLONE_VM`): making it copies no page table, however large the parent is. It has its own stack, beside the [`Desk`]
+//! through which it gets work. It also borrows the parent's thread-local storage, so it runs only atomics and bare
+//! system calls. It has no exit signal: a SIGCHLD handler and `waitpid(-1, …)` do not see it.
 //!
-//! # Who may touch the desk
+//! # Who may access the desk
 //!
 //! | `turn` | the calls belong to |
 //! |---|---|
@@ -15,13 +15,13 @@
 //!
 //! The parent sets `CHILDS` and `END`, the child `PARENTS`.
 //!
-//! # Who dies first
+//! # What happens if one of them dies
 //!
-//! - The thread that has made the tracer dies: the kernel kills the tracer (`PR_SET_PDEATHSIG`). The tracer looks once,
-//!   after it has asked for that, whether its parent is still there.
-//! - The tracer is killed: the kernel lets the threads go on. Code that has threads held while memory moves must not
-//!   have that, so each thread gets `PTRACE_O_EXITKILL` once it is held: from then on the kernel kills the process with
-//!   its tracer, before a held thread can execute an instruction.
+//! - The thread that has made the tracer dies: the kernel kills the tracer (`PR_SET_PDEATHSIG`). After the tracer has
+//!   asked for that, it checks once whether its parent still exists.
+//! - The tracer is killed: the kernel lets the threads continue. That must not happen while memory moves, so each
+//!   thread gets `PTRACE_O_EXITKILL` once it is held: then the kernel kills the process with its tracer, before a held
+//!   thread can execute an instruction.
 //! - Somebody stops the tracer (SIGSTOP): the parent waits until it is continued.
 //!
 //! Sources: `ptrace(2)`, `kernel/ptrace.c` (`exit_ptrace`, `__ptrace_unlink`), `clone(2)`, `security/yama/yama_lsm.c`.
@@ -41,7 +41,7 @@ use crate::arch::system_call;
 use crate::last_errno;
 use crate::seccomp::{self, Probe, Verdict};
 
-/// Calls that the tracer can be given at once.
+/// Maximum number of calls that the tracer gets at once.
 pub(crate) const BATCH: usize = 64;
 
 /// More than twenty times what the tracer uses in an unoptimised build.
@@ -52,26 +52,26 @@ const PARENTS: u32 = 0;
 const CHILDS: u32 = 1;
 const END: u32 = 2;
 
-/// How often the parent looks whether a tracer that does not answer still lives, in nanoseconds.
+/// How often the parent checks whether a silent tracer is still alive, in nanoseconds.
 const LOOK: i64 = 5_000_000;
 
-/// The request that stands for `wait4` without blocking; no `ptrace` request has this number.
+/// The request that means `wait4` without blocking; no `ptrace` request has this number.
 const WAIT: u32 = u32::MAX;
 
-/// Where parent and tracer meet, with the tracer's stack. Zeroed memory is a valid one. It must not move while there is
-/// a tracer.
+/// The memory through which parent and tracer communicate, with the tracer's stack. Zeroed memory is valid. It must not
+/// move while there is a tracer.
 pub(crate) struct Desk {
     /// The futex.
     turn: AtomicU32,
     /// The parent's process id.
     parent: AtomicI32,
-    /// How many calls the tracer makes.
+    /// The number of calls that the tracer makes.
     count: AtomicUsize,
     calls: [Call; BATCH],
     stack: Stack,
 }
 
-/// One call: what the parent asks, and the answers.
+/// One call: the parent's request and the child's answers. Each writes in its turn; see the module.
 struct Call {
     request: AtomicU32,
     tid: AtomicI32,
@@ -83,30 +83,30 @@ struct Call {
 #[repr(C, align(64))]
 struct Stack(UnsafeCell<[MaybeUninit<u8>; STACK]>);
 
-// SAFETY: the bytes are used by the tracer alone, as its stack.
+// SAFETY: only the tracer uses the bytes, as its stack.
 unsafe impl Sync for Stack {}
 
-/// What the tracer is asked to do to a thread.
+/// What the tracer does to a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// Begin to trace it, which it does not notice.
+    /// Begins to trace it, which it does not notice.
     Seize,
-    /// Have it stop.
+    /// Makes it stop.
     Interrupt,
-    /// Ask whether it has stopped.
+    /// Asks whether it has stopped.
     Wait,
-    /// Have it killed if the tracer ends. Only for a stopped thread.
+    /// Makes the kernel kill it if the tracer ends. Only for a stopped thread.
     KillOnExit,
-    /// Let a stopped thread go on, with this signal if it has stopped to take one, or 0.
+    /// Lets a stopped thread continue, with this signal if it has stopped to take one, or 0.
     Detach(i32),
 }
 
-/// What became of a request.
+/// The answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
-    /// The call's.
+    /// The call's result.
     pub(crate) result: Result<isize, Errno>,
-    /// The status that [`Request::Wait`] has given.
+    /// The status from [`Request::Wait`].
     pub(crate) status: i32,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Answer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// There is no tracer.
+    /// No tracer could be made.
     #[error("no child process could be made to trace it ({0}); raise RLIMIT_NPROC, or pids.max of the cgroup")]
     NoChild(Errno),
     /// Children of this process do not see its threads.
@@ -122,16 +122,16 @@ pub enum Refusal {
         "new children are in another pid namespace (unshare(CLONE_NEWPID)) and do not see it; freeze before unshare"
     )]
     PidNamespace,
-    /// A seccomp filter is in the way.
+    /// A seccomp filter forbids it.
     #[error("ptrace was tried first, since there is a seccomp filter: {0:?}; allow it in the filter")]
     Filtered(Verdict),
-    /// A debugger is there.
+    /// A debugger traces it already.
     #[error("process {by} traces it already; detach that debugger or strace first")]
     Traced {
-        /// Its process id.
+        /// The debugger's process id.
         by: i32,
     },
-    /// The process may not be looked into.
+    /// The process may not be inspected.
     #[error(
         "the process is not dumpable, because it has changed its user or asked for that; call \
          prctl(PR_SET_DUMPABLE, 1) first"
@@ -143,7 +143,7 @@ pub enum Refusal {
         /// The setting's value.
         scope: u8,
     },
-    /// The kernel does not say why.
+    /// The kernel gives no reason.
     #[error("ptrace is refused ({0}) by a security module or because real, effective and saved user ids differ")]
     Denied(Errno),
     /// The tracer was killed.
@@ -154,13 +154,13 @@ pub enum Refusal {
     },
 }
 
-/// A tracer. Threads that it has seized go on when this is dropped; stopped ones should be detached before, which tells
-/// how.
+/// A tracer. Threads that it has seized continue when this is dropped; detach stopped ones before, which says with
+/// which signal.
 #[derive(Debug)]
 pub(crate) struct Tracer<'a> {
     desk: &'a Desk,
     pid: i32,
-    /// Nobody has waited for it yet.
+    /// Whether nobody has waited for it yet.
     is_there: bool,
     is_allowed: bool,
 }
@@ -171,11 +171,11 @@ impl std::fmt::Debug for Desk {
     }
 }
 
-/// The thread id, above, and the number of filters with which `ptrace` was found to be allowed.
+/// The thread id, in the upper half, and the number of filters for which `ptrace` turned out to be allowed.
 static ALLOWED: AtomicU64 = AtomicU64::new(0);
 
-/// Finds out whether this thread, which has so many seccomp filters, and so its children may call `ptrace`: a filter
-/// may kill who tries. Does not use the heap. A first trial costs a fork; nothing does where no filter is.
+/// Finds out whether this thread, which has `filters` seccomp filters, and so its children may call `ptrace`: a filter
+/// may kill a caller. Does not use the heap. The first trial costs a fork; without a filter it costs nothing.
 ///
 /// # Errors
 ///
@@ -199,9 +199,9 @@ pub(crate) fn is_possible(filters: Option<u64>) -> Result<(), Refusal> {
     }
 }
 
-/// Finds out why a thread cannot be traced, though no debugger traces it.
+/// Finds out why a thread cannot be traced, although no debugger traces it.
 pub(crate) fn diagnose(errno: Errno) -> Refusal {
-    // SAFETY: takes a number and gives one.
+    // SAFETY: takes and returns numbers.
     let dumpable = unsafe { system_call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0]) };
     match (errno, dumpable, yama_scope()) {
         (Errno::PERM, 0 | 2, _) => Refusal::Undumpable,
@@ -220,7 +220,7 @@ fn yama_scope() -> Option<u8> {
 }
 
 impl<'a> Tracer<'a> {
-    /// Makes a tracer. Does not use the heap. The desk must have no other one, and `ptrace` be possible.
+    /// Makes a tracer. Does not use the heap. The desk must not have another one, and `ptrace` must be possible.
     ///
     /// # Errors
     ///
@@ -233,8 +233,8 @@ impl<'a> Tracer<'a> {
         desk.turn.store(PARENTS, Ordering::Relaxed);
         desk.parent.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
         let top = desk.stack.0.get().wrapping_add(1).cast::<c_void>();
-        // It shares our memory, and also our descriptors and directories, so that it has none of its own to keep open.
-        // No debugger follows it.
+        // It shares our memory, and also our descriptors and directories, so that it keeps none open itself. Debuggers
+        // do not follow it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
         // The tracer must not run a handler of the program.
         let blocked = Blocked::all();
@@ -250,23 +250,23 @@ impl<'a> Tracer<'a> {
         Ok(Self { desk, pid, is_there: true, is_allowed: false })
     }
 
-    /// Tells Yama that this process may trace its parent (`PR_SET_PTRACER`). Where there is no Yama, nothing happens.
+    /// Tells Yama that this process's tracer may trace it (`PR_SET_PTRACER`). Without Yama nothing happens.
     pub(crate) fn allow(&mut self) {
         self.is_allowed = true;
         // SAFETY: takes numbers and changes no memory.
         unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, self.pid as usize, 0, 0]) };
     }
 
-    /// Whether Yama was told.
+    /// Returns whether Yama was told.
     pub(crate) fn is_allowed(&self) -> bool {
         self.is_allowed
     }
 
-    /// Asks for one thing for each of some threads and waits for the answers.
+    /// Sends a request for each of some threads and waits for the answers.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Ended`]; what was answered until then is unknown.
+    /// [`Refusal::Ended`]; the answers until then are unknown.
     pub(crate) fn ask(
         &mut self,
         requests: &[(i32, Request)],
@@ -286,10 +286,10 @@ impl<'a> Tracer<'a> {
             call.tid.store(*tid, Ordering::Relaxed);
             call.data.store(data, Ordering::Relaxed);
         }
-        // Release, partner: the Acquire load in `serve`. Forbids that the tracer sees the turn and not the requests.
+        // Release, partner: the Acquire load in `serve`. Forbids that the tracer sees the turn but not the requests.
         turn.store(CHILDS, Ordering::Release);
         wake(turn);
-        // Acquire, partner: the Release store in `serve`. Forbids to read answers before they are there.
+        // Acquire, partner: the Release store in `serve`. Forbids reading answers before they are there.
         while turn.load(Ordering::Acquire) == CHILDS {
             let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
             sleep(turn, CHILDS, &raw const limit);
@@ -305,7 +305,7 @@ impl<'a> Tracer<'a> {
         }))
     }
 
-    /// Waits for its end; the status, if it has ended.
+    /// Waits for its end. Returns the status, if it has ended.
     fn wait(&mut self, flags: i32) -> Option<i32> {
         let mut status = 0_i32;
         while self.is_there {
@@ -316,7 +316,7 @@ impl<'a> Tracer<'a> {
             }) {
                 Ok(0) => return None,
                 Err(Errno::INTR) => {}
-                // A child that is unknown was waited for by somebody else.
+                // Somebody else has waited for a child that is unknown.
                 Ok(_) | Err(_) => self.is_there = false,
             }
         }
@@ -326,24 +326,24 @@ impl<'a> Tracer<'a> {
 
 impl Drop for Tracer<'_> {
     fn drop(&mut self) {
-        // Relaxed: there is nothing to be read with it.
+        // Relaxed: it publishes nothing.
         self.desk.turn.store(END, Ordering::Relaxed);
         wake(&self.desk.turn);
         self.wait(0);
     }
 }
 
-/// The tracer: makes the calls that it is given. Runs on the parent's thread-local storage, so no C library and no
-/// panic here.
+/// Is the tracer: makes the calls that it gets. Runs on the parent's thread-local storage, so without the C library and
+/// without panics.
 extern "C" fn serve(desk: *mut c_void) -> c_int {
-    // SAFETY: the parent passes its desk and waits for this process before that could end.
+    // SAFETY: the parent passes its desk, and waits for this process before the desk could end.
     let desk = unsafe { &*desk.cast::<Desk>() };
     // SAFETY: takes numbers.
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
     // SAFETY: takes nothing.
     let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
-    // Renamed, so that nobody who looks for processes by name takes it for the program.
-    // SAFETY: a C string that lives for ever.
+    // Renames itself, so that a search for processes by name does not take it for the program. SAFETY: a C string that
+    // lives for ever.
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"palimpsest-hold".as_ptr().addr(), 0, 0]) };
     // Relaxed: stored before this process was made.
     while parent == desk.parent.load(Ordering::Relaxed) as isize {
@@ -353,7 +353,7 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
                 for call in desk.calls.iter().take(desk.count.load(Ordering::Relaxed)) {
                     call.answer.store(perform(call), Ordering::Relaxed);
                 }
-                // Release, partner: the Acquire load in `Tracer::ask`. Only from CHILDS: END is the last word.
+                // Release, partner: the Acquire load in `Tracer::ask`. Only from CHILDS: END is final.
                 let _ = desk.turn.compare_exchange(CHILDS, PARENTS, Ordering::Release, Ordering::Relaxed);
                 wake(&desk.turn);
             }
@@ -373,7 +373,7 @@ fn perform(call: &Call) -> isize {
     match call.request.load(Ordering::Relaxed) {
         WAIT => {
             let flags = (libc::WNOHANG | libc::__WALL) as usize;
-            // SAFETY: the kernel writes an int, to one that lives as long as the desk.
+            // SAFETY: the kernel writes an int that lives as long as the desk.
             unsafe { system_call(libc::SYS_wait4, [tid, call.status.as_ptr().addr(), flags, 0]) }
         }
         request => {
@@ -386,7 +386,7 @@ fn perform(call: &Call) -> isize {
 
 fn wake(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
-    // SAFETY: wakes whoever waits on this word; touches no memory.
+    // SAFETY: wakes the threads that wait on this word; touches no memory.
     unsafe { system_call(libc::SYS_futex, [word.as_ptr().addr(), operation, 1, 0]) };
 }
 
@@ -397,7 +397,7 @@ fn sleep(word: &AtomicU32, value: u32, limit: *const libc::timespec) {
     unsafe { system_call(libc::SYS_futex, [word.as_ptr().addr(), operation, value as usize, limit.addr()]) };
 }
 
-/// Turns what the kernel has answered into a result.
+/// Turns the kernel's answer into a result.
 fn result(answer: isize) -> Result<isize, Errno> {
     match i32::try_from(answer) {
         Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),

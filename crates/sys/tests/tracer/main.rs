@@ -1,7 +1,7 @@
-//! Threads that block all signals are held, while memory is moved, calls sleep, threads come and go, and processes are
+//! Holds threads that block all signals, while memory is moved, calls sleep, threads come and go, and processes are
 //! killed.
 //!
-//! Each scenario has a process of its own: this test binary is started again and told which one to play.
+//! Each scenario has its own process: this test binary starts itself again and tells the child which one to play.
 
 mod memory;
 mod quiet;

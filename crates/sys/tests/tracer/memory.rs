@@ -1,4 +1,4 @@
-//! Memory that is moved as a freeze does it: copied to a file, which is then mapped in its place.
+//! Memory that is moved as in a freeze: copied to a file, which then replaces it.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
@@ -12,7 +12,7 @@ use palimpsest_sys::threads::hold::World;
 
 use crate::support::{ends, go_deaf, is_playing, play, start, wait_until};
 
-/// Counters that are moved, one for each of the longest-lived threads, and what they lie in.
+/// Number of counters in the moved memory, one for each of the longest-lived threads.
 const COUNTERS: usize = 8;
 const LEN: usize = 1 << 20;
 
@@ -35,7 +35,7 @@ impl Movable {
         Self { start: NonNull::new(start.cast()).expect("a mapping") }
     }
 
-    /// The counters lie far apart.
+    /// Returns counter `index`; the counters lie far apart.
     fn counter(&self, index: usize) -> &AtomicU64 {
         assert!(index < COUNTERS);
         // SAFETY: within the mapping.
@@ -48,14 +48,14 @@ impl Movable {
         std::array::from_fn(|index| self.counter(index).load(Ordering::Relaxed))
     }
 
-    /// Puts a private mapping of a file with the same bytes in its place. What is written meanwhile is lost.
+    /// Replaces it by a private mapping of a file with the same bytes. Writes meanwhile are lost.
     fn move_to_file(&self) {
         // SAFETY: the name is a C string that lives for ever.
         let file = unsafe { libc::memfd_create(c"moved".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(file >= 0);
         // SAFETY: made above, and nobody else's.
         let file = unsafe { File::from_raw_fd(file) };
-        // SAFETY: mapped; whoever could write is held.
+        // SAFETY: mapped; all threads that could write are held.
         let bytes = unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<u8>(), LEN) };
         file.write_all_at(bytes, 0).expect("room in memory");
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
@@ -65,14 +65,14 @@ impl Movable {
     }
 }
 
-/// How often memory is moved: `usual`, or less by `PALIMPSEST_HOLDS`, for machines on which threads that spin take long
-/// to be held.
+/// Returns how often memory is moved: `usual`, or fewer according to `PALIMPSEST_HOLDS`, for machines on which holding
+/// threads that spin takes long.
 fn moves(usual: usize) -> usize {
     let most = std::env::var("PALIMPSEST_HOLDS").ok().and_then(|text| text.parse().ok());
     most.map_or(usual, |most: usize| usual.min(most.max(1)))
 }
 
-/// Moves memory again and again while threads count in it, each also for itself.
+/// Moves memory again and again while threads count in it, and each also for itself.
 fn count_and_move(moves: usize) {
     let memory = Movable::new();
     let end = AtomicBool::new(false);
@@ -82,7 +82,7 @@ fn count_and_move(moves: usize) {
             .map(|index| {
                 let (counter, end) = (memory.counter(index), &end);
                 scope.spawn(move || {
-                    // The even ones cannot be signalled.
+                    // Threads with an even number cannot be signalled.
                     if index % 2 == 0 {
                         go_deaf();
                     }
@@ -111,7 +111,7 @@ fn count_and_move(moves: usize) {
             drop(stopped);
         }
         end.store(true, Ordering::Relaxed);
-        // SAFETY: no status is asked for.
+        // SAFETY: no status is requested.
         let waited = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
         let errno = std::io::Error::last_os_error().raw_os_error();
         assert_eq!((waited, errno), (-1, Some(libc::ECHILD)), "a tracer was left behind");
@@ -151,7 +151,7 @@ fn threads_come_and_go_meanwhile() {
         let memory = Movable::new();
         let end = AtomicBool::new(false);
         let world = World::prepare().expect("a free signal");
-        // In the scope of each starter, two short-lived threads at a time, deaf and hearing.
+        // In the scope of each starter, two short-lived threads at a time: one deaf, one hearing.
         let counted: u64 = thread::scope(|scope| {
             let starters: Vec<_> = (0..3)
                 .map(|index| {

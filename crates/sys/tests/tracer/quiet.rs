@@ -1,4 +1,4 @@
-//! What a deaf thread sees of being held: nothing.
+//! A deaf thread does not notice that it is held.
 
 use std::sync::mpsc;
 use std::thread;

@@ -1,5 +1,5 @@
-//! Where nothing can be traced, the error names the thread and the way out, comes before anyone is disturbed, and
-//! everybody runs on.
+//! If nothing can be traced, the error names the thread and the way out, comes before any thread is disturbed, and all
+//! threads keep running.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use palimpsest_sys::threads::hold::{Refusal, StopError, World};
 
 use crate::support::{gettid, go_deaf, play, status_of, wait_until};
 
-/// Counts of the two threads below: one deaf, one hearing.
+/// Counters of the two threads below: one deaf, one hearing.
 static COUNTS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Starts a deaf thread, named so, and a hearing one; gives the first one's id.
+/// Starts a deaf thread, named so, and a hearing one. Returns the first one's id.
 fn start_threads() -> i32 {
     let (told, tid) = mpsc::channel();
     for (index, count) in COUNTS.iter().enumerate() {
@@ -35,7 +35,7 @@ fn start_threads() -> i32 {
     told.into_iter().find(|(index, _)| *index == 0).expect("both have told").1
 }
 
-/// Checks that threads cannot be held, and why, and that they run.
+/// Checks that threads cannot be held, for the expected reason, and that they run.
 fn refused(deaf: i32, is_expected: impl Fn(Refusal) -> bool) {
     let world = World::prepare().expect("a free signal");
     let errors =
@@ -51,7 +51,7 @@ fn refused(deaf: i32, is_expected: impl Fn(Refusal) -> bool) {
     wait_until("both run on", || counts().iter().zip(before).all(|(now, then)| *now != then).then_some(()));
 }
 
-/// Gives the calling thread a filter that answers `ptrace` with `action`.
+/// Installs a filter for the calling thread that answers `ptrace` with `action`.
 fn filter_ptrace(action: u32) {
     let statement = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     let number = u32::try_from(libc::SYS_ptrace).expect("a small number");
@@ -94,7 +94,7 @@ fn a_filter_that_allows() {
         filter_ptrace(libc::SECCOMP_RET_ALLOW);
         let world = World::prepare().expect("a free signal");
         for _ in 0..3 {
-            // Who is still on the way out of the handler is deaf too.
+            // A thread that is still on its way out of the handler is deaf too.
             assert!(world.stop_others().expect("ptrace is allowed").traced() >= 1);
         }
     });
@@ -107,12 +107,12 @@ fn a_process_that_is_not_dumpable() {
         drop_capabilities();
         // SAFETY: takes numbers.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }, 0);
-        // With that the files of /proc belong to root.
+        // Then the files of /proc belong to root.
         refused(deaf, |refusal| refusal == Refusal::Undumpable);
     });
 }
 
-/// Takes the calling thread's capabilities away.
+/// Drops the calling thread's capabilities.
 fn drop_capabilities() {
     // `struct __user_cap_header_struct` and two of `__user_cap_data_struct` (`include/uapi/linux/capability.h`),
     // version 3.
@@ -141,7 +141,7 @@ fn a_debugger() {
         refused(deaf, |refusal| refusal == Refusal::Traced { by: debugger });
         // SAFETY: a child that was not waited for.
         unsafe { libc::kill(debugger, libc::SIGKILL) };
-        // SAFETY: no status is asked for.
+        // SAFETY: no status is requested.
         unsafe { libc::waitpid(debugger, ptr::null_mut(), 0) };
         let world = World::prepare().expect("a free signal");
         assert!(world.stop_others().expect("nobody traces it any more").traced() >= 1);
@@ -157,7 +157,8 @@ fn children_in_another_pid_namespace() {
             return println!("skipped: this user may not unshare pid namespaces: {}", std::io::Error::last_os_error());
         }
         refused(deaf, |refusal| refusal == Refusal::PidNamespace);
-        // A tracer would have been the first process of the namespace, which ends with it: no more children.
+        // A tracer would have been the first process of the namespace, which ends with it: then there are no more
+        // children.
         assert!(std::process::Command::new("true").status().is_ok_and(|status| status.success()));
     });
 }

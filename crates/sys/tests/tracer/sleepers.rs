@@ -1,4 +1,4 @@
-//! System calls that deaf threads sleep in go on.
+//! Blocking system calls of deaf threads continue.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -12,14 +12,14 @@ use palimpsest_sys::threads::hold::World;
 
 use crate::support::{gettid, go_deaf, play, sleeps};
 
-/// The result of a call, as it would be in `errno`.
+/// The result of a call, or its `errno`.
 type Outcome = Result<i64, i32>;
 
 fn outcome(returned: i64) -> Outcome {
     if returned < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(returned) }
 }
 
-/// Starts a deaf thread that makes a call, one of these numbers; returns once it sleeps there.
+/// Starts a deaf thread that makes a call with one of these numbers. Returns once it sleeps there.
 fn sleeper(numbers: &[libc::c_long], call: impl FnOnce() -> Outcome + Send + 'static) -> JoinHandle<Outcome> {
     let (told, tid) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -31,7 +31,7 @@ fn sleeper(numbers: &[libc::c_long], call: impl FnOnce() -> Outcome + Send + 'st
     thread
 }
 
-/// What functions of the C library call; AArch64 has the later ones alone.
+/// The calls made by functions of the C library; AArch64 has only the later ones.
 const SLEEP: &[libc::c_long] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep];
 #[cfg(target_arch = "x86_64")]
 const POLL: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_ppoll];
@@ -42,7 +42,7 @@ const EPOLL: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
 #[cfg(not(target_arch = "x86_64"))]
 const EPOLL: &[libc::c_long] = &[libc::SYS_epoll_pwait];
 
-/// Holds everyone twice; how many were traced, the lesser number.
+/// Holds all threads twice. Returns the lesser number of traced ones.
 fn hold() -> usize {
     let world = World::prepare().expect("a free signal");
     let twice = [(); 2].map(|()| {
@@ -70,19 +70,19 @@ fn futex(word: &AtomicU32, operation: i32, value: u32, limit: *const libc::times
 #[test]
 fn nobody_notices() {
     play("sleepers::nobody_notices", || {
-        // On a busy machine they may have slept enough before they are held.
+        // On a busy machine they may finish sleeping before they are held.
         assert!((0..7).any(|doubled| held_asleep(3 << doubled)), "nobody was asleep for long enough");
     });
 }
 
-/// Everybody sleeps, some for as many seconds; whether these still slept when all had been held twice.
+/// Makes all threads sleep, some for `seconds`. Returns whether these still slept after all had been held twice.
 fn held_asleep(seconds: i64) -> bool {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let limit = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
     let (read, write) = pipe();
     let (polled, poll_write) = pipe();
     let started = Instant::now();
-    // SAFETY: the limit is read; the rest is not asked for.
+    // SAFETY: the limit is only read; the rest is not requested.
     let nanosleep = sleeper(SLEEP, move || outcome(unsafe { libc::nanosleep(&limit, ptr::null_mut()) }.into()));
     let futex_wait = sleeper(&[libc::SYS_futex], || futex(&WORD, libc::FUTEX_WAIT, 0, ptr::null()));
     let futex_limited = sleeper(&[libc::SYS_futex], move || futex(&AtomicU32::new(0), libc::FUTEX_WAIT, 0, &limit));
@@ -99,7 +99,7 @@ fn held_asleep(seconds: i64) -> bool {
     let traced = hold();
     let slept_on = !nanosleep.is_finished() && !futex_limited.is_finished();
     assert!(traced >= 5 || !slept_on, "{traced}");
-    // It was let go and is on its way back there, as soon as it gets a CPU.
+    // The thread was released and returns to its sleep as soon as it gets a CPU.
     while futex(&WORD, libc::FUTEX_WAKE, 1, ptr::null()) == Ok(0) {
         assert!(!futex_wait.is_finished(), "it does not wait again");
         thread::yield_now();
@@ -115,7 +115,7 @@ fn held_asleep(seconds: i64) -> bool {
     slept_on
 }
 
-/// The calls that `signal(7)` has return `EINTR` after a stop signal, handler or not.
+/// The calls that return `EINTR` after a stop signal according to `signal(7)`, with or without a handler.
 #[test]
 fn some_calls_are_interrupted() {
     play("sleepers::some_calls_are_interrupted", || {
@@ -137,7 +137,7 @@ fn some_calls_are_interrupted() {
             })
         });
         hold_once(2);
-        // Where it is restarted, this ends it; else nobody reads any more.
+        // If the call is restarted, this ends it; otherwise nobody reads any more.
         let _ = rustix::io::write(&write, b"x");
         let (epoll, sigwait) = (epoll.join().expect("alive"), sigwait.join().expect("alive"));
         println!("epoll_wait: {epoll:?}, sigtimedwait: {sigwait:?}");

@@ -7,10 +7,10 @@ use std::{env, fs, mem, thread};
 
 const SCENARIO: &str = "PALIMPSEST_TRACER_SCENARIO";
 
-/// After which a scenario that hangs is ended.
+/// Seconds after which a hanging scenario is ended.
 const PATIENCE_SECONDS: u32 = 1200;
 
-/// Whether this process is to play the scenario of the test `name`.
+/// Returns whether this process should play the scenario of the test `name`.
 pub(crate) fn is_playing(name: &str) -> bool {
     let playing = env::var(SCENARIO).is_ok_and(|playing| playing == name);
     if playing {
@@ -28,7 +28,7 @@ pub(crate) fn start(name: &str) -> Child {
     command.stdin(Stdio::null()).spawn().expect("this binary starts")
 }
 
-/// Plays `scenario` in a process of its own, which must end well.
+/// Plays `scenario` in its own process, which must end well.
 pub(crate) fn play(name: &str, scenario: impl FnOnce()) {
     if is_playing(name) {
         return scenario();
@@ -54,7 +54,7 @@ pub(crate) fn go_deaf() {
     let mut all: libc::sigset_t = unsafe { mem::zeroed() };
     // SAFETY: a valid place for a set.
     unsafe { libc::sigfillset(&mut all) };
-    // SAFETY: a valid set; the old one is not asked for.
+    // SAFETY: a valid set; the old one is not requested.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, ptr::null_mut()) };
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn gettid() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// Asks until there is an answer.
+/// Calls `ask` until there is an answer.
 pub(crate) fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(600);
     loop {
@@ -75,7 +75,7 @@ pub(crate) fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
     }
 }
 
-/// A field of a thread's status.
+/// Returns a field of a thread's status.
 pub(crate) fn status_of(tid: i32, field: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(|value| value.trim().to_owned())
@@ -89,7 +89,7 @@ pub(crate) fn sleeps(tid: i32, numbers: &[libc::c_long]) {
         Ok(call) => {
             call.split(' ').next().is_some_and(|first| numbers.iter().any(|number| first == number.to_string()))
         }
-        // A kernel that does not tell: it may have slept elsewhere, before the call.
+        // The kernel does not tell: the thread may have slept elsewhere, before the call.
         Err(_) => {
             thread::sleep(Duration::from_millis(20));
             true

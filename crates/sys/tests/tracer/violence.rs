@@ -9,7 +9,7 @@ use palimpsest_sys::threads::hold::World;
 
 use crate::support::{gettid, go_deaf, is_playing, start, status_of, wait_until};
 
-/// Holds a deaf thread and gives the tracer's process id to `then`, which must end this process.
+/// Holds a deaf thread and passes the tracer's process id to `then`, which must end this process.
 fn hold_and(then: impl FnOnce(i32)) {
     let (told, tid) = mpsc::channel();
     thread::spawn(move || {
@@ -25,7 +25,7 @@ fn hold_and(then: impl FnOnce(i32)) {
     let tracer = status_of(tid, "TracerPid").and_then(|pid| pid.parse().ok()).expect("it is traced");
     then(tracer);
     loop {
-        // A held thread that runs would end this with another status.
+        // A held thread that ran would end this with another status.
         thread::park();
     }
 }
@@ -35,7 +35,7 @@ fn who_kills_the_tracer_kills_the_process() {
     let name = "violence::who_kills_the_tracer_kills_the_process";
     if is_playing(name) {
         hold_and(|tracer| {
-            // SAFETY: the tracer of a held thread, which nobody has waited for.
+            // SAFETY: the tracer of a held thread, for which nobody has waited.
             assert_eq!(unsafe { libc::kill(tracer, libc::SIGKILL) }, 0);
         });
     }

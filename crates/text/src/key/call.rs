@@ -19,8 +19,10 @@ use crate::poke::{Batch, PokeError};
 /// `F` is a function pointer type.
 #[repr(C)]
 pub struct StaticCall<F> {
-    /// Where it leads. First, since entries on x86-64 jump through it while their own jump is being changed.
+    /// The present function. First field, since entries on x86-64 jump through it while their own jump is being
+    /// changed. Written by the holder of `lock`, read by anybody.
     target: AtomicPtr<()>,
+    /// See the module `lock`. The holder may also change the sites.
     lock: AtomicU64,
     function: PhantomData<F>,
 }
@@ -31,23 +33,23 @@ impl<F: Copy> StaticCall<F> {
         Self { target: AtomicPtr::new(first.cast_mut()), lock: AtomicU64::new(0), function: PhantomData }
     }
 
-    /// The function that it leads to now.
+    /// Returns the function that the call leads to now.
     #[inline]
     pub fn target(&self) -> F {
-        // Acquire, partner: the Release in `set`. Whatever was made ready for the function is seen with it.
+        // Acquire, partner: the Release in `set`. Forbids that the function is seen without what was prepared for it.
         let target = self.target.load(Ordering::Acquire);
-        // SAFETY: of the same size, and a function of that type: `static_call!` and `set` store no other.
+        // SAFETY: of the same size, and a function of that type: `static_call!` and `set` store only such functions.
         unsafe { mem::transmute_copy::<*mut (), F>(&target) }
     }
 
-    /// Makes it lead to `function`. When this returns, every call that begins later, in any thread, goes there; calls
-    /// that began before may still be in the former function.
+    /// Makes the call lead to `function`. When this returns, every call that begins later, in any thread, goes there;
+    /// calls that began before may still be in the former function.
     ///
     /// # Errors
     ///
     /// See [`CallError`]; after one it leads where it did before, except after [`PokeError::Unsynced`].
     pub fn set(&self, function: F) -> Result<(), CallError> {
-        // SAFETY: of the same size, by the assertion in `new`; any value is a raw pointer.
+        // SAFETY: of the same size, by the assertion in `new`; any value is a valid raw pointer.
         let address = unsafe { mem::transmute_copy::<F, *mut ()>(&function) };
         stay_loaded()?;
         let held = Held::take(&self.lock, Caller::current()).map_err(|_reentered| CallError::Reentered)?;
@@ -55,24 +57,24 @@ impl<F: Copy> StaticCall<F> {
         let former = self.target.load(Ordering::Relaxed);
         let mut batch = Batch::new();
         if held.inherited == super::lock::Inherited::Yes {
-            // As for keys: ends what a parent had begun.
+            // As for keys: finishes what a parent had begun.
             batch.apply()?;
         }
         let target = address.expose_provenance();
         for site in call_sites(ptr::from_ref(self).addr()) {
             let too_far = CallError::TooFar { site: site.address, target };
             let after = arch::jump(site.address, target).ok_or(too_far)?;
-            // What is there, and not a jump to `self.target`: linkers may put a step in between.
+            // Reads what is there instead of assuming a jump to `self.target`: linkers may put a step in between.
             // SAFETY: 1. this very object.
             let before = unsafe { site.present() };
             // SAFETY: 1. `static_call!` made the site in the text of this object, which stays loaded; 2. it is one
-            // jump, and so is what replaces it; 3. either function is right for every caller, as their type is the
-            // same; 4. nothing makes references to text.
+            // jump, and so is what replaces it; 3. both functions suit every caller, as their type is the same; 4.
+            // nothing makes references to text.
             unsafe { batch.add_text(site.address, &before, &after) }?;
         }
-        // Before the jumps change, since a thread may come by way of it meanwhile. Release, partner: the Acquire in
-        // `target`, and the load of the jump through it, which on x86-64 is as good. Forbids that the function is seen
-        // without what was made ready for it.
+        // Stored before the jumps change, since a thread may jump through it meanwhile. Release, partner: the Acquire
+        // in `target`, and on x86-64 the load of the jump through it, which acquires too. Forbids that the function is
+        // seen without what was prepared for it.
         self.target.store(address, Ordering::Release);
         if batch.is_empty() {
             return Ok(());
@@ -81,7 +83,7 @@ impl<F: Copy> StaticCall<F> {
         match unsafe { batch.apply_by_detours() } {
             Ok(_) => Ok(()),
             Err(error) => {
-                // The jumps are new in this case, though a core may have an old one for a while.
+                // In this case the jumps are new, though a core may run an old one for a while.
                 if !matches!(error, PokeError::Unsynced(_)) {
                     // Release, partner: as above.
                     self.target.store(former, Ordering::Release);

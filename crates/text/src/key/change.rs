@@ -1,4 +1,4 @@
-//! Switching: from what keys are asked to be to a batch of sites.
+//! Switching: turns requests for keys into a batch of sites.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -13,7 +13,7 @@ use super::section::{Object, Site};
 use super::state::State;
 use crate::poke::{Batch, PokeError};
 
-/// What a key is asked for.
+/// A request for a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request {
     Enable,
@@ -21,7 +21,7 @@ pub(super) enum Request {
     Switch(State),
 }
 
-/// What switching has done.
+/// What a switch has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switched {
     /// Keys that have changed; the others were what they should be before.
@@ -33,12 +33,12 @@ pub struct Switched {
 }
 
 impl Key {
-    /// The addresses of the branches on it, as they are after inlining. None on machines without patching.
+    /// Returns the addresses of the branches on the key, as they are after inlining. None on machines without patching.
     pub fn sites(&self) -> Vec<usize> {
         Objects::default().sites_of(self).iter().map(|site| site.address).collect()
     }
 
-    /// Asks for the key to be on, until [`disable`](Self::disable) is called as often.
+    /// Turns the key on and keeps it on until [`disable`](Self::disable) was called as often.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Key {
         apply(&[(self, Request::Enable)])
     }
 
-    /// Takes one [`enable`](Self::enable) back.
+    /// Takes back one [`enable`](Self::enable).
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Key {
         apply(&[(self, Request::Disable)])
     }
 
-    /// Turns the switch. Off takes effect when the key is not enabled any more.
+    /// Turns the key's switch. Turning it off takes effect once the key is no longer enabled.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Plan<'_> {
     }
 }
 
-/// Does what is asked for, in one batch. All of it or, after an error, nothing. A key may occur more than once.
+/// Carries out all requests in one batch or, after an error, none. A key may occur more than once.
 pub(super) fn apply(requests: &[(&Key, Request)]) -> Result<Switched, SwitchError> {
     stay_loaded()?;
     let mut keys: Vec<&Key> = requests.iter().map(|(key, _)| *key).collect();
@@ -125,7 +125,7 @@ pub(super) fn apply(requests: &[(&Key, Request)]) -> Result<Switched, SwitchErro
             Err(source) => Err(SwitchError::Poke { keys, sites: batch.len(), source }),
         },
     };
-    // In both of these cases the sites behave as the new code says.
+    // In both cases the sites behave as the new code says.
     let is_done = matches!(
         applied,
         Ok(_) | Err(SwitchError::Poke { source: PokeError::Unsynced(_) | PokeError::Stuck(Some(_)), .. })
@@ -139,12 +139,12 @@ pub(super) fn apply(requests: &[(&Key, Request)]) -> Result<Switched, SwitchErro
     applied
 }
 
-/// The sites that change. The caller holds the keys.
+/// Returns the sites that change. The caller holds the keys.
 fn batch(plans: &[Plan<'_>], changing: usize) -> Result<Batch<'static>, SwitchError> {
     let mut batch = Batch::new();
     if plans.iter().any(|plan| plan.inherited == Inherited::Yes) {
         // A batch of the parent's was under way when this process was forked. The next batch, even an empty one, ends
-        // it; what the sites are then is in the sites.
+        // it; the sites themselves then show their state.
         let finished = batch.apply();
         finished.map_err(|source| SwitchError::Poke { keys: changing, sites: 0, source })?;
     }
@@ -161,7 +161,7 @@ fn batch(plans: &[Plan<'_>], changing: usize) -> Result<Batch<'static>, SwitchEr
                 true => unsafe { site.present() },
                 false => before,
             };
-            // SAFETY: 1. `branch!` made the site in the text of the key's object, of which the caller has a reference:
+            // SAFETY: 1. `branch!` made the site in the text of the key's object, to which the caller has a reference:
             // it stays loaded; 2. the site is one instruction, whose label is in front of it; 3. both ways through a
             // branch are compiled by the rules of the language; 4. nothing makes references to text.
             let added = unsafe { batch.add_text(site.address, &before, &after) };
@@ -171,7 +171,7 @@ fn batch(plans: &[Plan<'_>], changing: usize) -> Result<Batch<'static>, SwitchEr
     Ok(batch)
 }
 
-/// The sites of objects other than this copy's own, for as long as a batch is collected.
+/// The sites of objects other than this copy's own, kept while a batch is collected.
 #[derive(Default)]
 struct Objects(Vec<(NonNull<Note>, Vec<Site>)>);
 
@@ -193,23 +193,23 @@ impl Objects {
     }
 }
 
-/// The sites of the key or static call at `address`.
+/// Returns the sites of the key or static call at `address`.
 fn belonging_to(address: usize, sorted: &[Site]) -> &[Site] {
     let start = sorted.partition_point(|site| site.key < address);
     let len = sorted[start..].partition_point(|site| site.key == address);
     &sorted[start..start + len]
 }
 
-/// By owner, then by address.
+/// Returns the sites of `object`, sorted by owner, then by address.
 fn sorted(object: Object) -> Vec<Site> {
     let mut sites: Vec<Site> = object.sites().collect();
     sites.sort_unstable();
     sites
 }
 
-/// The sites of the object that this copy of the library is in, sorted.
+/// Returns the sites of the object that this copy of the library is in, sorted.
 fn own_sites() -> &'static [Site] {
-    // Not a `OnceLock`: a child that is forked in the middle of the first use would wait for it for ever.
+    // Not a `OnceLock`: a child forked in the middle of the first use would wait for it for ever.
     static SITES: AtomicPtr<Vec<Site>> = AtomicPtr::new(ptr::null_mut());
     // Acquire, partner: the Release below. Forbids that the sites are seen before they are written.
     let mut sites = SITES.load(Ordering::Acquire);
@@ -231,16 +231,16 @@ fn own_sites() -> &'static [Site] {
     unsafe { &*sites }
 }
 
-/// The site of the static call at `address`, in this copy's own object; `None` if nobody calls it.
+/// Returns the site of the static call at `address`, in this copy's own object; none if nobody calls it.
 pub(super) fn call_sites(address: usize) -> &'static [Site] {
     belonging_to(address, own_sites())
 }
 
-/// Keeps this copy of the library loaded: a handler for signals that its first batch installs is code of its own.
+/// Keeps this copy of the library loaded: its first batch installs a handler for signals that is the copy's own code.
 pub(super) fn stay_loaded() -> Result<(), palimpsest_sys::NotLoaded> {
     use std::sync::atomic::AtomicBool;
     static STAYS: AtomicBool = AtomicBool::new(false);
-    // Relaxed, both: doing it twice does no harm.
+    // Relaxed, both: doing it twice is harmless.
     if !cfg!(any(miri, palimpsest_atomic_keys)) && !STAYS.load(Ordering::Relaxed) {
         keep_loaded(OWN_NOTE.addr())?;
         STAYS.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What `PALIMPSEST_KEYS` says.
+//! The clauses of `PALIMPSEST_KEYS`.
 
 use super::pattern::{Pattern, PatternError};
 use super::state::State;
@@ -10,7 +10,7 @@ pub(super) struct Directive {
     pub(super) state: State,
 }
 
-/// Why a clause is not understood.
+/// Why a clause is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectiveError {
     /// There is no `=`.
@@ -19,7 +19,7 @@ pub enum DirectiveError {
         /// The clause.
         clause: String,
     },
-    /// There is something else than `on` or `off` after the `=`.
+    /// Behind the `=` stands neither `on` nor `off`.
     #[error("keys can be on or off, and not {state:?} as in {clause:?}")]
     State {
         /// The clause.
@@ -32,14 +32,14 @@ pub enum DirectiveError {
     Pattern {
         /// The clause.
         clause: String,
-        /// Why not.
+        /// The reason.
         #[source]
         source: PatternError,
     },
 }
 
-/// The clauses of `text`: `PATTERN=on` or `PATTERN=off`, separated by commas. Spaces around each part and clauses
-/// without anything are passed over.
+/// Returns the clauses of `text`: `PATTERN=on` or `PATTERN=off`, separated by commas. Ignores spaces around each part,
+/// and empty clauses.
 pub(super) fn parse(text: &str) -> impl Iterator<Item = Result<Directive, DirectiveError>> {
     text.split(',').map(str::trim).filter(|clause| !clause.is_empty()).map(parse_clause)
 }

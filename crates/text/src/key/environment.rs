@@ -1,4 +1,4 @@
-//! `PALIMPSEST_KEYS`: switching keys when the program starts, or when a library with keys of its own is loaded.
+//! `PALIMPSEST_KEYS`: switches keys when the program starts, or when a library with keys of its own is loaded.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -20,15 +20,15 @@ const VARIABLE: &str = "PALIMPSEST_KEYS";
 pub struct EnvironmentReport {
     /// What was switched.
     pub switched: Switched,
-    /// What did not work. Each was written to standard error too.
+    /// What failed. Each error was written to standard error too.
     pub errors: Vec<EnvironmentError>,
 }
 
 static REPORT: OnceLock<EnvironmentReport> = OnceLock::new();
 
 impl Keys {
-    /// What the environment variable `PALIMPSEST_KEYS` has done when this copy of Palimpsest was loaded; `None` if it
-    /// was not set.
+    /// Returns what the environment variable `PALIMPSEST_KEYS` has done when this copy of Palimpsest was loaded; `None`
+    /// if it was not set.
     pub fn environment() -> Option<&'static EnvironmentReport> {
         REPORT.get()
     }
@@ -40,11 +40,11 @@ impl Keys {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
-/// Runs before `main`, or in `dlopen` with the loader's lock held: only this copy's own object is switched, and no list
-/// of objects is needed for that.
+/// Runs before `main`, or in `dlopen` with the loader's lock held: switches only keys of this copy's own object, which
+/// needs no list of objects.
 #[cfg_attr(miri, expect(dead_code, reason = "there are no sections"))]
 extern "C" fn at_load() {
-    // A caller must not steer a program that has more rights than the caller.
+    // Callers must not steer a program that has more rights than they.
     let Some(text) = env::var_os(VARIABLE).filter(|_| !in_secure_execution()) else { return };
     let report = match text.to_str() {
         Some(text) => follow(text, &Keys::own()),
@@ -55,7 +55,7 @@ extern "C" fn at_load() {
     };
     for error in &report.errors {
         let line = format!("palimpsest: {VARIABLE}: {}", Causes(error));
-        // Where standard error is missing, nobody reads it either.
+        // Without a standard error there is no reader either.
         let _ = writeln!(io::stderr(), "{line}");
     }
     let _ = REPORT.set(report);
@@ -75,7 +75,7 @@ fn follow(text: &str, keys: &[KeyRef]) -> EnvironmentReport {
         let before = requests.len();
         let matching = keys.iter().filter(|key| pattern.matches(key.name()));
         requests.extend(matching.map(|key| (&**key, Request::Switch(state))));
-        // A library need not have what was meant for the program.
+        // A name meant for the program may be missing in a library.
         if requests.len() == before && in_program(OWN_NOTE.addr()) {
             report.errors.push(EnvironmentError::NoKey { pattern: pattern.to_string() });
         }

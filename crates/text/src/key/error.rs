@@ -1,10 +1,10 @@
-//! What can go wrong.
+//! Errors of keys and static calls.
 
 use super::directive::DirectiveError;
 use super::pattern::PatternError;
 use crate::poke::{AddError, PokeError};
 
-/// Why keys were not switched. Unless the variant says otherwise all of them are as before.
+/// Why keys were not switched. All keys are as before unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
     /// There is no `enable` to take back.
@@ -13,13 +13,13 @@ pub enum SwitchError {
         /// The key's name.
         name: String,
     },
-    /// Too many.
+    /// It was enabled too often.
     #[error("the key {name} is enabled {} times, which is the most; is a disable missing?", u32::MAX)]
     EnabledTooOften {
         /// The key's name.
         name: String,
     },
-    /// The calling thread is in the middle of switching it: a log of patches or a signal handler came back.
+    /// The calling thread is in the middle of switching it: a log of patches or a signal handler has called back.
     #[error(
         "the key {name} is being switched by this very thread; do not switch keys from a patch log or a signal handler"
     )]
@@ -35,25 +35,25 @@ pub enum SwitchError {
     Site {
         /// The key's name.
         name: String,
-        /// Why not.
+        /// The reason.
         #[source]
         source: AddError,
     },
     /// The branches could not be rewritten. After [`PokeError::Unsynced`] and [`PokeError::Stuck`] with a source the
-    /// keys are switched nevertheless.
+    /// keys are switched all the same.
     #[error("{sites} branches on {keys} keys could not be rewritten")]
     Poke {
         /// Keys that were to change.
         keys: usize,
         /// Branches that were to change.
         sites: usize,
-        /// Why not.
+        /// The reason.
         #[source]
         source: PokeError,
     },
 }
 
-/// Why a static call does not lead elsewhere. It is as before.
+/// Why a static call was not changed. It leads where it did.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The calling thread is in the middle of changing it.
@@ -100,17 +100,17 @@ pub enum SetError {
     Switch(#[from] SwitchError),
 }
 
-/// Something in the environment variable that did not work.
+/// An error in the environment variable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// It is not text.
+    /// The value is not text.
     #[error("it is not valid UTF-8: {text}")]
     NotText {
-        /// What of it is text.
+        /// The value, as far as it is text.
         text: String,
     },
-    /// A clause is not understood. The others are followed.
+    /// A clause is rejected. The others are followed.
     #[error(transparent)]
     Directive(#[from] DirectiveError),
     /// No key of the program has such a name. Libraries that are loaded later may have it.

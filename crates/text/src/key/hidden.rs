@@ -1,11 +1,11 @@
-//! What the macros expand to. Not for direct use: nothing here is covered by the promises of versions.
+//! What the macros expand to. Not for direct use; may change in any version.
 
 pub use super::section::FLAG_CALL as CALL;
 
 use super::call::StaticCall;
 use super::key::Key;
 
-/// The type beside each key, which knows the first state.
+/// The type beside each key, which knows its first state.
 #[derive(Debug)]
 pub struct Starts<const ON: bool>;
 
@@ -14,24 +14,24 @@ impl<const IS_ON: bool> Starts<IS_ON> {
     pub const ON: bool = IS_ON;
 }
 
-/// The type beside each static call, which knows the entry.
+/// The type beside each static call, which knows its entry.
 pub trait Entry {
     /// The function pointer's type.
     type Function;
-    /// The function pointer.
+    /// Returns the function pointer.
     fn entry() -> Self::Function;
 }
 
-/// A key.
+/// Creates a key.
 ///
 /// # Safety
 ///
-/// 1. It becomes the value of a static in the section `palimpsest_keys`.
+/// 1. The key becomes the value of a static in the section `palimpsest_keys`.
 pub const unsafe fn key(name: &'static str, is_on: bool) -> Key {
     Key::new(name, is_on)
 }
 
-/// A static call that first leads to `first`.
+/// Creates a static call that first leads to `first`.
 ///
 /// # Safety
 ///

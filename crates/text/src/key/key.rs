@@ -26,20 +26,23 @@ pub struct Key {
     name_len: usize,
     /// The note of the object that the key is in.
     note: *const Note,
-    /// See the module `lock`. Who holds it may change what follows, and the sites.
+    /// See the module `lock`. Its holder may change the fields below, and the sites; anybody may read all three.
     pub(super) lock: AtomicU64,
+    /// How many `enable` calls want it on.
     enabled: AtomicU32,
+    /// 1 if operators want it on.
     switch: AtomicU32,
+    /// 1 if it is on.
     on: AtomicU32,
     starts_on: u32,
 }
 
-// SAFETY: the pointers are to what never changes while the key's object is loaded.
+// SAFETY: the pointers lead to what never changes while the key's object is loaded.
 unsafe impl Send for Key {}
-// SAFETY: as above; all else is atomic.
+// SAFETY: as above; the other fields are atomic.
 unsafe impl Sync for Key {}
 
-/// What a key is asked to be. On if the switch is, or the count is not zero.
+/// The wishes for a key, which is on if the switch is, or the count is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) switch: State,
@@ -68,7 +71,7 @@ impl Key {
         }
     }
 
-    /// The name by which operators switch it; empty where a C program has given bytes that are no text.
+    /// Returns the name by which operators switch the key; empty where a C program has given bytes that are no text.
     pub fn name(&self) -> &str {
         // SAFETY: the constructor, or the C header's macro, took both from a literal, which lives as long as the key's
         // object.
@@ -76,7 +79,7 @@ impl Key {
         str::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// Whether it is on.
+    /// Returns whether the key is on.
     ///
     /// A load: where speed counts, use [`branch!`](crate::branch).
     #[inline]
@@ -85,23 +88,23 @@ impl Key {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether it is on, as a [`State`].
+    /// Returns whether the key is on, as a [`State`].
     pub fn state(&self) -> State {
         State::from_on(self.is_on())
     }
 
-    /// The state that it was defined with.
+    /// Returns the state that the key was defined with.
     pub fn first_state(&self) -> State {
         State::from_on(self.starts_on != 0)
     }
 
-    /// How often it is enabled and not yet disabled.
+    /// Returns how often the key is enabled and not yet disabled.
     pub fn enabled(&self) -> u32 {
-        // Relaxed: for information; whoever changes it holds the lock.
+        // Relaxed: for information; changes are made under the lock.
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// An entry of zeros, which is no key.
+    /// Returns whether it is an entry of zeros and no key.
     pub(super) fn is_filler(&self) -> bool {
         self.name.is_null()
     }
@@ -110,14 +113,14 @@ impl Key {
         NonNull::new(self.note.cast_mut()).unwrap_or_else(|| unreachable!("only fillers have no note"))
     }
 
-    /// What it is asked to be. The caller holds the lock.
+    /// Returns the wishes for the key. The caller holds the lock.
     pub(super) fn wish(&self) -> Wish {
         // Relaxed: the lock orders.
         let switch = State::from_on(self.switch.load(Ordering::Relaxed) != 0);
         Wish { switch, enabled: self.enabled() }
     }
 
-    /// Notes what it is asked to be, and is. The caller holds the lock.
+    /// Stores the wishes, and whether the key is on. The caller holds the lock.
     pub(super) fn store(&self, wish: Wish) {
         // Relaxed: the lock orders.
         self.switch.store(wish.switch.is_on().into(), Ordering::Relaxed);
@@ -136,7 +139,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Whether operators can name it: nothing in it means something in a pattern or a directive.
+/// Returns whether operators can name it: no character has a meaning in a pattern or a directive.
 pub(super) const fn is_name(name: &str) -> bool {
     let mut rest = name.as_bytes();
     while let [byte, tail @ ..] = rest {

@@ -15,13 +15,13 @@ use super::pattern::Pattern;
 use super::section::Object;
 use super::state::State;
 
-/// The keys of the program and of every library that is loaded now.
+/// The keys of the program and of all loaded libraries.
 ///
 /// Under Miri there are no sections, so that no key is found by name.
 #[derive(Debug)]
 pub enum Keys {}
 
-/// A key that was found by name. It keeps the key's library loaded.
+/// A key found by name. It keeps the key's library loaded.
 #[derive(Clone, Debug)]
 pub struct KeyRef {
     /// # Invariants
@@ -32,8 +32,8 @@ pub struct KeyRef {
 }
 
 impl KeyRef {
-    /// The library that the key is in, as the dynamic linker names it. Empty for the program; `None` for the object
-    /// that this copy of Palimpsest is in.
+    /// Returns the library that contains the key, as the dynamic linker names it. Empty for the program; `None` for the
+    /// object that contains this copy of Palimpsest.
     pub fn object(&self) -> Option<PathBuf> {
         self.object.as_ref().map(|object| object.path())
     }
@@ -48,9 +48,9 @@ impl Deref for KeyRef {
 }
 
 impl Keys {
-    /// Every key, by name.
+    /// Returns every key, sorted by name.
     ///
-    /// Keys of one name may occur more than once: in several libraries, for example.
+    /// Several keys may have the same name, for example in different libraries.
     pub fn iter() -> impl Iterator<Item = KeyRef> {
         let mut keys = Self::own();
         for object in objects_with_note(NOTE_OWNER, NOTE_VERSION) {
@@ -63,19 +63,19 @@ impl Keys {
             // SAFETY: 1. of our owner, version and length, and the object stays loaded as long as `KeyRef::object`.
             keys.extend(note.into_iter().flat_map(|note| collect(unsafe { Object::new(note) }, Some(&object))));
         }
-        // An object with C and Rust parts has a note from each, for the same sections.
+        // An object with C and Rust parts has a note of each, for the same sections.
         keys.sort_by(|a, b| (a.name(), ptr::from_ref(a.key)).cmp(&(b.name(), ptr::from_ref(b.key))));
         keys.dedup_by(|a, b| ptr::eq(a.key, b.key));
         keys.into_iter()
     }
 
-    /// The first key named `name`.
+    /// Returns the first key named `name`.
     pub fn find(name: &str) -> Option<KeyRef> {
         Self::iter().find(|key| key.name() == name)
     }
 
-    /// Turns the switches of many keys in one batch and one core synchronisation, however many keys there are. All of
-    /// them or, after an error, none. If a key occurs more than once, the last state holds.
+    /// Turns the switches of many keys in one batch and with one core synchronisation. Turns all or, after an error,
+    /// none. If a key occurs more than once, the last state holds.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Keys {
         change::apply(&requests)
     }
 
-    /// Turns the switches of all keys with names like `pattern` (see [`Pattern`]), in one batch.
+    /// Turns the switches of all keys whose names match `pattern` (see [`Pattern`]), in one batch.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Keys {
         Ok(Self::apply(keys.iter().map(|key| (&**key, state)))?)
     }
 
-    /// The keys of this copy's own object.
+    /// Returns the keys of this copy's own object.
     pub(super) fn own() -> Vec<KeyRef> {
         let own = NonNull::new(OWN_NOTE.cast_mut()).unwrap_or_else(|| unreachable!("the address of a static"));
         // SAFETY: 1. the code that runs here is in that object.
@@ -107,10 +107,10 @@ impl Keys {
     }
 }
 
-/// The keys of `found`, which is held by `object`, or is this copy's own.
+/// Returns the keys of `found`, which is held by `object`, or is this copy's own.
 fn collect(found: Object, object: Option<&Arc<NotedObject>>) -> Vec<KeyRef> {
     let with_object = |key: NonNull<Key>| KeyRef {
-        // SAFETY: a key in a loaded object. It is gone when the object is, and see the field's invariants.
+        // SAFETY: a key in a loaded object. The reference lives no longer than the object: see the field's invariants.
         key: unsafe { key.as_ref() },
         object: object.cloned(),
     };

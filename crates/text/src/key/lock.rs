@@ -1,8 +1,8 @@
 //! The lock in each key.
 //!
 //! It lies in the key and not in the library, as several copies of the library may switch one key. Its word is zero, or
-//! names the thread that holds it. A forked child tells by the process in that name that the holder is not among
-//! its own threads, and takes the lock over.
+//! names the thread that holds it. The name includes the process, so that a forked child recognises a holder that is
+//! not among its own threads, and takes the lock over.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use std::{hint, thread};
 
 use palimpsest_sys::Caller;
 
-/// A lock that is held until this is dropped.
+/// The lock, held until this is dropped.
 #[derive(Debug)]
 pub(super) struct Held<'l> {
     word: &'l AtomicU64,
-    /// Whether it was taken over from a process that this one was forked from, in the middle of a switch.
+    /// Whether it was taken over from a process that was forked in the middle of a switch.
     pub(super) inherited: Inherited,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Inherited {
 pub(super) struct Reentered;
 
 impl<'l> Held<'l> {
-    /// Waits for the lock. Take several in the order of their addresses.
+    /// Waits for the lock. Callers take several in the order of their addresses.
     pub(super) fn take(word: &'l AtomicU64, caller: Caller) -> Result<Self, Reentered> {
         const SPINS: u32 = 64;
         let mut tries = 0;
@@ -50,8 +50,8 @@ impl<'l> Held<'l> {
                     continue;
                 }
             };
-            // Acquire, partner: the Release in `drop`. Forbids that the fields of the key are read as they were before
-            // the last holder's changes. Relaxed on failure: looked at again.
+            // Acquire, partner: the Release in `drop`. Forbids reading the key's fields as they were before the last
+            // holder's changes. Relaxed on failure: the loop looks again.
             let taken =
                 word.compare_exchange_weak(present, caller.to_word().get(), Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
@@ -84,7 +84,7 @@ mod tests {
                     for _ in 0..ROUNDS {
                         let held = Held::take(&word, Caller::current()).unwrap();
                         assert_eq!(held.inherited, Inherited::No);
-                        // Two steps, which only the lock makes one.
+                        // Two steps, which only the lock makes atomic.
                         let seen = plain.load(Ordering::Relaxed);
                         plain.store(seen + 1, Ordering::Relaxed);
                     }

@@ -1,4 +1,4 @@
-//! The macros, as far as they are the same on all machines.
+//! The macros that are the same on all machines.
 
 /// Defines static keys.
 ///
@@ -14,8 +14,8 @@
 /// ```
 ///
 /// Each is a `static` of type [`Key`](crate::key::Key), with a name by which operators switch it, and the state in
-/// which the program starts. A name consists of letters, digits and `. _ - : /`, which is checked while compiling; it
-/// is best unique, but need not be. A key may be defined wherever a `static` may.
+/// which the program starts. A name consists of letters, digits and `. _ - : /`, which the compiler checks; it should
+/// be unique, but need not be. A key may be defined wherever a `static` may.
 ///
 /// Beside the `static` there is a type of the same name, so that [`branch!`](crate::branch) knows the first state at
 /// compile time; a `use` of the key brings both.
@@ -26,13 +26,13 @@ macro_rules! static_key {
     };
 }
 
-/// One key, whose name may be any constant.
+/// Defines one key, whose name may be any constant.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_key {
     ($(#[$meta:meta])* [$vis:vis] $name:ident, $text:expr, $on:expr) => {
         $(#[$meta])*
-        // SAFETY: the section holds keys, one after the other; see `palimpsest_text::key`, "The sections".
+        // SAFETY: the section holds only keys, one after the other; see `palimpsest_text::key`, "The sections".
         #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_keys"))]
         $vis static $name: $crate::key::Key = {
             const NAME: &str = $text;
@@ -45,7 +45,7 @@ macro_rules! __palimpsest_key {
     };
 }
 
-/// `on` or `off` as a value.
+/// Turns `on` or `off` into a value.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_is_on {
@@ -77,11 +77,11 @@ macro_rules! __palimpsest_is_on {
 /// without effect. `likely` puts the code for the key being off out of line. Both are right for a key in either state;
 /// an arm that is out of line costs a jump there and one back.
 ///
-/// No order between switching and passing is promised, but that of [`Key`](crate::key::Key): when a call that switches
+/// The only promised order between switching and passing is that of [`Key`](crate::key::Key): when a call that switches
 /// returns, every pass that begins later sees it.
 ///
 /// The key must be in the same object (program or shared library) as the branch, as it is if both are linked
-/// statically; if not, the linker refuses.
+/// statically; otherwise the linker fails.
 #[macro_export]
 macro_rules! branch {
     (likely $key:path) => {
@@ -110,7 +110,7 @@ macro_rules! branch {
 ///
 /// [`call!`](crate::call) is a function pointer that the compiler knows: calling it is a direct call to an entry that
 /// is nothing but a jump to the present function. [`StaticCall::set`](crate::key::StaticCall::set) rewrites that jump;
-/// no call instruction is ever rewritten, so that nothing below a leaf's stack pointer is in danger.
+/// no call instruction is ever rewritten, so that memory below a leaf function's stack pointer is safe.
 ///
 /// The type is one of `fn(A, B) -> R`, `unsafe fn(..)`, `extern "C" fn(..)` and `unsafe extern "C" fn(..)`.
 #[macro_export]
@@ -135,7 +135,7 @@ macro_rules! static_call {
     };
 }
 
-/// One static call. `$type` is a function pointer type: `static_call!` takes no other.
+/// Defines one static call. `$type` is a function pointer type: `static_call!` accepts nothing else.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_call {
@@ -161,8 +161,8 @@ macro_rules! __palimpsest_call {
 
 /// The function pointer of a [`static_call!`](crate::static_call), to be called at once: `call!(SUM)(data)`.
 ///
-/// It may be kept: it always leads to the present function. (On machines without patching it leads to the function that
-/// was the present one.)
+/// It may be kept: it always leads to the present function. (On machines without patching it keeps leading to the
+/// function that was present when the macro ran.)
 #[macro_export]
 macro_rules! call {
     ($call:path) => {

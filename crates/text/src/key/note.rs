@@ -1,4 +1,4 @@
-//! The note of an object, by which its keys and sites are found. See "The sections" in the module above.
+//! The note of an object, through which its keys and sites are found. See "The sections" in the module above.
 
 /// The note's owner.
 pub(super) const NOTE_OWNER: &str = "Palimpsest";
@@ -6,7 +6,7 @@ pub(super) const NOTE_OWNER: &str = "Palimpsest";
 /// another version leave the object alone.
 pub(super) const NOTE_VERSION: u32 = 2;
 
-/// The description in an object's note: distances from each field itself.
+/// The description in an object's note: distances, each from its own field.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Note {
@@ -16,7 +16,7 @@ pub(super) struct Note {
     pub(super) keys_end: i32,
 }
 
-// The first entry of each section holds nothing; it makes the linker define the bounds of sections that would be empty.
+// The first entry of each section is empty: it makes the linker define the section's bounds even if there is no other.
 #[cfg(not(miri))]
 std::arch::global_asm!(
     ".pushsection .note.palimpsest,\"a\",@note",
@@ -53,14 +53,14 @@ std::arch::global_asm!(
 
 #[cfg(not(miri))]
 unsafe extern "C" {
-    /// The note of the object that this copy of the library is in.
+    /// The note of the object that contains this copy of the library.
     static palimpsest_key_note: Note;
 }
 
-/// Without sections: a note of nothing.
+/// A note of nothing, where there are no sections.
 #[cfg(miri)]
 #[expect(non_upper_case_globals, reason = "as in the assembly")]
 static palimpsest_key_note: Note = Note { sites_start: 0, sites_end: -4, keys_start: 0, keys_end: -4 };
 
-/// The note of the object that this copy of the library is in.
+/// The note of the object that contains this copy of the library.
 pub(super) const OWN_NOTE: *const Note = &raw const palimpsest_key_note;

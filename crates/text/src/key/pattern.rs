@@ -3,18 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A pattern for the names of keys: `*` stands for any run of characters, dots included, `?` for any one, and
-/// everything else for itself.
+/// A pattern for the names of keys: `*` matches any characters, dots included, `?` any one character, and every other
+/// character itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern(String);
 
 /// Why a text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// There is nothing.
+    /// It is empty.
     #[error("an empty pattern names no key; for all keys write *")]
     Empty,
-    /// No name has such a character.
+    /// It contains a character that no name has.
     #[error(
         "no key has {character:?} in its name, as in the pattern {pattern:?}; names have letters, digits and . _ - : /"
     )]
@@ -27,7 +27,7 @@ pub enum PatternError {
 }
 
 impl Pattern {
-    /// The pattern that `text` spells.
+    /// Parses `text` as a pattern.
     ///
     /// # Errors
     ///
@@ -43,11 +43,11 @@ impl Pattern {
         }
     }
 
-    /// Whether it stands for `name`. Takes time in proportion to the product of both lengths at worst.
+    /// Returns whether the pattern matches `name`. Takes time proportional to the product of both lengths at worst.
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut p, mut n) = (0, 0);
-        // Where the last star is in the pattern, and where in the name its match ends.
+        // The last star's index in the pattern, and the end of its match in the name.
         let mut star: Option<(usize, usize)> = None;
         while n < name.len() {
             match pattern.get(p) {
@@ -60,7 +60,7 @@ impl Pattern {
                     n += 1;
                 }
                 _ => match star {
-                    // Whatever an earlier star could take, the last one can take too.
+                    // Whatever an earlier star could match, the last one can match too.
                     Some((at, taken)) => {
                         star = Some((at, taken + 1));
                         p = at + 1;
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition, in exponential time.
+    /// Returns whether `pattern` matches `name`, by the definition, in exponential time.
     fn by_definition(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern, name) {
             ([], []) => true,

@@ -8,12 +8,12 @@ use super::key::Key;
 use super::note::Note;
 use super::state::State;
 
-/// In a site's flags: the state in which a branch falls through.
+/// Flag of a site: the branch falls through while the key is on.
 const FLAG_FALLS_WHEN_ON: u32 = 1;
-/// In a site's flags: the entry of a static call.
+/// Flag of a site: it is the entry of a static call.
 pub const FLAG_CALL: u32 = 2;
 
-/// An entry in `palimpsest_sites`: distances from each field itself. An entry of zeros stands for nothing.
+/// An entry in `palimpsest_sites`: distances, each from its own field. An entry of zeros is empty.
 #[repr(C)]
 struct Entry {
     site: i32,
@@ -26,10 +26,10 @@ const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Key>() == 64, "as in
 
 /// The assembly that describes the site `2:` with the operands `target`, `key` and `flags`.
 ///
-/// `o` ties the entry to the section of the site's function, so that the linker keeps or drops them together; there is
-/// no name for that section, but a symbol in it is enough. The assembler tells sections of one name apart by a number,
-/// which is counted here over the whole of its input: how often a function is inlined or instantiated is not known
-/// before.
+/// `o` ties the entry to the section of the site's function, so that the linker keeps or drops them together; that
+/// section has no known name, but a symbol in it is enough. The assembler distinguishes sections of one name by a
+/// number. It is counted here over the whole input, since nobody knows in advance how often a function is inlined or
+/// instantiated.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_site_entry {
@@ -67,8 +67,8 @@ pub(super) enum Kind {
 }
 
 impl Site {
-    /// What stands at the site of a branch while its key is in `state`; `None` for a static call, or for a target out
-    /// of reach, which no linker can have made.
+    /// Returns the site's instruction while its key is in `state`; `None` for a static call, or for a target out of
+    /// reach, which no linker produces.
     pub(super) fn code(&self, state: State) -> Option<Code> {
         match self.kind {
             Kind::Branch { falls_when, target } if falls_when == state => arch::falls(self.address, target),
@@ -77,7 +77,7 @@ impl Site {
         }
     }
 
-    /// What stands there now.
+    /// Returns the present bytes of the site.
     ///
     /// # Safety
     ///
@@ -87,7 +87,7 @@ impl Site {
         for (offset, byte) in code.iter_mut().enumerate() {
             let place = ptr::with_exposed_provenance::<u8>(self.address + offset);
             // SAFETY: 1. it is a byte of a loaded object's text. Volatile: other threads may be rewriting it through
-            // the kernel; whoever needs one state holds the key.
+            // the kernel; a caller who needs one state holds the key's lock.
             *byte = unsafe { place.read_volatile() };
         }
         code
@@ -99,42 +99,42 @@ impl Site {
 pub(super) struct Object(NonNull<Note>);
 
 impl Object {
-    /// The object with the note at `note`.
+    /// Returns the object with the note at `note`.
     ///
     /// # Safety
     ///
-    /// 1. It is a note of ours, of [`NOTE_VERSION`](super::note::NOTE_VERSION), in an object that stays loaded as long
-    ///    as the result is used.
+    /// 1. `note` is a note of ours, of [`NOTE_VERSION`](super::note::NOTE_VERSION), in an object that stays loaded as
+    ///    long as the result is used.
     pub(super) unsafe fn new(note: NonNull<Note>) -> Self {
         Self(note)
     }
 
-    /// The address of a field, and what it points to.
+    /// Returns the address that a field points to.
     fn follow(field: *const i32) -> usize {
         // SAFETY: callers pass a field of a note or entry, in an object that is loaded (see `Object::new`).
         let distance = unsafe { field.read() };
         field.expose_provenance().wrapping_add_signed(distance as isize)
     }
 
-    /// Where the field at `offset` bytes of the note points to.
+    /// Returns the address that the field at offset `offset` of the note points to.
     fn field(self, offset: usize) -> usize {
         Self::follow(self.0.as_ptr().wrapping_byte_add(offset).cast())
     }
 
-    /// Every key, in the order of the section.
+    /// Returns every key, in the order of the section.
     pub(super) fn keys(self) -> impl Iterator<Item = NonNull<Key>> {
         let start = self.field(mem::offset_of!(Note, keys_start));
         let end = self.field(mem::offset_of!(Note, keys_end));
         (start..end).step_by(size_of::<Key>()).filter_map(|address| {
             let key = NonNull::new(ptr::with_exposed_provenance_mut::<Key>(address))?;
-            // The first holds zeros, which is a key without a name and nothing else.
-            // SAFETY: the section holds keys, all of whose fields may hold any value.
+            // The first entry is zeros: a key without a name. SAFETY: the section holds keys, all of whose fields may
+            // hold any value.
             let is_filler = unsafe { key.as_ref() }.is_filler();
             (!is_filler).then_some(key)
         })
     }
 
-    /// Every site, in the order of the section.
+    /// Returns every site, in the order of the section.
     pub(super) fn sites(self) -> impl Iterator<Item = Site> {
         let start = self.field(mem::offset_of!(Note, sites_start));
         let end = self.field(mem::offset_of!(Note, sites_end));

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// What a key can be.
+/// A state of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
-    /// Branches are passed as if the key were `false`.
+    /// Branches behave as if the key were `false`.
     Off,
-    /// Branches are passed as if the key were `true`.
+    /// Branches behave as if the key were `true`.
     On,
 }
 
 impl State {
-    /// Whether it is [`State::On`].
+    /// Returns whether the state is [`State::On`].
     pub const fn is_on(self) -> bool {
         matches!(self, Self::On)
     }

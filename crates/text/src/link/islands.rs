@@ -1,4 +1,4 @@
-//! What stands behind a function's code in its program: address slots and veneers.
+//! Islands: address slots and veneers behind a function's code in its program.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,7 +11,7 @@ const SLOT: usize = 8;
 /// What a field of a function refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference<T> {
-    /// What it needs.
+    /// What the field needs.
     pub role: Role,
     /// The symbol, as its compiler knows it.
     pub target: T,
@@ -32,13 +32,13 @@ pub struct Islands<T> {
 }
 
 impl<T: Copy + Eq + Hash> Islands<T> {
-    /// The islands of data, which has no code to reach anything from.
+    /// Creates the islands of data, which has no code that needs any.
     pub fn none() -> Self {
         Self { slots: HashMap::new(), veneers: HashMap::new(), end: 0 }
     }
 
-    /// Lays out what `fixups` of a function of `code_len` bytes may need; `may_be_far` tells for which calls it cannot
-    /// be excluded that the callee is out of reach.
+    /// Lays out what `fixups` of a function of `code_len` bytes may need; `may_be_far` tells of each call whether its
+    /// callee may be out of reach.
     pub fn plan<E>(
         encoder: &dyn Encoder,
         code_len: usize,
@@ -71,28 +71,28 @@ impl<T: Copy + Eq + Hash> Islands<T> {
         offset
     }
 
-    /// Bytes of code, slots and veneers together.
+    /// Returns the bytes of code, slots and veneers together.
     pub fn program_len(&self) -> usize {
         self.end
     }
 
-    /// Alignment that the program needs for the sake of the islands.
+    /// Returns the alignment that the program needs because of the islands.
     pub fn align(&self) -> usize {
         if self.slots.is_empty() && self.veneers.is_empty() { 1 } else { SLOT }
     }
 
-    /// Offset of the slot for `target`.
+    /// Returns the offset of the slot for `target`.
     pub fn slot(&self, target: T) -> Option<usize> {
         self.slots.get(&target).copied()
     }
 
-    /// Offset of the veneer for the callee of `reference`.
+    /// Returns the offset of the veneer for the callee of `reference`.
     pub fn veneer(&self, encoder: &dyn Encoder, reference: &Reference<T>) -> Option<usize> {
         self.veneers.get(&callee(encoder, reference)).copied()
     }
 }
 
-/// What a call reaches: the target, and the distance of the callee from it.
+/// Returns what a call reaches: the target, and the distance of the callee from it.
 fn callee<T: Copy>(encoder: &dyn Encoder, reference: &Reference<T>) -> (T, i64) {
     let offset = reference.addend.wrapping_add(encoder.call_bias());
     (reference.target, offset)

@@ -1,4 +1,4 @@
-//! Putting addresses into code: what every compiler that places its output in packs needs.
+//! Puts addresses into code, as every compiler that places its output in packs must.
 //!
 //! | part | what it does |
 //! |---|---|
@@ -31,7 +31,7 @@ pub use arch::encoder;
 #[cfg(feature = "std")]
 pub use islands::{Islands, Reference};
 
-/// An instruction set that there is an encoder for.
+/// An instruction set with an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
     /// x86-64.
@@ -75,10 +75,10 @@ pub enum Field {
     RiscvLow,
 }
 
-/// What a field needs beside the symbol's own address.
+/// What a field needs, beyond the symbol's own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The field holds the address, or the distance to it; nothing may stand between.
+    /// The field holds the address, or the distance to it; no veneer may stand between.
     Value,
     /// A call or tail call: a veneer may stand between when the callee is too far.
     Call,
@@ -86,11 +86,11 @@ pub enum Role {
     Slot,
     /// The low half of the address whose high half is in another instruction.
     LowHalf,
-    /// Not something that code in packs can contain.
+    /// Code in packs cannot contain it.
     Unsupported,
 }
 
-/// Why an address does not go into a field, which is left as it was.
+/// Why an address does not go into a field. The field is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfit {
     /// The distance from the field is above `reach` bytes.
@@ -127,16 +127,16 @@ impl core::error::Error for Misfit {}
 
 /// The encoder of one instruction set.
 pub trait Encoder: Send + Sync + core::fmt::Debug {
-    /// What `field` needs, given the code that precedes it.
+    /// Returns what `field` needs, given the code that precedes it.
     fn role(&self, field: Field, before: &[u8]) -> Role;
 
-    /// Farthest distance, in bytes, that every call reaches in both directions.
+    /// Returns the farthest distance, in bytes, that every call reaches in both directions.
     fn call_reach(&self) -> u64;
 
-    /// Bytes by which a call's addend is lowered because its distance counts from the end of the field.
+    /// Returns the bytes by which a call's addend is lowered because its distance counts from the end of the field.
     fn call_bias(&self) -> i64;
 
-    /// Bytes of a veneer; a multiple of 8.
+    /// Returns the bytes of a veneer; a multiple of 8.
     fn veneer_len(&self) -> usize;
 
     /// Writes a jump to `callee` that changes no register which a call preserves or passes arguments in.
@@ -144,10 +144,10 @@ pub trait Encoder: Send + Sync + core::fmt::Debug {
     /// `veneer` has [`veneer_len`](Self::veneer_len) bytes and is 8-byte aligned at its final address.
     fn write_veneer(&self, veneer: &mut [u8], callee: u64);
 
-    /// Writes into `site`, which will lie at address `at`, a field that means address `to`. Absolute fields are
-    /// [`patch`]'s.
+    /// Writes into `site`, which will lie at address `at`, a field that means address `to`. The function [`patch`]
+    /// handles absolute fields itself.
     ///
-    /// The field's earlier contents are replaced, so patching twice is patching once.
+    /// Replaces the field's earlier contents, so that patching twice is the same as patching once.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ pub fn patch(encoder: &dyn Encoder, field: Field, site: &mut [u8], at: u64, to: 
     }
 }
 
-/// What `field` needs, given the code that precedes it.
+/// Returns what `field` needs, given the code that precedes it.
 pub fn role(encoder: &dyn Encoder, field: Field, before: &[u8]) -> Role {
     match field {
         Field::Absolute4 | Field::Absolute8 => Role::Value,
@@ -183,12 +183,12 @@ pub fn role(encoder: &dyn Encoder, field: Field, before: &[u8]) -> Role {
     }
 }
 
-/// The first `N` bytes of `site`.
+/// Returns the first `N` bytes of `site`.
 fn first<const N: usize>(site: &mut [u8]) -> Result<&mut [u8; N], Misfit> {
     site.first_chunk_mut().ok_or(Misfit::Truncated { needed: N })
 }
 
-/// Distance from `at` to `to` as the machine computes it, modulo 2⁶⁴.
+/// Returns the distance from `at` to `to` as the machine computes it, modulo 2⁶⁴.
 fn distance(at: u64, to: u64) -> i64 {
     to.wrapping_sub(at).cast_signed()
 }

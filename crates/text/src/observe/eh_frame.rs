@@ -11,7 +11,7 @@ use crate::address::CodeAddress;
 /// Size of a pointer in bytes.
 pub(super) const ADDRESS_BYTES: u8 = size_of::<usize>() as u8;
 
-/// The byte order of the machine this runs on.
+/// Returns the byte order of the machine this runs on.
 pub(super) fn native_endian() -> RunTimeEndian {
     if cfg!(target_endian = "little") { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
@@ -47,7 +47,7 @@ pub fn frame_pointer_eh_frame(address: CodeAddress, len: usize) -> Vec<u8> {
     let cie = table.add_cie(cie);
     table.add_fde(cie, fde);
     let mut section = EhFrame(EndianVec::new(native_endian()));
-    // Cannot fail: the instructions are constants, encoded by the unit tests, and a vector takes any length.
+    // Cannot fail: the instructions are constants, which unit tests encode, and a vector takes any length.
     table.write_eh_frame(&mut section).expect("constant call frame instructions are encodable");
     section.0.into_vec()
 }
@@ -56,7 +56,7 @@ pub fn frame_pointer_eh_frame(address: CodeAddress, len: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Every record is a length, then that many bytes; the whole is a multiple of the pointer size.
+    /// Each record is a length, then that many bytes; the whole is a multiple of the pointer size.
     #[test]
     fn holds_one_cie_and_one_fde_without_a_terminator() {
         let section = frame_pointer_eh_frame(CodeAddress::new(0x7f12_3400_0040), 0x123);

@@ -1,11 +1,11 @@
-//! The GDB JIT interface: an object file in memory for every program, in a list that the debugger reads.
+//! The GDB JIT interface: a list that the debugger reads, with an object file in memory for every program.
 //!
 //! gdb and lldb set a breakpoint in `__jit_debug_register_code` and read `__jit_debug_descriptor` when it is hit;
 //! attaching later, they walk the whole list (gdb manual, "JIT Compilation Interface"). Both look the two symbols up by
 //! name, so an executable stripped of its symbol table shows them nothing.
 //!
-//! The interface has no lock of its own. All writers of this crate share the one here; another code generator in the
-//! same process that uses the interface too cannot be excluded, which is a limit of the interface.
+//! The interface has no lock of its own. All writers of this crate share the one here. Another code generator in the
+//! same process may use the interface without it, which is a limit of the interface.
 
 mod dwarf;
 mod elf_image;
@@ -82,15 +82,15 @@ unsafe extern "C" {
 /// A program appears in backtraces by its name. With call frame information in [`Loaded::eh_frame`] the debugger
 /// unwinds through it from any instruction; without, it guesses from the prologue, which works for frame-pointer code.
 ///
-/// Loading costs the making of an ELF image of about 600 bytes and a process-wide lock; with a debugger attached, also
-/// two stops of the whole process per program, so use this observer where programs are debugged and not everywhere.
+/// Each load makes an ELF image of about 600 bytes and takes a process-wide lock; with a debugger attached, each
+/// program also stops the whole process twice. So use this observer only where programs are debugged.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GdbJit {
     _private: (),
 }
 
 impl GdbJit {
-    /// An observer. All of them share one list, since a process has only one.
+    /// Creates an observer. All observers share one list, since a process has only one.
     #[must_use]
     pub fn new() -> Self {
         GdbJit::default()
@@ -102,7 +102,7 @@ impl Observer for GdbJit {
         let image = elf_image::write(loaded).map_err(|error| ObserveError::new(OBSERVER, error))?;
         match list().entries.entry(loaded.address.get()) {
             Slot::Vacant(slot) => slot.insert(Registered::publish(image)),
-            // Two packs cannot hold the same address; keep the list whole if a caller says so.
+            // Two packs cannot hold the same address; keeps the list whole if a caller claims it.
             Slot::Occupied(_) => {
                 return Err(ObserveError::new(OBSERVER, AlreadyRegistered { address: loaded.address }));
             }
@@ -131,7 +131,7 @@ struct List {
     entries: HashMap<usize, Registered>,
 }
 
-/// Locks the list, and with it the descriptor. A panic while it was held cannot have left it half changed: nothing
+/// Locks the list, and with it the descriptor. A panic of an earlier holder cannot have left it half changed: nothing
 /// between the stores of `publish` and `withdraw` panics.
 fn list() -> MutexGuard<'static, List> {
     static LIST: LazyLock<Mutex<List>> = LazyLock::new(|| Mutex::new(List { entries: HashMap::new() }));
@@ -172,7 +172,7 @@ impl Registered {
         Registered { entry, image }
     }
 
-    /// Takes the program out of the list, tells the debugger and frees it. The caller holds the lock of `list`.
+    /// Removes the program from the list, tells the debugger, and frees it. The caller holds the lock of `list`.
     fn withdraw(self) {
         let descriptor = &raw mut __jit_debug_descriptor;
         // SAFETY: a linked entry is live, and the lock gives exclusive access.
@@ -225,7 +225,7 @@ mod tests {
         Loaded { name: "listed", address: CodeAddress::new(address), code: &[0xc3; 8], eh_frame: None, lines: None }
     }
 
-    /// Images in the debugger's list, first to last, checking the links back.
+    /// Returns the images in the debugger's list, first to last, and checks the links back.
     fn images() -> Vec<usize> {
         let descriptor = &raw const __jit_debug_descriptor;
         let mut found = Vec::new();

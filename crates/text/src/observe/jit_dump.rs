@@ -41,23 +41,22 @@ const DIRECTORY_VARIABLE: &str = "JITDUMPDIR";
 ///
 /// # File
 /// `jit-PID.dump` has mode 0600 and is opened at the first load under the rules of [`PerfMap`](super::PerfMap), also
-/// with respect to the process id and to fork; a file that another code generator of this process writes is refused,
-/// because the format allows one writer. The directory must not be mounted `noexec`: `perf` finds the file by an
-/// executable mapping of it, which is made here (private, readable and executable, never writable) and stays as long as
-/// the process. All observers of one directory share the file, which stays open: a program that makes and drops packs
-/// many times writes one file.
+/// those for process ids and forks; a file that another code generator of this process writes is refused, because the
+/// format allows one writer. The directory must not be mounted `noexec`: `perf` finds the file by an executable mapping
+/// of it, which is made here (private, readable and executable, never writable) and stays as long as the process. All
+/// observers of one directory share the file, which stays open: a program that makes and drops packs many times writes
+/// one file.
 ///
 /// `perf inject` writes its ELF files to the same directory.
 ///
 /// # Content
-/// Every program's bytes are copied to the file, its lines, and its call frame information if it has some. Of the
-/// latter the record says that nothing of it is mapped: a `perf` that unwinds by libunwind (`--call-graph dwarf`) reads
-/// it only if it is said to follow the code in memory, but there the next program begins, whose samples would lose
-/// their name. So such a `perf` unwinds through frame-pointer code only; names are right in any case (measured with
-/// 6.1).
+/// The file holds every program's bytes, its lines, and its call frame information if it has some. The record says that
+/// none of the latter is mapped: a `perf` that unwinds by libunwind (`--call-graph dwarf`) reads it only if the record
+/// claims that it follows the code in memory, but there the next program begins, whose samples would lose their name.
+/// So such a `perf` unwinds through frame-pointer code only; names are right in any case (measured with 6.1).
 ///
-/// The file grows with every load: use this observer while profiling. When the last observer of a directory is dropped,
-/// the end is marked by JIT_CODE_CLOSE; `perf` does not need it.
+/// The file grows with every load: use this observer while profiling. Dropping the last observer of a directory marks
+/// the end by JIT_CODE_CLOSE, which `perf` does not need.
 #[derive(Debug)]
 pub struct JitDump {
     dump: Arc<Dump>,
@@ -93,8 +92,8 @@ impl Observer for JitDump {
         Ok(())
     }
 
-    /// Records the program once more, as it is now: from this time on it is the one at its address. Its lines and its
-    /// unwinding information, of which nothing is kept, are not repeated.
+    /// Records the program once more, as it is now: from this time on the new record holds at its address. Its lines
+    /// and its unwinding information are not kept, and so not repeated.
     fn patched(&self, patched: &Patched<'_>) -> Result<(), ObserveError> {
         let &Patched { name, address, code, .. } = patched;
         self.loaded(&Loaded { name, address, code, eh_frame: None, lines: None })
@@ -120,14 +119,14 @@ impl Drop for JitDump {
 #[derive(Debug)]
 struct Dump {
     directory: PathBuf,
-    /// Living observers.
+    /// Number of living observers: each adds one when it is made, and subtracts one when it is dropped.
     users: AtomicUsize,
     files: PerProcess<DumpFile>,
 }
 
 impl Dump {
-    /// Returns the dump of `directory`, counting a user. Dumps live as long as the process, since `perf` wants one file
-    /// and one marker per process.
+    /// Returns the dump of `directory`, and counts a user. Dumps live as long as the process, since `perf` wants one
+    /// file and one marker per process.
     fn of(directory: &Path) -> Arc<Dump> {
         static DUMPS: Mutex<Vec<Arc<Dump>>> = Mutex::new(Vec::new());
 
@@ -181,9 +180,9 @@ enum DumpError {
 struct DumpFile {
     output: OutputFile,
     pid: u32,
-    /// Number of programs so far; `perf inject` names its files by it.
+    /// Number of programs so far, from which `perf inject` names its files. Any thread that loads one adds one.
     programs: AtomicU64,
-    /// A record was cut off, so what follows cannot be read.
+    /// Whether a record was cut off, so that what follows cannot be read. Set by its writer, read before each write.
     broken: AtomicBool,
 }
 
@@ -225,7 +224,7 @@ impl DumpFile {
     }
 
     fn append(&self, parts: &[&[u8]]) -> Result<(), DumpError> {
-        // Relaxed: a record that follows a broken one all the same is lost and harms nothing.
+        // Relaxed: a record that still follows a broken one is lost and harmless.
         if self.broken.load(Relaxed) {
             return Err(DumpError::Broken);
         }
@@ -238,13 +237,13 @@ impl DumpFile {
 }
 
 /// Maps the first page of the dump as readable and executable: `perf record` notes executable mappings of files, and
-/// `perf inject` takes one of this name for the dump (`jit_detect`, tools/perf/util/jitdump.c). The mapping is left in
-/// place, since `perf` attaching later reads it from /proc/PID/maps.
+/// `perf inject` takes a file of this name for the dump (`jit_detect`, tools/perf/util/jitdump.c). The mapping is left
+/// in place, since `perf` attaching later reads it from /proc/PID/maps.
 fn map_marker(output: &OutputFile) -> io::Result<()> {
     map_for_onlookers(output, rustix::param::page_size()).map_err(io::Error::from)
 }
 
-/// The clock of `perf record -k mono`.
+/// Returns the time of the clock of `perf record -k mono`.
 fn monotonic_nanoseconds() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)

@@ -2,20 +2,20 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What a file without a name is called: a table of lines has no empty names, since one ends its list of files.
+/// The name of files without one: a table of lines has no empty names, since one ends its list of files.
 const UNNAMED: &str = "?";
 
-/// Which line of which file each part of a program comes from: each place holds up to the next one.
+/// The lines of the source: each holds from its offset in the program up to the next.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceLines {
     files: Vec<Arc<str>>,
-    /// The number of each.
+    /// The number of each file.
     known: BTreeMap<Arc<str>, u32>,
-    /// By offset.
+    /// The places, by offset.
     places: Vec<Place>,
 }
 
-/// Where a line begins.
+/// A place where a line begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     offset: u32,
@@ -27,7 +27,7 @@ struct Place {
 /// A line of a source, from an offset of a program on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceLine<'a> {
-    /// Bytes into the program.
+    /// Offset in the program, in bytes.
     pub offset: u32,
     /// The file, as its compiler named it.
     pub file: &'a str,
@@ -38,15 +38,15 @@ pub struct SourceLine<'a> {
 }
 
 impl SourceLines {
-    /// None.
+    /// Creates a list without lines.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a line. Of two at the same offset the later one stays; one that lies before the last is left out, since
-    /// code comes in order, and so is one whose file has no name that a debugger could be given (a zero byte in it). A
-    /// file whose name is empty is called `?`.
+    /// Adds a line. Of two at the same offset the later one stays. Leaves out a line before the last one's offset,
+    /// since code comes in order, and a line whose file name contains a zero byte, which debuggers cannot be given. A
+    /// file with an empty name is called `?`.
     pub fn add(&mut self, line: SourceLine<'_>) {
         let SourceLine { offset, file: name, line, column } = line;
         let name = if name.is_empty() { UNNAMED } else { name };
@@ -67,13 +67,13 @@ impl SourceLines {
         self.places.push(Place { offset, file, line, column });
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no lines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// All of them, by offset.
+    /// Returns all lines, by offset.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = SourceLine<'_>> {
         self.places.iter().map(|&Place { offset, file, line, column }| {
             let file = &*self.files[file as usize];
@@ -81,13 +81,13 @@ impl SourceLines {
         })
     }
 
-    /// The files, each once.
+    /// Returns the files, each once.
     #[cfg(feature = "observe")]
     pub(super) fn files(&self) -> impl ExactSizeIterator<Item = &str> {
         self.files.iter().map(|file| &**file)
     }
 
-    /// All lines, each with the number of its file.
+    /// Returns all lines, each with the number of its file.
     #[cfg(feature = "observe")]
     pub(super) fn numbered(&self) -> impl ExactSizeIterator<Item = (usize, SourceLine<'_>)> {
         self.places.iter().map(|place| place.file as usize).zip(self.iter())

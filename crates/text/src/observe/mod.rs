@@ -1,4 +1,4 @@
-//! Observers: what tells profilers, debuggers and unwinders about code that no file on disk describes.
+//! Observers: they tell profilers, debuggers and unwinders about code that no file on disk describes.
 //!
 //! A pack calls every [`Observer`] after the bytes of a program are in place and before its handle is returned, and
 //! again when the code can no longer run. The trait and its types are always here; the observers themselves need the
@@ -15,21 +15,21 @@
 //! traces, and the load succeeds.
 //!
 //! # fork
-//! `PerfMap` and `JitDump` take no lock and notice a change of the process id: the child writes files of its own, which
-//! hold what the child loads. What was loaded before the fork is named in the parent's file only (`perf` copies the
-//! parent's maps on a fork event, so a jitdump still resolves it). `GdbJit` and `UnwindRegistry` hold a mutex for the
-//! length of one registration; a child forked by another thread within it must not load or drop programs, as with any
-//! mutex (POSIX allows such a child async-signal-safe calls only).
+//! `PerfMap` and `JitDump` take no lock and notice a change of the process id: the child writes files of its own with
+//! what the child loads. What was loaded before the fork is only in the parent's file (`perf` copies the parent's maps
+//! on a fork event, so a jitdump still resolves it). `GdbJit` and `UnwindRegistry` hold a mutex for the length of one
+//! registration; a child that another thread forks during it must not load or drop programs, as with any mutex (POSIX
+//! allows such a child async-signal-safe calls only).
 
 //!
 //! # What all observers of a process share
 //!
-//! Statics, and who may touch them:
+//! Statics, and who may access them:
 //!
-//! - `LIST` of `gdb_jit`, and the descriptor that the debugger knows by name: who holds the list's mutex; the debugger,
-//!   while this process is stopped; other users of this interface in the process, for whom there is no lock.
-//! - `DUMPS` of `jit_dump`, the files that are open: who holds its mutex, which is for making a `JitDump` only.
-//! - `LIBUNWIND_MARKER` of `unwind`: everybody; the dynamic loader alone has written it.
+//! - `LIST` of `gdb_jit`, and the descriptor that the debugger knows by name: the holder of the list's mutex; the
+//!   debugger, while this process is stopped; other users of this interface in the process, without a lock.
+//! - `DUMPS` of `jit_dump`, the open files: the holder of its mutex, which only creation of a `JitDump` takes.
+//! - `LIBUNWIND_MARKER` of `unwind`: everybody; only the dynamic loader has written it.
 
 #[cfg(feature = "observe")]
 mod arch;
@@ -60,7 +60,7 @@ pub use self::lines::{SourceLine, SourceLines};
 use crate::address::CodeAddress;
 use crate::poke::Code;
 
-/// Something that follows programs as they come and go.
+/// Follows programs as they are loaded, changed and unloaded.
 ///
 /// Both calls may arrive from several threads at once, for different programs. For one program they are ordered:
 /// `loaded` returns before `unloaded` begins, and `unloaded` returns before another program is announced at an
@@ -69,7 +69,7 @@ pub trait Observer: Send + Sync {
     /// Called after the code is in place and before its handle is returned.
     ///
     /// # Errors
-    /// Whatever kept the observer from recording the program. The program is loaded all the same, and `unloaded` will
+    /// The reason why the observer did not record the program. The program is loaded all the same, and `unloaded` will
     /// still be called for it.
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError>;
 
@@ -78,14 +78,14 @@ pub trait Observer: Send + Sync {
     /// `len` is in bytes. An observer that failed in `loaded`, or that keeps nothing per program, answers `Ok`.
     ///
     /// # Errors
-    /// Whatever kept the observer from forgetting the program.
+    /// The reason why the observer did not forget the program.
     fn unloaded(&self, address: CodeAddress, len: usize) -> Result<(), ObserveError>;
 
     /// Called after a batch has changed sites of a program, before the batch returns, once per program. An observer
-    /// that keeps no code need not do anything.
+    /// that keeps no code need do nothing.
     ///
     /// # Errors
-    /// Whatever kept the observer from recording the change. The program is changed all the same.
+    /// The reason why the observer did not record the change. The program is changed all the same.
     fn patched(&self, _patched: &Patched<'_>) -> Result<(), ObserveError> {
         Ok(())
     }
@@ -100,25 +100,25 @@ pub struct Patched<'a> {
     pub address: CodeAddress,
     /// All bytes of the program as they are now.
     pub code: &'a [u8],
-    /// What has changed, by address.
+    /// The changes, by address.
     pub patches: &'a [Patch],
 }
 
 /// One change of a [`Patched`] program.
 #[derive(Clone, Copy, Debug)]
 pub struct Patch {
-    /// Where the first changed byte runs.
+    /// The address of the first changed byte.
     pub address: usize,
-    /// What was there.
+    /// The bytes before.
     pub old: Code,
-    /// What is there now.
+    /// The bytes now.
     pub new: Code,
 }
 
 /// A program that has just been placed.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded<'a> {
-    /// The name that the program's generator gave it: any text, also empty.
+    /// The name given by the program's generator: any text, also empty.
     pub name: &'a str,
     /// Where the program runs.
     pub address: CodeAddress,
@@ -127,7 +127,7 @@ pub struct Loaded<'a> {
     /// Bytes of an `.eh_frame` section, if the program has one: CIEs and FDEs whose pointers are absolute
     /// (`DW_EH_PE_absptr`) and final, without a terminator.
     pub eh_frame: Option<&'a [u8]>,
-    /// Which lines of a source the code comes from, if its generator has told.
+    /// The lines of the source, if the generator has told them.
     pub lines: Option<&'a SourceLines>,
 }
 
@@ -148,7 +148,7 @@ impl ObserveError {
         ObserveError { observer, source: source.into() }
     }
 
-    /// Name of the observer that failed.
+    /// Returns the name of the observer that failed.
     #[must_use]
     pub fn observer(&self) -> &'static str {
         self.observer

@@ -1,8 +1,8 @@
 //! Files that observers append to.
 //!
-//! Their names are fixed by the tools and lie in directories that others can write to, so opening refuses what somebody
-//! else put there; a write that would pass the file size limit is refused as well, because the kernel answers it with
-//! SIGXFSZ, which kills the process.
+//! Tools fix their names, in directories that others can write to, so opening refuses what somebody else put there. A
+//! write beyond the file size limit is refused too, because the kernel answers it with SIGXFSZ, which kills the
+//! process.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// What to do with a file that this process has written to since it started.
+/// How to treat a file that this process has written to since it started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Existing {
     /// Append to it: its format lets several writers share it.
@@ -76,9 +76,10 @@ pub(super) enum AppendError {
 #[derive(Debug)]
 pub(super) struct OutputFile {
     fd: OwnedFd,
-    /// The soft file size limit in bytes when the file was opened; `None` is unlimited.
+    /// The soft file size limit in bytes when the file was opened; `None` if unlimited.
     limit: Option<u64>,
-    /// Bytes in the file as far as this writer knows.
+    /// Bytes in the file, as far as this writer knows. A thread that appends adds to it first, and subtracts again if
+    /// that fails.
     len: AtomicU64,
 }
 
@@ -90,7 +91,7 @@ impl OutputFile {
     /// The file cannot be opened, is not a plain file of this user, or is in use and `existing` refuses that.
     pub(super) fn open(path: &Path, existing: Existing) -> Result<Self, OpenFileError> {
         let mode = Mode::RUSR | Mode::WUSR;
-        // NONBLOCK: so that a device or pipe planted under this name cannot hold us before it is refused.
+        // NONBLOCK: a device or pipe planted under this name must not block the open before it is refused.
         let flags = OFlags::RDWR
             | OFlags::CREATE
             | OFlags::APPEND
@@ -119,7 +120,7 @@ impl OutputFile {
     /// over an appending write.
     ///
     /// # Errors
-    /// The write would pass the limit, fails, or stores a part of the record only.
+    /// The write would exceed the limit, fails, or stores only a part of the record.
     pub(super) fn append(&self, parts: &[&[u8]]) -> Result<(), AppendError> {
         let len = parts.iter().map(|part| part.len() as u64).sum::<u64>();
         // Relaxed: the count publishes nothing; concurrent writers add up.
@@ -167,8 +168,8 @@ fn refuse_foreign(path: &Path, stat: &Stat) -> Result<(), OpenFileError> {
     Ok(())
 }
 
-/// True when the file was last written before this process started, that is by a process that had the same id. Unknown
-/// counts as younger.
+/// Returns whether the file was last written before this process started, that is, by an earlier process with the same
+/// id. If unknown, the file counts as younger.
 fn is_older_than_this_process(stat: &Stat) -> bool {
     /// Process start times are given in clock ticks, file times in ticks of a coarser clock.
     const GRANULARITY: Duration = Duration::from_secs(1);
@@ -180,14 +181,14 @@ fn is_older_than_this_process(stat: &Stat) -> bool {
     process_start().is_ok_and(|start| modified + GRANULARITY < start)
 }
 
-/// When this process was created, from /proc/self/stat (kernel: fs/proc/array.c, field 22 of proc_pid_stat(5), in clock
-/// ticks since boot).
+/// Returns when this process was created, from /proc/self/stat (kernel: fs/proc/array.c, field 22 of proc_pid_stat(5),
+/// in clock ticks since boot).
 fn process_start() -> io::Result<SystemTime> {
     /// Fields are counted from 1, and the first one after the command is the third.
     const START_TIME_AFTER_COMMAND: usize = 22 - 3;
 
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The command may hold blanks and parentheses; what follows its last one is numbers.
+    // The command may contain blanks and parentheses; only numbers follow its last parenthesis.
     let ticks: u64 = stat
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(START_TIME_AFTER_COMMAND))

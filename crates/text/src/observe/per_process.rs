@@ -1,8 +1,8 @@
-//! A value that belongs to one process: a forked child gets one of its own.
+//! A value that belongs to one process: a forked child gets its own.
 //!
-//! Readers take no lock, so a child forked while another thread was reading or opening can go on. Opening is exclusive
-//! within a process: the word `opener` holds the process id of the thread that opens, and a child that inherits it sees
-//! a foreign id and takes the word over.
+//! Readers take no lock, so a child forked while another thread was reading or opening can continue. Opening is
+//! exclusive within a process: the word `opener` holds the process id of the thread that opens, and a child that
+//! inherits it sees a foreign id and takes the word over.
 
 use std::{
     ptr,
@@ -30,8 +30,8 @@ pub(super) struct PerProcess<T> {
 struct Generation<T> {
     pid: u32,
     value: T,
-    /// The generation that was inherited over the fork: kept, because another thread of a process that shares this
-    /// memory could still read it.
+    /// The generation inherited from before the fork: kept, because a thread of another process that shares this memory
+    /// could still read it.
     inherited: *mut Generation<T>,
 }
 
@@ -51,7 +51,7 @@ impl<T> PerProcess<T> {
         self.of(std::process::id())
     }
 
-    /// Returns this process's value, opening it by `open`, which is told the process id, if there is none.
+    /// Returns this process's value. If there is none, opens it by `open`, which gets the process id.
     ///
     /// # Errors
     /// Those of `open`; the next call tries again.
@@ -114,7 +114,7 @@ impl<T> Drop for PerProcess<T> {
     }
 }
 
-/// The right to open; given back on drop, so that a panic in `open` does not lock the others out.
+/// The right to open; dropping it gives it back, so that a panic in `open` does not lock others out.
 struct Turn<'a> {
     opener: &'a AtomicU32,
 }
@@ -166,7 +166,7 @@ mod tests {
         let cell = PerProcess::new();
         cell.current
             .store(Box::into_raw(Box::new(Generation { pid: NOBODY, value: 1, inherited: ptr::null_mut() })), Release);
-        // As a child finds it that was forked while another thread was opening.
+        // The word that a child finds if it was forked while another thread was opening.
         cell.opener.store(u32::MAX, Release);
         assert_eq!(cell.get(), None);
         assert_eq!(cell.get_or_open(|_| Ok::<_, ()>(2)), Ok(&2));

@@ -21,12 +21,11 @@ const DIRECTORY: &str = "/tmp";
 /// Writes the perf map of this process.
 ///
 /// # What `perf` resolves
-/// `perf` looks into the map only for memory that it takes for anonymous (`is_anon_memory`, tools/perf/util/map.h;
-/// measured with 6.1), and takes a memfd for a file. Packs with an observer are therefore placed so that a
-/// `perf record` which runs from the start of the process, or at least from before the pack is made, learns of
-/// anonymous memory. One that attaches later (`perf record -p`) reads `/proc/PID/maps` and resolves the backing
-/// `proc-mem` only; [`JitDump`](super::JitDump) is resolved with every backing. Readers that go by addresses alone
-/// resolve all of them.
+/// `perf` uses the map only for memory that it takes for anonymous (`is_anon_memory`, tools/perf/util/map.h; measured
+/// with 6.1), and takes a memfd for a file. Packs with an observer are therefore placed so that a `perf record` that
+/// started before the pack was made learns of anonymous memory. One that attaches later (`perf record -p`) reads
+/// `/proc/PID/maps` and resolves only the backing `proc-mem`; [`JitDump`](super::JitDump) is resolved with every
+/// backing. Readers that look only at addresses resolve all backings.
 ///
 /// # File
 /// `/tmp/perf-PID.map` has mode 0600. It is opened at the first load without following a symbolic link; a file that
@@ -46,13 +45,14 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// Writes to /tmp, where `perf` looks.
+    /// Creates an observer that writes to /tmp, where `perf` looks.
     #[must_use]
     pub fn new() -> Self {
         PerfMap::in_directory(DIRECTORY)
     }
 
-    /// Writes `perf-PID.map` to `directory`: for readers other than `perf`, which knows /tmp only.
+    /// Creates an observer that writes `perf-PID.map` to `directory`: for readers other than `perf`, which knows only
+    /// /tmp.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         PerfMap { directory: directory.into(), file: PerProcess::new() }
@@ -81,7 +81,7 @@ impl Observer for PerfMap {
     }
 }
 
-/// Start and length in hexadecimal without prefix, then the name up to the end of the line
+/// Formats a program's line: start and length in hexadecimal without prefix, then the name up to the end of the line
 /// (tools/perf/Documentation/jit-interface.txt).
 fn line(loaded: &Loaded<'_>) -> String {
     format!("{:x} {:x} {}\n", loaded.address.get(), loaded.code.len(), symbol_name(loaded.name))

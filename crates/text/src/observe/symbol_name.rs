@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Stands for a name that is empty.
+/// The symbol of a program whose name is empty.
 const UNNAMED: &str = "unnamed";
 
 /// Returns `name` as a symbol: without control characters (a line break would forge a second entry, a NUL would cut the

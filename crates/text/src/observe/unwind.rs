@@ -36,7 +36,7 @@ unsafe extern "C" {
     static LIBUNWIND_MARKER: usize;
 }
 
-/// What the unwinder of this process takes as one registration.
+/// What the process's unwinder takes as one registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unit {
     /// A whole section with a terminator (libgcc).
@@ -55,20 +55,21 @@ impl Unit {
 
 /// Registers call frame information with the unwinder, so that backtraces and panics cross programs.
 ///
-/// Programs without [`Loaded::eh_frame`] are left out: an unwinder stops at them, and a panic that reaches one aborts
-/// the process. For code that begins with the frame-pointer prologue,
+/// Programs without [`Loaded::eh_frame`] are not registered: an unwinder stops at them, and a panic that reaches one
+/// aborts the process. For code that begins with the frame-pointer prologue,
 /// [`frame_pointer_eh_frame`](super::frame_pointer_eh_frame) makes the information. For a panic to cross a program, the
 /// host functions that the program calls and the type by which the host calls it must be `extern "C-unwind"`.
 ///
-/// libgcc searches registered sections before those of the executable; each program adds one, in a tree since GCC 13,
-/// in a list before, where every unwinding pays for all of them once.
+/// libgcc searches registered sections before those of the executable; each program adds one. Since GCC 13 they are in
+/// a tree; before, in a list, of which each unwinding searches all once.
 #[derive(Debug)]
 pub struct UnwindRegistry {
+    /// The tables, by the starts of their programs. Locked by threads that load or retire one.
     registered: Mutex<HashMap<usize, Registration>>,
 }
 
 impl UnwindRegistry {
-    /// A registry without programs. Dropping it withdraws those that are left.
+    /// Creates a registry without programs. Dropping it withdraws the remaining ones.
     ///
     /// # Safety
     ///
@@ -103,7 +104,7 @@ impl Observer for UnwindRegistry {
 
     fn unloaded(&self, address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
         let registration = self.lock().remove(&address.get());
-        // Outside the lock: withdrawing waits for the unwinder's own lock.
+        // Not under the lock: withdrawing waits for the unwinder's own lock.
         drop(registration);
         Ok(())
     }
@@ -136,7 +137,7 @@ impl Section {
     /// Copies `data`, which must consist of whole records: the unwinder trusts their lengths.
     fn new(data: &[u8]) -> Result<Self, SectionError> {
         let fdes = fde_offsets(data)?;
-        // One word more than the data needs, for the terminator.
+        // One word more than the data needs: the terminator.
         let mut words = vec![0_u64; data.len() / size_of::<u64>() + 1];
         if data.len() % size_of::<u64>() > size_of::<u32>() {
             words.push(0);
@@ -154,7 +155,7 @@ impl Section {
     }
 }
 
-/// Offsets of the FDEs in `data`, in bytes.
+/// Returns the offsets of the FDEs in `data`, in bytes.
 fn fde_offsets(data: &[u8]) -> Result<Vec<usize>, SectionError> {
     const WORD: usize = size_of::<u32>();
 
@@ -291,7 +292,7 @@ mod tests {
     }
 
     unsafe extern "C" {
-        /// The frame description for an address, or null; `bases` has three words to be written.
+        /// Returns the frame description for an address, or null; `bases` has three words to be written.
         fn _Unwind_Find_FDE(pc: *const c_void, bases: *mut [usize; 3]) -> *const c_void;
     }
 
@@ -301,7 +302,7 @@ mod tests {
         !fde.is_null()
     }
 
-    /// The unwinder itself is asked: its own copy of what is registered is what a dangling pointer would be in.
+    /// Asks the unwinder itself: a dangling pointer would be in its own copy of the registrations.
     #[test]
     fn the_unwinder_forgets_what_is_unloaded() {
         // SAFETY: 1. the sections below describe memory that nobody runs.

@@ -1,4 +1,4 @@
-//! Code with its data in place, held by a handle or by its addresses.
+//! Code with its data in place, owned by a handle or known by its addresses.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,14 +11,14 @@ use super::handle::Packs;
 use super::parts::{Part, Parts};
 use super::program::Program;
 
-/// An [`Allocation`](super::Allocation) in place. Dropping it retires all its parts; [`keep`](Self::keep) leaves that
-/// to [`Packs::release`].
+/// An [`Allocation`](super::Allocation) in place. Dropping it retires all its parts; after [`keep`](Self::keep),
+/// [`Packs::release`] does.
 pub struct Allocated {
     held: Held,
     group: Arc<Group>,
 }
 
-/// The parts, which are retired on drop: first what refers to the others.
+/// The parts. Dropping them retires them: first what refers to the others.
 pub(super) struct Held {
     pub(super) code: Option<Program>,
     pub(super) read_only: Option<Data>,
@@ -30,28 +30,28 @@ impl Allocated {
         Self { held, group }
     }
 
-    /// Where a part is; an empty range if there is no such part.
+    /// Returns where a part is; an empty range if there is no such part.
     pub fn range(&self, part: Part) -> Range<usize> {
         self.group.ranges().get(part).clone()
     }
 
-    /// The code.
+    /// Returns the code.
     pub fn code(&self) -> Option<&Program> {
         self.held.code.as_ref()
     }
 
-    /// The data that the code reads.
+    /// Returns the data that the code reads.
     pub fn read_only(&self) -> Option<&Data> {
         self.held.read_only.as_ref()
     }
 
-    /// The data that the code reads and writes.
+    /// Returns the data that the code reads and writes.
     pub fn read_write(&self) -> Option<&Data> {
         self.held.read_write.as_ref()
     }
 
-    /// Leaves it in place until an address of it is [released](Packs::release), also when the packs' last handle is
-    /// gone; where its parts are.
+    /// Leaves the parts in place until one of their addresses is [released](Packs::release), even when the packs' last
+    /// handle is gone. Returns where they are.
     pub fn keep(self) -> Parts<Range<usize>> {
         let Self { held, group } = self;
         group.keep(Box::new(held));
@@ -60,15 +60,15 @@ impl Allocated {
 }
 
 impl Packs {
-    /// Releases what was [kept](Allocated::keep), by the first address of any of its parts: all parts are retired, as
-    /// if a handle had been dropped. In a forked child the memory stays the parent's, and what it has kept is gone for
-    /// the child.
+    /// Releases an allocation that was [kept](Allocated::keep), by the first address of any of its parts: retires all
+    /// parts, as if a handle had been dropped. In a forked child the memory stays the parent's; for the child, what the
+    /// parent kept is gone.
     ///
-    /// Lock-free but for what a drop of a [`Program`] may do.
+    /// Lock-free, except for what dropping a [`Program`] may do.
     ///
     /// # Errors
     ///
-    /// See [`ReleaseError`]; nothing is changed then. Of several threads that release one address, one succeeds.
+    /// See [`ReleaseError`]; nothing is changed then. If several threads release one address, one succeeds.
     pub fn release(&self, address: usize) -> Result<(), ReleaseError> {
         let held = {
             let found = self.lookup(address).ok_or(ReleaseError::NotFound { address })?;
@@ -81,7 +81,7 @@ impl Packs {
                 Ownership::Handle | Ownership::Kept => ReleaseError::Held { address },
             })?
         };
-        // Behind the look-up, which keeps what is retired from being reclaimed.
+        // After the look-up, which keeps what is retired from being reclaimed.
         drop(held);
         Ok(())
     }

@@ -18,11 +18,11 @@ use super::parts::{Part, Parts, Size, Working};
 use super::policy::WriteView;
 use super::staged::{Described, publish, synchronize};
 
-/// Places for code, for data that it reads, and for data that it writes, each with its final address, and where their
-/// bytes are written meanwhile: what the linker of a compiler asks of its host.
+/// Places for code, for data that it reads, and for data that it writes, each with its final address and with memory to
+/// write its bytes to meanwhile: what the linker of a compiler asks of its host.
 ///
 /// All places are in one region, so that relative calls, and loads and stores relative to the instruction, reach from
-/// each to each. Dropping it gives the places back.
+/// each to each. Dropping the allocation gives the places back.
 ///
 /// ```
 /// use palimpsest_text::{Packs, Part, Parts, Size, Working};
@@ -34,7 +34,7 @@ use super::staged::{Described, publish, synchronize};
 /// allocation.working(Part::ReadOnly)?[..4].copy_from_slice(b"text");
 /// allocation.shrink(Part::ReadOnly, 4)?;
 /// let at = allocation.finalize()?.keep().read_only;
-/// // From here on an address is all that is known of it.
+/// // From here on it is known by its address only.
 /// let parts = packs.lookup(at.start).and_then(|found| found.parts().cloned());
 /// assert_eq!(parts.map(|parts| parts.read_only), Some(at.clone()));
 /// packs.release(at.start)?;
@@ -53,13 +53,13 @@ struct Draft {
 }
 
 enum Image {
-    /// As long as its block.
+    /// As long as the block.
     Private(Vec<u8>),
     InPlace,
 }
 
 impl Packs {
-    /// Takes places for the parts of `sizes` that have bytes. Code is traps at first, and data zeros.
+    /// Takes places for the parts of `sizes` that have bytes. Code begins as traps, and data as zeros.
     ///
     /// # Errors
     ///
@@ -84,24 +84,24 @@ impl Packs {
         Ok(Allocation { drafts, name: Box::default(), eh_frame: None })
     }
 
-    /// Whether [`allocate`](Self::allocate) can let code and data be written in place.
+    /// Returns whether [`allocate`](Self::allocate) can let code and data be written in place.
     pub fn can_write_in_place(&self) -> bool {
         self.write_view() == WriteView::Standing
     }
 
-    /// Finalizes many allocations, with one core synchronisation for all where the ISA needs it; write views that are
-    /// open during copies only ([`WriteView::DuringCopies`]) are opened and closed once.
+    /// Finalizes many allocations: does one core synchronisation for all, if the ISA needs it, and opens and closes
+    /// write views only once that are open only during copies ([`WriteView::DuringCopies`]).
     ///
     /// # Errors
     ///
-    /// [`FinalizeError`] of the first that failed; then none is in place, and all places are free again.
+    /// [`FinalizeError`] of the first allocation that failed; then none is in place, and all places are free again.
     pub fn finalize_allocations(&self, allocations: Vec<Allocation>) -> Result<Vec<Allocated>, FinalizeError> {
         finalize(allocations)
     }
 }
 
 impl Draft {
-    /// Nothing, where the place cannot be written at all times and is to be.
+    /// Returns `None` if `working` is in place, but the place cannot be written at all times.
     fn new(mut block: Block, working: Working) -> Option<Self> {
         let kind = block.kind();
         let image = match working {
@@ -114,7 +114,7 @@ impl Draft {
             }
             Working::InPlace => {
                 let bytes = block.bytes_in_place()?;
-                // Free code is traps already; free data is what others had there.
+                // Free code is traps already; free data is whatever its last owner left there.
                 if kind != Kind::Code {
                     bytes.fill(0);
                 }
@@ -145,7 +145,7 @@ impl Draft {
                 let is_code = self.block.kind() == Kind::Code;
                 let bytes = self.block.bytes_in_place().ok_or(ForkedError { address })?;
                 if is_code {
-                    // What is given back may be found free, and free code is traps.
+                    // What is given back may be found free, and free code must be traps.
                     arch::fill_traps(&mut bytes[len..]);
                 }
             }
@@ -156,24 +156,25 @@ impl Draft {
 }
 
 impl Allocation {
-    /// Where a part will be; an empty range if there is no such part.
+    /// Returns where a part will be; an empty range if there is no such part.
     pub fn range(&self, part: Part) -> Range<usize> {
         self.drafts.get(part).as_ref().map_or(0..0, Draft::range)
     }
 
-    /// Where a part is written until the allocation is finalized: as long as the part, and empty if there is none.
+    /// Returns the memory to write a part to until the allocation is finalized: as long as the part, and empty if there
+    /// is none.
     ///
-    /// It stays where it is, also when the part shrinks. In a forked child, places of the parent are not to be written.
+    /// It stays where it is, even when the part shrinks. A forked child must not write to places of its parent.
     ///
     /// # Errors
     ///
-    /// [`ForkedError`] in a forked child, if the parent has allocated it in place.
+    /// [`ForkedError`] in a forked child, if the parent allocated in place.
     pub fn working(&mut self, part: Part) -> Result<&mut [u8], ForkedError> {
         self.drafts.get_mut(part).as_mut().map_or_else(|| Ok([].as_mut_slice()), Draft::working)
     }
 
-    /// Gives all but the first `len` bytes of a part back, in whole chunks of [`CHUNK`](super::CHUNK) bytes. Of a part
-    /// that is longer than a pack the memory stays.
+    /// Gives back all but the first `len` bytes of a part, in whole chunks of [`CHUNK`](super::CHUNK) bytes. The memory
+    /// of a part that is longer than a pack stays.
     ///
     /// # Errors
     ///
@@ -187,7 +188,7 @@ impl Allocation {
         Ok(())
     }
 
-    /// Names it, for observers and [`Packs::lookup`].
+    /// Names the allocation, for observers and [`Packs::lookup`].
     pub fn set_name(&mut self, name: &str) {
         self.name = name.into();
     }
@@ -197,7 +198,7 @@ impl Allocation {
         self.eh_frame = Some(eh_frame);
     }
 
-    /// Puts everything in place. [`Packs::finalize_allocations`] does it for many.
+    /// Puts all parts in place. [`Packs::finalize_allocations`] does this for many allocations.
     ///
     /// # Errors
     ///
@@ -207,7 +208,7 @@ impl Allocation {
         Ok(all.pop().unwrap_or_else(|| unreachable!("one was given")))
     }
 
-    /// To be called when the bytes are in place and cores synchronised.
+    /// Makes the parts known. Call it when the bytes are in place and cores synchronised.
     fn publish(self) -> Allocated {
         let Self { mut drafts, name, eh_frame } = self;
         let group = Arc::new(Group::new(Parts {
@@ -219,7 +220,7 @@ impl Allocation {
             let (name, group) = (name.clone(), Some(Arc::clone(&group)));
             Some(Box::new(Extras { name, group, ..Extras::default() }))
         };
-        // Before the code: whoever is told of that finds its data.
+        // Before the code: whoever is told of the code finds its data.
         let data = |draft: Draft| Data::new(draft.block.publish(extras()));
         let read_only = drafts.read_only.take().map(data);
         let read_write = drafts.read_write.take().map(data);
@@ -235,7 +236,7 @@ impl Allocation {
     }
 }
 
-/// Finalizes all, or none.
+/// Finalizes all of them, or none.
 fn finalize(mut allocations: Vec<Allocation>) -> Result<Vec<Allocated>, FinalizeError> {
     let drafts = allocations.iter_mut().flat_map(|one| one.drafts.each_mut()).flatten();
     let written = drafts.map(|draft| {
@@ -247,7 +248,7 @@ fn finalize(mut allocations: Vec<Allocation>) -> Result<Vec<Allocated>, Finalize
     });
     write_all(written.collect())?;
     if let Some(code) = allocations.iter().find_map(|one| one.drafts.code.as_ref()) {
-        // Of the process, whichever packs they are in.
+        // Synchronises the process, so that it does not matter which packs they are in.
         synchronize(code.block.store())?;
     }
     Ok(allocations.into_iter().map(Allocation::publish).collect())

@@ -14,16 +14,16 @@ pub enum Backing {
     HugetlbMemfd,
     /// A memfd in two views, in base pages: one entry of the instruction TLB for every 4 KiB.
     SmallMemfd,
-    /// Private anonymous memory, huge if the kernel grants it, written through `/proc/self/mem`: about a microsecond a
-    /// write, and a forked child has a copy of its own.
+    /// Private anonymous memory, huge if the kernel grants it, written through `/proc/self/mem`: about a microsecond
+    /// per write, and a forked child has its own copy.
     ProcMem,
 }
 
 impl Backing {
-    /// All of them, the best first.
+    /// All backings, the best first.
     pub const ALL: [Self; 4] = [Self::CollapsedMemfd, Self::HugetlbMemfd, Self::SmallMemfd, Self::ProcMem];
 
-    /// The name that `FromStr` reads and `Display` writes.
+    /// Returns the name that `FromStr` reads and `Display` writes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::CollapsedMemfd => "collapsed-memfd",
@@ -57,29 +57,29 @@ impl FromStr for Backing {
 /// Why a pack cannot be made of some backing.
 #[derive(Debug, thiserror::Error)]
 pub enum BackingError {
-    /// No memory object.
+    /// No memory object could be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// No mapping.
+    /// It could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
     /// The pool of huge pages has too few free ones.
     #[error("the pool of 2 MiB huge pages has none free; fill it (`sysctl -w vm.nr_hugepages=64`)")]
     HugePool(#[source] MapError),
-    /// No huge page.
+    /// It could not be collapsed into a huge page.
     #[error(transparent)]
     Collapse(#[from] CollapseError),
-    /// No writing through `/proc/self/mem`.
+    /// It could not be written through `/proc/self/mem`.
     #[error(transparent)]
     ProcMem(#[from] ProcMemError),
 }
 
-/// A better backing than the one in use, and why it is not.
+/// A better backing than the one in use, and why it was refused.
 #[derive(Debug)]
 pub struct Refused {
     /// The backing.
     pub backing: Backing,
-    /// Why not.
+    /// Why.
     pub error: BackingError,
 }
 

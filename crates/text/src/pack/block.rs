@@ -19,7 +19,7 @@ enum Bytes {
     Written,
 }
 
-/// A place that is taken, and where in it the program begins. Given back on drop.
+/// A place that is taken, and the offset of the program in it. Dropping it gives the place back.
 pub(super) struct Block {
     shard: Arc<Shard>,
     /// # Invariants
@@ -32,9 +32,9 @@ pub(super) struct Block {
     bytes: Bytes,
 }
 
-// SAFETY: the pack is `Sync`, and the chunks are this block's alone.
+// SAFETY: the pack is `Sync`, and the chunks belong only to this block.
 unsafe impl Send for Block {}
-// SAFETY: a shared block gives its addresses away and nothing else.
+// SAFETY: a shared block only reveals its addresses.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -71,7 +71,7 @@ impl Block {
     /// synchronised ([`COHERENCE`](palimpsest_sys::arch::COHERENCE)).
     pub(super) fn write(&mut self, code: &[u8]) -> Result<(), WriteError> {
         self.bytes = Bytes::Written;
-        // SAFETY: 1. the block is borrowed for this alone.
+        // // SAFETY: 1. the block is borrowed for this call alone.
         unsafe { self.copy(code) }?;
         self.clean();
         Ok(())
@@ -96,8 +96,8 @@ impl Block {
         }
     }
 
-    /// The block's bytes, if they can be written at all times: valid for reading and writing in this process as long as
-    /// the block lives, and nobody else's. Zeros and traps, or what was there.
+    /// Returns the block's bytes, if they can be written at all times: valid for reading and writing in this process as
+    /// long as the block lives, and used by nobody else. They are zeros and traps, or what was there before.
     pub(super) fn bytes_in_place(&mut self) -> Option<&mut [u8]> {
         if !self.store().fork.is_same_process() {
             return None;
@@ -106,13 +106,13 @@ impl Block {
         self.bytes = Bytes::Written;
         // SAFETY: inside the pack's mapping, since the block is.
         let first = unsafe { first.add(self.start as usize) };
-        // SAFETY: mapped writable in this process, initialised (the kernel's zeros at least), and the block's alone,
-        // which is borrowed for as long.
+        // // SAFETY: mapped writable in this process, initialised (by the kernel's zeros at least), and owned by the
+        // block alone, which is borrowed for as long.
         Some(unsafe { std::slice::from_raw_parts_mut(first, self.len()) })
     }
 
-    /// Gives all but the first `len` bytes back, which are not more than there are. Of a run of packs none is given
-    /// back, since its memory is one.
+    /// Gives back all but the first `len` bytes; `len` must not be more than there are. A run of packs stays as it is,
+    /// since its memory is one.
     pub(super) fn shrink(&mut self, len: usize) {
         debug_assert!(0 < len && len <= self.len());
         self.len = len as u32;
@@ -125,7 +125,7 @@ impl Block {
         self.place.chunks = chunks;
     }
 
-    /// Makes the block a program that can be found; which is retired when the result is dropped.
+    /// Makes the block a program that can be found. Dropping the result retires it.
     pub(super) fn publish(self, extras: Option<Box<Extras>>) -> Tenant {
         let block = std::mem::ManuallyDrop::new(self);
         // SAFETY: the block is not dropped, so its reference to the shard is moved out once.
@@ -141,13 +141,13 @@ impl Block {
         // SAFETY: 1. reserved with the block; 2. the chunks are the block's own.
         let meta = unsafe { block.pack().directory.publish(block.place.first_chunk, block.place.entry, meta) };
         shard.tally().loads.add(1);
-        // SAFETY: 1. just published, and nobody else is given it.
+        // SAFETY: 1. just published, and nobody else gets it.
         unsafe { Tenant::new(shard, meta) }
     }
 }
 
-/// Copies images into their blocks; `None` is of a block that was written in place. Write views that are open during
-/// copies only are opened and closed once for all.
+/// Copies images into their blocks; `None` stands for a block that was written in place. Opens and closes write views
+/// only once for all that are open only during copies.
 pub(super) fn write_all(mut all: Vec<(&mut Block, Option<&[u8]>)>) -> Result<(), FinalizeError> {
     for (block, _) in &mut all {
         if !block.store().fork.is_same_process() {
@@ -158,7 +158,7 @@ pub(super) fn write_all(mut all: Vec<(&mut Block, Option<&[u8]>)>) -> Result<(),
     let opened = all.iter().map(|(block, _)| block.pack().memory.open()).collect::<Result<Vec<_>, _>>()?;
     for (block, image) in &all {
         if let Some(image) = image {
-            // SAFETY: 1. the blocks are borrowed for this alone, and each comes once.
+            // // SAFETY: 1. the blocks are borrowed for this call alone, and each comes once.
             unsafe { block.copy(image) }?;
         }
         block.clean();

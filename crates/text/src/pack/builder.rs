@@ -1,4 +1,4 @@
-//! Options with which packs are opened.
+//! Options for opening packs.
 
 use palimpsest_sys::numa::NodeId;
 
@@ -26,8 +26,8 @@ impl PacksBuilder {
         })
     }
 
-    /// Takes this backing or none. By default the best that works is taken, and
-    /// [`Packs::refused`](super::Packs::refused) tells of better ones.
+    /// Uses only this backing. By default the best that works is used, and [`Packs::refused`](super::Packs::refused)
+    /// lists better ones.
     pub fn backing(mut self, backing: Backing) -> Self {
         self.0.backing = Some(backing);
         self
@@ -35,47 +35,46 @@ impl PacksBuilder {
 
     /// Reserves `bytes` of address space, rounded up to whole packs: all programs and data lie in it, so that they
     /// reach each other by direct branches. By default 1 GiB (128 MiB on AArch64), less if `RLIMIT_AS` does not allow
-    /// it.
+    /// that.
     pub fn region_len(mut self, bytes: usize) -> Self {
         self.0.region = RegionLen::Exactly(bytes);
         self
     }
 
-    /// Places the region so near `address` that direct branches reach from one to the other. `address` may be that of a
-    /// function that the code calls (`f as *const () as usize`). Opening fails if no gap of the address space is within
-    /// reach.
+    /// Places the region within reach of direct branches from `address` and back. `address` may be that of a function
+    /// that the code calls (`f as *const () as usize`). Opening fails if no gap of the address space is within reach.
     pub fn near(mut self, address: usize) -> Self {
         self.0.near = Some(address);
         self
     }
 
-    /// Asks for memory of this NUMA node, for code and data; other nodes give it where this one has none. Children that
-    /// open packs of their own ask for the same. [`Packs::node_refused`](super::Packs::node_refused) tells if it could
-    /// not be asked, and [`Packs::places`](super::Packs::places) where the pages are.
+    /// Asks for memory of this NUMA node, for code and data; other nodes provide it where this one has none. Children
+    /// that open packs of their own ask for the same. [`Packs::node_refused`](super::Packs::node_refused) tells whether
+    /// asking failed, and [`Packs::places`](super::Packs::places) where the pages are.
     pub fn node(mut self, node: NodeId) -> Self {
         self.0.node = Some(node);
         self
     }
 
-    /// Says when the memory of code can be written. By default at all times, through a second view.
+    /// Sets when the memory of code can be written. By default at all times, through a second view.
     pub fn write_view(mut self, view: WriteView) -> Self {
         self.0.write_view = Some(view);
         self
     }
 
-    /// Says what forked children get.
+    /// Sets what forked children get.
     pub fn fork(mut self, policy: ForkPolicy) -> Self {
         self.0.fork = policy;
         self
     }
 
-    /// Says when retired programs are reclaimed.
+    /// Sets when retired programs are reclaimed.
     pub fn reclaim(mut self, policy: ReclaimPolicy) -> Self {
         self.0.reclaim = policy;
         self
     }
 
-    /// Adds something that follows programs as they come and go.
+    /// Adds an observer, which follows programs as they are loaded and unloaded.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.0.observers.push(Box::new(observer));
         self

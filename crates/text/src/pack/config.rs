@@ -1,4 +1,4 @@
-//! What a store is made from.
+//! The configuration of a store.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ use super::memory::Profiling;
 use super::policy::{ForkPolicy, ReclaimPolicy, WriteView};
 use crate::observe::Observer;
 
-/// How long the region is.
+/// The length of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegionLen {
     /// As much as direct branches reach, at most 1 GiB, and less under a tight `RLIMIT_AS`.
     AsMuchAsCanBe,
-    /// So many bytes or an error.
+    /// Exactly this many bytes, or an error.
     Exactly(usize),
 }
 
-/// What a store is made from, also in a forked child.
+/// The configuration of a store, also in a forked child.
 pub(super) struct Config {
     /// `None`: the best that works.
     pub(super) backing: Option<Backing>,
     pub(super) region: RegionLen,
     pub(super) near: Option<usize>,
-    /// Where memory is to come from, if that matters.
+    /// The node that memory should come from, if it matters.
     pub(super) node: Option<NodeId>,
     pub(super) write_view: Option<WriteView>,
     pub(super) fork: ForkPolicy,
     pub(super) reclaim: ReclaimPolicy,
     pub(super) observers: Vec<Box<dyn Observer>>,
-    /// `None`: their own.
+    /// `None`: epochs of their own.
     pub(super) epochs: Option<Arc<EpochsByProcess>>,
 }
 
 impl Config {
-    /// The backings to try, the best first.
+    /// Returns the backings to try, the best first.
     pub(super) fn candidates(&self) -> Result<&[Backing], OpenError> {
         let has_none = |backing: Backing| backing == Backing::ProcMem;
         match (self.write_view, &self.backing) {
@@ -50,14 +50,14 @@ impl Config {
             (Some(write_view), &Some(backing)) => Err(OpenError::WriteView { backing, write_view }),
             (None, None) => Ok(&Backing::ALL),
             (Some(WriteView::None), None) => Ok(&[Backing::ProcMem]),
-            // All but the last, which has no view to be open or closed.
+            // All backings but the last, which has no view to open or close.
             (Some(WriteView::Standing | WriteView::DuringCopies), None) => {
                 Ok(&[Backing::CollapsedMemfd, Backing::HugetlbMemfd, Backing::SmallMemfd])
             }
         }
     }
 
-    /// When packs of this backing can be written.
+    /// Returns when packs of this backing can be written.
     pub(super) fn write_view_of(&self, backing: Backing) -> WriteView {
         match backing {
             Backing::ProcMem => WriteView::None,
@@ -71,13 +71,13 @@ impl Config {
 }
 
 impl RegionLen {
-    /// The longest region: its ends reach each other.
+    /// The longest region whose ends reach each other.
     pub(super) const MAX: usize = DIRECT_BRANCH_REACH;
 
-    /// What is tried first.
+    /// The first length to try.
     pub(super) const DEFAULT: usize = if Self::MAX < 1 << 30 { Self::MAX } else { 1 << 30 };
 
-    /// The lengths to try, longest first, in bytes.
+    /// Returns the lengths to try, longest first, in bytes.
     pub(super) fn candidates(self) -> Result<Vec<usize>, OpenError> {
         const LEAST: usize = 8 * PACK;
         match self {

@@ -1,4 +1,4 @@
-//! A pack, and what its directory says of each place in it.
+//! A pack, and its directory's entries for the places in it.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::primitive::AtomicPtr;
 
 /// A pack, or a run of packs that one long program fills.
 ///
-/// It lives as long as a program or a staged image does in it, or its slot's state says so.
+/// It lives as long as it contains a program or a staged image, or its slot's state says so.
 pub(super) struct Pack {
     pub(super) memory: PackMemory,
     pub(super) directory: Directory<Meta>,
@@ -22,7 +22,7 @@ pub(super) struct Pack {
 }
 
 impl Pack {
-    /// Whether it is longer than a slot, for one program.
+    /// Returns whether it is longer than a slot, and so a run for one program.
     pub(super) fn is_run(&self) -> bool {
         self.memory.len() > PACK
     }
@@ -39,18 +39,18 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Bytes from the pack's base, and length in bytes.
+    /// Returns the offset from the pack's base, and the length, both in bytes.
     pub(super) fn range(&self) -> (usize, usize) {
         (self.first_chunk as usize * CHUNK, self.len())
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.chunks as usize * CHUNK
     }
 }
 
-/// What only some programs have.
+/// Properties that only some programs have.
 #[derive(Default)]
 pub(super) struct Extras {
     pub(super) name: Box<str>,
@@ -60,11 +60,11 @@ pub(super) struct Extras {
     pub(super) group: Option<Arc<Group>>,
 }
 
-/// What is known of a program, in its pack's directory. 56 bytes.
+/// The entry of a program in its pack's directory. 56 bytes.
 pub(super) struct Meta {
-    /// Written by who pushes it to the stack of the retired; read by who takes that.
+    /// Written by the thread that pushes it to the stack of the retired; read by the one that takes that.
     pub(super) link: AtomicPtr<Meta>,
-    /// The store's generation when the program was put in place: children forked before it have no handle to it.
+    /// The store's generation when the program was put in place: children forked earlier have no handle to it.
     pub(super) born: u64,
     pub(super) extras: Option<Box<Extras>>,
     /// # Invariants
@@ -90,7 +90,7 @@ unsafe impl Linked for Meta {
 
 impl Meta {
     pub(super) fn pack(&self) -> &Pack {
-        // SAFETY: invariant 1; whoever has a reference to the entry knows that its chunks are not given back.
+        // SAFETY: invariant 1; a reference to the entry exists only as long as its chunks are not given back.
         unsafe { self.place.pack.as_ref() }
     }
 
@@ -109,11 +109,11 @@ impl Meta {
     }
 }
 
-/// A pack that is out of use and still mapped, since a reader may see it.
+/// A pack that is out of use but still mapped, since a reader may see it.
 pub(super) struct LaidOut {
     pub(super) first: usize,
     pub(super) pack: NonNull<Pack>,
 }
 
-// SAFETY: the pack is `Send`, and whoever has this value is the one to free it.
+// SAFETY: the pack is `Send`, and the holder of this value frees it.
 unsafe impl Send for LaidOut {}

@@ -25,7 +25,7 @@ impl DataAccess {
     }
 }
 
-/// A place for data, and a private image of what is to be there, zeros at first. Dropping it gives the place back.
+/// A place for data, and a private image of it, at first zeros. Dropping it gives the place back.
 pub struct StagedData {
     block: Block,
     image: Vec<u8>,
@@ -37,12 +37,12 @@ impl StagedData {
         Self { block, image }
     }
 
-    /// Where the data will be.
+    /// Returns where the data will be.
     pub fn address(&self) -> usize {
         self.block.address().get()
     }
 
-    /// What will be copied into place.
+    /// Returns the image that will be copied into place.
     pub fn image(&mut self) -> &mut [u8] {
         &mut self.image
     }
@@ -61,7 +61,7 @@ impl StagedData {
     }
 }
 
-/// Data in place. Dropping it retires it, as with a [`Program`](super::Program): pinned threads may go on using it.
+/// Data in place. Dropping it retires it, as with a [`Program`](super::Program): pinned threads may still use it.
 pub struct Data(Tenant);
 
 impl Data {
@@ -69,22 +69,22 @@ impl Data {
         Self(tenant)
     }
 
-    /// First address.
+    /// Returns the first address.
     pub fn address(&self) -> usize {
         self.0.meta().address().get()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.0.meta().len as usize
     }
 
-    /// Always false: empty data cannot be placed.
+    /// Returns false: empty data cannot be placed.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// First byte; writable if it was staged so.
+    /// Returns the first byte; writable if staged so.
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.address())
     }

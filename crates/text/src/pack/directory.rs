@@ -3,7 +3,7 @@
 //! # Layout
 //!
 //! One *start bit* per chunk is set where a program begins; `owner` holds, for such a chunk, the number of the
-//! program's entry plus one. Entries lie in blocks that are allocated as needed and stay where they are as long as the
+//! program's entry plus one. Entries lie in blocks that are allocated as needed and stay in place as long as the
 //! directory.
 //!
 //! # Who may do what
@@ -12,12 +12,12 @@
 //! |---|---|---|---|
 //! | *free* | none | – | nobody |
 //! | *reserved* | none | the loader that reserved it | the loader |
-//! | *published* | set | nobody | anybody under a [`ReadGuard`], and whoever knows that it stays published |
+//! | *published* | set | nobody | anybody with a [`ReadGuard`], and whoever knows that it stays published |
 //! | *unlinked* | cleared | nobody | readers whose guard is older than the unlinking |
 //!
-//! An unlinked entry becomes free after every reader that was there has left. Readers are counted by two counters;
-//! the *phase* decides which one a reader takes, so that the one that the reclaimer waits for runs dry even if there
-//! are always readers. Reader R and reclaimer X, for either counter:
+//! An unlinked entry becomes free after every reader that was there has left. Readers are counted by two counters; the
+//! *phase* decides which one a reader takes, so that the counter that the reclaimer waits for reaches zero even if
+//! there are always readers. Reader R and reclaimer X, for either counter:
 //!
 //! ```text
 //!   R: (a) count += 1            X: (c) clear start bit and owner
@@ -26,8 +26,8 @@
 //! ```
 //!
 //! Were (b) to find the program while (d) misses R, then (a) would come after (d) and (c) after (b) in the order of the
-//! two SeqCst fences: a cycle. So either R does not find the entry, or X sees R in the counter that R took, and must
-//! see both counters at zero, each once, before it goes on. The phase matters for progress only.
+//! two SeqCst fences: a cycle. So either R does not find the entry, or X sees R in the counter that R took; X must see
+//! each counter at zero once before it continues. The phase matters for progress only.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -44,9 +44,9 @@ const LOOKS: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// Counts the threads that are reading some directory.
 pub(crate) struct Readers {
-    /// Any reader adds one to either and takes it away again; reclaimers look.
+    /// Any reader adds one to either and subtracts it again; reclaimers read.
     counts: [AtomicUsize; 2],
-    /// Reclaimers add to it; readers look which counter they take.
+    /// Reclaimers add to it; readers read it to choose a counter.
     phase: AtomicUsize,
 }
 
@@ -57,7 +57,7 @@ impl Readers {
 
     /// Begins to read. Wait-free and async-signal-safe.
     pub(crate) fn enter(&self) -> ReadGuard<'_> {
-        // Relaxed: either counter will do.
+        // Relaxed: both counters are right.
         let count = &self.counts[self.phase.load(Ordering::Relaxed) % 2];
         // Relaxed: ordered by the fence.
         count.fetch_add(1, Ordering::Relaxed);
@@ -66,18 +66,18 @@ impl Readers {
         ReadGuard(count)
     }
 
-    /// Waits a moment for those who can still see what was unlinked before this call; whether they have all left. Those
-    /// who come meanwhile are not waited for.
+    /// Waits a moment for readers who can still see what was unlinked before this call. Returns whether all have left.
+    /// Does not wait for readers who come meanwhile.
     pub(crate) fn leave(&self) -> bool {
         self.leave_counters(2)
     }
 
-    /// [`leave`](Self::leave), with the number of counters that a model may lower.
+    /// Does what [`leave`](Self::leave) does, with a number of counters that a model may lower.
     pub(super) fn leave_counters(&self, counters: usize) -> bool {
         // SeqCst, partner: `enter`.
         fence(Ordering::SeqCst);
         (0..counters).all(|_| {
-            // Relaxed: who sees it when does not matter. Several threads may do this at once.
+            // Relaxed: when readers see it does not matter. Several threads may do this at once.
             let count = &self.counts[self.phase.fetch_add(1, Ordering::Relaxed) % 2];
             (0..LOOKS).any(|look| {
                 if look > 16 {
@@ -105,10 +105,10 @@ impl Drop for ReadGuard<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryId(u16);
 
-/// The free entries; kept beside the directory, under the lock of whoever reserves and recycles.
+/// The free entries; kept beside the directory, under the lock of the threads that reserve and recycle.
 #[derive(Default)]
 pub(crate) struct FreeEntries {
-    /// Entries that were in use and are free.
+    /// Free entries that were in use before.
     recycled: Vec<EntryId>,
     /// Entries from here on have never been used.
     fresh: u16,
@@ -118,7 +118,7 @@ pub(crate) struct FreeEntries {
 pub(crate) struct Directory<T> {
     /// A bit for each chunk. The loader that holds a chunk sets its bit and the reclaimer clears it; anybody reads.
     starts: Box<[AtomicU64]>,
-    /// A number for each chunk, written by the same two, beside the bit.
+    /// A number for each chunk, written by the same two, together with the bit.
     owner: Box<[AtomicU16]>,
     /// Added under the lock that guards [`FreeEntries`], read by anybody, freed with `self`.
     blocks: Box<[AtomicPtr<Block<T>>]>,
@@ -132,7 +132,7 @@ unsafe impl<T: Send + Sync> Sync for Directory<T> {}
 unsafe impl<T: Send + Sync> Send for Directory<T> {}
 
 impl<T> Directory<T> {
-    /// A directory of `chunks` chunks, at most 32768.
+    /// Creates a directory of `chunks` chunks, at most 32768.
     pub(crate) fn new(chunks: u32) -> Self {
         assert!(chunks <= 1 << 15, "{chunks} chunks do not fit the owner's 16 bits");
         let chunks = chunks as usize;
@@ -143,7 +143,7 @@ impl<T> Directory<T> {
         }
     }
 
-    /// Takes an entry that is free. There are as many as chunks, so there is one for whoever holds a chunk.
+    /// Takes a free entry. There are as many entries as chunks, so a caller who holds a chunk always gets one.
     pub(crate) fn reserve(&self, free: &mut FreeEntries) -> EntryId {
         if let Some(id) = free.recycled.pop() {
             return id;
@@ -165,7 +165,7 @@ impl<T> Directory<T> {
         free.recycled.push(id);
     }
 
-    /// Makes `value` what is found at `chunk` and behind it, and returns where it lies.
+    /// Publishes `value` as what is found at `chunk` and behind it. Returns where it lies.
     ///
     /// # Safety
     ///
@@ -176,8 +176,7 @@ impl<T> Directory<T> {
         unsafe { self.publish_ordered(chunk, id, value, Ordering::Release) }
     }
 
-    /// [`publish`](Self::publish), with the ordering that a model may weaken.
-    ///
+    /// Does what [`publish`](Self::publish) does, with an ordering that a model may weaken.
     /// # Safety
     ///
     /// As for [`publish`](Self::publish).
@@ -189,9 +188,9 @@ impl<T> Directory<T> {
         release: Ordering,
     ) -> ptr::NonNull<T> {
         let entry = self.entry(id);
-        // SAFETY: a reserved entry is this caller's alone (1).
+        // SAFETY: a reserved entry belongs to this caller alone (1).
         unsafe { entry.write(value) };
-        // Release, partner: the Acquire load in `find`. Forbids a reader that sees the number and not the value.
+        // Release, partner: the Acquire load in `find`. Forbids a reader that sees the number but not the value.
         self.owner[chunk as usize].store(id.0 + 1, release);
         // Release, partner: the Acquire load in `find`. Forbids a reader that sees the bit and an older owner's number.
         self.starts[chunk as usize / 64].fetch_or(1 << (chunk % 64), release);
@@ -199,7 +198,7 @@ impl<T> Directory<T> {
         unsafe { ptr::NonNull::new_unchecked(entry) }
     }
 
-    /// Makes the program at `chunk` one that no later reader finds.
+    /// Unpublishes the program at `chunk`: no later reader finds it.
     pub(crate) fn unlink(&self, chunk: u32) {
         // Relaxed: ordered before the check of the readers by the fence in `leave`.
         self.starts[chunk as usize / 64].fetch_and(!(1 << (chunk % 64)), Ordering::Relaxed);
@@ -213,12 +212,12 @@ impl<T> Directory<T> {
     /// 1. `id` was published and is unlinked, and the readers have been quiet since.
     /// 2. Its value was not taken before.
     pub(crate) unsafe fn take(&self, id: EntryId) -> T {
-        // SAFETY: 1. initialised by `publish`, and nobody refers to it any more; 2. so it is read out once.
+        // SAFETY: 1. initialised by `publish`, and nobody refers to it any more; 2. it is read out only once.
         unsafe { self.entry(id).read() }
     }
 
-    /// The program that begins last at or before `chunk`. Whether it reaches as far as `chunk` is for the caller to
-    /// see.
+    /// Returns the program that begins last at or before `chunk`. The caller checks whether it reaches as far as
+    /// `chunk`.
     pub(crate) fn find<'g>(&'g self, chunk: u32, _guard: &'g ReadGuard<'_>) -> Option<&'g T> {
         let mut index = chunk as usize / 64;
         let mut mask = u64::MAX >> (63 - chunk % 64);
@@ -254,8 +253,8 @@ impl<T> Drop for Directory<T> {
         for block in &self.blocks {
             let block = block.load(Ordering::Relaxed);
             if !block.is_null() {
-                // SAFETY: made by `Box::into_raw` in `reserve`, and dropped here only. Values still published are
-                // dropped by the owner of the directory, which knows which those are.
+                // SAFETY: made by `Box::into_raw` in `reserve`, and dropped only here. The owner of the directory drops
+                // values that are still published, since it knows which these are.
                 drop(unsafe { Box::from_raw(block) });
             }
         }
@@ -284,7 +283,7 @@ mod tests {
         directory.unlink(64);
         assert_eq!(directory.find(5, &guard), None);
         assert_eq!(directory.find(199, &guard), Some(&63));
-        // However often one looks: the counter that the guard is in comes first or second in turn.
+        // However often one looks: the guard's counter is looked at in every second call.
         for look in 0..4 {
             assert!(!readers.leave(), "look {look}");
         }

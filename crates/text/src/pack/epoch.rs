@@ -1,14 +1,14 @@
 //! Who may still be inside code that has been retired: epochs.
 //!
 //! A thread that runs code by address *pins* itself first: it writes the current epoch into its seat, and zero when it
-//! leaves. A reclaimer collects what has been retired, tags it with the epoch, advances the epoch, lets every core pass
-//! a barrier, and looks at the seats. What was tagged with `t` may be reused when every pinned seat shows more than
+//! leaves. A reclaimer collects what has been retired, tags it with the epoch, advances the epoch, makes every core
+//! pass a barrier, and reads the seats. What was tagged with `t` may be reused when every pinned seat shows more than
 //! `t`.
 //!
 //! # Why
 //!
-//! Thread P pins itself and then reads an address; thread U takes the address out of everybody's sight and retires the
-//! code; reclaimer X.
+//! Thread P pins itself and then reads an address; thread U withdraws the address, so that nobody reads it any more,
+//! and retires the code; X is the reclaimer.
 //!
 //! ```text
 //!   P: (a) e = epoch                U: (e) address = none     X: (g) collect: sees (f)
@@ -25,7 +25,7 @@
 //!   and with it after (e): (c) does not see the address.
 //!
 //! The heavy barrier is a core synchronisation, the light one a hint to the compiler (see `primitive`): pinning costs
-//! two stores and two loads, and no fence.
+//! two stores, two loads and no fence.
 
 use std::ptr;
 use std::sync::Arc;
@@ -38,11 +38,11 @@ use crate::primitive::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, light_barrie
 /// What an idle seat shows; epochs begin above it.
 const IDLE: u64 = 0;
 
-/// The epoch, and a seat for every thread that takes part.
+/// The epoch, and a seat for each participating thread.
 pub(crate) struct Epochs {
     /// Reclaimers add to it; threads that pin themselves read it.
     epoch: AtomicU64,
-    /// The seat that was made last, put there by any thread; seats are never freed before `self`.
+    /// The newest seat, added by any thread; seats are never freed before `self`.
     seats: AtomicPtr<Seat>,
 }
 
@@ -51,9 +51,9 @@ pub(crate) struct Seat {
     /// The epoch in which its thread is pinned, or [`IDLE`]. The thread that has taken the seat writes it; reclaimers
     /// read.
     pinned: AtomicU64,
-    /// How often its thread has pinned itself; only that thread reads and writes it.
+    /// How often its thread is pinned; only that thread reads and writes it.
     depth: AtomicU32,
-    /// Any thread that wants a seat sets it, by exchange; the one that has it clears it.
+    /// A thread that wants the seat sets it, by exchange; the one that has the seat clears it.
     taken: AtomicBool,
     /// Written before the seat is shared.
     next: *const Seat,
@@ -69,7 +69,7 @@ impl Epochs {
         Self { epoch: AtomicU64::new(IDLE + 1), seats: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// A seat that nobody else uses, until [`Seat::leave`].
+    /// Takes a seat that nobody else uses until [`Seat::leave`].
     pub(crate) fn take_seat(&self) -> &Seat {
         if let Some(seat) = self.seats().find(|seat| {
             // Acquire, partner: `leave`. Forbids that the old owner's last store to the seat comes after ours.
@@ -97,25 +97,25 @@ impl Epochs {
         unsafe { &*seat }
     }
 
-    /// The tag for what has been collected so far, after which a new epoch has begun.
+    /// Begins a new epoch. Returns the tag for what has been collected so far.
     pub(crate) fn advance(&self) -> u64 {
         // AcqRel: Release, partner: the Acquire load in `pin` ((h) → (a)).
         self.epoch.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The oldest epoch in which a thread is pinned; `u64::MAX` if none is. A heavy barrier must have been passed since
-    /// [`advance`](Self::advance).
+    /// Returns the oldest epoch in which a thread is pinned; `u64::MAX` if none is. There must have been a heavy
+    /// barrier since [`advance`](Self::advance).
     pub(crate) fn oldest_pin(&self) -> u64 {
         self.seats()
-            // Acquire, partner: the Release stores in `unpin` and `pin`. Forbids that the code is overwritten before
-            // its last run.
+            // Acquire, partner: the Release stores in `unpin` and `pin`. Forbids overwriting the code before its last
+            // run.
             .map(|seat| seat.pinned.load(Ordering::Acquire))
             .filter(|&pinned| pinned != IDLE)
             .min()
             .unwrap_or(u64::MAX)
     }
 
-    /// How many threads are pinned.
+    /// Returns how many threads are pinned.
     pub(crate) fn pinned(&self) -> usize {
         // Relaxed: a statistic.
         self.seats().filter(|seat| seat.pinned.load(Ordering::Relaxed) != IDLE).count()
@@ -139,7 +139,7 @@ impl Seat {
         // Relaxed, here and below: `depth` belongs to one thread.
         let depth = self.depth.load(Ordering::Relaxed);
         if depth == u32::MAX {
-            // Pins were forgotten four thousand million times; wrapping around would unpin a pinned thread.
+            // Four thousand million pins were forgotten; wrapping around would unpin a pinned thread.
             std::process::abort();
         }
         self.depth.store(depth + 1, Ordering::Relaxed);
@@ -147,8 +147,8 @@ impl Seat {
             // Acquire, partner: `advance`.
             let epoch = epochs.epoch.load(Ordering::Acquire);
             // Release, partner: the Acquire load in `oldest_pin`. Forbids that a reclaimer which sees a young pin
-            // overwrites code before this thread's last run under an earlier pin. Against later accesses it is ordered
-            // by the barrier.
+            // overwrites code before this thread's last run under an earlier pin. The barrier orders it before later
+            // accesses.
             self.pinned.store(epoch, Ordering::Release);
             // Partner: the heavy barrier between `advance` and `oldest_pin`.
             light_barrier();
@@ -165,7 +165,7 @@ impl Seat {
         }
     }
 
-    /// Gives the seat up. Its thread is not pinned.
+    /// Gives up the seat. Its thread is not pinned.
     pub(crate) fn leave(&self) {
         // Release, partner: the Acquire exchange in `take_seat`.
         self.taken.store(false, Ordering::Release);
@@ -191,12 +191,12 @@ pub(super) struct ProcessEpochs {
 }
 
 impl ProcessEpochs {
-    /// Those of this process; `parent` are kept as long.
+    /// Creates the epochs of this process; keeps `parent` as long.
     pub(super) fn new(parent: Option<Arc<Self>>) -> Self {
         Self { process: ForkDetector::new(), epochs: Epochs::new(), _parent: parent }
     }
 
-    /// Whether they were made in this process, and not in one that it was forked from.
+    /// Returns whether they were made in this process, and not in one of its ancestors.
     pub(super) fn are_own(&self) -> bool {
         self.process.is_same_process()
     }
@@ -204,13 +204,13 @@ impl ProcessEpochs {
 
 /// The epochs of whichever process asks: a forked child gets new ones.
 ///
-/// Every thread that has packs reads the pointer at any time. It is written by threads of a forked child that find it
-/// to be its parent's, by one exchange. One value may be the epochs of several packs: a thread that is pinned is pinned
-/// for all of them.
+/// Every thread that has packs may read the pointer at any time. Threads of a forked child that find the parent's
+/// epochs there replace it, by one exchange. Several packs may share one value: a pinned thread is pinned for all of
+/// them.
 pub(super) struct EpochsByProcess {
     /// # Invariants
     ///
-    /// 1. It comes from `Arc::into_raw`; so does whatever it was before, and lives as long.
+    /// 1. It comes from `Arc::into_raw`, as did its earlier values, which live as long.
     current: AtomicPtr<ProcessEpochs>,
 }
 
@@ -221,7 +221,7 @@ impl Default for EpochsByProcess {
 }
 
 impl EpochsByProcess {
-    /// The epochs of this process, made now if the process was forked.
+    /// Returns the epochs of this process, made now if the process was forked.
     #[inline]
     pub(super) fn own(&self) -> &ProcessEpochs {
         // Acquire, partner: the Release exchange in `renew`.
@@ -231,7 +231,7 @@ impl EpochsByProcess {
         if known.are_own() { known } else { self.renew(known) }
     }
 
-    /// Another reference to them.
+    /// Returns another reference to this process's epochs.
     pub(super) fn share(&self) -> Arc<ProcessEpochs> {
         Self::another(self.own())
     }
@@ -240,10 +240,10 @@ impl EpochsByProcess {
     fn renew(&self, known: &ProcessEpochs) -> &ProcessEpochs {
         let own = Arc::into_raw(Arc::new(ProcessEpochs::new(Some(Self::another(known))))).cast_mut();
         let old = ptr::from_ref(known).cast_mut();
-        // Release, partner: the Acquire load in `own`. Acquire on failure: the winner's are read.
+        // Release, partner: the Acquire load in `own`. Acquire on failure: the winner's epochs are read.
         let current = match self.current.compare_exchange(old, own, Ordering::Release, Ordering::Acquire) {
             Ok(_) => {
-                // SAFETY: the reference that this pointer stood for; the new epochs hold another.
+                // SAFETY: the reference that this pointer stood for; the new epochs hold another one.
                 unsafe { Arc::decrement_strong_count(old) };
                 own
             }
@@ -257,9 +257,9 @@ impl EpochsByProcess {
         unsafe { &*current }
     }
 
-    /// Another reference to epochs of this value.
+    /// Returns another reference to epochs of this value.
     fn another(epochs: &ProcessEpochs) -> Arc<ProcessEpochs> {
-        // SAFETY: invariant 1, for `own` is the only place that lends them.
+        // SAFETY: invariant 1, since only `own` lends them.
         unsafe { Arc::increment_strong_count(epochs) };
         // SAFETY: the reference that was just added.
         unsafe { Arc::from_raw(epochs) }
@@ -270,7 +270,7 @@ impl Drop for EpochsByProcess {
     fn drop(&mut self) {
         // Relaxed: nobody else has this value any more.
         let current = self.current.load(Ordering::Relaxed);
-        // SAFETY: invariant 1, and nobody can ask any more.
+        // SAFETY: invariant 1, and nobody can use it any more.
         unsafe { Arc::decrement_strong_count(current) };
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, phase by phase.
+//! The errors of packs, by phase.
 
 use palimpsest_sys::{Causes, CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
 
@@ -18,12 +18,12 @@ pub enum OpenError {
          open several Packs for more"
     )]
     RegionLength {
-        /// What was asked for, in bytes.
+        /// The length asked for, in bytes.
         len: usize,
         /// The largest length, in bytes.
         max: usize,
     },
-    /// No address space.
+    /// There is not enough address space.
     #[error(
         "cannot reserve {len} bytes of address space for packs; ask for less with PacksBuilder::region_len, or do \
          without PacksBuilder::near"
@@ -31,7 +31,7 @@ pub enum OpenError {
     Reserve {
         /// The smallest length that was tried, in bytes.
         len: usize,
-        /// Why not.
+        /// The reason.
         #[source]
         source: MapError,
     },
@@ -40,11 +40,11 @@ pub enum OpenError {
     Backing {
         /// The backing.
         backing: Backing,
-        /// Why not.
+        /// The reason.
         #[source]
         source: BackingError,
     },
-    /// The backing that was asked for is written in another way than was asked for.
+    /// The chosen backing cannot have the chosen write view.
     #[error(
         "packs of {backing} cannot have the write view {write_view:?}; only proc-mem has none, and always: leave one \
          of the two to Palimpsest"
@@ -58,7 +58,7 @@ pub enum OpenError {
     /// No backing works here.
     #[error("no backing for packs works here ({}); see `palimpsest doctor`", list(.refused))]
     NoBacking {
-        /// Every backing, and why not.
+        /// Every backing, with the reason.
         refused: Vec<(Backing, BackingError)>,
     },
     /// Neither way of core synchronisation works.
@@ -83,7 +83,7 @@ pub enum StageError {
     /// The alignment is no power of two, or too large.
     #[error("an alignment of {align} bytes: it must be a power of two of at most {MAX_ALIGN}")]
     Align {
-        /// What was asked for, in bytes.
+        /// The alignment asked for, in bytes.
         align: usize,
     },
     /// Longer than the whole region.
@@ -110,12 +110,12 @@ pub enum StageError {
         /// Bytes of programs that are retired and not yet reclaimed.
         retired: usize,
     },
-    /// No memory for another pack.
+    /// There is no memory for another pack.
     #[error("no memory for another pack; the {packs} packs that there are stay usable")]
     Grow {
-        /// Packs that there are.
+        /// The number of existing packs.
         packs: usize,
-        /// Why not.
+        /// The reason.
         #[source]
         source: BackingError,
     },
@@ -127,13 +127,13 @@ pub enum StageError {
 /// Why there is no place for an allocation.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocateError {
-    /// No part has bytes.
+    /// All parts have 0 bytes.
     #[error("an allocation of 0 bytes: give one of its parts a length")]
     Nothing,
-    /// A part has no place.
+    /// There is no place for a part.
     #[error("no place for the part {part:?}, of {len} bytes")]
     Part {
-        /// Which.
+        /// The part.
         part: Part,
         /// Its length, in bytes.
         len: usize,
@@ -154,23 +154,23 @@ pub enum AllocateError {
     },
 }
 
-/// Why an allocation was not shrunk. It is as it was.
+/// Why an allocation was not shrunk. It is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShrinkError {
-    /// It has no such part.
+    /// The allocation has no such part.
     #[error("the allocation has no part {part:?}")]
     NoPart {
-        /// Which.
+        /// The part.
         part: Part,
     },
-    /// A part cannot be longer than it was, or have no bytes.
+    /// A part cannot become longer, or have no bytes.
     #[error("the part {part:?} has {len} bytes and cannot have {wanted}: 1 to {len} are possible")]
     Length {
-        /// Which.
+        /// The part.
         part: Part,
         /// Its length, in bytes.
         len: usize,
-        /// What was asked for, in bytes.
+        /// The length asked for, in bytes.
         wanted: usize,
     },
     /// The place is the parent's.
@@ -189,13 +189,13 @@ pub struct ForkedError {
 /// Why nothing was released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// Nothing covers the address.
+    /// There is nothing at the address.
     #[error("nothing is at {address:#x}: it was released and reclaimed, is of other packs, or never was allocated")]
     NotFound {
         /// The address.
         address: usize,
     },
-    /// What covers it begins elsewhere.
+    /// The part at the address begins elsewhere.
     #[error("{address:#x} is inside what begins at {start}; release it by that address")]
     Inside {
         /// The address.
@@ -203,7 +203,7 @@ pub enum ReleaseError {
         /// Where the part begins.
         start: CodeAddress,
     },
-    /// Somebody holds it by a handle.
+    /// A handle owns it.
     #[error("what is at {address:#x} is held by a handle (Program, Data or Allocated): drop that")]
     Held {
         /// The address.
@@ -220,7 +220,7 @@ pub enum ReleaseError {
 /// Why a fault table was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
-    /// An offset or a landing that is not in the program.
+    /// An offset or a landing is not in the program.
     #[error(
         "fault at offset {} with landing {} is outside the program, which has {len} bytes",
         fault.offset,
@@ -232,7 +232,7 @@ pub enum FaultError {
         /// Length of the program, in bytes.
         len: usize,
     },
-    /// Two landings for one instruction.
+    /// One instruction has two landings.
     #[error(
         "the fault at offset {offset} has two landings, {} and {}; give each instruction one",
         landings[0],
@@ -241,7 +241,7 @@ pub enum FaultError {
     Twice {
         /// The instruction.
         offset: u32,
-        /// Where to go on.
+        /// The two landings.
         landings: [u32; 2],
     },
 }
@@ -266,13 +266,13 @@ pub enum FinalizeError {
     /// The code could not be written.
     #[error("the code could not be written")]
     Write(#[from] WriteError),
-    /// Other cores could not be told to fetch the new code.
+    /// Other cores could not be made to fetch the new code.
     #[error("the code was withdrawn, since other cores could not be synchronised")]
     Sync(#[from] SyncError),
-    /// The process was forked between stage and finalize; the child cannot write to its parent's packs.
+    /// The process was forked between `stage` and `finalize`; the child cannot write to its parent's packs.
     #[error("the process was forked after {address} was staged; stage it again in the child")]
     Forked {
-        /// Where the program was to be.
+        /// The program's address.
         address: CodeAddress,
     },
 }
@@ -291,10 +291,10 @@ pub enum LoadError {
 /// Why retired memory was not reclaimed. It stays retired, and the next call tries again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReclaimError {
-    /// Cores could not be synchronised, so that a thread might be inside unseen.
+    /// Cores could not be synchronised, so that a thread might be inside unnoticed.
     #[error("retired programs cannot be reclaimed while cores cannot be synchronised")]
     Sync(#[from] SyncError),
-    /// Forks cannot be watched, so that a child might be inside unseen.
+    /// Forks cannot be watched, so that a child might be inside unnoticed.
     #[error("retired programs cannot be reclaimed while forks cannot be watched")]
     Witness(#[from] WitnessError),
     /// Traps could not be written.
@@ -302,11 +302,11 @@ pub enum ReclaimError {
     Fill(#[from] WriteError),
 }
 
-/// An entry point that is not in its program.
+/// An entry point is not in its program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("offset {offset} is outside the program at {address}, which has {len} bytes")]
 pub struct OutsideProgram {
-    /// What was asked for, in bytes from the program's start.
+    /// The offset asked for, in bytes from the program's start.
     pub offset: usize,
     /// Length of the program, in bytes.
     pub len: usize,

@@ -1,10 +1,10 @@
-//! Where a program goes on after a fault.
+//! Where a program continues after a fault.
 
-/// What to do about a fault inside a program: go on at another of its instructions.
+/// What to do about a fault in a program: continue at another of its instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fault {
     /// The instruction that may fault, in bytes from the program's start.
     pub offset: u32,
-    /// Where to go on, in bytes from the program's start.
+    /// The instruction to continue at, in bytes from the program's start.
     pub landing: u32,
 }

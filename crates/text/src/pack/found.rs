@@ -11,57 +11,57 @@ use crate::address::CodeAddress;
 
 /// The program or data that covers an address, as [`Packs::lookup`](super::Packs::lookup) finds it.
 ///
-/// While it lives no program that was retired is reclaimed; drop it before leaving a signal handler by `longjmp`.
+/// While it lives no retired program is reclaimed; drop it before leaving a signal handler by `longjmp`.
 pub struct Found<'a> {
-    /// Behind the guard, though written as if it lived as long as the packs.
+    /// Valid as long as the guard, though its type says as long as the packs.
     meta: &'a Meta,
     offset: u32,
     _guard: ReadGuard<'a>,
 }
 
 impl<'a> Found<'a> {
-    /// `guard` is the one under which `meta` was found.
+    /// Wraps `meta`, which was found under `guard`.
     pub(super) fn new(meta: &'a Meta, offset: u32, guard: ReadGuard<'a>) -> Self {
         Self { meta, offset, _guard: guard }
     }
 
-    /// Where the program starts.
+    /// Returns the program's first address.
     pub fn address(&self) -> CodeAddress {
         self.meta.address()
     }
 
-    /// Length of the program in bytes.
+    /// Returns the length of the program in bytes.
     pub fn len(&self) -> usize {
         self.meta.len as usize
     }
 
-    /// Always false: there are no empty programs.
+    /// Returns false: there are no empty programs.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The program's name, empty if it has none.
+    /// Returns the program's name, empty if it has none.
     pub fn name(&self) -> &str {
         self.meta.name()
     }
 
-    /// The address that was looked up, in bytes from the program's start.
+    /// Returns the distance of the looked-up address from the program's start, in bytes.
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// What it is: code, or data of which kind.
+    /// Returns what it is: code, or which kind of data.
     pub fn part(&self) -> Part {
         self.meta.pack().kind.part()
     }
 
-    /// Where all parts are of the [allocation](super::Allocation) that it is one of, if it is; empty ranges for those
-    /// that are not there.
+    /// Returns where all parts of its [allocation](super::Allocation) are, if it is part of one; empty ranges for parts
+    /// that it does not have.
     pub fn parts(&self) -> Option<&Parts<Range<usize>>> {
         self.group().map(Group::ranges)
     }
 
-    /// Who holds it. A program or data without an allocation has a handle, as long as it is not retired.
+    /// Returns who owns it. A program or data without an allocation has a handle, as long as it is not retired.
     pub fn ownership(&self) -> Ownership {
         self.group().map_or(Ownership::Handle, Group::ownership)
     }
@@ -70,7 +70,7 @@ impl<'a> Found<'a> {
         self.meta.extras.as_ref()?.group.as_deref()
     }
 
-    /// Where to go on if the instruction at the address has faulted, if the program says.
+    /// Returns where to continue if the instruction at the address has faulted, if the program tells.
     pub fn landing(&self) -> Option<CodeAddress> {
         self.meta.landing(self.offset)
     }

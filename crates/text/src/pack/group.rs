@@ -1,12 +1,12 @@
-//! What the parts of an allocation know of each other, and who holds them.
+//! What the parts of an allocation know about each other, and who owns them.
 //!
-//! | `kept` | who holds the parts | changed by |
+//! | `kept` | who owns the parts | changed by |
 //! |---|---|---|
 //! | null | an [`Allocated`](super::Allocated) | `keep`, once, by its owner |
 //! | a box | the packs, until they are released by an address | `take`, by one thread of those that try |
 //! | [`RELEASED`] | nobody: they are retired | nobody |
 //!
-//! A part leads to its group, which may hold the part: the box ends the circle when it is taken.
+//! A part refers to its group, which may own the part through the box. Taking the box ends this circle.
 
 use std::ops::Range;
 use std::ptr;
@@ -15,10 +15,11 @@ use std::sync::atomic::Ordering;
 use super::parts::Parts;
 use crate::primitive::AtomicPtr;
 
-/// What holds the parts, and retires them when it is dropped. Boxed twice: the pointer to it is exchanged as one word.
+/// Owns the parts, and retires them when it is dropped. Boxed twice, so that the pointer to it is one word and can be
+/// exchanged.
 pub(super) type Held = Box<dyn Send + Sync>;
 
-/// No box, but no null either.
+/// Neither a box nor null.
 const RELEASED: *mut Held = ptr::without_provenance_mut(align_of::<Held>());
 
 /// See the module's documentation.
@@ -30,10 +31,10 @@ pub(super) struct Group {
     kept: AtomicPtr<Held>,
 }
 
-/// Who holds an allocation.
+/// Who owns an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// Somebody, by an [`Allocated`](super::Allocated).
+    /// An [`Allocated`](super::Allocated), owned by the program.
     Handle,
     /// The packs, until an address of it is [released](super::Packs::release).
     Kept,
@@ -50,13 +51,14 @@ impl Group {
         &self.ranges
     }
 
-    /// Leaves the parts to whoever has an address of them.
+    /// Leaves the parts to whoever has one of their addresses.
     pub(super) fn keep(&self, held: Held) {
-        // Release, partner: the Acquire exchange in `take`. Forbids that a thread which takes the box sees it empty.
+        // Release, partner: the Acquire exchange in `take`. Forbids that a thread takes the box and does not see its
+        // contents.
         self.kept.store(Box::into_raw(Box::new(held)), Ordering::Release);
     }
 
-    /// Who holds the parts now.
+    /// Returns who owns the parts now.
     pub(super) fn ownership(&self) -> Ownership {
         // Relaxed: nothing is read through it.
         match self.kept.load(Ordering::Relaxed) {
@@ -66,7 +68,7 @@ impl Group {
         }
     }
 
-    /// Takes the parts, if they are kept; else who holds them. Of several threads one gets them.
+    /// Takes the parts if they are kept, or else returns who owns them. One thread of several gets them.
     pub(super) fn take(&self) -> Result<Box<Held>, Ownership> {
         // Relaxed: nothing is read through it before the exchange.
         let kept = self.kept.load(Ordering::Relaxed);
@@ -77,7 +79,7 @@ impl Group {
         match self.kept.compare_exchange(kept, RELEASED, Ordering::Acquire, Ordering::Relaxed) {
             // SAFETY: invariant 1, and exchanged by this thread alone.
             Ok(kept) => Ok(unsafe { Box::from_raw(kept) }),
-            // It is exchanged for that alone.
+            // It is exchanged only when it is taken.
             Err(_) => Err(Ownership::Released),
         }
     }

@@ -32,8 +32,8 @@ use super::{CHUNK, PACK};
 
 /// Memory for programs: a region of address space with 2 MiB packs in it, which programs share.
 ///
-/// A handle; clones mean the same packs. All methods may be called from any thread, and code is copied without a lock
-/// held. The packs live as long as a handle, a program or a participant does.
+/// It is a handle; clones refer to the same packs. All methods may be called from any thread, and code is copied
+/// without a lock held. The packs live as long as a handle, a program or a participant does.
 ///
 /// # The life of a program
 ///
@@ -46,7 +46,7 @@ use super::{CHUNK, PACK};
 /// # fork
 ///
 /// A forked child runs the programs that it inherits. When it loads or reclaims for the first time it gets packs of its
-/// own, of the same kind; it never writes to its parent's, which it cannot: the writable view is not inherited. See
+/// own, of the same kind; it never writes to its parent's, and cannot: the writable view is not inherited. See
 /// [`ForkPolicy`](super::ForkPolicy).
 #[derive(Clone)]
 pub struct Packs {
@@ -63,13 +63,13 @@ impl Packs {
         Self::builder().open()
     }
 
-    /// Options for packs.
+    /// Returns options for packs.
     pub fn builder() -> PacksBuilder {
         PacksBuilder::new()
     }
 
-    /// Takes a place for a program of `len` bytes at a multiple of `align` bytes (a power of two of at most
-    /// [`MAX_ALIGN`](super::MAX_ALIGN)). Its final address is known at once.
+    /// Reserves a place for a program of `len` bytes at a multiple of `align` bytes (a power of two of at most
+    /// [`MAX_ALIGN`](super::MAX_ALIGN)). Its address is final at once.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Packs {
         Ok(Staged::new(self.take_place(Kind::Code, len, align)?))
     }
 
-    /// Takes a place for `len` bytes of data at a multiple of `align` bytes, in the same region as the code.
+    /// Reserves a place for `len` bytes of data at a multiple of `align` bytes, in the same region as the code.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Packs {
         Ok(StagedData::new(self.take_place(access.kind(), len, align)?))
     }
 
-    /// Puts code in place that runs at any address, at a multiple of `align` bytes.
+    /// Loads position-independent code, at a multiple of `align` bytes.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Packs {
         self.load_with(None, code, align)
     }
 
-    /// As [`load`](Self::load), with a name for observers and for [`lookup`](Self::lookup).
+    /// Does the same as [`load`](Self::load), with a name for observers and for [`lookup`](Self::lookup).
     ///
     /// # Errors
     ///
@@ -112,13 +112,13 @@ impl Packs {
         Ok(publish(block, extras, &Described { code, eh_frame: None, lines: None }))
     }
 
-    /// Whether there are observers, which want to know more of programs than packs do.
+    /// Returns whether there are observers. These can be told more about programs than packs keep.
     pub fn is_observed(&self) -> bool {
         self.root.peek().store.is_observed()
     }
 
-    /// Finalizes many programs with one core synchronisation for all, where the ISA needs it, and none where it does
-    /// not. They may be staged in any packs.
+    /// Finalizes many programs with one core synchronisation for all, if the ISA needs it at all. They may be staged in
+    /// any packs.
     ///
     /// # Errors
     ///
@@ -127,10 +127,10 @@ impl Packs {
         finalize_all(staged)
     }
 
-    /// The program or data that covers `address`, retired ones included as long as they may run.
+    /// Returns the program or data that covers `address`, including retired ones as long as they may run.
     ///
     /// Lock-free and async-signal-safe: a handler for SIGSEGV may call it with the interrupted instruction's address
-    /// and go on at [`Found::landing`].
+    /// and continue at [`Found::landing`].
     pub fn lookup(&self, address: usize) -> Option<Found<'_>> {
         let mut generations = std::iter::successors(Some(self.root.peek()), |this| this.parent());
         generations.find_map(|generation| generation.store.find(address))
@@ -141,12 +141,12 @@ impl Packs {
         Participant::new(Arc::clone(&self.root))
     }
 
-    /// Reclaims retired programs: those that no pinned thread can be inside of, and no forked child can hold, are
-    /// filled with traps, and their memory is free for others. Empty packs are given back to the system, all but one of
-    /// each kind (code, read-only data, writable data).
+    /// Reclaims the retired programs that no pinned thread can be inside and no forked child can hold: fills them with
+    /// traps and frees their memory for others. Gives empty packs back to the system, except one of each kind (code,
+    /// read-only data, writable data).
     ///
-    /// Never waits for anybody; what must wait is counted in the result and is looked at by the next call. Takes two
-    /// core synchronisations for any number of programs.
+    /// Never waits; what must wait is counted in the result, and the next call tries again. Takes two core
+    /// synchronisations for any number of programs.
     ///
     /// # Errors
     ///
@@ -159,8 +159,8 @@ impl Packs {
         }
     }
 
-    /// Reclaims as often as it takes until nothing waits any more, or `patience` is over; what the rounds have done
-    /// together, and in the `waiting_` fields what still waits.
+    /// Reclaims again and again until nothing waits any more, or `patience` is over. Returns the sum of all rounds, and
+    /// in the `waiting_` fields what still waits.
     ///
     /// A thread that calls it while it is pinned waits for itself.
     ///
@@ -182,7 +182,8 @@ impl Packs {
         Ok(done)
     }
 
-    /// A snapshot of counters. Locks each pack in turn. In a forked child the first call opens the child's own packs.
+    /// Returns a snapshot of counters. Locks each pack in turn. In a forked child, the first call opens the child's own
+    /// packs.
     pub fn stats(&self) -> Stats {
         match self.root.current() {
             Ok(generation) => generation.store.stats(),
@@ -190,7 +191,7 @@ impl Packs {
         }
     }
 
-    /// How much of the packs for code the kernel has really mapped by huge pages in their executable views. Reads
+    /// Returns how many bytes of the executable views the kernel has really mapped by huge pages. Reads
     /// `/proc/self/smaps`, which takes milliseconds in a process with many mappings.
     ///
     /// # Errors
@@ -198,7 +199,7 @@ impl Packs {
     /// [`ProcError`] without `/proc`.
     pub fn huge_mapped(&self) -> Result<HugeMapped, ProcError> {
         let mut huge = HugeMapped { bytes: 0, reserved_bytes: 0 };
-        // A child that has no packs of its own yet has no memory to ask about.
+        // A child without packs of its own yet has no memory to ask about.
         let Ok(Generation { store, .. }) = self.root.current() else { return Ok(huge) };
         for range in store.code_ranges() {
             huge.reserved_bytes += range.len();
@@ -207,49 +208,50 @@ impl Packs {
         Ok(huge)
     }
 
-    /// What the packs are made of.
+    /// Returns what the packs are made of.
     pub fn backing(&self) -> Backing {
         self.root.peek().store.backing
     }
 
-    /// When the memory of code can be written.
+    /// Returns when the memory of code can be written.
     pub fn write_view(&self) -> WriteView {
         let store = &self.root.peek().store;
         store.config.write_view_of(store.backing)
     }
 
-    /// Better backings than [`backing`](Self::backing), and why they are not in use. Empty if the backing was forced.
+    /// Returns backings better than [`backing`](Self::backing), each with the reason why it is not in use. Empty if the
+    /// backing was forced.
     pub fn refused(&self) -> &[Refused] {
         &self.root.peek().store.refused
     }
 
-    /// Why memory was not asked of the node that [`PacksBuilder::node`] names, for some pack.
+    /// Returns why some pack's memory could not be requested from the node that [`PacksBuilder::node`] names.
     pub fn node_refused(&self) -> Option<NumaError> {
         self.root.current().ok()?.store.unplaced()
     }
 
-    /// Where each page of the packs is, as the kernel tells it now. Takes about a microsecond a page, and holds each
-    /// pack's lock meanwhile. In a forked child the first call opens the child's own packs.
+    /// Returns where each page of the packs is, as the kernel reports it now. Takes about a microsecond per page, and
+    /// holds each pack's lock meanwhile. In a forked child, the first call opens the child's own packs.
     ///
     /// # Errors
     ///
-    /// [`NumaError`] where a container or a kernel without NUMA does not let it be asked.
+    /// [`NumaError`] if a container, or a kernel without NUMA, does not allow asking.
     pub fn places(&self) -> Result<Vec<Place>, NumaError> {
-        // A child that has no packs of its own yet has no memory to ask about.
+        // A child without packs of its own yet has no memory to ask about.
         self.root.current().map_or_else(|_| Ok(Vec::new()), |generation| generation.store.places())
     }
 
-    /// How cores are synchronised.
+    /// Returns how cores are synchronised.
     pub fn sync_path(&self) -> SyncPath {
         self.root.peek().store.sync.path()
     }
 
-    /// Why cores are synchronised by signals instead of `membarrier`, if they are.
+    /// Returns why cores are synchronised by signals instead of `membarrier`, if they are.
     pub fn sync_refused(&self) -> Option<&CoreSyncSetupError> {
         self.root.peek().store.sync.refused()
     }
 
-    /// The addresses that all programs and data of this process lie in.
+    /// Returns the addresses of the region, which holds all programs and data of this process.
     pub fn region(&self) -> Range<usize> {
         self.root.peek().store.region.range()
     }
@@ -266,8 +268,8 @@ impl Packs {
 }
 
 impl PacksBuilder {
-    /// Lets threads that are [pinned](super::Participant::pin) through either of these packs and `others` be pinned for
-    /// both: for code in the one that leads to code in the other.
+    /// Makes a thread that is [pinned](super::Participant::pin) through these packs or `others` pinned for both: for
+    /// code in the one that leads to code in the other.
     pub fn pinned_with(mut self, others: &Packs) -> Self {
         self.0.epochs = Some(Arc::clone(others.root.shared_epochs()));
         self

@@ -1,4 +1,4 @@
-//! What was retired, on its way to free memory, and the witnesses that tell whether forked children may need it.
+//! Retired programs on their way to free memory, and the witnesses that tell whether forked children may need them.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use super::contents::Meta;
 use super::error::ReclaimError;
 use crate::primitive::AtomicU64;
 
-/// What one call of [`Packs::reclaim`](super::Packs::reclaim) has done.
+/// What a call of [`Packs::reclaim`](super::Packs::reclaim) has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reclaimed {
@@ -18,7 +18,7 @@ pub struct Reclaimed {
     pub programs: usize,
     /// Bytes of their chunks.
     pub bytes: usize,
-    /// Packs that were given back to the system, not counting the runs of programs longer than a pack.
+    /// Packs given back to the system, not counting the runs of programs longer than a pack.
     pub packs: usize,
     /// Programs and data that a pinned thread may be inside of.
     pub waiting_for_threads: usize,
@@ -29,7 +29,7 @@ pub struct Reclaimed {
 }
 
 impl Reclaimed {
-    /// Programs and data that could not be reclaimed yet.
+    /// Returns the number of programs and data that could not be reclaimed yet.
     pub fn waiting(&self) -> usize {
         self.waiting_for_threads + self.waiting_for_children + self.waiting_for_lookups
     }
@@ -48,26 +48,26 @@ impl std::iter::Sum for Reclaimed {
     }
 }
 
-/// What has been collected, stage by stage; items only move down.
+/// What has been collected, by stage; items only move down.
 pub(super) struct ReclaimState {
-    /// With the epoch in which they were collected.
+    /// Collected, each with the epoch of that time.
     pub(super) limbo: VecDeque<(u64, Item)>,
-    /// No thread and no child needs them, and no later reader finds them.
+    /// Needed by no thread and no child, and found by no later reader.
     pub(super) unlinked: Vec<Item>,
-    /// No reader sees them either.
+    /// Not seen by any reader either.
     pub(super) unseen: Vec<Item>,
-    /// Observers have been told as well.
+    /// Observers have been told too.
     pub(super) silent: Vec<Item>,
-    /// The witness of this generation; `None` where children cannot share the memory.
+    /// This generation's witness; `None` where children cannot share the memory.
     witness: Option<ForkWitness>,
-    /// The next one, made while there was room for it: memory must be reclaimable above all when mappings or files run
-    /// out.
+    /// The next witness, made while there was room for it: memory must be reclaimable especially when mappings or files
+    /// run out.
     spare: Option<SpareWitness>,
-    /// The witnesses of earlier generations that had heirs at the last look.
+    /// The witnesses of earlier generations that had heirs when last asked.
     past: Vec<(u64, RetiredWitness)>,
 }
 
-/// Whether forked children share the memory, and have to be watched.
+/// Whether forked children share the memory, so that they must be watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
     Forks,
@@ -77,7 +77,7 @@ pub(super) enum Watch {
 /// A retired program. Its entry stays readable until it is taken from the directory.
 pub(super) type Item = NonNull<Meta>;
 
-// SAFETY: items are entries of the store's directories, owned by whoever holds the state's lock.
+// SAFETY: items are entries of the store's directories, and belong to the holder of the state's lock.
 unsafe impl Send for ReclaimState {}
 
 impl ReclaimState {
@@ -91,7 +91,7 @@ impl ReclaimState {
         Ok(Self { limbo, unlinked, unseen, silent, witness, spare, past })
     }
 
-    /// Every item: those that observers have not been told of, and those that they have.
+    /// Takes all items: those that observers have not been told of, and those that they have.
     pub(super) fn take_everything(&mut self) -> (Vec<Item>, Vec<Item>) {
         let limbo = self.limbo.drain(..).map(|(_, item)| item);
         let unannounced = limbo.chain(self.unlinked.drain(..)).chain(self.unseen.drain(..)).collect();
@@ -131,15 +131,15 @@ impl ReclaimState {
         Ok(())
     }
 
-    /// Retires the current witness and asks all of them.
+    /// Retires the current witness, asks all witnesses, and returns the newest generation with heirs.
     fn newest_generation_with_heirs(&mut self, born: &AtomicU64) -> Result<Option<u64>, ReclaimError> {
         self.begin_a_generation(born, || {})?;
         self.past.retain(|(_, witness)| witness.heirs() == Heirs::Some);
         Ok(self.past.iter().map(|(generation, _)| *generation).max())
     }
 
-    /// Puts the next witness in the place of the current one, step by step as the header of `reclaim` says. `between`
-    /// is called wherever a fork may come between two steps.
+    /// Replaces the current witness by the next one, in the steps that the header of `reclaim` describes. Calls
+    /// `between` wherever a fork may come between two steps.
     pub(super) fn begin_a_generation(
         &mut self,
         born: &AtomicU64,
@@ -152,15 +152,15 @@ impl ReclaimState {
             None => SpareWitness::new()?.watch()?,
         };
         between();
-        // Relaxed: stored here alone, under the lock that this state is behind.
+        // Relaxed: stored only here, under the lock of this state.
         let generation = born.load(Ordering::Relaxed);
-        // Release, partner: the Acquire load in `Store::generation`: the next witness is mapped by now.
+        // Release, partner: the Acquire load in `Store::generation`: the next witness is mapped before.
         born.store(generation + 1, Ordering::Release);
         between();
         let past = std::mem::replace(current, next).retire();
         self.past.push((generation, past));
         between();
-        // Retiring has made room for it; where it has not, the next call tries again.
+        // Retiring has made room for it; if not, the next call tries again.
         self.spare = SpareWitness::new().ok();
         Ok(())
     }

@@ -1,8 +1,7 @@
-//! Every interleaving of lookup, retire and reclaim in small models. Each has mutants beside it, which show that the
-//! model can fail.
+//! Every interleaving of lookup, retire and reclaim in small models. Mutants beside each show that the model can fail.
 //!
-//! A program's bytes are a loom cell: running it reads the cell, reclaiming it writes. loom fails a model in which the
-//! two are not ordered.
+//! A program's bytes are a loom cell: running the program reads the cell, reclaiming it writes the cell. loom fails a
+//! model in which the two are not ordered.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -14,7 +13,7 @@ use super::epoch::Epochs;
 use super::retired::{Linked, RetiredStack};
 use crate::primitive::{AtomicPtr, heavy_barrier};
 
-/// Whether a model is the real thing or lacks one step.
+/// The real model, or one that lacks a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Model {
     Real,
@@ -26,7 +25,7 @@ enum Model {
 }
 
 impl Model {
-    /// What stands for `Release` in it.
+    /// Returns the ordering used for `Release`.
     fn release(self) -> Ordering {
         if self == Self::Relaxed { Ordering::Relaxed } else { Ordering::Release }
     }
@@ -37,7 +36,7 @@ struct Code {
     bytes: UnsafeCell<u32>,
 }
 
-// SAFETY: who may touch the bytes, and when, is what the models are about.
+// SAFETY: the models examine who may access the bytes, and when.
 unsafe impl Sync for Code {}
 // SAFETY: as above.
 unsafe impl Send for Code {}
@@ -54,11 +53,11 @@ impl Code {
         Self { link: AtomicPtr::new(std::ptr::null_mut()), bytes: UnsafeCell::new(1) }
     }
 
-    /// A program whose bytes were written by the calling thread: loom takes a new cell for one that every thread has
-    /// seen.
+    /// Creates a program whose bytes were written by the calling thread: loom treats a new cell as seen by every
+    /// thread.
     fn written() -> Self {
         let code = Self::new();
-        // SAFETY: nobody else has it.
+        // SAFETY: nobody else has the cell.
         code.bytes.with_mut(|bytes| unsafe { *bytes = 1 });
         code
     }
@@ -132,8 +131,8 @@ fn loom_catches_an_address_that_is_withdrawn_late() {
     pin_against_reclaim(Model::UnpublishedLate);
 }
 
-/// One thread looks an address up and reads what it finds; another unlinks the program and ends it. Before that it has
-/// looked at the readers for the sake of another program, so that the reader may be in either counter.
+/// One thread looks up an address and reads what it finds; another unlinks the program and ends it. The latter has
+/// waited for readers once before, because of another program, so that the reader may be in either counter.
 fn lookup_against_reclaim(model: Model) {
     loom::model(move || {
         let directory: Arc<Directory<Code>> = Arc::new(Directory::new(2));
@@ -187,7 +186,7 @@ fn publish_against_lookup(model: Model) {
     loom::model(move || {
         let directory: Arc<Directory<Code>> = Arc::new(Directory::new(2));
         let readers = Arc::new(Readers::new());
-        // Before the looker is there: that it sees the block of entries is the Release in `reserve`'s business.
+        // Before the lookup: how it sees the block of entries is a matter of the Release in `reserve`.
         let id = directory.reserve(&mut FreeEntries::default());
         let looker = {
             let (directory, readers) = (Arc::clone(&directory), Arc::clone(&readers));
@@ -216,7 +215,7 @@ fn loom_catches_a_program_that_is_published_too_soon() {
     publish_against_lookup(Model::Relaxed);
 }
 
-/// Two threads use a program each and retire it, while a third collects and overwrites what it gets.
+/// Two threads each use a program and retire it, while a third collects and overwrites what it gets.
 fn retire_against_collect(model: Model) {
     loom::model(move || {
         let retired = Arc::new(RetiredStack::new());
@@ -235,8 +234,8 @@ fn retire_against_collect(model: Model) {
         let mut collected = Vec::new();
         let mut collect = || {
             for code in retired.take_all() {
-                // Before anything else orders this thread after the one that has retired it.
-                // SAFETY: lives until the end of the model.
+                // Overwrites before anything else orders this thread after the one that has retired it. SAFETY: lives
+                // until the end of the model.
                 unsafe { code.as_ref() }.overwrite();
                 collected.push(code);
             }

@@ -15,7 +15,7 @@ use super::error::WriteError;
 use super::parts::Part;
 use super::policy::{ForkPolicy, WriteView};
 
-/// What a pack is for.
+/// What a pack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// That of packs for such parts.
+    /// Returns the kind of packs for such parts.
     pub(super) fn of(part: Part) -> Self {
         match part {
             Part::Code => Self::Code,
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// What lies in packs of this kind.
+    /// Returns which part lies in packs of this kind.
     pub(super) fn part(self) -> Part {
         match self {
             Self::Code => Part::Code,
@@ -44,16 +44,16 @@ impl Kind {
     }
 }
 
-/// What becomes of a pack for which no huge pages are available.
+/// What to do with a pack for which there are no huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnRefusal {
-    /// While a backing is being chosen, and when one is forced.
+    /// Fail: while a backing is being chosen, and when one is forced.
     Fail,
-    /// Later: the store goes on and reports it.
+    /// Use base pages: later, when the store continues and reports it.
     UseBasePages,
 }
 
-/// Whether profilers are expected to look for names of programs.
+/// Whether profilers are expected to look up names of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Profiling {
     /// Nobody follows the programs.
@@ -65,12 +65,12 @@ pub(super) enum Profiling {
 /// How to make a pack.
 pub(super) struct Plan<'a> {
     pub(super) region: &'a Arc<Reservation>,
-    /// Bytes from the region's base.
+    /// Distance from the region's base, in bytes.
     pub(super) offset: usize,
     pub(super) len: usize,
     pub(super) kind: Kind,
     pub(super) backing: Backing,
-    /// Where its memory is to come from, if that matters.
+    /// The node that memory should come from, if it matters.
     pub(super) node: Option<NodeId>,
     pub(super) write_view: WriteView,
     pub(super) fork: ForkPolicy,
@@ -80,24 +80,24 @@ pub(super) struct Plan<'a> {
 
 /// See the module's documentation.
 ///
-/// Never changed once made; who may write which bytes when is said at [`write`](Self::write).
+/// Never changed once made; [`write`](Self::write) says who may write which bytes and when.
 pub(super) struct PackMemory {
     view: PlacedMapping,
     writer: Writer,
-    /// Why it is in base pages though huge ones were wanted.
+    /// Why it consists of base pages though huge ones were wanted.
     downgraded: Option<BackingError>,
-    /// Why its memory was not asked of the node.
+    /// Why its memory could not be requested from the node.
     unplaced: Option<NumaError>,
 }
 
 enum Writer {
-    /// Another view of the same memory object, at the same offsets, which forked children do not have.
+    /// A second view of the same memory object, at the same offsets, which forked children do not have.
     Standing(Mapping),
-    /// The same, open only while somebody writes.
+    /// The same, open only during writes.
     DuringCopies(Shutter),
-    /// The kernel writes.
+    /// None: the kernel writes.
     ProcMem,
-    /// The view itself is writable, and not executable.
+    /// None: the first view itself is writable, and not executable.
     View,
 }
 
@@ -105,7 +105,7 @@ enum Writer {
 pub(crate) struct Opened<'p>(Option<Window<'p>>);
 
 impl Opened<'_> {
-    /// Gives the right back.
+    /// Gives back the right.
     pub(crate) fn close(self) -> Result<(), WriteError> {
         self.0.map_or(Ok(()), Window::close).map_err(WriteError::Window)
     }
@@ -125,23 +125,23 @@ impl PackMemory {
         }
     }
 
-    /// First address of the view that programs run in.
+    /// Returns the first address of the view in which programs run.
     pub(super) fn base(&self) -> usize {
         self.view.address()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.view.len()
     }
 
-    /// Whether it is shared memory, which a forked child has in common with its parent, and which is written by an
+    /// Returns whether it is shared memory, which a forked child shares with its parent and which is written through an
     /// alias.
     pub(super) fn is_shared(&self) -> bool {
         self.alias().is_some()
     }
 
-    /// Where the first byte is written, if the memory is shared, while [`open`](Self::open) is in effect.
+    /// Returns where to write the first byte, if the memory is shared, while [`open`](Self::open) is in effect.
     pub(super) fn alias(&self) -> Option<*mut u8> {
         match &self.writer {
             Writer::Standing(alias) => Some(alias.as_ptr()),
@@ -150,7 +150,7 @@ impl PackMemory {
         }
     }
 
-    /// Where the first byte is written, if it can be at all times.
+    /// Returns where the first byte can be written, if it can be at all times.
     pub(super) fn writable(&self) -> Option<*mut u8> {
         match &self.writer {
             Writer::Standing(alias) => Some(alias.as_ptr()),
@@ -167,7 +167,7 @@ impl PackMemory {
         }
     }
 
-    /// How often the alias was made writable, if it is not at all times.
+    /// Returns how often the alias was made writable, if it is not writable at all times.
     pub(super) fn openings(&self) -> u64 {
         match &self.writer {
             Writer::DuringCopies(shutter) => shutter.openings(),
@@ -175,28 +175,28 @@ impl PackMemory {
         }
     }
 
-    /// How many mappings of the process it takes.
+    /// Returns how many mappings of the process it uses.
     pub(super) fn mappings(&self) -> usize {
         1 + usize::from(self.is_shared())
     }
 
-    /// Why it is in base pages though huge ones were wanted.
+    /// Returns why it consists of base pages though huge ones were wanted.
     pub(super) fn downgraded(&self) -> Option<&BackingError> {
         self.downgraded.as_ref()
     }
 
-    /// Why its memory was not asked of the node that it is for.
+    /// Returns why its memory could not be requested from the node that it is for.
     pub(super) fn unplaced(&self) -> Option<NumaError> {
         self.unplaced
     }
 
-    /// Where its pages are, by the view through which they were first written.
+    /// Returns where its pages are, seen through the view by which they were first written.
     pub(super) fn places(&self) -> Result<Vec<Place>, NumaError> {
         let start = self.alias().map_or(self.base(), <*mut u8>::addr);
         placement::of_own_pages(start..start + self.len())
     }
 
-    /// Lets instruction fetch see what has been written to `len` bytes at `offset`.
+    /// Makes instruction fetch see what has been written to `len` bytes at `offset`.
     pub(super) fn flush(&self, offset: usize, len: usize) {
         arch::flush_instruction_cache(self.base() + offset..self.base() + offset + len);
     }
@@ -230,8 +230,8 @@ impl PackMemory {
         alias: Mapping,
         (downgraded, unplaced): (Option<BackingError>, Option<NumaError>),
     ) -> Result<Self, BackingError> {
-        // Every page now: lack of memory, or a cgroup's limit on huge pages, is an error here and no SIGBUS at the
-        // first store.
+        // Allocates every page now, so that lack of memory, or a cgroup's limit on huge pages, is an error here and not
+        // a SIGBUS at the first store.
         memory.allocate(plan.len)?;
         let source = Source::Shared(memory);
         let view = match plan.profiling {
@@ -244,8 +244,8 @@ impl PackMemory {
         let pack = Self { view, writer: Writer::Standing(alias), downgraded, unplaced };
         pack.fill_new(plan)?;
         if plan.backing == Backing::CollapsedMemfd && pack.downgraded.is_none() {
-            // The memory is one huge page by now; this makes the view's page table say so before the first run.
-            // Where it fails, the kernel maps it on demand.
+            // The memory is one huge page by now; this makes the view's page table map it as one before the first run.
+            // If it fails, the kernel maps it on demand.
             let _ = collapse(&pack.view);
         }
         match (pack, plan.write_view) {
@@ -259,7 +259,7 @@ impl PackMemory {
     fn through_proc_mem(plan: &Plan<'_>) -> Result<Self, BackingError> {
         let view = plan.region.place(plan.offset, plan.len, Source::Anonymous, plan.protection())?;
         let unplaced = plan.ask(&view);
-        // Base pages do where the kernel has no others; `Packs::huge_mapped` tells.
+        // Base pages will do if the kernel has no others; `Packs::huge_mapped` tells.
         let _ = view.prefer_huge_pages();
         if plan.fork == ForkPolicy::Omit {
             view.on_fork(OnFork::Omit)?;
@@ -285,14 +285,14 @@ impl PackMemory {
     /// # Safety
     ///
     /// 1. `offset + bytes.len()` is at most [`len`](Self::len).
-    /// 2. The range is the caller's alone: nobody executes, reads or writes it.
+    /// 2. The range belongs only to the caller: nobody else executes, reads or writes it.
     pub(super) unsafe fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), WriteError> {
         debug_assert!(offset + bytes.len() <= self.view.len());
         let copy = |target: *mut u8| {
             // SAFETY: in bounds (1) of a mapping that is writable while this runs.
             let target = unsafe { target.add(offset) };
-            // SAFETY: both are valid for that many bytes; they are different memory, since the target is nobody else's
-            // (2).
+            // SAFETY: both are valid for that many bytes; they do not overlap, since the target belongs only to the
+            // caller (2).
             unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         };
         match &self.writer {
@@ -304,8 +304,8 @@ impl PackMemory {
                 window.close().map_err(WriteError::Window)?;
             }
             Writer::ProcMem => {
-                // Opened for each write: a child would inherit it, and it means this process's memory in the child as
-                // well.
+                // Opened for each write: a child would inherit the descriptor, which still leads to this process's
+                // memory.
                 let memory = ProcMem::open()?;
                 // SAFETY: the range is mapped (1), and nobody looks at it (2).
                 unsafe { memory.write(self.view.address() + offset, bytes) }?;
@@ -324,7 +324,7 @@ impl PackMemory {
         let fill = |target: *mut u8| {
             // SAFETY: in bounds (1) of a mapping that is writable while this runs.
             let target = unsafe { target.add(offset) };
-            // SAFETY: mapped writable and initialised (the kernel's zeros at least), and nobody else's (2).
+            // // SAFETY: mapped writable and initialised (by the kernel's zeros at least), and used by nobody else (2).
             arch::fill_traps(unsafe { std::slice::from_raw_parts_mut(target, len) });
         };
         match &self.writer {
@@ -355,12 +355,12 @@ impl Plan<'_> {
         }
     }
 
-    /// Asks for memory of the node, before there is any; why not, if it could not be asked.
+    /// Requests memory of the node, before there is any. Returns why, if that failed.
     fn ask(&self, area: &Area) -> Option<NumaError> {
         self.node.and_then(|node| policy::prefer(area, node).err())
     }
 
-    /// What `/proc/self/maps` calls the memory.
+    /// Returns the name of the memory in `/proc/self/maps`.
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Code => "palimpsest-code",
@@ -374,12 +374,12 @@ type Object = (SharedMemory, Mapping, Option<NumaError>);
 
 fn from_huge_pool(plan: &Plan<'_>) -> Result<Object, BackingError> {
     let memory = SharedMemory::create(plan.name(), plan.len, Pages::Hugetlb)?;
-    // Mapping is where the kernel takes the pages out of the pool.
+    // The kernel takes the pages out of the pool when it maps them.
     let alias = Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE).map_err(BackingError::HugePool)?;
     let unplaced = plan.ask(&alias);
     if plan.node.is_some() {
-        // The object does not keep what was asked of a view (`fs/hugetlbfs/inode.c`): it counts when a page is touched
-        // there first. Kernels before 5.14 refuse, and place pages as they like.
+        // The object does not keep a policy set on a view (`fs/hugetlbfs/inode.c`): the policy counts where a page is
+        // first touched. Kernels before 5.14 refuse, and place pages anywhere.
         let _ = alias.populate();
     }
     keep_the_only_writer(&memory);
@@ -394,8 +394,8 @@ fn from_base_pages(plan: &Plan<'_>) -> Result<Object, BackingError> {
     Ok((memory, alias, unplaced))
 }
 
-/// Sees to it that nobody gets another write view: a child could give itself the right to write to its executable view,
-/// which shows its parent's code, or map a descriptor that it was forked with.
+/// Prevents other write views: a child could make its executable view of the parent's code writable, or map an
+/// inherited descriptor.
 fn keep_the_only_writer(memory: &SharedMemory) {
     if let Err(error) = memory.seal_new_writers() {
         tracing::warn!(%error, "a forked child could make its view of a pack writable; Linux 5.1 and later forbid it");
@@ -404,7 +404,7 @@ fn keep_the_only_writer(memory: &SharedMemory) {
 
 /// Makes a new object consist of huge pages, before it has any others that would have to be copied.
 fn make_huge(memory: &SharedMemory, alias: &Mapping) -> Result<(), BackingError> {
-    // A range with no page at all is refused (`mm/khugepaged.c`), so each huge page begins with one small one.
+    // The kernel refuses a range without any page (`mm/khugepaged.c`), so each huge page begins with one small page.
     memory.allocate_every(HUGE_PAGE)?;
     collapse(alias)?;
     Ok(())

@@ -77,7 +77,7 @@ fn reserve(config: &Config, parent: Option<&Store>) -> Result<Reservation, OpenE
         let reach = RegionLen::MAX;
         let attempt = match (config.near, parent) {
             (Some(near), _) => Reservation::near(near, reach, len, PACK),
-            // A child's code should reach what it inherits; if it cannot, it has not been promised.
+            // A child's code should be able to reach what it inherits; this is not promised.
             (None, Some(parent)) => {
                 Reservation::near(parent.region.address(), reach, len, PACK).or_else(|_| Reservation::new(len, PACK))
             }
@@ -94,7 +94,7 @@ fn reserve(config: &Config, parent: Option<&Store>) -> Result<Reservation, OpenE
 
 type FirstPack = (PackMemory, Backing, Vec<Refused>);
 
-/// Makes the first pack of the best backing that works, or of the one that was asked for.
+/// Makes the first pack, of the best backing that works or of the one asked for.
 fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, OpenError> {
     let mut refused = Vec::new();
     for &backing in config.candidates()? {

@@ -12,7 +12,7 @@ use super::root::Root;
 /// A thread's part in the reclaiming of code ([`Packs::participant`](super::Packs::participant)).
 ///
 /// Registering costs a few hundred nanoseconds once, [pinning](Self::pin) one or two each time. Threads that call
-/// programs only while they borrow the [`Program`](super::Program) need not take part.
+/// programs only while they borrow the [`Program`](super::Program) need not participate.
 pub struct Participant {
     root: Arc<Root>,
     /// The epochs of this process and the seat in them. In a forked child both are replaced at the next pin.
@@ -32,13 +32,13 @@ impl Participant {
         Self { root, seat, _not_send: PhantomData }
     }
 
-    /// Says that this thread may run code by address from now on, until the result is dropped. Nests.
+    /// Declares that this thread may run code by address from now on, until the result is dropped. May be nested.
     ///
     /// Code whose address is read after this call is not overwritten before the result is dropped, even if it is
-    /// retired meanwhile. A pin does not carry over a fork: pin again in the child (what it inherited is never
-    /// overwritten there). Not to be called from signal handlers.
+    /// retired meanwhile. A fork does not inherit the pin: pin again in the child (what it inherited is never
+    /// overwritten there). Do not call it from signal handlers.
     ///
-    /// A thread that stays pinned keeps every retired program from being reclaimed: in a loop, pin once a round.
+    /// A thread that stays pinned keeps all retired programs from being reclaimed: in a loop, pin once per round.
     #[inline]
     pub fn pin(&self) -> Pinned<'_> {
         let own = self.root.epochs();
@@ -52,8 +52,8 @@ impl Participant {
         Pinned { seat, _participant: PhantomData }
     }
 
-    /// Takes a seat among the threads of a forked child. The old one is left as it is: the child never overwrites code
-    /// of its parent.
+    /// Takes a seat among the threads of a forked child. Leaves the old one as it is: the child never overwrites its
+    /// parent's code.
     #[cold]
     fn move_to(&self, own: &ProcessEpochs) -> *const Seat {
         let seat: *const Seat = own.epochs.take_seat();
@@ -65,8 +65,8 @@ impl Participant {
 impl Drop for Participant {
     fn drop(&mut self) {
         let (_, seat) = self.seat.get();
-        // SAFETY: invariant 1. `Pinned`s borrow `self`, so the thread is not pinned, unless one was forgotten: then the
-        // seat stays pinned for whoever takes it next, which is safe.
+        // SAFETY: invariant 1. Every `Pinned` borrows `self`, so the thread is not pinned, unless one was forgotten:
+        // then the seat stays pinned for its next owner, which is safe.
         unsafe { &*seat }.leave();
     }
 }
@@ -79,7 +79,7 @@ pub struct Pinned<'p> {
 }
 
 impl Pinned<'_> {
-    /// Where the pin is.
+    /// Returns the seat that is pinned.
     pub(super) fn seat(&self) -> &Seat {
         self.seat
     }

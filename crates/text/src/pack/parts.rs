@@ -3,7 +3,7 @@
 /// A part of an [`Allocation`](super::Allocation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// What runs.
+    /// The code.
     Code,
     /// Data that the code reads.
     ReadOnly,
@@ -12,23 +12,23 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 3] = [Self::Code, Self::ReadOnly, Self::ReadWrite];
 }
 
-/// Something of each part.
+/// A value for each part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts<T> {
-    /// Of the code.
+    /// The value for the code.
     pub code: T,
-    /// Of the data that the code reads.
+    /// The value for the data that the code reads.
     pub read_only: T,
-    /// Of the data that the code reads and writes.
+    /// The value for the data that the code reads and writes.
     pub read_write: T,
 }
 
 impl<T> Parts<T> {
-    /// That of `part`.
+    /// Returns the value for `part`.
     pub fn get(&self, part: Part) -> &T {
         match part {
             Part::Code => &self.code,
@@ -50,22 +50,23 @@ impl<T> Parts<T> {
     }
 }
 
-/// How long a part is to be.
+/// Length and alignment of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// In bytes. 0: there is no such part.
+    /// The length in bytes; 0 if there is no such part.
     pub len: usize,
-    /// A power of two, in bytes, of at most [`MAX_ALIGN`](super::MAX_ALIGN).
+    /// The alignment in bytes: a power of two, of at most [`MAX_ALIGN`](super::MAX_ALIGN).
     pub align: usize,
 }
 
 /// Where the bytes of an allocation are written until it is finalized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Working {
-    /// In an image on the heap, which is copied into place: nothing is executable before all of it is.
+    /// In an image on the heap, which is copied into place: nothing is executable before all of it is there.
     #[default]
     Private,
-    /// In place, through the write view: no copy. What is written can be run at once, by whoever jumps there, so this
-    /// is for hosts that trust what they write. Needs packs with [`WriteView::Standing`](super::WriteView::Standing).
+    /// In place, through the write view, without a copy. Bytes can be run as soon as they are written, by any thread
+    /// that jumps there, so this is for hosts that trust what they write. Needs packs with
+    /// [`WriteView::Standing`](super::WriteView::Standing).
     InPlace,
 }

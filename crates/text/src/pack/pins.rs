@@ -8,19 +8,19 @@ use super::epoch::Seat;
 use super::handle::Packs;
 use super::participant::{Participant, Pinned};
 
-/// A thread's pins for hosts that say when a stretch begins and when it ends, and have no value to hold meanwhile, such
-/// as those in C. Otherwise as [`Participant`].
+/// A thread's pins, for hosts that say when a stretch begins and when it ends, and have no value to hold meanwhile,
+/// such as hosts in C. Otherwise like [`Participant`].
 pub struct Pins {
-    /// Where each pin was made: the first one in a forked child moves to a seat of the child's.
+    /// The seat of each pin: the first pin in a forked child moves to a seat of the child.
     ///
     /// # Invariants
     ///
-    /// 1. Seats of `participant`, each pinned once for each time that it is here.
+    /// 1. Seats of `participant`; each is pinned as often as it is listed here.
     seats: RefCell<Vec<*const Seat>>,
     participant: Participant,
 }
 
-/// There is no pin that could be taken back.
+/// There is no pin to take back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this thread is not pinned: every unpin takes back one pin")]
 pub struct NotPinned;
@@ -33,7 +33,7 @@ impl Packs {
 }
 
 impl Pins {
-    /// Says that this thread may run code by address from now on, until as many calls of [`unpin`](Self::unpin). See
+    /// Pins: this thread may run code by address from now on, until [`unpin`](Self::unpin) was called as often. See
     /// [`Participant::pin`].
     pub fn pin(&self) {
         let seat = self.participant.pin().into_seat();
@@ -47,19 +47,19 @@ impl Pins {
     /// [`NotPinned`].
     pub fn unpin(&self) -> Result<(), NotPinned> {
         let seat = self.seats.borrow_mut().pop().ok_or(NotPinned)?;
-        // SAFETY: invariant 1: it lives as long as the participant.
+        // // SAFETY: invariant 1: the seat lives as long as the participant.
         unsafe { &*seat }.unpin();
         Ok(())
     }
 
-    /// How many pins there are.
+    /// Returns the number of pins.
     pub fn count(&self) -> usize {
         self.seats.borrow().len()
     }
 }
 
 impl Pinned<'_> {
-    /// Ends the borrow and leaves the pin in force.
+    /// Ends the borrow, but leaves the pin in force, and returns its seat.
     fn into_seat(self) -> *const Seat {
         let seat = ptr::from_ref(self.seat());
         std::mem::forget(self);

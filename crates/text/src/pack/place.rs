@@ -1,4 +1,4 @@
-//! Where in the packs a program is put.
+//! Finds places for programs in the packs.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -59,11 +59,11 @@ impl Store {
                 return Ok(Some(place));
             }
             if this == Attempt::First && self.retired_bytes() > 0 {
-                // Cheaper than another pack.
+                // Waiting is cheaper than another pack.
                 return Ok(None);
             }
             let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
-            // Another thread may have grown while this one waited.
+            // Another thread may have added a pack while this one waited.
             if let Some(place) = self.find_place(shard, kind, chunks, align) {
                 return Ok(Some(place));
             }
@@ -76,17 +76,18 @@ impl Store {
         })
     }
 
-    /// Tries, reclaims and tries again as long as that frees something, unless the policy forbids it.
+    /// Tries, reclaims and tries again as long as that frees something, unless the policy forbids reclaiming.
     fn until_there_is_room(
         &self,
         len: usize,
         attempt: impl Fn(Attempt) -> Result<Option<Place>, StageError>,
     ) -> Result<Place, StageError> {
-        /// Others may take what is freed again and again.
+        /// Other threads may take what is freed again and again.
         const ROUNDS: usize = 64;
-        /// How long another thread may take to free what it is about to; an observer that loads waits for itself.
+        /// How long to wait for another thread that is about to free memory; an observer that loads would wait for
+        /// itself.
         const PATIENCE: Duration = Duration::from_millis(50);
-        /// How often it is let go first, at least: on a busy machine all that time may be others'.
+        /// Minimum number of yields before giving up: on a busy machine others may use all that time.
         const TURNS: usize = 100;
         // Nearly every load finds room at once, and does not read the clock.
         let mut began = None;
@@ -98,7 +99,7 @@ impl Store {
                 return Ok(place);
             }
             self.reclaim_for_room();
-            // What another thread has freed meanwhile is as good.
+            // What another thread has freed meanwhile counts too.
             let is_stuck = this == Attempt::AfterReclaim && self.counters.frees.get() == freed;
             if !is_stuck {
                 rounds += 1;
@@ -115,8 +116,8 @@ impl Store {
         attempt(Attempt::AfterReclaim)?.ok_or_else(|| self.full(len))
     }
 
-    /// First fit, over the shard's own packs, then over those of no shard that are not busy, then over all that are not
-    /// busy, then over all.
+    /// Searches by first fit: the shard's own packs, then those of no shard that are not busy, then all that are not
+    /// busy, then all.
     fn find_place(&self, shard: &Shard, kind: Kind, chunks: u32, align: u32) -> Option<Place> {
         // Acquire, partner: the Release in `install_pack`; a slot's contents are under its lock.
         let slots = &self.slots[..self.used_slots.load(Ordering::Acquire)];
@@ -138,8 +139,8 @@ impl Store {
             .or_else(|| candidates().find_map(lock_and_take))
     }
 
-    /// Makes a pack that the threads of other shards leave alone while they have room elsewhere. Where there is none to
-    /// be had, things go on as they were.
+    /// Makes a pack that the threads of other shards leave alone while they have room elsewhere. If it cannot be made,
+    /// nothing changes.
     #[cold]
     fn make_a_home(&self, shard: &Shard) {
         let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +152,7 @@ impl Store {
         shard.tally().settle();
     }
 
-    /// Takes a run of whole slots for something longer than a pack.
+    /// Takes a run of whole slots for a program longer than a pack.
     fn place_run(&self, kind: Kind, len: usize, chunks: u32) -> Result<Place, StageError> {
         self.until_there_is_room(len, |_| {
             let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +174,7 @@ impl Store {
         })
     }
 
-    /// The first of `count` vacant slots in a row. The caller holds `grow`, so that they stay vacant.
+    /// Returns the first of `count` vacant slots in a row. The caller holds `grow`, so that they stay vacant.
     fn vacant_slots(&self, count: usize) -> Option<usize> {
         self.bury();
         let mut run = 0;
@@ -231,14 +232,14 @@ impl Store {
     }
 }
 
-/// Which attempt to find room it is.
+/// Which attempt to find room this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     First,
     AfterReclaim,
 }
 
-/// A pack that nobody sees yet.
+/// A pack that nobody else sees yet.
 pub(super) struct NewPack {
     pack: NonNull<Pack>,
     map: ChunkMap<Box<[u64]>>,
@@ -254,7 +255,7 @@ impl NewPack {
         Self { pack, map: ChunkMap::new(words, CHUNKS), entries: FreeEntries::default(), kind }
     }
 
-    /// Takes chunks for the thread that makes the pack.
+    /// Takes chunks for the thread that has made the pack.
     fn take(&mut self, slot: usize, chunks: u32, align: u32) -> Option<Place> {
         let first_chunk = self.map.allocate(chunks, align)?;
         // SAFETY: leaked in `empty`, and nobody else has it.
@@ -263,11 +264,11 @@ impl NewPack {
     }
 }
 
-/// Takes chunks in one slot, if it is a pack of that kind and has them. The slot's lock is held.
+/// Takes chunks in one slot, if it is a pack of that kind and has enough. The caller holds the slot's lock.
 fn take(index: usize, slot: &Slot, state: &mut State, kind: Kind, chunks: u32, align: u32) -> Option<Place> {
     // Acquire, partner: the Release store in `install_pack`.
     let pack = NonNull::new(slot.pack.load(Ordering::Acquire))?;
-    // SAFETY: packs are taken out of their slot under the lock, which the caller holds.
+    // SAFETY: packs are removed from their slot only under the lock, which the caller holds.
     let Pack { directory, kind: found, .. } = unsafe { pack.as_ref() };
     let State::Pack { map, entries } = state else { return None };
     if *found != kind {
@@ -284,11 +285,12 @@ fn take(index: usize, slot: &Slot, state: &mut State, kind: Kind, chunks: u32, a
     Some(Place { pack, slot: index as u32, first_chunk, chunks, entry })
 }
 
-/// How far into its slack a program starts, so that addresses are hard to guess: a multiple of its alignment.
+/// Returns how far into its slack a program starts: a random multiple of its alignment, so that addresses are hard to
+/// guess.
 fn random_step(kind: Kind, slack: usize, align: usize) -> usize {
     let align = align.max(INSTRUCTION_ALIGN).max(4);
     match (kind, slack / align) {
-        // A slack is less than a chunk, so that there are at most 15 steps.
+        // The slack is less than a chunk, so that there are at most 15 steps.
         (Kind::Code, steps @ 1..) => random_below(steps + 1) * align,
         _ => 0,
     }

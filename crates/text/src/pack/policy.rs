@@ -1,43 +1,42 @@
-//! Policies that are chosen when packs are opened.
+//! Policies, chosen when packs are opened.
 
 use super::PACK;
 
-/// What forked children get of the packs.
+/// What forked children can do with the packs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForkPolicy {
-    /// A child goes on running the programs that it inherits, which it can neither change nor free; what it loads
-    /// itself goes to packs of its own. As long as a child that may hold a program has neither exited nor called
-    /// `exec`, the parent does not reuse that program's memory.
+    /// A child can run the programs that it inherits, but neither change nor free them; what it loads goes to packs of
+    /// its own. As long as a child that may hold a program has neither exited nor called `exec`, the parent does not
+    /// reuse that program's memory.
     #[default]
     Inherit,
-    /// A child has no programs (what was staged as writable data is private memory and is inherited): calling one that
-    /// it inherits is a segmentation fault. For processes whose children only call `exec`; the parent reuses memory
-    /// whatever they do.
+    /// A child has no programs: calling one of the parent's is a segmentation fault. (Writable data is private memory
+    /// and is inherited.) For processes whose children only call `exec`; the parent reuses memory whatever they do.
     Omit,
 }
 
-/// When the memory of code can be written, and so what somebody can do who may write anywhere in this process.
+/// When the memory of code can be written, which limits an attacker who can write anywhere in this process.
 ///
-/// What each is worth, and what other systems do, is in the book's chapter on soundness.
+/// The book's chapter on soundness says what each is worth, and what other systems do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteView {
-    /// At all times, through a second view whose address nobody is told: a load costs no system call.
+    /// At all times, through a second view at a secret address: a load needs no system call.
     #[default]
     Standing,
-    /// While something is copied, filled or changed in place: the view has no right at other times. A pack's whole view
-    /// is open then, for the whole process. Two system calls for each load, which the other cores that run the process
-    /// hear of.
+    /// Only while something is copied, filled or changed in place: at other times the view has no rights. Then a pack's
+    /// whole view is open, for the whole process. Each load takes two system calls, which interrupt the other cores
+    /// that run the process.
     DuringCopies,
-    /// Never: the kernel writes, through `/proc/self/mem`. It means the backing [`ProcMem`](super::Backing::ProcMem),
-    /// and that means it.
+    /// Never: the kernel writes, through `/proc/self/mem`. Implies the backing [`ProcMem`](super::Backing::ProcMem),
+    /// and is implied by it.
     None,
 }
 
 /// When retired programs are reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimPolicy {
-    /// When [`Packs::reclaim`](super::Packs::reclaim) is called, when room runs out, and about every `retired_bytes`
-    /// that are retired; the drop that passes the mark does the work.
+    /// When [`Packs::reclaim`](super::Packs::reclaim) is called, when room runs out, and after about every
+    /// `retired_bytes` that are retired; the drop that passes this mark does the work.
     Automatic {
         /// Bytes of programs whose handles were dropped.
         retired_bytes: usize,
@@ -48,8 +47,8 @@ pub enum ReclaimPolicy {
 }
 
 impl Default for ReclaimPolicy {
-    /// Automatic at half a pack: the two core synchronisations and the look at forked children are shared by about two
-    /// thousand programs of 500 bytes.
+    /// Returns `Automatic` at half a pack: about two thousand programs of 500 bytes share two core synchronisations and
+    /// one check of forked children.
     fn default() -> Self {
         Self::Automatic { retired_bytes: PACK / 2 }
     }

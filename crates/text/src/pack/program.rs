@@ -10,7 +10,7 @@ use super::shard::Shard;
 use super::store::Store;
 use crate::address::CodeAddress;
 
-/// Chunks of a pack that hold something in place; retired on drop.
+/// Chunks of a pack with something in place; dropping it retires that.
 pub(super) struct Tenant {
     shard: Arc<Shard>,
     /// # Invariants
@@ -44,7 +44,7 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // SAFETY: published (invariant 1), and given up here, once.
+        // SAFETY: published (invariant 1), and given up once, here.
         unsafe { self.store().retire(self.shard.tally(), self.meta) };
     }
 }
@@ -56,43 +56,43 @@ impl Drop for Tenant {
 ///
 /// # Calling it
 ///
-/// Calling is the one thing that needs `unsafe`, since only the caller knows what the bytes are. Two ways are sound:
+/// Only calling needs `unsafe`, since only the caller knows what the bytes are. Two ways are sound:
 ///
 /// 1. The `Program` is borrowed (or owned, or behind an `Arc`) for as long as the call lasts.
-/// 2. The calling thread is [pinned](super::Participant::pin) since before it read the address, and whoever dropped the
-///    `Program` had made sure before that no later reader finds the address.
+/// 2. The calling thread was [pinned](super::Participant::pin) before it read the address, and whoever dropped the
+///    `Program` had first made sure that no later reader finds the address.
 ///
-/// Packs do not know which programs refer to which. Both ways must hold for everything that the call can reach, by a
-/// direct call or through data: keep the programs that a program calls at least as long as itself.
+/// Packs do not know which programs refer to each other. One of the two must hold for everything that the call can
+/// reach, directly or through data: keep the programs that a program calls at least as long as itself.
 pub struct Program(pub(super) Tenant);
 
 impl Program {
-    /// Where it runs.
+    /// Returns the address where it runs.
     pub fn address(&self) -> CodeAddress {
         self.0.meta().address()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.0.meta().len as usize
     }
 
-    /// Always false: an empty program cannot be placed.
+    /// Returns false: an empty program cannot be placed.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Its name, empty if it has none.
+    /// Returns the program's name, empty if it has none.
     pub fn name(&self) -> &str {
         self.0.meta().name()
     }
 
-    /// The first instruction.
+    /// Returns the first instruction.
     pub fn entry(&self) -> *const u8 {
         self.address().as_ptr()
     }
 
-    /// The instruction at `offset` bytes.
+    /// Returns the instruction at `offset` bytes.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Program {
         Ok(self.address().offset(offset).as_ptr())
     }
 
-    /// The first instruction as a function pointer, such as `extern "C" fn(u64) -> u64`.
+    /// Returns the first instruction as a function pointer, such as `extern "C" fn(u64) -> u64`.
     ///
     /// # Safety
     ///

@@ -1,11 +1,11 @@
-//! Turning retired programs into free memory.
+//! Turns retired programs into free memory.
 //!
 //! # Who may still need a retired program
 //!
 //! *Threads of this process* that called it by address: they are pinned, and `epoch` tells when they have left.
 //!
 //! *Processes forked from this one*, which share the memory: a child inherits the handles that were live at the fork,
-//! and runs those programs from the same physical memory. `sys::ForkWitness` tells whether a child lives that was
+//! and runs those programs from the same physical memory. `sys::ForkWitness` tells whether a child is alive that was
 //! forked in the witness's time. Witnesses follow one another, with overlap, and count *generations*:
 //!
 //! ```text
@@ -16,13 +16,13 @@
 //!
 //! A program is born in the generation that it reads before its handle exists. A child forked while it is alive has the
 //! witness of that generation or of a later one: generation `g + 1` is stored after witness `g + 1` is mapped and
-//! before witness `g` is unmapped. So a program may be overwritten when every witness from its generation on has no
-//! heirs; the current one is retired first, so that it can tell.
+//! before witness `g` is unmapped. So a program may be overwritten when no witness from its generation on has heirs;
+//! the current witness is retired first, so that it can tell.
 //!
-//! *Readers* that look up an address: they are over in an instant, and `directory` tells when.
+//! *Readers* that look up an address: they finish in an instant, and `directory` tells when.
 //!
-//! *Cores* that have fetched its instructions ahead: the second core synchronisation, after the traps are in place and
-//! before the memory is free.
+//! *Cores* that have fetched its instructions ahead: ended by the second core synchronisation, after the traps are in
+//! place and before the memory is free.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -38,18 +38,18 @@ use super::release::Thrift;
 use super::store::Store;
 use super::tally::Tally;
 
-/// How often a shard looks at the sum over all shards while as much is retired as makes a reclaim due.
+/// How often a shard looks at the sum over all shards while enough for one reclaim is retired.
 const LOOKS_PER_RECLAIM: usize = 16;
 
 impl Store {
-    /// Takes note that a program's handle is gone.
+    /// Retires a program, whose handle is gone.
     ///
     /// # Safety
     ///
     /// 1. `meta` is published in this store, and this is the only call for it.
     pub(super) unsafe fn retire(&self, tally: &Tally, meta: Item) {
         if !self.fork.is_same_process() {
-            // The memory is the parent's.
+            // In a child: the memory is the parent's.
             return;
         }
         // SAFETY: published (1).
@@ -58,7 +58,7 @@ impl Store {
         // SAFETY: 1. entries stay where they are until `take`, which follows `take_all`.
         unsafe { tally.retired.push(meta) };
         if let ReclaimPolicy::Automatic { retired_bytes } = self.config.reclaim {
-            // Relaxed, here and below: thresholds. The sum over all shards is looked at now and then.
+            // Relaxed, here and below: thresholds. A thread looks at the sum over all shards now and then.
             let unlooked = tally.unlooked.fetch_add(bytes, Ordering::Relaxed) + bytes;
             if unlooked >= retired_bytes / LOOKS_PER_RECLAIM {
                 tally.unlooked.store(0, Ordering::Relaxed);
@@ -71,10 +71,10 @@ impl Store {
         }
     }
 
-    /// Bytes of chunks that are retired and not yet reclaimed.
+    /// Returns the bytes of chunks that are retired and not yet reclaimed.
     pub(super) fn retired_bytes(&self) -> usize {
         let retired: u64 = self.tallies.iter().map(|tally| tally.retired_bytes.get()).sum();
-        // What is being reclaimed this instant may be counted on one side only.
+        // What is being reclaimed this instant may be counted on only one side.
         retired.saturating_sub(self.counters.reclaimed_bytes.get()) as usize
     }
 
@@ -83,7 +83,7 @@ impl Store {
         self.reclaim_under(self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner), Thrift::Strict)
     }
 
-    /// Reclaims before a pack is made, unless the policy forbids it. Waits for a thread that is reclaiming.
+    /// Reclaims before a new pack is made, unless the policy forbids it. Waits for a thread that is reclaiming.
     pub(super) fn reclaim_for_room(&self) {
         if self.config.reclaim != ReclaimPolicy::Manual {
             self.reclaim_when_due(self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner));
@@ -96,7 +96,7 @@ impl Store {
         }
         if let ReclaimPolicy::Automatic { retired_bytes } = self.config.reclaim {
             let due = self.retired_bytes().saturating_add(retired_bytes);
-            // Relaxed: a threshold. What is left waits for somebody; looking again at every drop would not help.
+            // Relaxed: a threshold. The rest waits for somebody; looking again at every drop would not help.
             self.next_reclaim.store(due, Ordering::Relaxed);
         }
     }
@@ -109,7 +109,7 @@ impl Store {
         let mut done = Reclaimed::default();
         self.collect(&mut state, &mut done)?;
         let mut ending = Ending::new(self, &mut state);
-        // Observers are told without any lock, so that they may use the packs themselves.
+        // Observers are told without any lock held, so that they may use the packs.
         drop(state);
         ending.run(&mut done)?;
         done.packs = self.release_empty_packs(thrift);
@@ -138,9 +138,9 @@ impl Store {
         Ok(())
     }
 
-    /// Whether some thread is about to free what it has collected.
+    /// Returns whether some thread is about to free what it has collected.
     pub(super) fn is_freeing(&self) -> bool {
-        // Relaxed: the asking thread asks again.
+        // Relaxed: the caller asks again.
         self.freeing.load(Ordering::Relaxed) > 0
     }
 
@@ -165,8 +165,8 @@ impl Store {
     }
 }
 
-/// Items on their last way. Those that do not get to its end, for an error or a panic of an observer, go back to the
-/// state.
+/// Items that are being ended. Those that do not get to the end, because of an error or a panic of an observer, return
+/// to the state.
 struct Ending<'a> {
     store: &'a Store,
     unseen: Vec<Item>,
@@ -181,7 +181,7 @@ impl<'a> Ending<'a> {
 
     fn run(&mut self, done: &mut Reclaimed) -> Result<(), ReclaimError> {
         while let Some(item) = self.unseen.pop() {
-            // Before the call, so that no observer is told twice.
+            // Pushed before the call, so that no observer is told twice.
             self.silent.push(item);
             // SAFETY: unlinked, and not taken yet.
             self.store.announce(unsafe { item.as_ref() });
@@ -193,10 +193,10 @@ impl<'a> Ending<'a> {
             // SAFETY: as above.
             self.store.fill_with_traps(unsafe { item.as_ref() })?;
         }
-        // No core may have instructions of the old programs when the memory is free for new ones.
+        // No core may hold instructions of the old programs when the memory becomes free for new ones.
         self.store.sync.sync()?;
         let mut vacated: Vec<Place> = self.silent.drain(..).map(end).collect();
-        // Neighbours together, so that a pack's lock is taken once for many.
+        // Sorted by slot, so that a pack's lock is taken once for many.
         vacated.sort_unstable_by_key(|place| Reverse((place.slot, place.first_chunk)));
         self.store.give_back(&vacated);
         done.programs = vacated.len();
@@ -218,12 +218,12 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Ends a silent program; returns its place, to be given back.
+/// Ends a silent program. Returns its place, which the caller gives back.
 fn end(item: Item) -> Place {
     // SAFETY: unlinked, and not taken yet.
     let meta = unsafe { item.as_ref() };
     let vacated = meta.place;
-    // SAFETY: 1. unlinked, and the readers have left since; 2. it is drained from `silent`, where it was once.
+    // SAFETY: 1. unlinked, and the readers have left since; 2. it was in `silent` only once, and is drained from there.
     drop(unsafe { meta.pack().directory.take(vacated.entry) });
     vacated
 }
@@ -244,7 +244,7 @@ mod tests {
     use crate::pack::root::Root;
     use crate::pack::{Packs, Program};
 
-    /// A forked child that holds what it inherits until `gate` is dropped.
+    /// A forked child that keeps what it inherits until `gate` is dropped.
     struct Child {
         pid: i32,
         gate: Option<PipeWriter>,
@@ -274,8 +274,8 @@ mod tests {
         }
     }
 
-    /// A fork between any two steps of a change of witnesses: the child may run what was loaded just before it, so the
-    /// parent must not reuse it while the child lives.
+    /// Forks between any two steps of a change of witnesses: the child may run what was loaded just before the fork, so
+    /// the parent must not reuse that while the child lives.
     #[test]
     fn a_child_of_any_instant_keeps_what_it_inherits() {
         let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
@@ -303,10 +303,10 @@ mod tests {
             drop(program);
             let done = packs.reclaim().unwrap();
             assert_eq!((done.programs, done.waiting_for_children), (0, 1), "forked at step {step}");
-            // Again, with the witnesses one further.
+            // Once more, with the witnesses one step further.
             assert_eq!(packs.reclaim().unwrap().waiting_for_children, 1, "forked at step {step}");
             drop(child);
-            // Another test of this program may have forked meanwhile: its child is waited for as well, and ends.
+            // Another test of this program may have forked meanwhile: waits for its child too, which ends.
             while packs.reclaim().unwrap().programs == 0 {
                 std::thread::yield_now();
             }

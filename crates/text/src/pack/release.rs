@@ -1,4 +1,4 @@
-//! How places and packs are given back.
+//! Gives places and packs back.
 
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
@@ -10,10 +10,10 @@ use super::directory::Directory;
 use super::slot::{Home, State};
 use super::store::Store;
 
-/// How many places are given back under one lock: loaders wait for it.
+/// Maximum number of places given back under one lock: loaders wait for it.
 const AT_ONCE: usize = 64;
 
-/// Which empty packs are given back to the system.
+/// Which empty packs to give back to the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thrift {
     /// Not those that a shard would soon make again.
@@ -23,15 +23,15 @@ pub(super) enum Thrift {
 }
 
 impl Store {
-    /// Gives places back, fastest if those of one slot stand together and the last come first. Nobody can be inside,
-    /// and nobody finds them any more.
+    /// Gives places back; fastest if those of one slot stand together, the last first. Nobody is inside, and nobody
+    /// finds them any more.
     pub(super) fn give_back(&self, vacated: &[Place]) {
         for places in vacated.chunk_by(|one, next| one.slot == next.slot).flat_map(|places| places.chunks(AT_ONCE)) {
             self.give_back_to(places[0].slot as usize, places);
         }
     }
 
-    /// Gives the chunks behind the first `kept` of a place back, which is in no run.
+    /// Gives back the chunks after the first `kept` of a place that is in no run.
     pub(super) fn give_back_behind(&self, place: &Place, kept: u32) {
         let slot = &self.slots[place.slot as usize];
         let mut state = slot.lock();
@@ -72,8 +72,8 @@ impl Store {
         }
     }
 
-    /// Takes empty packs out of use, all but the lowest of each kind, and but for homes unless the caller is strict;
-    /// how many.
+    /// Takes empty packs out of use, except the lowest of each kind, and except homes unless `thrift` is strict.
+    /// Returns how many.
     pub(super) fn release_empty_packs(&self, thrift: Thrift) -> usize {
         let mut spared = [false; 3];
         let mut released = 0;
@@ -99,7 +99,7 @@ impl Store {
         released
     }
 
-    /// Takes an empty pack, or a run, out of its slots. The slots stay taken until it is buried. The caller holds the
+    /// Removes an empty pack, or a run, from its slots. The slots stay taken until it is buried. The caller holds the
     /// first slot's lock.
     fn take_out(&self, first: usize, state: &mut State) -> LaidOut {
         let count = match *state {
@@ -110,15 +110,15 @@ impl Store {
         self.slots[first].clear_hint();
         let mut pack = ptr::null_mut();
         for slot in &self.slots[first..first + count] {
-            // AcqRel: Acquire, partner: the Release stores that put it there. What readers still see of it is settled
-            // by `Readers::leave`.
+            // AcqRel: Acquire, partner: the Release stores that put it there. `Readers::leave` waits for readers who
+            // still see it.
             pack = slot.pack.swap(ptr::null_mut(), Ordering::AcqRel);
         }
         let pack = NonNull::new(pack).unwrap_or_else(|| unreachable!("slot {first} has no pack to take out"));
         LaidOut { first, pack }
     }
 
-    /// Lets a pack wait for its burial.
+    /// Queues a pack for burial.
     fn lay_out(&self, pack: LaidOut) {
         self.graveyard.lock().unwrap_or_else(PoisonError::into_inner).push(pack);
     }
@@ -130,7 +130,7 @@ impl Store {
             return;
         }
         for LaidOut { first, pack } in graveyard.drain(..) {
-            // SAFETY: leaked when it was installed, taken out of its slots once, and no reader sees it any more.
+            // SAFETY: leaked when it was installed, removed from its slots once, and no reader sees it any more.
             let pack = unsafe { Box::from_raw(pack.as_ptr()) };
             let count = pack.memory.len() / PACK;
             drop(pack);
@@ -142,7 +142,7 @@ impl Store {
         }
     }
 
-    /// Ends everything that is still there, when nobody holds anything of the store any more.
+    /// Ends everything that is left, when nobody holds anything of the store any more.
     pub(super) fn forget_everything(&mut self) {
         let state = self.reclaiming.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (mut unannounced, announced) = state.take_everything();
@@ -152,7 +152,7 @@ impl Store {
             self.announce(unsafe { item.as_ref() });
         }
         for item in unannounced.into_iter().chain(announced) {
-            // SAFETY: as above, and nobody else is left to refer to it.
+            // SAFETY: as above, and nobody else refers to it any more.
             let meta = unsafe { item.as_ref() };
             // SAFETY: 1. no reader is left; 2. each entry comes once.
             drop(unsafe { meta.pack().directory.take(meta.place.entry) });

@@ -1,4 +1,4 @@
-//! Faults of programs that say where to go on: a handler for SIGSEGV and SIGBUS that looks them up.
+//! Faults of programs that say where to continue: a handler for SIGSEGV and SIGBUS that looks them up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -16,7 +16,7 @@ struct Known {
 static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
 
 fn first() -> Option<&'static Known> {
-    // Acquire: with the release of `add`; without it the fields could be missing.
+    // Acquire, partner: the Release in `resume_after_faults`. Forbids an entry without its fields.
     let first = KNOWN.load(Ordering::Acquire);
     // SAFETY: null, or an entry that is never freed.
     unsafe { first.as_ref() }
@@ -26,7 +26,7 @@ fn all() -> impl Iterator<Item = &'static Known> {
     std::iter::successors(first(), |known| known.next)
 }
 
-/// Async-signal-safe: lock-free look-ups.
+/// Decides about a fault. Async-signal-safe: lock-free look-ups.
 fn claim(frame: &mut TrapFrame) -> Claimed {
     let address = frame.program_counter();
     let landing = all().find_map(|known| known.packs.lookup(address)?.landing());
@@ -40,8 +40,8 @@ fn claim(frame: &mut TrapFrame) -> Claimed {
 }
 
 impl Packs {
-    /// From now on, programs of these packs that fault where their table says ([`Staged::set_faults`]) go on where it
-    /// says. Other faults go to the handlers that were there before.
+    /// Makes programs of these packs continue after faults as their tables say ([`Staged::set_faults`]). Other faults
+    /// go to the handlers that were there before.
     ///
     /// The packs live as long as the process from then on.
     ///
@@ -62,10 +62,10 @@ impl Packs {
             new.next = next;
             let seen = next.map_or(std::ptr::null_mut(), |next| std::ptr::from_ref(next).cast_mut());
             let new = Box::leak(new);
-            // Release: with the acquire of `first`.
+            // Release, partner: the Acquire in `first`.
             match KNOWN.compare_exchange(seen, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
-                // Somebody was faster; it may have been with these packs.
+                // Another thread was faster, perhaps with these packs.
                 Err(_) => {
                     // SAFETY: leaked above, and nobody has seen it.
                     entry = Some(unsafe { Box::from_raw(new) });

@@ -1,19 +1,20 @@
-//! Programs whose handle is gone, waiting to be collected: a stack that any thread pushes to and one takes whole.
+//! Programs whose handles are gone, waiting to be collected: a stack to which any thread pushes, and which one thread
+//! takes as a whole.
 //!
-//! Taking the whole stack by one exchange leaves no ABA problem: nobody ever removes a single item.
+//! Taking the whole stack by one exchange avoids the ABA problem: nobody ever removes a single item.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
 use crate::primitive::AtomicPtr;
 
-/// Something with a place for the link.
+/// A type with a field for the link.
 ///
 /// # Safety
 ///
-/// 1. `link` always returns the same place of `self`, which nothing else uses.
+/// 1. `link` always returns the same field of `self`, which nothing else uses.
 pub(crate) unsafe trait Linked: Sized {
-    /// The link.
+    /// Returns the link.
     fn link(&self) -> &AtomicPtr<Self>;
 }
 
@@ -35,7 +36,7 @@ impl<T: Linked> RetiredStack<T> {
         unsafe { self.push_ordered(item, Ordering::Release) }
     }
 
-    /// [`push`](Self::push), with the ordering that a model may weaken.
+    /// Does what [`push`](Self::push) does, with an ordering that a model may weaken.
     ///
     /// # Safety
     ///
@@ -48,7 +49,7 @@ impl<T: Linked> RetiredStack<T> {
             // Relaxed: published by the exchange.
             link.store(head, Ordering::Relaxed);
             // Release, partner: the Acquire exchange in `take_all`. Forbids a collector that sees the item, but not its
-            // link, or not that its owner is done with it.
+            // link or its owner's last accesses.
             match self.0.compare_exchange_weak(head, item.as_ptr(), release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(newer) => head = newer,
@@ -56,7 +57,7 @@ impl<T: Linked> RetiredStack<T> {
         }
     }
 
-    /// Takes everything, the youngest first.
+    /// Takes all items, the youngest first.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = NonNull<T>> + use<T> {
         // Acquire, partner: `push`.
         let mut next = self.0.swap(ptr::null_mut(), Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! What changing a program in place needs of it.
+//! What changing a program in place needs from it.
 
 use super::error::WriteError;
 use super::memory::Opened;
@@ -7,25 +7,25 @@ use crate::observe::{Patch, Patched};
 use crate::poke::Site;
 
 impl Program {
-    /// Whether this process has loaded it, and not the one that this was forked from.
+    /// Returns whether this process has loaded it, and not an ancestor.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.0.store().fork.is_same_process()
     }
 
-    /// Whether it lies in shared memory, which forked children have in common with this process, and which is written
-    /// by an [`alias`](Self::alias).
+    /// Returns whether it lies in shared memory, which forked children share with this process and which is written
+    /// through an [`alias`](Self::alias).
     pub(crate) fn is_shared(&self) -> bool {
         self.0.meta().pack().memory.is_shared()
     }
 
-    /// Where the byte at `offset` is written, if the memory is shared, while [`open`](Self::open) is in effect.
+    /// Returns where to write the byte at `offset`, if the memory is shared, while [`open`](Self::open) is in effect.
     pub(crate) fn alias(&self, offset: usize) -> Option<*mut u8> {
         debug_assert!(offset < self.len());
         let meta = self.0.meta();
         Some(meta.pack().memory.alias()?.wrapping_add(meta.start as usize + offset))
     }
 
-    /// Lets instruction fetch see what has been written to `len` bytes at `offset`.
+    /// Makes instruction fetch see what has been written to `len` bytes at `offset`.
     pub(crate) fn flush(&self, offset: usize, len: usize) {
         let meta = self.0.meta();
         meta.pack().memory.flush(meta.start as usize + offset, len);
@@ -42,7 +42,7 @@ impl Program {
         if store.config.observers.is_empty() {
             return;
         }
-        // SAFETY: the program's bytes, readable as long as `self` lives; and not written, since batches of the process
+        // SAFETY: the program's bytes, readable as long as `self` lives; and not written, since the process's batches
         // take turns and the caller's is under way.
         let code = unsafe { std::slice::from_raw_parts(self.entry(), self.len()) };
         let patch = |site: &Site| Patch { address: site.address, old: site.old, new: site.new };

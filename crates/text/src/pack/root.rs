@@ -10,20 +10,20 @@ use super::error::OpenError;
 use super::shard::{Shard, own_number};
 use super::store::{KeptStore, Store};
 
-/// The store and the epochs of this process, and behind them those of the processes that it was forked from.
+/// The store and the epochs of this process, and, linked behind them, those of its ancestors.
 ///
-/// Every thread that has the packs reads `current` at any time, a signal handler in `lookup` too. It is written by
-/// threads of a forked child that find it to be its parent's, by one exchange. The rest is never written. Only whoever
-/// drops the packs frees.
+/// Every thread that has the packs may read `current` at any time, also a signal handler in `lookup`. Threads of a
+/// forked child that find the parent's generation there replace it, by one exchange. The rest is never written. Only
+/// dropping the packs frees.
 pub(super) struct Root {
     config: Arc<Config>,
     /// # Invariants
     ///
-    /// 1. It comes from `Box::into_raw`, and nothing that it was before is freed while `self` lives.
+    /// 1. It comes from `Box::into_raw`, and none of its earlier values is freed while `self` lives.
     ///
-    /// A process changes it once at most: the first of its threads to need a store of its own.
+    /// A process changes it at most once, in the first thread that needs the process's own store.
     current: AtomicPtr<Generation>,
-    /// Perhaps those of other packs, too.
+    /// The epochs, perhaps shared with other packs.
     epochs: Arc<EpochsByProcess>,
 }
 
@@ -31,12 +31,11 @@ pub(super) struct Root {
 pub(super) struct Generation {
     pub(super) store: Arc<KeptStore>,
     shards: Box<[Arc<Shard>]>,
-    /// The generation of the process that this one was forked from. Behind a pointer, since others refer to it all
-    /// along.
+    /// The generation of the parent process. Behind a pointer, since others refer to it all the time.
     ///
     /// # Invariants
     ///
-    /// 1. It comes from `Box::into_raw` and is this value's to free.
+    /// 1. It comes from `Box::into_raw`, and this value frees it.
     parent: Option<NonNull<Generation>>,
 }
 
@@ -49,12 +48,12 @@ impl Generation {
         Ok(Box::new(Self { store, shards, parent: parent.map(NonNull::from) }))
     }
 
-    /// The shard of the calling thread.
+    /// Returns the shard of the calling thread.
     pub(super) fn shard(&self) -> &Arc<Shard> {
         &self.shards[own_number() % self.shards.len()]
     }
 
-    /// The generation of the process that this one was forked from.
+    /// Returns the parent process's generation.
     pub(super) fn parent(&self) -> Option<&Self> {
         // SAFETY: invariant 1.
         self.parent.map(|parent| unsafe { parent.as_ref() })
@@ -78,18 +77,17 @@ impl Root {
         Ok(Self { config, current: AtomicPtr::new(Box::into_raw(first)), epochs })
     }
 
-    /// The youngest generation that there is, which in a child that has not loaded anything yet is still its parent's.
+    /// Returns the youngest generation; in a child that has not loaded anything yet, that is still its parent's.
     /// Async-signal-safe.
     #[inline]
     pub(super) fn peek(&self) -> &Generation {
-        // Acquire, partner: the Release exchange in `succeed`. Forbids a thread that sees the generation without its
-        // fields.
+        // Acquire, partner: the Release exchange in `succeed`. Forbids seeing the generation without its fields.
         let current = self.current.load(Ordering::Acquire);
         // SAFETY: invariant 1.
         unsafe { &*current }
     }
 
-    /// The generation of this process, made now if the process was forked.
+    /// Returns the generation of this process; makes it first if the process was forked.
     #[inline]
     pub(super) fn current(&self) -> Result<&Generation, OpenError> {
         let known = self.peek();
@@ -99,12 +97,12 @@ impl Root {
         self.succeed(known)
     }
 
-    /// Makes a child's generation. No lock of the parent is touched: a thread that is no more may hold it.
+    /// Makes a child's generation. Touches no lock of the parent: a thread that no longer exists may hold it.
     #[cold]
     fn succeed(&self, parent: &Generation) -> Result<&Generation, OpenError> {
         let own = match Generation::open(&self.config, self.epochs.share(), Some(parent)) {
             Ok(own) => Box::into_raw(own),
-            // Another thread may have been luckier.
+            // Another thread may have succeeded.
             Err(error) => return if ptr::eq(self.peek(), parent) { Err(error) } else { Ok(self.peek()) },
         };
         let known = ptr::from_ref(parent).cast_mut();
@@ -112,19 +110,19 @@ impl Root {
         if self.current.compare_exchange(known, own, Ordering::Release, Ordering::Relaxed).is_err() {
             // SAFETY: made above, and nobody has seen it.
             let mut own = unsafe { Box::from_raw(own) };
-            // The parent is the winner's.
+            // The parent now belongs to the winner.
             own.parent = None;
         }
         Ok(self.peek())
     }
 
-    /// The epochs that the threads of this process are pinned in.
+    /// Returns the epochs in which threads of this process are pinned.
     #[inline]
     pub(super) fn epochs(&self) -> &ProcessEpochs {
         self.epochs.own()
     }
 
-    /// The same epochs, for other packs.
+    /// Returns the same epochs, to share them with other packs.
     pub(super) fn shared_epochs(&self) -> &Arc<EpochsByProcess> {
         &self.epochs
     }
@@ -132,7 +130,7 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
-        // SAFETY: invariant 1, and nobody can peek any more.
+        // SAFETY: invariant 1, and nobody can use it any more.
         drop(unsafe { Box::from_raw(*self.current.get_mut()) });
     }
 }

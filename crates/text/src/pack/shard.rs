@@ -1,11 +1,11 @@
-//! What keeps threads that load at the same time out of each other's cache lines.
+//! Shards keep threads that load at the same time out of each other's cache lines.
 //!
 //! Every program holds a reference to the store that it lies in, and every load and every drop is counted. With one
 //! reference count and one set of counters, threads would spend their time passing two cache lines around. So each CPU
-//! has a *shard*: a reference count, which in turn holds the store, and counters.
+//! has a *shard*: counters, and a reference count that in turn holds the store.
 //!
-//! A shard whose threads keep finding packs locked by others gets a pack of its own, its *home*. So memory is spent on
-//! parallel loading only where there is some: at most one pack for each shard beyond what the programs need.
+//! A shard whose threads keep finding packs locked by others gets a pack of its own, its *home*. So parallel loading
+//! costs memory only where it happens: at most one pack per shard beyond what the programs need.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::slot::Home;
 use super::store::{KeptStore, Store};
 use super::tally::Tally;
 
-/// What programs hold. Aligned to a pair of cache lines, which x86-64 CPUs fetch together.
+/// The reference that programs hold. Aligned to a pair of cache lines, which x86-64 CPUs fetch together.
 #[repr(align(128))]
 pub(super) struct Shard {
     store: Arc<KeptStore>,
@@ -39,13 +39,13 @@ impl Shard {
         Home::OfShard(self.number)
     }
 
-    /// The home of a pack that this shard's threads make because the others are full.
+    /// Returns the home for packs that this shard's threads make because the others are full.
     pub(super) fn home_of_new_packs(&self) -> Home {
         if self.tally().is_settled() { self.home() } else { Home::OfNobody }
     }
 }
 
-/// A small number of the calling thread, handed out in turn.
+/// Returns the calling thread's small number, handed out in turn.
 pub(super) fn own_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

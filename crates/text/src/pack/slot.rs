@@ -10,7 +10,7 @@ use super::memory::Kind;
 use crate::chunks::ChunkMap;
 use crate::primitive::{AtomicPtr, AtomicU32, AtomicUsize};
 
-/// What a slot is used for. Changes under its lock only.
+/// The use of a slot. Changes only under its lock.
 pub(super) enum State {
     Vacant,
     Pack {
@@ -22,25 +22,26 @@ pub(super) enum State {
         slots: u32,
     },
     RunTail,
-    /// Out of use, and not yet unmapped, since a reader may see it.
+    /// Out of use, but not unmapped yet, since a reader may see it.
     Leaving,
 }
 
 /// See the module's documentation.
 pub(super) struct Slot {
-    /// What [`lookup`](super::Packs::lookup) reads without a lock; null while vacant. Written under `state`'s lock.
-    /// Every slot of a run points to the same pack.
+    /// The pack, which [`lookup`](super::Packs::lookup) reads without a lock; null while vacant. Written under
+    /// `state`'s lock. Every slot of a run points to the same pack.
     pub(super) pack: AtomicPtr<Pack>,
-    /// A guess for the allocator, so that it need not lock in vain: kind in the upper half, and in the lower an upper
-    /// bound of the longest free run in chunks as of the last look.
+    /// A guess that saves the allocator useless locking: the kind in the upper half, and in the lower an upper bound of
+    /// the longest free run, in chunks, at the last look. Written under `state`'s lock.
     hint: AtomicU32,
-    /// Whose threads look here first: the shard's number plus one, zero for nobody's. Written
-    /// by whoever makes or releases the pack, read by anybody.
+    /// The shard whose threads look here first: its number plus one, or zero for none. Written by threads that make or
+    /// release the pack, read by anybody.
     home: AtomicUsize,
+    /// Locked by threads that place into the pack, give back, make or unmap it.
     state: Mutex<State>,
 }
 
-/// Whose threads look into a pack first.
+/// The shard whose threads look into a pack first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
     OfNobody,
@@ -61,7 +62,7 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, unless another thread holds it.
+    /// Takes the lock, unless another thread holds it.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(guard) => Some(guard),
@@ -86,7 +87,7 @@ impl Slot {
         self.home.store(number, Ordering::Relaxed);
     }
 
-    /// Whether a look is worth the lock.
+    /// Returns whether a look into the slot is worth its lock.
     pub(super) fn may_have(&self, kind: Kind, chunks: u32) -> bool {
         // Relaxed: a guess, verified under the lock.
         let hint = self.hint.load(Ordering::Relaxed);

@@ -13,7 +13,7 @@ use super::store::Store;
 use crate::address::CodeAddress;
 use crate::observe::{Loaded, SourceLines};
 
-/// A place in a pack, and a private image of what is to be there.
+/// A place in a pack, and a private image of the program.
 ///
 /// The address is final from the start, so that relocations can be computed against it. Nothing is executable before
 /// [`finalize`](Self::finalize). Dropping it gives the place back.
@@ -32,22 +32,22 @@ impl Staged {
         Self { block, image, extras: Extras::default(), eh_frame: None, lines: None }
     }
 
-    /// Where the program will run.
+    /// Returns the address where the program will run.
     pub fn address(&self) -> CodeAddress {
         self.block.address()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.block.len()
     }
 
-    /// Always false: an empty program cannot be staged.
+    /// Returns false: an empty program cannot be staged.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// What will be copied into the pack: filled with traps at first.
+    /// Returns the image that will be copied into the pack: at first filled with traps.
     pub fn image(&mut self) -> &mut [u8] {
         &mut self.image
     }
@@ -57,12 +57,12 @@ impl Staged {
         self.extras.name = name.into();
     }
 
-    /// Says where to go on after faults, for the signal handler that calls [`Found::landing`](super::Found::landing).
-    /// The order does not matter.
+    /// Sets where to continue after faults, for the signal handler that calls
+    /// [`Found::landing`](super::Found::landing). The order does not matter.
     ///
     /// # Errors
     ///
-    /// [`FaultError`] for an offset outside the program, or one with two landings; nothing is changed then.
+    /// [`FaultError`] for an offset outside the program, or one with two landings; then nothing changes.
     pub fn set_faults(&mut self, mut faults: Vec<Fault>) -> Result<(), FaultError> {
         let len = self.len();
         faults.sort_unstable();
@@ -82,8 +82,8 @@ impl Staged {
         self.eh_frame = Some(eh_frame);
     }
 
-    /// Says which lines of a source the program comes from, for observers; nobody else keeps them. Worth making only if
-    /// somebody [observes](super::Packs::is_observed).
+    /// Tells observers which lines of a source the program comes from; nothing else keeps them. Worth making only if
+    /// there are [observers](super::Packs::is_observed).
     pub fn set_lines(&mut self, lines: SourceLines) {
         self.lines = Some(lines);
     }
@@ -107,7 +107,7 @@ impl Staged {
         self.block.store()
     }
 
-    /// To be called after [`write_all`] and [`synchronize`].
+    /// Makes the program known. Call it after [`write_all`] and [`synchronize`].
     fn publish(self) -> Program {
         let has_extras = !self.extras.name.is_empty() || !self.extras.faults.is_empty();
         let extras = has_extras.then(|| Box::new(self.extras));
@@ -117,17 +117,17 @@ impl Staged {
     }
 }
 
-/// Finalizes programs of any packs; all of them, or none.
+/// Finalizes programs of any packs: all or none.
 pub(crate) fn finalize_all(mut staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
     write_all(staged.iter_mut().map(|one| (&mut one.block, Some(&*one.image))).collect())?;
     if let Some(one) = staged.first() {
-        // Of the process, whichever packs they are in.
+        // Concerns the process, whatever packs they are in.
         synchronize(one.store())?;
     }
     Ok(staged.into_iter().map(Staged::publish).collect())
 }
 
-/// What observers want to know and nobody keeps.
+/// Information for observers, which nothing else keeps.
 pub(super) struct Described<'a> {
     pub(super) code: &'a [u8],
     pub(super) eh_frame: Option<&'a [u8]>,
@@ -149,7 +149,7 @@ pub(super) fn publish(block: Block, extras: Option<Box<Extras>>, described: &Des
     program
 }
 
-/// Lets every core see what has been written, if this ISA needs that.
+/// Makes every core see what has been written, if this ISA needs that.
 pub(super) fn synchronize(store: &Store) -> Result<(), FinalizeError> {
     match arch::COHERENCE {
         Coherence::Coherent => Ok(()),

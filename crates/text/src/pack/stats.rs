@@ -14,7 +14,7 @@ use super::slot::State;
 use super::store::Store;
 use super::tally::{Counter, Tally};
 
-/// A snapshot of what packs hold. Numbers of code and data together, unless said otherwise.
+/// A snapshot of what packs hold. Counts code and data together, unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -22,17 +22,17 @@ pub struct Stats {
     pub backing: Backing,
     /// When the memory of code can be written.
     pub write_view: WriteView,
-    /// How many packs there are; a program that is longer than a pack has as many as it fills.
+    /// Number of packs; a program longer than a pack counts as many as it fills.
     pub packs: usize,
-    /// How many of them are in base pages, though huge ones were wanted.
+    /// Number of packs in base pages, though huge ones were wanted.
     pub downgraded_packs: usize,
-    /// How many programs and data are in place or retired.
+    /// Number of programs and data, in place or retired.
     pub programs: usize,
-    /// Bytes in chunks that are taken: by programs, data, staged images and what is retired.
+    /// Bytes in taken chunks: of programs, data, staged images, and what is retired.
     pub used_bytes: usize,
     /// Bytes in packs.
     pub reserved_bytes: usize,
-    /// Bytes of address space that packs can be made in.
+    /// Bytes of address space for packs.
     pub region_bytes: usize,
     /// The longest free piece in packs of any kind, in bytes.
     pub largest_free_run: usize,
@@ -52,19 +52,19 @@ pub struct Stats {
     pub core_syncs: u64,
     /// Flushes of the instruction cache so far: one for each program (which does nothing on x86-64).
     pub cache_flushes: u64,
-    /// Times that write views of the packs that there are were opened ([`WriteView::DuringCopies`]).
+    /// How often write views of the present packs were opened ([`WriteView::DuringCopies`]).
     pub view_openings: u64,
     /// Calls of observers that failed so far.
     pub observer_errors: u64,
-    /// Mappings of this process that the packs take; the region and the fork witness take a few more.
+    /// Mappings of this process that the packs use; the region and the fork witness use a few more.
     pub mappings: usize,
 }
 
-/// How much of the executable views is really mapped by huge pages.
+/// How many bytes of the executable views are really mapped by huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HugeMapped {
-    /// Bytes mapped by page middle directory entries, as `/proc/self/smaps` says.
+    /// Bytes mapped by page middle directory entries, according to `/proc/self/smaps`.
     pub bytes: usize,
     /// Bytes in packs for code.
     pub reserved_bytes: usize,
@@ -99,7 +99,7 @@ impl Store {
     pub(super) fn stats_without_packs(&self) -> Stats {
         let counters = &self.counters;
         let sum = |counter: fn(&Tally) -> &Counter| self.tallies.iter().map(|tally| counter(tally).get()).sum::<u64>();
-        // Frees before loads: a program that comes and goes in between is not counted as minus one.
+        // Reads frees before loads: a program that comes and goes in between must not count as minus one.
         let frees = counters.frees.get();
         let loads = sum(|tally| &tally.loads);
         Stats {
@@ -126,24 +126,24 @@ impl Store {
         }
     }
 
-    /// Why the memory of some pack was not asked of its node.
+    /// Returns why some pack's memory could not be requested from its node.
     pub(super) fn unplaced(&self) -> Option<NumaError> {
         self.with_each_pack(|pack| pack.memory.unplaced()).flatten().next()
     }
 
-    /// Where each page of all packs is.
+    /// Returns where each page of all packs is.
     pub(super) fn places(&self) -> Result<Vec<Place>, NumaError> {
         let all: Result<Vec<_>, _> = self.with_each_pack(|pack| pack.memory.places()).collect();
         Ok(all?.concat())
     }
 
-    /// The addresses of every pack for code.
+    /// Returns the addresses of every pack for code.
     pub(super) fn code_ranges(&self) -> Vec<Range<usize>> {
         let range = |pack: &Pack| pack.memory.base()..pack.memory.base() + pack.memory.len();
         self.with_each_pack(|pack| (pack.kind == Kind::Code).then(|| range(pack))).flatten().collect()
     }
 
-    /// What `of` tells of each pack, whose lock is held meanwhile.
+    /// Returns what `of` returns for each pack, with the pack's lock held.
     fn with_each_pack<'s, T>(&'s self, of: impl Fn(&Pack) -> T + 's) -> impl Iterator<Item = T> + 's {
         self.slots.iter().filter_map(move |slot| {
             let state = slot.lock();

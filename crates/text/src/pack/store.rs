@@ -1,4 +1,4 @@
-//! The packs of one process: a region of addresses in slots of 2 MiB, and what belongs to it.
+//! The packs of one process: a region of addresses in slots of 2 MiB, with all that belongs to it.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -20,9 +20,9 @@ use crate::primitive::{AtomicU64, AtomicUsize};
 
 /// See the module's documentation.
 ///
-/// What several threads touch, and who: `used_slots`, under `grow`, read by anybody; `generation`, under `reclaiming`,
-/// read by anybody; `next_reclaim` and `freeing` by whoever reclaims; the rest is atomic within, under its own lock, or
-/// never changes.
+/// Who writes what several threads use: `used_slots`, the holder of `grow`; `generation`, the holder of `reclaiming`;
+/// both are read by anybody. `next_reclaim` and `freeing`, any thread that reclaims. The rest is atomic inside, has its
+/// own lock, or never changes.
 pub(super) struct Store {
     pub(super) config: Arc<Config>,
     pub(super) backing: Backing,
@@ -37,7 +37,7 @@ pub(super) struct Store {
     pub(super) generation: AtomicU64,
     pub(super) readers: Readers,
     pub(super) epochs: Arc<ProcessEpochs>,
-    /// One per shard.
+    /// One tally for each shard.
     pub(super) tallies: Box<[Tally]>,
     pub(super) reclaiming: Mutex<ReclaimState>,
     /// How many threads are about to free what they have collected.
@@ -52,26 +52,28 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// The generation that programs are born in now.
+    /// Returns the generation in which programs are born at this time.
     pub(super) fn generation(&self) -> u64 {
         // Acquire, partner: the Release store in `reclaim`. Forbids that a program counts as younger than a witness
-        // that children do not get yet.
+        // that children do not inherit yet.
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The pack of a slot, for whoever holds the slot's lock or knows of a program in it.
+    /// Returns the pack of a slot, for a caller that holds the slot's lock or knows of a program in it.
     pub(super) fn pack_in<'s>(&self, slot: &'s Slot) -> Option<&'s Pack> {
         // Acquire, partner: the Release store in `install_pack`.
         let pack = slot.pack.load(Ordering::Acquire);
-        // SAFETY: null or a live pack; it is taken out under the slot's lock, which the caller holds.
+        // SAFETY: null or a live pack; it is removed under the slot's lock, which the caller holds, or lives as long as
+        // the program.
         unsafe { pack.as_ref() }
     }
 
-    /// Calls `tell` for every observer and counts failures.
+    /// Returns whether there are observers.
     pub(super) fn is_observed(&self) -> bool {
         !self.config.observers.is_empty()
     }
 
+    /// Calls `tell` for every observer, and counts failures.
     pub(super) fn observe(&self, tell: impl Fn(&dyn Observer) -> Result<(), ObserveError>) {
         for observer in &self.config.observers {
             if let Err(error) = tell(&**observer) {
@@ -90,8 +92,8 @@ impl Drop for Store {
 
 /// A store that only its own process drops.
 ///
-/// A child does not have all of its parent's mappings, and a thread that it does not have may hold a lock for ever, or
-/// may have been about to change a list.
+/// A child lacks some of its parent's mappings, and a thread that it lacks may hold a lock for ever, or may have been
+/// in the middle of changing a list.
 pub(super) struct KeptStore(ManuallyDrop<Store>);
 
 impl KeptStore {
@@ -111,7 +113,7 @@ impl Deref for KeptStore {
 impl Drop for KeptStore {
     fn drop(&mut self) {
         if self.0.fork.is_same_process() {
-            // SAFETY: dropped here and nowhere else.
+            // SAFETY: dropped only here.
             unsafe { ManuallyDrop::drop(&mut self.0) };
         }
     }

@@ -1,11 +1,11 @@
-//! Counters, of threads by shard and of the whole store.
+//! Counters, per shard and of the whole store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::contents::Meta;
 use super::retired::RetiredStack;
 
-/// The most shards of a store.
+/// The maximum number of shards of a store.
 const MOST: usize = 64;
 
 /// How often a shard finds packs locked before it gets a home.
@@ -17,12 +17,12 @@ const BEARABLE: usize = 256;
 /// |---|---|---|
 /// | `loads`, `cache_flushes`, `retired_bytes` | threads of the shard, at a load or a drop | `stats`; reclaiming |
 /// | `unlooked` | threads of the shard: adds at a drop, zeroes when the sum is looked at | the same |
-/// | `contentions` | threads of the shard that find a pack locked; zeroed with the home | whoever makes a pack |
-/// | `settled` | whoever makes the home (under `grow`) or gives it back (its slot's lock) | threads of the shard |
-/// | `retired` | threads of the shard push; who holds `reclaiming` takes all | the same |
+/// | `contentions` | threads of the shard that find a pack locked; zeroed with the home | threads that make a pack |
+/// | `settled` | threads that make the home (under `grow`) or give it back (its slot's lock) | threads of the shard |
+/// | `retired` | threads of the shard push; the holder of `reclaiming` takes all | the same |
 ///
 /// A program is counted and retired in the shard that loaded it, which its handle names: so threads of all shards may
-/// write here when they drop. A forked child writes to none: it has a store of its own (`root`).
+/// write here when they drop programs. A forked child writes to none: it has a store of its own (`root`).
 #[repr(align(128))]
 pub(super) struct Tally {
     pub(super) loads: Counter,
@@ -40,7 +40,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// One for each shard of a store.
+    /// Creates a tally for each shard of a store on this machine.
     pub(super) fn for_this_machine() -> Box<[Self]> {
         let shards = std::thread::available_parallelism().map_or(1, usize::from).clamp(1, MOST);
         let new = || Self {
@@ -55,7 +55,7 @@ impl Tally {
         (0..shards).map(|_| new()).collect()
     }
 
-    // Relaxed, in all of these: preferences.
+    // Notes that a pack was locked. Relaxed, here and below: preferences.
 
     pub(super) fn note_contention(&self) {
         self.contentions.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Tally {
         self.settled.store(true, Ordering::Relaxed);
     }
 
-    /// The shard's home is gone; should it be missed, there will be another.
+    /// Notes that the shard's home is gone; if needed, it gets another.
     pub(super) fn unsettle(&self) {
         self.contentions.store(0, Ordering::Relaxed);
         self.settled.store(false, Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Counter {
     }
 }
 
-/// What a store counts where threads seldom meet; the rest is in the tallies of its shards.
+/// The counters of a store that threads seldom update; the others are in the tallies of its shards.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) frees: Counter,

@@ -24,30 +24,30 @@ use crate::pack::{Opened, OutsideProgram, Program};
 pub enum Mode {
     /// By one store each, in one round.
     SingleStore,
-    /// By letting threads through to what follows the site, in two rounds.
+    /// By a detour: threads fall through to what follows the site, in two rounds.
     Detour,
     /// At once, while every other thread is held still: see `poke`, "Sites of any bytes".
     Held,
-    /// By traps, in three rounds. For processes whose threads never block SIGTRAP, not in a signal handler either: a
-    /// thread that blocks it when the batch begins is an error, but one that blocks it later and runs into a site ends
-    /// the process.
+    /// By traps, in three rounds. For processes whose threads never block SIGTRAP, not even in a signal handler: a
+    /// thread that blocks it when the batch begins is an error, but a thread that blocks it later and runs into a site
+    /// ends the process.
     Trap,
 }
 
-/// How a batch changes its sites.
+/// How a batch is to change its sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ModeChoice {
-    /// By single stores if all sites fit such, else while other threads are held.
+    /// By single stores if all sites fit one each, else while other threads are held.
     #[default]
     Automatic,
-    /// One way or not at all.
+    /// Only in this way.
     Only(Mode),
 }
 
 /// What [`Batch::apply`] has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applied {
-    /// How.
+    /// The way.
     pub mode: Mode,
     /// Sites that have changed; the others were what they should be before.
     pub sites: usize,
@@ -61,7 +61,7 @@ pub struct Applied {
 
 /// Sites that change together.
 ///
-/// The borrow keeps each program from being freed:
+/// The borrow keeps each program alive:
 ///
 /// ```compile_fail
 /// # use palimpsest_text::{Packs, poke::Batch};
@@ -79,17 +79,17 @@ pub struct Batch<'p> {
 }
 
 impl<'p> Batch<'p> {
-    /// A batch without sites.
+    /// Creates a batch without sites.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many sites there are.
+    /// Returns how many sites there are.
     pub fn len(&self) -> usize {
         self.sites.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
@@ -100,7 +100,7 @@ impl<'p> Batch<'p> {
     ///
     /// 1. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between
     ///    their bytes.
-    /// 2. All threads that run the program work with either version, at any time from now until the batch is gone.
+    /// 2. All threads that run the program work with both versions, at any time from now until the batch is dropped.
     ///
     /// # Errors
     ///
@@ -117,9 +117,9 @@ impl<'p> Batch<'p> {
         self.push(program.address().get() + offset, old, new, Target::Program(program))
     }
 
-    /// Adds the same site in several copies of one program, all of them or, after an error, none: they change in the
-    /// same core synchronisations. `change` is asked for the old and the new bytes of each copy and is told where its
-    /// site is, for what a relative reference says depends on that.
+    /// Adds the same site in several copies of one program: all of them or, after an error, none. They change with the
+    /// same core synchronisations. `change` returns the old and the new bytes of each copy. It is told where the site
+    /// is, because a relative reference depends on that.
     ///
     /// # Safety
     ///
@@ -151,12 +151,12 @@ impl<'p> Batch<'p> {
     ///
     /// # Safety
     ///
-    /// 1. `address` is in mapped, readable code, not in a [`Program`], and `old.len()` bytes of it are. The object
-    ///    stays loaded until the batch is gone.
+    /// 1. `old.len()` bytes from `address` on are mapped, readable code, and not in a [`Program`]. The object stays
+    ///    loaded until the batch is dropped.
     /// 2. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between
     ///    their bytes.
-    /// 3. All threads that run the code work with either version, at any time from now until the batch is gone.
-    /// 4. No reference to the bytes is live, nor to what is between sites in one page.
+    /// 3. All threads that run the code work with both versions, at any time from now until the batch is dropped.
+    /// 4. No reference to the bytes is live, nor to bytes between sites in one page.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl<'p> Batch<'p> {
 
     /// Changes all sites. Returns when every core runs the new code.
     ///
-    /// Batches of one process take turns. Not to be called from a signal handler.
+    /// Batches of one process take turns. Do not call it from a signal handler.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl<'p> Batch<'p> {
         self.apply_in(ModeChoice::Automatic)
     }
 
-    /// As [`apply`](Self::apply), in a way of the caller's choice.
+    /// Does what [`apply`](Self::apply) does, in the way that the caller chooses.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl<'p> Batch<'p> {
         }
     }
 
-    /// Changes all sites, which are jumps, by detours where the ISA has such, and else by single stores.
+    /// Changes all sites, which are jumps, by detours if the ISA has them, else by single stores.
     ///
     /// # Safety
     ///
@@ -237,7 +237,7 @@ impl<'p> Batch<'p> {
         Ok(applied)
     }
 
-    /// The sites by address, which do not overlap.
+    /// Returns the sites sorted by address. Fails if some overlap.
     fn sorted(&self) -> Result<Sorted<'_, 'p>, PokeError> {
         let (mut sites, mut targets) = (Cow::Borrowed(&self.sites[..]), Cow::Borrowed(&self.targets[..]));
         if !self.sites.is_sorted_by_key(|site| site.address) {
@@ -253,7 +253,7 @@ impl<'p> Batch<'p> {
     }
 }
 
-/// Whether every site holds what it should, and may be changed by this process.
+/// Checks that every site holds what it should, and that this process may change it.
 fn verify(sites: &[Site], targets: &[Target<'_>]) -> Result<(), PokeError> {
     for (site, target) in sites.iter().zip(targets) {
         if let Target::Program(program) = target
@@ -271,9 +271,11 @@ fn verify(sites: &[Site], targets: &[Target<'_>]) -> Result<(), PokeError> {
     Ok(())
 }
 
+/// Reads `len` bytes of code.
+///
 /// # Safety
 ///
-/// 1. The bytes are readable, and at most [`MAX_SITE`](super::site::MAX_SITE) and not none.
+/// 1. The bytes are readable; there are at least one and at most [`MAX_SITE`](super::site::MAX_SITE).
 unsafe fn read_code(address: usize, len: usize) -> Code {
     let mut bytes = [0; super::site::MAX_SITE];
     let source = std::ptr::with_exposed_provenance::<u8>(address);
@@ -290,7 +292,7 @@ unsafe fn read_code(address: usize, len: usize) -> Code {
 /// Sites by address, and the target of each.
 type Sorted<'b, 'p> = (Cow<'b, [Site]>, Cow<'b, [Target<'p>]>);
 
-/// Leaves out sites that are to become what they are.
+/// Removes sites that would not change.
 fn without_changeless<'b, 'p>((sites, targets): Sorted<'b, 'p>) -> Sorted<'b, 'p> {
     if sites.iter().all(|site| site.old != site.new) {
         return (sites, targets);
@@ -325,7 +327,7 @@ fn choose(choice: ModeChoice, sites: &[Site], targets: &[Target<'_>]) -> Result<
     }
 }
 
-/// Whether one store changes the site, by the route that there is to it.
+/// Returns whether one store changes the site, by the way in which it is written.
 fn fits_single_store(site: &Site, target: &Target<'_>) -> bool {
     let stored = arch::stored(site.size(), site.changed());
     let is_store = target.is_shared() || stored.len() == 1 || arch::TEXT_BY_SINGLE_STORE;
@@ -390,13 +392,14 @@ fn run(
     }
 }
 
-/// Finishes what was under way in the parent when this process was forked: sites that trap become what they behave as.
+/// Finishes the batch that was under way in the parent when this process was forked: sites that trap get the code that
+/// they behave as.
 fn finish_inherited(domain: &Domain, state: &mut State) -> Result<(), PokeError> {
     let mut sites = domain.inherited();
     sites.retain(|site| is_trap(site.address));
     if !sites.is_empty() {
         let targets = vec![Target::Text; sites.len()];
-        // Whether the parent had stored a tail is unknown; storing it again changes nothing.
+        // Whether the parent had stored a tail is unknown; storing it again does no harm.
         run(domain, state, &sites, &targets, Mode::Trap)?;
     }
     domain.forget_inherited();

@@ -1,26 +1,27 @@
-//! What a process has one of: tables, the lock that keeps batches apart, the ways to write and to synchronise.
+//! The domain, of which a process has one: tables, the lock that keeps batches apart, the ways to write and to
+//! synchronise.
 //!
 //! # One per process
 //!
-//! A forked child inherits its parent's domain as a copy, locked perhaps by a thread that it does not have. It searches
-//! the inherited tables all the same, and makes a domain of its own, with the inherited one as `parent`, when it pokes
-//! for the first time.
+//! A forked child inherits a copy of its parent's domain, perhaps locked by a thread that it does not have. It searches
+//! the inherited tables all the same, and makes its own domain, with the inherited one as `parent`, when it pokes for
+//! the first time.
 //!
-//! Tables are made by the first batch that goes by traps; a batch that needs longer ones makes those, and the old ones
-//! stay, as a handler may be reading them.
+//! The first batch that goes by traps makes tables; a batch that needs longer ones makes those, and the old ones stay,
+//! as a handler may be reading them.
 //!
 //! | table | memory | names sites in | in a child |
 //! |---|---|---|---|
 //! | `private` | private | text, and programs that are private memory | as of the fork, like the text itself |
 //! | `shared` | shared | programs | what the parent is doing now, like the programs themselves |
 //!
-//! Handlers read the shared table through a view without the right to write, which is all that a child inherits:
-//! whoever writes a table decides where threads of the parent go on. No descriptor of its memory is kept.
+//! Handlers read the shared table through a view without the right to write, which is all that a child inherits: a
+//! writer of the table decides where threads of the parent continue. No descriptor of its memory is kept.
 //!
-//! A fork and a store to text exclude each other (both take the kernel's `mmap_lock`), and the memory of the forking
-//! process is copied as of one moment in the order of each thread's stores: a thread that stores to a page after it was
-//! copied waits until the fork is over. So a child that inherits a trap inherits the table that was published before
-//! it, and withdrawn after it.
+//! A fork and a store to text exclude each other (both take the kernel's `mmap_lock`), and the fork copies memory as of
+//! one moment in the order of each thread's stores: a thread that stores to a page after it was copied waits until the
+//! fork is over. So a child that inherits a trap inherits the table that was published before it, and withdrawn after
+//! it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -35,7 +36,7 @@ use super::site::Site;
 use super::table::Table;
 use crate::primitive::AtomicU64;
 
-/// Sites that trap at once, of either kind.
+/// The maximum number of sites that trap at the same time, of either kind.
 pub(super) const MAX_SITES: usize = (1 << 18) - 1;
 
 /// A multiple of every page size, in bytes.
@@ -50,7 +51,7 @@ const PAGES: usize = 1 << 16;
 pub(super) struct Domain {
     process: ForkDetector,
     parent: Option<&'static Domain>,
-    /// The longest; null before the first batch that goes by traps. Never freed.
+    /// The longest tables; null before the first batch that goes by traps. Never freed.
     tables: AtomicPtr<Tables>,
     /// The sites of the batch under way, for children; null if there is none. Set before the first trap and unset after
     /// the last.
@@ -68,21 +69,21 @@ pub(super) struct Tables {
     shorter: Option<&'static Tables>,
 }
 
-/// What a batch uses.
+/// The state that a batch uses.
 pub(super) struct State {
     pub(super) text: TextWriter,
     pub(super) sync: CoreSync,
     /// The other way to synchronise, once it was needed.
     fallback: Option<CoreSync>,
-    /// A batch has failed half-way.
+    /// Whether a batch has failed half-way.
     pub(super) stuck: bool,
 }
 
-/// The domain of this process, or of one that it was forked from; null before the first batch. Never freed.
+/// The domain of this process, or of an ancestor; null before the first batch. Never freed.
 static CURRENT: AtomicPtr<Domain> = AtomicPtr::new(ptr::null_mut());
 
 impl Domain {
-    /// The domain of this process, made now if it has none.
+    /// Returns the domain of this process; makes it if there is none.
     pub(super) fn own() -> Result<&'static Self, PokeError> {
         loop {
             let inherited = Self::youngest();
@@ -118,18 +119,18 @@ impl Domain {
         })
     }
 
-    /// Keeps batches apart.
+    /// Takes the lock that keeps batches apart.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every table that this process's code may have a trap of.
+    /// Returns every table that may know a trap in this process's code.
     pub(super) fn all_tables() -> impl Iterator<Item = Table<'static>> + Clone {
         let domains = std::iter::successors(Self::youngest(), |domain| domain.parent);
         domains.flat_map(Self::own_tables).flat_map(|tables| [tables.private(), tables.shared()])
     }
 
-    /// From the longest to the shortest.
+    /// Returns the process's own tables, from the longest to the shortest.
     fn own_tables(&self) -> impl Iterator<Item = &'static Tables> + Clone + use<> {
         std::iter::successors(self.longest(), |tables| tables.shorter)
     }
@@ -141,7 +142,8 @@ impl Domain {
         unsafe { tables.as_ref() }
     }
 
-    /// Tables for `sites` sites, all of whose memory is there: lack of it is an error here and would be SIGBUS later.
+    /// Returns tables for `sites` sites, with all their memory allocated: lack of memory is an error here and would be
+    /// a SIGBUS later.
     pub(super) fn tables(&self, _state: &mut State, sites: usize) -> Result<&'static Tables, PokeError> {
         let longest = self.longest();
         if let Some(tables) = longest.filter(|tables| tables.private().capacity() >= sites) {
@@ -156,12 +158,12 @@ impl Domain {
     /// Tells children which sites are under way.
     pub(super) fn set_in_flight(&self, sites: Option<&Vec<Site>>) {
         let sites = sites.map_or(ptr::null_mut(), |sites| ptr::from_ref(sites).cast_mut());
-        // Release: a forked child sees the stores of each thread in order; this keeps the compiler from changing it.
+        // Release: a forked child sees each thread's stores in order; this keeps the compiler from reordering them.
         self.in_flight.store(sites, Ordering::Release);
     }
 
-    /// The sites in private memory that were under way when this process, or one that it descends from, was forked.
-    /// Some may not have their trap yet, or no longer.
+    /// Returns the sites in private memory that were under way when this process or an ancestor was forked. Some may
+    /// not have their trap yet, or no longer.
     pub(super) fn inherited(&self) -> Vec<Site> {
         self.ancestors().flat_map(Self::left_behind).collect()
     }
@@ -169,14 +171,13 @@ impl Domain {
     fn left_behind(&self) -> Vec<Site> {
         // Acquire, partner: `set_in_flight`, in another process.
         let sites = self.in_flight.load(Ordering::Acquire);
-        // SAFETY: null, or a vector that was alive and complete at the time of the fork, in a private copy that nobody
-        // changes.
+        // SAFETY: null, or a vector that was alive and complete at the fork, in a private copy that nobody changes.
         let sites = unsafe { sites.as_ref() }.map_or(&[][..], Vec::as_slice);
         let is_known = |site: &&Site| self.own_tables().any(|tables| tables.private().find(site.address).is_some());
         sites.iter().filter(is_known).copied().collect()
     }
 
-    /// What ancestors' handlers knew of private memory is no longer needed.
+    /// Forgets what ancestors' handlers knew of private memory: it is no longer needed.
     pub(super) fn forget_inherited(&self) {
         for domain in self.ancestors() {
             domain.set_in_flight(None);
@@ -200,7 +201,7 @@ impl Tables {
         memory.allocate(len)?;
         let source = Source::Shared(&memory);
         let shared_writer = Mapping::unforked(source, len, PAGES)?;
-        // Or a child could give itself the right to write (`mprotect`). Refused by kernels before 5.1.
+        // Otherwise a child could give itself the right to write (`mprotect`). Kernels before 5.1 refuse.
         let _ = memory.seal_new_writers();
         Ok(Self {
             private: Mapping::new(Source::Anonymous, len, Protection::ReadWrite, PAGES)?,
@@ -214,7 +215,7 @@ impl Tables {
         table_in(&self.private)
     }
 
-    /// For reading.
+    /// Returns the shared table, for reading.
     fn shared(&self) -> Table<'_> {
         table_in(&self.shared)
     }
@@ -225,7 +226,7 @@ impl Tables {
 }
 
 impl State {
-    /// Synchronises all cores, by the other way if the first fails.
+    /// Synchronises all cores, in the other way if the first fails.
     pub(super) fn sync_cores(&mut self) -> Result<(), SyncError> {
         let Err(error) = self.sync.sync() else { return Ok(()) };
         if self.sync.path() == SyncPath::Signals {

@@ -1,4 +1,4 @@
-//! What SIGTRAP asks: whether a trap is of a batch, and what to do.
+//! Answers SIGTRAP: whether a trap belongs to a batch, and what to do.
 //!
 //! Async-signal-safe: lock-free atomics and plain loads.
 
@@ -13,7 +13,8 @@ use super::table::{Verdict, judge};
 /// Traps that were claimed.
 static HIT: AtomicU64 = AtomicU64::new(0);
 
-/// How many traps of batches the threads of this process have run into; its parent's, before the fork, are included.
+/// Returns how many traps of batches the threads of this process have run into, including those of its parent before
+/// the fork.
 pub fn traps_hit() -> u64 {
     // Relaxed: a statistic.
     HIT.load(Ordering::Relaxed)
@@ -22,7 +23,7 @@ pub fn traps_hit() -> u64 {
 /// See [`Claim`](palimpsest_sys::trap::Claim).
 ///
 /// A signal that was sent may be a site's trap that a debugger passes on; it counts as one if the thread stands behind
-/// a site. The code is not looked at: the thread may stand anywhere.
+/// a site. Does not look at the code: the thread may stand anywhere.
 pub(super) fn claim(frame: &mut TrapFrame, origin: Origin) -> Claimed {
     let address = frame.trap_address();
     let verdict = judge(address, Domain::all_tables(), |address| origin == Origin::Sent || is_trap(address));
@@ -34,7 +35,7 @@ pub(super) fn claim(frame: &mut TrapFrame, origin: Origin) -> Claimed {
             };
             frame.resume_at(next);
         }
-        // A debugger delivers its own breakpoints' signals too, and has set the program counter back by itself.
+        // A debugger also delivers the signals of its own breakpoints, and has set back the program counter by itself.
         Verdict::Retry if !Domain::all_tables().any(|table| table.knew(address)) && is_traced() => {
             return Claimed::Ours;
         }
@@ -46,16 +47,15 @@ pub(super) fn claim(frame: &mut TrapFrame, origin: Origin) -> Claimed {
     Claimed::Ours
 }
 
-/// Whether the code at `address`, which has just been run or is a site, is the trap now.
+/// Returns whether the code at `address`, which has just run or is a site, is the trap now.
 pub(super) fn is_trap(address: usize) -> bool {
     let code = std::ptr::with_exposed_provenance::<u8>(address);
     (0..arch::TRAP.len()).all(|offset| {
         // SAFETY: within the instruction.
         let byte = unsafe { code.add(offset) };
-        // Volatile: another core may be changing it.
-        // SAFETY: the thread has just executed the instruction there, so that it is mapped, and readable if it is a
-        // site: its old bytes have been read. Code that may be executed and not read can hold foreign traps only, and
-        // nobody makes such code on x86-64.
+        // Volatile: another core may be changing it. SAFETY: the thread has just executed the instruction there, so
+        // that it is mapped, and readable if it is a site: its old bytes have been read. Code that can be executed but
+        // not read contains only foreign traps, and nobody makes such code on x86-64.
         let byte = unsafe { byte.read_volatile() };
         byte == arch::TRAP[offset]
     })

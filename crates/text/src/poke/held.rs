@@ -1,35 +1,33 @@
-//! Changing any code at all, while every other thread is held still.
+//! Changes any code, while every other thread is held still.
 //!
 //! # Why
 //!
 //! A trap in a thread that blocks SIGTRAP ends the process (`force_sig_info_to_task` in `kernel/signal.c`), and a
 //! thread may block it at any moment: between a look at its mask and the trap, or in a handler with a full `sa_mask`.
-//! So traps are for those who know their threads ([`Mode::Trap`](super::Mode::Trap)), and what single stores cannot do
-//! is done like this by default.
+//! So traps are for programs that know their threads ([`Mode::Trap`](super::Mode::Trap)); by default, changes that
+//! single stores cannot make are made in this way.
 //!
-//! What else was considered for sites of any bytes, beside threads of any mask:
+//! Rejected alternatives for sites of any bytes and threads of any mask:
 //!
 //! * *A jump to itself* over the first two bytes, where threads spin until the site is complete. They spin for ever
-//!   where the one who changes the site never goes on: a thread of a higher real-time priority on its CPU, a child that
-//!   was forked meanwhile, and that one itself, if its own way leads through the site. And two bytes are not one store
-//!   through `/proc/self/mem`.
-//! * *Another page in the place of the page.* The kernel does that behind every thread's back, but not for packs, whose
-//!   page is huge; and profilers lose the names of what is no longer the file.
-//! * *Watching masks.* A raw system call sets one unseen.
+//!   where the thread that changes the site never continues: on its CPU under a higher real-time priority, in a child
+//!   forked meanwhile, and in that thread itself, if its own path leads through the site. And two bytes are not one
+//!   store through `/proc/self/mem`.
+//! * *Replacing the page by another.* The kernel does that without any thread noticing, but not for packs, whose page
+//!   is huge; and profilers lose the names of pages that are no longer the file's.
+//! * *Watching masks.* A raw system call changes a mask unnoticed.
 //!
 //! # How
 //!
-//! Others are held by `palimpsest_sys::threads::hold`: by a signal, or by a tracer where they block that. Then each
-//! site is written as a whole. A held thread runs nothing between the last instruction before and the first after,
-//! which it fetches when it has come back from the kernel; it stands in front of a site or behind it, since a site is
-//! one instruction.
+//! `palimpsest_sys::threads::hold` holds the others: by a signal, or by a tracer if they block that. Then each site is
+//! written as a whole. A held thread runs no instruction meanwhile, and fetches its next one after it has returned from
+//! the kernel; it stands in front of a site or behind it, since a site is one instruction.
 //!
-//! Nothing here uses the heap while threads are held, which may be inside it.
+//! Nothing here uses the heap while threads are held, since one of them may hold its lock.
 //!
 //! # What others notice
 //!
-//! System calls that they sleep in are interrupted, as by a signal that has a handler; some then answer `EINTR`
-//! (`signal(7)`).
+//! Their blocking system calls are interrupted, as by a signal with a handler; some then return `EINTR` (`signal(7)`).
 
 use palimpsest_sys::threads::hold::World;
 

@@ -1,4 +1,4 @@
-//! Every interleaving, and every order that the memory model allows, of a handler with two batches at the same address.
+//! Every interleaving, and every order that the memory model allows, of a handler and two batches at the same address.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ const TRAP: u8 = 2;
 
 struct Shared {
     words: Vec<AtomicU64>,
-    /// The site's first byte as data sees it. Instruction fetch is in `model_tests`.
+    /// The site's first byte, read as data. Instruction fetch is in `model_tests`.
     byte: AtomicU8,
 }
 
@@ -20,7 +20,7 @@ struct Shared {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Handler {
     Real,
-    /// Searches once, and takes any trap that it does not find for foreign.
+    /// Searches only once, and takes a trap that it does not find for foreign.
     WithoutSecondLook,
 }
 
@@ -35,7 +35,7 @@ fn handler_against_batches(handler: Handler) {
         let runner = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                // Acquire and Release: what x86-64 gives to every load and store.
+                // Acquire and Release: x86-64 gives them to every load and store.
                 if shared.byte.load(Ordering::Acquire) != TRAP {
                     return;
                 }

@@ -12,7 +12,7 @@ use super::protocol::Machine;
 use super::site::{Action, Part, Site};
 use crate::pack::{Opened, Program, WriteError};
 
-/// What a site is part of.
+/// What contains a site.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'p> {
     Program(&'p Program),
@@ -20,7 +20,7 @@ pub(super) enum Target<'p> {
 }
 
 impl Target<'_> {
-    /// Whether forked children have the same memory, and not a copy.
+    /// Returns whether forked children have the same memory, and not a copy.
     pub(super) fn is_shared(&self) -> bool {
         match self {
             Self::Program(program) => program.is_shared(),
@@ -28,7 +28,7 @@ impl Target<'_> {
         }
     }
 
-    /// Where to store, if that is by a view.
+    /// Returns where to store, if a view exists for that.
     fn alias(&self, address: usize) -> Option<*mut u8> {
         match self {
             Self::Program(program) => program.alias(address - program.address().get()),
@@ -36,7 +36,7 @@ impl Target<'_> {
         }
     }
 
-    /// Lets instruction fetch see what has been stored.
+    /// Makes instruction fetch see what has been stored.
     fn flush(&self, address: usize, len: usize) {
         match self {
             Self::Program(program) => program.flush(address - program.address().get(), len),
@@ -44,7 +44,7 @@ impl Target<'_> {
         }
     }
 
-    /// Makes the aliases of the programs among `targets` writable. Once for each program of a run of sites.
+    /// Makes the aliases of the programs among `targets` writable, once per program.
     pub(super) fn open<'p>(targets: &[Target<'p>]) -> Result<Vec<Opened<'p>>, WriteError> {
         let mut before = None;
         let programs = targets.iter().filter_map(|target| match target {
@@ -58,29 +58,31 @@ impl Target<'_> {
     }
 }
 
-/// One batch on its way.
+/// A batch that is being applied.
 pub(super) struct UserMachine<'a> {
-    /// For a batch that goes by traps.
+    /// The tables, for a batch that goes by traps.
     tables: Option<&'a Tables>,
     state: RefCell<&'a mut State>,
-    /// What each site of the batch is part of.
+    /// The target of each site of the batch.
     targets: &'a [Target<'a>],
     pub(super) writes: Cell<u64>,
     pub(super) syncs: Cell<u64>,
 }
 
 impl<'a> UserMachine<'a> {
+    /// Creates a machine for sites with these targets.
+    ///
     /// # Safety
     ///
     /// 1. Every site that the machine is used with has the target at its index, lies in it, and holds what the protocol
     ///    says.
-    /// 2. All threads that run a site can bear what the protocol does to it.
+    /// 2. All threads that run a site work with what the protocol does to it.
     /// 3. [`Target::open`] is in effect as long as the machine lives.
     pub(super) unsafe fn new(tables: Option<&'a Tables>, state: &'a mut State, targets: &'a [Target<'a>]) -> Self {
         Self { tables, state: RefCell::new(state), targets, writes: Cell::new(0), syncs: Cell::new(0) }
     }
 
-    /// Makes ready to write the sites that no view shows, as wholes.
+    /// Plans writes of whole sites, for those without a view.
     pub(super) fn plan(&self, sites: &[Site]) -> Result<TextPlan, PokeError> {
         let pieces = sites.iter().zip(self.targets).filter(|(_, target)| !target.is_shared());
         let pieces = pieces.map(|(site, _)| (site.address, site.new.as_slice()));
@@ -88,7 +90,7 @@ impl<'a> UserMachine<'a> {
         Ok(unsafe { self.state.borrow_mut().text.plan(pieces) }?)
     }
 
-    /// Writes all sites as wholes, some by the plan for them. Nobody runs them meanwhile. Uses no heap.
+    /// Writes all sites as a whole, those without a view by the plan. Nobody runs them meanwhile. Uses no heap.
     pub(super) fn write_plan(&self, sites: &[Site], text: &mut TextPlan) -> Result<(), Unstored> {
         for (site, target) in sites.iter().zip(self.targets) {
             if let Some(alias) = target.alias(site.address) {
@@ -163,7 +165,7 @@ impl Machine for UserMachine<'_> {
     }
 }
 
-/// Stores byte by byte: what is between is for the protocol to bear.
+/// Stores byte by byte; the protocol must work with the states between.
 ///
 /// # Safety
 ///

@@ -1,8 +1,7 @@
 //! Every interleaving of two batches with a core that fetches at its own times, and with the core's trap handler.
 //!
-//! The batches' steps are what the protocols really do, recorded; mutants are the same with one step dropped or moved.
-//! The core may fetch each byte of the site as it is or as it was at any time since the last sync, each byte for
-//! itself: no real core is so careless.
+//! The batches' steps are recorded from the real protocols; mutants drop or move one step. The core may fetch each byte
+//! of the site separately, as it is or as it was at any time since the last sync: no real core is so careless.
 //!
 //! A site has two bytes, of versions 0 and 1, and a third value for the first: the trap, or the detour.
 
@@ -12,17 +11,17 @@ use std::collections::HashSet;
 use super::protocol::{Machine, apply_by_detours, apply_by_single_stores, apply_by_traps};
 use super::site::{Action, Code, Part, Site};
 
-/// What a batch does to the one site that there is.
+/// A step of a batch on the only site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Publish,
-    /// What follows the site leads to this version's place from now on.
+    /// What follows the site leads to this version's place from this step on.
     Lead(u8),
     First(u8),
     Tail(u8),
     Sync,
     Withdraw,
-    /// The call has returned; the site's bytes are these.
+    /// The call has returned; the site has these bytes.
     Done(u8, u8),
 }
 
@@ -39,7 +38,7 @@ impl Machine for Recorder {
         let mut steps = self.0.borrow_mut();
         for (place, &byte) in (address..).zip(bytes) {
             let offset = place - sites[0].address;
-            // Where words are stored: a byte that is stored as it was is seen by nobody.
+            // In words that are stored: nobody notices the store of a byte that does not change.
             if part == Part::Stored && sites[0].old.as_slice()[offset] == byte {
                 continue;
             }
@@ -62,7 +61,7 @@ impl Machine for Recorder {
     }
 }
 
-/// Which protocol is recorded.
+/// The protocol that is recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Protocol {
     Traps,
@@ -70,7 +69,7 @@ enum Protocol {
     Detours,
 }
 
-/// The steps of a batch that turns the site's bytes from one version into another.
+/// Returns the steps of a batch that turns the site's bytes from one version into another.
 fn batch(protocol: Protocol, from: [u8; 2], to: [u8; 2]) -> Vec<Step> {
     let code = |bytes: [u8; 2]| Code::new(&bytes).unwrap();
     let action = Some(Action { target: 0, otherwise: 0, condition: 0 });
@@ -117,9 +116,9 @@ struct State {
     stamp: u8,
     /// Where what follows the site leads.
     leads: u8,
-    /// Whether the versions have different tails, so that the wrong one makes an instruction that never was.
+    /// Whether the versions have different tails, so that the wrong tail makes an instruction that never existed.
     tails_differ: bool,
-    /// While no batch is under way: what the site is.
+    /// The site's bytes while no batch is under way.
     settled: Option<[u8; 2]>,
     core: Core,
 }
@@ -127,7 +126,7 @@ struct State {
 /// What the third value of the first byte does, and how a handler decides.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Handler {
-    /// Nothing: it lets the core through, whatever the tail is.
+    /// None: it lets the core through, whatever the tail is.
     None,
     Real,
     /// Takes what is in no table for foreign.
@@ -136,7 +135,7 @@ enum Handler {
     WithoutSecondLook,
 }
 
-/// Explores everything; the first bad execution is the error.
+/// Explores all executions. The first bad one is the error.
 fn explore(steps: &[Step], handler: Handler) -> Result<usize, String> {
     let start = State {
         next_step: 0,
@@ -196,7 +195,7 @@ fn advance_core(state: &State, handler: Handler) -> Result<Vec<State>, String> {
     })
 }
 
-/// The core runs the instruction, or the detour and what follows.
+/// Lets the core run the instruction, or the detour and what follows it.
 fn fetch_detour(state: &State) -> Result<Vec<State>, String> {
     run_instruction(state)?;
     let takes_detour = state.fetchable[0] >> TRAP & 1 == 1;
@@ -217,14 +216,14 @@ fn fetch(state: &State) -> Result<Vec<State>, String> {
     }
 }
 
-/// Whatever of the two versions the core may have put together.
+/// Checks every mixture of the two versions that the core may have fetched.
 fn run_instruction(state: &State) -> Result<(), String> {
     let may = |index: usize, value: u8| state.fetchable[index] >> value & 1 == 1;
     for (first, tail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         if !may(0, first) || !may(1, tail) {
             continue;
         }
-        // Where only one byte tells the versions apart, the tail is always 0.
+        // If only one byte distinguishes the versions, the tail is always 0.
         if first != tail && state.tails_differ {
             return Err(format!("runs an instruction that never was: {state:?}"));
         }
@@ -235,12 +234,12 @@ fn run_instruction(state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// There and back.
+/// Records batches there and back.
 fn two_batches() -> Vec<Step> {
     there_and_back(Protocol::Traps, 1)
 }
 
-/// There and back, where version 1 has this tail.
+/// Records batches there and back, where version 1 has this tail.
 fn there_and_back(protocol: Protocol, tail: u8) -> Vec<Step> {
     [batch(protocol, [0, 0], [1, tail]), batch(protocol, [1, tail], [0, 0])].concat()
 }
@@ -260,14 +259,15 @@ fn the_steps_are_three_syncs() {
     assert_eq!(batch(Protocol::Traps, [0, 0], [1, 0]), without_tail);
 }
 
-/// Whatever is dropped, something bad can happen.
+/// Whichever step is dropped, something bad can happen.
 #[test]
 fn every_step_is_needed() {
     let whole = two_batches();
     for dropped in 0..whole.len() {
         let mut steps = whole.clone();
         let step = steps.remove(dropped);
-        // Without a publication or withdrawal the stamp's parity is off, which no caller can do; `Done` only looks.
+        // Without a publication or withdrawal the stamp's parity is wrong, which no caller can cause; `Done` only
+        // checks.
         if matches!(step, Step::Publish | Step::Withdraw | Step::Done(..)) {
             continue;
         }
@@ -323,7 +323,7 @@ fn one_byte_without_a_sync_is_caught() {
     }
 }
 
-/// This core reads bytes one by one; one that reads words is what [`Part::Stored`] asks for.
+/// This core reads single bytes; [`Part::Stored`] needs one that reads words.
 #[test]
 fn two_bytes_by_single_stores_are_caught() {
     let error = explore(&there_and_back(Protocol::SingleStores, 1), Handler::None).unwrap_err();
@@ -336,7 +336,7 @@ fn detours_need_two_syncs_and_each_step() {
     let steps = there_and_back(Protocol::Detours, 1);
     assert_eq!(steps[..7], [Lead(1), First(TRAP), Sync, Tail(1), Sync, First(1), Done(1, 1)]);
     explore(&steps, Handler::None).unwrap();
-    // A detour that stays is right: the last step is for speed alone.
+    // A detour that stays is right: the last step only makes it fast.
     for (dropped, step) in steps.iter().enumerate().filter(|(_, step)| !matches!(step, Done(..) | First(0 | 1))) {
         let mut steps = steps.clone();
         steps.remove(dropped);
@@ -347,7 +347,7 @@ fn detours_need_two_syncs_and_each_step() {
 #[test]
 fn leading_elsewhere_late_is_caught() {
     let mut steps = there_and_back(Protocol::Detours, 1);
-    // Behind `Done`.
+    // Moves the first step behind `Done`.
     let lead = steps.remove(0);
     steps.insert(6, lead);
     let error = explore(&steps, Handler::None).unwrap_err();

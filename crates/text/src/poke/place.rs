@@ -1,4 +1,4 @@
-//! memcpy and memset for executable memory that nobody runs at the time.
+//! Like memcpy and memset, for executable memory that nobody runs at the time.
 
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
 
@@ -10,13 +10,13 @@ use crate::pack::{OutsideProgram, Program};
 /// Bytes written at a time: the smallest page.
 const CUT: usize = 4096;
 
-/// Copies `bytes` to `offset` bytes of a program, where nobody runs meanwhile. Returns when every core would run the
+/// Copies `bytes` to offset `offset` of a program, where nobody runs meanwhile. Returns when every core would run the
 /// new code.
 ///
 /// # Safety
 ///
 /// 1. No thread runs the range, or is stopped in it, from now until the call returns.
-/// 2. All threads that run the program afterwards can bear what it has become.
+/// 2. All threads that run the program afterwards work with the new code.
 ///
 /// # Errors
 ///
@@ -27,7 +27,7 @@ pub unsafe fn copy(program: &Program, offset: usize, bytes: &[u8]) -> Result<(),
     unsafe { write(program, offset, bytes.chunks(CUT)) }
 }
 
-/// Fills `len` bytes at `offset` bytes of a program, where nobody runs meanwhile, with an instruction over and over.
+/// Fills `len` bytes at offset `offset` of a program, where nobody runs meanwhile, with repetitions of an instruction.
 /// Returns when every core would run the new code.
 ///
 /// # Safety
@@ -65,9 +65,11 @@ fn check(program: &Program, offset: usize, len: usize) -> Result<(), PlaceError>
     }
 }
 
+/// Writes the chunks one after the other.
+///
 /// # Safety
 ///
-/// 1. The range is the program's, whose process this is.
+/// 1. The range lies in the program, which this process has loaded.
 /// 2. The caller's contract in [`copy`].
 unsafe fn write<'b>(
     program: &Program,
@@ -80,7 +82,7 @@ unsafe fn write<'b>(
     let mut next = offset;
     for chunk in chunks.filter(|chunk| !chunk.is_empty()) {
         if let Some(alias) = program.alias(next) {
-            // SAFETY: in a view of the program (1), which is writable while it is open, and which nobody runs (2).
+            // SAFETY: in a view of the program (1), which is writable while open, and which nobody runs (2).
             unsafe { store_bytes(alias, chunk) };
         } else {
             let piece = (program.address().get() + next, chunk);

@@ -1,11 +1,11 @@
-//! One place in code, and what it is to become.
+//! A place in code, and its change.
 
 use core::fmt;
 use core::ops::Range;
 
 use super::arch;
 
-/// The longest instruction of any ISA that is known here, in bytes.
+/// The longest instruction of any ISA supported here, in bytes.
 pub const MAX_SITE: usize = 15;
 
 /// Some bytes of code: a whole instruction, or a jump and the dead bytes after it.
@@ -16,7 +16,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// At most [`MAX_SITE`] bytes, and not none.
+    /// Copies `code`; none if it is empty or longer than [`MAX_SITE`].
     pub fn new(code: &[u8]) -> Option<Self> {
         if code.is_empty() {
             return None;
@@ -26,7 +26,7 @@ impl Code {
         Some(Self { bytes, len: code.len() as u8 })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -47,47 +47,47 @@ impl fmt::Debug for Code {
     }
 }
 
-/// What a thread that runs into a site's trap does in the place of the new instruction.
+/// What a thread that runs into a site's trap does instead of the new instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Action {
-    /// Where it goes on if the condition holds.
+    /// Where it continues if the condition holds.
     pub target: usize,
-    /// Where it goes on if not.
+    /// Where it continues if not.
     pub otherwise: usize,
     /// A condition of the ISA's flags; see `arch`.
     pub condition: u8,
 }
 
-/// A place in code, and what it is to become. Both versions have the same length and differ.
+/// A place in code, and its change. Both versions have the same length and differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Site {
-    /// Where the first byte runs.
+    /// The address of the first byte.
     pub address: usize,
-    /// What is there.
+    /// The bytes before.
     pub old: Code,
-    /// The bytes that will stand there.
+    /// The bytes after.
     pub new: Code,
-    /// What traps do; none if the new instruction cannot be emulated.
+    /// What traps do; `None` if the new instruction cannot be emulated.
     pub action: Option<Action>,
 }
 
 impl Site {
-    /// Length in bytes; never zero.
+    /// Returns the length in bytes; never zero.
     pub fn size(&self) -> usize {
         usize::from(self.old.len)
     }
 
-    /// The first address behind it.
+    /// Returns the first address behind the site.
     pub fn end(&self) -> usize {
         self.address + self.size()
     }
 
-    /// Whether bytes but the first change.
+    /// Returns whether bytes other than the first change.
     pub fn changes_tail(&self) -> bool {
         self.old.as_slice()[1..] != self.new.as_slice()[1..]
     }
 
-    /// From the first byte that changes to the last, as offsets.
+    /// Returns the offsets from the first byte that changes to the last.
     pub fn changed(&self) -> Range<usize> {
         let (old, new) = (self.old.as_slice(), self.new.as_slice());
         let differs = |index: &usize| old[*index] != new[*index];
@@ -96,7 +96,7 @@ impl Site {
         first..last
     }
 
-    /// Where a part of the site lies, and its bytes; none if that part does not change.
+    /// Returns the address of a part of the site, and its bytes; `None` if that part does not change.
     pub fn part(&self, part: Part) -> Option<(usize, &[u8])> {
         match part {
             Part::Interim(byte) => Some((self.address, byte)),
@@ -112,10 +112,10 @@ impl Site {
     }
 }
 
-/// What is written in one round.
+/// The part of each site that is written in one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// What stands in the place of the first byte meanwhile: a trap, or an instruction that lets threads through.
+    /// The first byte, by something else meanwhile: a trap, or an instruction that lets threads through.
     Interim(&'static [u8]),
     /// All bytes but the first.
     Tail,
@@ -123,7 +123,7 @@ pub enum Part {
     First,
     /// The first byte as it was, after a failure.
     OldFirst,
-    /// What changes, by one store: the site fits one ([`arch::fits_single_store`]).
+    /// The bytes that change, by one store: the site fits one ([`arch::fits_single_store`]).
     Stored,
     /// All bytes, while nobody runs them.
     Whole,

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! Words of 64 bits that the machine provides (it may be memory that several processes share):
+//! Words of 64 bits that the machine provides (perhaps memory shared by several processes):
 //!
 //! | words | what |
 //! |---|---|
@@ -21,9 +21,9 @@
 //! # Why there is nothing to free
 //!
 //! A handler may be stopped anywhere for any time (by the scheduler, by a debugger), so a batch must neither wait for
-//! one nor free or rewrite what one reads *as valid*. Reference counts would make the batch wait or leak; here the
-//! words stay what they are, and a handler believes an entry only if the stamp is still that of the publication under
-//! which it looked. One that was overtaken looks again; each time that happens a batch has made progress.
+//! it nor free or rewrite what it reads *as valid*. Reference counts would make the batch wait or leak. Here the words
+//! stay in place, and a handler trusts an entry only if the stamp is still that of the publication under which it
+//! searched. An overtaken handler searches again; each time that happens a batch has made progress.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, fence};
@@ -46,30 +46,30 @@ pub struct Table<'m> {
 }
 
 impl<'m> Table<'m> {
-    /// A table in `words`, which are zero, or already a table.
+    /// Creates a table in `words`, which are zero, or already a table.
     pub fn new(words: &'m [AtomicU64]) -> Self {
         assert!(words.len() >= FIRST_ENTRY, "no room for a table's head");
         Self { words }
     }
 
-    /// How many words `sites` sites need.
+    /// Returns how many words `sites` sites need.
     pub const fn words_for(sites: usize) -> usize {
         FIRST_ENTRY + sites * ENTRY
     }
 
-    /// How many sites fit.
+    /// Returns how many sites fit.
     pub fn capacity(&self) -> usize {
         (self.words.len() - FIRST_ENTRY) / ENTRY
     }
 
-    /// Makes entries known, which are sorted by address and are at most [`capacity`](Self::capacity). Called with the
-    /// table withdrawn, by one thread at a time.
+    /// Publishes entries, sorted by address, at most [`capacity`](Self::capacity). Called with the table withdrawn, by
+    /// one thread at a time.
     pub fn publish(&self, entries: impl Iterator<Item = (usize, Action)>) {
         // Relaxed: only batches change it, and they exclude each other.
         let stamp = self.words[STAMP].load(Ordering::Relaxed);
         debug_assert!(stamp.is_multiple_of(2), "published twice");
-        // Partner: the fence in `find`. Forbids that a handler which reads an entry of this publication still sees the
-        // stamp of the last one afterwards.
+        // Partner: the fence in `find`. Forbids that a handler reads an entry of this publication and afterwards still
+        // the stamp of the last one.
         fence(Ordering::Release);
         let mut count = 0;
         for ((address, action), entry) in entries.zip(self.words[FIRST_ENTRY..].chunks_exact(ENTRY)) {
@@ -82,26 +82,26 @@ impl<'m> Table<'m> {
         }
         self.words[COUNT].store(count, Ordering::Relaxed);
         // SeqCst, partner: the loads in `find` and `stamp`. Forbids a handler that sees the stamp but older entries,
-        // and a trap in memory (which is stored after this) without the stamp.
+        // and one that sees the trap (stored after this) but not the stamp.
         self.words[STAMP].store(stamp + 1, Ordering::SeqCst);
     }
 
-    /// Makes the entries unknown.
+    /// Withdraws the entries.
     pub fn withdraw(&self) {
         let stamp = self.words[STAMP].load(Ordering::Relaxed);
         debug_assert!(!stamp.is_multiple_of(2), "not published");
-        // SeqCst, partner: the loads in `find` and `stamp`. Forbids that a handler finds the table withdrawn and yet,
-        // looking at the code afterwards, the trap that this batch has removed before.
+        // SeqCst, partner: the loads in `find` and `stamp`. Forbids that a handler finds the table withdrawn and
+        // afterwards, in the code, the trap that this batch removed earlier.
         self.words[STAMP].store(stamp + 1, Ordering::SeqCst);
     }
 
-    /// Changes with every publication and withdrawal.
+    /// Returns the stamp, which changes with every publication and withdrawal.
     pub fn stamp(&self) -> u64 {
         // SeqCst, partner: the stores in `publish` and `withdraw`.
         self.words[STAMP].load(Ordering::SeqCst)
     }
 
-    /// What to do at `address`, if it is a site of the batch under way.
+    /// Returns what to do at `address`, if it is a site of the batch under way.
     pub fn find(&self, address: usize) -> Option<Action> {
         loop {
             let stamp = self.stamp();
@@ -109,8 +109,8 @@ impl<'m> Table<'m> {
                 return None;
             }
             let found = self.look_up(address);
-            // Partner: the fence in `publish`. Forbids that what was read is of a later publication than the stamp
-            // below.
+            // Partner: the fence in `publish`. Forbids that the entry read belongs to a later publication than the
+            // stamp below.
             fence(Ordering::Acquire);
             // Relaxed: ordered by the fence.
             if self.words[STAMP].load(Ordering::Relaxed) == stamp {
@@ -119,15 +119,15 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// Whether `address` was a site of the last batch that was published here, be it withdrawn or not. A guess if a
-    /// batch begins at the same time.
+    /// Returns whether `address` was a site of the last batch published here, withdrawn or not. Only a guess if a batch
+    /// begins at the same time.
     pub fn knew(&self, address: usize) -> bool {
         self.look_up(address).is_some()
     }
 
     fn look_up(&self, address: usize) -> Option<Action> {
-        // Relaxed, here and below: the caller verifies the stamp. Values of a later publication may be mixed in; they
-        // are numbers, and the count is bounded.
+        // Relaxed, here and below: the caller verifies the stamp. Values of a later publication may be mixed in, which
+        // is harmless: they are numbers, and the count is bounded.
         let word = |index: usize| self.words[index].load(Ordering::Relaxed) as usize;
         let at = |entry: usize, field: usize| word(FIRST_ENTRY + entry * ENTRY + field);
         let count = word(COUNT).min(self.capacity());
@@ -153,15 +153,15 @@ impl<'m> Table<'m> {
 /// What a handler does about a trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Go on as the action says.
+    /// Continue as the action says.
     Act(Action),
-    /// Run the instruction again: the trap is no more.
+    /// Run the instruction again: the trap is gone.
     Retry,
     /// The trap is not ours.
     Foreign,
 }
 
-/// Decides about a trap at `address`. `tables` are those that may know of it, in any order; `is_trap` reads the code at
+/// Decides about a trap at `address`. `tables` are those that may know it, in any order; `is_trap` reads the code at
 /// `address`.
 ///
 /// A site's trap is in memory only while a table that names it is published. So if the trap is in memory, and no stamp
@@ -171,7 +171,7 @@ pub fn judge<'m>(
     tables: impl Iterator<Item = Table<'m>> + Clone,
     is_trap: impl Fn(usize) -> bool,
 ) -> Verdict {
-    // A sum of numbers that only grow is the same only if they are. Wrapping needs 2^63 batches.
+    // Sums of growing numbers are equal only if all the numbers are. Wrapping around takes 2^63 batches.
     let stamps = || tables.clone().fold(0_u64, |sum, table| sum.wrapping_add(table.stamp()));
     loop {
         let before = stamps();

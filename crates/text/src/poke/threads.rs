@@ -1,4 +1,4 @@
-//! Which threads would die of a trap.
+//! Finds threads that a trap would end.
 
 use std::fs;
 use std::io;
@@ -11,12 +11,12 @@ use palimpsest_sys::proc::status::Status;
 const SIGTRAP: i32 = 5;
 
 /// How long a thread may block SIGTRAP before that is an error. The C library blocks all signals while it starts a
-/// thread or a process, until the new one has run; on a busy machine that takes its time.
+/// thread or a process, until the new one has run; on a busy machine that takes a while.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked at meanwhile, at least: where these looks take longer, nobody has had a CPU.
+/// Minimum number of looks meanwhile: if these take longer than that, no thread got a CPU.
 const LOOKS: usize = 400;
 
-/// The first thread of this process that blocks SIGTRAP, and goes on doing so.
+/// Returns the first thread of this process that blocks SIGTRAP and keeps doing so.
 pub(super) fn who_blocks_traps() -> io::Result<Option<u32>> {
     let started = Instant::now();
     let mut looks = 0;
@@ -37,11 +37,11 @@ fn who_blocks_now() -> io::Result<Option<u32>> {
         let tid = tid.ok_or_else(|| io::Error::other(format!("thread id {}", name.display())))?;
         let status = match Status::of_thread(tid) {
             Ok(status) => status,
-            // It has ended meanwhile.
+            // The thread has ended meanwhile.
             Err(error) if error.is_absent() => continue,
             Err(error) => return Err(io::Error::other(error)),
         };
-        // One that is ending runs no code any more.
+        // A thread that is ending runs no more code.
         let ended = matches!(status.state, Some('Z' | 'X'));
         if !ended && status.blocked.is_none_or(|set| set.contains(SIGTRAP)) {
             return Ok(Some(tid));

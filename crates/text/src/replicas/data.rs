@@ -1,4 +1,4 @@
-//! Data that programs only read, in place on every node.
+//! Read-only data of programs, in place on every node.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use palimpsest_sys::numa::NodeId;
 use super::nodes::PerNode;
 use crate::pack::Data;
 
-/// Data with a copy beside each copy of the programs. Dropping it retires all of them, as with [`Data`].
+/// Data with a copy beside each copy of the programs. Dropping it retires all copies, as with [`Data`].
 pub struct ReplicatedData(PerNode<Data>);
 
 impl ReplicatedData {
@@ -15,22 +15,22 @@ impl ReplicatedData {
         Self(copies)
     }
 
-    /// First address of the copy that programs for threads on `node` are to read.
+    /// Returns the first address of the copy for programs of threads on `node`.
     pub fn address_on(&self, node: NodeId) -> usize {
         self.0.on(node).address()
     }
 
-    /// First address of the copy of the node that the calling thread runs on.
+    /// Returns the first address of the copy on the calling thread's node.
     pub fn address(&self) -> usize {
         self.0.local().address()
     }
 
-    /// Length of each copy in bytes.
+    /// Returns the length of each copy in bytes.
     pub fn len(&self) -> usize {
         self.0.first().len()
     }
 
-    /// Always false: empty data cannot be placed.
+    /// Returns false: empty data cannot be placed.
     pub fn is_empty(&self) -> bool {
         false
     }

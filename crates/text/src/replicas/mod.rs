@@ -1,8 +1,8 @@
 //! Programs with a copy on every NUMA node.
 //!
-//! An address of a process shows the same page to all of its threads, whatever node they run on. So each node has packs
-//! of its own, with memory of that node, and a program has an entry for each: a [`ReplicatedProgram`] is one handle for
-//! all of them, and [`entry`](ReplicatedProgram::entry) is the near one.
+//! At one address, all threads of a process see the same page, whatever node they run on. So each node has its own
+//! packs, with memory of that node, and a program has an entry in each: a [`ReplicatedProgram`] is one handle for all
+//! copies, and [`entry`](ReplicatedProgram::entry) is that of the near one.
 //!
 //! ```ignore-aarch64
 //! use palimpsest_sys::numa::NodeId;
@@ -28,15 +28,14 @@
 //! # What each copy has
 //!
 //! Its own place in its own packs: a copy is a [`Program`](crate::Program) like any other, which look-ups, observers,
-//! batches and reclaiming know. What refers to something outside by a relative address differs from copy to copy;
-//! [`StagedReplicas`] and [`ReplicatedPacks::load_each`] tell each address, and
-//! [`Batch::add_to_all`](crate::poke::Batch::add_to_all) asks for the bytes of each.
+//! batches and reclaiming know. Relative references to something outside differ from copy to copy; [`StagedReplicas`]
+//! and [`ReplicatedPacks::load_each`] tell each address, and [`Batch::add_to_all`](crate::poke::Batch::add_to_all) asks
+//! for the bytes of each copy.
 //!
-//! A thread that is pinned is pinned for all copies. With one node there is one copy, in packs that nobody has asked a
-//! node for, and nothing costs more than it does without replicas.
+//! A thread that is pinned is pinned for all copies. With one node there is one copy, in ordinary packs, and nothing
+//! costs more than without replicas.
 //!
-//! Static keys have their sites in the text of objects and none in programs; text is brought to nodes by
-//! `palimpsest-numa`.
+//! Static keys have their sites in the text of objects, not in programs; `palimpsest-numa` brings text to nodes.
 
 mod data;
 mod nodes;

@@ -1,19 +1,19 @@
-//! The nodes that copies are for, and one thing for each of them.
+//! The nodes that have copies, and one value for each of them.
 
 use std::sync::Arc;
 
 use palimpsest_sys::numa::{MOST_NODES, NodeId, current_node};
 
-/// The nodes that have copies, and whose threads use which.
+/// The nodes that have copies, and which of these each node's threads use.
 pub(super) struct Nodes {
     /// Ascending; at least one.
     homes: Box<[NodeId]>,
-    /// For each node that a kernel can have, the place of its home.
+    /// For each node that a kernel can have, the index of its home.
     places: Box<[u16]>,
 }
 
 impl Nodes {
-    /// A home that is none of `homes` is the first.
+    /// Records `homes`, and for each node its home; one that is not among `homes` counts as the first.
     pub(super) fn new(homes: &[NodeId], home: impl Fn(NodeId) -> NodeId) -> Self {
         let mut homes = homes.to_vec();
         homes.sort_unstable();
@@ -21,7 +21,7 @@ impl Nodes {
         if homes.is_empty() {
             homes.push(NodeId::default());
         }
-        // Lossless: a kernel has no more nodes than that.
+        // Lossless: a kernel has no more nodes.
         homes.truncate(MOST_NODES as usize);
         let place = |node| homes.binary_search(&home(NodeId(node))).unwrap_or(0) as u16;
         let places = (0..MOST_NODES).map(place).collect();
@@ -37,17 +37,17 @@ impl Nodes {
     }
 }
 
-/// One thing for each home, of which the first is held by itself: with one node there is nothing else, and nobody asks
-/// where the thread runs.
+/// One value for each home. The first is held separately: with one node there is no other, and nobody asks where the
+/// thread runs.
 pub(super) struct PerNode<T> {
     nodes: Arc<Nodes>,
     first: T,
-    /// As many as there are homes beside the first, in their order.
+    /// The values of the other homes, in their order.
     others: Box<[T]>,
 }
 
 impl<T> PerNode<T> {
-    /// `all` are as many as there are homes, in their order.
+    /// Takes a value for each home, in the order of homes.
     pub(super) fn new(nodes: &Arc<Nodes>, all: impl IntoIterator<Item = T>) -> Self {
         let mut all = all.into_iter();
         let first = all.next().unwrap_or_else(|| unreachable!("there is at least one home"));
@@ -60,13 +60,13 @@ impl<T> PerNode<T> {
         &self.nodes
     }
 
-    /// That of the calling thread's node.
+    /// Returns the value for the calling thread's node.
     #[inline]
     pub(super) fn local(&self) -> &T {
         if self.others.is_empty() { &self.first } else { self.on(current_node()) }
     }
 
-    /// That for threads that run on `node`.
+    /// Returns the value for threads that run on `node`.
     #[inline]
     pub(super) fn on(&self, node: NodeId) -> &T {
         match self.nodes.place(node) {
@@ -79,22 +79,22 @@ impl<T> PerNode<T> {
         &self.first
     }
 
-    /// All, in the order of their nodes.
+    /// Returns all, in the order of their nodes.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// As [`iter`](Self::iter), with the nodes.
+    /// Does what [`iter`](Self::iter) does, with the nodes.
     pub(super) fn with_nodes(&self) -> impl Iterator<Item = (NodeId, &T)> {
         self.nodes.homes.iter().copied().zip(self.iter())
     }
 
-    /// As [`with_nodes`](Self::with_nodes).
+    /// Does what [`with_nodes`](Self::with_nodes) does, with mutable values.
     pub(super) fn with_nodes_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut T)> {
         self.nodes.homes.iter().copied().zip(std::iter::once(&mut self.first).chain(&mut self.others))
     }
 
-    /// All, in the order of their nodes.
+    /// Returns all, in the order of their nodes.
     pub(super) fn into_iter(self) -> impl Iterator<Item = T> {
         std::iter::once(self.first).chain(self.others)
     }

@@ -1,4 +1,4 @@
-//! Packs of every node.
+//! Packs on every node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,19 @@ use crate::pack::{
     Reclaimed, StageError, Staged, StagedData,
 };
 
-/// Packs for programs that have a copy on every node; see [`replicas`](crate::replicas). A handle, as [`Packs`] is.
+/// Packs for programs that have a copy on every node; see [`replicas`](crate::replicas). It is a handle, as [`Packs`]
+/// is.
 #[derive(Clone)]
 pub struct ReplicatedPacks {
     packs: Arc<PerNode<Packs>>,
 }
 
 impl ReplicatedPacks {
-    /// Opens packs for each of `homes`, with `options` for each. `home` says for every node which of them its threads
-    /// use; what is none of them is the first. (`Topology::homes` and `Topology::home` of `palimpsest-numa` are meant.)
+    /// Opens packs for each of `homes`, each with its `options`. `home` tells for every node which home its threads
+    /// use; a node that is not among `homes` counts as the first. (Pass `Topology::homes` and `Topology::home` of
+    /// `palimpsest-numa`.)
     ///
-    /// Where there are several, their memory is asked of their nodes, and comes from others where those have none:
+    /// If there are several, their memory is requested from their nodes, and comes from others where those have none:
     /// [`status`](Self::status) tells.
     ///
     /// # Errors
@@ -51,28 +53,28 @@ impl ReplicatedPacks {
         Ok(Self { packs: Arc::new(PerNode::new(&nodes, opened)) })
     }
 
-    /// The nodes that have copies, ascending.
+    /// Returns the nodes that have copies, ascending.
     pub fn homes(&self) -> &[NodeId] {
         self.packs.nodes().homes()
     }
 
-    /// The packs whose programs threads on `node` run.
+    /// Returns the packs whose programs threads on `node` run.
     pub fn on(&self, node: NodeId) -> &Packs {
         self.packs.on(node)
     }
 
-    /// Takes a place on each node for a program of `len` bytes at a multiple of `align` bytes, as [`Packs::stage`]
+    /// Reserves a place on each node for a program of `len` bytes at a multiple of `align` bytes, as [`Packs::stage`]
     /// does.
     ///
     /// # Errors
     ///
-    /// See [`StageError`]; no place is taken then.
+    /// See [`StageError`]; then no place is reserved.
     pub fn stage(&self, len: usize, align: usize) -> Result<StagedReplicas, StageError> {
         let staged: Result<Vec<Staged>, _> = self.packs.iter().map(|packs| packs.stage(len, align)).collect();
         Ok(StagedReplicas::new(PerNode::new(self.packs.nodes(), staged?)))
     }
 
-    /// Puts a program of `len` bytes in place whose bytes depend on where it is: `write` is called for each copy.
+    /// Loads a program of `len` bytes that depend on its address: calls `write` for each copy.
     ///
     /// # Errors
     ///
@@ -88,20 +90,20 @@ impl ReplicatedPacks {
         Ok(staged.finalize()?)
     }
 
-    /// Puts code in place that runs at any address, at a multiple of `align` bytes.
+    /// Loads position-independent code, at a multiple of `align` bytes.
     ///
     /// # Errors
     ///
     /// As for [`load_each`](Self::load_each).
     pub fn load(&self, code: &[u8], align: usize) -> Result<ReplicatedProgram, LoadError> {
         match self.homes() {
-            // Without an image in between.
+            // Needs no image in between.
             [_] => Ok(self.single(self.packs.first().load(code, align)?)),
             _ => self.load_each(code.len(), align, |_, staged| staged.image().copy_from_slice(code)),
         }
     }
 
-    /// As [`load`](Self::load), with a name for observers and for [`lookup`](Self::lookup).
+    /// Does the same as [`load`](Self::load), with a name for observers and for [`lookup`](Self::lookup).
     ///
     /// # Errors
     ///
@@ -120,7 +122,7 @@ impl ReplicatedPacks {
         ReplicatedProgram::new(PerNode::new(self.packs.nodes(), [program]))
     }
 
-    /// Puts data of `len` bytes that programs only read in place on each node, within reach of that node's programs.
+    /// Loads `len` bytes of read-only data on each node, within reach of that node's programs.
     ///
     /// # Errors
     ///
@@ -141,28 +143,28 @@ impl ReplicatedPacks {
         Ok(ReplicatedData::new(PerNode::new(self.packs.nodes(), data?)))
     }
 
-    /// The copy of a program, or of data, that covers `address`; see [`Packs::lookup`].
+    /// Returns the copy of a program, or of data, that covers `address`; see [`Packs::lookup`].
     pub fn lookup(&self, address: usize) -> Option<Found<'_>> {
         self.packs.iter().find_map(|packs| packs.lookup(address))
     }
 
-    /// Registers the calling thread as one that runs code by address. Pinned once, it is so for all copies.
+    /// Registers the calling thread as one that runs code by address. Pinning it pins it for all copies.
     pub fn participant(&self) -> Participant {
         self.packs.first().participant()
     }
 
-    /// Reclaims retired copies on all nodes, as [`Packs::reclaim`] does; what was done together. Each node at which
-    /// something is retired takes two core synchronisations.
+    /// Reclaims retired copies on all nodes, as [`Packs::reclaim`] does. Returns the sum. Each node on which something
+    /// is retired takes two core synchronisations.
     ///
     /// # Errors
     ///
-    /// See [`ReclaimError`]: of the first node for which there is one. The others are reclaimed all the same.
+    /// See [`ReclaimError`]; the first node's error is returned. Other nodes are reclaimed all the same.
     pub fn reclaim(&self) -> Result<Reclaimed, ReclaimError> {
         let all: Vec<_> = self.packs.iter().map(Packs::reclaim).collect();
         all.into_iter().sum()
     }
 
-    /// What there is on each node, and where it really is. Takes about a microsecond for each page.
+    /// Returns what each node's packs hold, and where their pages really are. Takes about a microsecond per page.
     pub fn status(&self) -> Vec<NodePacks> {
         self.packs.with_nodes().map(|(node, packs)| NodePacks::of(node, packs)).collect()
     }

@@ -8,7 +8,7 @@ use super::nodes::PerNode;
 use crate::pack::{OutsideProgram, Program};
 
 /// A program with a copy on every node, ready to run. Dropping it *retires* all copies, as with a [`Program`]; calling
-/// it is sound in the [two ways](Program#calling-it) in which calling a program is.
+/// it is sound in the same [two ways](Program#calling-it) as calling a program.
 pub struct ReplicatedProgram(PerNode<Program>);
 
 impl ReplicatedProgram {
@@ -16,52 +16,52 @@ impl ReplicatedProgram {
         Self(copies)
     }
 
-    /// The copy of the node that the calling thread runs on. By the time it is called, the thread may run elsewhere:
-    /// every copy does the same, and a far one is slower.
+    /// Returns the copy on the calling thread's node. When it is called, the thread may run elsewhere already: every
+    /// copy does the same, a far one more slowly.
     #[inline]
     pub fn local(&self) -> &Program {
         self.0.local()
     }
 
-    /// The copy for threads that run on `node`.
+    /// Returns the copy for threads that run on `node`.
     #[inline]
     pub fn on(&self, node: NodeId) -> &Program {
         self.0.on(node)
     }
 
-    /// All copies, in the order of their nodes: for [`Batch::add_to_all`](crate::poke::Batch::add_to_all).
+    /// Returns all copies, in the order of their nodes: for [`Batch::add_to_all`](crate::poke::Batch::add_to_all).
     pub fn replicas(&self) -> impl Iterator<Item = &Program> + Clone {
         self.0.iter()
     }
 
-    /// Length of each copy in bytes.
+    /// Returns the length of each copy in bytes.
     pub fn len(&self) -> usize {
         self.0.first().len()
     }
 
-    /// Always false: an empty program cannot be placed.
+    /// Returns false: an empty program cannot be placed.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Its name, empty if it has none.
+    /// Returns the program's name, empty if it has none.
     pub fn name(&self) -> &str {
         self.0.first().name()
     }
 
-    /// The first instruction of the [`local`](Self::local) copy.
+    /// Returns the first instruction of the [`local`](Self::local) copy.
     #[inline]
     pub fn entry(&self) -> *const u8 {
         self.local().entry()
     }
 
-    /// The first instruction of the copy for threads that run on `node`.
+    /// Returns the first instruction of the copy for threads that run on `node`.
     #[inline]
     pub fn entry_on(&self, node: NodeId) -> *const u8 {
         self.on(node).entry()
     }
 
-    /// The instruction at `offset` bytes of the [`local`](Self::local) copy.
+    /// Returns the instruction at `offset` bytes of the [`local`](Self::local) copy.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl ReplicatedProgram {
         self.local().entry_at(offset)
     }
 
-    /// The first instruction of the [`local`](Self::local) copy as a function pointer.
+    /// Returns the first instruction of the [`local`](Self::local) copy as a function pointer.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Copies of a program on their way into the packs of their nodes.
+//! Copies of a program before they are put into the packs of their nodes.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::program::ReplicatedProgram;
 use crate::address::CodeAddress;
 use crate::pack::{FinalizeError, Staged, finalize_all};
 
-/// A place on each node, and a private image of what is to be in each. Dropping it gives the places back.
+/// A place on each node, and a private image of each copy. Dropping it gives the places back.
 pub struct StagedReplicas(PerNode<Staged>);
 
 impl StagedReplicas {
@@ -17,18 +17,18 @@ impl StagedReplicas {
         Self(staged)
     }
 
-    /// Where the copy for threads on `node` will run.
+    /// Returns where the copy for threads on `node` will run.
     pub fn address_on(&self, node: NodeId) -> CodeAddress {
         self.0.on(node).address()
     }
 
-    /// The copies, in the order of their nodes.
+    /// Returns the copies, in the order of their nodes.
     pub fn replicas_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut Staged)> {
         self.0.with_nodes_mut()
     }
 
-    /// Copies the images into the packs and makes them a program, with one core synchronisation for all copies where
-    /// the ISA needs it.
+    /// Copies the images into the packs and makes them a program, with one core synchronisation for all copies if the
+    /// ISA needs it.
     ///
     /// # Errors
     ///

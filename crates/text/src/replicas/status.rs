@@ -1,4 +1,4 @@
-//! What there is on each node, and where it really is.
+//! What each node's packs hold, and where their pages really are.
 
 use std::fmt;
 
@@ -17,9 +17,9 @@ pub struct NodePacks {
     pub node: NodeId,
     /// What they hold.
     pub stats: Stats,
-    /// Where their pages are; none if nobody tells.
+    /// Where their pages are; `None` if the kernel does not tell.
     pub placed: Option<Summary>,
-    /// Why their memory was not asked of the node, if it was to be.
+    /// Why their memory could not be requested from the node, if it should have been.
     pub refused: Option<NumaError>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn call(program: &Program) -> u64 {
     function()
 }
 
-/// Reclaims until nothing waits for children: they may be another test's, or try a system call under a seccomp filter,
+/// Reclaims until nothing waits for children. These may be another test's, or try a system call under a seccomp filter,
 /// and end by themselves.
 pub(crate) fn reclaim_after_children(packs: &Packs) {
     while packs.reclaim().unwrap().waiting_for_children > 0 {
@@ -25,14 +25,14 @@ pub(crate) fn reclaim_after_children(packs: &Packs) {
     }
 }
 
-/// Held by tests that count what is reclaimed, and by all tests beside them that fork or open packs: a child of another
-/// test would hold this one's programs. Under a seccomp filter packs are opened by trying calls in a child.
+/// Takes a lock for tests that count what is reclaimed, and for all tests beside them that fork or open packs: a child
+/// of another test would hold this one's programs. (Under a seccomp filter, opening packs tries calls in a child.)
 pub(crate) fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Runs `child` in a forked process; how it ended, as `waitpid` says.
+/// Runs `child` in a forked process. Returns its status, as `waitpid` does.
 pub(crate) fn fork_and_wait(child: impl FnOnce() -> i32) -> i32 {
     let pid = fork(child);
     wait(pid)
@@ -40,7 +40,7 @@ pub(crate) fn fork_and_wait(child: impl FnOnce() -> i32) -> i32 {
 
 /// Forks; the child leaves with `child`'s result as exit code.
 pub(crate) fn fork(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs `child` alone and leaves by `_exit`; glibc keeps its allocator usable in it.
+    // SAFETY: the child runs only `child` and leaves by `_exit`; glibc keeps its allocator usable in it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork failed");
     if pid == 0 {
@@ -60,24 +60,24 @@ pub(crate) fn wait(pid: i32) -> i32 {
     status
 }
 
-/// The signal that ended a child, if one did.
+/// Returns the signal that ended a child, if one did.
 pub(crate) fn killed_by(status: i32) -> Option<i32> {
     libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
 }
 
-/// The exit code of a child, if it exited.
+/// Returns the exit code of a child, if it exited.
 pub(crate) fn exit_code(status: i32) -> Option<i32> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }
 
-/// No mapping of the process is writable and executable.
+/// Asserts that no mapping of the process is writable and executable.
 pub(crate) fn assert_never_writable_and_executable() {
     let maps = palimpsest_sys::pages::maps::Maps::read().unwrap();
     let bad: Vec<_> = maps.writable_and_executable().collect();
     assert!(bad.is_empty(), "writable and executable: {bad:?}");
 }
 
-/// A generator of pseudo-random numbers that needs no seed from outside: failures repeat.
+/// A generator of pseudo-random numbers without a seed from outside: failures repeat.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -85,7 +85,7 @@ impl Numbers {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

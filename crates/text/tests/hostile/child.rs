@@ -1,15 +1,15 @@
-//! Scenarios in child processes: this test binary is started again and told which scenario to play.
+//! Scenarios in child processes: this test binary starts itself again and tells the child which scenario to play.
 
 use std::env;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Command, Output};
 
 const SCENARIO: &str = "PALIMPSEST_HOSTILE_SCENARIO";
-/// After which a scenario that hangs is ended; nothing else is decided by it.
+/// Seconds after which a hanging scenario is ended; nothing else depends on it.
 const PATIENCE_SECONDS: u32 = 1200;
 const DONE: &str = "the scenario was played to its end";
 
-/// What the child's world is made by, before it starts.
+/// The conditions of the child, made before it starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum World {
     /// The child makes its own conditions.
@@ -20,8 +20,8 @@ pub(crate) enum World {
     MountNamespace(&'static str),
 }
 
-/// Plays `scenario` in a child process; `name` is the name of the calling test. Where this user may not make such a
-/// world, says so and returns.
+/// Plays `scenario` in a child process; `name` is the name of the calling test. If this user may not make such a world,
+/// prints that and returns.
 ///
 /// # Panics
 ///
@@ -58,7 +58,7 @@ pub(crate) fn skip(reason: &str) -> ! {
     process::exit(0)
 }
 
-/// The command that starts this binary in `world`, or nothing where that is not allowed.
+/// Returns the command that starts this binary in `world`, or nothing if that is not allowed.
 fn command(world: World) -> Option<Command> {
     let own = env::current_exe().expect("/proc is mounted for the parent");
     let (unshare, first) = match world {

@@ -1,4 +1,4 @@
-//! What every usable `Packs` must do: load, run, free, reclaim, and load again in the freed place.
+//! What all usable `Packs` must do: load, run, free, reclaim, and load again in the freed place.
 
 use palimpsest_sys::capabilities::Capabilities;
 use palimpsest_sys::pages::maps::Maps;
@@ -10,7 +10,7 @@ const PROGRAMS: u16 = 300;
 
 /// Loads, runs, frees and reclaims programs, and checks that the statistics follow.
 pub(crate) fn exercise(packs: &Packs) {
-    // What is retired already would make an automatic reclaim due in the midst.
+    // Otherwise programs that are retired already could make an automatic reclaim due meanwhile.
     packs.reclaim().expect("nothing keeps retired programs");
     let before = packs.stats().programs;
     let programs: Vec<Program> = (0..PROGRAMS).map(|number| load(packs, number)).collect();
@@ -39,19 +39,19 @@ pub(crate) fn exercise(packs: &Packs) {
     println!("exercised on {}: {stats:?}", packs.backing());
 }
 
-/// That `palimpsest doctor` says what `Packs` does.
+/// Checks that `palimpsest doctor` says what `Packs` does.
 pub(crate) fn doctor_agrees(packs: &Packs) {
     let capabilities = Capabilities::probe();
     let told = capabilities.choice().backing.map(|backing| backing.to_string());
     assert_eq!(told, Some(packs.backing().to_string()), "{:#?}", capabilities.findings());
 }
 
-/// The reasons against better backings, as a user reads them.
+/// Returns the reasons against better backings, as a user reads them.
 pub(crate) fn refusals(packs: &Packs) -> String {
     packs.refused().iter().map(|refused| format!("{}: {}\n", refused.backing, chain(&refused.error))).collect()
 }
 
-/// An error and its sources, as a user reads them.
+/// Returns an error and its sources, as a user reads them.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -63,7 +63,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Asserts that a text that is meant for users has all of `parts`.
+/// Asserts that a text for users contains all of `parts`.
 #[track_caller]
 pub(crate) fn assert_tells(text: &str, parts: &[&str]) {
     println!("it says: {text}");
@@ -77,7 +77,7 @@ pub(crate) fn load(packs: &Packs, number: u16) -> Program {
     try_load(packs, number).unwrap_or_else(|error| panic!("program {number}: {}", chain(&error)))
 }
 
-/// As [`load`], where it may fail.
+/// Does the same as [`load`], where it may fail.
 pub(crate) fn try_load(packs: &Packs, number: u16) -> Result<Program, LoadError> {
     packs.load(&return_number(number), 16)
 }
@@ -89,18 +89,18 @@ pub(crate) fn run(program: &Program) -> u16 {
     u16::try_from(function()).expect("the program returns 16 bits")
 }
 
-/// That the executable views of packs that are said to be huge are mapped so.
+/// Checks that the executable views of packs that count as huge are mapped so.
 fn huge_pages_are_huge(packs: &Packs) {
     let stats = packs.stats();
     let promised = matches!(packs.backing(), Backing::CollapsedMemfd | Backing::HugetlbMemfd);
-    // Without /proc nobody can look.
+    // Without /proc this cannot be checked.
     if let (Ok(huge), true, 0) = (packs.huge_mapped(), promised, stats.downgraded_packs) {
         assert_eq!(huge.bytes, huge.reserved_bytes, "{stats:?}");
     }
 }
 
 fn nothing_is_writable_and_executable() {
-    // Without /proc nobody can look.
+    // Without /proc this cannot be checked.
     let Ok(maps) = Maps::read() else { return };
     let found: Vec<_> = maps.writable_and_executable().collect();
     assert!(found.is_empty(), "{found:?}");

@@ -1,4 +1,4 @@
-//! Forks in the midst of loading: the child finds its programs, and can load its own.
+//! Forks during loading: the child finds its programs, and can load its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ pub(crate) fn forks_while_loading(packs: &Packs) {
         for first in [1000, 2000, 3000] {
             let stop = &stop;
             scope.spawn(move || {
-                // Relaxed: nothing is published by it.
+                // Relaxed: it publishes nothing.
                 for number in (first..first + 1000).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
                     assert_eq!(run(&load(packs, number)), number);
                     if number % 64 == 0 {
@@ -50,14 +50,14 @@ fn use_in_child(packs: &Packs, inherited: &[Program]) {
     packs.reclaim().expect("the child's packs are its own");
 }
 
-/// Runs `child` in a forked process; gives what `wait` says of its end.
+/// Runs `child` in a forked process. Returns its status, as `wait` does.
 fn in_fork(child: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `child`, which takes no lock that another thread of the parent can hold but the
+    // SAFETY: the child runs `child`, which takes no lock that another thread of the parent can hold, except the
     // allocator's, which libc makes usable in a child; then it ends without running anything of the parent's.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
-        // SAFETY: takes a number; a child that hangs is to end.
+        // SAFETY: takes a number; ends a child that hangs.
         unsafe { libc::alarm(600) };
         let code = i32::from(catch_unwind(AssertUnwindSafe(child)).is_err());
         // SAFETY: ends the child.

@@ -15,22 +15,22 @@ pub(crate) fn set(resource: libc::__rlimit_resource_t, value: u64) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
-/// Opens files until there is no descriptor left, under a limit that is just above those in use.
+/// Opens files until no descriptor is left, under a limit just above the number in use.
 pub(crate) fn use_all_descriptors() {
     let open = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
     set(libc::RLIMIT_NOFILE, numbers.max().expect("it is open itself") + 1);
-    // SAFETY: takes a number; the new descriptors stay open, as they are meant to.
+    // SAFETY: takes a number; the new descriptors stay open, as intended.
     while unsafe { libc::dup(0) } >= 0 {}
 }
 
-/// Address space in use, in bytes.
+/// Returns the address space in use, in bytes.
 pub(crate) fn address_space_in_use() -> u64 {
     let maps = maps::Maps::read().expect("/proc is mounted");
     maps.iter().map(|entry| entry.range().len() as u64).sum()
 }
 
-/// `prctl` with one number, or the error.
+/// Calls `prctl` with one number.
 pub(crate) fn prctl(option: libc::c_int, value: usize) -> io::Result<()> {
     // SAFETY: callers pass options that take no pointer.
     match unsafe { libc::prctl(option, value, 0_usize, 0_usize, 0_usize) } {
@@ -39,10 +39,10 @@ pub(crate) fn prctl(option: libc::c_int, value: usize) -> io::Result<()> {
     }
 }
 
-/// Gives all privileges up.
+/// Gives up all privileges.
 pub(crate) fn become_nobody() {
     const NOBODY: libc::c_int = 65534;
-    // SAFETY: takes numbers; of this thread alone, which is the one that goes on.
+    // SAFETY: takes numbers; concerns only this thread, which continues.
     if unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) } != 0 {
         skip(&format!("only root can become somebody else: {}", io::Error::last_os_error()));
     }
@@ -55,7 +55,7 @@ pub(crate) fn lock_future_memory() {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
-/// Mappings that are there to be counted; dropping it gives them back.
+/// Mappings that only count; dropping them unmaps them.
 pub(crate) struct Ballast {
     base: *mut libc::c_void,
     len: usize,
@@ -72,7 +72,7 @@ impl Ballast {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED, "{}", io::Error::last_os_error());
-        // Every second page gets other rights, so that neighbours cannot merge.
+        // Every second page gets other rights, so that neighbours do not merge.
         for index in (1..wanted).step_by(2) {
             let at = base.wrapping_byte_add(index * page);
             // SAFETY: the page is part of the mapping made above, which nobody uses.
@@ -87,7 +87,7 @@ impl Ballast {
 
 impl Drop for Ballast {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's own, and nobody uses it.
+        // SAFETY: the range belongs to this value, and nobody uses it.
         let done = unsafe { libc::munmap(self.base, self.len) };
         assert_eq!(done, 0, "{}", io::Error::last_os_error());
     }

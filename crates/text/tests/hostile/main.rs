@@ -1,7 +1,7 @@
 //! Packs in hostile environments: each works by a fallback that it reports, or fails with an error that names the cause
 //! and the way out. None may end the process.
 //!
-//! Every scenario runs in a child process, which makes its own life hard before it touches packs.
+//! Every scenario runs in a child process, which restricts itself before it uses packs.
 
 #![cfg(feature = "std")]
 
@@ -25,7 +25,7 @@ use seccomp::Answer;
 
 const MIB: u64 = 1 << 20;
 
-/// The best backing among those without transparent huge pages.
+/// Returns the best backing without transparent huge pages.
 fn best_without_collapse() -> Backing {
     match sysctl::free_huge_pages_2_mib() {
         Ok(1..) => Backing::HugetlbMemfd,
@@ -33,7 +33,7 @@ fn best_without_collapse() -> Backing {
     }
 }
 
-/// Why cores are synchronised by signals, as a user reads it.
+/// Returns why cores are synchronised by signals, as a user reads it.
 fn why_no_membarrier() -> String {
     let sync = CoreSync::new().expect("signals work");
     chain(sync.refused().expect("membarrier is refused"))
@@ -202,7 +202,7 @@ fn memfds_are_never_executable() {
 
 #[test]
 fn memfds_with_an_executable_flag_are_refused() {
-    // What vm.memfd_noexec=2 does, for users who may not set it.
+    // Does what vm.memfd_noexec=2 does, for users who may not set it.
     play("memfds_with_an_executable_flag_are_refused", World::Same, || {
         seccomp::forbid_memfd_flags(libc::MFD_EXEC, Answer::Errno(libc::EACCES));
         works_with(Backing::CollapsedMemfd);
@@ -269,7 +269,7 @@ fn mappings_are_left(name: &str, left: usize) {
         };
         let mut programs = fill_until_refused(&packs, &TOLD);
         programs.pop();
-        // To watch for forks anew takes a mapping.
+        // Watching for forks again takes a mapping.
         if let Err(error) = packs.reclaim() {
             assert_tells(&chain(&error), &TOLD);
         }
@@ -294,7 +294,7 @@ fn thirty_mappings_are_left() {
     mappings_are_left("thirty_mappings_are_left", 30);
 }
 
-/// Loads programs of half a pack until one is refused, and sees that the others go on running.
+/// Loads programs of half a pack until one is refused, and checks that the others still run.
 fn fill_until_refused(packs: &Packs, told: &[&str]) -> Vec<Program> {
     let mut programs = Vec::new();
     let error = loop {
@@ -373,7 +373,7 @@ fn a_thread_blocks_all_signals() {
                 drop(program);
                 (1, chain(&packs.reclaim().expect_err("that thread might be inside")))
             }
-            // Where loading takes a core synchronisation itself.
+            // If loading itself takes a core synchronisation.
             Err(error) => (0, chain(&error)),
         });
         assert_tells(&error, &["blocks signal", "unblock it", "membarrier"]);
@@ -463,7 +463,7 @@ fn a_place_that_cannot_be_filled_with_traps_is_not_used_again() {
         assert_ne!(packs.stage(64, 64).expect("there is room").address(), address);
         assert_eq!(packs.stats().used_bytes, used + 64, "one chunk is lost");
         assert_eq!(exercise::run(&program), 1);
-        // Reclaiming does not give away what it cannot fill either.
+        // Reclaiming also keeps what it cannot fill.
         drop(program);
         assert_tells(&chain(&packs.reclaim().expect_err("nothing can be written")), &["traps"]);
         assert_eq!(packs.stats().programs, 1);

@@ -1,4 +1,4 @@
-//! Running code that is changed where cores are synchronised by signals, which threads can refuse to take.
+//! Changes running code while cores are synchronised by signals, which threads can refuse.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::exercise::{assert_tells, chain, exercise, run};
 use crate::seccomp::Answer;
 use crate::{arch, seccomp};
 
-/// Lets other threads end, also when an assertion fails in this one.
+/// Makes other threads end, also when an assertion fails in this one.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -30,7 +30,7 @@ struct Toggled {
 }
 
 impl Toggled {
-    /// In a process without membarrier.
+    /// Creates it in a process without membarrier.
     fn new() -> Self {
         seccomp::forbid(libc::SYS_membarrier, Answer::Errno(libc::EPERM));
         let packs = Packs::new().expect("signals work");
@@ -50,11 +50,11 @@ impl Toggled {
         batch.apply_in(choice).map(drop)
     }
 
-    /// Byte `index` of the code, as it is now.
+    /// Returns byte `index` of the code, as it is now.
     fn byte(&self, index: usize) -> u8 {
         // SAFETY: in the program, which is longer.
         let at = unsafe { self.program.entry().add(index) };
-        // SAFETY: readable code; volatile, since it is changed meanwhile.
+        // SAFETY: readable code; volatile, since it changes meanwhile.
         unsafe { at.read_volatile() }
     }
 }
@@ -80,8 +80,8 @@ fn running_code_is_changed_without_membarrier() {
     });
 }
 
-/// Makes the program return 2 while another thread takes part in no broadcast from the moment when `refuse` says so.
-/// Again and again until the error is as wanted: the thread may come too late.
+/// Makes the program return 2 while another thread takes part in no broadcast from the moment that `refuse` chooses.
+/// Repeats that until the error is the expected one: the thread may be too late.
 fn fail_to_switch(
     toggled: &Toggled,
     choice: ModeChoice,
@@ -106,7 +106,7 @@ fn fail_to_switch(
             }
             let outcome = toggled.switch_to(2, choice);
             stop.store(true, Ordering::Relaxed);
-            // A scope does not wait until the kernel is done with a thread, and this one blocks all signals.
+            // A scope does not wait until the kernel has ended a thread, and this one blocks all signals.
             other.join().expect("it ends");
             outcome
         });
@@ -124,7 +124,8 @@ fn fail_to_switch(
     panic!("the other thread was always too late");
 }
 
-/// Whether a handler has run in a sleep. Who sleeps goes on at once then, on one CPU before who has sent the signal.
+/// Sleeps, and returns whether a handler has run meanwhile. Then the sleeper continues at once, on one CPU before the
+/// sender of the signal.
 fn is_interrupted() -> bool {
     // SAFETY: no descriptors, and a time.
     unsafe { libc::poll(std::ptr::null_mut(), 0, 1) < 0 }
@@ -135,7 +136,7 @@ fn block_all_signals() {
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: a valid set.
     unsafe { libc::sigfillset(&mut all) };
-    // SAFETY: a valid set; nothing is asked for.
+    // SAFETY: a valid set; the old mask is not requested.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
 }
 
@@ -146,7 +147,7 @@ fn a_batch_that_failed_half_way_works_by_traps_and_is_the_last() {
     }
     play("poking::a_batch_that_failed_half_way_works_by_traps_and_is_the_last", World::Same, || {
         let toggled = Toggled::new();
-        // Once it has seen the trap, for which the first signal comes.
+        // The thread refuses once it has seen the trap, for which the first signal comes.
         let half_way = |error: &PokeError| matches!(error, PokeError::Stuck(Some(_)));
         let error = fail_to_switch(&toggled, ModeChoice::Only(Mode::Trap), is_interrupted, half_way);
         assert_tells(&chain(&error), &["half-way", "blocks"]);
@@ -154,7 +155,7 @@ fn a_batch_that_failed_half_way_works_by_traps_and_is_the_last() {
         assert_eq!(run(&toggled.program), 2, "the trap does what the jump would");
         let error = toggled.switch_to(2, ModeChoice::Automatic).expect_err("there is a trap");
         assert!(matches!(error, PokeError::Stuck(None)), "{error:?}");
-        // Loading is another matter.
+        // Loading still works.
         exercise(&toggled.packs);
     });
 }
@@ -166,7 +167,7 @@ fn a_change_that_some_core_may_not_know_is_told() {
         let unsynced = |error: &PokeError| matches!(error, PokeError::Unsynced(_));
         let error = fail_to_switch(&toggled, ModeChoice::Automatic, || true, unsynced);
         assert_tells(&chain(&error), &["is changed", "blocks"]);
-        // The code is new, and can be changed again once every thread answers.
+        // The code is new, and can be changed again when every thread answers.
         assert_eq!(run(&toggled.program), 2);
         toggled.switch_to(1, ModeChoice::Automatic).expect("every thread answers");
         assert_eq!(run(&toggled.program), 1);

@@ -49,7 +49,7 @@ fn offset_of_number() -> u32 {
     std::mem::offset_of!(libc::seccomp_data, nr) as u32
 }
 
-/// Of the lower half; the machines that Palimpsest runs on are little-endian.
+/// Returns the offset of an argument's lower half; the machines that Palimpsest runs on are little-endian.
 fn offset_of_argument(index: u32) -> u32 {
     std::mem::offset_of!(libc::seccomp_data, args) as u32 + 8 * index
 }

@@ -1,4 +1,4 @@
-//! Signals of the program that packs must not disturb, or that disturb packs.
+//! Signals of the program that packs must not disturb, and signals that disturb packs.
 
 use std::ptr;
 use std::sync::Barrier;
@@ -8,11 +8,11 @@ use std::thread;
 static DEAD_CHILDREN: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_child(_signal: libc::c_int) {
-    // Relaxed: read by the same thread, later.
+    // Relaxed: the same thread reads it later.
     DEAD_CHILDREN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts SIGCHLD from now on.
+/// Counts SIGCHLD from this call on.
 pub(crate) fn count_dead_children() {
     let handler = on_child as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: the handler is async-signal-safe: it adds to an atomic.
@@ -20,7 +20,7 @@ pub(crate) fn count_dead_children() {
     assert_ne!(before, libc::SIG_ERR);
 }
 
-/// How many SIGCHLD there were, and dead children that `waitpid(-1)` finds.
+/// Returns the number of SIGCHLD, plus that of dead children that `waitpid(-1)` finds.
 pub(crate) fn dead_children() -> usize {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
@@ -36,8 +36,8 @@ pub(crate) fn while_a_thread_blocks_all<T>(meanwhile: impl FnOnce() -> T) -> T {
         scope.spawn(|| {
             let all = u64::MAX;
             let old = ptr::null_mut::<u64>();
-            // SAFETY: the new set is 8 bytes long, as the last argument says, and outlives the call; the old is not
-            // wanted.
+            // SAFETY: the new set is 8 bytes long, as the last argument says, and outlives the call; the old set is not
+            // requested.
             let answer = unsafe {
                 libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, old, size_of::<u64>())
             };

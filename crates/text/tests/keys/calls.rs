@@ -14,7 +14,7 @@ fn product(data: &[u8], seed: (u64, u64)) -> [u64; 3] {
 }
 
 static_call! {
-    /// With more arguments and results than fit registers.
+    /// Has more arguments and results than fit registers.
     static FOLD: fn(&[u8], (u64, u64)) -> [u64; 3] = sum;
 }
 

@@ -13,7 +13,7 @@ static_key! {
     static DB: "environment.db" = on;
 }
 
-/// Not a test: what the child does.
+/// Is not a test, but the child's part.
 #[test]
 #[ignore = "run by the other tests, in a child process"]
 fn child() {
@@ -25,7 +25,7 @@ fn child() {
     println!("syncs {:?}", report.map(|report| report.switched.syncs));
 }
 
-/// Standard output and error of a child.
+/// Runs a child. Returns its standard output and standard error.
 fn run(variable: Option<&OsStr>) -> (String, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "environment::child", "--nocapture", "--test-threads=1"]);

@@ -16,7 +16,7 @@ fn both() -> [bool; 4] {
     [branch!(unlikely FORKED), branch!(likely FORKED), branch!(unlikely OTHER), branch!(likely OTHER)]
 }
 
-/// What a child finds and can do; zero if all is well.
+/// Checks a child's keys. Returns zero if all is well.
 fn check() -> i32 {
     let before = both();
     for state in [State::On, State::Off, State::On, State::Off] {
@@ -27,7 +27,7 @@ fn check() -> i32 {
             return 3;
         }
     }
-    // In the middle of a batch, each site is as before or as after.
+    // In the middle of a batch, each site is either as before or as after.
     i32::from(before[0] != before[1] && before[2] != before[3] && before[0] == before[2] && before == both())
 }
 

@@ -1,15 +1,15 @@
-//! What becomes of a branch and a static call, for both architectures: assembly of the plugin's functions, compared
-//! with `golden/<architecture>.s`. `PALIMPSEST_BLESS=1` writes those files anew; then read what has changed.
+//! The assembly of a branch and a static call, for both architectures: that of the plugin's functions is compared with
+//! `golden/<architecture>.s`. `PALIMPSEST_BLESS=1` rewrites those files; then review the changes.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// The functions to look at.
+/// The functions that are compared.
 const FUNCTIONS: [&str; 3] = ["plugin_unlikely", "plugin_likely", "plugin_call"];
 
-/// The assembly of the plugin, optimised, for `target`; `None` if its standard library is not installed, or cargo is
-/// not here.
+/// Returns the assembly of the plugin, optimised, for `target`; `None` if the target's standard library or cargo is not
+/// installed.
 fn assembly(target: &str) -> Option<String> {
     let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output().ok()?;
     if !Path::new(String::from_utf8(sysroot.stdout).ok()?.trim()).exists() {
@@ -22,18 +22,18 @@ fn assembly(target: &str) -> Option<String> {
     cargo.args(["rustc", "--quiet", "--example", "key_plugin", "--target", target]);
     cargo.args(["--no-default-features", "--features", "std", "--manifest-path"]);
     cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(target_directory);
-    // The plugin alone is optimised; of the crates below it, only what it inlines is seen.
+    // Only the plugin is optimised; of the crates below it, only inlined code is visible.
     cargo.args(["--", "-Copt-level=3", "-Cdebug-assertions=off", "-Ccodegen-units=1", "-Cdebuginfo=0"]);
-    // There may be no linker for the target, and none is needed: cargo then misses the library, and we have the
-    // assembly.
+    // There may be no linker for the target, and none is needed: cargo then fails to find the library, but the assembly
+    // is there.
     cargo.args(["-Clinker=true".to_owned(), format!("--emit=asm={}", file.display())]);
     let output = cargo.output().ok()?;
     assert!(file.exists(), "the plugin does not compile for {target}: {}", String::from_utf8_lossy(&output.stderr));
     Some(std::fs::read_to_string(file).unwrap())
 }
 
-/// The instructions and labels of `function`, without what tells the assembler and debuggers about it, without the
-/// site's entry, and without what is different each time in names.
+/// Returns the instructions and labels of `function`, without directives for the assembler and debuggers, without the
+/// site's entry, and without the varying parts of names.
 fn body(assembly: &str, function: &str) -> String {
     let start = format!("{function}:");
     let lines = assembly.lines().map(str::trim_end).skip_while(|line| *line != start);
@@ -53,8 +53,8 @@ fn body(assembly: &str, function: &str) -> String {
     body
 }
 
-/// `line` without the number of the function in labels (`.LBB7_3`), without those of labels in assembly (`.Ltmp12`),
-/// and without hashes (`17h0123456789abcdefE`).
+/// Returns `line` without the number of the function in labels (`.LBB7_3`), without those of labels in assembly
+/// (`.Ltmp12`), and without hashes (`17h0123456789abcdefE`).
 fn without_numbers(line: &str) -> String {
     const HASH: usize = 16;
     let line = match line.split_once(".Ltmp") {

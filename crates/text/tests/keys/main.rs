@@ -21,7 +21,7 @@ impl Drop for StopOnDrop<'_> {
 
 /// Whether branches are patched, and not loads.
 const PATCHED: bool = !cfg!(palimpsest_atomic_keys);
-/// Core synchronisations of one switch, however big.
+/// Core synchronisations of one switch, of any size.
 const SYNCS: u64 = if PATCHED { isa::SYNCS } else { 0 };
 
 #[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]

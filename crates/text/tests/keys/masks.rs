@@ -1,4 +1,4 @@
-//! Switching beside threads that block every signal, SIGTRAP included, whenever they like.
+//! Switches keys beside threads that block every signal, SIGTRAP included, at any time.
 //!
 //! A trap in a thread that blocks SIGTRAP ends the process: so each test runs in a child, whose status is the verdict.
 
@@ -8,7 +8,8 @@ use std::thread;
 use palimpsest_text::key::{Keys, State};
 use palimpsest_text::{branch, call, static_call, static_key};
 
-/// How often both keys are switched, and in which of these rounds the static call too, which takes more syncs.
+/// How often both keys are switched; `call_each`: in which of these rounds the static call is, too, which takes more
+/// syncs.
 #[derive(Clone, Copy)]
 struct Rounds {
     count: u64,
@@ -16,14 +17,14 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Of a common run: 5000, or what PALIMPSEST_TOGGLES says, since an emulated machine takes its time. Traps killed
-    /// the process after some hundreds.
+    /// Returns the rounds of an ordinary run: 5000, or what PALIMPSEST_TOGGLES says, since emulated machines are slow.
+    /// With traps, the process died after some hundreds.
     fn few() -> Self {
         let said = std::env::var("PALIMPSEST_TOGGLES").ok().and_then(|count| count.parse().ok());
         Self { count: said.unwrap_or(5_000), call_each: 1 }
     }
 
-    /// Of a long run: two keys make a million toggles of them.
+    /// The rounds of a long run: with two keys, a million toggles.
     const MANY: Self = Self { count: 500_000, call_each: 16 };
 }
 
@@ -42,7 +43,7 @@ fn plus_two(number: u64) -> u64 {
 
 static_call!(static STEP: fn(u64) -> u64 = plus_one);
 
-/// Passes through every kind of site; the number of keys that were seen on.
+/// Passes through every kind of site. Returns the number of keys that were seen on.
 #[inline(never)]
 fn pass() -> u32 {
     let mut on = 0;
@@ -54,7 +55,7 @@ fn pass() -> u32 {
     on
 }
 
-/// Switches everything in `rounds`; whether every switch was seen at once.
+/// Switches everything in `rounds`. Returns whether every switch was seen at once.
 fn toggle(rounds: Rounds) -> bool {
     let both = [&MASKED_A, &MASKED_B];
     let mut stepped = call!(STEP)(0);
@@ -69,7 +70,7 @@ fn toggle(rounds: Rounds) -> bool {
     })
 }
 
-/// Runs `test` in a child, and tells how that ended (`waitpid`); zero if `test` says true.
+/// Runs `test` in a child. Returns its status (`waitpid`); zero if `test` returns true.
 fn status_of(test: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child starts threads and allocates: glibc keeps both usable in it. It leaves by `_exit`.
     let pid = unsafe { libc::fork() };
@@ -93,7 +94,7 @@ fn every_signal() -> libc::sigset_t {
     set
 }
 
-/// Sets the calling thread's signal mask; the one before is the answer.
+/// Sets the calling thread's signal mask. Returns the previous one.
 fn set_mask(set: &libc::sigset_t) -> libc::sigset_t {
     // SAFETY: all-zero is a valid set.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };

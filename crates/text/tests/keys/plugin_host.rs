@@ -1,4 +1,4 @@
-//! Libraries that come and go with their keys.
+//! Libraries that are loaded and unloaded with their keys.
 
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use palimpsest_text::key::{Keys, SetError, State};
 use palimpsest_text::{branch, static_key};
 
-/// The plugin, built now if cargo is here; `None` where there is neither cargo nor a plugin (a guest that got the tests
-/// only).
+/// Returns the plugin, built now if cargo is installed; `None` if there is neither cargo nor a plugin (in a guest that
+/// got only the tests).
 fn plugin() -> Option<&'static Path> {
     static PLUGIN: OnceLock<Option<PathBuf>> = OnceLock::new();
     PLUGIN.get_or_init(build).as_deref()
@@ -25,7 +25,7 @@ fn build() -> Option<PathBuf> {
     let profile = test.parent()?.parent()?;
     let file = profile.join("examples/libkey_plugin.so");
     let mut cargo = Command::new(env!("CARGO"));
-    // Features as in `cargo test --workspace --all-features`: what that has built serves here too.
+    // Features as in `cargo test --workspace --all-features`: its results can be reused here.
     cargo.args(["build", "--quiet", "--workspace", "--all-features", "--example", "key_plugin", "--manifest-path"]);
     cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(profile.parent()?);
     if profile.ends_with("release") {
@@ -41,7 +41,7 @@ fn build() -> Option<PathBuf> {
     exists.then_some(file)
 }
 
-/// A loaded library of our own, under a name that no other test uses.
+/// A loaded library of our own, under a name that only this test uses.
 struct Library {
     handle: *mut c_void,
     path: PathBuf,
@@ -74,12 +74,12 @@ impl Library {
         // SAFETY: the handle is open.
         let symbol = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         assert!(!symbol.is_null());
-        // SAFETY: all functions of the plugin take and give one number, in registers.
+        // SAFETY: all functions of the plugin take and return one number, in registers.
         let function = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64) -> u64>(symbol) };
         function(number)
     }
 
-    /// Keys of this very library.
+    /// Returns the keys of this library.
     fn keys(&self) -> Vec<palimpsest_text::key::KeyRef> {
         Keys::iter().filter(|key| key.object().as_deref() == Some(&self.path)).collect()
     }
@@ -111,12 +111,12 @@ fn keys_come_and_go_with_their_library() {
         let switched = Keys::apply([(&*trace, State::On), (&*check, State::Off)]).unwrap();
         assert_eq!((switched.keys, switched.syncs), (2, super::SYNCS));
         assert_eq!((library.call(UNLIKELY, 5), library.call(LIKELY, 5)), (5002, 5002));
-        // A key that was found keeps its library.
+        // A key that was found by name keeps its library loaded.
         library.close();
         assert!(trace.is_on() && !library.keys().is_empty());
         trace.set(State::Off).unwrap();
         drop((trace, check));
-        // Other tests may be listing keys, and hold it for as long.
+        // Other tests may be listing keys, and keep it loaded as long.
         let start = Instant::now();
         while !library.keys().is_empty() {
             assert!(start.elapsed() < Duration::from_secs(600), "not forgotten");
@@ -165,7 +165,7 @@ fn the_librarys_own_copy_switches_the_same_key() {
     assert!(trace.is_on());
     drop(trace);
     library.close();
-    // Where it has installed a handler, it stays; else it is kept as long as other tests list keys.
+    // If it has installed a handler, it stays; else it stays as long as other tests list keys.
     while !super::PATCHED && !library.keys().is_empty() {
         thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! States, counts, and passes that run meanwhile.
+//! States, counts, and passes during a switch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -41,7 +41,7 @@ fn requests_are_counted() {
     assert_eq!(COUNTED.disable().unwrap().keys, 0);
     assert!(is_on());
     assert_eq!(COUNTED.enabled(), 1);
-    // The switch and the count are two.
+    // The switch and the count are independent.
     COUNTED.set(State::On).unwrap();
     COUNTED.disable().unwrap();
     assert!(is_on());
@@ -124,7 +124,7 @@ fn a_site_belongs_to_one_key() {
     assert_eq!(found > 40, PATCHED);
 }
 
-/// What a thread fetches while a site is switched is the one or the other: there is one store between them.
+/// One store separates what threads fetch while a site is switched: the old or the new instruction.
 #[test]
 fn switching_changes_what_one_store_can() {
     static_key!(static STORED: "toggling.stored" = off);
@@ -194,7 +194,7 @@ fn passes_see_one_of_both_and_later_the_new_state() {
         let _stop = super::StopOnDrop(&stop);
         let start = Instant::now();
         let mut changes = 0_u64;
-        // Longer where there is hardly any time to be had.
+        // Continues where there was hardly any processor time.
         while start.elapsed() < TIME || changes <= 10 || checked.load(Ordering::Relaxed) <= 100 {
             epoch.store(2 * changes + 1, Ordering::SeqCst);
             changes += 1;

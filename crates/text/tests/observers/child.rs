@@ -1,4 +1,4 @@
-//! What the child processes do: load programs under an observer and call through them.
+//! The child processes: they load programs under an observer and call through them.
 
 use std::{
     backtrace::Backtrace,
@@ -26,7 +26,7 @@ pub(crate) const BUSY: &str = "jitted_count_down";
 
 type Function = extern "C-unwind" fn();
 
-/// Where the inner program is; also read by the debugger after the program is gone.
+/// The inner program's address; the debugger also reads it after the program is gone.
 #[unsafe(no_mangle)]
 static OBSERVERS_INNER_PROGRAM: AtomicUsize = AtomicUsize::new(0);
 
@@ -52,7 +52,7 @@ fn load(packs: &Packs, name: &str, code: &[u8], eh_frame: impl FnOnce(CodeAddres
     staged.finalize().expect("finalize")
 }
 
-/// Calls `innermost` through: host, program with frame pointer, host, program without, host.
+/// Calls `innermost` through these frames: host, program with frame pointer, host, program without, host.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C-unwind" fn observers_outermost(packs: &Packs, innermost: Function) {
@@ -79,18 +79,18 @@ extern "C-unwind" fn observers_between() {
     black_box(address);
 }
 
-/// Where the debugger stops: called by the inner program.
+/// Is where the debugger stops: called by the inner program.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C-unwind" fn observers_innermost() {
     black_box(OBSERVERS_INNER_PROGRAM.load(Relaxed));
 }
 
-/// Where the debugger stops: the programs are gone.
+/// Is where the debugger stops once the programs are gone.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C-unwind" fn observers_unloaded() {
-    // Not the body of `observers_innermost`: the two would become one function.
+    // Differs from the body of `observers_innermost`: otherwise the two would become one function.
     black_box("unloaded");
 }
 

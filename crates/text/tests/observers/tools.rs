@@ -9,9 +9,9 @@ use std::{
 
 use crate::{Attached, Scenario};
 
-/// Environment variable that makes a run of this binary a child: its scenario.
+/// Environment variable that makes a run of this binary a child; its value is the scenario.
 pub(crate) const SCENARIO: &str = "PALIMPSEST_OBSERVERS_SCENARIO";
-/// Environment variable that says whether the child attaches its observer.
+/// Environment variable that tells the child whether to attach its observer.
 pub(crate) const ATTACHED: &str = "PALIMPSEST_OBSERVERS_ATTACHED";
 
 /// A tool that is missing or not permitted here.
@@ -37,7 +37,7 @@ pub(crate) fn child<S: AsRef<OsStr>>(
         }
     };
     command
-        // One thread: nothing else prints or is listed.
+        // One thread, so that nothing else prints or is listed.
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
         .env(SCENARIO, scenario.name())
         .env(ATTACHED, attached.name())
@@ -48,7 +48,7 @@ pub(crate) fn child<S: AsRef<OsStr>>(
     run(&mut command)
 }
 
-/// Answers whether this binary can start itself.
+/// Checks that this binary can start itself.
 ///
 /// # Errors
 /// It cannot: it runs in an emulator that the kernel does not start by itself.
@@ -73,7 +73,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, Unavailable> {
     command.output().map_err(|error| Unavailable(format!("cannot start {}: {error}", command.get_program().display())))
 }
 
-/// Everything that a command printed.
+/// Returns everything that a command printed.
 pub(crate) fn printed(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -104,7 +104,7 @@ pub(crate) const GDB: [&str; 22] = [
     "--args",
 ];
 
-/// Why gdb did nothing, if it was not permitted to.
+/// Returns why gdb did nothing, if it was not permitted to.
 pub(crate) fn gdb_refusal(printed: &str) -> Option<Unavailable> {
     printed
         .lines()
@@ -112,10 +112,10 @@ pub(crate) fn gdb_refusal(printed: &str) -> Option<Unavailable> {
         .map(|line| Unavailable(format!("gdb cannot trace: {line}")))
 }
 
-/// The event of all recordings: by a timer of the kernel, without hardware counters, user mode only.
+/// The event of all recordings: a timer of the kernel, without hardware counters, in user mode only.
 pub(crate) const PERF_EVENT: &str = "cpu-clock:u";
 
-/// Answers whether `perf record` is installed and permitted.
+/// Checks that `perf record` is installed and permitted.
 ///
 /// # Errors
 /// It is not.

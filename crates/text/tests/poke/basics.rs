@@ -1,4 +1,4 @@
-//! One thread: what batches do, refuse and count.
+//! One thread: what batches do, what they refuse, and what they count.
 
 use palimpsest_text::poke::{AddError, Applied, Batch, Mode, PokeError};
 use palimpsest_text::{Backing, Packs};
@@ -7,7 +7,7 @@ use crate::Version::{New, Old};
 use crate::blob::Blob;
 use crate::isa::{SITES_CROSS_WORDS, generate};
 
-/// What a batch takes.
+/// Returns the syncs that a batch takes.
 fn syncs(applied: &Applied) -> u64 {
     match applied.mode {
         Mode::Trap => 3,

@@ -1,4 +1,4 @@
-//! A stretch of this binary's own text that tests fill with code.
+//! A range of this binary's own text that tests fill with code.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use palimpsest_text::poke::Batch;
 
 use super::{Generated, Version};
 
-/// Bytes of the stretch.
+/// Bytes of the range.
 const LEN: usize = 1 << 17;
 
 core::arch::global_asm!(
@@ -26,7 +26,7 @@ unsafe extern "C" {
     safe static palimpsest_blob: u8;
 }
 
-/// Code in the text of this binary; one test at a time has it.
+/// Code in the text of this binary, for one test at a time.
 pub(crate) struct Blob {
     pub(crate) code: Generated,
     _alone: MutexGuard<'static, ()>,
@@ -57,12 +57,13 @@ impl Blob {
     /// Adds a site to a batch.
     pub(crate) fn add(&self, batch: &mut Batch<'_>, index: usize, version: Version) {
         let (offset, from, to) = self.code.change(index, version);
-        // SAFETY: 1. this binary's text; 2. generated so; 3. the tests bear both; 4. nobody refers to the blob.
+        // SAFETY: 1. this binary's text; 2. generated as sites; 3. the tests work with both versions; 4. nobody refers
+        // to the blob.
         unsafe { batch.add_text(self.address() + offset, from, to) }.unwrap();
     }
 
     pub(crate) fn run(&self) -> Vec<Version> {
-        // SAFETY: 1. written in `new`, and this test's alone.
+        // SAFETY: 1. written in `new`, and used only by this test.
         unsafe { self.code.run(&raw const palimpsest_blob) }
     }
 }

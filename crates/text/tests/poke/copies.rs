@@ -1,4 +1,4 @@
-//! Programs with copies for several nodes: one batch changes all of them, in the syncs of one.
+//! Programs with copies for several nodes: one batch changes all copies, with the syncs for one.
 
 use palimpsest_sys::numa::NodeId;
 use palimpsest_text::poke::{AddError, Batch, Mode, ModeChoice, arch};
@@ -9,7 +9,7 @@ use crate::Version::{self, New, Old};
 use crate::isa::{FITS_A_WORD, generate};
 use crate::torture::{ANY_WAY, Toggled, torture};
 
-/// Copies for so many nodes, which this machine need not have.
+/// Opens packs for `nodes` nodes, which this machine need not have.
 fn packs(nodes: u32) -> ReplicatedPacks {
     let homes: Vec<NodeId> = (0..nodes).map(NodeId).collect();
     ReplicatedPacks::open(&homes, |node| node, |_| Packs::builder()).unwrap()
@@ -22,7 +22,7 @@ fn add<'p>(
     (index, version): (usize, Version),
 ) {
     let (offset, from, to) = code.change(index, version);
-    // SAFETY: 1. generated so; 2. the tests bear both.
+    // SAFETY: 1. generated as sites; 2. the tests work with both versions.
     unsafe { batch.add_to_all(program.replicas(), offset, |_| (from, to)) }.unwrap();
 }
 
@@ -52,7 +52,7 @@ fn any_number_of_copies_takes_as_many_syncs_as_one() {
 
 #[test]
 fn single_stores_change_all_copies_in_one_sync() {
-    // What fits an aligned word does so in each copy, as all are aligned.
+    // A site that fits an aligned word does so in each copy, as all are aligned.
     let (code, site) = (generate(2), FITS_A_WORD);
     let packs = packs(3);
     let program = packs.load(&code.code, 64).unwrap();
@@ -73,7 +73,7 @@ fn each_copy_is_asked_for_by_its_address() {
         asked.push(address);
         (old.to_vec(), new.to_vec())
     };
-    // SAFETY: 1. generated so; 2. never applied.
+    // SAFETY: 1. generated as sites; 2. never applied.
     unsafe { batch.add_to_all(program.replicas(), offset, change) }.unwrap();
     let expected: Vec<_> = program.replicas().map(|copy| copy.address().offset(offset)).collect();
     assert_eq!(asked, expected);

@@ -1,6 +1,6 @@
-//! Under gdb: breakpoints elsewhere go on to work while batches run.
+//! Under gdb: breakpoints elsewhere still work while batches run.
 //!
-//! What gdb does with traps, and what it has to be told, is in `palimpsest_sys::trap`.
+//! `palimpsest_sys::trap` says what gdb does with traps, and how to configure it.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ extern "C" fn poke_breakpoint(round: usize) -> usize {
     std::hint::black_box(round)
 }
 
-/// Not a test by itself: what gdb runs.
+/// Is not a test by itself, but what gdb runs.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {

@@ -1,4 +1,4 @@
-//! Poking code that runs: what is promised, tried on the machine itself.
+//! Poking of running code: tests the promises on the machine itself.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ pub(crate) struct Generated {
     pub(crate) sites: Vec<(usize, Vec<u8>, Vec<u8>)>,
 }
 
-/// What a site is.
+/// The version of a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Version {
     Old,
@@ -42,7 +42,7 @@ impl Version {
 }
 
 impl Generated {
-    /// What a site turns from and into to become `version`.
+    /// Returns a site's offset, and the bytes that it has and gets when it becomes `version`.
     pub(crate) fn change(&self, index: usize, version: Version) -> (usize, &[u8], &[u8]) {
         let (offset, old, new) = &self.sites[index];
         match version {
@@ -54,11 +54,11 @@ impl Generated {
     /// Adds a site of this code, in a program, to a batch.
     pub(crate) fn add<'p>(&self, batch: &mut Batch<'p>, program: &'p Program, index: usize, version: Version) {
         let (offset, from, to) = self.change(index, version);
-        // SAFETY: 1. generated so; 2. the tests bear both.
+        // SAFETY: 1. generated as sites; 2. the tests work with both versions.
         unsafe { batch.add(program, offset, from, to) }.unwrap();
     }
 
-    /// Runs the code at `entry` and says what each site was.
+    /// Runs the code at `entry`. Returns the version that each site had.
     ///
     /// # Safety
     ///
@@ -76,14 +76,14 @@ impl Generated {
         seen.iter().enumerate().map(version).collect()
     }
 
-    /// As [`run`](Self::run), of a program.
+    /// Does the same as [`run`](Self::run), of a program.
     pub(crate) fn run_program(&self, program: &Program) -> Vec<Version> {
         // SAFETY: 1. the tests load it so, and it is borrowed.
         unsafe { self.run(program.entry()) }
     }
 }
 
-/// Says stop when it goes, also by a panic, so that other threads of a scope end.
+/// Says stop when dropped, also by a panic, so that other threads of a scope end.
 pub(crate) struct StopOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -76,13 +76,13 @@ extern "C" fn on_rain(_signal: i32) {
     RAIN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What is rain: fewer signals would hit next to no batch.
+/// The number of signals that count as rain: fewer would hit next to no batch.
 const DROPS: u64 = 100;
 
-/// SIGUSR1 arrives at random threads all the time, in and outside of our handler.
+/// SIGUSR1 arrives at random threads all the time, inside and outside of our handler.
 #[test]
 fn signals_may_rain() {
-    // A process of its own: the signals would hit other tests' system calls.
+    // In its own process: the signals would hit other tests' system calls.
     let status = fork_and_wait(|| {
         // SAFETY: all-zero is a valid `sigaction`.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -107,7 +107,7 @@ fn signals_may_rain() {
             let toggle = |numbers: &mut Numbers| {
                 toggled.toggle(numbers, |batch, index, version| code.add(batch, &program, index, version));
             };
-            // One slow CPU serves few of them in the usual time.
+            // One slow CPU handles few of them in the usual time.
             let is_rain = || RAIN.load(Ordering::Relaxed) >= DROPS;
             torture_until(is_rain, || drop(code.run_program(&program)), toggle);
         });
@@ -117,7 +117,7 @@ fn signals_may_rain() {
     assert_eq!(exit_code(status), Some(0), "status {status:#x}");
 }
 
-/// `posix_spawn` runs a part of this program in a child that shares the memory.
+/// `posix_spawn` runs a part of this program in a child that shares its memory.
 #[test]
 fn spawning_goes_on() {
     let (packs, code) = (Packs::new().unwrap(), generate(SITES));
@@ -137,14 +137,14 @@ fn spawning_goes_on() {
     assert_eq!(code.run_program(&program), toggled.now());
 }
 
-/// Where `/proc/self/mem` is refused, pages of text are exchanged.
+/// If `/proc/self/mem` is refused, pages of text are replaced.
 #[test]
 fn text_is_poked_without_proc_self_mem() {
     let blob = Blob::new(generate(100));
     let status = fork_and_wait(|| {
-        // SAFETY: concerns this child alone.
+        // SAFETY: concerns only this child.
         unsafe { libc::setresuid(65534, 65534, 65534) };
-        // SAFETY: as above. The kernel gives the files below /proc/self to root, who this child is not.
+        // SAFETY: as above. The kernel then gives the files below /proc/self to root, and this child is not root.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
         assert!(palimpsest_sys::ProcMem::open().is_err());
         for version in [New, Version::Old, New] {
@@ -159,8 +159,8 @@ fn text_is_poked_without_proc_self_mem() {
     assert_eq!(exit_code(status), Some(0), "{status:#x}");
 }
 
-/// A thread that a tracer has stopped among the sites is passed over by traps and single stores, and goes on with the
-/// code as it is by then. In a process of its own: batches of other tests would wait for the thread to be held.
+/// Traps and single stores pass over a thread that a tracer has stopped among the sites; it continues with the code as
+/// it is then. In its own process: batches of other tests would wait for the thread to be held.
 #[test]
 fn a_thread_that_a_tracer_stops_is_passed_over() {
     let status = fork_and_wait(|| {
@@ -195,7 +195,7 @@ fn beside_a_stopped_thread() {
                 let (mut tell_stopped, tell_go_on) = ends.take().unwrap();
                 drop(tell_go_on);
                 let none = std::ptr::null_mut::<libc::c_void>();
-                // SAFETY: concerns the thread alone, and no memory.
+                // SAFETY: concerns only the thread, and no memory.
                 if unsafe { libc::ptrace(libc::PTRACE_SEIZE, thread, none, none) } != 0 {
                     return NOT_PERMITTED;
                 }

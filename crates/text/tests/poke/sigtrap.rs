@@ -1,7 +1,7 @@
-//! SIGTRAP shared with others, and SIGTRAP blocked. x86-64 alone changes code by traps.
+//! SIGTRAP shared with others, and SIGTRAP blocked. Only x86-64 changes code by traps.
 //!
-//! Each test runs in a process of its own: actions are the process's, and a thread that blocks SIGTRAP would be in the
-//! way of other tests' batches.
+//! Each test runs in its own process: signal actions belong to the process, and a thread that blocks SIGTRAP would
+//! obstruct other tests' batches.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ use crate::isa::generate;
 
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// A trap that nobody but the test knows.
+/// Runs into a trap that only the test knows.
 fn foreign_trap() {
-    // SAFETY: whoever handles SIGTRAP goes on behind it.
+    // SAFETY: the handler for SIGTRAP continues behind it.
     unsafe { std::arch::asm!("int3") };
 }
 
@@ -91,16 +91,16 @@ fn earlier_and_later_handlers_get_what_is_not_ours() {
         assert_eq!(counts(), (0, 0));
         foreign_trap();
         assert_eq!(counts(), (1, 0));
-        // One that is installed later, and calls what was there before it: ours.
+        // A handler that is installed later, and calls the one before it: ours.
         let old = set_action(second as Handler as usize, libc::SA_SIGINFO);
         BEFORE_SECOND.store(old.sa_sigaction, Ordering::Relaxed);
         foreign_trap();
         assert_eq!(counts(), (2, 1));
-        // Now ours is in front of it, and behind it.
+        // Now ours is both in front of it and behind it.
         poke();
         foreign_trap();
         assert_eq!(counts(), (3, 2));
-        // Restored by one that had remembered it: nothing grows, nothing loops.
+        // Restored by code that has remembered it: nothing grows, nothing loops.
         for _ in 0..3 {
             set_action(second as Handler as usize, libc::SA_SIGINFO);
             poke();
@@ -119,7 +119,7 @@ static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 extern "C" fn asks_for_the_mask(_signal: i32) {
     // SAFETY: all-zero is a valid set.
     let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a null new mask only asks.
+    // SAFETY: a null new mask only reads.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut mask) };
     // SAFETY: a valid set and valid signals.
     let blocked = |signal| usize::from(unsafe { libc::sigismember(&mask, signal) } == 1);
@@ -166,7 +166,7 @@ fn a_signal_that_was_sent_stays_ignored() {
     });
 }
 
-/// Runs `test` while another thread, whose id it gets, blocks SIGTRAP.
+/// Runs `test` while another thread, whose id the test gets, blocks SIGTRAP.
 fn while_blocked(test: impl FnOnce(u32)) {
     let (ready, wait) = mpsc::channel();
     let (done, finish) = mpsc::channel::<()>();
@@ -251,7 +251,7 @@ fn starting_threads_and_processes_is_not_in_the_way() {
 
 extern "C" fn takes_a_frame(_signal: i32) {}
 
-/// A thread whose alternate stack holds a signal frame and 4 KiB, and which gets other signals there meanwhile.
+/// A thread whose alternate stack holds only a signal frame and 4 KiB, and which gets other signals there meanwhile.
 #[test]
 fn a_small_alternate_stack_is_enough() {
     const BELOW: usize = 1 << 16;
@@ -280,7 +280,7 @@ fn a_small_alternate_stack_is_enough() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // SAFETY: the thread lives.
+                    // SAFETY: the thread is alive.
                     unsafe { libc::pthread_kill(runner, libc::SIGUSR1) };
                 }
             });
@@ -306,7 +306,8 @@ fn a_small_alternate_stack_is_enough() {
     });
 }
 
-/// A trap at the wrong moment would end the process, so none is stored. Sites of all kinds, in a program and in text.
+/// A trap at the wrong moment would end the process, so none is stored. Tries sites of all kinds, in a program and in
+/// text.
 #[test]
 fn any_code_is_changed_beside_threads_that_block_every_signal_at_any_moment() {
     const BATCHES: u32 = 300;
@@ -356,7 +357,7 @@ fn ours_is_put_back_in_front_of_a_handler_that_does_not_chain() {
     });
 }
 
-/// The open descriptors and what they are of.
+/// Returns the open descriptors and their targets.
 fn descriptors() -> BTreeSet<(PathBuf, String)> {
     let entries = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     entries
@@ -364,8 +365,8 @@ fn descriptors() -> BTreeSet<(PathBuf, String)> {
         .collect()
 }
 
-/// What a child can do to its parent: it has no descriptor of the parent's memory or tables, and what it inherits of a
-/// table it cannot make writable.
+/// A child cannot attack its parent: it has no descriptor of the parent's memory or tables, and cannot make the table
+/// that it inherits writable.
 #[test]
 fn children_get_no_way_to_write_what_their_parents_run() {
     let blob = Blob::new(generate(6));
@@ -388,7 +389,7 @@ fn children_get_no_way_to_write_what_their_parents_run() {
             for table in tables {
                 let start = table.split_once('-').unwrap().0;
                 let start = std::ptr::with_exposed_provenance_mut(usize::from_str_radix(start, 16).unwrap());
-                // SAFETY: a table that nobody reads now.
+                // SAFETY: a table that nobody reads at this time.
                 let answer = unsafe { libc::mprotect(start, 4096, libc::PROT_READ | libc::PROT_WRITE) };
                 assert_eq!(answer, -1, "a child may write its parent's table");
             }

@@ -1,4 +1,4 @@
-//! Threads run through sites that others toggle.
+//! Threads run through sites that other threads toggle.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::{Generated, StopOnDrop, common};
 
 const SITES: usize = 1000;
 const RUNNERS: u64 = 8;
-/// On a slow machine it goes on until as many batches were done.
+/// The minimum number of batches: on a slow machine the test continues until they are done.
 const BATCHES: u64 = 5;
 const DURATION: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } else { 6 });
 
@@ -24,7 +24,7 @@ pub(crate) fn torture(pass: impl Fn() + Sync, toggle: impl Fn(&mut Numbers) + Sy
     torture_until(|| true, pass, toggle);
 }
 
-/// As [`torture`], and until the caller has enough, too, however long that takes on a slow machine.
+/// Does the same as [`torture`], and continues until the caller has enough, however long that takes on a slow machine.
 pub(crate) fn torture_until(
     has_enough: impl Fn() -> bool,
     pass: impl Fn() + Sync,
@@ -69,7 +69,7 @@ pub(crate) fn torture_until(
     assert!(passes > 0 && batches >= BATCHES, "{passes} passes, {batches} batches: somebody panicked");
 }
 
-/// What the sites are now, and a way to choose some to toggle.
+/// The versions of the sites now, and a way to choose some to toggle.
 pub(crate) struct Toggled(Mutex<Vec<Version>>);
 
 impl Toggled {
@@ -81,7 +81,7 @@ impl Toggled {
         Self(Mutex::new(vec![Old; sites]))
     }
 
-    /// What they are.
+    /// Returns the versions.
     pub(crate) fn now(&self) -> Vec<Version> {
         self.0.lock().unwrap().clone()
     }
@@ -91,7 +91,7 @@ impl Toggled {
         self.toggle_in(ANY_WAY, numbers, add);
     }
 
-    /// As [`toggle`](Self::toggle), in one way.
+    /// Does what [`toggle`](Self::toggle) does, in one way.
     pub(crate) fn toggle_in<'p>(
         &self,
         choice: ModeChoice,
@@ -111,7 +111,7 @@ impl Toggled {
     }
 }
 
-/// By traps where there are any: threads of these tests do not block SIGTRAP for long.
+/// By traps if there are any: threads of these tests do not block SIGTRAP for long.
 pub(crate) const ANY_WAY: ModeChoice =
     if palimpsest_text::poke::arch::TRAPS { ModeChoice::Only(Mode::Trap) } else { ModeChoice::Automatic };
 
@@ -167,7 +167,7 @@ fn text_is_all_old_or_all_new() {
     assert_eq!(blob.run(), toggled.now());
 }
 
-/// Each thread loads programs of its own, which it runs, toggles and frees, beside one that all run.
+/// Each thread loads programs of its own, and runs, toggles and frees them, beside one that all run.
 #[test]
 fn programs_are_freed_meanwhile() {
     let (packs, code, small) = (Packs::new().unwrap(), generate(SITES), generate(30));

@@ -1,4 +1,4 @@
-//! Code that nobody runs is copied and filled; and who is told of changes.
+//! Copying and filling code that nobody runs; and who is told of changes.
 
 use std::sync::{Arc, Mutex};
 
@@ -34,7 +34,7 @@ fn programs_are_copied_over_and_filled() {
 fn what_is_no_whole_part_of_a_program_is_refused() {
     let packs = Packs::new().unwrap();
     let program = packs.load(&identity(1, 64), 64).unwrap();
-    // SAFETY: refused, or nothing.
+    // SAFETY: refused, or changes nothing.
     let copy = |offset, len| unsafe { poke::copy(&program, offset, &vec![0; len]) };
     assert!(matches!(copy(60, 8), Err(PlaceError::Outside(_))));
     assert!(matches!(copy(usize::MAX, 8), Err(PlaceError::Outside(_))));
@@ -51,7 +51,7 @@ fn what_is_no_whole_part_of_a_program_is_refused() {
     assert_eq!(call(&program), 1);
 }
 
-/// Name, number of patches, code.
+/// A program's name, the number of patches, and the code.
 type Note = (String, usize, Vec<u8>);
 
 #[derive(Clone, Default)]
@@ -91,7 +91,7 @@ fn observers_and_the_log_learn_of_every_site() {
     let mut seen = noted.0.lock().unwrap().clone();
     seen.sort();
     assert_eq!(seen, ["first", "second"].map(|name| (name.to_owned(), 12, expected.clone())));
-    // Other tests' batches are in the log as well.
+    // The log also has other tests' batches.
     let records = records.lock().unwrap();
     for program in &programs {
         for (offset, old, new) in &code.sites {

@@ -1,10 +1,10 @@
-//! What differs between architectures. The same names for each.
+//! What differs between architectures, under the same names for each.
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
 mod isa;
 
-pub(crate) use isa::{RETURN, console, cpu, interrupts, key, layout, mmu, patch, user};
+pub(crate) use isa::{RETURN, console, cpu, interrupts, key, layout, mmu, patch, step, user};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("there is no kernel for this architecture");

@@ -1,7 +1,7 @@
 //! Programs that are asked before each system call.
 //!
-//! While none is attached, a system call passes one instruction without effect: a site of a static key, which the first
-//! program that is attached rewrites in every node's copy of the kernel, by one store and one call of each CPU.
+//! While no program is attached, a system call passes one instruction without effect: a site of a static key. Attaching
+//! the first program rewrites it in every node's copy of the kernel, by one store and one call of each CPU.
 //!
 //! | | CPU 0 attaches or detaches | CPU 1, in a system call |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | d | drops the old list | |
 //!
 //! CPU 1 answers no call between reading the list and leaving: interrupts are off, and nothing there waits for another
-//! CPU. So once it has answered that of c, it has left the old list, or reads the new one.
+//! CPU. So once it has answered the call of c, it has left the old list, or reads the new one.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -64,7 +64,7 @@ pub(crate) struct Attached(u64);
 pub(crate) enum AttachError {
     /// It was verified for more words of context than a call has: [`WORDS`].
     Context {
-        /// Those that it needs.
+        /// The words that it needs.
         words: usize,
     },
 }
@@ -84,17 +84,18 @@ unsafe extern "C" {
     static key_sites_end: [u8; 0];
 }
 
-/// Programs that were ended so far, and how often programs were asked.
+/// Returns how many programs were ended so far, and how often programs were asked.
 pub(crate) fn counts() -> (u64, u64) {
     // Relaxed: statistics.
     (ENDED.load(Ordering::Relaxed), ASKED.load(Ordering::Relaxed))
 }
 
-/// Asks the programs: the first answer that is not 0 is what the call returns, and it is not made.
+/// Asks the programs in their order. The first answer other than 0 is returned as the call's result; the call is then
+/// not made.
 pub(crate) fn ask(call: Call) -> Option<u64> {
     // Relaxed: a statistic.
     ASKED.fetch_add(1, Ordering::Relaxed);
-    // Acquire, partner: the Release in `publish`. Forbids that a program is entered that is not there yet.
+    // Acquire, partner: the Release in `publish`. Forbids entering a program that is not there yet.
     let list = LIST.load(Ordering::Acquire);
     // SAFETY: lists live until every CPU has answered a call that was made after they were replaced (see the module);
     // this CPU answers none before it returns.
@@ -103,14 +104,14 @@ pub(crate) fn ask(call: Call) -> Option<u64> {
     programs.iter().find_map(|attachment| match attachment.program.run(&words) {
         Ok(verdict) => Some(verdict).filter(|verdict| *verdict != 0),
         Err(_) => {
-            // Relaxed: a statistic. A program that was ended has no say.
+            // Relaxed: a statistic. The answer of a program that was ended does not count.
             ENDED.fetch_add(1, Ordering::Relaxed);
             None
         }
     })
 }
 
-/// Where a site is, and where it jumps to.
+/// A site's address and its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub(crate) struct KeySite {
@@ -119,20 +120,20 @@ pub(crate) struct KeySite {
 }
 
 impl KeySite {
-    /// Its bytes, when programs are attached and when not.
+    /// Returns the site's bytes while programs are attached (`on`) or not.
     pub(crate) fn bytes(&self, on: bool) -> impl IntoIterator<Item = u8> + AsRef<[u8]> + use<> {
         key::bytes(self.address, self.target, on)
     }
 }
 
-/// The sites of the key.
+/// Returns the sites of the key.
 pub(crate) fn sites() -> &'static [KeySite] {
     let (start, end) = ((&raw const key_sites_start) as usize, (&raw const key_sites_end) as usize);
-    // SAFETY: the linker has put the entries of `key::is_on` there, two words each, aligned to them.
+    // SAFETY: the linker has collected the entries of `key::is_on` there, two aligned words each.
     unsafe { core::slice::from_raw_parts(start as *const KeySite, (end - start) / size_of::<KeySite>()) }
 }
 
-/// A site, to be switched.
+/// Describes how to switch a site.
 fn site(site: &KeySite, on: bool) -> Site {
     let code = |bytes: &[u8]| Code::new(bytes).unwrap_or_else(|| unreachable!("an instruction"));
     let (old, new) = (site.bytes(!on), site.bytes(on));
@@ -154,15 +155,16 @@ fn switch(on: bool) {
     }
 }
 
-/// Makes `change` to a copy of the list, and publishes that.
+/// Makes `change` to a copy of the list, and publishes the copy.
 fn publish(change: impl FnOnce(&mut Vec<Attachment>)) {
-    // Acquire, partner: the Release below. Others wait without a lock, since this waits for other CPUs.
+    // Acquire, partner: the Release below. Waits by `CHANGING` and not by a lock, because its holder waits for other
+    // CPUs.
     while CHANGING.swap(true, Ordering::Acquire) {
         cpu::relax();
     }
     // Acquire, partner: the Release of the change before.
     let old = LIST.load(Ordering::Acquire);
-    // SAFETY: it is replaced below alone, by whoever has `CHANGING`.
+    // SAFETY: only whoever has set `CHANGING` replaces the list, below.
     let mut programs = unsafe { old.as_ref() }.cloned().unwrap_or_default();
     change(&mut programs);
     let is_empty = programs.is_empty();
@@ -176,20 +178,20 @@ fn publish(change: impl FnOnce(&mut Vec<Attachment>)) {
         (false, false) => flush::synchronize_all(),
     }
     if !old.is_null() {
-        // SAFETY: made by `into_raw` above; every CPU has been called since it was replaced, and has left it.
+        // SAFETY: made by `into_raw` above; since it was replaced every CPU has answered a call, and so has left it.
         drop(unsafe { Box::from_raw(old) });
     }
     CHANGING.store(false, Ordering::Release);
 }
 
-/// Has `program` asked before each system call, those with smaller numbers first.
+/// Attaches `program`: it is asked before each system call, after those with smaller priority numbers.
 pub(crate) fn attach(priority: i32, program: Arc<Program>) -> Result<Attached, AttachError> {
     if program.words() > WORDS {
         return Err(AttachError::Context { words: program.words() });
     }
     // Relaxed: only uniqueness matters.
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    // No CPU goes on with what it has fetched where the program lies now.
+    // No CPU runs what it has fetched earlier from the program's place.
     flush::synchronize_all();
     publish(|programs| {
         let place = programs.partition_point(|other| other.priority <= priority);
@@ -198,7 +200,7 @@ pub(crate) fn attach(priority: i32, program: Arc<Program>) -> Result<Attached, A
     Ok(Attached(number))
 }
 
-/// Takes it away again: no CPU runs it any more when this returns.
+/// Detaches a program: when this returns, no CPU runs it.
 pub(crate) fn detach(attached: Attached) {
     publish(|programs| programs.retain(|other| other.number != attached.0));
 }

@@ -1,8 +1,8 @@
-//! eBPF in the kernel: programs are verified and compiled here, run in packs, and are attached to system calls.
+//! eBPF in the kernel: programs are verified, compiled into packs, and attached to system calls.
 //!
-//! What `palimpsest_bpf` gives without an operating system is used as it is: assembler, verifier, compiler, maps,
-//! helpers. What a kernel adds is in three places: packs ([`crate::packs`]), what helpers ask about the CPU that runs
-//! the program (`runner`), and who runs it when (`hook`).
+//! Assembler, verifier, compiler, maps and helpers are those of `palimpsest_bpf`, which need no operating system. A
+//! kernel adds three things: packs ([`crate::packs`]), what helpers ask about the CPU that runs the program (`runner`),
+//! and who runs it when (`hook`).
 
 pub(crate) mod hook;
 mod program;

@@ -17,7 +17,7 @@ pub(crate) struct Program {
     fuel: i64,
     /// Words of context that it needs.
     words: usize,
-    /// What its code has addresses of.
+    /// The objects whose addresses its code contains.
     linked: Linked,
 }
 
@@ -41,8 +41,8 @@ pub(crate) enum Ended {
     Helper(Option<HelperError>),
 }
 
-/// What constants of programs that are not trusted are blinded by. This machine has no secret to begin with; a kernel
-/// takes a random number.
+/// The value that blinds constants of untrusted programs. This machine has no secret; a real kernel takes a random
+/// number.
 const BLINDING: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Program {
@@ -59,17 +59,17 @@ impl Program {
         Ok(Self { place, has_gauge: compiled.has_gauge(), fuel, words, linked })
     }
 
-    /// Words of context that it needs.
+    /// Returns the words of context that it needs.
     pub(super) fn words(&self) -> usize {
         self.words
     }
 
-    /// Where it runs.
+    /// Returns where it runs.
     pub(crate) fn entry(&self) -> VirtAddr {
         self.place.entry()
     }
 
-    /// Bytes of packs that it has.
+    /// Returns the bytes of packs that it occupies.
     pub(crate) fn bytes(&self) -> usize {
         self.place.bytes()
     }
@@ -84,8 +84,9 @@ impl Program {
         let arguments = (context.as_ptr().expose_provenance() as u64, size_of_val(context) as u64);
         if !self.has_gauge {
             type Entry = extern "C" fn(u64, u64, u64, u64, u64) -> u64;
-            // SAFETY: the compiler makes functions of this type for programs without a gauge, and the place is the
-            // program's. It was verified: it reads its context, its stack and its host's maps, and ends.
+            // SAFETY: the compiler makes functions of this type for programs without a gauge, and the place is this
+            // program's. The verifier has shown that it reads only its context, its stack and its host's maps, and that
+            // it ends.
             let entry = unsafe { core::mem::transmute::<*const (), Entry>(self.entry().0 as *const ()) };
             return Ok(entry(arguments.0, arguments.1, 0, 0, 0));
         }

@@ -11,25 +11,25 @@ use crate::cpu::CPUS;
 use crate::sync::SpinLock;
 use crate::{arch, probe};
 
-/// This kernel's CPUs. What is noted is the CPU's: a program runs to its end before another one begins there.
+/// This kernel's CPUs. Notes are per CPU: a program runs to its end before another begins there.
 pub(super) struct Cpus;
 
 static FAILED: [SpinLock<Option<HelperError>>; CPUS] = [const { SpinLock::new(None) }; CPUS];
 static HELD: [SpinLock<Vec<u64>>; CPUS] = [const { SpinLock::new(Vec::new()) }; CPUS];
 
-/// The first failure of the run that has ended on this CPU.
+/// Takes the first failure of the run that has just ended on this CPU.
 pub(super) fn take_failure() -> Option<HelperError> {
     FAILED[arch::cpu::number()].lock().take()
 }
 
-/// Records that it has not given back.
+/// Takes the records that the run has not given back.
 pub(super) fn take_held() -> Vec<u64> {
     core::mem::take(&mut *HELD[arch::cpu::number()].lock())
 }
 
 // SAFETY: 1. `guard` is the call.
 unsafe impl Runner for Cpus {
-    /// A panic ends this kernel.
+    /// Runs `call` without a guard: a panic ends this kernel.
     fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError> {
         call()
     }
@@ -38,11 +38,11 @@ unsafe impl Runner for Cpus {
         let mut count = 0;
         for byte in bytes {
             let at = address.wrapping_add(count as u64);
-            // SAFETY: 1. a load alone. It is of a whole word, which lies in one page.
+            // SAFETY: 1. only a load. It is of a whole word, which lies in one page.
             if !unsafe { probe::passes(VirtAddr(at & !7), AccessKind::Read) } {
                 break;
             }
-            // SAFETY: just seen to be mapped; nothing is unmapped meanwhile. Volatile: whoever has it may write it.
+            // SAFETY: just seen to be mapped, and nothing is unmapped meanwhile. Volatile: its owner may write it.
             *byte = unsafe { (at as *const u8).read_volatile() };
             count += 1;
         }

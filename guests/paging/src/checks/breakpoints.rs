@@ -1,4 +1,4 @@
-//! Breakpoints in replicated text: every CPU runs into that of its own node's copy.
+//! Breakpoints in replicated text: every CPU hits the one in its own node's copy.
 
 use palimpsest_paging::{PAGE, VirtAddr};
 use palimpsest_text::poke::{Site, arch::TRAP};
@@ -12,14 +12,14 @@ use crate::{check, counts, kernel_space, memory};
 
 use super::patching;
 
-/// How often it is set while other CPUs run.
+/// How often the breakpoint is set while other CPUs run.
 const TURNS: usize = 10;
 
-/// How many copies of the text have these bytes at `address`, and how many there are.
+/// Returns how many copies of the text have these bytes at `address`, and how many there are.
 fn copies_with(address: usize, bytes: &[u8]) -> (usize, usize) {
     let has = |&at: &u64| {
         (0..bytes.len()).all(|index| {
-            // SAFETY: a byte of the image, or of a copy. Volatile: code that is written elsewhere.
+            // SAFETY: a byte of the image, or of a copy. Volatile: code that is changed through other addresses.
             let is = unsafe { memory::alias(at + index as u64).read_volatile() };
             is == bytes[index]
         })
@@ -28,7 +28,7 @@ fn copies_with(address: usize, bytes: &[u8]) -> (usize, usize) {
     (copies().filter(has).count(), copies().count())
 }
 
-/// Runs the sites on every CPU; what they return, and how often each has come by the breakpoint.
+/// Runs the sites on every CPU. Returns their results, and how often each CPU has hit the breakpoint.
 fn run_everywhere() -> ([usize; CPUS], [u64; CPUS]) {
     let before = hits();
     let results = patching::results();
@@ -42,7 +42,7 @@ fn done<E: core::fmt::Debug>(result: Result<(), E>) {
 
 pub(super) fn run() {
     let all = KernelTextWriter { copies: Copies::All };
-    // As it is, it lets the increment behind it run.
+    // Unchanged, the site lets the increment behind it run.
     let site = site(7, Sites::Skip);
     check::equal("breakpoint.before", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
 
@@ -63,7 +63,7 @@ pub(super) fn run() {
     check::equal("breakpoint.after", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
 }
 
-/// A replica that is made while the breakpoint is set has it.
+/// A replica that is made while the breakpoint is set contains it.
 fn in_a_new_replica(site: &Site) {
     let page = site.address as u64 / PAGE * PAGE;
     let range = VirtAddr(page)..VirtAddr((site.end() as u64).next_multiple_of(PAGE));
@@ -75,7 +75,7 @@ fn in_a_new_replica(site: &Site) {
     check::equal("breakpoint.new-replica", run_everywhere(), ([SITES; CPUS], [1; CPUS]));
 }
 
-/// It comes and goes while the other CPUs run through it, all of which come by each time.
+/// Sets and removes it while the other CPUs run through it; all of them hit it each time.
 fn while_others_run(writer: &KernelTextWriter, site: &Site) {
     let wrong = patching::wrong_runs();
     patching::start_runners();
@@ -92,7 +92,7 @@ fn while_others_run(writer: &KernelTextWriter, site: &Site) {
     check::equal("breakpoint.runs", patching::wrong_runs() - wrong, 0);
 }
 
-/// One that is set in the first copy alone is passed by the CPUs of other nodes: so the checks above can fail.
+/// A breakpoint in the first copy only is not hit by CPUs of other nodes: so the checks above can fail.
 fn a_missed_copy_is_seen(site: &Site) {
     let first = KernelTextWriter { copies: Copies::First };
     done(set(&first, site));

@@ -9,14 +9,14 @@ use palimpsest_paging::{
 use crate::arch::mmu::{self, UserFormat, UserSpace};
 use crate::counts::now;
 use crate::memory::{self, Memory, Records};
-use crate::process::next_id;
+use crate::process::{CHILD, next_id};
 use crate::{check, kernel_space, say};
 
 const GIGABYTE: u64 = 1 << 30;
 /// Where spaces are filled.
 pub(super) const START: VirtAddr = VirtAddr(1 << 39);
 
-/// A space with `bytes` mapped by small pages.
+/// Returns a space with `bytes` mapped by small pages.
 fn filled(options: SpaceOptions, bytes: u64) -> UserSpace {
     let space: UserSpace =
         AddressSpace::new(Memory, next_id(), &[Node(0)], options).unwrap_or_else(|error| panic!("{error}"));
@@ -24,7 +24,7 @@ fn filled(options: SpaceOptions, bytes: u64) -> UserSpace {
     space
 }
 
-/// Maps `bytes` from [`START`] on by small pages, which are all the same 512 frames.
+/// Maps `bytes` from [`START`] on by small pages, all of which lead to the same 512 frames.
 pub(super) fn fill(space: &UserSpace, bytes: u64) {
     // The first table's pages are allocated; all others refer to them once more.
     let pages = bytes / PAGE;
@@ -58,7 +58,7 @@ fn map_frame(space: &UserSpace, address: VirtAddr, frame: Frame) {
     mapped.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Entries of a space's own tables, and entries that lead to shared ones.
+/// Counts the entries of a space's own tables, and those that lead to shared tables.
 fn entries(table: Frame, level: Level) -> (u64, u64) {
     // SAFETY: the caller has the space.
     let table = unsafe { Memory.table(table) };
@@ -93,14 +93,15 @@ fn fork(name: &str, space: &UserSpace) -> (u64, u64) {
     say!("paging.fork.1g.{name}.tables {tables}");
     say!("paging.fork.1g.{name}.entries {entries}");
     say!("paging.fork.1g.{name}.bytes {}", tables * PAGE);
-    // Who is charged for a shared table is its maker.
+    // A shared table is charged to the space that made it.
     for (who, id) in [("parent", space.id()), ("child", child.id())] {
         say!("paging.fork.1g.{name}.{who}.bytes {}", memory::charged(id).tables * PAGE as i64);
     }
     (tables, entries)
 }
 
-/// Stores by the parent of a child to all pages of one table: the first breaks the table, and each its page.
+/// Stores to all pages of one table in the parent of a child: the first store breaks the table, and each breaks its
+/// page.
 fn stores(space: &UserSpace) {
     let mut tables = [0; 2];
     let mut copied = 0;
@@ -141,13 +142,12 @@ pub(super) fn run() {
     say!("# entries written: {} times fewer", copied.1 / shared.1);
     check::holds("counts.entries", copied.1 >= 100 * shared.1, format_args!("{} and {}", copied.1, shared.1));
     check::holds("counts.bytes", shared.0 * PAGE <= 44 * 1024, format_args!("{} tables", shared.0));
-    // A process has the kernel's tables too, on some architectures, for both nodes.
+    // On some architectures a process also has the kernel's tables, for both nodes.
     let process = mmu::new_user_space(kernel_space::get(), next_id()).unwrap_or_else(|error| panic!("{error}"));
     fill(&process, GIGABYTE);
     let before = now();
-    let (child, flush) = process.fork(next_id()).unwrap_or_else(|error| panic!("{error}"));
+    let (child, flush) = process.fork_with(next_id(), CHILD).unwrap_or_else(|error| panic!("{error}"));
     flush.finish();
-    mmu::after_fork(&child).unwrap_or_else(|error| panic!("{error}"));
     let tables = before.since().tables_allocated;
     say!("# a process of two nodes: child {} kB of tables, the kernel's part included", tables * PAGE / 1024);
     check::holds("counts.process.bytes", tables * PAGE <= 44 * 1024, format_args!("{tables} tables"));

@@ -19,7 +19,7 @@ use crate::{check, memory, packs, say};
 
 /// How often programs are attached and detached.
 const TURNS: usize = 16;
-/// Calls that must be made in each state, before it is left.
+/// Calls that must be made in each state before the next one.
 const CALLS: u64 = 20;
 
 /// The maps of the programs here.
@@ -42,12 +42,12 @@ impl Seen {
         Arc::new(load(verified(&self.host, contract(WORDS), text)))
     }
 
-    /// Counts each call, by CPU, and lets it pass.
+    /// Creates a program that counts each call, by CPU, and lets it pass.
     fn counter(&self) -> Arc<Program> {
         self.load(&format!("r6 = 1\n{}out: r0 = 0\nexit", count_in(0)))
     }
 
-    /// Refuses calls that ask for [`NOBODY`], and counts that for the process.
+    /// Creates a program that refuses calls which ask for [`NOBODY`], and counts the refusals by process.
     fn refuser(&self) -> Arc<Program> {
         self.load(&format!(
             "r7 = *(u64 *)(r1 + 8)\nr2 = {NOBODY} ll\nif r7 != r2 goto pass\nr7 = *(u64 *)(r1 + 32)\n\
@@ -58,7 +58,7 @@ impl Seen {
         ))
     }
 
-    /// Ends who asks for [`NOBODY`].
+    /// Creates a program that ends processes which ask for [`NOBODY`].
     fn ender(&self) -> Arc<Program> {
         self.load(&format!(
             "r0 = 0\nr7 = *(u64 *)(r1 + 8)\nr2 = {NOBODY} ll\nif r7 != r2 goto out\nr0 = {ENOUGH}\nout: exit"
@@ -75,7 +75,7 @@ fn attach(priority: i32, program: Arc<Program>) -> Attached {
     hook::attach(priority, program).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-/// System calls so far.
+/// Returns the number of system calls so far.
 fn system_calls() -> u64 {
     // Relaxed: a statistic.
     COUNTS.system_calls.load(Ordering::Relaxed)
@@ -89,7 +89,7 @@ fn wait_for(count: impl Fn() -> u64) {
     }
 }
 
-/// Whether every node's copy of every site says that.
+/// Returns whether every node's copy of every site is in the state `on`.
 fn sites_are(on: bool) -> bool {
     hook::sites().iter().all(|site| {
         let bytes = site.bytes(on);
@@ -140,9 +140,10 @@ fn under_load(seen: &Seen, counter: Arc<Program>, refuser: Arc<Program>) {
     wait_for(system_calls);
     check::equal("hook.absent", hook::counts(), (0, 0));
     let refusals = || processes.iter().map(|process| number(&seen.refused, *process, 0)).sum::<u64>();
-    let mut wrong = 0;
+    // Wrong counts after a program was detached, and after the last one was.
+    let mut wrong = [0; 2];
     for turn in 0..TURNS {
-        // What was there before, in a place of its own, goes when the next one is there.
+        // The program attached so far is detached only after its copy, in another place, was attached.
         let again = if turn % 2 == 0 { Arc::clone(&refuser) } else { seen.refuser() };
         let counting = attach(0, Arc::clone(&counter));
         let refusing = attach(1, again);
@@ -150,13 +151,13 @@ fn under_load(seen: &Seen, counter: Arc<Program>, refuser: Arc<Program>) {
         hook::detach(refusing);
         let (refused, counted) = (refusals(), seen.all_calls());
         wait_for(|| seen.all_calls());
-        wrong += u64::from(refusals() != refused || seen.all_calls() < counted + CALLS);
+        wrong[0] += u64::from(refusals() != refused || seen.all_calls() < counted + CALLS);
         hook::detach(counting);
         let (counted, (_, asked)) = (seen.all_calls(), hook::counts());
         wait_for(system_calls);
-        wrong += u64::from(seen.all_calls() != counted || hook::counts().1 != asked);
+        wrong[1] += u64::from(seen.all_calls() != counted || hook::counts().1 != asked);
     }
-    check::equal("hook.turns", wrong, 0);
+    check::equal("hook.turns", wrong, [0; 2]);
     let ender = attach(0, seen.ender());
     run_all();
     hook::detach(ender);
@@ -165,7 +166,7 @@ fn under_load(seen: &Seen, counter: Arc<Program>, refuser: Arc<Program>) {
     let codes: alloc::vec::Vec<(u64, u64)> = exits.iter().map(|exit| (exit.process, exit.code)).collect();
     let should: alloc::vec::Vec<(u64, u64)> =
         processes.iter().map(|process| (*process, number(&seen.refused, *process, 0))).collect();
-    // What each process was told is what the program has counted for it.
+    // Each process was told as many refusals as the program has counted for it.
     check::equal("hook.refused", codes, should);
     check::holds("hook.refused.all", refusals() >= CALLS * TURNS as u64, format_args!("{} refusals", refusals()));
     let per_cpu: [u64; CPUS] = core::array::from_fn(|cpu| number(&seen.calls, 1, cpu));

@@ -36,8 +36,8 @@ pub(super) fn run() {
         ("kernel.hole.load", nowhere, AccessKind::Read, false),
     ];
     for (name, address, access, should) in cases {
-        // SAFETY: 1. text and read-only data cannot be stored to, or the check fails; the others are this check's own,
-        // and nothing that is fetched runs on.
+        // SAFETY: 1. a store to text or read-only data faults, or the check fails; other places are this check's own,
+        // and fetched code returns at once.
         let passed = unsafe { probe::passes(address, access) };
         check::equal(name, passed, should);
     }

@@ -1,5 +1,5 @@
-//! What is local to whom: the tables and pages by which each node's CPUs run the kernel's text and read its constants,
-//! counted by the nodes they are on.
+//! Locality: the tables and pages through which each node's CPUs run the kernel's text and read its constants, counted
+//! by the nodes that hold them.
 
 use alloc::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(super) fn measure() -> Locality {
     locality
 }
 
-/// Those that are not on the node whose CPUs use them.
+/// Counts those that are not on the node whose CPUs use them.
 fn remote(counts: &Counts) -> usize {
     counts.iter().enumerate().map(|(own, by_node)| by_node.iter().sum::<usize>() - by_node[own]).sum()
 }
@@ -53,7 +53,7 @@ fn percent(counts: &Counts) -> usize {
 }
 
 impl Locality {
-    /// Pages that CPUs fetch from another node.
+    /// Returns how many pages CPUs fetch from another node.
     pub(super) fn remote_pages(&self) -> usize {
         remote(&self.pages)
     }

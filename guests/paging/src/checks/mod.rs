@@ -2,6 +2,8 @@
 
 mod breakpoints;
 mod counts;
+mod fetches;
+mod hidden;
 mod hooks;
 mod kernel;
 mod locality;
@@ -12,7 +14,7 @@ mod programs;
 mod replicas;
 mod stress;
 
-/// Runs all checks on the first CPU, with the others at hand.
+/// Runs all checks, on the first CPU; the others take part.
 pub(crate) fn run() {
     kernel::run();
     replicas::run();
@@ -21,7 +23,9 @@ pub(crate) fn run() {
     programs::run();
     hooks::run();
     processes::run();
+    hidden::run();
     counts::run();
     operations::run();
+    fetches::run();
     stress::run();
 }

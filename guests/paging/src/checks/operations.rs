@@ -1,4 +1,4 @@
-//! What operations on a space that several CPUs run cost these CPUs: flushes, and calls between CPUs.
+//! What operations on a space that several CPUs run cost: flushes, and calls between CPUs.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ static HELD: SpinLock<Option<Arc<UserSpace>>> = SpinLock::new(None);
 static HOLDERS: AtomicUsize = AtomicUsize::new(0);
 static LET_GO: AtomicBool = AtomicBool::new(false);
 
-/// Runs [`HELD`], and does what other CPUs call for, until told to stop.
+/// Runs [`HELD`], and answers calls, until told to stop.
 fn hold(_: usize) {
     let Some(space) = HELD.lock().clone() else { return };
     cpu::run_space(&space);
@@ -59,7 +59,7 @@ fn pages(first: u64, count: u64) -> core::ops::Range<VirtAddr> {
     VirtAddr(START.0 + first * PAGE)..VirtAddr(START.0 + (first + count) * PAGE)
 }
 
-/// What a store at page `number` of the space takes.
+/// Stores to page `number` of the space, and returns what that took.
 fn store(space: &UserSpace, number: u64) {
     let fault = space.fault(pages(number, 1).start, Access::USER_WRITE, Node(0));
     fault.unwrap_or_else(|error| panic!("{error}"));
@@ -69,7 +69,7 @@ fn finish<E: core::fmt::Display>(changed: Result<Flush<'_, UserFormat, Memory>, 
     changed.unwrap_or_else(|error| panic!("{error}")).finish();
 }
 
-/// The operations, each after those before it, and how many flushes each takes.
+/// The operations in order, each with the number of flushes that it takes.
 const OPERATIONS: [(&str, u64); 10] = [
     ("operation.map.1", 0),
     ("operation.protect.1", 1),
@@ -79,7 +79,7 @@ const OPERATIONS: [(&str, u64); 10] = [
     ("operation.fork", 1),
     ("operation.store.break-table", 1),
     ("operation.store.break-page", 1),
-    // Concerns the CPU that has faulted alone.
+    // Concerns only the CPU that has faulted.
     ("operation.store.take-back", 0),
     // Of a space that no CPU runs.
     (DROP_OTHER, 2),
@@ -90,7 +90,7 @@ const DROP_OTHER: &str = "operation.drop-other";
 /// How many CPUs run the space.
 const RUNNING: [usize; 3] = [1, 2, CPUS];
 
-/// What each of [`OPERATIONS`] has counted.
+/// Returns what each of [`OPERATIONS`] has counted.
 fn costs(space: &UserSpace) -> [Counts; OPERATIONS.len()] {
     let measure = |operation: &mut dyn FnMut()| {
         let before = now();

@@ -14,23 +14,23 @@ use crate::kernel_text_writer::{Copies, KernelTextWriter, TRAPS_HIT};
 use crate::sites::{SITES, Sites, run as run_sites, site};
 use crate::{check, counts, memory, say};
 
-/// Batches of all sites, to and fro. Even, so that the sites end as they were.
+/// Batches of all sites, there and back. Even, so that the sites end as they were.
 const TURNS: usize = 20;
 
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Twice the number of batches that are done, plus one while one is under way.
+/// Twice the number of finished batches, plus one while one is under way.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 /// What runs must find between batches.
 static EXPECTED: AtomicUsize = AtomicUsize::new(SITES);
 static RUNS: AtomicU64 = AtomicU64::new(0);
-/// Runs that began and ended between the same two batches and found something else than the sites say.
+/// Runs that began and ended between the same two batches with a result that contradicts the sites.
 static WRONG: AtomicU64 = AtomicU64::new(0);
 
 fn runner(_: usize) {
     hardware::with_interrupts(|| {
         // Relaxed: a request to stop.
         while !STOP.load(Ordering::Relaxed) {
-            // SeqCst, partner: `changing`. Forbids that the run is taken for one between batches, and is not.
+            // SeqCst, partner: `changing`. Forbids that a run overlaps a batch and is taken for one between batches.
             let epoch = EPOCH.load(Ordering::SeqCst);
             let expected = EXPECTED.load(Ordering::SeqCst);
             let passed = run_sites();
@@ -44,7 +44,7 @@ fn runner(_: usize) {
     });
 }
 
-/// Lets the other CPUs run through the sites, which are to pass.
+/// Lets the other CPUs run through the sites, which at first let the increments run.
 pub(super) fn start_runners() {
     STOP.store(false, Ordering::Relaxed);
     (1..CPUS).for_each(|cpu| cpu::give(cpu, runner));
@@ -55,7 +55,7 @@ pub(super) fn stop_runners() {
     cpu::wait_for_work();
 }
 
-/// All sites, sorted by address.
+/// Returns all sites, sorted by address.
 fn all(to: Sites) -> Vec<Site> {
     (0..SITES).map(|index| site(index, to)).collect()
 }
@@ -67,22 +67,22 @@ fn expected(to: Sites) -> usize {
     }
 }
 
-/// The first site that is not what it was changed to in some node's copy, with the physical address of the byte that
-/// differs.
+/// Returns the first site that is not what it was changed to in some node's copy, with the physical address of the byte
+/// that differs.
 fn first_difference(sites: &[Site]) -> Option<(usize, u64)> {
     sites.iter().enumerate().find_map(|(index, site)| {
         let bytes = site.new.as_slice().iter().zip(site.address..);
         bytes
             .flat_map(|(&byte, address)| kernel_space::copies(VirtAddr(address as u64)).map(move |at| (byte, at)))
             .find_map(|(byte, at)| {
-                // SAFETY: a byte of the image, or of a copy. Volatile: code that is written elsewhere.
+                // SAFETY: a byte of the image, or of a copy. Volatile: code that is changed through other addresses.
                 let is = unsafe { memory::alias(at).read_volatile() };
                 (is != byte).then_some((index, at))
             })
     })
 }
 
-/// Runs `change` as a batch of which runners know.
+/// Runs `change` as a batch that the runners can detect.
 fn changing(to: Sites, change: impl FnOnce()) {
     // SeqCst, partner: `runner`.
     EPOCH.fetch_add(1, Ordering::SeqCst);
@@ -107,9 +107,9 @@ fn wait_for_runs(more: u64) {
     }
 }
 
-/// Gives the pages of the sites other replicas, so that those of neighbours are no neighbours: the last that was given
-/// back is handed out first. Returns how many sites lie across two pages, if all of these have their parts apart on the
-/// second node.
+/// Gives the pages of the sites other replicas, so that the replicas of neighbours are not neighbours: the frame that
+/// was given back last is handed out first. Returns how many sites lie across two pages, if the parts of each are apart
+/// on the second node.
 fn scatter() -> Option<usize> {
     let (first, last) = (site(0, Sites::Skip).address as u64, site(SITES - 1, Sites::Skip).end() as u64);
     let range = VirtAddr(first / PAGE * PAGE)..VirtAddr(last.next_multiple_of(PAGE));
@@ -117,7 +117,7 @@ fn scatter() -> Option<usize> {
     space.drop_replicas(range.clone()).unwrap_or_else(|error| panic!("{error}")).finish();
     let (_, flush) = space.replicate(range).unwrap_or_else(|error| panic!("{error}"));
     flush.finish();
-    // The second pages of sites in two.
+    // The second pages of the sites that lie across two.
     let second = |site: Site| Some((site.end() as u64 - 1) / PAGE * PAGE).filter(|&page| page > site.address as u64);
     let across: Vec<u64> = all(Sites::Skip).into_iter().filter_map(second).collect();
     let place = |address: u64| kernel_space::copies(VirtAddr(address)).last();
@@ -164,13 +164,13 @@ pub(super) fn run() {
 
 static RESULTS: [AtomicUsize; CPUS] = [const { AtomicUsize::new(0) }; CPUS];
 
-/// How many runs have found something else than the sites say.
+/// Returns how many runs have contradicted the sites.
 pub(super) fn wrong_runs() -> u64 {
     // Relaxed: a statistic.
     WRONG.load(Ordering::Relaxed)
 }
 
-/// What each CPU gets from the sites.
+/// Returns what each CPU gets from running the sites.
 pub(super) fn results() -> [usize; CPUS] {
     fn note(cpu: usize) {
         // Relaxed: `wait_for_work` orders it.
@@ -182,7 +182,7 @@ pub(super) fn results() -> [usize; CPUS] {
     core::array::from_fn(|cpu| RESULTS[cpu].load(Ordering::Relaxed))
 }
 
-/// A writer that forgets the other nodes' copies leaves their CPUs with the old code: so the checks above can fail.
+/// A writer that forgets the other nodes' copies leaves the old code to their CPUs: so the checks above can fail.
 fn a_missed_copy_is_seen() {
     let last = [site(SITES - 1, Sites::Skip)];
     poke(&KernelTextWriter { copies: Copies::First }, &last);

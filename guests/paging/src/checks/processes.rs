@@ -14,7 +14,8 @@ use crate::{check, flush, say};
 
 pub(super) const WRITE: Rights = Rights::READ.union(Rights::WRITE);
 
-/// What every process here has: private pages, a page that is shared with children, and a stack for each CPU.
+/// Returns the areas of every process here: private pages, a page that is shared with children, and a stack for each
+/// CPU.
 pub(super) fn areas(pages: u64) -> Vec<Area> {
     let area = |start, pages, sharing| Area { start: VirtAddr(start), pages, rights: WRITE, sharing };
     let mut areas = vec![area(user::DATA, pages, Sharing::Private), area(user::SHARED, 1, Sharing::Shared)];
@@ -25,7 +26,7 @@ pub(super) fn areas(pages: u64) -> Vec<Area> {
 }
 
 /// Runs a program to its end. Returns the exits of all threads, sorted by process, and what was counted.
-fn run_program(program: user::Program, argument: u64, pages: u64, cpu: usize) -> (Vec<Exit>, Counts) {
+pub(super) fn run_program(program: user::Program, argument: u64, pages: u64, cpu: usize) -> (Vec<Exit>, Counts) {
     let before = now();
     spawn(program, argument, &areas(pages), cpu);
     run_all();
@@ -34,12 +35,12 @@ fn run_program(program: user::Program, argument: u64, pages: u64, cpu: usize) ->
     (exits, before.since())
 }
 
-fn codes(exits: &[Exit]) -> Vec<u64> {
+pub(super) fn codes(exits: &[Exit]) -> Vec<u64> {
     exits.iter().map(|exit| exit.code).collect()
 }
 
-/// Where a program's second thread begins, and its CPU.
-fn thread(program: user::Program, cpu: usize) -> u64 {
+/// Encodes the start of a program's second thread and its CPU, as an argument.
+pub(super) fn thread(program: user::Program, cpu: usize) -> u64 {
     user::entry(program).0 | (cpu as u64) << 56
 }
 
@@ -59,13 +60,13 @@ pub(super) fn run() {
 fn families() {
     let (exits, counts) = run_program(user::family, 0, 8, 0);
     check::equal("fork.same-cpu", codes(&exits), vec![0, 0]);
-    // The parent copies the tables of its data and of the shared page, and a page; the child takes over what is left.
+    // The parent copies the tables of its data and of the shared page, and a page; the child reuses the rest.
     check::equal("fork.same-cpu.tables", (counts.unshared, counts.broken, counts.reused), (2, 1, 1));
     say!("# a family on one CPU: {counts:?}");
     for child in 1..CPUS {
         let (exits, counts) = run_program(user::family, child as u64, 8, 0);
         let name = ["", "fork.cpu-0-to-1", "fork.cpu-0-to-2", "fork.cpu-0-to-3"][child];
-        // When both copy at the same time, a table is copied twice.
+        // Two spaces that copy a table at the same time copy it twice.
         let tables = 2..=4;
         check::holds(
             name,
@@ -94,8 +95,8 @@ fn shoot_down() {
         let name = ["", "flush.protect.cpu-1", "flush.protect.cpu-2", "flush.protect.cpu-3"][writer];
         check::holds(name, codes(&exits) == [0, user::FAULTED_DENIED], format_args!("{exits:?} {counts:?}"));
     }
-    // The same with a kernel that flushes its own TLB alone: the other CPU goes on with what it remembers, so that the
-    // checks above can fail. Relaxed: read by the CPUs that flush, which the queue's lock orders.
+    // The same with a kernel that flushes its own TLB alone: the other CPU uses stale translations, which shows that
+    // the checks above can fail. Relaxed: read by the CPUs that flush, which the queue's lock orders.
     flush::ONLY_HERE.store(true, Ordering::Relaxed);
     let (exits, _) = run_program(user::unmapper, thread(user::unmapped_reader, 1), 8, 0);
     flush::ONLY_HERE.store(false, Ordering::Relaxed);

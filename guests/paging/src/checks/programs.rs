@@ -1,5 +1,5 @@
-//! Programs in the kernel: packs and their rights, maps and helpers, loads that may find nothing, and many programs
-//! that come and go.
+//! Programs in the kernel: packs and their rights, maps and helpers, loads that may fault, and many programs loaded
+//! and freed.
 
 use alloc::format;
 use alloc::string::String;
@@ -23,7 +23,7 @@ use crate::memory::{self, NODES, STRESS_AT, alias};
 use crate::packs::{self, PACK};
 use crate::{check, kernel_space, probe, say};
 
-/// A map for programs; per-CPU ones have a value for each CPU of this machine.
+/// Creates a map for programs; a per-CPU map has a value for each CPU of this machine.
 pub(super) fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Arc<Map> {
     let definition = Definition { cpus: Some(CPUS as u32), ..Definition::new(name, kind, key, value, entries) };
     Arc::new(Map::new(definition).unwrap_or_else(|error| panic!("{error}")))
@@ -40,12 +40,12 @@ pub(super) fn load(linked: Linked) -> Program {
     Program::load(linked).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-/// A contract with `words` words of read-only context.
+/// Creates a contract with `words` words of read-only context.
 pub(super) fn contract(words: usize) -> Contract {
     Contract::new().context(words as u32 * 8, ContextAccess::Read).budget(50_000)
 }
 
-/// A number of a map, as programs of every CPU have left it.
+/// Returns a number in a map, as `cpu` sees it.
 pub(super) fn number(map: &Map, key: u64, cpu: usize) -> u64 {
     let mut value = [0; 8];
     let key = &key.to_le_bytes()[..map.definition().key_len as usize];
@@ -55,8 +55,7 @@ pub(super) fn number(map: &Map, key: u64, cpu: usize) -> u64 {
     }
 }
 
-/// Adds one to the value of the number in `r6` of the map with this index, from which `out` is jumped to if there is
-/// none.
+/// Returns code that adds one to the number with key `r6` in the map with this index; jumps to `out` if there is none.
 pub(super) fn count_in(index: usize) -> String {
     format!(
         "*(u32 *)(r10 - 4) = r6\nr1 = map[idx:{index}] ll\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\n\
@@ -66,7 +65,7 @@ pub(super) fn count_in(index: usize) -> String {
 
 static VALUES: [AtomicU64; CPUS] = [const { AtomicU64::new(0) }; CPUS];
 
-/// What `work` leaves in [`VALUES`] on each CPU.
+/// Returns what `work` leaves in [`VALUES`] on each CPU.
 fn on_every_cpu(work: cpu::Work) -> [u64; CPUS] {
     (1..CPUS).for_each(|cpu| cpu::give(cpu, work));
     work(hardware::number());
@@ -106,22 +105,22 @@ fn replicas() {
     check::equal("bpf.replicas.local", on_every_cpu(find), core::array::from_fn(|cpu| cpu::node_of(cpu).0.into()));
 }
 
-/// A program, and what each compiler makes of it: the listings that tests on every host compare with.
+/// A program, and the code that each compiler makes of it: the listings that tests on every host compare with too.
 const PROGRAM: &str = include_str!("../../../../crates/bpf/src/jit/golden/program.bpf");
 const LISTINGS: [(Target, &str); 2] = [
     (Target::X86_64, include_str!("../../../../crates/bpf/src/jit/golden/x86_64.txt")),
     (Target::Aarch64, include_str!("../../../../crates/bpf/src/jit/golden/aarch64.txt")),
 ];
 
-/// Both compilers make here what they make everywhere, and what the one for this machine makes means what the
-/// interpreter says.
+/// Both compilers make here the same code as everywhere, and the code for this machine computes what the interpreter
+/// does.
 fn compilers(host: &Arc<Host>) {
     let bytes = asm::assemble(PROGRAM).unwrap_or_else(|error| panic!("{error}"));
     let code = Code::new(&bytes).unwrap_or_else(|error| panic!("{error}"));
     for (name, (target, listing)) in ["bpf.compiler.x86-64", "bpf.compiler.aarch64"].into_iter().zip(LISTINGS) {
         let compiled = compile(&code, target, &()).unwrap_or_else(|error| panic!("{error}"));
         let is: String = compiled.bytes()[..compiled.code_len()].iter().map(|byte| format!("{byte:02x}")).collect();
-        // Behind each instruction, its code.
+        // The code stands behind each instruction.
         let should: String = listing.lines().filter_map(|line| line.split_whitespace().next_back()).collect();
         check::equal(name, is, should);
     }
@@ -144,18 +143,18 @@ fn rights(host: &Arc<Host>) {
     let entry = program.entry();
     let written: Vec<u64> = kernel_space::copies(entry).map(|copy| alias(copy) as u64).collect();
     check::equal("bpf.copies", written.len(), NODES);
-    // SAFETY: 1. the store is refused, or the check fails; what runs returns 1.
+    // SAFETY: 1. the store faults, or the check fails; fetched code returns 1.
     let [store, fetch] = [AccessKind::Write, AccessKind::Execute].map(|access| unsafe { probe::passes(entry, access) });
     check::equal("bpf.pack.store", store, false);
     check::equal("bpf.pack.fetch", fetch, true);
-    // SAFETY: 1. as above: the same bytes, by the addresses that they are written by.
+    // SAFETY: 1. as above: the same bytes, at the addresses through which they are written.
     let fetched = written.iter().any(|copy| unsafe { probe::passes(VirtAddr(*copy), AccessKind::Execute) });
     check::equal("bpf.pack.alias.fetch", fetched, false);
 }
 
 static SHARED: crate::sync::SpinLock<Option<Arc<Program>>> = crate::sync::SpinLock::new(None);
 
-/// Runs what is in [`SHARED`] with the number of the CPU, often.
+/// Runs the program in [`SHARED`] many times, with the CPU's number as argument.
 fn run_shared(cpu: usize) {
     let program = SHARED.lock().clone().unwrap_or_else(|| panic!("a program is there"));
     let sum = (0..ROUNDS).map(|_| program.run(&[cpu as u64]).unwrap_or(1 << 32)).sum();
@@ -165,7 +164,7 @@ fn run_shared(cpu: usize) {
 
 const ROUNDS: u64 = 500;
 
-/// Maps and helpers, by programs that run on all CPUs at the same time.
+/// Tests maps and helpers with programs that run on all CPUs at the same time.
 fn maps() {
     let maps = [
         map("array", Kind::Array, 4, 8, 8),
@@ -175,7 +174,7 @@ fn maps() {
     ];
     let host = maps.iter().cloned().fold(Host::builder(), |host, map| host.map(map));
     let host = host.helper(900, Signature::new([]), |_| Err(HelperError::Exit(5))).build();
-    // In the array by an atomic operation, in that of CPUs by a load and a store, which nobody comes between.
+    // The array is changed by atomic operations, the per-CPU array by a load and a store, which nothing interrupts.
     let text = format!(
         "r6 = *(u64 *)(r1 + 0)\nr7 = r6\nr6 = 3\n{}r6 = 3\n*(u32 *)(r10 - 4) = r6\nr1 = map[idx:1] ll\nr2 = r10\n\
          r2 += -4\ncall 1\nif r0 == 0 goto out\nr1 = *(u64 *)(r0 + 0)\nr1 += 1\n*(u64 *)(r0 + 0) = r1\n\
@@ -193,7 +192,7 @@ fn maps() {
     check::equal("bpf.maps.per-cpu", per_cpu, [ROUNDS; CPUS]);
     check::equal("bpf.maps.hash", hashed, core::array::from_fn(|cpu| cpu as u64 + 1));
 
-    // A helper ends it while it has a record, which is given back.
+    // A helper ends the program while it holds a record, which is then given back.
     let text = "r1 = map[idx:3] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr6 = r0\ncall 900\nr1 = r6\nr2 = 0\n\
                 call 132\nout: r0 = 0\nexit";
     let ended = load(verified(&host, contract(0), text)).run(&[]);
@@ -205,21 +204,21 @@ fn maps() {
     let mut consumer = maps[3].ring().and_then(|ring| ring.take_consumer()).unwrap_or_else(|| panic!("a ring buffer"));
     consumer.drain(|record| records.push(record.to_vec()));
     check::equal("bpf.ring.records", records, alloc::vec![77_u64.to_le_bytes().to_vec(); 3]);
-    // A loop that is not proven to end.
+    // A loop without proof that it ends.
     let text = "r6 = *(u64 *)(r1 + 0)\nagain: r6 += 1\nif r6 != 0 goto again\nr0 = 3\nexit";
     let program = load(verified(&host, contract(1).fuel(1000), text));
     let near = program.run(&[u64::MAX - 900]);
     check::equal("bpf.fuel", (near, program.run(&[5])), (Ok(3), Err(Ended::Fuel)));
 }
 
-/// What [`probes`] loads where something is.
+/// What [`probes`] loads from a mapped address.
 static KNOWN: u64 = 0x0123_4567_89ab_cdef;
 
-/// Loads of addresses that nobody has proven give 0 where nothing is, on every CPU.
+/// Loads from unproven addresses give 0 where nothing is mapped, on every CPU.
 fn probes(host: &Arc<Host>) {
     static ADDRESSES: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
     let nowhere = layout::IMAGE_OFFSET.wrapping_add(layout::RAM_BASE).wrapping_add(0x3000_0000);
-    // A hole, the end of one at the end of a page, the first page, an address that is none on x86-64, the last one.
+    // A hole, the end of one at the end of a page, the first page, a non-canonical address (x86-64), the last word.
     let addresses = [nowhere, nowhere + 4092, 8, 0x8000_0000_0000, u64::MAX - 7, &raw const KNOWN as u64];
     for (to, address) in ADDRESSES.iter().zip(addresses) {
         // Relaxed: the work's lock orders it.
@@ -250,7 +249,7 @@ fn probes(host: &Arc<Host>) {
     *SHARED.lock() = None;
 }
 
-/// A program that was freed is traps, on every node.
+/// The place of a freed program is filled with traps, on every node.
 fn freed(host: &Arc<Host>) {
     static ENTRY: AtomicU64 = AtomicU64::new(0);
     fn call(cpu: usize) {
@@ -261,21 +260,21 @@ fn freed(host: &Arc<Host>) {
         VALUES[cpu].store(ran.into(), Ordering::Relaxed);
     }
     packs::reclaim();
-    // A trusted maker's constants stand in the code; a stranger's do not.
+    // Constants of a trusted author stand in the code as they are; others do not.
     let text = "r0 = 1\nexit";
     let programs = [Trust::Full, Trust::None].map(|trust| load(verified(host, contract(0).trust(trust), text)));
     for (name, program) in ["bpf.freed", "bpf.freed.untrusted"].into_iter().zip(programs) {
         ENTRY.store(program.entry().0, Ordering::Relaxed);
         let there = on_every_cpu(call);
         drop(program);
-        // Nobody has called the CPUs yet, so that its bytes are still there.
+        // No CPU has been called yet, so the program's bytes are still there.
         let retired = on_every_cpu(call);
         let reclaimed = packs::reclaim();
         check::equal(name, (there, retired, reclaimed, on_every_cpu(call)), ([1; CPUS], [1; CPUS], 1, [0; CPUS]));
     }
 }
 
-/// The programs of the kernel's stress tool for its packs: 8 kinds, 20 times.
+/// Loads the programs of the kernel's stress tool for its packs: 8 kinds, 20 times.
 fn many(host: &Arc<Host>) {
     let text = |kind: usize| {
         format!(
@@ -299,10 +298,10 @@ fn lengths() -> impl Iterator<Item = usize> {
 }
 
 const LONGEST: usize = 4096;
-/// What lengths are divided by unless all are asked for: an emulator takes minutes for them.
+/// Divisor of the lengths, unless full lengths are asked for: an emulator takes minutes for those.
 const SHORTER: usize = 64;
 
-/// Whether lengths are to be as they are: the word behind the number of stress rounds.
+/// Returns whether full lengths are asked for, by the word behind the number of stress rounds.
 fn in_full() -> bool {
     #[expect(clippy::cast_ptr_alignment, reason = "a multiple of a page, and 8")]
     let word = alias(layout::RAM_BASE + STRESS_AT + 8).cast::<u64>();
@@ -310,7 +309,7 @@ fn in_full() -> bool {
     unsafe { word.read_volatile() != 0 }
 }
 
-/// As many loads as `test_tag` makes, each program verified, compiled, run, and freed before the next.
+/// Makes as many loads as `test_tag`: each program is verified, compiled, run, and freed before the next.
 fn loads(host: &Arc<Host>) {
     let slot = |number: usize| 0xb7 | (number as u64) << 32;
     let longest: Vec<u8> = (1..LONGEST).map(slot).chain([0x95]).flat_map(u64::to_le_bytes).collect();

@@ -13,7 +13,7 @@ use crate::{check, probe, say};
 
 use super::locality;
 
-/// What each CPU has found: the physical address of code that it runs, of a constant, and of its root.
+/// What each CPU has found: the physical addresses of code that it runs, of a constant, and of its root.
 static FOUND: [[AtomicU64; 3]; CPUS] = [const { [const { AtomicU64::new(0) }; 3] }; CPUS];
 
 /// Something in read-only data.
@@ -29,7 +29,7 @@ fn find(cpu: usize) {
     }
 }
 
-/// Asks all CPUs where they find things.
+/// Asks all CPUs for these addresses.
 fn ask() -> [[u64; 3]; CPUS] {
     for cpu in 1..CPUS {
         cpu::give(cpu, find);
@@ -39,7 +39,7 @@ fn ask() -> [[u64; 3]; CPUS] {
     core::array::from_fn(|cpu| core::array::from_fn(|what| FOUND[cpu][what].load(Ordering::Relaxed)))
 }
 
-/// Whether every CPU finds the thing on its own node.
+/// Returns whether address `what` is on each CPU's own node.
 fn all_local(found: &[[u64; 3]; CPUS], what: usize) -> bool {
     (0..CPUS).all(|cpu| node_of(found[cpu][what]) == cpu::node_of(cpu))
 }
@@ -59,11 +59,12 @@ pub(super) fn run() {
             say!("paging.replica.flushes {}", counts.flushes);
             say!("paging.replica.ipis {}", counts.flush_calls);
             check::equal("replica.pages", (done.pages, done.single), (pages * (NODES - 1), 0));
-            // The root is there already; one table for each level below, on the other node.
+            // The root exists already; one table for each level below it is made on the other node.
             check::equal("replica.tables", done.tables, 3 * (NODES - 1));
         }
         Err(error) => check::report("replica.pages", Err(format_args!("{error}"))),
     }
+    crate::entry::set_copies(kernel_space::Copies::EachNode);
     let after = ask();
     check::holds("replica.text.local", all_local(&after, 0), format_args!("{after:x?}"));
     check::holds("replica.rodata.local", all_local(&after, 1), format_args!("{after:x?}"));
@@ -85,11 +86,11 @@ pub(super) fn run() {
     drops();
 }
 
-/// Something in read-only data that changes: each copy gets the number of its node.
+/// Read-only data that changes: each copy gets its node's number.
 static MARK: [u64; 1] = [u64::MAX];
 
-/// What each CPU loads from [`MARK`], in whose copies are the numbers of their nodes: which copy its page walker finds,
-/// by its own account.
+/// Returns what each CPU loads from [`MARK`], whose copies hold their nodes' numbers: so it shows which copy the CPU's
+/// page walker finds.
 fn seen() -> [u64; CPUS] {
     static SEEN: [AtomicU64; CPUS] = [const { AtomicU64::new(0) }; CPUS];
     fn load(cpu: usize) {
@@ -102,8 +103,8 @@ fn seen() -> [u64; CPUS] {
         for copy in kernel_space::copies(VirtAddr(MARK.as_ptr() as u64)) {
             #[expect(clippy::cast_ptr_alignment, reason = "as aligned as the constant")]
             let mark = alias(copy).cast::<u64>();
-            // SAFETY: memory of the image or of a copy, through the physical map; nothing but the load above, which is
-            // volatile, looks at it.
+            // SAFETY: memory of the image or of a copy, through the physical map; only the volatile load above reads
+            // it.
             unsafe { mark.write_volatile(value(copy)) };
         }
     };
@@ -115,7 +116,7 @@ fn seen() -> [u64; CPUS] {
     core::array::from_fn(|cpu| SEEN[cpu].load(Ordering::Relaxed))
 }
 
-/// The first page of which a node's copy has other bytes than the first's.
+/// Returns the first page that differs between a node's copy and the first node's.
 fn first_difference() -> Option<VirtAddr> {
     let range = kernel_space::image_range(ImageRights::Constant);
     (range.start.0..range.end.0).step_by(4096).map(VirtAddr).find(|&page| {
@@ -129,11 +130,11 @@ fn first_difference() -> Option<VirtAddr> {
     })
 }
 
-/// Rights change on every node.
+/// Protecting pages changes the rights on every node.
 fn protects_all() {
     let page = kernel_space::user_image();
     let page = page.start..VirtAddr(page.start.0 + 4096);
-    // SAFETY: 1. what this kernel reads there is copied to processes, none of which starts meanwhile.
+    // SAFETY: 1. the kernel reads there only to copy the page to new processes, and none starts meanwhile.
     let set = |rights| match unsafe { kernel_space::get().protect_kernel(page.clone(), rights) } {
         Ok(flush) => flush.finish(),
         Err(error) => panic!("{error}"),
@@ -148,12 +149,12 @@ fn protects_all() {
 static READ_AT: AtomicU64 = AtomicU64::new(0);
 static COULD: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a CPU of `node` can read `address`.
+/// Returns whether a CPU of `node` can read `address`.
 fn can_read(node: palimpsest_paging::Node, address: VirtAddr) -> bool {
     fn try_it(_: usize) {
         // Relaxed: the work's lock, and `wait_for_work`, order these.
         let address = VirtAddr(READ_AT.load(Ordering::Relaxed));
-        // SAFETY: 1. a load alone.
+        // SAFETY: 1. only a load.
         let passed = unsafe { probe::passes(address, AccessKind::Read) };
         COULD.store(passed.into(), Ordering::Relaxed);
     }
@@ -168,7 +169,7 @@ fn can_read(node: palimpsest_paging::Node, address: VirtAddr) -> bool {
     COULD.load(Ordering::Relaxed) == 1
 }
 
-/// Replicas of some pages go and come back.
+/// Drops replicas of some pages and makes them again.
 fn drops() {
     let range = kernel_space::image_range(ImageRights::Read);
     let before = memory::text_replicas();

@@ -1,4 +1,5 @@
-//! Families on all CPUs that do things at random: a few rounds always, and as many more as the command line asks for.
+//! Families of processes on all CPUs that do things at random: a few rounds always, and as many more as the command
+//! line asks for.
 
 use alloc::vec::Vec;
 
@@ -15,13 +16,13 @@ use crate::{check, kernel_space, say};
 
 /// Rounds of every run.
 const ROUNDS: u64 = 10;
-/// Turns of the first process of each family, and generations behind it.
+/// Turns of the first process of each family, and the number of generations after it.
 const TURNS: u64 = 100;
 const GENERATIONS: u64 = 3;
-/// Rounds between two lines.
+/// Rounds between two lines of output.
 const LINE: u64 = 100;
 
-/// The rounds that the command line asks for.
+/// Returns the rounds that the command line asks for.
 fn asked_for() -> u64 {
     #[expect(clippy::cast_ptr_alignment, reason = "a multiple of a page")]
     let rounds = alias(layout::RAM_BASE + STRESS_AT).cast::<u64>();
@@ -29,7 +30,7 @@ fn asked_for() -> u64 {
     unsafe { rounds.read_volatile() }
 }
 
-/// What [`wanderer`](wanderer::wanderer) takes for given: its pages, two to a table, and its model of them.
+/// Returns the areas that [`wanderer`](wanderer::wanderer) expects: its pages, two to a table, and its model of them.
 fn wanderers_areas() -> Vec<Area> {
     let mut areas = areas(0);
     let area = |start, pages| Area { start: VirtAddr(start), pages, rights: WRITE, sharing: Sharing::Private };

@@ -18,8 +18,8 @@ use super::{NODE_BYTES, NODES, alias};
 use crate::arch::layout;
 use crate::sync::SpinLock;
 
-/// Where QEMU puts the number of stress rounds, 8 bytes, and behind it whether programs are loaded in their whole
-/// lengths; `xtask/src/guest/mod.rs` knows it too.
+/// Where QEMU puts the number of stress rounds, 8 bytes, and behind it whether programs are loaded at full length;
+/// `xtask/src/guest/mod.rs` repeats it.
 pub(crate) const STRESS_AT: u64 = 47 << 20;
 const RECORDS_AT: u64 = 48 << 20;
 const METAS_AT: u64 = 49 << 20;
@@ -39,7 +39,7 @@ pub(crate) struct Record {
     pub(crate) pins: AtomicU32,
     /// The next free one, plus one.
     next: AtomicU32,
-    /// Of which frame of the image it is the replica, plus one.
+    /// The frame of the image whose replica it is, plus one.
     pub(crate) replica_of: AtomicU32,
 }
 
@@ -62,7 +62,7 @@ static FREE: [SpinLock<Free>; NODES] = [const { SpinLock::new(Free { first: 0, f
 #[derive(Debug)]
 pub(crate) enum Records {}
 
-/// Where a frame of an arena is: its node, and its number there.
+/// Returns a frame's node, and its number there.
 fn place(frame: Frame) -> Option<(u64, u64)> {
     let offset = frame.address().checked_sub(layout::RAM_BASE)?;
     let (node, offset) = (offset / NODE_BYTES, offset % NODE_BYTES);
@@ -74,17 +74,17 @@ fn frame(node: usize, number: u32) -> Frame {
 }
 
 impl Records {
-    /// The record of `frame`; none for what no arena hands out: the image, and devices.
+    /// Returns the record of `frame`, or `None` if no arena hands it out: the image, and devices.
     pub(crate) fn of(frame: Frame) -> Option<&'static Record> {
         let (node, number) = place(frame)?;
         let at = layout::RAM_BASE + node * NODE_BYTES + RECORDS_AT + number * size_of::<Record>() as u64;
         #[expect(clippy::cast_ptr_alignment, reason = "the array begins at a multiple of a page")]
         let record = alias(at).cast::<Record>();
-        // SAFETY: memory that is kept for records, whose fields are valid whatever it holds; QEMU hands out zeros.
+        // SAFETY: memory reserved for records, whose fields are valid for any bytes; QEMU starts with zeros.
         Some(unsafe { &*record })
     }
 
-    /// The meta data of `frame`.
+    /// Returns the meta data of `frame`.
     ///
     /// # Panics
     ///
@@ -94,11 +94,11 @@ impl Records {
         let at = layout::RAM_BASE + node * NODE_BYTES + METAS_AT + number * size_of::<TableMeta>() as u64;
         #[expect(clippy::cast_ptr_alignment, reason = "the array begins at a multiple of a page")]
         let meta = alias(at).cast::<TableMeta>();
-        // SAFETY: memory that is kept for meta data, which are atomics, valid whatever it holds.
+        // SAFETY: memory reserved for meta data: atomics, valid for any bytes.
         unsafe { &*meta }
     }
 
-    /// A frame of `node`, or else of another, all zero, with `references`.
+    /// Hands out a zeroed frame with `references`, of `node` if it has one, else of another node.
     pub(crate) fn allocate(node: Node, references: u32) -> Option<Frame> {
         let frame = (0..NODES).find_map(|turn| take((usize::from(node.0) + turn) % NODES))?;
         // SAFETY: the frame is nobody's, and mapped by the physical map.
@@ -112,7 +112,7 @@ impl Records {
         Some(frame)
     }
 
-    /// Takes back a frame whose references are down to zero.
+    /// Takes back a frame whose count of references has reached zero.
     pub(crate) fn free(free: Frame) {
         let (Some((node, number)), Some(record)) = (place(free), Self::of(free)) else {
             panic!("{free} is of no arena")
@@ -143,13 +143,13 @@ fn take(node: usize) -> Option<Frame> {
 }
 
 impl Records {
-    /// Frames that could be handed out.
+    /// Returns the number of frames that could be handed out.
     pub(crate) fn free_count() -> usize {
         in_use().into_iter().map(|in_use| (FRAMES - u64::from(in_use)) as usize).sum()
     }
 }
 
-/// Frames that are handed out, by node.
+/// Returns the number of frames handed out, by node.
 pub(crate) fn in_use() -> [u32; NODES] {
     core::array::from_fn(|node| FREE[node].lock().in_use)
 }

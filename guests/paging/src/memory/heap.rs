@@ -13,13 +13,13 @@ const SIZES: usize = 17;
 #[repr(C, align(65536))]
 struct Array(UnsafeCell<[u8; BYTES]>);
 
-// SAFETY: blocks of it belong to one owner each.
+// SAFETY: each of its blocks has one owner.
 unsafe impl Sync for Array {}
 
 static ARRAY: Array = Array(UnsafeCell::new([0; BYTES]));
 
 struct State {
-    /// Addresses of free blocks, each of which holds the next one's; 0 ends a list.
+    /// Addresses of the first free block of each size; each block holds the next one's address, and 0 ends a list.
     free: [usize; SIZES],
     used: usize,
 }
@@ -29,7 +29,7 @@ struct Heap(SpinLock<State>);
 #[global_allocator]
 static HEAP: Heap = Heap(SpinLock::new(State { free: [0; SIZES], used: 0 }));
 
-/// Which size holds the layout.
+/// Returns the number of the size that holds the layout.
 fn size_of(layout: &Layout) -> usize {
     let bytes = layout.size().max(layout.align()).max(1 << SMALLEST).next_power_of_two();
     (bytes.trailing_zeros() - SMALLEST) as usize

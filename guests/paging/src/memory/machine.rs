@@ -10,24 +10,24 @@ use crate::arch::mmu;
 use crate::counts::{COUNTS, add};
 use crate::{cpu, flush};
 
-/// The machine: everything is static.
+/// The machine; its state is static.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory;
 
-/// Spaces whose charges are told apart.
+/// Number of spaces that are charged separately.
 const CHARGED: usize = 1024;
 
 static PAGES: [AtomicI64; CHARGED] = [const { AtomicI64::new(0) }; CHARGED];
 static TABLES: [AtomicI64; CHARGED] = [const { AtomicI64::new(0) }; CHARGED];
 
-/// What a space is charged with.
+/// Returns what a space is charged with.
 pub(crate) fn charged(space: SpaceId) -> Charge {
     let index = space.0 as usize % CHARGED;
     // Relaxed: statistics.
     Charge { pages: PAGES[index].load(Ordering::Relaxed), tables: TABLES[index].load(Ordering::Relaxed) }
 }
 
-/// What all spaces but the kernel's are charged with: nothing, if none is left.
+/// Returns what all spaces but the kernel's are charged with: nothing once all are gone.
 pub(crate) fn balance() -> Charge {
     (0..CHARGED as u64).map(SpaceId).filter(|space| *space != crate::kernel_space::ID).map(charged).fold(
         Charge::default(),
@@ -35,7 +35,8 @@ pub(crate) fn balance() -> Charge {
     )
 }
 
-/// The frames of a page that are counted: none of the physical map's gigabytes, of the image and of devices.
+/// Returns the frames of a page that are counted: not those of the physical map's gigabytes, of the image, or of
+/// devices.
 fn counted(page: Page) -> impl Iterator<Item = (Frame, &'static super::arena::Record)> {
     let bytes = if page.size == PageSize::Giant { 0 } else { page.size.bytes() };
     (0..bytes / PAGE)
@@ -43,10 +44,10 @@ fn counted(page: Page) -> impl Iterator<Item = (Frame, &'static super::arena::Re
         .map_while(|frame| Some((frame, Records::of(frame)?)))
 }
 
-// SAFETY: 1. arenas hand a frame out once until it is given back, and zero it. 2. Tables are reached through the
-// physical map, and their meta data are at a place of their own. 3. See `flush`. 4. A copy is a frame that was just
-// allocated. 5. A replica is such a copy, or the one that all spaces share of a constant frame of the image: nobody
-// writes those through an entry, and who changes the kernel's text writes all.
+// SAFETY: 1. arenas zero a frame and hand it out once, until it is given back. 2. Tables are reached through the
+// physical map, and each has its own meta data. 3. See `flush`. 4. A copy is a frame allocated just now. 5. A replica
+// is such a copy, or the one that all spaces share of a constant frame of the image: nobody writes those through an
+// entry, and a change of the kernel's text writes all of them.
 // 6. Counts fall with Release and are read with Acquire; those of replicas, which nobody writes in place, under a lock.
 unsafe impl Machine for Memory {
     type Pending = flush::Pending;
@@ -95,8 +96,8 @@ unsafe impl Machine for Memory {
             if replicas::release(frame) {
                 continue;
             }
-            // AcqRel, partner: the same in other spaces' releases, and the Acquire in `is_exclusive`. Forbids that a
-            // frame is used again, or written in place, before another space's last access.
+            // AcqRel, partner: the same in other spaces' releases, and the Acquire in `is_exclusive`. Forbids reusing a
+            // frame, or writing it in place, before another space's last access.
             let before = record.references.fetch_sub(1, Ordering::AcqRel);
             assert!(before > 0 && before != TABLE, "{frame} is given back, and is no page");
             if before == 1 {
@@ -132,7 +133,7 @@ unsafe impl Machine for Memory {
     fn replica(&self, page: Page, node: Node) -> Option<Frame> {
         match replicas::index(page.frame) {
             Some(index) if page.size == PageSize::Small => replicas::get(index, page.frame, node),
-            // The packs of a node are there before anybody asks.
+            // The packs of each node exist before anybody asks.
             _ => crate::packs::copy(page, node).or_else(|| self.copy(page, node)),
         }
     }
@@ -157,7 +158,7 @@ unsafe impl Machine for Memory {
     }
 
     fn split(&self, _page: Page) {
-        // Frames are counted one by one in any case.
+        // Frames are always counted one by one.
     }
 
     fn merge(&self, _page: Page) -> bool {
@@ -165,8 +166,8 @@ unsafe impl Machine for Memory {
     }
 
     fn dispatch(&self, request: FlushRequest<'_>) -> flush::Pending {
-        // SeqCst, partner: the fence in `cpu::run_space`. Forbids that a CPU walks the old entries of a space which
-        // this CPU does not see it run.
+        // SeqCst, partner: the fence in `cpu::run_space`. Forbids that a CPU walks old entries of a space while this
+        // CPU does not see that it runs the space.
         fence(Ordering::SeqCst);
         flush::dispatch(request)
     }
@@ -188,7 +189,7 @@ unsafe impl Machine for Memory {
     }
 
     fn caller(&self) -> Option<core::num::NonZeroU64> {
-        // Nobody is preempted in the kernel, and what interrupts it uses no space.
+        // Nothing preempts the kernel, and interrupts use no space.
         core::num::NonZeroU64::new(crate::arch::cpu::number() as u64 + 1)
     }
 

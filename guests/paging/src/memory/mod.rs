@@ -15,28 +15,28 @@ use crate::arch::layout;
 
 /// NUMA nodes of the machine; see README.md.
 pub(crate) const NODES: usize = 2;
-/// Memory of each.
+/// Bytes of each node's memory.
 pub(crate) const NODE_BYTES: u64 = 256 << 20;
 
-/// Memory of each node for programs, from its start.
+/// Offset of a node's memory for programs.
 const PACKS_AT: u64 = 32 << 20;
 
-/// Where a node's copy of the packs lies.
+/// Returns where a node's copy of the packs lies.
 pub(crate) fn packs_of(node: Node) -> u64 {
     layout::RAM_BASE + u64::from(node.0) * NODE_BYTES + PACKS_AT
 }
 
-/// Where the kernel reaches physical memory.
+/// Returns the address at which the kernel reaches physical memory.
 pub(crate) fn alias(physical: u64) -> *mut u8 {
     (layout::PHYSICAL_MAP + physical) as *mut u8
 }
 
-/// The node of a physical address.
+/// Returns the node of a physical address.
 pub(crate) fn node_of(physical: u64) -> Node {
     Node(((physical - layout::RAM_BASE) / NODE_BYTES) as u8)
 }
 
-/// All nodes.
+/// Returns all nodes.
 pub(crate) fn nodes() -> [Node; NODES] {
     core::array::from_fn(|node| Node(node as u8))
 }
@@ -49,7 +49,7 @@ pub(crate) fn nodes() -> [Node; NODES] {
 unsafe fn copy_frames(from: Frame, to: Frame, bytes: u64) {
     let (from, to) = (alias(from.address()), alias(to.address()));
     debug_assert!(bytes.is_multiple_of(PAGE));
-    // SAFETY: mapped by the physical map; apart, since `to` is the caller's own (1). A source that user mode writes
-    // meanwhile gives some mixture, as any copy would.
+    // SAFETY: mapped by the physical map; apart, since `to` is the caller's own (1). If user mode writes the source
+    // meanwhile, the copy is a mixture, as any copy would be.
     unsafe { core::ptr::copy_nonoverlapping(from, to, bytes as usize) };
 }

@@ -1,7 +1,7 @@
 //! Copies of the image's constant frames on other nodes: one for each frame and node, however many spaces refer to it.
 //!
 //! On x86-64 every process has tables of its own for the kernel. Each space asks for its own replicas, and all get the
-//! same frames, so that a node has the kernel's text once and whoever changes it writes each copy once.
+//! same frames, so that a node has the kernel's text once, and changing it writes each copy once.
 
 use core::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ const FRAMES: usize = 1024;
 /// By node, then by frame of the image.
 static REPLICAS: SpinLock<[[Option<Frame>; FRAMES]; NODES]> = SpinLock::new([[None; FRAMES]; NODES]);
 
-/// Which constant frame of the image `frame` is.
+/// Returns the number of `frame` among the image's constant frames, if it is one.
 pub(crate) fn index(frame: Frame) -> Option<usize> {
     let image = kernel_space::image_frames(ImageRights::Constant);
     image
@@ -27,7 +27,8 @@ pub(crate) fn index(frame: Frame) -> Option<usize> {
         .filter(|&index| index < FRAMES)
 }
 
-/// The replica of frame `index` of the image for `node`, with one reference more, on another node if that one is full.
+/// Returns the replica for `node` of the image's frame `index`, with one more reference; another node's if that node is
+/// full.
 pub(crate) fn get(index: usize, original: Frame, node: Node) -> Option<Frame> {
     let mut replicas = REPLICAS.lock();
     let replica = &mut replicas[usize::from(node.0)][index];
@@ -45,7 +46,7 @@ pub(crate) fn get(index: usize, original: Frame, node: Node) -> Option<Frame> {
     Some(frame)
 }
 
-/// Drops a reference to `frame` if it is a replica. False if it is none.
+/// Drops a reference to `frame` if it is a replica. Returns false if it is none.
 pub(crate) fn release(frame: Frame) -> bool {
     let Some(record) = Records::of(frame) else { return false };
     // Relaxed: set before anybody had a reference.
@@ -63,7 +64,7 @@ pub(crate) fn release(frame: Frame) -> bool {
     true
 }
 
-/// How many there are.
+/// Counts the replicas.
 pub(crate) fn count() -> usize {
     REPLICAS.lock().iter().flatten().flatten().count()
 }

@@ -1,4 +1,4 @@
-//! What a process's memory looks like at the start.
+//! A process's memory at the start.
 
 use palimpsest_paging::{Attributes, Frame, NoTables, Node, PAGE, PageSize, PageSizes, Rights, Sharing, VirtAddr};
 
@@ -14,9 +14,9 @@ pub(crate) struct Area {
     pub(crate) start: VirtAddr,
     /// Its length.
     pub(crate) pages: u64,
-    /// What may be done with it.
+    /// The rights of user mode.
     pub(crate) rights: Rights,
-    /// Whose it is after a fork.
+    /// Whether a fork shares it or makes it private.
     pub(crate) sharing: Sharing,
 }
 
@@ -40,7 +40,7 @@ fn map_page(space: &UserSpace, address: VirtAddr, frame: Frame, area: &Area) {
     mapped.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// A space with the user programs' code at [`TEXT`](super::user::TEXT), and with `areas`.
+/// Creates a space with the user programs' code at [`TEXT`](super::user::TEXT), and with `areas`.
 pub(super) fn new_space(areas: &[Area], node: Node) -> Result<UserSpace, NoTables> {
     let space = mmu::new_user_space(kernel_space::get(), next_id())?;
     let image = kernel_space::user_image();
@@ -53,7 +53,7 @@ pub(super) fn new_space(areas: &[Area], node: Node) -> Result<UserSpace, NoTable
     for number in 0..text.pages {
         let frame = Records::allocate(node, 1).unwrap_or_else(|| panic!("no memory for a process"));
         let from = (image.start.0 + number * PAGE) as *const u8;
-        // SAFETY: a page of the image, and one that was allocated just now.
+        // SAFETY: a page of the image, and a frame allocated just now.
         unsafe { core::ptr::copy_nonoverlapping(from, alias(frame.address()), PAGE as usize) };
         crate::arch::patch::code_was_written(alias(frame.address()), PAGE as usize);
         map_page(&space, VirtAddr(text.start.0 + number * PAGE), frame, &text);

@@ -1,4 +1,4 @@
-//! Which thread runs where: each CPU takes turns with the threads it was given.
+//! The scheduler: each CPU takes turns with the threads it was given.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -8,16 +8,17 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use palimpsest_paging::VirtAddr;
 
 use super::syscall::{self, Done, Next};
-use super::{Area, Process, Thread, Trap, memory, user};
-use crate::arch;
+use super::{Area, Handles, Process, Thread, Trap, memory, user};
 use crate::arch::user::Context;
+use crate::arch::{self, mmu};
 use crate::call::Call;
 use crate::cpu::{self, CPUS};
+use crate::fetches;
 use crate::sync::SpinLock;
 
-/// Faults at one address in a row that have done nothing, before a thread is given up. The first takes a translation
-/// that is out of date from this CPU. Each further one takes a fork by another CPU, and a third CPU that was quicker to
-/// resolve what that has protected.
+/// Faults without effect, in a row and at one address, after which a thread is given up. The first removes a stale
+/// translation from this CPU. For each further one, another CPU must have forked, and a third CPU must have resolved
+/// first what the fork protected.
 const PATIENCE: u32 = 16;
 
 static READY: [SpinLock<VecDeque<Thread>>; CPUS] = [const { SpinLock::new(VecDeque::new()) }; CPUS];
@@ -30,7 +31,7 @@ static EXITS: SpinLock<Vec<Exit>> = SpinLock::new(Vec::new());
 pub(crate) struct Exit {
     /// Its process.
     pub(crate) process: u64,
-    /// What it said, or [`user::FAULTED`] and more.
+    /// The code that it gave, or [`user::FAULTED_NOT_MAPPED`] and the like.
     pub(crate) code: u64,
     /// Where it faulted, if it did.
     pub(crate) address: VirtAddr,
@@ -40,7 +41,13 @@ pub(crate) struct Exit {
 pub(crate) fn spawn(program: user::Program, argument: u64, areas: &[Area], cpu: usize) -> u64 {
     let space = memory::new_space(areas, cpu::node_of(cpu)).unwrap_or_else(|error| panic!("{error}"));
     let id = space.id().0;
-    start_thread(Arc::new(Process { id, space }), user::entry(program), argument, user::STACKS[0], cpu);
+    start_thread(
+        Arc::new(Process::new(space, Handles::default())),
+        user::entry(program),
+        argument,
+        user::STACKS[0],
+        cpu,
+    );
     id
 }
 
@@ -49,7 +56,7 @@ pub(super) fn start_thread(process: Arc<Process>, entry: VirtAddr, argument: u64
     ready(Thread { process, context: Context::new(entry, argument, stack_end) }, cpu);
 }
 
-/// A new thread is to run on `cpu`.
+/// Queues a new thread on `cpu`.
 pub(super) fn ready(thread: Thread, cpu: usize) {
     // Relaxed: the queue's lock orders it.
     LIVE.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +66,7 @@ pub(super) fn ready(thread: Thread, cpu: usize) {
     }
 }
 
-/// Runs this CPU's threads until none is ready. False if there was none.
+/// Runs this CPU's threads until none is ready. Returns false if there was none.
 pub(crate) fn run_ready() -> bool {
     let here = arch::cpu::number();
     let mut any = false;
@@ -76,23 +83,28 @@ pub(crate) fn run_ready() -> bool {
 
 /// Runs threads until all have ended, on all CPUs.
 pub(crate) fn run_all() {
-    // Acquire, partner: the Release in `run`. Forbids that the caller counts frames before the last space has given
-    // back its own.
+    // Acquire, partner: the Release in `run`. Forbids counting frames before the last space has given back its own.
     while LIVE.load(Ordering::Acquire) > 0 {
         if !run_ready() {
-            // Whoever ends a thread wakes the first CPU, which alone waits.
+            // A CPU that ends a thread wakes the first CPU; only that one waits.
             arch::cpu::halt();
             cpu::relax();
         }
     }
 }
 
-/// Runs a thread until it yields (the result) or ends.
+/// Runs a thread until it yields (then returns it) or ends.
 fn run(mut thread: Thread) -> Option<Thread> {
     cpu::run_space(&thread.process.space);
     let mut in_vain = (VirtAddr(0), 0);
     let exit = loop {
-        match thread.context.run() {
+        mmu::follow();
+        fetches::pause();
+        let trap = thread.context.run();
+        if !syscall::is_about_watching(&trap) {
+            fetches::resume();
+        }
+        match trap {
             Trap::Call { number, arguments } => match syscall::handle(&mut thread, number, arguments) {
                 Next::Continue => {}
                 Next::Yield => {
@@ -101,9 +113,9 @@ fn run(mut thread: Thread) -> Option<Thread> {
                 }
                 Next::Exit(code) => break (code, VirtAddr(0)),
             },
-            Trap::Fault { address, access } => {
+            Trap::Fault { address, access, found } => {
                 let before = if in_vain.0 == address { in_vain.1 } else { 0 };
-                match syscall::fault(&thread, address, access) {
+                match syscall::fault(&thread, address, access, found) {
                     Ok(Done::Something) => in_vain = (address, 0),
                     Ok(Done::Nothing) if before == PATIENCE => break (user::FAULTED_FOREVER, address),
                     Ok(Done::Nothing) => in_vain = (address, before + 1),
@@ -125,17 +137,24 @@ fn run(mut thread: Thread) -> Option<Thread> {
     None
 }
 
-/// How the threads of a process have ended, so far.
+/// Returns how the threads of a process have ended so far.
 pub(crate) fn exits_of(process: u64) -> Vec<Exit> {
     EXITS.lock().iter().filter(|exit| exit.process == process).copied().collect()
 }
 
-/// How many threads have ended with something else than 0 since [`take_exits`].
+/// Returns how many threads have ended with another code than 0 since [`take_exits`].
 pub(super) fn failures() -> u64 {
     EXITS.lock().iter().filter(|exit| exit.code != 0).count() as u64
 }
 
-/// How all threads have ended since this was asked last.
+/// Makes a thread of `process` that is ready on this CPU continue at `handler`. Returns false if there is none.
+pub(super) fn signal(process: u64, handler: VirtAddr) -> bool {
+    let mut ready = READY[arch::cpu::number()].lock();
+    let thread = ready.iter_mut().find(|thread| thread.process.id == process);
+    thread.map(|thread| thread.context.divert(handler)).is_some()
+}
+
+/// Takes the exits of all threads since the last call.
 pub(crate) fn take_exits() -> Vec<Exit> {
     core::mem::take(&mut *EXITS.lock())
 }

@@ -4,16 +4,17 @@ use alloc::sync::Arc;
 
 use palimpsest_paging::{Access, Fault, ForkError, PAGE, Resolution, Rights, Sharing, VirtAddr};
 
+use super::handles::Device;
 use super::user::{Number, RUNNING};
-use super::{Area, Process, Thread, memory, next_id, schedule, user};
+use super::{Area, CHILD, Found, Process, Thread, Trap, memory, next_id, schedule, user};
 use crate::arch::{self, mmu};
 use crate::bpf::hook::{self, Call};
 use crate::counts::{COUNTS, add};
-use crate::cpu;
+use crate::{cpu, fetches, kernel_space};
 
 /// What a thread does after a system call.
 pub(super) enum Next {
-    /// It goes on.
+    /// It continues.
     Continue,
     /// It lets others run.
     Yield,
@@ -21,7 +22,12 @@ pub(super) enum Next {
     Exit(u64),
 }
 
-/// Does what a thread asks for. Wrong arguments are mistakes of this kernel's own programs, and panic.
+/// Whether a trap is a call that begins or ends the watching of fetches, and so is not watched itself.
+pub(super) fn is_about_watching(trap: &Trap) -> bool {
+    matches!(trap, Trap::Call { number, .. } if matches!(Number::from(*number), Number::Watch | Number::Unwatch))
+}
+
+/// Does a system call of a thread. Wrong arguments are errors of this kernel's own programs, and panic.
 pub(super) fn handle(thread: &mut Thread, number: u64, [a, b, c]: [u64; 3]) -> Next {
     add(&COUNTS.system_calls, 1);
     let process = &thread.process;
@@ -64,6 +70,22 @@ pub(super) fn handle(thread: &mut Thread, number: u64, [a, b, c]: [u64; 3]) -> N
                 Area { start: range.start, pages: b, rights: Rights::READ | Rights::WRITE, sharing: Sharing::Private };
             memory::map_new(&process.space, &area, cpu::node_of(arch::cpu::number()));
         }
+        Number::Lock => {
+            let locked = process.space.pin(range.start, cpu::node_of(arch::cpu::number()));
+            locked.unwrap_or_else(|error| panic!("lock: {error}"));
+        }
+        Number::Unlock => process.space.unpin(range.start).unwrap_or_else(|error| panic!("unlock: {error}")),
+        Number::Open => match Device::named(a) {
+            Some(device) => result = process.handles.lock().open(device),
+            None => panic!("open: no device {a:#x}"),
+        },
+        Number::Close => match process.handles.lock().close(a) {
+            Some(_) => {}
+            None => panic!("close: {a} is not open"),
+        },
+        Number::Signal => result = schedule::signal(a, VirtAddr(b)).into(),
+        Number::Watch => fetches::begin(a as usize),
+        Number::Unwatch => fetches::end(a as usize, b as usize),
         Number::Thread => {
             let [entry, argument, cpu] = [a, b, c];
             let stack = user::STACKS[cpu as usize];
@@ -77,17 +99,17 @@ pub(super) fn handle(thread: &mut Thread, number: u64, [a, b, c]: [u64; 3]) -> N
 
 /// Forks the process; the child's only thread starts on `cpu`.
 fn fork(thread: &Thread, cpu: usize) -> Result<u64, ForkError> {
-    let (space, flush) = thread.process.space.fork(next_id())?;
+    let (space, flush) = thread.process.space.fork_with(next_id(), CHILD)?;
     flush.finish();
-    mmu::after_fork(&space)?;
     let id = space.id().0;
     let mut context = thread.context.clone();
     context.set_result(0);
-    schedule::ready(Thread { process: Arc::new(Process { id, space }), context }, cpu);
+    let handles = thread.process.handles.lock().clone();
+    schedule::ready(Thread { process: Arc::new(Process::new(space, handles)), context }, cpu);
     Ok(id)
 }
 
-/// What a fault has done.
+/// The effect of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Done {
     /// Something was copied, or became the space's own.
@@ -96,9 +118,14 @@ pub(super) enum Done {
     Nothing,
 }
 
-/// Resolves a page fault. Fails with what the thread ends with.
-pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access) -> Result<Done, u64> {
+/// Resolves a page fault. Fails with the code with which the thread ends.
+pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access, found: Found) -> Result<Done, u64> {
     add(&COUNTS.faults, 1);
+    if kernel_space::is_half_of(address) {
+        return Err(if found == Found::Nothing { user::FAULTED_HIDDEN } else { user::FAULTED_DENIED });
+    }
+    // What another CPU has mapped since, user mode's root may lack.
+    mmu::tables_changed();
     let node = cpu::node_of(arch::cpu::number());
     match thread.process.space.fault(address, access, node) {
         Ok(Fault::Resolved(how)) => {

@@ -1,4 +1,4 @@
-//! Building the targets: SQLite's amalgamation out of a crate's source, with AFL++'s compiler.
+//! Builds the targets: SQLite's amalgamation from a crate's source, with AFL++'s compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::suites::programs::{ProgramError, doing, finish};
 
-/// The crate whose source holds the amalgamation. Cargo checks what it fetches.
+/// The crate whose source contains the amalgamation. Cargo checks what it fetches.
 const PACKAGE: &str = "libsqlite3-sys";
 const VERSION: &str = "0.39.1";
 
@@ -24,11 +24,11 @@ pub(super) struct Built {
     pub(super) plain: PathBuf,
     /// The target that resets itself.
     pub(super) reset: PathBuf,
-    /// The target that runs again and again in one process and puts nothing back.
+    /// The target that runs again and again in one process and restores nothing.
     pub(super) persistent: PathBuf,
     /// The preload object.
     pub(super) preload: PathBuf,
-    /// For what campaigns leave.
+    /// A folder for what campaigns leave.
     pub(super) scratch: PathBuf,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn seeds() -> PathBuf {
     harness().join("seeds")
 }
 
-/// What to do if the source tree is not where this program was built.
+/// Returns what to do if the source tree is not where this program was built.
 pub(super) fn missing() -> Option<String> {
     let folder = harness();
     let reason =
@@ -58,7 +58,7 @@ pub(super) fn missing() -> Option<String> {
     (!folder.is_dir()).then(reason)
 }
 
-/// Builds everything that is not there yet.
+/// Builds everything that does not exist yet.
 pub(super) fn all(purpose: Purpose) -> Result<Built, ProgramError> {
     let target = target_folder()?;
     let folder = target.join("bench-afl");
@@ -74,7 +74,7 @@ pub(super) fn all(purpose: Purpose) -> Result<Built, ProgramError> {
     }
     let [plain, reset, persistent] = ["plain", "reset", "persistent"].map(|name| folder.join(name));
     let built = Built { plain, reset, persistent, preload, scratch: folder.join("campaigns") };
-    // The harness is not fuzzed: without edges of its own, both targets number those of SQLite alike.
+    // The harness is not instrumented: with no edges of its own, both targets number SQLite's edges alike.
     let deny = folder.join("not-instrumented");
     fs::write(&deny, "src: *sqlite_harness.c\n").map_err(doing(format!("write {}", deny.display())))?;
     let targets: [(_, &[&str], _); 3] = [
@@ -95,7 +95,7 @@ pub(super) fn all(purpose: Purpose) -> Result<Built, ProgramError> {
     Ok(built)
 }
 
-/// `cargo` in the source tree, without the library path that `cargo run` sets for this program.
+/// Returns a `cargo` command in the source tree, without the library path that `cargo run` sets for this program.
 fn cargo() -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(SOURCES).env_remove("LD_LIBRARY_PATH");

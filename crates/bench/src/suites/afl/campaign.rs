@@ -9,7 +9,7 @@ use super::build::Built;
 use super::{MEBIBYTES, Target, fresh};
 use crate::suites::programs::{ProgramError, doing, run_within};
 
-/// What a campaign has reached.
+/// What a campaign reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Statistics {
     /// Runs per second.
@@ -20,17 +20,18 @@ pub(super) struct Statistics {
     pub(super) coverage: f64,
 }
 
-/// Where a target's campaign leaves its files.
+/// Returns where a target's campaign leaves its files.
 fn folder(built: &Built, target: Target) -> PathBuf {
     built.scratch.join(target.name())
 }
 
-/// The inputs that a target's last campaign has kept.
+/// Returns the inputs that a target's last campaign has kept.
 pub(super) fn queue(built: &Built, target: Target) -> PathBuf {
     folder(built, target).join("default/queue")
 }
 
-/// AFL++ made to measure: no screen, no questions about the machine, the same random numbers each time.
+/// Returns an AFL++ command made for measuring: no screen, no questions about the machine, the same random numbers each
+/// time.
 pub(super) fn quiet(name: &str) -> Command {
     let mut command = Command::new(name);
     command.envs([
@@ -39,7 +40,7 @@ pub(super) fn quiet(name: &str) -> Command {
         ("AFL_SKIP_CPUFREQ", "1"),
         ("AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES", "1"),
         ("AFL_FAST_CAL", "1"),
-        // Filling the database takes its time on a busy machine.
+        // Filling the database takes time on a busy machine.
         ("AFL_FORKSRV_INIT_TMOUT", "120000"),
     ]);
     // Set by `cargo run` for this program.
@@ -58,7 +59,7 @@ pub(super) fn run(target: Target, built: &Built, seeds: &Path, time: Duration) -
     fuzzer.envs(environment).stdout(open()?).stderr(Stdio::null());
     fuzzer.arg("-i").arg(seeds).arg("-o").arg(&out);
     fuzzer.args(["-V", &time.as_secs().to_string(), "-s", "1", "-t", "2000", "-m", "none", "--"]).arg(program);
-    // The set-up, and a crash of afl-fuzz that leaves it waiting, are what the margin is for.
+    // The margin is for the set-up, and for a crash of afl-fuzz that leaves it waiting.
     run_within(&mut fuzzer, time + Duration::from_secs(180))?;
     let file = out.join("default/fuzzer_stats");
     let text = fs::read_to_string(&file).unwrap_or_default();
@@ -71,7 +72,7 @@ pub(super) fn run(target: Target, built: &Built, seeds: &Path, time: Duration) -
     })
 }
 
-/// The number after `name` in AFL++'s statistics.
+/// Returns the number after `name` in AFL++'s statistics.
 fn value(text: &str, name: &str) -> Option<f64> {
     let (_, value) = text.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name)?;
     value.trim().trim_end_matches('%').parse().ok()

@@ -10,7 +10,7 @@ use super::campaign::quiet;
 use super::{Target, fresh};
 use crate::suites::programs::{ProgramError, doing, run_within};
 
-/// Shows `inputs` to the targets that have the same data, and returns how many there were.
+/// Shows `inputs` to the targets that have the same data. Returns how many there were.
 pub(super) fn compare(built: &Built, inputs: &Path, mebibytes: u32) -> Result<usize, ProgramError> {
     let reference = maps(Target::Plain, built, inputs, mebibytes)?;
     for target in [Target::Frozen, Target::FrozenHuge, Target::Reset] {
@@ -30,7 +30,7 @@ pub(super) fn compare(built: &Built, inputs: &Path, mebibytes: u32) -> Result<us
     Ok(reference.len())
 }
 
-/// The edges that each input reaches, with how often.
+/// Returns the edges that each input reaches, and how often.
 fn maps(
     target: Target,
     built: &Built,

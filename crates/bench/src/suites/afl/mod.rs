@@ -1,4 +1,4 @@
-//! Suite `afl`: AFL++ fuzzing SQLite with 512 MiB of data in memory, by the harness in C of the folder `harness`.
+//! Suite `afl`: AFL++ fuzzing SQLite with 512 MiB of data in memory, through the C harness in the folder `harness`.
 //!
 //! | contestant | what is different |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | `frozen` | `AFL_PRELOAD` of the preload object; the target is the same file |
 //! | `frozen_huge` | the same, with huge pages |
 //! | `empty` | no data: what a fork server can reach at all |
-//! | `reset` | one process that puts its memory back, `crates/fork/examples/reset.rs` |
-//! | `persistent` | one process that puts nothing back, AFL++'s own loop: what one run leaves, the next one finds |
+//! | `reset` | one process that restores its memory, `crates/fork/examples/reset.rs` |
+//! | `persistent` | one process that restores nothing, AFL++'s own loop: what one run leaves, the next one finds |
 //!
-//! All are shown the same queue of inputs too, which must leave the same coverage maps. AFL++ counts the runs over its
+//! All are shown the same queue of inputs too, and must produce the same coverage maps. AFL++ counts the runs since its
 //! dry run, some dozen, which flatters the slow contestants a little.
 
 mod build;
@@ -30,7 +30,7 @@ use crate::harness::{Asked, BenchError, Contestant, Context, Effort, Group, Samp
 /// See the module.
 pub(super) struct Afl;
 
-/// What has to be installed; Cargo fetches SQLite's source.
+/// What must be installed; Cargo fetches SQLite's source.
 const TOOLS: [Tool; 5] = [
     Tool { program: "afl-fuzz", package: "afl++" },
     Tool { program: "afl-showmap", package: "afl++" },
@@ -39,7 +39,7 @@ const TOOLS: [Tool; 5] = [
     Tool { program: "cargo", package: "cargo" },
 ];
 
-/// Data of the target in MiB, and what of it a check of equality needs.
+/// Data of the target in MiB, and how much of it a check of equality needs.
 const MEBIBYTES: u32 = 512;
 const MEBIBYTES_OF_CHECK: u32 = 8;
 
@@ -80,12 +80,12 @@ impl Target {
         format!("afl.sqlite.{MEBIBYTES}m.{}", self.name())
     }
 
-    /// Id of its figure beside those of other programs with little memory.
+    /// Returns the id of its figure beside those of other programs with little memory.
     fn bare_id(self) -> String {
         format!("{EMPTY}.{}", if self == Self::EmptyFrozen { "frozen" } else { "plain" })
     }
 
-    /// What is run, with its part of the environment.
+    /// Returns what to run, and its part of the environment.
     fn program(self, built: &Built, mebibytes: u32) -> (PathBuf, Vec<(&'static str, String)>) {
         let mebibytes = if Self::BARE.contains(&self) { 0 } else { mebibytes };
         let mut environment = vec![("SQLITE_HARNESS_MIB", mebibytes.to_string())];
@@ -104,7 +104,7 @@ impl Target {
         (program.clone(), environment)
     }
 
-    /// Ids that its figure is compared with.
+    /// Returns the ids with which its figure is compared.
     fn rivals(self) -> Vec<String> {
         let rivals: &[Self] = match self {
             Self::Plain | Self::Empty | Self::EmptyFrozen | Self::Persistent => &[],
@@ -154,7 +154,7 @@ impl Suite for Afl {
     }
 }
 
-/// Has all targets do the same, with little data, and returns on how many inputs.
+/// Makes all targets do the same, with little data. Returns on how many inputs.
 fn check() -> Result<usize, ProgramError> {
     let built = build::all(Purpose::Comparing)?;
     coverage::compare(&built, &build::seeds(), MEBIBYTES_OF_CHECK)
@@ -164,7 +164,7 @@ fn missing() -> Option<String> {
     TOOLS.into_iter().find_map(Tool::missing).or_else(build::missing)
 }
 
-/// The figures of an empty database, which belong to the suite `programs`.
+/// Returns the figures of an empty database, which belong to the suite `programs`.
 pub(super) fn empty_group() -> Group {
     let [plain, frozen] = Target::BARE.map(|target| Contestant::new(target.bare_id(), Unit::PerSecond));
     let frozen = frozen.against([plain.id.as_str()]);
@@ -173,7 +173,7 @@ pub(super) fn empty_group() -> Group {
 
 const EMPTY: &str = "fork.programs.afl";
 
-/// Measures them, if they are wanted.
+/// Measures them if they are wanted.
 pub(super) fn run_empty(context: &mut Context<'_>) -> Result<(), BenchError> {
     let group = empty_group();
     if !context.wants(&group) {
@@ -196,7 +196,7 @@ pub(super) fn run_empty(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Has all targets be fuzzed in turns.
+/// Makes all targets be fuzzed in turns.
 fn campaigns<const N: usize>(
     built: &Built,
     effort: Effort,
@@ -204,7 +204,7 @@ fn campaigns<const N: usize>(
     id: fn(Target) -> String,
     samples: &mut Samples,
 ) -> Result<(), ProgramError> {
-    // Filling the database and freezing it count: that should be a small part.
+    // Filling the database and freezing it count, and should be a small part.
     let (rounds, time) = effort.pick((1, Duration::from_secs(6)), (3, Duration::from_secs(15)));
     let rounds = Rounds { least: rounds, most: rounds, budget: Duration::MAX };
     let mut least = targets.map(|target| (target, f64::INFINITY, f64::INFINITY));

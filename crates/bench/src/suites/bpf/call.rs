@@ -1,4 +1,4 @@
-//! `bpf.call`: what one call costs, of the same program again and again.
+//! `bpf.call`: what a call costs, of the same program again and again.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const BUDGET: Duration = Duration::from_secs(4);
 /// Time that a sample should take, in nanoseconds.
 const SAMPLE: f64 = 2e6;
 
-/// Who runs: what [`Who::VerifyJit`] has loaded is what [`Who::Jit`] makes, too, and has that name here.
+/// Who runs: [`Who::VerifyJit`] loads what [`Who::Jit`] also makes, and has that name here.
 const ALL: [Who; 4] = [Who::VerifyJit, Who::Rbpf, Who::Interp, Who::RbpfInterp];
 
 pub(super) fn name(who: Who) -> &'static str {

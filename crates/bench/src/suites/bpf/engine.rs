@@ -1,7 +1,7 @@
 //! Who takes part: engines that load byte code and run it.
 //!
-//! Each has its programs by their own types, so that a call goes to the engine as its users make it; what the suite
-//! sees is a [`Contest`], whose methods do many loads or calls at once.
+//! Each has its programs in its own types, so that a call reaches the engine as its users make it; the suite sees a
+//! [`Contest`], whose methods do many loads or calls at once.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ use crate::harness::record::Unit;
 #[cfg(feature = "peers")]
 use crate::machine::{RbpfProgram, SbpfLoader, SbpfProgram};
 
-/// Everyone who can take part. The name is the last part of an entry's id.
+/// All contestants. The name is the last part of an entry's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// Palimpsest's compiler, into packs, without verification.
@@ -52,7 +52,7 @@ impl Who {
         Self::ALL.into_iter().find(|who| who.name() == name)
     }
 
-    /// What it does when it loads a program.
+    /// Returns what it does when it loads a program.
     pub(super) fn note(self) -> &'static str {
         match self {
             Self::Jit => "decoded, structure checked, compiled, placed",
@@ -73,7 +73,7 @@ impl Who {
         matches!(self, Self::Jit | Self::VerifyJit)
     }
 
-    /// The figure of this one among `all`; those in packs are compared with the best of the others' compilers.
+    /// Returns this one's figure among `all`; those in packs are compared with the best of the others' compilers.
     pub(super) fn contestant(self, all: &[Self], unit: Unit, id: impl Fn(Self) -> String) -> Contestant {
         let contestant = Contestant::new(id(self), unit);
         if !self.is_packed() {
@@ -105,7 +105,7 @@ impl Who {
 
 /// An engine with programs.
 pub(super) trait Contest {
-    /// Loads all of these beside those that are there.
+    /// Loads all of these besides those that it has.
     fn load(&mut self, sources: &[Source]) -> Result<(), Refusal>;
 
     /// Ends all programs.
@@ -114,10 +114,10 @@ pub(super) trait Contest {
     /// Loads each of these, which have no context, and ends it before the next.
     fn load_and_free(&mut self, programs: &mut dyn Iterator<Item = &[u8]>) -> Result<(), Refusal>;
 
-    /// Calls each program once; the sum of the results.
+    /// Calls each program once. Returns the sum of the results.
     fn pass(&self, context: &mut [u8]) -> Result<u64, Refusal>;
 
-    /// Calls the first program so many times; the last result.
+    /// Calls the first program this many times. Returns the last result.
     fn call(&self, times: u64, context: &mut [u8]) -> Result<u64, Refusal>;
 }
 
@@ -129,7 +129,7 @@ trait Engine {
 
     fn run(&self, program: &Self::Program, context: &mut [u8]) -> Result<u64, Refusal>;
 
-    /// Finishes what ends of programs left for later.
+    /// Finishes what ending programs left for later.
     fn settle(&self) -> Result<(), Refusal> {
         Ok(())
     }
@@ -179,7 +179,7 @@ impl<E: Engine> Contest for Running<E> {
         let program = self.programs.first().ok_or("no program is loaded")?;
         let mut last = 0;
         for _ in 0..times {
-            // What runs is nothing that this compiler knows: it leaves the calls as they are.
+            // This compiler knows nothing of what runs: it leaves the calls as they are.
             last = self.engine.run(program, context)?;
         }
         Ok(black_box(last))
@@ -195,7 +195,8 @@ impl Engine for Jit {
         Ok(Program::load(&self.0, &Code::new(bytes)?, &())?)
     }
 
-    /// What was not verified is not run by safe code. Its calls are those of [`VerifyJit`], whose code is the same.
+    /// Safe code does not run unverified programs. The calls to measure are those of [`VerifyJit`], whose code is the
+    /// same.
     fn run(&self, _program: &Program, _context: &mut [u8]) -> Result<u64, Refusal> {
         Err("programs that were not verified are loaded and not run".into())
     }
@@ -237,7 +238,7 @@ impl Engine for Interp {
     }
 
     fn run(&self, program: &Code, context: &mut [u8]) -> Result<u64, Refusal> {
-        /// Where it has the context.
+        /// The address of the context.
         const PLACE: u64 = 0x10_0000;
         let mut memory = Memory::new();
         let arguments = [PLACE, context.len() as u64, 0, 0, 0];

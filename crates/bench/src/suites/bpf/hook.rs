@@ -1,4 +1,4 @@
-//! `bpf.hook`: a loop with a hook in it, to which nothing or a program is attached, and one without.
+//! `bpf.hook`: a loop with a hook in it, to which nothing or a program is attached, and one without a hook.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The tour's samples, of [`group`].
+/// Takes the tour's samples, of [`group`].
 pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
     measure(rounds).map_err(failed(ID, "hooks"))
 }
@@ -88,7 +88,7 @@ fn measure(rounds: Rounds) -> Result<Samples, Refusal> {
             Kind::Absent | Kind::Empty => None,
         };
         let passing = if kind == Kind::Absent { without } else { with };
-        // An attached program takes some fifty times as long.
+        // With an attached program it takes some fifty times as long.
         let passes = if attached.is_some() { PASSES / 50 } else { PASSES };
         let warm = passing(black_box(passes / 100));
         let started = Stopwatch::start();
@@ -107,7 +107,7 @@ fn measure(rounds: Rounds) -> Result<Samples, Refusal> {
 #[inline(never)]
 fn without(passes: u64) -> u64 {
     for _ in 0..passes {
-        // Nothing but a barrier for the compiler: it leaves the loop as it is.
+        // Only a barrier for the compiler, which leaves the loop as it is.
         black_box(());
     }
     0

@@ -52,7 +52,7 @@ pub(super) fn sources(len: usize, count: u64) -> Result<Vec<Source>, Refusal> {
     (0..count).map(|number| Source::generated(len, number)).collect()
 }
 
-/// Samples of loads by those of `all`.
+/// Samples the loads of `all`.
 fn measure(len: usize, all: &[Who], rounds: Rounds) -> Result<Samples, BenchError> {
     let sources = sources(len, PROGRAMS).map_err(failed("bpf.load", "the assembler"))?;
     let mut samples = Samples::default();
@@ -75,7 +75,7 @@ fn measure(len: usize, all: &[Who], rounds: Rounds) -> Result<Samples, BenchErro
     Ok(samples)
 }
 
-/// Microseconds per program. Ends are not timed.
+/// Returns microseconds per program. Ending programs is not timed.
 fn sample(engine: &mut dyn Contest, sources: &[Source]) -> Result<f64, Refusal> {
     let started = Stopwatch::start();
     engine.load(sources)?;

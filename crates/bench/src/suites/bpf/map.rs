@@ -1,4 +1,4 @@
-//! `bpf.map`: operations on maps, by programs, by the host, and by crates that do what comes next.
+//! `bpf.map`: operations on maps, by programs, by the host, and by the crates that come closest.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use crate::harness::record::Unit;
 use crate::harness::sampler::{Rounds, interleave};
 use crate::harness::{BenchError, Contestant, Context, Group, Samples, expect, failed};
 
-/// Keys, which a program goes through in a run.
+/// Keys that a program goes through in a run.
 const KEYS: u64 = 64;
 
 /// Runs of one sample.
@@ -46,7 +46,7 @@ enum Operation {
     LookUp,
 }
 
-/// Makes [`RUNS`] times [`KEYS`] operations, and returns the sum of what it has found in the last run.
+/// Makes [`RUNS`] times [`KEYS`] operations. Returns the sum of what the last run found.
 type Runner = Box<dyn FnMut() -> Result<u64, Refusal>>;
 
 impl What {
@@ -62,7 +62,7 @@ impl What {
         }
     }
 
-    /// Who does the same, and how.
+    /// Returns who does the same, and how.
     fn peer(self) -> (&'static str, &'static str) {
         match self {
             Self::Array => {
@@ -103,7 +103,7 @@ impl Operation {
         }
     }
 
-    /// What the last run finds.
+    /// Returns what the last run finds.
     fn expected(self) -> u64 {
         match self {
             Self::Update => 0,
@@ -112,7 +112,7 @@ impl Operation {
     }
 }
 
-/// The beginning of the ids, and the figures.
+/// Returns the beginning of the ids, and the figures.
 fn group(what: What, operation: Operation) -> Group {
     let id = format!("bpf.map.{}.{}", what.name(), operation.name());
     let (peer, note) = what.peer();
@@ -175,7 +175,7 @@ fn measure(context: &Context<'_>, group: &Group, what: What, operation: Operatio
     }
     interleave(&mut runners, context.effort.rounds(15, 60, BUDGET), |(id, runner)| {
         let taken = runner().map_err(failed(&group.id, id));
-        // Rings tell what their half of the work has taken.
+        // A ring reports what its half of the work took.
         taken.map(|_| samples.add(id, LAST.get()))
     })?;
     Ok(samples)
@@ -196,7 +196,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A runner of a closure that makes one operation.
+/// Returns a runner for a closure that makes one operation.
 fn each(mut operation: impl FnMut(u64) -> Result<u64, Refusal> + 'static) -> Runner {
     Box::new(move || {
         timed(|| {
@@ -288,7 +288,7 @@ fn program(what: What, operation: Operation) -> Result<Runner, Refusal> {
     }))
 }
 
-/// Empties a ring, whose records must all be there; other maps are left alone.
+/// Empties a ring, which must contain all records; leaves other maps alone.
 fn drain(map: &Map, found: u64) -> Result<u64, Refusal> {
     let Some(ring) = map.ring() else { return Ok(found) };
     let mut consumer = ring.take_consumer().ok_or("the ring has another consumer")?;
@@ -335,7 +335,7 @@ fn by_peer(what: What, operation: Operation) -> Result<Runner, Refusal> {
     Ok(match (what, operation) {
         (What::Array, operation) => {
             let values: Vec<AtomicU64> = (0..KEYS).map(AtomicU64::new).collect();
-            // Relaxed: a value that nothing is published by.
+            // Relaxed: the value publishes nothing.
             each(move |key| match operation {
                 Operation::LookUp => Ok(values[key as usize].load(Ordering::Relaxed)),
                 Operation::Update => {
@@ -425,7 +425,7 @@ mod peers {
     }
 }
 
-/// Samples of the figure `id`: calls of a program with one look-up.
+/// Samples the figure `id`: calls of a program with one look-up.
 pub(super) fn one_lookup(id: &str, rounds: Rounds) -> Result<Samples, Refusal> {
     /// Calls of a sample.
     const CALLS: u64 = 100_000;

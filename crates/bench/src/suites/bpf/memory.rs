@@ -1,4 +1,5 @@
-//! `bpf.bytes_per_program` and `bpf.mappings_per_program`: what a loaded program of 100 instructions costs beside time.
+//! `bpf.bytes_per_program` and `bpf.mappings_per_program`: what a loaded program of 100 instructions costs besides
+//! time.
 //!
 //! Each engine is measured in a process of its own, as [`Figures`] says.
 
@@ -18,7 +19,7 @@ const MAPPINGS: &str = "bpf.mappings_per_program";
 
 /// Instructions of a program.
 const LEN: usize = 100;
-/// Programs of one probe: as many as three mappings each leave room for under the usual `vm.max_map_count`.
+/// Programs of one probe: as many as fit under the usual `vm.max_map_count` with three mappings each.
 const PROGRAMS: u64 = 20_000;
 
 const ALL: [Who; 5] = [Who::Jit, Who::VerifyJit, Who::Rbpf, Who::RbpfInterp, Who::SolanaSbpf];
@@ -45,7 +46,7 @@ pub(super) fn groups() -> [Group; 2] {
     [group(BYTES, "resident memory", Unit::Bytes), group(MAPPINGS, "mappings", Unit::Mappings)]
 }
 
-/// Loads programs by the engine with this name into this process, counts what that added, and prints that. The process
+/// Loads programs with the engine of this name into this process, counts what that added, and prints it. The process
 /// must be fresh.
 ///
 /// # Errors
@@ -61,7 +62,7 @@ fn load(who: Who) -> Result<Footprint, BenchError> {
     let refused = |what| failed(BYTES, what);
     let sources: Vec<Source> = sources(LEN, PROGRAMS).map_err(refused("the assembler"))?;
     let mut engine = who.open().map_err(refused(who.name()))?;
-    // What is there once for all programs, such as tables that grow, is had with the first.
+    // The first program brings what exists once for all, such as tables that grow.
     engine.load(&sources[..1]).map_err(refused(who.name()))?;
     let before = Resident::now()?;
     engine.load(&sources[1..]).map_err(refused(who.name()))?;

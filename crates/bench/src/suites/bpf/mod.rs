@@ -1,7 +1,7 @@
-//! Suite `bpf`: eBPF programs compiled into packs, against other engines for user space.
+//! Suite `bpf`: eBPF programs compiled into packs, compared with other engines for user space.
 //!
-//! Every program that is measured is byte code that all engines take: the instructions of 2015, without maps or helpers
-//! where a peer takes part. Each result is compared with the reference interpreter's before anything is timed.
+//! Every measured program is byte code that all engines accept: the instructions of 2015, without maps or helpers if a
+//! peer takes part. Each result is compared with the reference interpreter's before anything is timed.
 
 mod call;
 mod engine;
@@ -46,7 +46,7 @@ impl Suite for Bpf {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
-        // Hooks before what loads much: their loops are the shortest that are measured here.
+        // Hooks before suites that load much: their loops are the shortest measured here.
         hook::run(context)?;
         memory::run(context)?;
         load::run(context)?;
@@ -88,7 +88,7 @@ mod tests {
         for map in ["array", "hash", "lru", "percpu", "ringbuf"] {
             agreed.extend(["update", "lookup"].map(|what| format!("bpf.map.{map}.{what}.program")));
         }
-        // What a consumer takes out of a ring is no program's work.
+        // What a consumer takes out of a ring is not a program's work.
         agreed.retain(|id| id != "bpf.map.ringbuf.lookup.program");
         agreed.push("bpf.map.ringbuf.lookup.host".to_owned());
         for id in agreed {

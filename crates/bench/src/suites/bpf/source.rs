@@ -1,4 +1,4 @@
-//! The programs that are measured: byte code, and what it must return.
+//! The measured programs: byte code, and what it must return.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 /// Why something was not done.
 pub(super) type Refusal = Box<dyn Error + Send + Sync>;
 
-/// What a program with so many bytes of context may do.
+/// Returns what a program with this many bytes of context may do.
 pub(super) fn contract(context: u32) -> Contract {
     Contract::new().context(context, ContextAccess::Write)
 }
@@ -22,7 +22,7 @@ pub(super) fn contract(context: u32) -> Contract {
 pub(super) struct Source {
     /// The program.
     pub(super) bytes: Vec<u8>,
-    /// How many bytes of context it wants.
+    /// How many bytes of context it needs.
     pub(super) context: u32,
 }
 
@@ -34,14 +34,14 @@ impl Source {
         Ok(Self { bytes: asm::assemble(text)?, context })
     }
 
-    /// What the context holds before a call: any bytes do.
+    /// Returns what the context holds before a call: any bytes will do.
     pub(super) fn fresh_context(&self) -> Vec<u8> {
         (0..self.context).map(|index| (index * 37 + 11) as u8).collect()
     }
 
-    /// What it returns for that context, by the reference interpreter.
+    /// Returns what it returns for that context, by the reference interpreter.
     pub(super) fn expected(&self) -> Result<u64, Refusal> {
-        /// Where the interpreter has the context.
+        /// The interpreter's address of the context.
         const PLACE: u64 = 0x10_0000;
         let code = Code::new(&self.bytes)?;
         let mut context = self.fresh_context();
@@ -51,18 +51,18 @@ impl Source {
         Ok(Interpreter::default().run(&code, [PLACE, len, 0, 0, 0], &mut memory, &mut NoHelpers)?)
     }
 
-    /// A program of so many instructions, another one for each `number`: arithmetic of values of its context, stores,
-    /// and jumps over an instruction.
+    /// Generates a program of this many instructions, a different one for each `number`: arithmetic on values of its
+    /// context, stores, and jumps over an instruction.
     pub(super) fn generated(instructions: usize, number: u64) -> Result<Self, Refusal> {
         let mut rng = SmallRng::seed_from_u64(number);
         let mut text = String::new();
-        // Loads first, so that nothing is known beforehand, and one register says which program it is.
+        // Loads first, so that nothing is known beforehand, and one register that says which program it is.
         for (register, offset) in [(0, 0), (3, 8), (4, 16)] {
             writeln!(text, "r{register} = *(u64 *)(r1 + {offset})")?;
         }
         writeln!(text, "r5 = {}", number as u32 as i32)?;
         const BEFORE: usize = 4;
-        // What a jump goes over must not be the last instruction.
+        // A jump must not skip the last instruction.
         let body = instructions.saturating_sub(BEFORE + 1);
         for place in 0..body {
             let mut register = || [0, 3, 4, 5][rng.random_range(0..4)];
@@ -141,7 +141,7 @@ impl Source {
         Self::assembled(text, 512)
     }
 
-    /// What a filter for TCP to port 443 does with a packet that is none: the context has 54 bytes of one that is.
+    /// Does what a filter for TCP to port 443 does with a packet that matches: the context has its 54 bytes.
     pub(super) fn filter() -> Result<Self, Refusal> {
         let text = "
                    r0 = 0

@@ -1,9 +1,9 @@
-//! `bpf.stress160`: the kernel's stress tool for its own packs, by a modelled TLB.
+//! `bpf.stress160`: the kernel's stress tool for its own packs, with a modelled TLB.
 //!
-//! The tool loads eight small programs twenty times over and runs five of them again and again, beside a compile job,
-//! and reads the counters of iTLB misses. Virtual machines have no such counters; so the programs are compiled and
-//! placed as ever, and their addresses are fed to a model, between those of a compile job of random pages. The same
-//! addresses give the same figures on every machine.
+//! The tool loads eight small programs twenty times over, runs five of them again and again beside a compile job, and
+//! reads the counters of iTLB misses. Virtual machines have no such counters; so the programs are compiled and placed
+//! as usual, and a model gets their addresses, between those of a compile job on random pages. The same addresses give
+//! the same figures on every machine.
 
 use std::collections::VecDeque;
 
@@ -25,17 +25,17 @@ const INSTANCES: usize = 20;
 /// Programs of each instance that run.
 const HOT: usize = 5;
 
-/// Calls that are counted, behind as many that are not.
+/// Calls that count, after as many that do not.
 const CALLS: usize = 100_000;
 
-/// Pages of the compile job's text; how many of them it is in most of the time, and how many it fetches from between
-/// two calls.
+/// Pages of the compile job's text; how many of them it uses most of the time, and how many it fetches from between two
+/// calls.
 const JOB: u64 = 512;
 const JOB_HOT: u64 = 16;
 const JOB_FETCHES: usize = 4;
 
-/// Entries of the modelled TLB, any page in any of them, the one used longest ago leaves: the L1 instruction TLB of
-/// Neoverse N1 (its Technical Reference Manual, section on the memory management unit).
+/// Entries of the modelled TLB, fully associative, least recently used first out: the L1 instruction TLB of Neoverse N1
+/// (its Technical Reference Manual, section on the memory management unit).
 const ENTRIES: usize = 48;
 
 /// Who has the programs, and what a page is.
@@ -127,7 +127,7 @@ fn codes() -> Result<Vec<Vec<u8>>, Refusal> {
     (0..KINDS).map(compiled).collect()
 }
 
-/// Addresses of the hot programs, in the order in which they run: of each instance in turn.
+/// Returns the addresses of the hot programs, in the order in which they run: of each instance in turn.
 fn place(who: Who, codes: &[Vec<u8>]) -> Result<Vec<u64>, crate::PlaceError> {
     let mut placer = who.open()?;
     let mut held = Vec::new();
@@ -144,7 +144,7 @@ fn place(who: Who, codes: &[Vec<u8>]) -> Result<Vec<u64>, crate::PlaceError> {
     Ok(addresses)
 }
 
-/// Misses of a thousand calls.
+/// Returns the misses of a thousand calls.
 fn misses(hot: &[u64], page: u64) -> f64 {
     let mut rng = SmallRng::seed_from_u64(160);
     let mut tlb = Tlb::default();
@@ -167,7 +167,7 @@ fn misses(hot: &[u64], page: u64) -> f64 {
 struct Tlb(VecDeque<u64>);
 
 impl Tlb {
-    /// Whether `page` was not there; it is now.
+    /// Returns whether `page` was missing; it is there now.
     fn misses(&mut self, page: u64) -> bool {
         let place = self.0.iter().position(|there| *there == page);
         if let Some(place) = place {
@@ -189,7 +189,7 @@ mod tests {
         let all = ENTRIES as u64;
         assert!((0..all).all(|page| tlb.misses(page)));
         assert!(!tlb.misses(0));
-        // In the place of 1.
+        // In place of 1.
         assert!(tlb.misses(all));
         assert!(!tlb.misses(0) && !tlb.misses(2) && tlb.misses(1));
     }

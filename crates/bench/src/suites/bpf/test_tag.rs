@@ -1,8 +1,8 @@
 //! `bpf.test_tag`: the loads of the kernel's test of that name, 40 945 programs of 2 to 4096 instructions, each freed
-//! before the next: decoded, compiled, and placed, where `pack.test_tag` places alone.
+//! before the next: decoded, compiled, and placed, where `pack.test_tag` only places.
 //!
-//! rbpf is not among the contestants: its compiler (0.4.1) panics when the code outgrows the memory that it has asked
-//! for, which that of long programs does.
+//! rbpf does not take part: its compiler (0.4.1) panics when the code outgrows the memory that it has asked for, as
+//! that of long programs does.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const LONGEST: usize = 4096;
 /// The kernel's test goes through the lengths ten times and starts at 2 in the first five passes, at 3 in the others.
 const PASSES: usize = 5;
 
-/// Shorter runs, and peers, take every so-many-th program only, and their time is multiplied.
+/// Shorter runs, and peers, take only every 41st program, and their time is multiplied.
 const STRIDE: usize = 41;
 
 /// Time for all rounds.
@@ -46,7 +46,7 @@ fn lengths() -> impl Iterator<Item = usize> {
     passes.flat_map(|first| first..=LONGEST)
 }
 
-/// `r0 = number` again and again, and an end: the last instructions of it are a program of any length.
+/// `r0 = number` again and again, and an end: its last instructions are a program of any length.
 fn longest() -> Vec<u8> {
     let number = |number: usize| {
         let mut slot = [0xb7, 0, 0, 0, 0, 0, 0, 0];

@@ -1,6 +1,6 @@
 //! `bpf.verify`: whether a program can do no harm.
 //!
-//! No crate has a verifier that follows values; what peers call so looks at the structure alone, and stands beside
+//! No crate has a verifier that follows values; what peers call so looks only at the structure, and is listed beside
 //! ours as that.
 
 use std::time::Duration;
@@ -88,7 +88,7 @@ fn measure(context: &Context<'_>, len: usize) -> Result<Samples, Refusal> {
     Ok(samples)
 }
 
-/// Microseconds per program; `None` for a peer that this build does not contain.
+/// Returns microseconds per program; `None` for a peer that this build does not contain.
 fn sample(what: What, sources: &[Source]) -> Result<Option<f64>, Refusal> {
     let codes: Vec<Code> = match what {
         What::Palimpsest => sources.iter().map(|source| Code::new(&source.bytes)).collect::<Result<_, _>>()?,

@@ -1,4 +1,4 @@
-//! The workers of the contestants, and asking them in turns.
+//! The contestants' workers, and asking them in turns.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -19,16 +19,16 @@ pub(super) struct Worker {
     pub(super) freeze_ms: f64,
 }
 
-/// What a worker said.
+/// A worker's answer.
 pub(super) enum Answer<T> {
     /// What was asked for.
     Given(T),
-    /// Why it cannot be had on this machine.
+    /// Why this machine cannot give it.
     Refused(String),
 }
 
 impl Worker {
-    /// Starts the process and waits until its heap is there.
+    /// Starts the process and waits until its heap exists.
     pub(super) fn start(context: &Context<'_>, who: Who, bytes: usize) -> Result<Answer<Self>, BenchError> {
         let failed = |reason: String| BenchError::Helper { contestant: who.name().to_owned(), reason };
         let mut process = context
@@ -84,8 +84,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Without questions it ends by itself; children that it left behind, after an error, are no longer its
-        // business.
+        // Without questions it ends by itself; children that it left behind after an error are no longer its business.
         drop(self.questions.take());
         if self.process.wait().is_err() {
             let _ = self.process.kill();

@@ -13,7 +13,7 @@ pub(super) struct Figure {
     pub(super) question: Question,
     unit: Unit,
     pub(super) who: &'static [Who],
-    /// What the figure of a contestant includes.
+    /// What a contestant's figure includes.
     note: fn(Who) -> Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! Suites `fork` and `reset`: what a fork, or going back to an earlier state, costs with a big heap.
+//! Suites `fork` and `reset`: what a fork, or restoring an earlier state, costs with a big heap.
 //!
 //! Each contestant is a process of its own, with its own heap, started from the same program and asked through a pipe,
 //! so that all take turns within one run.
@@ -144,7 +144,7 @@ pub(super) fn tour_group() -> Group {
     Group { title: "a fork of a process with 512 MiB".to_owned(), ..size_group("512m").only(&ids) }
 }
 
-/// Forks with a heap of the usual size by the contestants of the tour, or the reason why they cannot be had.
+/// Forks with a heap of the usual size, by the contestants of the tour; or the reason why not.
 pub(super) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
     let id = tour_group().id;
     let mut samples = Samples::default();
@@ -190,7 +190,7 @@ fn others(context: &mut Context<'_>) -> Result<(), BenchError> {
             add_costs(&crew, &mut costs);
         }
     }
-    // Who is refused is refused in every figure.
+    // Whoever is refused is refused in every figure.
     let mut refused = Samples::default();
     let mut crew = if who.is_empty() { Vec::new() } else { start(context, &mut refused, "fork", &who, USUAL)? };
     for figure in figures {
@@ -201,7 +201,7 @@ fn others(context: &mut Context<'_>) -> Result<(), BenchError> {
                 samples.refuse(&who.id(figure.id), reason);
             }
         }
-        // Enough of them that a repair, which one sample in many holds, does not decide.
+        // Enough of them that a repair, which happens in one sample of many, does not decide.
         let rounds = context.effort.rounds(15, 40, Duration::from_secs(8));
         let mut taking: Vec<&mut Worker> = crew.iter_mut().filter(|worker| figure.who.contains(&worker.who)).collect();
         take_turns(&mut taking, figure.question, rounds, figure.id, &mut samples)?;
@@ -214,7 +214,7 @@ fn others(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Adds what the freezes of `crew` took.
+/// Adds the times of the freezes of `crew`.
 fn add_costs(crew: &[Worker], costs: &mut Samples) {
     for worker in crew.iter().filter(|worker| Who::FREEZING.contains(&worker.who)) {
         costs.add(&worker.who.id(FREEZE_COST), worker.freeze_ms);
@@ -239,7 +239,7 @@ fn start(
     Ok(crew)
 }
 
-/// Has each worker answer once a round, in rotating order.
+/// Makes each worker answer once a round, in rotating order.
 fn take_turns<W: std::borrow::BorrowMut<Worker>>(
     crew: &mut [W],
     question: Question,

@@ -3,11 +3,11 @@
 //! | contestant | what stands still |
 //! |---|---|
 //! | `at_once` | the heap is copied in one go |
-//! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them is a stop, too |
-//! | `allocation` | the heap was given out by the arena, so that freezing it is a seal; `fill` is what that costs before |
+//! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them counts as a stop, too |
+//! | `allocation` | the arena handed the heap out, so that freezing it is a seal; `fill` is what that costs beforehand |
 //!
-//! A process can be frozen for the first time only once, so each sample is a process of its own. `fill` is what it
-//! takes to have the memory at all, each page written once: memory of files is not given out as quickly as anonymous
+//! A process can be frozen for the first time only once, so each sample is a process of its own. `fill` is the price of
+//! having the memory at all, with each page written once: memory of files is not handed out as fast as anonymous
 //! memory.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::machine::{Heap, HeapPages, freeze, freeze_arena, freeze_in_slices};
 /// Name of the helper that calls [`work`] with the arguments that follow.
 pub(in crate::suites) const PAUSER: &str = "fork-pause";
 
-/// How the memory comes to be frozen.
+/// How the memory is frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Slices,
@@ -47,7 +47,7 @@ impl Way {
     }
 }
 
-/// What is told of it, in the order in which the helper tells.
+/// The figures, in the order in which the helper prints them.
 const FIGURES: [(&str, &str); 3] = [
     ("longest", "the longest stop of a freeze"),
     ("total", "all stops of a freeze together"),
@@ -67,7 +67,7 @@ fn group(size: &str, (figure, title): (&str, &str)) -> Group {
     Group::new(format!("fork.pause.{size}.{figure}"), title, Way::ALL.map(contestant))
 }
 
-/// All groups.
+/// Returns all groups.
 pub(super) fn groups() -> Vec<Group> {
     SIZES.iter().flat_map(|(size, _)| FIGURES.map(|figure| group(size, figure))).collect()
 }
@@ -108,7 +108,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Has a process of its own freeze so many bytes; milliseconds in the order of [`FIGURES`].
+/// Makes a process of its own freeze this many bytes. Returns milliseconds in the order of [`FIGURES`].
 fn ask(context: &Context<'_>, way: Way, bytes: usize) -> Result<[f64; 3], BenchError> {
     let failed = |reason: String| BenchError::Helper { contestant: way.name().to_owned(), reason };
     let mut command = context.helper(PAUSER).map_err(failed)?;
@@ -121,16 +121,16 @@ fn ask(context: &Context<'_>, way: Way, bytes: usize) -> Result<[f64; 3], BenchE
     }
 }
 
-/// What a slice may take, as by default for programs that are run.
+/// What a slice may take, as by default for programs that `run` starts.
 const BUDGET: Duration = Duration::from_millis(2);
 
 static ARENA: Arena = Arena::new();
 
-/// Freezes `bytes` as `way` says and prints the milliseconds.
+/// Freezes `bytes` as `way` says, and prints the milliseconds.
 ///
 /// # Errors
 ///
-/// Unknown ways, what is no number, and what the machine refuses.
+/// Unknown ways, numbers that are not numbers, and what the machine refuses.
 pub(in crate::suites) fn work(way: &str, bytes: &str) -> Result<(), BenchError> {
     let failed = |reason: String| BenchError::Helper { contestant: way.to_owned(), reason };
     let told = |error: &dyn std::error::Error| failed(Causes(error).to_string());

@@ -1,4 +1,4 @@
-//! Suites of unmodified programs out of Debian's packages: `redis`, `python` and `mix`, which fork with a big heap, and
+//! Suites of unmodified programs from Debian's packages: `redis`, `python` and `mix`, which fork with a big heap, and
 //! `programs`, most of which have a small one.
 //!
 //! Each contestant is the same program with the same data, started in another [`Mode`]. One life of it gives samples of
@@ -32,9 +32,9 @@ use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples, fa
 /// How a program is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// As it is.
+    /// Started without Palimpsest.
     Plain,
-    /// With an allocator that asks for huge pages, the best that a fork gets without Palimpsest.
+    /// With an allocator that asks for huge pages: the best fork without Palimpsest.
     Thp,
     /// Frozen.
     Frozen,
@@ -52,7 +52,7 @@ enum Threads {
 impl Mode {
     const ALL: [Self; 4] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge];
 
-    /// As in the ids of figures.
+    /// Returns the name in the ids of figures.
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -62,12 +62,12 @@ impl Mode {
         }
     }
 
-    /// A command that runs `program` in this way, with nothing on its standard input.
+    /// Returns a command that runs `program` in this way, with empty standard input.
     fn command(self, context: &Context<'_>, program: &str, threads: Threads) -> Result<Command, ProgramError> {
         self.reporting(context, program, threads, None)
     }
 
-    /// The same; what is frozen is told in the file `report`.
+    /// Returns the same, and reports what is frozen to the file `report`.
     fn reporting(
         self,
         context: &Context<'_>,
@@ -100,7 +100,7 @@ impl Mode {
     }
 }
 
-/// One group for each state of a program; frozen ones are compared with plain ones, then with huge pages.
+/// Returns one group for each state of a program; frozen ones are compared with plain ones, then with huge pages.
 fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
     let group = |(state, title): &(&str, &str)| {
         let id = format!("{suite}.fork.{state}");
@@ -117,7 +117,7 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
     states.iter().map(group).collect()
 }
 
-/// Why programs cannot be started frozen, if they cannot.
+/// Returns why programs cannot be started frozen, if they cannot.
 fn unfrozen(context: &Context<'_>) -> Option<String> {
     let mut command = match context.frozen() {
         Ok(command) => command,
@@ -129,17 +129,17 @@ fn unfrozen(context: &Context<'_>) -> Option<String> {
     })
 }
 
-/// What is needed to measure a program.
+/// What measuring a program needs.
 struct Needs {
     tool: Tool,
     /// Bytes of memory.
     memory: usize,
-    /// Rounds of a full run, and of a quick one.
+    /// Rounds of a full and of a quick run.
     rounds: (usize, usize),
     budget: std::time::Duration,
 }
 
-/// Measures the wanted ones of `groups`: in each round every mode has one `life`, which gives its samples to the sink,
+/// Measures the wanted ones of `groups`: in each round every mode has one `life`, which hands its samples to the sink,
 /// by the name of the state.
 fn measure(
     context: &mut Context<'_>,

@@ -1,9 +1,9 @@
 //! Suite `python`: how long `os.fork` takes in CPython with 517 MB of objects.
 //!
-//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, at which a freeze
-//! in slices is planned; forks in a row, each of which takes a slice as long as there is one to take, and whose
-//! children end at once; forks after `gc.collect()`, which writes to every object that holds others, a tenth of these;
-//! and forks after the policy has had the chance to repair. The program measures the call itself.
+//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, which plans a
+//! freeze in slices; forks in a row, each of which takes a slice if one is left, and whose children end at once; forks
+//! after `gc.collect()`, which writes to every object that holds others, a tenth of these; and forks after the policy
+//! has had the chance to repair. The program measures the call itself.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
@@ -17,10 +17,10 @@ use crate::harness::{Asked, BenchError, Contestant, Context, Group, Samples, Sui
 /// See the module.
 pub(in crate::suites) struct Python;
 
-/// Debian's, which is linked dynamically.
+/// Debian's Python, which is linked dynamically.
 const PROGRAM: &str = "/usr/bin/python3";
 
-/// States, and what a fork in them is.
+/// The states, and what a fork in them is.
 const STATES: [(&str, &str); 4] = [
     ("first", "os.fork with 517 MB of objects: the first, at which the freeze is planned"),
     ("idle", "os.fork with 517 MB of objects, nothing written since"),
@@ -28,22 +28,22 @@ const STATES: [(&str, &str); 4] = [
     ("settled", "os.fork with 517 MB of objects, 100 forks after gc.collect()"),
 ];
 
-/// The time after which no other round begins.
+/// No new round begins after this time.
 const LIMIT: Duration = Duration::from_secs(80);
 
-/// Thousands of lists among the objects, for 517 MB.
+/// Thousands of lists among the objects: together 517 MB.
 const SIZE: usize = 1000;
 
-/// The same of the tour, for 140 MB.
+/// The same in the tour: 140 MB.
 const TOUR_SIZE: usize = 260;
 
 /// Forks in a row.
 const FORKS: usize = 5;
 
-/// Forks after the collection, before those that show what the policy has made of it.
+/// Forks after the collection, before those that show the policy's effect.
 const SETTLING_FORKS: usize = 100;
 
-/// Answers each line of its input with one: the resident kilobytes once it is ready, then microseconds of a fork, or 0
+/// Answers each line of its input with a line: resident kilobytes once it is ready, then microseconds of a fork, or 0
 /// for a collection.
 const SCRIPT: &str = r#"
 import gc, os, sys, time
@@ -114,7 +114,7 @@ const TOUR: &str = "python.fork.140m";
 /// Modes of the tour.
 const TOUR_MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
 
-/// The tour's figures.
+/// Returns the tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     let [plain, frozen] = TOUR_MODES.map(|mode| Contestant::new(format!("{TOUR}.{}", mode.name()), Unit::Microseconds));
     let frozen = frozen.against([plain.id.as_str()]);
@@ -158,7 +158,7 @@ pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<S
 
 /// An interpreter that runs [`SCRIPT`].
 struct Interpreter {
-    // Before the process, so that it is told to end first.
+    // Before the process, so that this is dropped first and tells it to end.
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
     _process: Ended,

@@ -18,7 +18,7 @@ pub(super) const NATIVE: Option<Target> = {
     }
 };
 
-/// Where an architecture has addresses of helpers.
+/// Where an architecture puts addresses of helpers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// In instructions.
@@ -29,21 +29,22 @@ pub(super) enum Place {
 
 /// An architecture: how instructions become code.
 pub(super) trait Isa {
-    /// Where it has addresses.
+    /// Where it puts addresses.
     const LITERALS: Place;
-    /// How long code may be in which every jump reaches its target in its shortest form, in bytes.
+    /// Up to which length of code, in bytes, every jump reaches its target in its shortest form.
     const REACH: usize;
 
     /// Begins a function.
     fn prologue(buffer: &mut Buffer, frame: &Frame);
 
-    /// The code of the instruction that `surroundings` are of.
+    /// Writes the code of the instruction that `surroundings` describe.
     fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError>;
 
     /// Ends a function: where it leaves, or a jump there.
     fn leave(buffer: &mut Buffer, frame: &Frame);
 
-    /// What helpers call to call `function`: it gets the gauge as `r5`, and gives it back as a second result.
+    /// Writes the code through which helpers call `function`: it gets the gauge as `r5`, and returns it as a second
+    /// result.
     fn entry(buffer: &mut Buffer, function: Mark);
 
     /// Writes the distance from `gap` to `place`.

@@ -2,13 +2,13 @@
 
 use super::{CURRENT, Entrance};
 
-/// Programs of every run: fewer, since it is emulated in most of them, and the verifier is the same.
+/// Programs per run: fewer, since most runs are emulated, and the verifier is the same.
 pub(crate) const PROGRAMS: u64 = 600;
 
 /// `x19` to `x28`, `x29`.
 pub(crate) const KEPT: usize = 11;
 
-/// Bytes of stack that a program without calls takes at most: two addresses, its 512, a count, and what it keeps.
+/// Most bytes of stack that a program without calls takes: two addresses, its 512, a count, and what it keeps.
 pub(crate) const DEPTH: usize = 592;
 
 /// Calls `entrance.entry` on its stack.

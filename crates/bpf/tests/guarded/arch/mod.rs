@@ -19,15 +19,15 @@ pub(crate) struct Entrance {
     pub(crate) arguments: [u64; 2],
     /// `r0`.
     pub(crate) result: u64,
-    /// The stack pointer behind the call.
+    /// The stack pointer after the call.
     pub(crate) stack_after: u64,
-    /// What the registers hold that a function keeps for its caller, before the call, and behind it.
+    /// The registers that a function keeps for its caller, before and after the call.
     pub(crate) kept: [u64; KEPT],
     pub(crate) kept_after: [u64; KEPT],
     /// The caller's stack.
     pub(crate) own_stack: u64,
 }
 
-/// Where the assembly finds the [`Entrance`] behind a call that may have spoilt every register.
+/// Where the assembly finds the [`Entrance`] after a call that may have spoilt every register.
 pub(crate) static CURRENT: std::sync::atomic::AtomicPtr<Entrance> =
     std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());

@@ -2,13 +2,13 @@
 
 use super::{CURRENT, Entrance};
 
-/// Programs of every run.
+/// Programs per run.
 pub(crate) const PROGRAMS: u64 = 3000;
 
 /// `rbx`, `rbp`, `r12` to `r15`.
 pub(crate) const KEPT: usize = 6;
 
-/// Bytes of stack that a program without calls takes at most: two addresses, its 512, a count, and what it keeps.
+/// Most bytes of stack that a program without calls takes: two addresses, its 512, a count, and what it keeps.
 pub(crate) const DEPTH: usize = 592;
 
 /// Calls `entrance.entry` on its stack.

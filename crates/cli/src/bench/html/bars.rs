@@ -1,7 +1,7 @@
-//! One chart per group: a bar per entry with the spread of its runs.
+//! One chart per group: a bar for each entry, with the spread of its runs.
 //!
-//! Where the largest value is far above the smallest, bars from zero would show only the largest; then the axis is
-//! logarithmic and a dot stands for the median, because a bar on such an axis has no meaningful length.
+//! If the largest value is far above the smallest, bars from zero would show only the largest; then the axis is
+//! logarithmic, and a dot marks the median, because a bar on such an axis has no meaningful length.
 
 use palimpsest_bench::harness::record::{Entry, Unit};
 
@@ -16,10 +16,10 @@ const WIDTH: f64 = 860.0;
 const ROW: f64 = 26.0;
 const TOP: f64 = 6.0;
 
-/// From this ratio of largest to smallest median on the axis is logarithmic.
+/// From this ratio of largest to smallest median on, the axis is logarithmic.
 const FAR_APART: f64 = 30.0;
 
-/// The SVG element; nothing for a group of a single entry.
+/// Returns the SVG element; nothing for a group of a single entry.
 pub(super) fn figure(entries: &[&Entry]) -> String {
     let Some(first) = entries.first().filter(|_| entries.len() > 1) else {
         return String::new();
@@ -60,7 +60,7 @@ pub(super) fn figure(entries: &[&Entry]) -> String {
     svg
 }
 
-/// How a median is drawn.
+/// How to draw a median.
 enum Mark {
     Bar,
     Dot,
@@ -125,7 +125,7 @@ fn axis(svg: &mut String, scale: Scale, bottom: f64, unit: Unit, logarithmic: bo
     );
 }
 
-/// Length of the dotted beginning that all ids share.
+/// Returns the length of the dotted beginning that all ids share.
 fn shared_beginning(entries: &[&Entry]) -> usize {
     let Some(first) = entries.first() else {
         return 0;

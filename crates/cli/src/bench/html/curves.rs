@@ -28,9 +28,9 @@ pub(super) struct Family<'a> {
     curves: Vec<Curve<'a>>,
 }
 
-/// What the axes are about.
+/// What the axes mean.
 struct Per {
-    /// What is done once for a value on the vertical axis.
+    /// What is done once for each value on the vertical axis.
     deed: &'static str,
     /// What is counted on the horizontal axis.
     counted: &'static str,
@@ -55,18 +55,18 @@ struct Curve<'a> {
 }
 
 impl Family<'_> {
-    /// Leaves out all curves but those with these names.
+    /// Leaves out all curves except those with these names.
     pub(super) fn keep(&mut self, names: &[&str]) {
         self.curves.retain(|curve| names.contains(&curve.name));
     }
 
-    /// What the vertical axis shows.
+    /// Returns what the vertical axis shows.
     pub(super) fn measure(&self) -> String {
         format!("{} per {}", self.unit, self.per.deed)
     }
 }
 
-/// The parts of an id that varies with a count: what it measures, the count, who, and in which order.
+/// Returns the parts of an id that varies with a count: what it measures, the count, who, and in which order.
 fn parse(id: &str) -> Option<(&str, u32, &str, &str)> {
     let mut start = 0;
     for part in id.split('.') {
@@ -80,7 +80,7 @@ fn parse(id: &str) -> Option<(&str, u32, &str, &str)> {
     None
 }
 
-/// A number of things, or a size in MiB.
+/// Reads a number of things, or a size in MiB.
 fn count(part: &str) -> Option<u32> {
     match part.split_at_checked(part.len().checked_sub(1)?)? {
         (number, "m") => number.parse().ok(),
@@ -93,7 +93,7 @@ fn is_time(unit: Unit) -> bool {
     matches!(unit, Unit::Nanoseconds | Unit::Microseconds | Unit::Milliseconds)
 }
 
-/// All charts with curves of at least two points.
+/// Returns all charts that have curves of at least two points.
 pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
     let mut families: Vec<Family<'_>> = Vec::new();
     for entry in results {
@@ -113,7 +113,7 @@ pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
         curves[place].points.insert(count, entry);
     }
     for family in &mut families {
-        // One point makes no curve, and a logarithmic axis has no place for zero.
+        // One point is not a curve, and a logarithmic axis has no place for zero.
         family.curves.retain(|curve| {
             curve.points.len() > 1 && curve.points.iter().all(|(&count, entry)| count > 0 && entry.min > 0.0)
         });
@@ -122,7 +122,7 @@ pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
     families
 }
 
-/// The figure element of one chart.
+/// Returns the figure element of one chart.
 pub(super) fn figure(family: &Family<'_>) -> String {
     let title = escaped(&family.title);
     format!(
@@ -133,7 +133,7 @@ pub(super) fn figure(family: &Family<'_>) -> String {
     )
 }
 
-/// Axes and curves, in a box of [`WIDTH`] and [`HEIGHT`].
+/// Returns axes and curves, in a box of [`WIDTH`] and [`HEIGHT`].
 pub(super) fn chart(family: &Family<'_>) -> String {
     let entries = || family.curves.iter().flat_map(|curve| curve.points.values());
     let counts = || family.curves.iter().flat_map(|curve| curve.points.keys().copied());
@@ -233,7 +233,7 @@ fn draw(svg: &mut String, curve: &Curve<'_>, number: usize, [x, y]: [Scale; 2], 
     );
 }
 
-/// Where the names at the right end go: beside the last point, moved down where they would overlap.
+/// Returns where the names at the right end go: beside the last point, moved down where they would overlap.
 fn label_places(family: &Family<'_>, y: Scale) -> Vec<f64> {
     let wanted: Vec<f64> = family
         .curves

@@ -1,4 +1,4 @@
-//! One picture of four charts, for the README and the book: what stays flat where others climb. An SVG that needs
+//! One picture of four charts, for the README and the book: what stays flat while others climb. An SVG that needs
 //! nothing else.
 
 use palimpsest_bench::harness::record::Report;
@@ -8,7 +8,7 @@ use super::push;
 use super::text::escaped;
 use crate::bench::format;
 
-/// A chart: the curves' common title, which of them, and what it shows.
+/// A chart: the shared title of the curves, which of them, and what it shows.
 const CHARTS: [(&str, &[&str], &str); 4] = [
     ("fork", &["frozen", "plain", "thp"], "Fork a process"),
     ("pack.call", &["packed", "page_each", "bucket_128k"], "Call just-in-time compiled programs in turn"),
@@ -19,7 +19,7 @@ const CHARTS: [(&str, &[&str], &str); 4] = [
 /// Room for the line above a chart.
 const CAPTION: f64 = 26.0;
 
-/// The picture; charts of which `report` has too little stay out.
+/// Returns the picture, without charts for which `report` has too little.
 pub(crate) fn render(report: &Report) -> String {
     let mut families = curves::families(&report.results);
     let mut charts = String::new();

@@ -1,4 +1,4 @@
-//! From values to places on an axis, and the marks of the axis.
+//! Maps values to places on an axis, and chooses the axis's marks.
 
 /// How the axis runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +20,17 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// An axis from zero that has room for `largest`.
+    /// Makes an axis from zero with room for `largest`.
     pub(super) fn linear(largest: f64, start: f64, end: f64) -> Self {
         Self { kind: Kind::Linear, low: 0.0, high: if largest > 0.0 { largest } else { 1.0 }, start, end }
     }
 
-    /// An axis with equal distances for equal ratios, a little wider than `smallest..=largest`, both above zero.
+    /// Makes an axis with equal distances for equal ratios, a little wider than `smallest..=largest`, both above zero.
     pub(super) fn logarithmic(smallest: f64, largest: f64, start: f64, end: f64) -> Self {
         Self { kind: Kind::Logarithmic, low: smallest / 1.25, high: largest * 1.25, start, end }
     }
 
-    /// Where `value` lies, in pixels.
+    /// Returns where `value` lies, in pixels.
     pub(super) fn place(self, value: f64) -> f64 {
         let part = match self.kind {
             Kind::Linear => (value - self.low) / (self.high - self.low),
@@ -39,7 +39,7 @@ impl Scale {
         self.start + part * (self.end - self.start)
     }
 
-    /// Values to mark: round ones, few enough to label.
+    /// Returns values to mark: round ones, few enough to label.
     pub(super) fn ticks(self) -> Vec<f64> {
         match self.kind {
             Kind::Linear => {
@@ -49,7 +49,7 @@ impl Scale {
             }
             Kind::Logarithmic => {
                 let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
-                // Over many decades the ones alone are enough.
+                // Over many decades the powers of ten suffice.
                 let marks: &[f64] = if self.high / self.low > 2000.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
                 (first..=last)
                     .flat_map(|decade| marks.iter().map(move |mark| mark * 10_f64.powi(decade)))
@@ -60,7 +60,7 @@ impl Scale {
     }
 }
 
-/// The smallest of 1, 2, 5, 10, 20, … (and of their tenths) that is not below `step`.
+/// Returns the smallest of 1, 2, 5, 10, 20, … (and of their tenths) that is not below `step`.
 fn round_step(step: f64) -> f64 {
     let decade = 10_f64.powf(step.log10().floor());
     [1.0, 2.0, 5.0]

@@ -1,6 +1,6 @@
 //! Text inside HTML and SVG.
 
-/// `text` with the five characters replaced that mean something in elements or in attributes.
+/// Returns `text` with the five characters replaced that mean something in elements or attributes.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,9 +1,9 @@
-//! The object as a file in a folder of the user's: `FOLDER/ID/NAME`, where ID is a name for its bytes.
+//! The object as a file in one of the user's folders: `FOLDER/ID/NAME`, where ID is a name for its bytes.
 //!
-//! The folder is trusted only if nobody but root and this user could have changed it ([`place`](super::place)), and a
-//! file that is there only if it has the object's bytes, all of them. Whatever else stands under the name (a file that
-//! was written half, damaged, or put there) is replaced by renaming a new file over it. No file is ever written in
-//! place: a running program may have it mapped.
+//! The folder is trusted only if nobody but root and this user could have changed it ([`place`](super::place)), and an
+//! existing file only if it has all of the object's bytes. Anything else under the name (a file half-written, damaged,
+//! or planted) is replaced by renaming a new file over it. No file is ever written in place: a running program may have
+//! it mapped.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -19,7 +19,7 @@ use super::old;
 use super::place::{Refused, check_names, check_path, is_own, open_folder, rights};
 use crate::run::is_one_entry;
 
-/// Puts `bytes` at `FOLDER/ID/NAME`, if they are not there yet, and returns the path, in which no symbolic link is.
+/// Puts `bytes` at `FOLDER/ID/NAME`, if they are not there yet. Returns the path, which contains no symbolic link.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub(super) fn put(folder: &Path, id: &str, name: &str, bytes: &[u8]) -> Result<P
         check_path(&there.join(id))?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // In a folder that all may write to, somebody else may have taken the last name first.
+    // In a folder that everybody may write to, somebody else may have taken the last name first.
     if !fs::symlink_metadata(folder)?.is_dir() {
         return Err(Refused::NoFolder);
     }
@@ -63,9 +63,9 @@ fn own_folder(above: &File, name: &str) -> Result<File, Refused> {
     }
 }
 
-/// Whether the file is one that nobody else can write to, with these bytes.
+/// Whether nobody else can write to the file, and it has these bytes.
 fn has_bytes(folder: &File, name: &str, bytes: &[u8]) -> bool {
-    // A FIFO must not hold us up.
+    // A FIFO must not block us.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = openat(folder, name, flags, Mode::empty()) else { return false };
     let file = File::from(file);

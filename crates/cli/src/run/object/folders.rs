@@ -1,4 +1,4 @@
-//! Which folders may hold the object, the best first.
+//! Which folders may hold the object, best first.
 
 use std::ffi::OsString;
 #[cfg(test)]
@@ -12,14 +12,14 @@ use rustix::process::Uid;
 pub(crate) struct Folders(Vec<PathBuf>);
 
 impl Folders {
-    /// Those of `user`, by the environment variables that `look_up` knows.
+    /// Returns those of `user`, by the environment variables that `look_up` knows.
     ///
-    /// - The cache of the XDG base directory specification. The folder of a session (`$XDG_RUNTIME_DIR`) goes when the
-    ///   user leaves, while his programs run on.
-    /// - Root's cache, if it is not named, is one that others can read: a server that gives its rights up executes
+    /// - The cache of the XDG base directory specification. The folder of a session (`$XDG_RUNTIME_DIR`) is removed
+    ///   when the user leaves, while his programs run on.
+    /// - Root's cache, unless it is named, is one that others can read: a server that gives up its rights executes
     ///   other programs later.
-    /// - None below `/tmp`: `LD_PRELOAD` names the folder for as long as the program lives, and whoever makes it anew
-    ///   after it was cleaned away (`tmpfiles.d(5)`) would have his object loaded.
+    /// - None below `/tmp`: `LD_PRELOAD` names the folder for as long as the program lives, and somebody who makes it
+    ///   anew after it was cleaned away (`tmpfiles.d(5)`) would have his own object loaded.
     pub(crate) fn of(user: Uid, look_up: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let folder = |name: &str| look_up(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let shared = user.is_root().then(|| PathBuf::from("/var/cache"));
@@ -28,12 +28,12 @@ impl Folders {
         Self(cache.into_iter().map(|above| above.join("palimpsest")).collect())
     }
 
-    /// The best first.
+    /// Returns them, best first.
     pub(crate) fn candidates(&self) -> &[PathBuf] {
         &self.0
     }
 
-    /// These alone, for tests.
+    /// Returns only these, for tests.
     #[cfg(test)]
     pub(super) fn only(folders: &[&Path]) -> Self {
         Self(folders.iter().map(|folder| folder.to_path_buf()).collect())

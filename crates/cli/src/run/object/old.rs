@@ -1,9 +1,10 @@
-//! Removing what earlier versions have left in the cache folder.
+//! Removes what earlier versions have left in the cache folder.
 //!
-//! `LD_PRELOAD` names a file for as long as any program lives that has inherited it, and the dynamic linker says so on
-//! standard error if it has gone. So a file goes only if no process that can be seen has it mapped or in its
-//! environment, and if no program was started with it for [`REST`]: others cannot be seen from within a container, hide
-//! their memory, or are about to be started. Looked for when a new file is made, which is once for each version.
+//! `LD_PRELOAD` names a file for as long as any program lives that has inherited it, and the dynamic linker complains
+//! on standard error if it is gone. So a file is removed only if no visible process has it mapped or in its
+//! environment, and if no program was started with it for [`REST`]: other processes cannot be seen from within a
+//! container, hide their memory, or are about to be started. This runs when a new file is made, which is once for each
+//! version.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -21,7 +22,7 @@ use super::place::{is_own, open_as_it_is};
 /// How long nobody must have been started with a file.
 pub(super) const REST: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// More than a process with as many mappings as are usual has in a file of `/proc`.
+/// More than a process with the usual most mappings has in a file of `/proc`.
 const MOST_TEXT: u64 = 256 << 20;
 
 /// Notes that a program is started with the file.
@@ -32,13 +33,13 @@ pub(super) fn note_use(folder: &File, name: &str) {
     let _unchanged = utimensat(folder, name, &times, AtFlags::SYMLINK_NOFOLLOW);
 }
 
-/// Removes `FOLDER/ID/NAME` for every ID but `kept`, and the folders. What cannot be removed, or is not what this
-/// program leaves, stays.
+/// Removes `FOLDER/ID/NAME` for every ID except `kept`, and the folders. What cannot be removed, or was not left by
+/// this program, stays.
 pub(super) fn remove(opened: &File, folder: &Path, kept: &str, name: &str) {
     let Ok(entries) = Dir::read_from(opened) else { return };
     for entry in entries.flatten() {
         let Ok(id) = entry.file_name().to_str() else { continue };
-        // `.` and `..` are none of ours.
+        // `.` and `..` are not ours.
         if id == kept || id.starts_with('.') {
             continue;
         }
@@ -51,7 +52,7 @@ pub(super) fn remove(opened: &File, folder: &Path, kept: &str, name: &str) {
     }
 }
 
-/// Whether this is a file of ours that nobody was started with lately.
+/// Whether this is a file of ours with which nobody was started lately.
 fn is_resting(within: &File, name: &str) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = openat(within, name, flags, Mode::empty()) else { return false };
@@ -61,7 +62,7 @@ fn is_resting(within: &File, name: &str) -> bool {
     found.is_file() && found.nlink() == 1 && is_own(found.uid()) && age.is_some_and(|age| age > REST)
 }
 
-/// Whether a process that can be seen has the file mapped or in its environment.
+/// Whether a visible process has the file mapped or in its environment.
 fn is_used(path: &Path) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return true };
     let numbered = |entry: &fs::DirEntry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit);
@@ -70,7 +71,7 @@ fn is_used(path: &Path) -> bool {
 
 fn is_used_by(process: &Path, path: &[u8]) -> bool {
     let has = |text: Vec<u8>| text.windows(path.len()).any(|part| part == path);
-    // One that hides its memory, or has ended, does not tell.
+    // A process that hides its memory, or has ended, does not tell.
     ["maps", "environ"].iter().any(|file| read(&process.join(file)).is_ok_and(has))
 }
 

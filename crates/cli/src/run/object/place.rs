@@ -1,4 +1,4 @@
-//! Whether a folder can be trusted with the object: nobody but root and this user can change what is in it.
+//! Whether a folder can be trusted with the object: only root and this user can change what is in it.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
@@ -38,7 +38,7 @@ pub(crate) enum Refused {
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Whether what is shown as this user's is: in a user namespace, one number is shown for all whom that does not know.
+/// Whether what is shown as this user's is his: a user namespace shows one number for all users that it does not know.
 pub(super) fn is_own(owner: u32) -> bool {
     owner == geteuid().as_raw() && Numbers::of_users().is_known(owner)
 }
@@ -57,7 +57,7 @@ fn called(owner: u32) -> String {
 
 /// Checks every folder above `path`, which has no symbolic links: whoever can rename one of them can replace the file.
 ///
-/// In a sticky folder such as `/tmp` others can make entries, and can neither rename nor remove ours.
+/// In a sticky folder such as `/tmp` others can make entries, but can neither rename nor remove ours.
 ///
 /// # Errors
 ///
@@ -75,11 +75,11 @@ pub(super) fn check_path(path: &Path) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Checks who has made each name that is there on the way to `path`, links too: their owner chooses where they lead.
+/// Checks who has made each existing name on the way to `path`, links too: their owner chooses where they lead.
 ///
 /// # Errors
 ///
-/// The name that is another user's.
+/// The name that belongs to another user.
 pub(super) fn check_names(path: &Path) -> Result<(), Refused> {
     for above in path.ancestors().skip(1) {
         match fs::symlink_metadata(above) {
@@ -119,22 +119,22 @@ pub(super) fn rights() -> (u32, u32) {
 ///
 /// # Errors
 ///
-/// It is none, or somebody else can change it.
+/// It is not a folder, or somebody else can change it.
 pub(super) fn open_folder(at: impl AsFd, path: impl rustix::path::Arg) -> Result<File, Refused> {
     let opened = open_as_it_is(at, path)?;
     let (folders, _) = rights();
     if opened.metadata()?.mode() & 0o777 != folders {
-        // Made just now, by way of the umask. One on a read-only file system stays as it is.
+        // Made just now, subject to the umask. One on a read-only file system stays as it is.
         let _unchanged = opened.set_permissions(Permissions::from_mode(folders));
     }
     Ok(opened)
 }
 
-/// Opens a folder of this user's, which may have been made by another program.
+/// Opens a folder of this user's, which another program may have made.
 ///
 /// # Errors
 ///
-/// It is none, or somebody else can change it.
+/// It is not a folder, or somebody else can change it.
 pub(super) fn open_as_it_is(at: impl AsFd, path: impl rustix::path::Arg) -> Result<File, Refused> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened: OwnedFd = match openat(at, path, flags, Mode::empty()) {
@@ -146,7 +146,7 @@ pub(super) fn open_as_it_is(at: impl AsFd, path: impl rustix::path::Arg) -> Resu
     Ok(opened)
 }
 
-/// Whether this is a file that nobody but root and this user can write to.
+/// Whether only root and this user can write to this file.
 pub(super) fn file_is_safe(path: &Path) -> bool {
     let Ok(found) = fs::symlink_metadata(path) else { return false };
     let folder = path.parent().and_then(|folder| fs::symlink_metadata(folder).ok());

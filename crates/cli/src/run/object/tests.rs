@@ -56,7 +56,7 @@ fn what_is_not_the_object_is_replaced_and_never_written_to() {
     ];
     for (number, damage) in damage.iter().enumerate() {
         fs::write(&precious, b"precious").expect("it can be written");
-        // A program that runs has the old file mapped: not one byte of it may change.
+        // A running program has the old file mapped: not one byte of it may change.
         let running = above.path().join("running");
         let _none = fs::remove_file(&running);
         if number == 5 {
@@ -95,7 +95,7 @@ fn a_folder_that_others_can_change_is_refused() {
     open(&cache, 0o700);
     open(above.path(), 0o777);
     assert!(matches!(put_in(&cache), Err(Refused::BelowOpen { .. })));
-    // As /tmp is: others can add names, and cannot take ours away.
+    // Like /tmp: others can add names, but cannot take ours away.
     open(above.path(), 0o1777);
     put_in(&cache).expect("a sticky folder is above");
     // The folder of the bytes itself.
@@ -118,7 +118,7 @@ fn a_planted_link_or_file_in_the_place_of_a_folder_is_refused() {
     fs::remove_file(cache.join("id")).expect("it is a link");
     fs::write(cache.join("id"), "").expect("a file");
     assert!(matches!(put_in(&cache), Err(Refused::NoFolder)));
-    // A FIFO under the name must not hold us up, and a folder cannot be replaced.
+    // A FIFO under the name must not block us, and a folder cannot be replaced.
     fs::remove_file(cache.join("id")).expect("it is a file");
     fs::create_dir_all(cache.join("id").join(NAME)).expect("a folder");
     assert!(matches!(put_in(&cache), Err(Refused::File { .. })));
@@ -167,7 +167,7 @@ fn nothing_is_made_below_another_users_folder_or_where_his_links_lead() {
     std::os::unix::fs::lchown(&link, Some(OTHER), None).expect("root may");
     assert!(matches!(put_in(&link.join("a/b")), Err(Refused::BelowForeign { owner: OTHER, .. })));
     assert!(is_empty(&own));
-    // One's own link, to his folder.
+    // One's own link, to another's folder.
     let link = above.path().join("own_link");
     symlink(&his, &link).expect("a link");
     assert!(matches!(put_in(&link.join("a/b")), Err(Refused::BelowForeign { owner: OTHER, .. })));
@@ -224,7 +224,7 @@ fn what_is_named_is_taken_as_it_is() {
     }
 }
 
-/// A cache with a file of an earlier version, whose last use was so long ago.
+/// Makes a cache with a file of an earlier version, last used that long ago.
 fn with_earlier(age: std::time::Duration) -> (tempfile::TempDir, PathBuf) {
     let above = folder();
     let path = cache::put(above.path(), "0.0.9-1", NAME, b"an earlier object").expect("a folder of one's own");
@@ -251,7 +251,7 @@ fn what_was_used_lately_or_is_in_use_stays() {
     let (above, earlier) = with_earlier(old::REST / 2);
     put_in(above.path()).expect("a folder of one's own");
     assert!(earlier.exists(), "used lately");
-    // A program that has it in its environment and not mapped, as one that is statically linked.
+    // A program that has it in its environment and not mapped, such as a statically linked one.
     let (above, earlier) = with_earlier(old::REST * 2);
     let mut sleeper = std::process::Command::new("sleep");
     let mut sleeper = sleeper.arg("600").env("PALIMPSEST_TEST_ENTRY", &earlier).spawn().expect("coreutils are there");

@@ -26,16 +26,16 @@ pub(super) enum Linking {
     },
 }
 
-/// A file is no ELF program.
+/// A file is not an ELF program.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct NotElf(#[from] object::read::Error);
 
-/// Reads the headers of `file`; other parts are not read, however large it is.
+/// Reads the headers of `file`, and nothing else of it, however large it is.
 ///
 /// # Errors
 ///
-/// It is no ELF file, or a broken one.
+/// It is not an ELF file, or a broken one.
 pub(super) fn linking(file: &File) -> Result<Linking, NotElf> {
     let cache = ReadCache::new(file);
     let own_machine = if env::consts::ARCH == "aarch64" { elf::EM_AARCH64 } else { elf::EM_X86_64 };

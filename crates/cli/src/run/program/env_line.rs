@@ -1,15 +1,15 @@
-//! What `env` makes of the line of a script: the kernel hands all that follows its name on as one argument.
+//! What `env` makes of a script's line: the kernel passes everything behind `env` as one argument.
 //!
-//! By `env(1)` of coreutils: one argument is the name of a program, blanks and all, unless it is `-S`, which splits it.
-//! Then come options, settings, and the name.
+//! As `env(1)` of coreutils does: one argument is the name of a program, blanks and all, unless it is `-S`, which
+//! splits it. Then come options, settings, and the name.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// A variable that decides whether the object is loaded.
+/// The variable that decides whether the object is loaded.
 const PRELOAD: &[u8] = b"LD_PRELOAD";
 
-/// Words of a line that are looked at: the kernel takes 256 bytes of it.
+/// Most words of a line to look at: the kernel takes 256 bytes of it.
 const MOST_WORDS: usize = 256;
 
 /// What `env` would execute.
@@ -17,9 +17,9 @@ const MOST_WORDS: usize = 256;
 pub(super) struct Named {
     /// The name.
     pub(super) program: OsString,
-    /// What it is looked for in, if the line says so.
+    /// Where to look for it, if the line says so.
     pub(super) path: Option<OsString>,
-    /// The option or setting that keeps the object from the program, as the line has it.
+    /// The option or setting that keeps the object from the program, as it stands in the line.
     pub(super) lost: Option<String>,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn read(argument: &[u8], look_up: &dyn Fn(&OsStr) -> Option<OsString>
     let mut place = 0;
     for turn in 0.. {
         let Some(word) = words.get(place).cloned() else { break };
-        // A variable may hold the very text that names it.
+        // A variable may contain the very text that names it.
         if turn == MOST_WORDS {
             return None;
         }
@@ -88,16 +88,16 @@ fn shown(word: &[u8]) -> String {
     String::from_utf8_lossy(word).escape_debug().to_string()
 }
 
-/// What a word before the program's name is to `env`.
+/// What a word before the program's name means to `env`.
 #[derive(PartialEq, Eq, Debug)]
 enum Flag<'a> {
-    /// It is none.
+    /// It is not an option.
     None,
-    /// `--`: what follows is none.
+    /// `--`: no option follows.
     Last,
-    /// `-S`: its text, which is the next word if it is not here.
+    /// `-S` and its text, which is the next word if it is not here.
     Split(Option<&'a [u8]>),
-    /// `-u`: the name, which is the next word if it is not here.
+    /// `-u` and the name, which is the next word if it is not here.
     Unsets(Option<&'a [u8]>),
     /// The next word belongs to it.
     TakesOne,
@@ -135,11 +135,11 @@ impl<'a> Flag<'a> {
     }
 }
 
-/// Whether a word has `env` start with an empty environment: `-`, or `-i` among other letters.
+/// Whether a word makes `env` start with an empty environment: `-`, or `-i` among other letters.
 fn clears(word: &[u8]) -> bool {
     match word.strip_prefix(b"-") {
         Some(b"" | b"-ignore-environment") => true,
-        // The first of the letters that take an argument (all but `i`) takes the rest of the word as that.
+        // The first letter that takes an argument (all but `i` do) takes the rest of the word.
         Some([letter, rest @ ..]) if *letter != b'-' => {
             let letters = [&[*letter], rest].concat();
             letters.iter().find(|letter| b"iSuCa".contains(letter)) == Some(&b'i')
@@ -168,7 +168,7 @@ fn split(text: &[u8], look_up: &dyn Fn(&OsStr) -> Option<OsString>) -> Vec<Vec<u
                 rest = after;
                 match (escaped, quote) {
                     (b'c', _) => break,
-                    // A blank: it ends a word that is not quoted.
+                    // A blank ends a word that is not quoted.
                     (b'_', None) => words.extend(word.take()),
                     (b'_', _) => word.get_or_insert_default().push(b' '),
                     _ => word.get_or_insert_default().push(control(*escaped)),
@@ -190,7 +190,7 @@ fn split(text: &[u8], look_up: &dyn Fn(&OsStr) -> Option<OsString>) -> Vec<Vec<u
     words
 }
 
-/// What a letter behind a backslash stands for.
+/// Returns what a letter behind a backslash stands for.
 const fn control(letter: u8) -> u8 {
     match letter {
         b'f' => 0x0c,

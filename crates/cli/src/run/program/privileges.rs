@@ -1,8 +1,8 @@
-//! Whether starting a file gives rights that its caller lacks, which makes the dynamic linker ignore `LD_PRELOAD`.
+//! Whether starting a file gives rights that its caller lacks, so that the dynamic linker ignores `LD_PRELOAD`.
 //!
-//! As `bprm_fill_uid` in `fs/exec.c` and `cap_bprm_creds_from_file` in `security/commoncap.c` have it: a mount without
-//! set-user-id gives nothing; a process that gains no privileges (`no_new_privs`) is given no other user or group. It
-//! still starts "securely" for capabilities of the file, though it gets none.
+//! As in `bprm_fill_uid` in `fs/exec.c` and `cap_bprm_creds_from_file` in `security/commoncap.c`: a mount without
+//! set-user-id gives nothing; a process that gains no privileges (`no_new_privs`) gets no other user or group. It still
+//! starts "securely" if the file has capabilities, though it does not get them.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -43,7 +43,7 @@ enum Allowed {
     Nothing,
 }
 
-/// Whether they are.
+/// Whether rights are gained.
 pub(super) fn are_gained(path: &Path, file: &File) -> bool {
     let Ok(found) = file.metadata() else { return false };
     let mounted = fstatvfs(file).map(|mount| mount.f_flag).unwrap_or(StatVfsMountFlags::empty());
@@ -66,7 +66,7 @@ pub(super) fn are_gained(path: &Path, file: &File) -> bool {
 
 fn gains(start: Start) -> bool {
     const SET_USER_ID: u32 = 0o4000;
-    /// With the group's right to execute; without, it once meant that the file can be locked.
+    /// With the group's right to execute; without it, this bit once meant that the file can be locked.
     const SET_GROUP_ID: u32 = 0o2010;
     // Nobody becomes a user whom his namespace does not know.
     let is_other = |(number, meaning): (u32, Meaning), own| match meaning {
@@ -144,7 +144,7 @@ mod tests {
         if chown(&copy, Some(getuid().as_raw() + 1), None).is_err() {
             return println!("skipped: only root can give a file away");
         }
-        // Giving it away has dropped the bit.
+        // Changing the owner has dropped the bit.
         set_user_id();
         let mounted = fstatvfs(File::open(&copy).expect("it is there")).expect("it is mounted").f_flag;
         if mounted.contains(StatVfsMountFlags::NOSUID) || no_new_privs().expect("a question") {

@@ -1,4 +1,4 @@
-//! Calls that can be left from anywhere inside, one folder for each instruction set with the same names.
+//! Calls that can be left from anywhere inside; one folder for each instruction set, with the same names.
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64/mod.rs"]

@@ -1,4 +1,4 @@
-//! What CPUs and devices do, and marks and replicas, which nobody may notice.
+//! What CPUs and devices do; and marks and replicas, which must stay unnoticed.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::sim::Hardware;
 use crate::space::{Fault, Mark};
 
 impl<F: Hardware, M: Host> Trial<'_, F, M> {
-    /// Lets a CPU run a member.
+    /// Makes a CPU run a member.
     pub(super) fn on_cpu(&self, member: usize) -> usize {
         let cpu = self.below(CPUS as u64) as usize;
         let space = &self.members[member].space;
@@ -22,7 +22,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         cpu
     }
 
-    /// What may happen while a flush is on its way: CPUs go on walking, and may see old or new.
+    /// Lets things happen while a flush is under way: CPUs keep walking, and may see old or new.
     pub(super) fn meanwhile(&self) {
         for _ in 0..self.below(4) {
             let cpu = self.below(CPUS as u64) as usize;
@@ -35,7 +35,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         }
     }
 
-    /// A walk somewhere that goes on while operations come between.
+    /// Makes a walk somewhere, which continues while operations come between.
     pub(super) fn wander(&self) {
         let cpu = self.below(CPUS as u64) as usize;
         if self.one_in(3) {
@@ -45,7 +45,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         self.computer.step(cpu);
     }
 
-    /// Makes an access until it passes or the kernel says no.
+    /// Repeats an access until it passes or the kernel refuses it.
     fn access(&self, member: usize, page: u64, access: Access, store: Option<u64>) -> Option<u64> {
         let cpu = self.on_cpu(member);
         let node = self.computer.node(cpu);
@@ -94,7 +94,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         self.check(member, "load");
     }
 
-    /// The pages that one entry maps together with `page`.
+    /// Returns the pages that one entry maps together with `page`.
     fn together(&self, member: usize, page: u64) -> Option<Range<u64>> {
         let mapping = self.members[member].space.query(at(page))?;
         let start = mapping.address.0 >> 12;
@@ -117,7 +117,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
             }
         }
         self.check(member, "pin");
-        // A device writes there, and all of the space sees it.
+        // A device writes there, and the whole space sees it.
         let Some(mapping) = self.members[member].space.query(at(page)) else { return };
         let frame = mapping.leaf.frame.offset(at(page).0 - mapping.address.0);
         let value = self.new_value();
@@ -169,7 +169,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         let range = self.some_range();
         let mark = self.pick(&[Mark::Accessed, Mark::Dirty]);
         let is_on = |page: &Expected| if mark == Mark::Dirty { page.dirty } else { page.accessed };
-        // Where the mark of each page is reported: at its own address, or at that of the large page, cut to the range.
+        // Where each page's mark is reported: at its own address, or at that of the large page, cut to the range.
         let due: Vec<_> = self.members[member]
             .pages
             .range(range.clone())

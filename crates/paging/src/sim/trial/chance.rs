@@ -1,4 +1,4 @@
-//! Where the numbers of a trial come from.
+//! The source of a trial's numbers.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use std::cell::Cell;
 pub enum Source<'b> {
     /// Pseudo-random numbers from [`Case::seed`](super::Case::seed) on.
     Seed,
-    /// These bytes, one for each small number, as a fuzzer gives them. When there are none left, all numbers are 0.
+    /// These bytes, one for each small number, from a fuzzer. When none are left, all numbers are 0.
     Bytes(&'b [u8]),
 }
 
@@ -29,7 +29,7 @@ impl<'b> Chance<'b> {
         matches!(self, Self::Bytes(bytes) if bytes.get().is_empty())
     }
 
-    /// A number below `limit`, which is at most 256 where bytes decide.
+    /// Returns a number below `limit`, which is at most 256 if bytes decide.
     pub(super) fn below(&self, limit: u64) -> u64 {
         match self {
             Self::Seed(state) => {

@@ -1,4 +1,4 @@
-//! Comparing spaces with their models.
+//! Compares spaces with their models.
 
 use std::ops::{ControlFlow, Range};
 
@@ -21,7 +21,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         assert!(failures.is_empty(), "{} {:?}, operation {} ({what}): {failures:?}", F::NAME, self.case, self.done);
     }
 
-    /// Cheap checks, after each operation.
+    /// Makes the cheap checks, after each operation.
     pub(super) fn check(&self, member: usize, what: &str) {
         self.expect_no_failure(what);
         let Some(one) = self.members.get(member) else { return };
@@ -54,7 +54,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         vec![VirtAddr(0)..VirtAddr(bytes / 2), VirtAddr(0_u64.wrapping_sub(bytes / 2))..VirtAddr(!0xfff)]
     }
 
-    /// Everything that a member translates is as it must be.
+    /// Checks that a member translates everything as it must.
     pub(super) fn compare(&self, member: usize, what: &str) {
         let Member { space, pages, .. } = &self.members[member];
         let mut expected = pages.iter();
@@ -94,7 +94,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         self.expect_no_failure(what);
     }
 
-    /// Expensive checks.
+    /// Makes the expensive checks.
     pub(super) fn compare_all(&self) {
         for member in 0..self.members.len() {
             self.check(member, "comparison");
@@ -105,7 +105,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         self.expect_no_failure("counting");
     }
 
-    /// Ends all spaces; nothing may be left.
+    /// Ends all spaces, and checks that nothing is left.
     ///
     /// # Panics
     ///

@@ -9,7 +9,7 @@ use crate::machine::Node;
 use crate::sim::{Hardware, MapNextSimulated};
 use crate::space::{CursorMapError, Mapping};
 
-/// What a step of a cursor has done.
+/// The effect of a cursor's step.
 enum Change {
     Taken(Mapping),
     Protected(Mapping, Rights),
@@ -17,7 +17,7 @@ enum Change {
 }
 
 impl<F: Hardware, M: Host> Trial<'_, F, M> {
-    /// Some steps of a cursor, one of which may find no memory.
+    /// Does some steps with a cursor, one of which may find no memory.
     pub(super) fn by_cursor(&mut self, member: usize) {
         let range = self.some_range();
         let range = range.start..range.end.min(range.start + 2 * WINDOW);

@@ -1,4 +1,4 @@
-//! Spaces come and go.
+//! Makes and ends spaces.
 
 use super::{CPUS, Host, Member, Replicas, Trial, at};
 use crate::machine::Node;
@@ -12,7 +12,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         }
         let id = self.new_id();
         let replicas = self.pick(&[ChildReplicas::Dropped, ChildReplicas::Inherited]);
-        // The child's home is any node, and it has as many as its parent.
+        // The child's home is any node, and it has as many nodes as its parent.
         let nodes = self.case.nodes as u64;
         let home = if self.one_in(2) { 0 } else { self.below(nodes) };
         let nodes: Vec<_> = (0..nodes).map(|node| Node(((node + home) % nodes) as u8)).collect();
@@ -50,7 +50,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
     pub(super) fn drop_member(&mut self, member: usize) {
         let member = self.members.swap_remove(member);
         for (&page, one) in &member.pages {
-            // A large page that is pinned has the pins of its first.
+            // A pinned large page has the pins of its first page.
             if one.pins > 0 && member.space.query(at(page)).is_some_and(|mapping| mapping.address == at(page)) {
                 for _ in 0..one.pins {
                     member.space.unpin(at(page)).unwrap();

@@ -1,10 +1,10 @@
 //! Random operations on a family of spaces that fork each other, on a computer in software, beside a plain model of
 //! what each must translate to.
 //!
-//! After each operation the space concerned is [verified](AddressSpace::verify), CPUs may remember nothing that is not
-//! so, and what the model says of the operation must have happened; now and then all spaces are compared with their
-//! models and everything is counted. Some operations have memory refused, at each point in turn, and must then leave
-//! all as it was. Whatever is wrong is a panic that names format, case and operation.
+//! After each operation the trial [verifies](AddressSpace::verify) the space, and checks that CPUs remember nothing
+//! wrong and that the operation did what the model says; now and then it compares all spaces with their models and
+//! counts everything. For some operations memory is refused, at each point in turn; they must then change nothing. Any
+//! error is a panic that names format, case and operation.
 //!
 //! ```
 //! use palimpsest_paging::format::Sv39;
@@ -34,13 +34,13 @@ use crate::machine::{Machine, Node};
 use crate::space::{AddressSpace, SpaceOptions};
 use chance::Chance;
 
-/// A machine that has a computer behind it, perhaps one that makes mistakes.
+/// A machine with a computer behind it, which may make mistakes on purpose.
 ///
 /// # Safety
 ///
-/// 1. No CPU but the computer's uses the tables, and frames are memory of the computer alone.
+/// 1. Only CPUs of the computer use the tables, and frames are memory of only the computer.
 pub unsafe trait Host: Machine + Clone {
-    /// The computer.
+    /// Returns the computer.
     fn computer(&self) -> &Computer;
 }
 
@@ -51,24 +51,24 @@ unsafe impl Host for &Computer {
     }
 }
 
-/// What one trial is about.
+/// The settings of one trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// Of the first space, and so of all.
+    /// Options of the first space, and so of all.
     pub options: SpaceOptions,
-    /// Nodes, of the computer and of each space.
+    /// Number of nodes, of the computer and of each space.
     pub nodes: usize,
     /// When flushes arrive.
     pub delivery: Delivery,
     /// Who marks pages.
     pub marking: Marking,
-    /// Where the computer's chance starts, and that of operations from a [`Source::Seed`].
+    /// The seed of the computer's choices, and of operations from a [`Source::Seed`].
     pub seed: u64,
-    /// How many operations [`run`] does.
+    /// Number of operations that [`run`] does.
     pub operations: usize,
     /// Operations between two complete comparisons.
     pub compare_every: usize,
-    /// One operation in so many has memory refused, at each point in turn.
+    /// Memory is refused, at each point in turn, in one of this many operations.
     pub refuse_every: u64,
 }
 
@@ -88,42 +88,35 @@ impl Default for Case {
 }
 
 impl Case {
-    /// A computer for it.
+    /// Returns the configuration of a computer for the case.
     pub fn config(&self) -> Config {
-        Config {
-            nodes: self.nodes,
-            cpus: CPUS,
-            delivery: self.delivery,
-            marking: self.marking,
-            seed: self.seed,
-            ..Config::default()
-        }
+        Config::default().nodes(self.nodes).cpus(CPUS).delivery(self.delivery).marking(self.marking).seed(self.seed)
     }
 }
 
 const CPUS: usize = 4;
 
-/// What a page holds.
+/// The content of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Value {
     Own(u64),
-    /// A number in `Trial::cells`.
+    /// An index in `Trial::cells`.
     Shared(usize),
 }
 
-/// A page of 4 KiB as it must be.
+/// The expected state of a page of 4 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Expected {
     value: Value,
     rights: Rights,
-    /// It was written, and the mark was not taken away since.
+    /// Whether it was written since the mark was last cleared.
     dirty: bool,
-    /// It was used, likewise.
+    /// Whether it was used since the mark was last cleared.
     accessed: bool,
     pins: u32,
 }
 
-/// Whether a space may have replicas, for which some operations are refused.
+/// Whether a space may have replicas, which some operations refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Replicas {
     None,
@@ -132,7 +125,7 @@ enum Replicas {
 
 struct Member<F: Hardware, M: Host> {
     space: AddressSpace<F, M>,
-    /// By number of the page.
+    /// The pages, by number.
     pages: BTreeMap<u64, Expected>,
     replicas: Replicas,
 }
@@ -166,7 +159,7 @@ fn at(page: u64) -> VirtAddr {
 }
 
 impl<'c, F: Hardware, M: Host> Trial<'c, F, M> {
-    /// A family of one empty space, on a computer that was made for `case` ([`Case::config`]).
+    /// Creates a family of one empty space, on a computer that was made for `case` ([`Case::config`]).
     pub fn new(computer: &'c Computer, machine: M, case: Case, source: Source<'c>) -> Self {
         let mut trial = Self {
             computer,
@@ -184,12 +177,12 @@ impl<'c, F: Hardware, M: Host> Trial<'c, F, M> {
         trial
     }
 
-    /// Operations so far.
+    /// Returns the number of operations so far.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// Whether the source has nothing left.
+    /// Returns whether the source is used up.
     pub fn is_over(&self) -> bool {
         self.chance.is_over()
     }
@@ -208,7 +201,7 @@ impl<'c, F: Hardware, M: Host> Trial<'c, F, M> {
         SpaceId(self.next_id)
     }
 
-    /// A content that no page has yet.
+    /// Creates a content that no page has yet.
     fn new_value(&self) -> u64 {
         self.next_value.set(self.next_value.get() + 1);
         self.next_value.get()
@@ -231,7 +224,7 @@ impl<'c, F: Hardware, M: Host> Trial<'c, F, M> {
 ///
 /// # Panics
 ///
-/// If anything is not as it must be.
+/// If anything is wrong.
 pub fn run<F: Hardware>(case: Case) {
     let computer = Computer::new::<F>(case.config());
     let mut trial = Trial::<F, _>::new(&computer, &computer, case, Source::Seed);

@@ -1,4 +1,4 @@
-//! Operations, drawn by chance, on a member and on its model.
+//! Operations, drawn at random, on a member and on its model.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::machine::Node;
 use crate::sim::{Hardware, MapSimulated};
 use crate::space::{AddressSpace, PageSizes};
 
-/// Whether an error is for want of memory.
+/// Whether an error is due to lack of memory.
 pub(super) trait Memory {
     fn is_no_memory(&self) -> bool;
 }
@@ -39,11 +39,11 @@ pub(super) fn virt(range: &Range<u64>) -> Range<VirtAddr> {
 }
 
 impl<F: Hardware, M: Host> Trial<'_, F, M> {
-    /// One operation.
+    /// Does one operation.
     ///
     /// # Panics
     ///
-    /// If anything is not as it must be.
+    /// If anything is wrong.
     pub fn operate(&mut self) {
         self.done += 1;
         let member = self.below(self.members.len() as u64) as usize;
@@ -71,7 +71,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         }
     }
 
-    /// Runs an operation, in some cases with memory refused at each point in turn; then everything must be as before.
+    /// Runs an operation, in some cases with memory refused at each point in turn; then nothing may have changed.
     pub(super) fn attempt<'w, T, E: Memory + std::fmt::Debug>(
         &'w self,
         member: usize,
@@ -155,15 +155,15 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         self.members[member].pages.range(range.clone()).any(|(_, page)| page.pins > 0)
     }
 
-    /// Whether the range has a page that another space may have pinned.
+    /// Returns whether the range contains a page that another space may have pinned.
     fn has_shared(&self, member: usize, range: &Range<u64>) -> bool {
         self.members[member].pages.range(range.clone()).any(|(_, page)| matches!(page.value, Value::Shared(_)))
     }
 
-    /// Whether a change may be refused, for reasons that the model does not know in full.
+    /// Returns whether a change may be refused for reasons that the model does not know completely.
     pub(super) fn may_refuse(&self, member: usize, range: &Range<u64>, error: &ChangeError) -> bool {
         match error {
-            // Large pages count as a whole.
+            // A large page counts as a whole.
             ChangeError::Pinned { .. } => {
                 let around = range.start & !(WINDOW - 1)..(range.end + WINDOW - 1) & !(WINDOW - 1);
                 self.is_pinned(member, &around) || self.has_shared(member, &around)
@@ -173,7 +173,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         }
     }
 
-    /// Waits for a change's flush, or looks at why there was none. False for an error.
+    /// Waits for a change's flush, or checks why there was none. Returns false for an error.
     fn settle(
         &self,
         member: usize,
@@ -275,7 +275,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         if let Ok(true) = merged {
             let found = self.members[member].space.query(at(page)).map(|mapping| mapping.size);
             assert_eq!(found, Some(PageSize::Large));
-            // Marks are one now, and no page has less than before.
+            // The page's marks are one now, and contain those of all parts.
         }
         assert!(merged.is_ok(), "{merged:?}");
         self.check(member, "merge");

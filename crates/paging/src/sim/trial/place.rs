@@ -1,4 +1,4 @@
-//! Where operations happen: mostly at the same few places, so that they meet.
+//! The addresses of operations: mostly the same few, so that operations meet.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::address::VirtAddr;
 use crate::sim::Hardware;
 
 impl<F: Hardware, M: Host> Trial<'_, F, M> {
-    /// Where tables of pages start that operations use, as numbers of pages.
+    /// Returns the page numbers where the tables that operations use begin.
     pub(super) fn windows() -> Vec<u64> {
         let bytes = F::TOP.table_bytes();
         let high = 0_u64.wrapping_sub(bytes / 2);
@@ -29,12 +29,12 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         windows.map(|start| (start & !0x1f_ffff) >> 12).collect()
     }
 
-    /// Where the lower windows start, for a format that has no lower half.
+    /// Returns where the lower windows begin, for a format without a lower half.
     pub(super) fn base() -> u64 {
         if F::is_valid(VirtAddr(0)) { 0 } else { 0_u64.wrapping_sub(F::TOP.table_bytes()) }
     }
 
-    /// A window that exists, and a few pages in it, mostly the same ones, so that operations meet.
+    /// Returns a few pages in an existing window, mostly the same ones, so that operations meet.
     pub(super) fn some_range(&self) -> Range<u64> {
         let window = self.pick(&self.windows);
         let giant = (Self::base() >> 12) + (1 << 18);

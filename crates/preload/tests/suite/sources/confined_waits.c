@@ -1,4 +1,4 @@
-// Is frozen in slices, confines itself by a filter that ends it for calls which it does not make, and waits.
+// Is frozen in slices, confines itself by a filter that ends it for any call that it does not make itself, and waits.
 //
 //     confined_waits self|child   who confines itself and waits
 

@@ -2,9 +2,9 @@
 //
 //     counter count PROGRAM ARGUMENT...   executes it and prints how many calls its first process makes on standard error:
 //                                         a number each time that it calls getppid, and one at its end
-//     counter fork TIMES MEBIBYTES        writes to so much memory, forks so many times and waits for each child; calls
+//     counter fork TIMES MEBIBYTES        writes to that much memory, forks that often and waits for each child; calls
 //                                         getppid before each fork
-//     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what has come (poll, select) or
+//     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select) or
 //                                         for a short time (nanosleep); calls getppid before each wait
 
 #include <poll.h>
@@ -39,7 +39,7 @@ static int count(char **command) {
     if (!WIFSTOPPED(status)) return 1;
     signal = WSTOPSIG(status);
     if (signal == (SIGTRAP | 0x80)) {
-      // Each call stops it twice, but for the one that ends it.
+      // Each call stops it twice, except the one that ends it.
       struct __ptrace_syscall_info info;
       if (ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof info, &info) < 0) return REFUSED;
       if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {

@@ -35,7 +35,7 @@ int main(int count, char **arguments) {
     wait(NULL);
     struct sigaction action = {.sa_handler = on_alarm};
     sigaction(SIGALRM, &action, NULL);
-    // Again and again: how long the freeze takes is the machine's matter.
+    // Again and again: how long the freeze takes depends on the machine.
     struct itimerval time = {{0, 300000}, {0, 300000}};
     setitimer(ITIMER_REAL, &time, NULL);
     for (int round = 0; round < 8; round++)

@@ -1,4 +1,4 @@
-/* A program under AddressSanitizer: its shadow memory is frozen with its heap, and goes on to tell good accesses from bad ones. */
+/* A program under AddressSanitizer: its shadow memory is frozen with its heap, and still tells good accesses from bad */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -868,7 +868,15 @@ static void sandboxed(void) {
     freeze();
     fork_and_show("after", at, 8 * M);
 }
-static void forbid_to_open(void) {
+static int by_prctl(struct sock_fprog *filter) { return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter); }
+/* As libseccomp does. */
+static int by_syscall(struct sock_fprog *filter) {
+    return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter);
+}
+static int by_syscall_prctl(struct sock_fprog *filter) {
+    return (int)syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter);
+}
+static void forbid_to_open(int (*set)(struct sock_fprog *)) {
     struct sock_filter no_files[] = {
         { BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr) },
 #ifdef SYS_open
@@ -880,17 +888,20 @@ static void forbid_to_open(void) {
     };
     struct sock_fprog filter = { sizeof no_files / sizeof *no_files, no_files };
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    result("filter", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+    result("filter", set(&filter));
 }
-static void confined_forks(void) {
+static void forks_confined(int (*set)(struct sock_fprog *)) {
     unsigned char *at = filled(8 * M);
-    forbid_to_open();
+    forbid_to_open(set);
     fork_and_show("after", at, 8 * M);
 }
+static void confined_forks(void) { forks_confined(by_prctl); }
+static void confined_by_syscall(void) { forks_confined(by_syscall); }
+static void confined_by_syscall_prctl(void) { forks_confined(by_syscall_prctl); }
 static void confined_executes(void) {
     filled(8 * M);
     freeze();
-    forbid_to_open();
+    forbid_to_open(by_prctl);
     char *const arguments[] = { "none", NULL };
     result("execve", execve("/nonexistent", arguments, environ));
 }
@@ -967,7 +978,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
     S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(breaking), S(callocs), S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
-    S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed), S(confined_forks), S(confined_executes), S(child_tables), S(signalled),
+    S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed), S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_executes), S(child_tables), S(signalled),
     S(discard_meanwhile), S(vfork_forks),
 };
 

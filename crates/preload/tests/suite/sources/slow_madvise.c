@@ -1,4 +1,4 @@
-// Stands behind the preload object: makes the time between its question and the system call long.
+// Stands behind the preload object: lengthens the time between its question and the system call.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

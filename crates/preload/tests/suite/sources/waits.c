@@ -39,7 +39,7 @@ static void on_alarm(int number) {
     for (size_t at = 0; at < MEMORY; at += 128 << 10) memory[at]--;
 }
 
-// Again and again, since the first alarm may come before the wait where others have the CPU; 0 ends it.
+// Again and again, since the first alarm may come before the wait if others have the CPU; 0 ends it.
 static void timer(long micros) {
     struct itimerval time = {{0, micros ? 500000 : 0}, {0, micros}};
     setitimer(ITIMER_REAL, &time, NULL);
@@ -51,7 +51,7 @@ static long millis(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// One wait of at most so many milliseconds, or without end; with a mask if there is one.
+// One wait of at most this many milliseconds, or without end; with a mask if there is one.
 static int wait_by(int way, int limit, sigset_t *mask, struct timespec *rest) {
     // Those that cannot wait for ever sleep for a thousand seconds.
     int time_limit = limit < 0 ? 1000000 : limit;
@@ -162,7 +162,7 @@ int main(int count, char **arguments) {
         int why = errno, left = way < 6 || (rest.tv_sec > 0 && rest.tv_sec < 1000);
         timer(0);
         printf("%d alarm: %d errno %d handled %d %s\n", way, answer, why, handled > 0, left ? "rest" : "no rest");
-        // A signal that waits is let in by the mask of the wait, and by nothing else.
+        // Only the mask of the wait lets a pending signal in.
         if (way == 1 || way == 3 || way == 5) {
             sigprocmask(SIG_BLOCK, &alarms, NULL);
             handled = 0;
@@ -180,7 +180,7 @@ int main(int count, char **arguments) {
             sigprocmask(SIG_UNBLOCK, &alarms, NULL);
             printf("%d at last: handled %d\n", way, handled);
         }
-        // A child that ends says nothing, since nobody handles it.
+        // A child's end changes nothing, since nobody handles the signal.
         pid_t child = fork();
         if (!child) {
             printf("%s", intact(1)[0] == 'i' ? "" : "lost in a child\n");
@@ -223,7 +223,7 @@ int main(int count, char **arguments) {
         nanosleep(&(struct timespec){0, 1000000}, NULL);
         memory[round * 4096] ^= 2;
     }
-    // Until it is told: how many slices the waits above had time for is the machine's matter.
+    // Until the report comes: how many slices the waits above had time for depends on the machine.
     const char *report = getenv("PALIMPSEST_REPORT");
     for (int round = 0; getenv("LD_PRELOAD") && report && access(report, F_OK) && round < 40000; round++)
         nanosleep(&(struct timespec){0, 20000000}, NULL);

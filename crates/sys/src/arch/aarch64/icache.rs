@@ -1,19 +1,19 @@
 //! Instruction-cache maintenance: clean to the point of unification, invalidate, synchronise.
 //!
-//! The sequence and its barriers: Arm ARM (DDI 0487) B2.4.4 "Concurrent modification and execution of instructions"
-//! and D7.5 "Caches"; line sizes and what may be left out come from `CTR_EL0` at run time, since they differ between
-//! the cores of one big.LITTLE machine (Linux traps the register there and answers the smallest).
+//! The sequence and its barriers: Arm ARM (DDI 0487) B2.4.4 "Concurrent modification and execution of instructions" and
+//! D7.5 "Caches"; `CTR_EL0` tells line sizes and unneeded steps at run time, since they differ between the cores of one
+//! big.LITTLE machine (there Linux traps the register and answers with the smallest).
 
 use core::arch::asm;
 use core::ops::Range;
 
 use crate::arch::Coherence;
 
-/// How this ISA's instruction fetch learns of stores.
+/// How instruction fetch of this ISA sees stores.
 pub const COHERENCE: Coherence = Coherence::NeedsFlushAndSync;
 
-/// Whether one write may store bytes again that other cores execute: here each instruction must be stored by a single
-/// aligned store (Arm ARM, DDI 0487, B2.2.5), which a long copy does not promise for what it covers.
+/// Whether one write may store again bytes that other cores execute. Not here: each instruction needs a single aligned
+/// store (Arm ARM, DDI 0487, B2.2.5), which a long copy does not promise.
 pub const MERGED_WRITES: bool = false;
 
 /// `CTR_EL0`: what the caches of this machine need.
@@ -28,22 +28,22 @@ impl CacheType {
         Self(value)
     }
 
-    /// Bytes in the smallest data-cache line (`DminLine`, bits 19:16, log2 of 4-byte words).
+    /// Returns the bytes in the smallest data-cache line (`DminLine`, bits 19:16, log2 of 4-byte words).
     fn data_line(self) -> usize {
         4 << ((self.0 >> 16) & 0xF)
     }
 
-    /// Bytes in the smallest instruction-cache line (`IminLine`, bits 3:0, log2 of 4-byte words).
+    /// Returns the bytes in the smallest instruction-cache line (`IminLine`, bits 3:0, log2 of 4-byte words).
     fn instruction_line(self) -> usize {
         4 << (self.0 & 0xF)
     }
 
-    /// `IDC` (bit 28) clear: the data cache must be cleaned to the point of unification.
+    /// Returns whether the data cache must be cleaned to the point of unification: `IDC` (bit 28) is clear.
     fn needs_clean(self) -> bool {
         self.0 & (1 << 28) == 0
     }
 
-    /// `DIC` (bit 29) clear: the instruction cache must be invalidated.
+    /// Returns whether the instruction cache must be invalidated: `DIC` (bit 29) is clear.
     fn needs_invalidate(self) -> bool {
         self.0 & (1 << 29) == 0
     }
@@ -51,14 +51,14 @@ impl CacheType {
 
 /// Makes stores to `range` visible to instruction fetch on every core of the inner-shareable domain.
 ///
-/// `range` are addresses of the executable view, mapped and readable. Another core may still hold old instructions in
-/// its pipeline: a core sync must follow before it may enter the new code.
+/// `range` lies in the executable view, mapped and readable. Another core may still have old instructions in its
+/// pipeline: a core sync must follow before it may enter the new code.
 pub fn flush(range: Range<usize>) {
     let cache = CacheType::read();
     if cache.needs_clean() {
         for line in lines(&range, cache.data_line()) {
-            // SAFETY: cleaning a line writes back what was stored and changes no value; `line` lies in a mapped,
-            // readable line of the caller's range.
+            // SAFETY: cleaning a line writes it back and changes no value; `line` lies in a mapped, readable line of
+            // the caller's range.
             unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
         }
     }
@@ -76,8 +76,8 @@ pub fn flush(range: Range<usize>) {
         // SAFETY: a barrier only orders.
         unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
     }
-    // Partner: this core's own next branch into `range`. Forbids executing what it prefetched before the above.
-    // SAFETY: a barrier only orders.
+    // Partner: this core's own next branch into `range`. Forbids executing what it had prefetched. SAFETY: a barrier
+    // only orders.
     unsafe { asm!("isb", options(nostack, preserves_flags)) };
 }
 

@@ -1,8 +1,8 @@
-//! Serialising: one instruction does it.
+//! Serialising, by one instruction.
 
 use core::arch::asm;
 
-/// Drops whatever this core has fetched and decoded ahead, and orders all its memory accesses.
+/// Drops all that this core has fetched and decoded ahead, and orders all its memory accesses.
 ///
 /// `isb` is a context synchronisation event (Arm ARM, DDI 0487, B2.3.10). It may be called from a signal handler.
 #[inline]

@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-/// The thread pointer, from which thread-local variables are counted: `TPIDR_EL0`.
+/// Returns the thread pointer, from which thread-local variables are counted: `TPIDR_EL0`.
 pub fn thread_pointer() -> usize {
     let value: usize;
     // SAFETY: reads a register.

@@ -1,4 +1,4 @@
-//! What a signal handler sees of the thread that ran into a trap.
+//! A trapped thread's registers, as its signal handler sees them.
 
 /// `si_code` of the SIGTRAP that the kernel sends for [`TRAP`](super::instructions::TRAP): `TRAP_BRKPT`, by
 /// `brk_handler` in `arch/arm64/kernel/debug-monitors.c`.
@@ -10,22 +10,22 @@ pub const TRAP_CODE: i32 = 1;
 pub struct TrapFrame(libc::ucontext_t);
 
 impl TrapFrame {
-    /// The address of the trap that was executed: `brk` leaves the program counter at itself.
+    /// Returns the address of the executed trap: `brk` leaves the program counter at itself.
     pub fn trap_address(&self) -> usize {
         self.0.uc_mcontext.pc as usize
     }
 
-    /// The instruction that the thread was at, and that has faulted.
+    /// Returns the address of the instruction that has faulted.
     pub fn program_counter(&self) -> usize {
         self.0.uc_mcontext.pc as usize
     }
 
-    /// Where the thread goes on when the handler returns.
+    /// Sets where the thread continues when the handler returns.
     pub fn resume_at(&mut self, address: usize) {
         self.0.uc_mcontext.pc = address as u64;
     }
 
-    /// The condition flags (`PSTATE`).
+    /// Returns the condition flags (`PSTATE`).
     pub fn flags(&self) -> u64 {
         self.0.uc_mcontext.pstate
     }

@@ -1,12 +1,12 @@
-//! The few instructions that the house itself needs.
+//! The few instructions that this project itself needs.
 
 /// The trapping instruction that fills unused code memory: `int3`.
 pub const TRAP: &[u8] = &[0xCC];
 
-/// Where an instruction may start, in bytes.
+/// Alignment of instructions, in bytes.
 pub const INSTRUCTION_ALIGN: usize = 1;
 
-/// How far a direct call or jump (`rel32`) reaches in either direction, in bytes.
+/// Reach of a direct call or jump (`rel32`) in each direction, in bytes.
 pub const DIRECT_BRANCH_REACH: usize = 1 << 31;
 
 /// Fills `bytes` with [`TRAP`].

@@ -2,25 +2,25 @@
 //! `untagged_addr` in `arch/x86/include/asm/uaccess_64.h`, `prctl_enable_tagged_addr` in
 //! `arch/x86/kernel/process_64.c`).
 
-/// Bits that no user address has without LAM, with five levels of tables either.
+/// Bits that no user address has without LAM, even with five levels of tables.
 const TAG: usize = 0x3f << 57;
 /// Bit 63 is never ignored.
 const KERNEL: usize = 1 << 63;
 /// `ARCH_GET_UNTAG_MASK` of `arch/x86/include/uapi/asm/prctl.h`.
 const ARCH_GET_UNTAG_MASK: usize = 0x4001;
 
-/// What the kernel takes `address` for where it manages memory.
+/// Returns `address` as the kernel's memory management sees it.
 #[inline]
 pub fn untagged(address: usize) -> usize {
     if address & TAG == 0 || address & KERNEL != 0 { address } else { address & mask() }
 }
 
-/// A tag that pointers of this process may have; none if they may not.
+/// Returns a tag that this process's pointers may have; `None` if they may have none.
 pub fn pointer_tag() -> Option<usize> {
     Some(!mask() & TAG).filter(|&tag| tag != 0)
 }
 
-/// The bits that are not ignored: all, before Linux 6.4 and in a process that has not asked.
+/// Returns the bits that are not ignored: all of them before Linux 6.4 and in a process that has not asked for LAM.
 #[cold]
 fn mask() -> usize {
     let mut mask = usize::MAX;

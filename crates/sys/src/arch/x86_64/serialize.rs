@@ -1,8 +1,8 @@
-//! Serialising instructions: which one this core and thread bear at the least price.
+//! Serialising instructions: chooses the cheapest that this core and thread allow.
 //!
-//! What serialises, unprivileged: CPUID, IRET, and SERIALIZE where CPUID leaf 7 tells of it in EDX bit 14 (Intel SDM
-//! vol. 3A, "Serializing Instructions", and vol. 2, "SERIALIZE"; AMD APM vol. 2, 7.6.4). A hypervisor sees every CPUID,
-//! which takes a VM exit; the other two stay with the guest.
+//! The unprivileged ones are CPUID, IRET, and SERIALIZE if CPUID leaf 7 reports it in EDX bit 14 (Intel SDM vol. 3A,
+//! "Serializing Instructions", and vol. 2, "SERIALIZE"; AMD APM vol. 2, 7.6.4). Every CPUID takes an exit to the
+//! hypervisor; the other two stay in the guest.
 //!
 //! | way | where | price of one |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | CPUID | everywhere | 1.7 µs under a hypervisor |
 //!
 //! **Shadow stack.** With one in user mode IRET compares the address that it returns to with what lies on the shadow
-//! stack, and faults (Intel SDM vol. 2, "IRET"). `rdsspq` tells: it leaves zero where it was if there is none, and is a
-//! NOP on CPUs that do not know it.
+//! stack, and faults (Intel SDM vol. 2, "IRET"). `rdsspq` tells: without a shadow stack, and on CPUs that do not know
+//! it, it is a NOP and leaves the zero in its register.
 //!
 //! **Red zone.** IRET needs its frame on the stack. It is put below the 128 bytes that a leaf function may use without
 //! moving the stack pointer (System V ABI, 3.2.2).
@@ -26,18 +26,18 @@ use core::sync::atomic::{AtomicU8, Ordering};
 #[repr(u8)]
 enum Way {
     Serialize = 1,
-    /// Where the thread has no shadow stack, else by CPUID.
+    /// By IRET if the thread has no shadow stack, else by CPUID.
     Iret = 2,
 }
 
-/// A [`Way`]; zero before it was looked for. Any thread writes the same.
+/// The chosen [`Way`]; zero before the choice. Any thread writes the same.
 static WAY: AtomicU8 = AtomicU8::new(0);
 
-/// Drops whatever this core has fetched and decoded ahead, and orders all its memory accesses. It may be called from a
+/// Drops all that this core has fetched and decoded ahead, and orders all its memory accesses. It may be called from a
 /// signal handler.
 #[inline]
 pub fn serialize_this_core() {
-    // Relaxed: nothing is published with it.
+    // Relaxed: it publishes nothing.
     match WAY.load(Ordering::Relaxed) {
         way if way == Way::Serialize as u8 => by_serialize(),
         way if way == Way::Iret as u8 && !has_shadow_stack() => by_iret(),
@@ -46,7 +46,7 @@ pub fn serialize_this_core() {
     }
 }
 
-/// Looks which way there is. Serialises, since it asks CPUID.
+/// Chooses the way. Serialises, since it uses CPUID.
 #[cold]
 fn find_way() {
     const EXTENDED_FEATURES: u32 = 7;
@@ -57,15 +57,15 @@ fn find_way() {
 }
 
 fn by_serialize() {
-    // `serialize`, in bytes since assemblers may not know it. No `nomem`: it orders memory accesses.
-    // SAFETY: the CPU knows the instruction (`find_way`); it changes no register, flag or memory.
+    // Encodes `serialize` in bytes, since assemblers may not know it. No `nomem`: it orders memory accesses. SAFETY:
+    // the CPU knows the instruction (`find_way`); it changes no register, flag or memory.
     unsafe { asm!(".byte 0x0f, 0x01, 0xe8", options(nostack, preserves_flags)) };
 }
 
 fn by_iret() {
     // SAFETY: the frame is that of an interrupt between the last two instructions here: own segments, flags and stack
-    // pointer, and the address behind. It lies below the red zone, on this thread's stack, which has room for more than
-    // a signal frame. There is no shadow stack.
+    // pointer, and the address behind them. It lies below the red zone, on this thread's stack, which has room for more
+    // than a signal frame. There is no shadow stack.
     unsafe {
         asm!(
             "mov {stack}, rsp",
@@ -93,8 +93,7 @@ fn by_cpuid() {
 
 fn has_shadow_stack() -> bool {
     let pointer: u64;
-    // `rdsspq rax`, in bytes.
-    // SAFETY: reads a register into `rax`, or does nothing.
+    // Encodes `rdsspq rax` in bytes. SAFETY: reads a register into `rax`, or does nothing.
     unsafe {
         asm!(
             ".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8",
@@ -109,7 +108,7 @@ fn has_shadow_stack() -> bool {
 mod tests {
     use super::*;
 
-    /// A leaf, whose locals may lie in the red zone, with a condition that is live across `way`.
+    /// Is a leaf, whose locals may lie in the red zone, with a condition that is live across `way`.
     #[inline(never)]
     fn leaf(way: fn(), seed: u64) -> u64 {
         let values: [u64; 12] =

@@ -4,9 +4,8 @@
 use core::arch::asm;
 use core::array::from_fn;
 
-/// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error. Uses neither `errno` nor
-/// anything else that a thread has for itself, so that it may be used in a process that borrows its parent's memory.
-/// Arguments that are left out are zeros.
+/// Makes the system call `number`, and returns the kernel's answer: `-errno` for an error. Uses neither `errno` nor
+/// other thread-local data, so that a process that borrows its parent's memory may use it. Missing arguments are zeros.
 ///
 /// # Safety
 ///

@@ -2,8 +2,8 @@
 
 use core::arch::asm;
 
-/// The thread pointer, from which thread-local variables are counted. The ABI keeps its value in the word that it
-/// points to (`%fs:0`).
+/// Returns the thread pointer, from which thread-local variables are counted. The ABI keeps its value in the word that
+/// it points to (`%fs:0`).
 pub fn thread_pointer() -> usize {
     let value: usize;
     // SAFETY: reads the word that the ABI puts there (ELF handling for thread-local storage, section 3.4.6).

@@ -17,10 +17,10 @@ pub enum StopError {
     /// There is no memory for the table.
     #[error("no memory for a table of threads")]
     Memory(#[from] MapError),
-    /// The program has handlers for all real-time signals or ignores them, and a thread cannot be traced instead.
+    /// The program handles or ignores all real-time signals, and a thread cannot be traced instead.
     #[error("no real-time signal is free (SIG_DFL), and {thread} cannot be held by ptrace; free one")]
     NoFreeSignal {
-        /// The first one.
+        /// The first such thread.
         thread: ThreadName,
         /// Why it cannot be traced.
         #[source]
@@ -29,12 +29,12 @@ pub enum StopError {
     /// The threads cannot be listed.
     #[error("the threads cannot be listed: {0}; is /proc mounted?")]
     Listing(Errno),
-    /// The list does not have them all.
+    /// The list is incomplete.
     #[error("/proc/self/task names {named} threads of {threads}")]
     Incomplete {
-        /// How many it names.
+        /// Threads that it names.
         named: usize,
-        /// How many there are.
+        /// Threads that exist.
         threads: usize,
     },
     /// There are more than can be held.
@@ -43,15 +43,15 @@ pub enum StopError {
     /// A thread cannot be signalled.
     #[error("{thread} cannot be signalled: {errno}")]
     Signal {
-        /// Which.
+        /// The thread.
         thread: ThreadName,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A thread blocks the signal, and cannot be traced instead.
     #[error("{thread} blocks signal {signal} and cannot be held by ptrace")]
     Blocked {
-        /// Which.
+        /// The thread.
         thread: ThreadName,
         /// The signal.
         signal: i32,
@@ -62,22 +62,22 @@ pub enum StopError {
     /// A thread did not come to rest.
     #[error("{thread} did not answer signal {signal} within {waited_ms} ms; is it in vfork, or stopped by a debugger?")]
     Silent {
-        /// Which.
+        /// The thread.
         thread: ThreadName,
         /// The signal.
         signal: i32,
-        /// How long it was waited for.
+        /// How long the caller waited.
         waited_ms: u64,
     },
     /// A traced thread did not stop.
     #[error("{thread} did not stop for ptrace within {waited_ms} ms; is it in vfork, or in a file system that hangs?")]
     Unstopped {
-        /// Which.
+        /// The thread.
         thread: ThreadName,
-        /// How long it was waited for.
+        /// How long the caller waited.
         waited_ms: u64,
     },
-    /// The process that traces is gone.
+    /// The tracing process is gone.
     #[error("threads that block signals can no longer be held")]
     TracerLost(#[source] Refusal),
 }

@@ -14,12 +14,11 @@ pub(super) static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 /// The handler and its signal. It stays installed: a call may come late.
 pub(super) static HOOK: Hook = Hook::new(on_signal, Waiting::All);
 
-/// Answers, and waits until the generation is over. Async-signal-safe: atomics and one system call; `errno` is put
-/// back.
+/// Answers, and waits until the generation is over. Async-signal-safe: atomics and one system call; restores `errno`.
 extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // Acquire, partner: the Release store in `prepare`.
     let table = TABLE.load(Ordering::Acquire);
-    // SAFETY: null, or a table that is never given back.
+    // SAFETY: null, or a table that is never freed.
     let Some(table) = (unsafe { table.as_ref() }) else { return };
     // SAFETY: 1. the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler.
     let Some(Call { generation, seat }) = (unsafe { Call::received(info) }) else { return };
@@ -28,7 +27,7 @@ extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut
     if generation == 0 || table.holding.load(Ordering::Acquire) != generation {
         return;
     }
-    // SAFETY: the C library gives a valid pointer to the thread's own variable.
+    // SAFETY: the C library returns a valid pointer to the thread's own variable.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };

@@ -1,40 +1,39 @@
-//! Holding every other thread of the process still, without the heap.
+//! Holds every other thread of the process still, without the heap.
 //!
 //! # Protocol
 //!
 //! Each other thread gets a `Seat` and a signal whose value names the seat and the generation. Its handler, with all
 //! signals blocked, notes where the thread's stack and control block are, answers, and waits on a futex for the
-//! generation to end. A thread counts as held once it has answered *and* the kernel says that it sleeps: from its
-//! answer on it makes no call but that wait, so it is in there, and it executes no instruction of user mode until it is
+//! generation to end. A thread counts as held once it has answered *and* the kernel says that it sleeps: after its
+//! answer it makes only that call, so it sleeps there, and it executes no instruction of user mode until it is
 //! released.
 //!
-//! A thread that is *deaf*, since it blocks the signal or waits for signals by `sigwait`, or since no signal is free
-//! (`threads::signal`), is not sent one: it would stay pending for ever, or be taken for something else. Such
-//! threads are seized by a tracer, which is a child process that is made when the first deaf thread is found
-//! (`crate::threads::tracer`), and counts as held once it is in a ptrace stop and the kernel has promised to end the
-//! process with the tracer. A new thread is deaf until it has its signal mask, which is no reason to wait for it.
+//! A thread is *deaf* if it blocks the signal or waits for signals by `sigwait`, or if no signal is free
+//! (`threads::signal`). It gets no signal, which would stay pending for ever, or be mistaken for another. A tracer
+//! seizes such threads: a child process that is made when the first deaf thread is found (`crate::threads::tracer`). A
+//! deaf thread counts as held once it is in a ptrace stop and the kernel has promised to end the process with the
+//! tracer. A new thread is deaf until it has its signal mask, which is no reason to wait for it.
 //!
-//! Threads that are started meanwhile are found by listing again, until every listed thread is held. The last listing
-//! has as many threads as the process, and none that has ended: a listing can miss a thread while
-//! another one ends (the kernel goes on by number, `first_tid` in `fs/proc/base.c`). Who could start a thread is held
-//! then.
+//! To find threads that are started meanwhile, the holder lists them again until every listed thread is held. The last
+//! listing has as many threads as the process, and none that has ended: a listing can miss a thread while another one
+//! ends (the kernel continues by number, `first_tid` in `fs/proc/base.c`). Then all threads that could start another
+//! are held.
 //!
-//! The seats lie in memory of their own that is never given back, since a handler may be late: it finds another
+//! The seats lie in their own memory, which is never given back, since a handler may be late: it finds another
 //! generation there and returns. The handler stays installed for the same reason; a real-time signal without one would
 //! end the process. A forked child inherits both.
 //!
-//! Workers of the kernel (io_uring) are listed as threads, have no user mode, and are left out.
+//! Workers of the kernel (io_uring) are listed as threads, but have no user mode, and are skipped.
 //!
 //! # What the program sees
 //!
-//! A system call that a thread sleeps in is interrupted and made again, with the time that is left. By a signal, those
-//! in the list of `signal(7)` that are never restarted after a handler return `EINTR` (`poll`, `select`, `epoll_wait`,
-//! `nanosleep`, waits with a socket's time limit, …). By a tracer, only those do that `signal(7)` lists for stop
-//! signals: `epoll_wait`, `semop`, `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
+//! A blocking system call of a thread is interrupted and restarted with the remaining time. After a signal, the calls
+//! that `signal(7)` lists as never restarted after a handler return `EINTR` (`poll`, `select`, `epoll_wait`,
+//! `nanosleep`, waits with a socket's time limit, …). After a tracer's stop, only those do that `signal(7)` lists for
+//! stop signals: `epoll_wait`, `semop`, `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
 //!
-//! While threads are traced no debugger can attach to them, and whoever kills the tracer ("palimpsest-hold") kills the
-//! process. In a kernel with Yama and `ptrace_scope` 1 the tracer replaces the one that the program has named by
-//! `PR_SET_PTRACER`.
+//! While threads are traced no debugger can attach to them, and killing the tracer ("palimpsest-hold") kills the
+//! process. With Yama and `ptrace_scope` 1 the tracer replaces the one that the program has named by `PR_SET_PTRACER`.
 
 mod error;
 mod handler;
@@ -61,20 +60,20 @@ use crate::threads::tracer::{Desk, Tracer};
 use handler::{HOOK, TABLE};
 use turn::Turn;
 
-/// How often a thread may become deaf after it has been sent a signal.
+/// How often a thread may become deaf after it was sent a signal.
 const TURNS: usize = 8;
 
-/// Threads that can be held.
+/// Maximum number of threads that can be held.
 const SEATS: usize = 1 << 13;
 
 /// One thread's part.
 #[derive(Default)]
 struct Seat {
-    /// Which thread. The holder's own, as are `way` and `taking`.
+    /// The thread. Only the holder uses it, `way` and `taking`.
     tid: AtomicI32,
     /// The generation in which the thread has answered. Its handler writes this and the next two.
     answer: AtomicU32,
-    /// An address in its control block, and one on its stack, valid once it has answered.
+    /// Addresses in its control block and on its stack, valid once it has answered.
     thread_pointer: AtomicUsize,
     stack: AtomicUsize,
     /// A [`Way`].
@@ -86,7 +85,7 @@ struct Seat {
 /// How far a thread is from being held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// It can be sent the signal.
+    /// It can receive the signal.
     Hearing,
     /// It cannot be held.
     Deaf,
@@ -94,7 +93,7 @@ enum Way {
     Signalled,
     /// It has answered and sleeps.
     Parked,
-    /// The tracer has it.
+    /// The tracer has seized it.
     Seized,
     /// It is in a ptrace stop.
     Stopped,
@@ -117,16 +116,17 @@ impl Seat {
     fn becomes(&self, way: Way) {
         self.way.store(way as u32, Ordering::Relaxed);
         if way == Way::Gone {
-            // The number may come back.
+            // The kernel may reuse the number.
             self.tid.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// Zeroed memory is a valid one.
+/// The table. Zeroed memory is a valid one.
 struct Table {
-    /// The generation that holds threads; 0 while none does. The futex.
+    /// The generation that holds threads; 0 if none does. Also the futex: the holder writes it, handlers wait on it.
     holding: AtomicU32,
+    /// The last generation. Used by the holder only.
     generation: AtomicU32,
     seats: [Seat; SEATS],
     desk: Desk,
@@ -138,14 +138,14 @@ impl std::fmt::Debug for Table {
     }
 }
 
-/// What is ready to hold threads.
+/// Everything needed to hold threads.
 #[derive(Debug)]
 pub struct World {
     table: &'static Table,
 }
 
-/// Where the own memory of a thread is that is held by the signal: the kernel and its handler may write there. A thread
-/// that is held by the tracer writes nothing, nor does the kernel for it.
+/// The memory of a thread held by the signal: the kernel and the handler may write there. A thread held by the tracer
+/// writes nothing, nor does the kernel for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     /// Its id.
@@ -160,18 +160,18 @@ pub struct Held {
 #[derive(Debug)]
 pub struct Stopped<'a> {
     world: &'a World,
-    /// The signal that has the handler; without one, everybody is deaf.
+    /// The signal that has the handler; without one, all threads are deaf.
     signal: Option<i32>,
     seated: usize,
     tracer: Option<Tracer<'static>>,
-    /// These last: they end when the others run again.
+    /// Declared last: they end when the others run again.
     _turn: Turn,
-    /// A handler in this thread could wait for one of the others.
+    /// Blocks handlers in this thread, which could wait for one of the others.
     _blocked: Blocked,
 }
 
 impl World {
-    /// Makes the table on its first call. One thread may call this at a time.
+    /// Makes the table on the first call. Only one thread may call this at a time.
     ///
     /// # Errors
     ///
@@ -188,14 +188,14 @@ impl World {
         Ok(Self { table: unsafe { &*table } })
     }
 
-    /// The addresses of the memory that this uses itself.
+    /// Returns the addresses of the memory that this itself uses.
     pub fn own_range(&self) -> Range<usize> {
         let start = ptr::from_ref(self.table).addr();
         start..start + size_of::<Table>()
     }
 
-    /// Finds out whether every other thread can be held, as far as that can be told without disturbing any: those that
-    /// block the signal are traced for a moment and not stopped. Takes a fraction of a millisecond, and about 20 µs for
+    /// Checks whether every other thread can be held, as far as possible without disturbing any: traces those that
+    /// block the signal for a moment, but does not stop them. Takes a fraction of a millisecond, and about 20 µs for
     /// each thread. Does not use the heap.
     ///
     /// # Errors
@@ -207,22 +207,22 @@ impl World {
         rehearsal.seize(0)
     }
 
-    /// Nobody is held yet. The program may have changed what the signal does since the last time.
+    /// Starts with no thread held. The program may have changed the signal's action since the last time.
     fn nobody(&self, turn: Turn) -> Stopped<'_> {
         Stopped { world: self, signal: HOOK.ready(), seated: 0, tracer: None, _turn: turn, _blocked: Blocked::all() }
     }
 
-    /// Holds every other thread. Does not use the heap: a held thread may be inside it, or the caller.
+    /// Holds every other thread. Does not use the heap: a held thread may be inside it, or the caller itself.
     ///
     /// # Errors
     ///
     /// See [`StopError`].
     pub fn stop_others(&self) -> Result<Stopped<'_>, StopError> {
         let turn = Turn::take()?;
-        // Relaxed: told to the threads by the signal, which orders.
+        // Relaxed: the signal carries it to the threads, and orders.
         let generation = self.table.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.table.generation.store(generation, Ordering::Relaxed);
-        // Release, partner: the Acquire load in `on_signal`; the signal is sent after it in any case.
+        // Release, partner: the Acquire load in `on_signal`; in any case the signal is sent after it.
         self.table.holding.store(generation, Ordering::Release);
         let mut stopped = self.nobody(turn);
         stopped.hold_all(generation)?;
@@ -230,18 +230,18 @@ impl World {
     }
 }
 
-/// What a listing has found.
+/// The result of a listing.
 struct Census {
     /// Threads that it names.
     named: usize,
     /// Threads that the process has.
     threads: usize,
-    /// The listing names a thread that has ended.
+    /// Whether it names a thread that has ended.
     has_ended: bool,
 }
 
 impl Stopped<'_> {
-    /// The threads that are held by the signal.
+    /// Returns the threads that are held by the signal.
     pub fn held(&self) -> impl Iterator<Item = Held> {
         // Relaxed: read after the Acquire load that saw the answer (`await_rest`).
         self.seats(0).filter(|seat| seat.is(Way::Parked)).map(|seat| Held {
@@ -251,7 +251,7 @@ impl Stopped<'_> {
         })
     }
 
-    /// How many threads are held by the tracer.
+    /// Returns the number of threads held by the tracer.
     pub fn traced(&self) -> usize {
         self.seats(0).filter(|seat| seat.is(Way::Held)).count()
     }
@@ -278,7 +278,7 @@ impl Stopped<'_> {
         }
     }
 
-    /// Gives seats to threads that have none.
+    /// Gives seats to threads without one.
     fn seat_new(&mut self) -> Result<Census, StopError> {
         let own = own_thread();
         let signal = self.signal;
@@ -291,7 +291,7 @@ impl Stopped<'_> {
             }
             match task_stat(tid) {
                 None => has_ended = true,
-                // The first thread stays as long as the process.
+                // The first thread remains as long as the process.
                 Some(stat) if stat.has_ended() => has_ended |= tid != own_process(),
                 Some(stat) if stat.is_kernel_worker(tid) => {}
                 Some(_) => {
@@ -308,7 +308,7 @@ impl Stopped<'_> {
         .map_err(StopError::Listing)?;
         self.seated = seated;
         let threads = task_stat(own).ok_or(StopError::Listing(Errno::NOENT))?.threads;
-        // A listing that was broken off names fewer than there are.
+        // A listing that was broken off names fewer threads than exist.
         if seated == SEATS && named < threads {
             Err(StopError::TooMany)
         } else {
@@ -319,7 +319,7 @@ impl Stopped<'_> {
     /// Holds the threads in the seats from `from` on.
     fn hold_from(&mut self, from: usize, generation: u32) -> Result<(), StopError> {
         for _ in 0..TURNS {
-            // The deaf first: a refusal comes before anybody is interrupted.
+            // Deaf threads first: so a refusal comes before anybody is interrupted.
             self.seize(from)?;
             self.stop_seized(from)?;
             self.signal(from, generation)?;
@@ -334,7 +334,7 @@ impl Stopped<'_> {
         restless.map_or(Ok(()), |seat| Err(self.silent(seat, PATIENCE)))
     }
 
-    /// Sends the signal to the threads that are not deaf.
+    /// Sends the signal to threads that are not deaf.
     fn signal(&mut self, from: usize, generation: u32) -> Result<(), StopError> {
         let Some(signal) = self.signal else { return Ok(()) };
         for (index, seat) in self.seats(from).enumerate().filter(|(_, seat)| seat.is(Way::Hearing)) {
@@ -349,13 +349,13 @@ impl Stopped<'_> {
         Ok(())
     }
 
-    /// Waits until a thread has answered and sleeps, is gone, or is found deaf.
+    /// Waits until a thread has answered and sleeps, is gone, or turns out to be deaf.
     fn await_rest(&self, seat: &Seat, generation: u32) -> Result<Way, StopError> {
         let Some(signal) = self.signal else { return Ok(Way::Deaf) };
         let mut wait = Wait::begin();
         loop {
-            // Acquire, partner: the Release store in `on_signal`. Forbids to read where the thread's memory is before
-            // it has told.
+            // Acquire, partner: the Release store in `on_signal`. Forbids reading where the thread's memory is before
+            // the thread has told.
             let has_answered = seat.answer.load(Ordering::Acquire) == generation;
             match task_stat(seat.tid()) {
                 None => return Ok(Way::Gone),
@@ -364,8 +364,9 @@ impl Stopped<'_> {
                 Some(_) => {}
             }
             let waited = wait.look();
-            // Who blocks the signal and has it no longer pending is in the handler, where it blocks everything, and was
-            // only not given a CPU since. If it is not, it has taken the signal by `sigwait` after it was looked at.
+            // A thread that blocks the signal, which is no longer pending, is in the handler, where it blocks
+            // everything, and has only not had a CPU since. Otherwise it has taken the signal by `sigwait` after the
+            // last look.
             let may_answer = || waited < PATIENCE / 2 && !is_pending(seat.tid(), signal);
             if waited > GRACE && !has_answered && blocks(seat.tid(), signal) && !may_answer() {
                 return Ok(Way::Deaf);
@@ -387,10 +388,10 @@ impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.let_traced_go();
         let holding = &self.world.table.holding;
-        // Release, partner: the Acquire load in `on_signal`. Forbids that a thread runs on before it can see what was
+        // Release, partner: the Acquire load in `on_signal`. Forbids that a thread continues before it can see what was
         // done meanwhile.
         holding.store(0, Ordering::Release);
-        // SAFETY: wakes whoever waits on this word; touches no memory.
+        // SAFETY: wakes the threads that wait on this word; touches no memory.
         unsafe {
             libc::syscall(libc::SYS_futex, holding.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
         };

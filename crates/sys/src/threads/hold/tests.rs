@@ -41,16 +41,16 @@ fn threads_stand_still_and_run_on() {
     threads.into_iter().for_each(|thread| thread.join().expect("alive"));
 }
 
-/// How long a thread takes, in turns of a loop, from its answer to its sleep.
+/// How long a thread takes, in turns of a loop, between its answer and its sleep.
 static LINGER: AtomicUsize = AtomicUsize::new(0);
 
-/// In the handler.
+/// Delays a thread in the handler.
 pub(super) fn linger() {
     (0..LINGER.load(Ordering::Relaxed)).for_each(|_| std::hint::spin_loop());
 }
 
-/// Who is found later than the first, since somebody starts it meanwhile, is held too; and a thread that has answered
-/// counts when it sleeps, not before.
+/// Threads that are started meanwhile, and so found later, are held too; and a thread that has answered counts only
+/// when it sleeps.
 #[test]
 fn everyone_who_is_there_sleeps() {
     let _alone = alone();
@@ -66,10 +66,10 @@ fn everyone_who_is_there_sleeps() {
     let own = own_thread();
     let (mut awake, mut strangers) = (0, 0);
     for _ in 0..30 {
-        // A thread is missed where others end without pause: that is an error, and nobody is held.
+        // The listing misses a thread where others end without pause: that is an error, and nobody is held.
         let Ok(stopped) = world.stop_others() else { continue };
         let mut unknown = 0;
-        // Without the heap, in which somebody may be held.
+        // Without the heap, which a held thread may be inside.
         list::list(&mut |tid| {
             let Some(stat) = task_stat(tid).filter(|stat| !stat.has_ended()) else { return ControlFlow::Continue(()) };
             if tid != own && !stat.is_kernel_worker(tid) {

@@ -1,4 +1,4 @@
-//! Holding the deaf: what the tracer is asked.
+//! Holds deaf threads: the requests to the tracer.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::threads::own::own_process;
 use crate::threads::task::{ThreadName, blocks, is_gone, own_filters, task_stat, tracer_of};
 use crate::threads::tracer::{self, Answer, BATCH, Request, Tracer};
 
-/// How long a sleeping thread may be deaf that cannot be traced.
+/// How long a sleeping thread that cannot be traced may be deaf.
 const DEAF_SLEEP: Duration = Duration::from_millis(50);
 
 impl Stopped<'_> {
@@ -46,14 +46,14 @@ impl Stopped<'_> {
             Err(errno) => {
                 let refusal = diagnose(seat.tid(), errno);
                 let is_named = stopped.tracer.as_ref().is_some_and(Tracer::is_allowed);
-                // It is tried once more.
+                // Tries once more.
                 let is_first = refusal == (Refusal::Yama { scope: 1 }) && !is_named;
                 if is_first { Ok(Way::Deaf) } else { stopped.without_tracer(seat, refusal) }
             }
         })
     }
 
-    /// Stops the seized, and makes sure of it.
+    /// Stops the seized threads, and waits until they have stopped.
     pub(super) fn stop_seized(&mut self, from: usize) -> Result<(), StopError> {
         // A thread that cannot be interrupted is ending. It stays listed until the tracer has heard of its end.
         self.ask(from, Way::Seized, &|_| Request::Interrupt, &mut |_, _, _| Ok(Way::Seized))?;
@@ -62,7 +62,7 @@ impl Stopped<'_> {
             let waited = wait.look();
             self.ask(from, Way::Seized, &|_| Request::Wait, &mut |_, seat, answer| match answer.result {
                 Ok(0) if waited > PATIENCE => gone_or(seat, waited),
-                // The first thread of a process is not told to have ended while there are others.
+                // The kernel does not report the end of a process's first thread while there are others.
                 Ok(0) if seat.tid() == own_process() && waited > GRACE && is_gone(seat.tid()) => Ok(Way::Gone),
                 Ok(0) => Ok(Way::Seized),
                 Ok(_) if libc::WIFSTOPPED(answer.status) => {
@@ -92,12 +92,12 @@ impl Stopped<'_> {
             // If the tracer is gone, the process is about to be killed, or no thread was held yet.
             let _ = self.ask(0, way, &detach, &mut |_, _, _| Ok(Way::Gone));
         }
-        // Those who are only seized go on undisturbed.
+        // Threads that are only seized continue undisturbed.
         self.tracer = None;
     }
 
-    /// What remains for a thread that cannot be traced: that it is deaf only for a moment. One in `sigwait` may take
-    /// the signal after all.
+    /// Waits for a thread that cannot be traced: it may be deaf only for a moment. A thread in `sigwait` may take the
+    /// signal after all.
     fn without_tracer(&self, seat: &Seat, refusal: Refusal) -> Result<Way, StopError> {
         let tid = seat.tid();
         let Some(signal) = self.signal else {
@@ -121,7 +121,7 @@ impl Stopped<'_> {
         self.seats(from).any(|seat| seat.is(way))
     }
 
-    /// Asks the tracer for something about each thread that is in `way`; `tell` tells what becomes of it by the answer.
+    /// Sends the tracer a request for each thread that is in `way`; `tell` turns the answer into the thread's next way.
     fn ask(
         &mut self,
         from: usize,
@@ -148,7 +148,7 @@ impl Stopped<'_> {
     }
 }
 
-/// A thread that does not do what it should has ended, or is an error.
+/// Returns that a thread that does not do what it should has ended; otherwise it is an error.
 fn gone_or(seat: &Seat, waited: Duration) -> Result<Way, StopError> {
     if is_gone(seat.tid()) {
         return Ok(Way::Gone);
@@ -156,7 +156,7 @@ fn gone_or(seat: &Seat, waited: Duration) -> Result<Way, StopError> {
     Err(StopError::Unstopped { thread: ThreadName::of(seat.tid()), waited_ms: waited.as_millis() as u64 })
 }
 
-/// Why a thread could not be seized.
+/// Returns why a thread could not be seized.
 fn diagnose(tid: i32, errno: rustix::io::Errno) -> Refusal {
     tracer_of(tid).map_or_else(|| tracer::diagnose(errno), |by| Refusal::Traced { by })
 }

@@ -1,7 +1,8 @@
-//! One thread at a time holds the others: two would hold each other, and the second would release those of the first.
+//! Only one thread at a time holds the others: two would hold each other, and the second would release those of the
+//! first.
 //!
-//! The word is zero, or names the thread whose turn it is. A forked child tells by the process in that name that it is
-//! nobody of its own.
+//! The word is zero, or names the thread whose turn it is. The name includes the process, so that a forked child
+//! recognises that it is none of its own threads.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{StopError, nap};
 use crate::caller::Caller;
 
-/// Changed by threads that take a turn or end their own.
+/// Changed by threads that take a turn or end theirs.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
-/// The calling thread's turn, until this is dropped.
+/// The calling thread's turn; ends when dropped.
 #[derive(Debug)]
 pub(super) struct Turn;
 
 impl Turn {
-    /// Waits for its turn. Uses no heap. Another thread may hold this one while it waits.
+    /// Waits for a turn. Does not use the heap. Another thread may hold this one while it waits.
     pub(super) fn take() -> Result<Self, StopError> {
         let caller = Caller::current();
         loop {
@@ -31,7 +32,7 @@ impl Turn {
                 }
                 _ => {}
             }
-            // Acquire, partner: the Release in `drop`. Forbids that seats are read as they were before the last turn
+            // Acquire, partner: the Release in `drop`. Forbids reading the seats as they were before the last turn
             // ended.
             let taken = TURN.compare_exchange(present, caller.to_word().get(), Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {

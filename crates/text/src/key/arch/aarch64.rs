@@ -1,5 +1,5 @@
-//! AArch64: a site is `NOP` or `B`, both of which may be replaced by one another while they run (Arm ARM, B2.2.5,
-//! "Concurrent modification and execution of instructions").
+//! AArch64: a site is `NOP` or `B`, which may replace one another while they run (Arm ARM, B2.2.5, "Concurrent
+//! modification and execution of instructions").
 //!
 //! **Alignment.** Instructions are 4-byte aligned, so that no site crosses a cache line.
 
@@ -10,12 +10,12 @@ const NOP: u32 = 0xD503_201F;
 const B: u32 = 0x1400_0000;
 const IMMEDIATE: u32 = 0x03FF_FFFF;
 
-/// What falls through, wherever the site could lead.
+/// Returns the instruction that falls through: the same for every target.
 pub(in super::super) fn falls(_site: usize, _target: usize) -> Option<[u8; LEN]> {
     Some(NOP.to_le_bytes())
 }
 
-/// A jump from `site` to `target`; `None` if that is farther than 128 MiB.
+/// Returns a jump from `site` to `target`; `None` if that is farther than 128 MiB.
 pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
     const REACH: isize = 128 << 20;
     let distance = target.wrapping_sub(site).cast_signed();
@@ -23,7 +23,7 @@ pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
         .then(|| (B | (distance >> 2) as u32 & IMMEDIATE).to_le_bytes())
 }
 
-/// One site of a branch on `$key`, whose arm `$inline` follows it.
+/// Expands to one site of a branch on `$key`, followed by its arm `$inline`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_site {
@@ -52,12 +52,12 @@ macro_rules! __palimpsest_site {
     };
 }
 
-/// The entry of the static call `$call`: a jump, first to `$first`. Evaluates to the function pointer.
+/// Defines the entry of the static call `$call`: a jump, first to `$first`. Evaluates to the function pointer.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_call_entry {
     ($call:path, $first:path, $type:ty) => {{
-        // Its own signature is of no account: it passes on what it gets, whatever the convention.
+        // The entry's own signature does not matter: it passes on what it gets, by any convention.
         #[unsafe(naked)]
         extern "C-unwind" fn entry() {
             ::core::arch::naked_asm!(

@@ -3,28 +3,28 @@
 /// Bytes of a site.
 pub(in super::super) const LEN: usize = 0;
 
-/// What falls through: nothing.
+/// Returns the bytes that fall through: none.
 pub(in super::super) fn falls(_site: usize, _target: usize) -> Option<[u8; LEN]> {
     Some([])
 }
 
-/// A jump: to anywhere, as nothing encodes the distance.
+/// Returns a jump: none is needed, and no target is too far.
 pub(in super::super) fn jump(_site: usize, _target: usize) -> Option<[u8; LEN]> {
     Some([])
 }
 
-/// A branch on `$key`.
+/// Expands to a branch on `$key`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_site {
     ($key:path, $inline:literal) => {{
-        // The same spelling is right or wrong here as with patching.
+        // Rejects what patching machines reject.
         const _: bool = <$key>::ON;
         $crate::key::Key::is_on(&$key)
     }};
 }
 
-/// The function that the static call `$call` leads to now.
+/// Returns the function that the static call `$call` leads to.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_call_entry {

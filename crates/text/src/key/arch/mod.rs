@@ -1,4 +1,5 @@
-//! What differs between instruction sets: one file each with the same items, and one for machines without patching.
+//! What differs between instruction sets: one file each with the same items, and one file for machines without
+//! patching.
 //!
 //! Each has [`LEN`], [`falls`] and [`jump`], and the macros that `branch!`, `static_call!` and `call!` expand to.
 

@@ -1,18 +1,18 @@
 //! x86-64: a site is `JMP rel32` (`E9`) or `TEST EAX, imm32` (`A9`), Intel SDM volume 2.
 //!
-//! **One byte.** Both have the same four bytes behind the opcode, the distance to the target, which `TEST` compares
-//! `EAX` with and nobody asks for the outcome. So one byte decides, and switching stores one byte: `poke::protocol`,
-//! "By single stores", says why that is safe beside threads that run the site. A NOP of five bytes differs from a jump
-//! in at least two of them, which takes traps, a handler, and threads that do not block its signal.
+//! **One byte.** Both have the same four bytes behind the opcode: the distance to the target. `TEST` compares `EAX`
+//! with it, and nothing uses the outcome. So one byte decides, and switching stores one byte: `poke::protocol`, "By
+//! single stores", says why that is safe beside threads that run the site. A NOP of five bytes differs from a jump in
+//! at least two of them, which takes traps, a handler, and threads that do not block its signal.
 //!
-//! **Price.** The flags are lost, which the compiler is told, and `TEST` takes a slot of an arithmetic unit where a NOP
-//! takes none; it waits for `EAX`, but nobody waits for it.
+//! **Price.** The flags are lost, as the compiler is told. `TEST` occupies an arithmetic unit, which a NOP does not; it
+//! waits for `EAX`, but nothing waits for it.
 //!
 //! **Alignment.** None: a site may cross words, cache lines and pages.
 //!
 //! **Static calls.** An entry is `JMP rel32`, and behind it a jump through the call's own pointer. While the distance
-//! is exchanged the first byte is that of `TEST`, and threads take the second jump: `poke::protocol`, "By detours". The
-//! flags mean nothing where a function begins (System V ABI, 3.2).
+//! is rewritten the first byte is that of `TEST`, so that threads take the second jump: `poke::protocol`, "By detours".
+//! The flags mean nothing where a function begins (System V ABI, 3.2).
 
 use std::array;
 
@@ -22,12 +22,12 @@ pub(in super::super) const LEN: usize = 5;
 const JMP_REL32: u8 = 0xE9;
 const TEST_EAX_IMM32: u8 = 0xA9;
 
-/// What falls through at a `site` that could lead to `target`; `None` if that is too far.
+/// Returns the instruction that falls through at a `site` that could lead to `target`; `None` if that is too far.
 pub(in super::super) fn falls(site: usize, target: usize) -> Option<[u8; LEN]> {
     site_bytes(TEST_EAX_IMM32, site, target)
 }
 
-/// A jump from `site` to `target`; `None` if that is too far.
+/// Returns a jump from `site` to `target`; `None` if that is too far.
 pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
     site_bytes(JMP_REL32, site, target)
 }
@@ -37,7 +37,7 @@ fn site_bytes(opcode: u8, site: usize, target: usize) -> Option<[u8; LEN]> {
     Some(array::from_fn(|index| if index == 0 { opcode } else { distance[index - 1] }))
 }
 
-/// One site of a branch on `$key`, whose arm `$inline` follows it.
+/// Expands to one site of a branch on `$key`, followed by its arm `$inline`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_site {
@@ -69,12 +69,12 @@ macro_rules! __palimpsest_site {
     };
 }
 
-/// The entry of the static call `$call`: a jump, first to `$first`. Evaluates to the function pointer.
+/// Defines the entry of the static call `$call`: a jump, first to `$first`. Evaluates to the function pointer.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_call_entry {
     ($call:path, $first:path, $type:ty) => {{
-        // Its own signature is of no account: it passes on what it gets, whatever the convention.
+        // The entry's own signature does not matter: it passes on what it gets, by any convention.
         #[unsafe(naked)]
         extern "C-unwind" fn entry() {
             ::core::arch::naked_asm!(

@@ -14,7 +14,7 @@ const PAGE_REACH: i64 = 1 << 20;
 /// `add` and `ldr` hold an unsigned immediate of 12 bits at bit 10.
 const LOW_MASK: u32 = 0x003f_fc00;
 
-/// `ldr x16, #8`, `br x16`: x16 is what AAPCS64 leaves to veneers.
+/// `ldr x16, #8`, `br x16`: AAPCS64 reserves x16 for veneers.
 const JMP_THROUGH_NEXT_QUAD: [u32; 2] = [0x5800_0050, 0xd61f_0200];
 
 #[derive(Debug)]
@@ -81,12 +81,12 @@ impl Encoder for Aarch64 {
     }
 }
 
-/// The low 32 bits of a value that was checked to be small enough.
+/// Returns the low 32 bits of a value that was checked to be small enough.
 fn low_32(value: i64) -> u32 {
     value.cast_unsigned() as u32
 }
 
-/// Offset of `address` in its 4 KiB page.
+/// Returns the offset of `address` in its 4 KiB page.
 fn in_page(address: u64) -> u32 {
     (address & 0xfff) as u32
 }
@@ -103,7 +103,7 @@ mod tests {
         Ok(u32::from_le_bytes(site))
     }
 
-    // Expected words are what an assembler gives for the same distances.
+    // Expected words: an assembler's output for the same distances.
     #[test]
     fn calls() {
         let bl = 0x9400_0000;

@@ -6,7 +6,7 @@ mod x86_64;
 
 use super::{Architecture, Encoder, Field, Misfit, Role, distance, first, replace_bits};
 
-/// The encoder for `architecture`.
+/// Returns the encoder for `architecture`.
 pub fn encoder(architecture: Architecture) -> &'static dyn Encoder {
     match architecture {
         Architecture::X86_64 => &x86_64::X86_64,

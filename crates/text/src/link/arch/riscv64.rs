@@ -7,11 +7,11 @@ const HIGH_MASK: u32 = 0xffff_f000;
 /// Immediate of `addi`, `ld` and `jalr`.
 const LOW_MASK: u32 = 0xfff0_0000;
 
-/// The low half is signed, so the high half is rounded: the reach is short of 2 GiB by this much upwards.
+/// The low half is signed, so the high half is rounded: the upward reach is this much less than 2 GiB.
 const ROUND: i64 = 0x800;
 const REACH: u64 = i32::MAX as u64 - ROUND as u64;
 
-/// `auipc t3, 0`, `ld t3, 16(t3)`, `jr t3`, `nop`: t3 is what the psABI's own PLT entries use.
+/// `auipc t3, 0`, `ld t3, 16(t3)`, `jr t3`, `nop`: the psABI's own PLT entries use t3 too.
 const JMP_THROUGH_NEXT_QUAD: [u32; 4] = [0x0000_0e17, 0x010e_3e03, 0x000e_0067, 0x0000_0013];
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Encoder for Riscv64 {
 mod tests {
     use super::*;
 
-    /// What the pair computes, by the rules of the two instructions.
+    /// Returns what the pair computes, by the definition of the two instructions.
     fn computed(auipc: u32, low: u32, at: u64) -> u64 {
         let high = i64::from((auipc & HIGH_MASK).cast_signed());
         let low = i64::from(low.cast_signed() >> 20);

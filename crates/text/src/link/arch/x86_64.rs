@@ -6,7 +6,7 @@ use super::{Encoder, Field, Misfit, Role, distance, first};
 const CALL_REL32: u8 = 0xe8;
 const JMP_REL32: u8 = 0xe9;
 
-/// `jmp qword ptr [rip + 2]`, then two bytes that are never run, so that the address that follows is 8-byte aligned.
+/// `jmp qword ptr [rip + 2]`, then two bytes that never run, so that the address behind them is 8-byte aligned.
 const JMP_THROUGH_NEXT_QUAD: [u8; 8] = [0xff, 0x25, 0x02, 0x00, 0x00, 0x00, 0x0f, 0x0b];
 
 const REACH: u64 = i32::MAX as u64;
@@ -17,9 +17,9 @@ pub(super) struct X86_64;
 impl Encoder for X86_64 {
     fn role(&self, field: Field, before: &[u8]) -> Role {
         match field {
-            // Compilers (Cranelift) use the relocation for calls for `lea reg, [rip + symbol]` as well. There the
-            // symbol's own address is wanted, and a veneer would be a wrong answer. A ModRM byte for RIP-relative
-            // addressing (`xx05`, `xx0d`, … `xx3d`) is never one of the two opcodes.
+            // Compilers (Cranelift) use the relocation for calls for `lea reg, [rip + symbol]` as well. That needs the
+            // symbol's own address, for which a veneer's would be wrong. A ModRM byte for RIP-relative addressing
+            // (`xx05`, `xx0d`, … `xx3d`) is never one of the two opcodes.
             Field::X86Call => match before.last() {
                 Some(&(CALL_REL32 | JMP_REL32)) => Role::Call,
                 _ => Role::Value,
@@ -31,7 +31,7 @@ impl Encoder for X86_64 {
     }
 
     fn call_reach(&self) -> u64 {
-        // The field's own four bytes are lost on one side.
+        // The field's own four bytes shorten one direction.
         REACH - 4
     }
 

@@ -11,20 +11,20 @@ use crate::observe::{
     eh_frame::{ADDRESS_BYTES, native_endian},
 };
 
-/// Sections that have something, by name.
+/// Sections with content, by name.
 pub(super) type Described = Vec<(&'static str, Vec<u8>)>;
 
 /// Describes `loaded`, which is called `name`.
 ///
 /// # Errors
-/// What is told of the lines cannot be written.
+/// The lines cannot be written.
 pub(super) fn write(loaded: &Loaded<'_>, name: &str, lines: &SourceLines) -> Result<Described, gimli::write::Error> {
     // Version 4: gdb 7 reads it, and files have their names in the table itself.
     let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: ADDRESS_BYTES };
     let (address, len) = (Address::Constant(loaded.address.get() as u64), loaded.code.len() as u64);
     let first = lines.files().next().unwrap_or_default();
     let text = |text: &str| LineString::String(text.into());
-    // Names are as the compiler was given them; where it was is not known.
+    // File names are those that the compiler got; its working directory is unknown.
     let directory = text(".");
     let mut table = LineProgram::new(encoding, LineEncoding::default(), directory, None, text(first), None);
     let directory = table.default_directory();

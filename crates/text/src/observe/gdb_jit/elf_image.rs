@@ -20,8 +20,8 @@ pub(super) enum ImageError {
     Lines(#[from] gimli::write::Error),
 }
 
-/// Writes an ELF file with one function symbol at the final address of the program, and what is known of its frames and
-/// its lines.
+/// Writes an ELF file with one function symbol at the final address of the program, and the known information on its
+/// frames and lines.
 ///
 /// The code itself is not copied: `.text` is NOBITS at that address, and debuggers read instructions from the process.
 /// It has the flags of code, because gdb looks only at allocated sections when it asks which object owns an address.

@@ -3,7 +3,7 @@
 
 use crate::observe::SourceLines;
 
-/// Reads "JiTD" on a big-endian machine.
+/// The magic number, which reads "JiTD" on a big-endian machine.
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 40;
@@ -39,7 +39,7 @@ impl Header {
             data.extend(word.to_ne_bytes());
         }
         data.extend(self.nanoseconds.to_ne_bytes());
-        // No flags: times are of CLOCK_MONOTONIC and not architecture ticks.
+        // No flags: times are those of CLOCK_MONOTONIC and not architecture ticks.
         data.extend(0_u64.to_ne_bytes());
         data
     }
@@ -57,8 +57,8 @@ pub(super) struct CodeLoad<'a> {
 }
 
 impl CodeLoad<'_> {
-    /// The bytes before the name, which are followed by the name, a zero byte and the code. `None` when the record is
-    /// longer than its length field can say.
+    /// Returns the bytes before the name; the name, a zero byte and the code follow. `None` if the record is longer
+    /// than its length field can express.
     pub(super) fn encode_prefix(&self) -> Option<Vec<u8>> {
         let total = LOAD_BYTES + self.name.len() + 1 + self.code.len();
         let mut data = prefix(LOAD, u32::try_from(total).ok()?, self.nanoseconds);
@@ -72,13 +72,13 @@ impl CodeLoad<'_> {
     }
 }
 
-/// JIT_CODE_DEBUG_INFO for the next program, which is at `address`. `None` when the record is too long.
+/// Encodes JIT_CODE_DEBUG_INFO for the next program, which is at `address`. `None` if the record is too long.
 pub(super) fn encode_lines(lines: &SourceLines, address: u64, nanoseconds: u64) -> Option<Vec<u8>> {
     let mut entries = Vec::new();
     for line in lines.iter() {
         entries.extend((address + u64::from(line.offset)).to_ne_bytes());
         entries.extend(line.line.to_ne_bytes());
-        // What tells several parts of one line apart.
+        // The column distinguishes several parts of one line.
         entries.extend(line.column.to_ne_bytes());
         entries.extend(line.file.as_bytes());
         entries.push(0);
@@ -93,13 +93,13 @@ pub(super) fn encode_lines(lines: &SourceLines, address: u64, nanoseconds: u64) 
     Some(record)
 }
 
-/// JIT_CODE_UNWINDING_INFO for the next program. `header_bytes` of `data`, at its end, are the search table. `None`
-/// when the record is too long.
+/// Encodes JIT_CODE_UNWINDING_INFO for the next program. The last `header_bytes` of `data` are the search table. `None`
+/// if the record is too long.
 pub(super) fn encode_unwinding(data: &[u8], header_bytes: usize, nanoseconds: u64) -> Option<Vec<u8>> {
     let total = (UNWINDING_BYTES + data.len()).next_multiple_of(size_of::<u64>());
     let mut record = prefix(UNWINDING_INFO, u32::try_from(total).ok()?, nanoseconds);
-    // Nothing of it is mapped in the process: `perf inject` would extend the mapping of the program by this size, over
-    // the next program.
+    // Says that nothing of it is mapped: `perf inject` would extend the mapping of the program by this size, over the
+    // next program.
     for word in [data.len() as u64, header_bytes as u64, 0] {
         record.extend(word.to_ne_bytes());
     }
@@ -108,7 +108,7 @@ pub(super) fn encode_unwinding(data: &[u8], header_bytes: usize, nanoseconds: u6
     Some(record)
 }
 
-/// JIT_CODE_CLOSE: no more programs.
+/// Encodes JIT_CODE_CLOSE: no more programs.
 pub(super) fn encode_close(nanoseconds: u64) -> Vec<u8> {
     prefix(CLOSE, PREFIX_BYTES as u32, nanoseconds)
 }

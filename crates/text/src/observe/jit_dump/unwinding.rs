@@ -1,8 +1,8 @@
-//! Call frame information as `perf inject` wants it: position-independent, followed by a search table.
+//! Call frame information for `perf inject`: position-independent, followed by a search table.
 //!
 //! `perf inject` writes an ELF file per program, in which the code starts at an address of its own choice, `.eh_frame`
 //! follows at the next multiple of 8 and `.eh_frame_hdr` directly after that (`jit_write_elf`,
-//! tools/perf/util/genelf.c). Absolute pointers would point elsewhere, so every record is written anew with pointers
+//! tools/perf/util/genelf.c). Absolute pointers would be wrong there, so every record is rewritten with pointers
 //! relative to themselves. Personality and language data are left out: they serve exceptions, not backtraces.
 
 use super::record;
@@ -28,8 +28,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Rewrites `eh_frame`, whose pointers are absolute. `None` when it has something that cannot be rewritten: the
-    /// dump then goes without.
+    /// Rewrites `eh_frame`, whose pointers are absolute. `None` if something in it cannot be rewritten: the dump then
+    /// has none.
     pub(super) fn convert(eh_frame: &[u8], loaded: &Loaded<'_>) -> Option<Table> {
         let mut converter = Converter {
             code: loaded.address.get(),
@@ -51,7 +51,7 @@ impl Table {
         converter.finish()
     }
 
-    /// The record for the dump; nothing when it would be too long.
+    /// Returns the record for the dump; empty if it would be too long.
     pub(super) fn encode(&self, nanoseconds: u64) -> Vec<u8> {
         record::encode_unwinding(&self.data, self.header_bytes, nanoseconds).unwrap_or_default()
     }
@@ -59,9 +59,9 @@ impl Table {
 
 /// A CIE that has been rewritten.
 struct Cie {
-    /// Where it was.
+    /// Its old offset.
     source: usize,
-    /// Where it is.
+    /// Its new offset.
     target: usize,
     augmented: bool,
 }
@@ -69,11 +69,11 @@ struct Cie {
 struct Converter {
     /// Address of the code in the process.
     code: usize,
-    /// Where `.eh_frame` begins, counted in bytes from the start of the code.
+    /// Start of `.eh_frame`, in bytes from the start of the code.
     frame_start: usize,
     output: Vec<u8>,
     cies: Vec<Cie>,
-    /// Start of the function and of its FDE, both counted in bytes from the start of the code.
+    /// Starts of the function and of its FDE, in bytes from the start of the code.
     fdes: Vec<(i32, i32)>,
 }
 
@@ -92,8 +92,8 @@ impl Converter {
         } else if !augmentation.is_empty() {
             return None;
         }
-        // `S` has no data: the function is a signal trampoline. `B` neither: its return addresses are signed with the
-        // second key.
+        // `S` has no data: the function is a signal trampoline. `B` has none either: its return addresses are signed
+        // with the second key.
         let flags: Vec<u8> = augmentation.iter().copied().filter(|letter| matches!(letter, b'S' | b'B')).collect();
         self.cies.push(Cie { source, target: self.output.len(), augmented });
         self.record(|data| {
@@ -127,7 +127,7 @@ impl Converter {
         self.fdes.push((start, here));
         self.record(|data| {
             data.extend(u32::try_from(record + WORD - cie).ok()?.to_ne_bytes());
-            // The pointer is relative to its own place, two words into the record.
+            // The pointer is relative to its own place, two words behind the start of the record.
             let place = here.checked_add(2 * WORD as i32)?;
             data.extend((start - place).to_ne_bytes());
             data.extend(len.to_ne_bytes());
@@ -157,7 +157,7 @@ impl Converter {
         let header = i32::try_from(self.frame_start + frame_bytes).ok()?;
         self.fdes.sort_unstable();
         self.output.extend([1, SELF_RELATIVE, COUNT, TABLE_RELATIVE]);
-        // To `.eh_frame`, from this word, which is the second of the header.
+        // The distance to `.eh_frame` from this word, the second of the header.
         let back = i32::try_from(frame_bytes + WORD).ok()?;
         self.output.extend((-back).to_ne_bytes());
         self.output.extend(u32::try_from(self.fdes.len()).ok()?.to_ne_bytes());
@@ -195,7 +195,7 @@ impl<'a> Cursor<'a> {
         bytes.try_into().ok().map(usize::from_ne_bytes)
     }
 
-    /// A text up to its zero byte.
+    /// Returns the text up to the next zero byte.
     fn text(&mut self) -> Option<&'a [u8]> {
         let len = self.data.iter().position(|&byte| byte == 0)?;
         let text = self.take(len)?;
@@ -203,7 +203,7 @@ impl<'a> Cursor<'a> {
         Some(text)
     }
 
-    /// Bytes of the LEB128 number that comes next: all but its last one have the highest bit set.
+    /// Returns the length of the LEB128 number that comes next: all bytes but its last have the highest bit set.
     fn leb128_len(&self) -> Option<usize> {
         Some(self.data.iter().position(|byte| byte & 0x80 == 0)? + 1)
     }
@@ -224,7 +224,7 @@ mod tests {
         Loaded { name: "unwound", address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None, lines: None }
     }
 
-    /// A CIE with `P`, `L` and `R`, and an FDE with language data, as a C++ compiler writes them with absolute
+    /// Returns a CIE with `P`, `L` and `R`, and an FDE with language data, as a C++ compiler writes them with absolute
     /// pointers.
     fn with_personality() -> Vec<u8> {
         let mut data = vec![];

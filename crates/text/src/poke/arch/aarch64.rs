@@ -1,15 +1,15 @@
-//! AArch64: an instruction is changed by one aligned store, and only one that the architecture allows that for.
+//! AArch64: one aligned store changes an instruction, if the architecture allows that for it.
 
 use core::ops::Range;
 
 use super::Refusal;
 use crate::poke::site::Action;
 
-/// `brk #0`. Sites never trap here: a store changes them as a whole.
+/// `brk #0`. Sites never trap here: one store changes them as a whole.
 pub const TRAP: &[u8] = &0xD420_0000_u32.to_le_bytes();
 
-/// Arm ARM (DDI 0487), B2.2.5 "Concurrent modification and execution of instructions": between these, and only these, a
-/// core executes the old or the new instruction without further ado. Mask and value of each.
+/// Arm ARM (DDI 0487), B2.2.5 "Concurrent modification and execution of instructions": if only these replace each
+/// other, a core executes the old or the new instruction without further measures. Mask and value of each.
 const PATCHABLE: [(u32, u32); 8] = [
     (0xFC00_0000, 0x1400_0000), // B
     (0xFC00_0000, 0x9400_0000), // BL
@@ -21,7 +21,7 @@ const PATCHABLE: [(u32, u32); 8] = [
     (0xFFFF_F0FF, 0xD503_30DF), // ISB
 ];
 
-/// Whether the change is one of the architecture's. There is no action, since there is no trap.
+/// Checks that the architecture allows the change. Returns no action, since there are no traps.
 pub fn check(address: usize, old: &[u8], new: &[u8]) -> Result<Option<Action>, Refusal> {
     if !address.is_multiple_of(4) {
         return Err(Refusal::Misaligned);
@@ -38,17 +38,17 @@ fn is_patchable(code: &[u8]) -> bool {
     PATCHABLE.iter().any(|&(mask, value)| instruction & mask == value)
 }
 
-/// What a single store has to replace of a site: the whole instruction, however few of its bits change.
+/// Returns the bytes of a site that a single store replaces: the whole instruction, however few of its bits change.
 pub fn stored(len: usize, _changed: Range<usize>) -> Range<usize> {
     0..len
 }
 
-/// Whether a site is one aligned instruction.
+/// Returns whether a site is one aligned instruction.
 pub fn fits_single_store(address: usize, len: usize) -> bool {
     address.is_multiple_of(4) && len == 4
 }
 
-/// No condition is ever asked for, since there is no action.
+/// Never called, since there are no actions.
 pub fn holds(_condition: u8, _flags: u64) -> bool {
     true
 }
@@ -67,13 +67,14 @@ pub unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
     unsafe { word.write_volatile(u32::from_le_bytes(bytes)) };
 }
 
-/// Never stored: every jump is changed by one store.
+/// Never stored: one store changes every jump.
 pub const DETOUR: &[u8] = TRAP;
 
-/// Whether there are traps to change sites by.
+/// Whether sites can be changed by traps.
 pub const TRAPS: bool = false;
 
-/// Whether a single store through `/proc/self/mem` is one: the kernel copies an aligned word of 4 bytes by one store.
+/// Whether one write through `/proc/self/mem` is a single store: the kernel copies an aligned word of 4 bytes by one
+/// store.
 pub const TEXT_BY_SINGLE_STORE: bool = true;
 
 #[cfg(test)]

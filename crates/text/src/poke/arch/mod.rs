@@ -1,4 +1,5 @@
-//! What differs between instruction sets: which instructions can be poked, and what they do. The same names for each.
+//! What differs between instruction sets, under the same names for each: which instructions can be poked, and what they
+//! do.
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
@@ -10,8 +11,8 @@ pub use isa::{DETOUR, TEXT_BY_SINGLE_STORE, TRAP, TRAPS, check, fits_single_stor
 /// Why an instruction cannot be poked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The address is not where an instruction can start.
+    /// No instruction can start at the address.
     Misaligned,
-    /// The old or new instruction is not one that the architecture lets be changed while it may run.
+    /// The architecture does not allow changing the old or the new instruction while it may run.
     NotPatchable,
 }

@@ -5,16 +5,16 @@ use core::ops::Range;
 use super::Refusal;
 use crate::poke::site::Action;
 
-/// None.
+/// There is none.
 pub const TRAP: &[u8] = &[];
 
-/// Whether there are traps to change sites by.
+/// Whether sites can be changed by traps.
 pub const TRAPS: bool = false;
 
-/// Whether a single store to text is one.
+/// Whether one write to text is a single store.
 pub const TEXT_BY_SINGLE_STORE: bool = false;
 
-/// Refuses.
+/// Refuses every change.
 pub fn check(_address: usize, _old: &[u8], _new: &[u8]) -> Result<Option<Action>, Refusal> {
     Err(Refusal::NotPatchable)
 }
@@ -22,17 +22,17 @@ pub fn check(_address: usize, _old: &[u8], _new: &[u8]) -> Result<Option<Action>
 /// Never stored.
 pub const DETOUR: &[u8] = &[];
 
-/// Never asked.
+/// Never called.
 pub fn stored(_len: usize, changed: Range<usize>) -> Range<usize> {
     changed
 }
 
-/// None does.
+/// Returns false: no site fits.
 pub fn fits_single_store(_address: usize, _len: usize) -> bool {
     false
 }
 
-/// Never asked.
+/// Never called.
 pub fn holds(_condition: u8, _flags: u64) -> bool {
     false
 }

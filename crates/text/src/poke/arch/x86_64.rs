@@ -1,7 +1,7 @@
 //! x86-64: sites are changed by `int3`, and while they trap the handler does what the new instruction does.
 //!
-//! Encodings: Intel SDM vol. 2. What is emulated: NOP of any length, JMP and Jcc with displacements of 8 and 32 bits.
-//! Neither CALL nor RET: under a shadow stack a handler cannot do what they do.
+//! Encodings: Intel SDM vol. 2. The handler emulates NOP of any length, and JMP and Jcc with displacements of 8 and 32
+//! bits. It emulates neither CALL nor RET: under a shadow stack it could not.
 
 use core::ops::Range;
 
@@ -14,19 +14,20 @@ pub const TRAP: &[u8] = &[0xCC];
 /// The condition that always holds; below it are the 16 of `Jcc`.
 const ALWAYS: u8 = 16;
 
-/// Whether there are traps to change sites by.
+/// Whether sites can be changed by traps.
 pub const TRAPS: bool = true;
 
-/// `test eax, imm32`: in the place of `jmp rel32`'s opcode it lets threads through, whatever the four bytes behind it
-/// are.
+/// `test eax, imm32`: in place of the opcode of `jmp rel32` it lets threads fall through, whatever the four bytes
+/// behind it are.
 pub const DETOUR: &[u8] = &[0xA9];
 
-/// Whether a store of several bytes through `/proc/self/mem` is one: the kernel's `rep movsb` promises no such thing.
+/// Whether one write of several bytes through `/proc/self/mem` is a single store: the kernel's `rep movsb` does not
+/// promise that.
 pub const TEXT_BY_SINGLE_STORE: bool = false;
 
-/// What the new instruction at `address` does, as far as that can be emulated.
+/// Returns what the new instruction at `address` does, as far as that can be emulated.
 ///
-/// Any single instruction may be old; that it is one only the caller can know.
+/// The old code may be any single instruction; only the caller knows that it is one.
 pub fn check(address: usize, _old: &[u8], new: &[u8]) -> Result<Option<Action>, Refusal> {
     let after = |len: usize| address.wrapping_add(len);
     let short = |displacement: u8| after(2).wrapping_add_signed(isize::from(displacement.cast_signed()));
@@ -34,7 +35,7 @@ pub fn check(address: usize, _old: &[u8], new: &[u8]) -> Result<Option<Action>, 
     let jump = |target| Some(Action { target, otherwise: target, condition: ALWAYS });
     Ok(match *new {
         _ if is_nop(new) => jump(after(new.len())),
-        // What follows a jump is dead.
+        // Bytes behind a jump are dead.
         [0xEB, displacement, ..] => jump(short(displacement)),
         [0xE9, a, b, c, d, ..] => jump(near(5, [a, b, c, d])),
         [opcode @ 0x70..=0x7F, displacement] => {
@@ -47,8 +48,8 @@ pub fn check(address: usize, _old: &[u8], new: &[u8]) -> Result<Option<Action>, 
     })
 }
 
-/// Whether `code` is exactly one NOP: `90` or `0F 1F /0` with its operand, behind any number of prefixes 66 and segment
-/// overrides, which both ignore.
+/// Returns whether `code` is exactly one NOP: `90` or `0F 1F /0` with its operand, behind any number of prefixes 66 and
+/// segment overrides, which both ignore.
 fn is_nop(code: &[u8]) -> bool {
     let prefixes = code.iter().take_while(|byte| matches!(byte, 0x66 | 0x2E)).count();
     match code[prefixes..] {
@@ -61,7 +62,7 @@ fn is_nop(code: &[u8]) -> bool {
     }
 }
 
-/// Bytes of SIB and displacement that follow a ModRM byte (Intel SDM vol. 2, tables 2-2 and 2-3).
+/// Returns the number of bytes of SIB and displacement that follow a ModRM byte (Intel SDM vol. 2, tables 2-2 and 2-3).
 fn operand_len(modrm: u8, sib: Option<u8>) -> usize {
     let (mode, register) = (modrm >> 6, modrm & 7);
     let has_sib = mode != 3 && register == 4;
@@ -75,20 +76,19 @@ fn operand_len(modrm: u8, sib: Option<u8>) -> usize {
         }
 }
 
-/// What a single store has to replace of a site of `len` bytes that differ in `changed`.
+/// Returns the bytes that a single store replaces in a site of `len` bytes that differ in `changed`.
 ///
-/// Only those: where old and new differ in one byte there is no third version for a core to fetch, wherever the site
-/// lies.
+/// Only those that differ: if that is one byte, a core can fetch no third version, wherever the site lies.
 pub fn stored(_len: usize, changed: Range<usize>) -> Range<usize> {
     changed
 }
 
-/// Whether these bytes lie in one naturally aligned word of 8 bytes. A single byte always does.
+/// Returns whether these bytes lie in one naturally aligned word of 8 bytes. A single byte always does.
 pub fn fits_single_store(address: usize, len: usize) -> bool {
     address / 8 == (address + len.max(1) - 1) / 8
 }
 
-/// Whether a condition of [`Action`] holds under these flags (Intel SDM vol. 1, appendix B).
+/// Returns whether a condition of [`Action`] holds under these flags (Intel SDM vol. 1, appendix B).
 pub fn holds(condition: u8, flags: u64) -> bool {
     let flag = |bit: u32| flags >> bit & 1 == 1;
     let (carry, parity, zero, sign, overflow) = (flag(0), flag(2), flag(6), flag(7), flag(11));
@@ -110,8 +110,8 @@ pub fn holds(condition: u8, flags: u64) -> bool {
 ///
 /// # Safety
 ///
-/// 1. The word of 8 bytes that they lie in is writable at `alias`, which has their alignment, and nobody else stores to
-///    it.
+/// 1. The word of 8 bytes in which they lie is writable through `alias`, which has the same offset in its word as they
+///    have in theirs, and nobody else stores to it.
 pub unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
     if let [byte] = *bytes {
         // Volatile, here and below: one store, whose reader is the instruction fetch of other cores.

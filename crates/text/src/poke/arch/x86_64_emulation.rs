@@ -1,4 +1,4 @@
-//! Emulation against execution: each instruction is run by the CPU, and then by a trap in its place.
+//! Compares emulation with execution: the CPU runs each instruction, and then a trap in its place.
 
 use palimpsest_sys::trap;
 
@@ -10,13 +10,13 @@ use crate::poke::{arch, traps_hit};
 /// Bytes of the two instructions that load a flag set.
 const PROLOGUE: &[u8] = &[0x57, 0x9D]; // push rdi; popfq
 
-/// `site`, then: return 1. Where a displacement of 6 leads: return 2.
+/// Returns code: `site`, then "return 1"; where a displacement of 6 leads, "return 2".
 fn function(site: &[u8]) -> Vec<u8> {
     let answer = |value: u8| [0xB8, value, 0, 0, 0, 0xC3]; // mov eax, value; ret
     [PROLOGUE, site, &answer(1), &answer(2)].concat()
 }
 
-/// Every instruction that is emulated, with a displacement of 6.
+/// Returns every instruction that is emulated, with a displacement of 6.
 fn instructions() -> Vec<Vec<u8>> {
     let nops: [&[u8]; 9] = [
         &[0x90],

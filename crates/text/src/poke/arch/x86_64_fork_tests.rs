@@ -1,4 +1,4 @@
-//! Forks at every moment of a batch.
+//! Forks at every step of a batch.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use crate::poke::protocol::{Machine, apply_by_traps};
 use crate::poke::site::{Action, Code, Part, Site};
 use crate::poke::{Batch, Mode, ModeChoice, arch, traps_hit};
 
-/// A machine that forks before its call number `at`. The child goes no further.
+/// A machine that forks before its call number `at`. The child ends there.
 struct ForkAt<'a> {
     machine: UserMachine<'a>,
     at: usize,
@@ -68,16 +68,16 @@ impl Machine for ForkAt<'_> {
 
 const SITES: usize = 3;
 const OLD: [u8; 5] = [0x0F, 0x1F, 0x44, 0, 0];
-/// Over `inc eax`.
+/// A jump over `inc eax`.
 const NEW: [u8; 5] = [0xE9, 2, 0, 0, 0];
 
-/// xor eax, eax; then for each site: the site; inc eax; and ret.
+/// Returns the code: xor eax, eax; then each site followed by inc eax; and ret.
 fn code() -> Vec<u8> {
     let site = [&OLD[..], &[0xFF, 0xC0]].concat();
     [&[0x31, 0xC0][..], &site.repeat(SITES), &[0xC3]].concat()
 }
 
-/// A child runs what the parent has left half-way, as the old or the new code, then finishes it and pokes on its own.
+/// A child runs what the parent has left half-way, as the old or the new code, then finishes it and pokes for itself.
 #[test]
 fn a_child_lives_with_a_batch_that_it_inherits() {
     let mapping = Mapping::new(Source::Anonymous, 1 << 16, Protection::ReadExecute, 1 << 16).unwrap();
@@ -94,13 +94,13 @@ fn a_child_lives_with_a_batch_that_it_inherits() {
     };
     let sites: Vec<Site> = (0..SITES).map(site).collect();
     let child = || {
-        // All old, or all new: they have been written in one system call.
+        // All old or all new: one system call has written them.
         let passed = function();
         assert!(passed == 0 || passed == SITES, "{passed} sites let it through");
         let (from, to) = if passed == 0 { (&NEW, &OLD) } else { (&OLD, &NEW) };
         let mut batch = Batch::new();
         for site in &sites {
-            // SAFETY: 1. mapped; 2. whole instructions; 3. this test bears both; 4. no references.
+            // SAFETY: 1. mapped; 2. whole instructions; 3. this test works with both; 4. no references.
             unsafe { batch.add_text(site.address, from, to) }.unwrap();
         }
         match batch.apply_in(ModeChoice::Only(Mode::Trap)) {
@@ -120,7 +120,7 @@ fn a_child_lives_with_a_batch_that_it_inherits() {
         let tables = domain.tables(&mut state, SITES).unwrap();
         domain.set_in_flight(Some(&sites));
         let calls = {
-            // SAFETY: 1. all text, written above; 2. this test bears both.
+            // SAFETY: 1. all text, written above; 2. this test works with both.
             let machine = unsafe { UserMachine::new(Some(tables), &mut state, &targets) };
             let machine = ForkAt { machine, at, call: Cell::new(0), child: &child };
             apply_by_traps(&machine, &sites).map_err(|_| ()).unwrap();

@@ -5,7 +5,8 @@ fn bytes(instructions: impl IntoIterator<Item = u32>) -> Vec<u8> {
     instructions.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
-/// A program of `len` bytes (at least 20, rounded down to instructions) that returns `id`, after as many NOPs as fit.
+/// Returns a program of `len` bytes (at least 20, rounded down to instructions) that returns `id`, after as many NOPs
+/// as fit.
 pub(crate) fn identity(id: u64, len: usize) -> Vec<u8> {
     let nops = len.max(20) / 4 - 5;
     let moves = (0..4_u32).map(|part| {
@@ -17,14 +18,14 @@ pub(crate) fn identity(id: u64, len: usize) -> Vec<u8> {
     bytes(std::iter::repeat_n(NOP, nops).chain(moves).chain([RET]))
 }
 
-/// A function of a pointer that loads a byte from it and returns that; the offset of the load; the offset where it
-/// goes on, returning -1, if the load faults.
+/// Returns a function of a pointer that loads a byte from it and returns that; the offset of the load; the offset where
+/// it continues after a fault of the load, and returns -1.
 pub(crate) fn faulting_load() -> (Vec<u8>, u32, u32) {
     // 0: ldrb w0, [x0]; 4: ret; 8: mov x0, #-1; 12: ret
     (bytes([0x3940_0000, RET, 0x9280_0000, RET]), 0, 8)
 }
 
-/// The interrupted instruction's address in a signal context.
+/// Returns the interrupted instruction's address in a signal context.
 pub(crate) fn program_counter(context: &mut libc::ucontext_t) -> &mut u64 {
     &mut context.uc_mcontext.pc
 }

@@ -5,7 +5,7 @@ pub(crate) const SYNCS: u64 = 1;
 /// Bytes of a site.
 pub(crate) const SITE: usize = 4;
 
-/// The instruction is a word, and aligned.
+/// Returns true: the instruction is an aligned word.
 pub(crate) fn is_one_store(site: usize, _changed: usize) -> bool {
     site.is_multiple_of(SITE)
 }

@@ -5,7 +5,7 @@ pub(crate) const SYNCS: u64 = 1;
 /// Bytes of a site.
 pub(crate) const SITE: usize = 5;
 
-/// A byte is stored as a whole wherever it lies.
+/// Returns true for one byte, which is stored as a whole wherever it lies.
 pub(crate) fn is_one_store(_site: usize, changed: usize) -> bool {
     changed == 1
 }

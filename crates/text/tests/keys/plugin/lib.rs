@@ -1,4 +1,4 @@
-//! A library with keys of its own. `tests/keys` loads it, and compares its assembly with what it should be.
+//! A library with keys of its own. `tests/keys` loads it, and compares its assembly with the expected one.
 
 use palimpsest_text::key::State;
 use palimpsest_text::{branch, call, static_call, static_key};
@@ -16,42 +16,42 @@ extern "C" fn once(number: u64) -> u64 {
     number
 }
 
-/// A cold arm.
+/// Is a cold arm.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_slow(number: u64) -> u64 {
     number.wrapping_mul(1000)
 }
 
-/// A branch whose arm for `on` is out of line.
+/// Has a branch whose arm for `on` is out of line.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_unlikely(number: u64) -> u64 {
     if branch!(unlikely PLUGIN_TRACE) { plugin_slow(number) + 2 } else { number + 1 }
 }
 
-/// A branch whose arm for `off` is out of line.
+/// Has a branch whose arm for `off` is out of line.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_likely(number: u64) -> u64 {
     if branch!(likely PLUGIN_CHECK) { number + 1 } else { plugin_slow(number) + 2 }
 }
 
-/// A static call.
+/// Makes a static call.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_call(number: u64) -> u64 {
     call!(PLUGIN_SUM)(number) + 1
 }
 
-/// Switches a key by this library's own copy of Palimpsest. Zero if that worked.
+/// Switches a key through this library's own copy of Palimpsest. Returns zero if that worked.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_switch(on: u32) -> u32 {
     let state = if on == 0 { State::Off } else { State::On };
     PLUGIN_TRACE.set(state).is_err().into()
 }
 
-/// Nobody calls it and nobody can: the linker drops it, and its site with it.
+/// Is never called, and cannot be: the linker drops it, and its site with it.
 #[inline(never)]
 pub fn dropped(number: u64) -> u64 {
     if branch!(unlikely PLUGIN_TRACE) { plugin_slow(number) } else { number }

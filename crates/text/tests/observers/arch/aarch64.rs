@@ -4,7 +4,7 @@ fn code(instructions: &[u32]) -> Vec<u8> {
     instructions.iter().flat_map(|instruction| instruction.to_le_bytes()).collect()
 }
 
-/// A function that calls `host` and keeps a frame pointer.
+/// Returns a function that calls `host` and keeps a frame pointer.
 pub(crate) fn call_with_frame_pointer(host: usize) -> Vec<u8> {
     let mut code = code(&[
         0xa9bf_7bfd, // stp x29, x30, [sp, #-16]!
@@ -18,7 +18,7 @@ pub(crate) fn call_with_frame_pointer(host: usize) -> Vec<u8> {
     code
 }
 
-/// A function that calls `host` and keeps none: only call frame information tells where its return address is.
+/// Returns a function that calls `host` and keeps none: only call frame information tells where its return address is.
 pub(crate) fn call_without_frame_pointer(host: usize) -> Vec<u8> {
     let mut code = code(&[
         0xf81f_0ffe, // str x30, [sp, #-16]!
@@ -32,7 +32,7 @@ pub(crate) fn call_without_frame_pointer(host: usize) -> Vec<u8> {
     code
 }
 
-/// A function that counts its argument down to zero.
+/// Returns a function that counts its argument down to zero.
 pub(crate) fn count_down() -> Vec<u8> {
     code(&[
         0xa9bf_7bfd, // stp x29, x30, [sp, #-16]!

@@ -6,7 +6,7 @@ mod isa;
 
 pub(crate) use self::isa::*;
 
-/// An `.eh_frame` section for the code of [`call_without_frame_pointer`] at `address`.
+/// Returns an `.eh_frame` section for the code of [`call_without_frame_pointer`] at `address`.
 pub(crate) fn eh_frame_without_frame_pointer(address: usize, len: usize) -> Vec<u8> {
     let fde_len = 4 + 2 * size_of::<usize>() + FRAMELESS_CHANGES.len();
     [

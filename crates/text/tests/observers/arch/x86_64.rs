@@ -1,6 +1,6 @@
 //! x86-64.
 
-/// A function that calls `host` and keeps a frame pointer.
+/// Returns a function that calls `host` and keeps a frame pointer.
 pub(crate) fn call_with_frame_pointer(host: usize) -> Vec<u8> {
     [
         // push rbp; mov rbp, rsp; movabs rax, …
@@ -12,7 +12,7 @@ pub(crate) fn call_with_frame_pointer(host: usize) -> Vec<u8> {
     .concat()
 }
 
-/// A function that calls `host` and keeps none: only call frame information tells where its return address is.
+/// Returns a function that calls `host` and keeps none: only call frame information tells where its return address is.
 pub(crate) fn call_without_frame_pointer(host: usize) -> Vec<u8> {
     [
         // sub rsp, 8; movabs rax, …
@@ -24,7 +24,7 @@ pub(crate) fn call_without_frame_pointer(host: usize) -> Vec<u8> {
     .concat()
 }
 
-/// A function that counts its argument down to zero.
+/// Returns a function that counts its argument down to zero.
 pub(crate) fn count_down() -> Vec<u8> {
     // push rbp; mov rbp, rsp; 1: dec rdi; jnz 1b; pop rbp; ret
     vec![0x55, 0x48, 0x89, 0xe5, 0x48, 0xff, 0xcf, 0x75, 0xfb, 0x5d, 0xc3]

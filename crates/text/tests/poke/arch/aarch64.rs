@@ -1,4 +1,4 @@
-//! Code full of sites for AArch64.
+//! Code with many sites for AArch64.
 
 use crate::Generated;
 
@@ -8,8 +8,8 @@ pub(crate) const SITES_CROSS_WORDS: bool = false;
 /// A site that lies in one aligned word, if the code is aligned to a cache line.
 pub(crate) const FITS_A_WORD: usize = 0;
 
-/// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let
-/// it through: sites are NOPs when old and jump when new.
+/// Returns a function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the
+/// site let it through: sites are NOPs when old and jump when new.
 pub(crate) fn generate(sites: usize) -> Generated {
     const NOP: u32 = 0xD503_201F;
     // B over two instructions.

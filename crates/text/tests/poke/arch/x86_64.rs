@@ -1,4 +1,4 @@
-//! Code full of sites for x86-64.
+//! Code with many sites for x86-64.
 
 use crate::Generated;
 
@@ -13,8 +13,8 @@ pub(crate) const SITES_CROSS_WORDS: bool = true;
 /// A site that lies in one aligned word, if the code is aligned to a cache line.
 pub(crate) const FITS_A_WORD: usize = 1;
 
-/// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let
-/// it through: sites fall through when old and jump when new.
+/// Returns a function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the
+/// site let it through: sites fall through when old and jump when new.
 ///
 /// Six kinds in turn, at all offsets from cache lines and pages, since paddings of all lengths lie between.
 pub(crate) fn generate(sites: usize) -> Generated {

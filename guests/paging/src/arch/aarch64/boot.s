@@ -42,8 +42,8 @@ boot_entry:
 boot_tcr:
     .quad 0x5b5103510
 
-// Devices and the first 1 GiB of memory at their own addresses, at the physical map, and memory at the image's place, all rights; gone once the
-// kernel's space is loaded.
+// Maps devices and the first 1 GiB of memory at their own addresses and at the physical map, and memory at the image's
+// place too, all with all rights. Used until the kernel's space is loaded.
 .balign 4096
 boot_low:
     .quad boot_blocks + 3

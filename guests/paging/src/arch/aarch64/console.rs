@@ -5,8 +5,8 @@ use core::arch::asm;
 use super::layout;
 use crate::check::Status;
 
-/// PL011 (Arm DDI 0183, 3.3.1 and 3.3.3), where QEMU's `virt` has it (hw/arm/virt.c): the data register, and in the
-/// flag register the bit that says that it takes no byte.
+/// PL011 (Arm DDI 0183, 3.3.1 and 3.3.3), at its place on QEMU's `virt` (hw/arm/virt.c): the data register, and the bit
+/// of the flag register that is set while the device accepts no byte.
 const DATA: u64 = layout::PHYSICAL_MAP + 0x0900_0000;
 const FLAGS: u64 = DATA + 0x18;
 const TRANSMIT_FULL: u32 = 1 << 5;
@@ -18,7 +18,7 @@ const APPLICATION_EXIT: u64 = 0x2_0026;
 /// Sends one byte.
 pub(crate) fn write_byte(byte: u8) {
     loop {
-        // SAFETY: a register of the device, which reading does not change.
+        // SAFETY: a device register that a read does not change.
         let flags = unsafe { (FLAGS as *const u32).read_volatile() };
         if flags & TRANSMIT_FULL == 0 {
             break;

@@ -23,7 +23,7 @@ pub(crate) fn init(number: usize) {
     interrupts::init(number);
 }
 
-/// The number of this CPU.
+/// Returns the number of this CPU.
 pub(crate) fn number() -> usize {
     let number;
     // SAFETY: reads a register.
@@ -54,7 +54,7 @@ pub(crate) fn start(number: usize, stack_end: u64) {
     assert_eq!(result, 0, "CPU {number} does not start");
 }
 
-/// Waits for an interrupt, with interrupts off before and after. WFI ends for those that are off too.
+/// Waits for an interrupt, with interrupts off before and after. WFI also returns for an interrupt that is masked.
 pub(crate) fn halt() {
     // SAFETY: the handlers keep to their own data.
     unsafe { asm!("dsb sy", "wfi", "msr daifclr, #2", "isb", "msr daifset, #2", options(nostack)) };

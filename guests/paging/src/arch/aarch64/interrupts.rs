@@ -1,11 +1,11 @@
-//! The interrupt controller, a GICv2 (Arm IHI 0048B), of which software-generated interrupts are all that is used.
+//! The interrupt controller, a GICv2 (Arm IHI 0048B); only its software-generated interrupts are used.
 
 use core::arch::asm;
 
 use super::layout;
 use crate::call::Call;
 
-// Where QEMU's `virt` has it (hw/arm/virt.c). Registers of the distributor: 4.1.2, of a CPU's interface: 4.1.3.
+// Its place on QEMU's `virt` (hw/arm/virt.c). Registers of the distributor: 4.1.2, of a CPU's interface: 4.1.3.
 const DISTRIBUTOR: u64 = layout::PHYSICAL_MAP + 0x0800_0000;
 const DISTRIBUTOR_CONTROL: u64 = DISTRIBUTOR;
 const SET_ENABLE: u64 = DISTRIBUTOR + 0x100;
@@ -26,7 +26,7 @@ pub(super) fn init(cpu: usize) {
     if cpu == 0 {
         write(DISTRIBUTOR_CONTROL, 1);
     }
-    // The first 16, which each CPU has for its own.
+    // The first 16 interrupts, of which each CPU has its own.
     write(SET_ENABLE, 0xffff);
     write(PRIORITY_MASK, 0xff);
     write(INTERFACE_CONTROL, 1);
@@ -34,17 +34,16 @@ pub(super) fn init(cpu: usize) {
 
 /// Interrupts `cpu`.
 pub(crate) fn send(cpu: usize, call: Call) {
-    // What the call is about, entries of tables too, is in memory before it arrives.
-    // SAFETY: a barrier.
+    // The call's data, table entries included, is in memory before the call arrives. SAFETY: a barrier.
     unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) };
     write(GENERATE, 1 << (16 + cpu) | call.number());
 }
 
-/// The call that is pending, acknowledged.
+/// Acknowledges the pending call and returns it.
 pub(super) fn take() -> Option<Call> {
-    // SAFETY: takes the interrupt, which is what this is for.
+    // SAFETY: reading the register takes the interrupt, as intended.
     let acknowledged = unsafe { (ACKNOWLEDGE as *const u32).read_volatile() };
-    // Interrupts of calls are the first.
+    // Interrupt numbers from 0 on are those of calls.
     let call = Call::of(acknowledged & 0x3ff)?;
     write(END, acknowledged);
     Some(call)

@@ -7,11 +7,11 @@ const B: u32 = 0x1400_0000;
 /// Bytes of a site.
 const LEN: usize = 4;
 
-/// Whether programs are attached: a site of the key, which falls through while there are none.
+/// Returns whether programs are attached. Compiles to a site of the key, which falls through while there are none.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    // SAFETY: falls through or jumps to the label, and touches neither memory, registers, flags nor stack. The entry
-    // that it adds to `key_sites` is where it is, and where it jumps to.
+    // SAFETY: falls through or jumps to the label, and touches neither memory, registers, flags nor stack. It adds one
+    // entry to `key_sites`: its own address and its target.
     unsafe {
         asm!(
             "2:",
@@ -26,7 +26,7 @@ pub(crate) fn is_on() -> bool {
     false
 }
 
-/// The bytes of a site.
+/// Returns the bytes of a site.
 pub(crate) fn bytes(site: usize, target: usize, is_on: bool) -> [u8; LEN] {
     let words = (target.wrapping_sub(site) as u32 >> 2) & 0x03ff_ffff;
     (if is_on { B | words } else { NOP }).to_le_bytes()

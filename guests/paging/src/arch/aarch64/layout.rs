@@ -12,11 +12,11 @@ pub(crate) const IMAGE_OFFSET: u64 = 0xffff_ffff_8000_0000;
 /// The gigabytes of the physical map that are memory.
 pub(crate) const RAM_GIGABYTES: core::ops::Range<u64> = 1..2;
 
-/// Those with devices: the interrupt controller and the serial line.
+/// The gigabytes with devices: the interrupt controller and the serial line.
 pub(crate) const DEVICE_GIGABYTES: core::ops::Range<u64> = 0..1;
 
 /// Virtual addresses of the packs: beside the image, so that the same tables lead there.
 pub(crate) const PACKS: u64 = IMAGE_OFFSET + RAM_BASE + 0x2000_0000;
 
-/// For people.
+/// The architecture's name in messages.
 pub(crate) const NAME: &str = "AArch64";

@@ -7,6 +7,7 @@ use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, SpaceId, Spac
 
 use super::layout;
 use crate::memory::{Memory, nodes};
+use crate::{cpu, entry};
 
 /// The format of the kernel's tables, which TTBR1 leads to.
 pub(crate) type KernelFormat = format::AArch64Upper;
@@ -31,17 +32,12 @@ unsafe impl Sync for Empty {}
 /// The tables of no process.
 static EMPTY: Empty = Empty(UnsafeCell::new([0; 512]));
 
-/// A space for a process, with nothing of its own yet.
+/// Creates a space for a process, with nothing of its own yet.
 pub(crate) fn new_user_space(_kernel: &KernelSpace, id: SpaceId) -> Result<UserSpace, NoTables> {
     UserSpace::new(Memory, id, &nodes(), SpaceOptions::default())
 }
 
-/// What a process's space needs after a fork: nothing, since the kernel is not in it.
-pub(crate) fn after_fork(_space: &UserSpace) -> Result<(), NoTables> {
-    Ok(())
-}
-
-/// Walks the kernel's own tables from now on, and no process's.
+/// Loads the kernel's own tables, and those of no process.
 pub(crate) fn load_kernel(root: Frame) {
     // SAFETY: the tables map the kernel as it is linked, and stay.
     unsafe { asm!("dsb ish", "msr ttbr1_el1, {}", "isb", in(reg) root.address(), options(nostack, preserves_flags)) };
@@ -50,9 +46,9 @@ pub(crate) fn load_kernel(root: Frame) {
     flush_done();
 }
 
-/// Walks a process's tables too. All have ASID 0, so that what is left of another goes first.
+/// Loads a process's tables as well. All have ASID 0, so the translations of the process before are flushed first.
 pub(crate) fn load_user(root: Frame) {
-    // SAFETY: the kernel does not run by these tables; barriers, and forgetting.
+    // SAFETY: the kernel does not run through these tables; barriers and a flush.
     unsafe {
         asm!(
             "dsb ish",
@@ -67,12 +63,36 @@ pub(crate) fn load_user(root: Frame) {
     }
 }
 
+/// Makes this CPU's root for user mode: nothing to do, since a node's CPUs share the entry's, and TTBR0 is the
+/// process's in both.
+pub(crate) fn make_user_root(_cpu: usize) {}
+
+/// The root of the upper half that `cpu` walks in user mode.
+pub(crate) fn user_root(cpu: usize) -> Frame {
+    entry::root(cpu::node_of(cpu))
+}
+
+/// Something in the tables that this CPU walks may have changed: user mode walks the same.
+pub(crate) fn tables_changed() {}
+
+/// Tells the way to user mode and back which roots to load. To be called before user mode is entered.
+pub(crate) fn follow() {
+    let here = super::cpu::number();
+    super::entry::set_roots(here, loaded_kernel_root().address(), user_root(here).address());
+}
+
+/// Returns whether `cpu`, which is this one, finds the same by the lower half of addresses in the kernel and in user
+/// mode: always, since there is one root for it.
+pub(crate) fn user_half_is_same(_cpu: usize) -> bool {
+    true
+}
+
 /// Leaves the process's tables.
 pub(crate) fn leave_user(_kernel_root: Frame) {
     load_user(Frame::containing(EMPTY.0.get() as u64 - layout::IMAGE_OFFSET));
 }
 
-/// The root that this CPU walks for the kernel's addresses.
+/// Returns the root that this CPU walks for the kernel's addresses.
 pub(crate) fn loaded_kernel_root() -> Frame {
     let root: u64;
     // SAFETY: reads a register.
@@ -80,27 +100,28 @@ pub(crate) fn loaded_kernel_root() -> Frame {
     Frame::containing(root)
 }
 
-/// Forgets the page at `address`, global or not, and all partial translations of it, on this CPU: Arm ARM D8.14.5.
+/// Flushes the page at `address`, global or not, and all partial translations of it, on this CPU: Arm ARM D8.14.5.
 pub(crate) fn flush_page(address: VirtAddr) {
     // Bits 43:0 of the operand are bits 55:12 of the address.
     let operand = address.0 >> 12 & ((1 << 44) - 1);
-    // SAFETY: only forgets. The barrier: walks from now on see entries that were written.
+    // SAFETY: a flush only forgets. The barrier makes later walks see the entries written before.
     unsafe { asm!("dsb ish", "tlbi vaae1, {}", in(reg) operand, options(nostack, preserves_flags)) };
 }
 
-/// Forgets everything, on this CPU.
+/// Flushes everything, on this CPU.
 pub(crate) fn flush_all() {
-    // SAFETY: only forgets.
+    // SAFETY: a flush only forgets.
     unsafe { asm!("dsb ish", "tlbi vmalle1", options(nostack, preserves_flags)) };
 }
 
-/// Entries became valid: the stores are done, and what follows is fetched and translated behind them (Arm ARM D8.16).
+/// Makes entries that have become valid visible: waits for the stores, then fetches and translates what follows anew
+/// (Arm ARM D8.16).
 pub(crate) fn entries_made() {
     // SAFETY: barriers.
     unsafe { asm!("dsb ishst", "isb", options(nostack, preserves_flags)) };
 }
 
-/// The first physical address that this CPU does not have.
+/// Returns the first physical address beyond those that this CPU has.
 pub(crate) fn physical_end() -> u64 {
     let features: u64;
     // SAFETY: reads a register.

@@ -2,11 +2,13 @@
 
 pub(crate) mod console;
 pub(crate) mod cpu;
+mod entry;
 pub(crate) mod interrupts;
 pub(crate) mod key;
 pub(crate) mod layout;
 pub(crate) mod mmu;
 pub(crate) mod patch;
+pub(crate) mod step;
 mod trap;
 pub(crate) mod user;
 

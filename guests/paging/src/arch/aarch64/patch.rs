@@ -4,9 +4,9 @@ use core::arch::asm;
 
 use palimpsest_text::poke::{self, Site};
 
-/// How many of them lie across two pages: an instruction is aligned.
+/// How many sites lie across two pages: none, instructions are aligned.
 pub(crate) const ACROSS: usize = 0;
-/// Bytes from one to the next: the site and its increment.
+/// Bytes from one site to the next: the site and its increment.
 pub(crate) const STRIDE: usize = 8;
 /// A NOP, which lets the increment run.
 pub(crate) const NOP: [u8; 4] = 0xd503_201f_u32.to_le_bytes();
@@ -21,13 +21,13 @@ pub(crate) fn apply<M: poke::Machine>(machine: &M, sites: &[Site]) -> Result<(),
     poke::apply_by_single_stores(machine, sites)
 }
 
-/// Makes stores to code known to instruction fetch: Arm ARM B2.7.4.2.
+/// Makes instruction fetch see stores to code: Arm ARM B2.7.4.2.
 pub(crate) fn code_was_written(alias: *mut u8, bytes: usize) {
     clean(alias, bytes);
     forget_fetched();
 }
 
-/// Makes stores to code reach the point from which instructions are fetched; [`forget_fetched`] comes then.
+/// Makes stores to code reach the point from which instructions are fetched; [`forget_fetched`] must follow.
 pub(crate) fn clean(alias: *mut u8, bytes: usize) {
     let kinds: u64;
     // SAFETY: reads a register.
@@ -42,9 +42,9 @@ pub(crate) fn clean(alias: *mut u8, bytes: usize) {
     }
 }
 
-/// Empties the instruction caches of all CPUs. The code runs by other addresses than it is written by, so that all of
-/// them is invalidated.
+/// Invalidates the instruction caches of all CPUs, completely, because the code runs at other addresses than those it
+/// is written through.
 pub(crate) fn forget_fetched() {
-    // SAFETY: barriers, and forgetting.
+    // SAFETY: barriers and an invalidation.
     unsafe { asm!("dsb ish", "ic ialluis", "dsb ish", options(nostack, preserves_flags)) };
 }

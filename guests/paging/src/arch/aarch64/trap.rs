@@ -1,9 +1,9 @@
-//! Exceptions out of the kernel itself: calls of other CPUs, probes, and programs.
+//! Exceptions in the kernel itself: calls of other CPUs, single steps, probes, and programs.
 
 use core::arch::asm;
 
 use super::{interrupts, user};
-use crate::{packs, probe};
+use crate::{fetches, packs, probe};
 
 /// What `trap.s` saves.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ struct Frame {
     unused: u64,
 }
 
-/// Kinds of exceptions that `trap.s` tells apart; others are not expected.
+/// Kinds of exceptions that `trap.s` distinguishes and the kernel expects.
 pub(super) const SYNCHRONOUS: u64 = 0;
 pub(super) const INTERRUPT: u64 = 1;
 
@@ -25,7 +25,11 @@ pub(super) const FETCH_FROM_USER: u64 = 0x20;
 const FETCH_FROM_KERNEL: u64 = 0x21;
 pub(super) const ACCESS_FROM_USER: u64 = 0x24;
 const ACCESS_FROM_KERNEL: u64 = 0x25;
+const STEP: u64 = 0x33;
 const BREAKPOINT: u64 = 0x3c;
+
+/// In the saved state: one instruction runs before the next exception of a step.
+const STEP_OVER: u64 = 1 << 21;
 
 /// The register with the address to return to.
 const LINK: usize = 30;
@@ -40,7 +44,7 @@ pub(super) fn init() {
     unsafe { asm!("msr vbar_el1, {}", "isb", in(reg) &raw const trap_vectors, options(nostack, preserves_flags)) };
 }
 
-/// Why the last synchronous exception was taken: its class, and the rest.
+/// Returns the cause of the last synchronous exception: its class, and the rest of the syndrome.
 pub(super) fn syndrome() -> (u64, u64) {
     let syndrome: u64;
     // SAFETY: reads a register.
@@ -64,6 +68,11 @@ extern "C" fn kernel_trap(frame: &mut Frame, kind: u64) {
                 frame.instruction = next;
                 return;
             }
+        }
+        (SYNCHRONOUS, STEP) => {
+            fetches::step(frame.instruction);
+            frame.state |= STEP_OVER;
+            return;
         }
         (SYNCHRONOUS, BREAKPOINT) => {
             let at = frame.instruction;

@@ -33,14 +33,22 @@
     mov x1, #\kind
     b kernel_common
 .endm
+.set first_from_user, 1
 .macro from_user kind
     .balign 0x80
+    .if (\kind == 0) && first_from_user
+    .global system_call_vector
+system_call_vector:
+    .set first_from_user, 0
+    .endif
     stp x0, x1, [sp, #-16]!
     mov x1, #\kind
     b user_common
 .endm
 
-.section .text
+// What user mode's tables have: the vectors, and the way in and out. It is linked and mapped at the same addresses in both
+// roots of the upper half, so that the change of roots goes on in the next instruction.
+.section .entry, "ax"
 .balign 2048
 .global trap_vectors
 trap_vectors:
@@ -53,6 +61,8 @@ trap_vectors:
     from_kernel 2
     from_kernel 2
     from_user 0
+.global system_call_vector_end
+system_call_vector_end:
     from_user 1
     from_user 2
     from_user 2
@@ -61,6 +71,71 @@ trap_vectors:
     from_user 2
     from_user 2
 
+// From user mode: the stack is that of this CPU's entry area, above which its fields are (`Area` in entry.rs). The
+// registers go to the context, and `run_user` returns.
+.global from_user_common
+from_user_common:
+user_common:
+    ldr x0, [sp, #16]               // the kernel's root
+    msr ttbr1_el1, x0
+    isb
+    tlbi vmalle1
+    dsb nsh
+    isb
+.global from_user_switched
+from_user_switched:
+    ldr x0, [sp, #32]               // the context
+    x2_to_x29 stp, x0
+    str x1, [x0, #272]
+    ldp x2, x3, [sp], #16
+    stp x2, x3, [x0]
+    mrs x2, sp_el0
+    stp x30, x2, [x0, #240]
+    mrs x2, elr_el1
+    mrs x3, spsr_el1
+    stp x2, x3, [x0, #256]
+    ldr x2, [sp, #24]               // the kernel's stack
+    mov sp, x2
+    x19_to_x28 ldp
+    ldp x29, x30, [sp], #96
+    ret
+.global from_user_end
+from_user_end:
+
+// run_user(context, area): returns at the next trap from user mode.
+.global run_user
+.global to_user
+to_user:
+run_user:
+    stp x29, x30, [sp, #-96]!
+    x19_to_x28 stp
+    mov x2, sp
+    stp x0, x2, [x1, #16]
+    mov sp, x1
+    ldp x30, x2, [x0, #240]
+    msr sp_el0, x2
+    ldp x2, x3, [x0, #256]
+    msr elr_el1, x2
+    msr spsr_el1, x3
+    x2_to_x29 ldp, x0
+    ldp x0, x1, [x0]
+    stp x0, x1, [sp, #-16]!
+    ldr x0, [sp, #24]               // user mode's root
+    msr ttbr1_el1, x0
+    isb
+.global to_user_switched
+to_user_switched:
+    // Translations of the kernel are not left behind.
+    tlbi vmalle1
+    dsb nsh
+    isb
+    ldp x0, x1, [sp], #16
+    eret
+.global to_user_end
+to_user_end:
+
+// From the kernel itself, on its stack.
+.section .text
 kernel_common:
     x2_to_x29 stp, sp
     mrs x2, elr_el1
@@ -76,37 +151,6 @@ kernel_common:
     x2_to_x29 ldp, sp
     ldp x0, x1, [sp]
     add sp, sp, #272
-    eret
-
-// From user mode: the registers go to the context that `run_user` has left on the stack, and `run_user` returns.
-user_common:
-    ldr x0, [sp, #16]
-    x2_to_x29 stp, x0
-    str x1, [x0, #272]
-    ldp x2, x3, [sp], #32
-    stp x2, x3, [x0]
-    mrs x2, sp_el0
-    stp x30, x2, [x0, #240]
-    mrs x2, elr_el1
-    mrs x3, spsr_el1
-    stp x2, x3, [x0, #256]
-    x19_to_x28 ldp
-    ldp x29, x30, [sp], #96
-    ret
-
-// run_user(context): returns at the next trap from user mode.
-.global run_user
-run_user:
-    stp x29, x30, [sp, #-96]!
-    x19_to_x28 stp
-    str x0, [sp, #-16]!
-    ldp x30, x2, [x0, #240]
-    msr sp_el0, x2
-    ldp x2, x3, [x0, #256]
-    msr elr_el1, x2
-    msr spsr_el1, x3
-    x2_to_x29 ldp, x0
-    ldp x0, x1, [x0]
     eret
 
 // probe_store(address, value) -> 1, or 0 if the store faults.

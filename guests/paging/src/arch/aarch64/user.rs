@@ -4,8 +4,8 @@ use core::arch::asm;
 
 use palimpsest_paging::{Access, VirtAddr};
 
-use super::{interrupts, trap};
-use crate::process::Trap;
+use super::{entry, interrupts, trap};
+use crate::process::{Found, Trap};
 
 /// A thread's registers while it is not running. `trap.s` knows the offsets.
 #[derive(Clone, Debug)]
@@ -22,12 +22,16 @@ pub(crate) struct Context {
 /// In the syndrome of a data abort: a store (WnR).
 const STORE: u64 = 1 << 6;
 
+/// In the syndrome of an abort: the kind of fault, without the level; and its value for a walk that finds nothing.
+const KIND: u64 = 0b11_1100;
+const TRANSLATION: u64 = 0b1 << 2;
+
 unsafe extern "C" {
-    fn run_user(context: *mut Context);
+    fn run_user(context: *mut Context, area: *mut u64);
 }
 
 impl Context {
-    /// A thread that begins at `entry` with an argument, as a function that was called.
+    /// Creates a thread that begins at `entry`, as if that were called as a function with `argument`.
     pub(crate) fn new(entry: VirtAddr, argument: u64, stack_end: VirtAddr) -> Self {
         let mut registers = [0; 31];
         registers[0] = argument;
@@ -35,21 +39,27 @@ impl Context {
         Self { registers, stack: stack_end.0, instruction: entry.0, state: 0, kind: 0, unused: 0 }
     }
 
-    /// What the system call at which the thread stands returns.
+    /// Sets the result of the system call that the thread has made.
     pub(crate) fn set_result(&mut self, result: u64) {
         self.registers[0] = result;
     }
 
-    /// Goes on in user mode until the next trap. The process's tables are loaded.
+    /// Makes the thread continue at `instruction`.
+    pub(crate) fn divert(&mut self, instruction: VirtAddr) {
+        self.instruction = instruction.0;
+    }
+
+    /// Runs the thread in user mode until the next trap. The process's tables are loaded.
     pub(crate) fn run(&mut self) -> Trap {
-        // SAFETY: the context is a user's, traps write to it alone, and come back here.
-        unsafe { run_user(self) };
+        // SAFETY: the context is of user mode; traps write to it alone, and return here.
+        unsafe { run_user(self, entry::fields(super::cpu::number())) };
         self.trap()
     }
 
     fn trap(&self) -> Trap {
         let (class, rest) = trap::syndrome();
-        let fault = |access| Trap::Fault { address: VirtAddr(fault_address()), access };
+        let found = if rest & KIND == TRANSLATION { Found::Nothing } else { Found::Page };
+        let fault = |access| Trap::Fault { address: VirtAddr(fault_address()), access, found };
         match (self.kind, class) {
             (trap::INTERRUPT, _) => match interrupts::take() {
                 Some(call) => Trap::Interrupt(call),
@@ -74,16 +84,16 @@ pub(super) fn fault_address() -> u64 {
     address
 }
 
-/// A system call, for user programs.
+/// Makes a system call; for user programs.
 #[inline(always)]
 pub(crate) fn call(number: u64, [a, b, c]: [u64; 3]) -> u64 {
     let result;
-    // SAFETY: in user mode, where nothing of the kernel can be harmed.
+    // SAFETY: runs in user mode, where it can harm nothing of the kernel.
     unsafe { asm!("svc #0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, options(nostack)) };
     result
 }
 
-/// A load that the compiler neither moves nor leaves out.
+/// Loads a value; the compiler neither moves the load nor leaves it out.
 #[inline(always)]
 pub(crate) fn load(address: u64) -> u64 {
     let value;
@@ -92,7 +102,7 @@ pub(crate) fn load(address: u64) -> u64 {
     value
 }
 
-/// A store that the compiler neither moves nor leaves out, behind all before it.
+/// Stores a value, after all earlier accesses; the compiler neither moves the store nor leaves it out.
 #[inline(always)]
 pub(crate) fn store(address: u64, value: u64) {
     // SAFETY: in user mode.

@@ -46,7 +46,7 @@ start_protected:
     mov eax, offset boot_top
     mov cr3, eax
     mov eax, cr4
-    or eax, 0xa0                    # PAE, PGE
+    or eax, 0x20                    # PAE; without PGE, since no translation may outlive a change of roots
     mov cr4, eax
     mov ecx, 0xc0000080             # EFER: LME, NXE
     rdmsr
@@ -83,7 +83,8 @@ boot_gdtr:
     .word 31
     .long boot_gdt
 
-# The first 4 GiB at 0 and at the physical map, and the first 1 GiB at the image's place, all rights; gone once the kernel's space is loaded.
+# Maps the first 4 GiB at 0 and at the physical map, and the first 1 GiB at the image's place, all with all rights. Used
+# until the kernel's space is loaded.
 .balign 4096
 boot_top:
     .quad boot_low + 3

@@ -6,7 +6,7 @@ use crate::check::Status;
 
 /// The first serial port, a 16550 (National Semiconductor PC16550D, 8.0).
 const COM1: u16 = 0x3f8;
-/// Its line status, and the bit that says that it takes a byte.
+/// Its line status, and the bit that is set when it accepts a byte.
 const LINE_STATUS: u16 = COM1 + 5;
 const TRANSMIT_EMPTY: u8 = 1 << 5;
 /// `-device isa-debug-exit,iobase=0xf4,iosize=4`: QEMU ends with the value written, times two plus one.

@@ -26,7 +26,7 @@ pub(crate) fn init(number: usize) {
     unsafe { asm!("mov {0}, cr4", "or {0}, 0x300000", "mov cr4, {0}", out(reg) _, options(nostack)) };
 }
 
-/// The number of this CPU.
+/// Returns the number of this CPU.
 pub(crate) fn number() -> usize {
     let number: u64;
     // SAFETY: GS leads to this CPU's data, whose first field is constant.
@@ -70,7 +70,7 @@ pub(crate) fn serialize() {
     core::arch::x86_64::__cpuid(0);
 }
 
-/// Where this CPU's data begin: what `number` reads through GS.
+/// Sets where this CPU's data begins, which `number` reads through GS.
 pub(super) fn set_per_cpu(address: u64) {
     let (low, high) = (address as u32, (address >> 32) as u32);
     // SAFETY: nothing but `number` uses GS.

@@ -17,14 +17,26 @@ const DOUBLE_FAULT: usize = 8;
 /// The only vector that user mode may raise by itself.
 pub(super) const SYSTEM_CALL: usize = 0x80;
 
-/// What `gs:0` holds.
-#[repr(C)]
+/// A CPU's entry area, which GS points to in the kernel. Both roots map it; `trap.s` knows the first five fields.
+#[repr(C, align(4096))]
 struct PerCpu {
     number: u64,
+    /// The root to load when user mode is left.
+    kernel_root: u64,
+    /// The root to load when user mode is entered.
+    user_root: u64,
+    /// Where the registers of the thread in user mode are saved.
+    context: u64,
+    entry_stack_end: u64,
     task: Task,
     segments: [u64; 7],
+    /// The stack where the CPU saves state at traps from user mode.
+    entry_stack: EntryStack,
     double_fault_stack: [u64; 512],
 }
+
+#[repr(C, align(16))]
+struct EntryStack([u64; 64]);
 
 #[repr(C, packed(4))]
 struct Task {
@@ -37,15 +49,19 @@ struct Task {
     port_map: u16,
 }
 
-#[repr(align(16))]
+#[repr(transparent)]
 struct Slot(UnsafeCell<PerCpu>);
 
-// SAFETY: each CPU touches its own alone.
+// // SAFETY: each CPU touches only its own.
 unsafe impl Sync for Slot {}
 
 #[expect(clippy::declare_interior_mutable_const, reason = "copied into each slot of the array below")]
 const EMPTY: Slot = Slot(UnsafeCell::new(PerCpu {
     number: 0,
+    kernel_root: 0,
+    user_root: 0,
+    context: 0,
+    entry_stack_end: 0,
     task: Task {
         reserved: 0,
         stacks: [0; 3],
@@ -56,9 +72,11 @@ const EMPTY: Slot = Slot(UnsafeCell::new(PerCpu {
         port_map: 0,
     },
     segments: [0; 7],
+    entry_stack: EntryStack([0; 64]),
     double_fault_stack: [0; 512],
 }));
 
+#[unsafe(link_section = ".entry_data")]
 static PER_CPU: [Slot; CPUS] = [EMPTY; CPUS];
 
 struct Table(UnsafeCell<[[u64; 2]; 256]>);
@@ -66,6 +84,7 @@ struct Table(UnsafeCell<[[u64; 2]; 256]>);
 // SAFETY: written by the first CPU before others start.
 unsafe impl Sync for Table {}
 
+#[unsafe(link_section = ".entry_data")]
 static INTERRUPTS: Table = Table(UnsafeCell::new([[0; 2]; 256]));
 
 #[repr(C, packed)]
@@ -83,6 +102,8 @@ pub(super) fn init(cpu: usize) {
     let per_cpu = PER_CPU[cpu].0.get();
     let task = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, task)) as u64;
     let stack_end = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, double_fault_stack)) as u64 + 4096;
+    let entry_stack = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, entry_stack)) as u64;
+    let entry_stack_end = entry_stack + size_of::<EntryStack>() as u64;
     let limit = size_of::<Task>() as u64 - 1;
     let system_segment = limit | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
     let segments = [
@@ -98,6 +119,8 @@ pub(super) fn init(cpu: usize) {
     let state = unsafe { &mut *per_cpu };
     state.number = cpu as u64;
     state.segments = segments;
+    state.entry_stack_end = entry_stack_end;
+    state.task.stacks[0] = entry_stack_end;
     state.task.interrupt_stacks[0] = stack_end & !15;
     state.task.port_map = size_of::<Task>() as u16;
     if cpu == 0 {
@@ -139,7 +162,7 @@ fn fill_table() {
         let stub = stubs + vector as u64 * STUB;
         let stack = u64::from(vector == DOUBLE_FAULT);
         let privilege = if vector == SYSTEM_CALL { 3 } else { 0 };
-        // A gate of type 14 takes the interrupt flag away.
+        // A gate of type 14 clears the interrupt flag.
         let kind = 0x8e | privilege << 5;
         *gate = [
             stub & 0xffff | u64::from(KERNEL_CODE) << 16 | stack << 32 | kind << 40 | (stub >> 16 & 0xffff) << 48,
@@ -148,10 +171,13 @@ fn fill_table() {
     }
 }
 
-/// Where traps from user mode put what the CPU saves.
-pub(super) fn set_trap_frame_end(cpu: usize, end: u64) {
-    let task = PER_CPU[cpu].0.get().wrapping_byte_add(core::mem::offset_of!(PerCpu, task));
-    let stack = task.wrapping_byte_add(core::mem::offset_of!(Task, stacks)).cast::<u64>();
-    // SAFETY: this CPU's own; it reads the field in traps from user mode alone, and this is the kernel.
-    unsafe { stack.write_unaligned(end) };
+/// Sets the roots between which this CPU switches.
+pub(super) fn set_roots(cpu: usize, kernel_root: u64, user_root: u64) {
+    let per_cpu = PER_CPU[cpu].0.get();
+    let kernel = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, kernel_root)).cast::<u64>();
+    let user = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, user_root)).cast::<u64>();
+    // // SAFETY: this CPU's own, which only `trap.s` reads, on the way to user mode and back.
+    unsafe { kernel.write(kernel_root) };
+    // SAFETY: as above.
+    unsafe { user.write(user_root) };
 }

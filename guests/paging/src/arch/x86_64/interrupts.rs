@@ -8,7 +8,7 @@ const CALLS: u64 = 0xf0;
 
 const APIC: u64 = layout::PHYSICAL_MAP + 0xfee0_0000;
 const END_OF_INTERRUPT: u64 = 0xb0;
-/// The spurious-interrupt vector, and the bit there that switches the APIC on.
+/// The spurious-interrupt vector, and the bit of the same register that switches the APIC on.
 const SPURIOUS: u64 = 0xf0;
 const ENABLE: u32 = 1 << 8;
 const COMMAND_LOW: u64 = 0x300;
@@ -23,7 +23,7 @@ fn write(register: u64, value: u32) {
     unsafe { ((APIC + register) as *mut u32).write_volatile(value) };
 }
 
-/// Masks of the two old interrupt controllers, which the firmware has left with a running timer.
+/// Masks of the two old interrupt controllers, for which the firmware leaves a timer running.
 const PIC_MASKS: [u16; 2] = [0x21, 0xa1];
 
 /// Switches this CPU's APIC on, and everything else off.
@@ -55,7 +55,7 @@ pub(super) fn start(cpu: usize, address: u64) {
     command(cpu, START_UP | (address >> 12) as u32);
 }
 
-/// The call that vector `vector` is, acknowledged.
+/// Acknowledges the call with vector `vector` and returns it.
 pub(super) fn take(vector: u64) -> Option<Call> {
     let call = Call::of(u32::try_from(vector.checked_sub(CALLS)?).ok()?)?;
     write(END_OF_INTERRUPT, 0);

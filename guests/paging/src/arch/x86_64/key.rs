@@ -8,11 +8,11 @@ const TEST_EAX_IMM32: u8 = 0xa9;
 /// Bytes of a site.
 const LEN: usize = 5;
 
-/// Whether programs are attached: a site of the key, which falls through while there are none.
+/// Returns whether programs are attached. Compiles to a site of the key, which falls through while there are none.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     // SAFETY: falls through or jumps to the label, and touches neither memory, registers nor stack; the flags count as
-    // lost. The entry that it adds to `key_sites` is where it is, and where it jumps to.
+    // lost. It adds one entry to `key_sites`: its own address and its target.
     unsafe {
         asm!(
             "2:",
@@ -29,7 +29,7 @@ pub(crate) fn is_on() -> bool {
     false
 }
 
-/// The bytes of a site.
+/// Returns the bytes of a site.
 pub(crate) fn bytes(site: usize, target: usize, is_on: bool) -> [u8; LEN] {
     let distance = target.wrapping_sub(site + LEN) as u32;
     let [a, b, c, d] = distance.to_le_bytes();

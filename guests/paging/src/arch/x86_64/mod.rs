@@ -8,6 +8,7 @@ pub(crate) mod key;
 pub(crate) mod layout;
 pub(crate) mod mmu;
 pub(crate) mod patch;
+pub(crate) mod step;
 mod trap;
 pub(crate) mod user;
 

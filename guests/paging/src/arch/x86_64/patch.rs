@@ -6,9 +6,9 @@ use palimpsest_text::poke::{self, Site, Verdict, arch};
 
 use crate::kernel_text_writer::{TRAPS_HIT, table};
 
-/// How many of them lie across two pages; see `trap.s`.
+/// How many sites lie across two pages; see `trap.s`.
 pub(crate) const ACROSS: usize = 1;
-/// Bytes from one to the next: the site and its increment.
+/// Bytes from one site to the next: the site and its increment.
 pub(crate) const STRIDE: usize = 7;
 /// A NOP of five bytes, which lets the increment run.
 pub(crate) const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
@@ -23,16 +23,16 @@ pub(crate) fn apply<M: poke::Machine>(machine: &M, sites: &[Site]) -> Result<(),
     poke::apply_by_traps(machine, sites)
 }
 
-/// Makes stores to code known to instruction fetch: nothing to do (SDM volume 3, 9.1.3).
+/// Makes instruction fetch see stores to code: nothing to do (SDM volume 3, 9.1.3).
 pub(crate) fn code_was_written(_alias: *mut u8, _bytes: usize) {}
 
-/// The same in two steps.
+/// Does the first step of [`code_was_written`]: nothing.
 pub(crate) fn clean(_alias: *mut u8, _bytes: usize) {}
 
-/// See [`clean`].
+/// Does the second step: nothing.
 pub(crate) fn forget_fetched() {}
 
-/// Where to go on after a trap at `address`, if it is a site's.
+/// Returns where to continue after a trap at `address`, if a site is there.
 pub(super) fn resume(address: u64, flags: u64) -> Option<u64> {
     let is_trap = |address: usize| {
         // SAFETY: the CPU has just run the trap there. Volatile: another may be changing it.

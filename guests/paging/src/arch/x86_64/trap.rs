@@ -1,7 +1,7 @@
-//! Traps out of the kernel itself: calls of other CPUs, traps of sites that are being patched, probes, and programs.
+//! Traps in the kernel itself: calls of other CPUs, single steps, sites that are being patched, probes, and programs.
 
 use super::{interrupts, patch};
-use crate::{packs, probe};
+use crate::{fetches, packs, probe};
 
 /// What `trap.s` saves.
 #[derive(Debug)]
@@ -17,21 +17,24 @@ struct Frame {
     stack_segment: u64,
 }
 
+const DEBUG: u64 = 1;
 const BREAKPOINT: u64 = 3;
 const GENERAL_PROTECTION: u64 = 13;
 pub(super) const PAGE_FAULT: u64 = 14;
 
-/// What the function to which the trap came as its first instruction would return to.
+/// Returns the return address of the function whose first instruction has trapped.
 fn return_address(frame: &Frame) -> u64 {
-    // SAFETY: the stack of the kernel, which was trapped: one CPU's, and mapped.
+    // SAFETY: the trapped kernel's stack: this CPU's, and mapped.
     unsafe { (frame.stack as *const u64).read() }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn kernel_trap(frame: &mut Frame) {
     match frame.vector {
+        // Only single steps use it; the return sets the flag again.
+        DEBUG => return fetches::step(frame.instruction),
         BREAKPOINT => {
-            // The CPU has gone past the trap.
+            // The saved address is the one behind the trap.
             let at = frame.instruction - 1;
             let freed = || packs::contains(at).then(|| probe::recover_call(return_address(frame))).flatten();
             let probed = || crate::breakpoints::hit(at);

@@ -5,7 +5,7 @@ use core::arch::asm;
 use palimpsest_paging::{Access, VirtAddr};
 
 use super::{descriptors, interrupts, trap};
-use crate::process::Trap;
+use crate::process::{Found, Trap};
 
 /// A thread's registers while it is not running. `trap.s` knows the offsets.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ unsafe extern "C" {
 }
 
 impl Context {
-    /// A thread that begins at `entry` with an argument, as a function that was called.
+    /// Creates a thread that begins at `entry`, as if that were called as a function with `argument`.
     pub(crate) fn new(entry: VirtAddr, argument: u64, stack_end: VirtAddr) -> Self {
         let mut registers = [0; 15];
         registers[RDI] = argument;
@@ -55,17 +55,20 @@ impl Context {
         }
     }
 
-    /// What the system call at which the thread stands returns.
+    /// Sets the result of the system call that the thread has made.
     pub(crate) fn set_result(&mut self, result: u64) {
         self.registers[RAX] = result;
     }
 
-    /// Goes on in user mode until the next trap. The process's tables are loaded.
+    /// Makes the thread continue at `instruction`.
+    pub(crate) fn divert(&mut self, instruction: VirtAddr) {
+        self.instruction = instruction.0;
+    }
+
+    /// Runs the thread in user mode until the next trap. The process's tables are loaded.
     pub(crate) fn run(&mut self) -> Trap {
-        let context: *mut Self = self;
-        descriptors::set_trap_frame_end(crate::arch::cpu::number(), context as u64 + size_of::<Self>() as u64);
-        // SAFETY: the context is a user's, traps write to it alone, and come back here.
-        unsafe { run_user(context) };
+        // SAFETY: the context is of user mode; traps write to it alone, and return here.
+        unsafe { run_user(self) };
         self.trap()
     }
 
@@ -78,7 +81,9 @@ impl Context {
                     2 => Access::USER_WRITE,
                     _ => Access::USER_EXECUTE,
                 };
-                Trap::Fault { address: VirtAddr(fault_address()), access }
+                // Bit 0: the walk ended at a page.
+                let found = if self.error & 1 == 0 { Found::Nothing } else { Found::Page };
+                Trap::Fault { address: VirtAddr(fault_address()), access, found }
             }
             vector if vector == descriptors::SYSTEM_CALL as u64 => {
                 let [number, a, b, c] = [RAX, RDI, RSI, RDX].map(|register| self.registers[register]);
@@ -99,18 +104,18 @@ pub(super) fn fault_address() -> u64 {
     address
 }
 
-/// A system call, for user programs.
+/// Makes a system call; for user programs.
 #[inline(always)]
 pub(crate) fn call(number: u64, [a, b, c]: [u64; 3]) -> u64 {
     let result;
-    // SAFETY: in user mode, where nothing of the kernel can be harmed.
+    // SAFETY: runs in user mode, where it can harm nothing of the kernel.
     unsafe {
         asm!("int 0x80", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c, options(nostack))
     };
     result
 }
 
-/// A load that the compiler neither moves nor leaves out.
+/// Loads a value; the compiler neither moves the load nor leaves it out.
 #[inline(always)]
 pub(crate) fn load(address: u64) -> u64 {
     let value;
@@ -119,7 +124,7 @@ pub(crate) fn load(address: u64) -> u64 {
     value
 }
 
-/// A store that the compiler neither moves nor leaves out.
+/// Stores a value; the compiler neither moves the store nor leaves it out.
 #[inline(always)]
 pub(crate) fn store(address: u64, value: u64) {
     // SAFETY: in user mode.

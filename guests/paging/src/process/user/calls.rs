@@ -1,15 +1,15 @@
-//! Programs that make system calls which programs of the kernel answer.
+//! User programs whose system calls are answered by programs attached in the kernel.
 
 use super::{Number, RUNNING, exit};
 use crate::arch::user::call;
 
-/// No process: [`Number::Wait`] says [`RUNNING`] of it, if nobody else answers.
+/// A process that does not exist: [`Number::Wait`] answers [`RUNNING`], unless an attached program answers first.
 pub(crate) const NOBODY: u64 = u64::MAX - 1;
-/// An answer of programs of the kernel: no.
+/// An attached program's answer: refused.
 pub(crate) const REFUSED: u64 = 13;
-/// An answer of theirs: the process is to end.
+/// An attached program's answer: the process is to end.
 pub(crate) const ENOUGH: u64 = 14;
-/// How a process ends that got another answer.
+/// The code of a process that got any other answer.
 pub(crate) const WRONG_ANSWER: u64 = 1 << 40;
 
 /// Asks for [`NOBODY`] until the answer is [`ENOUGH`]; ends with how often it was [`REFUSED`].

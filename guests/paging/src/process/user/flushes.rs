@@ -5,8 +5,8 @@ use palimpsest_paging::PAGE;
 use super::{DATA, Number, PATIENCE, SHARED, await_value, exit, expect, fork, spin_while, wait};
 use crate::arch::user::{call, load, store};
 
-/// After a fork, a store of one thread must reach the other, which has read the page before and goes on without leaving
-/// user mode. Argument: where [`stale_reader`] is, and its CPU in bits 63:56.
+/// After a fork, a store of one thread must reach the other, which has read the page before and stays in user mode.
+/// Argument: the address of [`stale_reader`], and its CPU in bits 63:56.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn stale_writer(reader: u64) -> ! {
     store(DATA, 1);
@@ -22,10 +22,10 @@ pub(crate) extern "C" fn stale_writer(reader: u64) -> ! {
     }
     // Copies the table, and this page.
     store(DATA, 2);
-    // Tells the reader through a page that both reach; it reads by the new table now.
+    // Tells the reader through a page that both reach; from now on the reader walks the new table.
     store(SHARED + 8, 1);
     await_value(SHARED + 24, 1);
-    // Copies a page that the reader has read by the table that stays.
+    // Copies a page that the reader has read through the table that stays.
     store(DATA + PAGE, 5);
     store(SHARED + 8, 2);
     await_value(SHARED + 24, 2);
@@ -62,7 +62,7 @@ pub(crate) extern "C" fn unmapper(reader: u64) -> ! {
     exit(0);
 }
 
-/// Must end at [`DATA`]; 40 if it can still read it.
+/// Must fault at [`DATA`]; ends with 40 if it can still read it.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn unmapped_reader(_argument: u64) -> ! {
     load(DATA);
@@ -89,7 +89,7 @@ pub(crate) extern "C" fn withdrawer(writer: u64) -> ! {
     exit(0);
 }
 
-/// Must end at [`DATA`]; 56 if it can go on storing.
+/// Must fault at [`DATA`]; ends with 56 if it can still store to it.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn writer(_argument: u64) -> ! {
     let mut value = 2;

@@ -6,7 +6,7 @@ use super::{DATA, Number, PATIENCE, SHARED, await_value, exit, expect, fork, wai
 use crate::arch::user::{call, load, store};
 use crate::cpu::CPUS;
 
-/// Parent and child, on the CPU that is given, store different values to the same addresses.
+/// Parent and child, the latter on `child_cpu`, store different values to the same addresses.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn family(child_cpu: u64) -> ! {
     store(DATA, 1);
@@ -29,7 +29,8 @@ pub(crate) extern "C" fn family(child_cpu: u64) -> ! {
     exit(wait(child));
 }
 
-/// A child takes the right to write from a page and stores to it; the parent may still. Its code is the child's.
+/// A child withdraws its own right to write to a page and stores to it; the parent may still store. Ends with the
+/// child's code.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn protector(child_cpu: u64) -> ! {
     store(DATA, 1);
@@ -51,7 +52,7 @@ pub(crate) extern "C" fn protector(child_cpu: u64) -> ! {
     exit(code);
 }
 
-/// Forks `argument >> 32` times, on all CPUs by turns; each child stores to each of the first `argument & 0xffff_ffff`
+/// Forks `argument >> 32` times, onto all CPUs in turn; each child stores to each of the first `argument & 0xffff_ffff`
 /// pages.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn breaker(argument: u64) -> ! {
@@ -88,8 +89,8 @@ pub(crate) extern "C" fn breaker(argument: u64) -> ! {
     exit(0);
 }
 
-/// Forks again and again while [`counter`] stores on the last CPU: no child may see a later store. Argument as for
-/// [`stale_writer`](super::stale_writer), with the number of forks in bits 55:48.
+/// Forks again and again while [`counter`] stores on the last CPU: no child may see a store made after its fork.
+/// Argument as for [`stale_writer`](super::stale_writer), with the number of forks in bits 55:48.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn snapshots(argument: u64) -> ! {
     let forks = argument >> 48 & 0xff;

@@ -8,14 +8,14 @@ use crate::cpu::CPUS;
 
 /// Pages that [`racers`] store to.
 pub(crate) const RACE_PAGES: u64 = 32;
-/// How often.
+/// The number of rounds.
 pub(crate) const RACE_ROUNDS: u64 = 16;
-/// In the shared page: the round that is to be run, and behind it for each CPU the round that it has finished.
+/// In the shared page: the round to run, and behind it, for each CPU, the round that it has finished.
 const GO: u64 = SHARED;
 const FINISHED: u64 = SHARED + 64;
 
 /// After each of many forks, threads on all CPUs store to the same pages at the same time, each to a word of its own:
-/// no store may be lost, and the child sees none. Argument: where [`racer`] is.
+/// no store may be lost, and the child sees none. Argument: the address of [`racer`].
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn racers(racer: u64) -> ! {
     let mut cpu = 1;

@@ -1,5 +1,5 @@
-//! A program that does things at random, on as many CPUs as its children get to, and knows at each time what its pages
-//! must hold.
+//! A program that does things at random, on as many CPUs as its children get to, and always knows what its pages must
+//! hold.
 
 use palimpsest_paging::PAGE;
 
@@ -7,24 +7,24 @@ use super::{DATA, MODEL, Number, await_exit, exit, fork};
 use crate::arch::user::{call, load, store};
 use crate::cpu::CPUS;
 
-/// Pages that it stores to; [`MODEL`] has one for each too.
+/// Number of pages that it stores to; [`MODEL`] has as many.
 pub(crate) const PAGES: u64 = 48;
-/// Pages of one table, so that tables become empty now and then.
+/// Pages of one table, so few that tables become empty now and then.
 pub(crate) const GROUP: u64 = 2;
-/// What a table of pages translates.
+/// Bytes that a table of pages translates.
 const TABLE: u64 = 512 * PAGE;
 
-/// Where page `page` is.
+/// Returns the address of page `page`.
 #[inline(always)]
 pub(crate) const fn address(page: u64) -> u64 {
     DATA + page / GROUP * TABLE + page % GROUP * PAGE
 }
 
-/// In the model: nothing is mapped there.
+/// The model's value for a page that is not mapped.
 const UNMAPPED: u64 = u64::MAX;
 
-/// Stores, forks, withdraws and gives back rights, unmaps and maps. The argument: a seed in the low 32 bits, the number
-/// of turns in the next 24, and how many generations may follow in the rest. Children do half as many turns.
+/// Stores, forks, withdraws and gives back rights, unmaps and maps. Argument: a seed in the low 32 bits, the number of
+/// turns in the next 24, and the number of generations that may follow in the rest. Children do half as many turns.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn wanderer(argument: u64) -> ! {
     let mut random = (argument & 0xffff_ffff) << 8 | 1;

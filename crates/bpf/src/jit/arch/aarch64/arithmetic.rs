@@ -1,7 +1,7 @@
 //! Operations on registers.
 //!
-//! Division of this machine gives what eBPF wants for the divisor 0 and for the least number by -1 (`AArch64.SDIV`): 0
-//! and the dividend; and remainders follow.
+//! This machine's division gives what eBPF wants for the divisor 0 and for the least number by -1 (`AArch64.SDIV`): 0
+//! and the dividend; remainders follow.
 
 use super::encode::{self, Bits, Field, Logic, Native, One, Sum, Three};
 use super::{SCRATCH, Source, extended};
@@ -45,7 +45,7 @@ fn remainder(buffer: &mut Buffer, bits: Bits, division: Three, dst: Native, righ
     encode::multiply_subtract(buffer, bits, dst, quotient, right, dst);
 }
 
-/// An operation with a constant, if there is one that has it inside.
+/// An operation with a constant, if an instruction can contain it.
 fn immediate(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, value: i32) -> bool {
     let (count, by) = (bits.count(), value as u32 & (bits.count() - 1));
     let magnitude = u64::from(value.unsigned_abs());
@@ -69,7 +69,7 @@ fn immediate(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, value: i32
     true
 }
 
-/// Another order of bytes. This machine has the little-endian one.
+/// Changes the order of bytes. This machine is little-endian.
 pub(super) fn swap(buffer: &mut Buffer, order: ByteOrder, size: Size, dst: Native) {
     if order != ByteOrder::Little {
         match size {

@@ -2,7 +2,7 @@
 
 use crate::jit::buffer::{Buffer, Mark};
 
-/// A register of the machine, by its number. 31 is zero or the stack pointer, as the instruction has it.
+/// A register of the machine, by its number. 31 is zero or the stack pointer, depending on the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Native(pub(super) u8);
 
@@ -89,7 +89,7 @@ pub(super) fn mov(buffer: &mut Buffer, bits: Bits, rd: Native, rm: Native) {
     three(buffer, bits, Three::Or, rd, ZERO, rm);
 }
 
-/// Sums and differences with a constant. False, and nothing is written, if it cannot be encoded: 12 bits, or 12 bits
+/// Adds or subtracts a constant. Returns false, and writes nothing, if it cannot be encoded: 12 bits, or 12 bits
 /// followed by 12 zeros.
 pub(super) fn add_immediate(buffer: &mut Buffer, bits: Bits, op: Sum, rd: Native, rn: Native, value: u64) -> bool {
     let field = match value {
@@ -124,15 +124,15 @@ pub(super) enum Logic {
     Ands = 0x7200_0000,
 }
 
-/// Logical operations with a constant. False, and nothing is written, if it cannot be encoded.
+/// A logical operation with a constant. Returns false, and writes nothing, if it cannot be encoded.
 pub(super) fn logic_immediate(buffer: &mut Buffer, bits: Bits, op: Logic, rd: Native, rn: Native, value: u64) -> bool {
     let Some(field) = bit_mask(bits, value) else { return false };
     word(buffer, bits.sf() | op as u32 | field | rd.d() | rn.n());
     true
 }
 
-/// The fields N, immr and imms for a constant: a pattern of 2 to 64 bits, repeated, of which a run of bits that may go
-/// around the end is set (`DecodeBitMasks`, appendix J).
+/// Returns the fields N, immr and imms for a constant: a repeated pattern of 2 to 64 bits, in which one run of bits is
+/// set that may wrap around (`DecodeBitMasks`, appendix J).
 fn bit_mask(bits: Bits, value: u64) -> Option<u32> {
     let value = match bits {
         Bits::B32 => value & 0xffff_ffff | value << 32,
@@ -148,7 +148,7 @@ fn bit_mask(bits: Bits, value: u64) -> Option<u32> {
     }
     let pattern = if size == 64 { value } else { value & ((1 << size) - 1) };
     let ones = pattern.count_ones();
-    // How far the run is rotated to the right from the lowest bits.
+    // How far the run is rotated right from the lowest bits.
     let rotation = (0..size).find(|rotation| {
         let run = if ones == 64 { u64::MAX } else { (1 << ones) - 1 };
         let rotated = (run >> rotation | run.checked_shl(size - rotation).unwrap_or(0)) & mask(size);
@@ -163,7 +163,7 @@ const fn mask(size: u32) -> u64 {
     if size == 64 { u64::MAX } else { (1 << size) - 1 }
 }
 
-/// `rd = value`, by as few instructions as it takes: those that clear or set the rest, and those that keep it.
+/// `rd = value`, with the fewest instructions: those that clear or set the rest, and those that keep it.
 pub(super) fn mov_immediate(buffer: &mut Buffer, bits: Bits, rd: Native, value: u64) {
     let value = if bits == Bits::B32 { value & 0xffff_ffff } else { value };
     let parts = bits.count() / 16;
@@ -196,7 +196,7 @@ pub(super) enum Field {
     Unsigned = 0x5300_0000,
 }
 
-/// `SBFM` and `UBFM`, of which shifts by constants and extensions are forms.
+/// `SBFM` and `UBFM`: shifts by constants and extensions are forms of them.
 pub(super) fn bit_field(buffer: &mut Buffer, bits: Bits, op: Field, rd: Native, rn: Native, immr: u32, imms: u32) {
     let n = if bits == Bits::B64 { 1 << 22 } else { 0 };
     word(buffer, bits.sf() | op as u32 | n | immr << 16 | imms << 10 | rn.n() | rd.d());
@@ -208,7 +208,7 @@ pub(super) fn bit_field(buffer: &mut Buffer, bits: Bits, op: Field, rd: Native, 
 pub(super) enum One {
     Reverse16 = 0x5ac0_0400,
     Reverse32 = 0x5ac0_0800,
-    /// Of 64 bits alone.
+    /// Only with 64 bits.
     Reverse64 = 0x5ac0_0c00,
 }
 
@@ -233,7 +233,7 @@ pub(super) enum Kind {
     LoadSigned = 2 << 22,
 }
 
-/// Loads or stores at `base + offset`, which `scratch` holds if no form of the instruction does.
+/// Loads or stores at `base + offset`; uses `scratch` for the offset if no form of the instruction holds it.
 pub(super) fn access(buffer: &mut Buffer, access: Access, rt: Native, base: Native, offset: i32, scratch: Native) {
     let opcode = 0x3800_0000 | access.log << 30 | access.kind as u32 | base.n() | rt.d();
     let scaled = offset >> access.log;
@@ -248,7 +248,7 @@ pub(super) fn access(buffer: &mut Buffer, access: Access, rt: Native, base: Nati
     }
 }
 
-/// Pairs of registers on the stack: `stp`, `ldp` of 64 bits.
+/// Pushes and pops pairs of registers: `stp`, `ldp` of 64 bits.
 pub(super) fn push_pair(buffer: &mut Buffer, first: Native, second: Native) {
     // stp first, second, [sp, #-16]!
     word(buffer, 0xa9bf_0000 | second.d() << 10 | SP.n() | first.d());
@@ -259,15 +259,15 @@ pub(super) fn pop_pair(buffer: &mut Buffer, first: Native, second: Native) {
     word(buffer, 0xa8c1_0000 | second.d() << 10 | SP.n() | first.d());
 }
 
-/// Loads of which nothing that follows comes first, and stores that nothing before comes after; the exclusive ones are
-/// of a pair that fails if something came between.
+/// Loads that nothing later precedes, and stores that nothing earlier follows; the exclusive ones form a pair that
+/// fails if something came between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Ordered {
     LoadAcquire = 0x08df_fc00,
     StoreRelease = 0x089f_fc00,
     LoadExclusive = 0x085f_7c00,
-    /// The register with the outcome comes on top.
+    /// The register for the outcome is added above.
     StoreReleaseExclusive = 0x0800_fc00,
 }
 
@@ -281,15 +281,14 @@ pub(super) fn barrier(buffer: &mut Buffer) {
     word(buffer, 0xd503_3bbf);
 }
 
-/// Nothing behind it begins before all before it is done: `dsb nsh; isb`, which machines without `sb` have (Linux,
-/// `spec_bar` in `arch/arm64/include/asm/barrier.h`).
+/// Nothing after it begins before everything before it is done: `dsb nsh; isb`, which machines without `sb` have, too
+/// (Linux, `spec_bar` in `arch/arm64/include/asm/barrier.h`).
 pub(super) fn speculation_barrier(buffer: &mut Buffer) {
     word(buffer, 0xd503_379f);
     word(buffer, 0xd503_3fdf);
 }
 
-/// `rd = rn if rn < end, else 0`, for the machine ahead of time as well (`csdb`: what conditions gave is no guess
-/// behind it).
+/// `rd = rn if rn < end, else 0`, even in speculation (`csdb`: results of conditions are not guessed behind it).
 pub(super) fn mask_below(buffer: &mut Buffer, rd: Native, rn: Native, end: Native) {
     three(buffer, Bits::B64, Three::Subs, ZERO, rn, end);
     // sbc rd, xzr, xzr: all ones if the difference has borrowed.
@@ -323,13 +322,13 @@ impl Flag {
     }
 }
 
-/// A jump over what comes next, unless the flag is set; it is filled in by [`end_hole`].
+/// A jump over what comes next, unless the flag is set; [`end_hole`] fills it in.
 pub(super) fn hole_unless(buffer: &mut Buffer, flag: Flag) -> usize {
     word(buffer, 0x5400_0000 | flag.opposite());
     buffer.len() - 4
 }
 
-/// Forms of distances: 26 bits at the bottom, 19 bits from bit 5. Both count words.
+/// Forms of distances: 26 bits at the bottom, or 19 bits from bit 5. Both count words.
 pub(super) const FAR: u8 = 26;
 pub(super) const NEAR: u8 = 19;
 
@@ -346,7 +345,7 @@ pub(super) fn call(buffer: &mut Buffer, to: Mark) {
 /// What a distance of 19 bits reaches, in bytes.
 pub(super) const REACH: usize = 1 << 20;
 
-/// A jump for the opcode with a near distance, or over a far jump by its opposite.
+/// A jump with the opcode and a near distance, or with the opposite one over a far jump.
 fn jump_by(buffer: &mut Buffer, opcode: u32, opposite: u32, to: Mark) {
     if buffer.is_near(to, REACH as i64) {
         word(buffer, opcode);
@@ -366,7 +365,7 @@ pub(super) fn jump_if_zero(buffer: &mut Buffer, rt: Native, to: Mark) {
     jump_by(buffer, 0x3400_0000 | rt.d(), 0x3500_0000 | rt.d(), to);
 }
 
-/// A jump to the code at `to`, which is here already, if the low 32 bits of `rt` are not 0.
+/// A jump to the code at `to`, which comes before, if the low 32 bits of `rt` are not 0.
 pub(super) fn back_if_not_zero(buffer: &mut Buffer, rt: Native, to: usize) {
     let words = (buffer.len() - to) as u32 / 4;
     word(buffer, 0x3500_0000 | (words.wrapping_neg() & 0x7_ffff) << 5 | rt.d());
@@ -377,34 +376,34 @@ pub(super) fn skip_if(buffer: &mut Buffer, flag: Flag, words: u32) {
     word(buffer, 0x5400_0000 | (words + 1) << 5 | flag as u32);
 }
 
-/// A jump over what comes next, if the low 32 bits of `rt` are not 0; it is filled in by [`end_hole`].
+/// A jump over what comes next, if the low 32 bits of `rt` are not 0; [`end_hole`] fills it in.
 pub(super) fn hole_unless_zero_word(buffer: &mut Buffer, rt: Native) -> usize {
     word(buffer, 0x3500_0000 | rt.d());
     buffer.len() - 4
 }
 
-/// A jump over what comes next, if `rt` is 0; it is filled in by [`end_hole`].
+/// A jump over what comes next, if `rt` is 0; [`end_hole`] fills it in.
 pub(super) fn hole_if_zero(buffer: &mut Buffer, rt: Native) -> usize {
     word(buffer, 0xb400_0000 | rt.d());
     buffer.len() - 4
 }
 
-/// The same, if the flag is set.
+/// The same if the flag is set.
 pub(super) fn hole_if(buffer: &mut Buffer, flag: Flag) -> usize {
     word(buffer, 0x5400_0000 | flag as u32);
     buffer.len() - 4
 }
 
-/// Has the jump at `at` go here.
+/// Makes the jump at `at` go here.
 pub(super) fn end_hole(buffer: &mut Buffer, at: usize) {
     let words = (buffer.len() - at) as u32 / 4;
-    // Bits 5 to 23 have the distance; those of it that are not 0 lie in the second and third byte, and in the first.
+    // Bits 5 to 23 are the distance; its non-zero bits lie in the first, second and third byte.
     buffer.set(at, buffer.byte(at) | ((words << 5) & 0xff) as u8);
     buffer.set(at + 1, (words >> 3) as u8);
     buffer.set(at + 2, (words >> 11) as u8);
 }
 
-/// Of distances: 32 bits, in two instructions, which an `adr` comes before.
+/// A distance of 32 bits, in two instructions behind an `adr`.
 pub(super) const ADDRESS: u8 = 32;
 
 /// `rd = to`, as an address. `adr` alone does not reach all code.
@@ -419,7 +418,7 @@ pub(super) fn address(buffer: &mut Buffer, rd: Native, scratch: Native, to: Mark
     word(buffer, 0x8b20_c000 | scratch.m() | rd.n() | rd.d());
 }
 
-/// Fills the distance from the `adr` before `at` to `place` in.
+/// Fills in the distance from the `adr` before `at` to `place`.
 pub(super) fn fill_address(code: &mut [u8], at: usize, place: usize) {
     let distance = (place as i64 - (at as i64 - 4)) as u32;
     for (at, half) in [(at, distance & 0xffff), (at + 4, distance >> 16)] {
@@ -442,7 +441,7 @@ pub(super) fn ret(buffer: &mut Buffer) {
 mod tests {
     use super::*;
 
-    /// What a machine makes of the fields (`DecodeBitMasks`).
+    /// Decodes the fields as a machine does (`DecodeBitMasks`).
     fn decoded(bits: Bits, field: u32) -> u64 {
         let (n, immr, imms) = (field >> 22 & 1, field >> 16 & 0x3f, field >> 10 & 0x3f);
         let len = 31 - (n << 6 | !imms & 0x3f).leading_zeros();

@@ -1,4 +1,4 @@
-//! Stores, ordered accesses, and operations on memory that nothing comes between.
+//! Stores, ordered accesses, and atomic operations on memory.
 
 use super::encode::{self, Access, Bits, Flag, Kind, Native, Ordered, Sum, Three, ZERO};
 use super::{SCRATCH, Source, bits, extended, native};
@@ -24,7 +24,7 @@ pub(super) fn store(buffer: &mut Buffer, size: Size, base: Native, offset: i16, 
     encode::access(buffer, Access { log: log(size), kind: Kind::Store }, src, base, offset.into(), scratch);
 }
 
-/// A load where nothing may be: `dst` is 0 then, since the load that faults does not write it.
+/// An unproven load: if there is nothing, `dst` is 0, since the load that faults does not write it.
 pub(super) fn probe(buffer: &mut Buffer, access: Access, dst: Native, base: Native, offset: i16) {
     let [scratch, copy, ..] = SCRATCH;
     let mut base = base;
@@ -38,7 +38,7 @@ pub(super) fn probe(buffer: &mut Buffer, access: Access, dst: Native, base: Nati
     buffer.may_fault(buffer.len() - 4);
 }
 
-/// `base + offset`, in a register of its own if it must be.
+/// Returns a register with `base + offset`: a register of its own if necessary.
 fn address(buffer: &mut Buffer, base: Native, offset: i16) -> Native {
     let scratch = SCRATCH[0];
     if offset == 0 {
@@ -62,11 +62,11 @@ pub(super) fn store_release(buffer: &mut Buffer, size: Size, src: Native, base: 
     encode::ordered(buffer, Ordered::StoreRelease, log(size), src, address, src);
 }
 
-/// An operation that nothing comes between: again and again until the store is the first since the load.
+/// An atomic operation: tries again until the store succeeds.
 ///
-/// Those that fetch are full barriers in Linux's memory model. The load is no acquire and the store is a release: with
-/// the barrier behind them nothing passes the pair in either direction, which `ldaxr` and `stlxr` alone would not
-/// forbid (Linux, `arch/arm64/include/asm/atomic_ll_sc.h`).
+/// Fetching operations are full barriers in Linux's memory model. The load is not an acquire and the store is a
+/// release: with the barrier behind them nothing passes the pair in either direction, which `ldaxr` and `stlxr` alone
+/// would not forbid (Linux, `arch/arm64/include/asm/atomic_ll_sc.h`).
 pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, width: Width, base: Native, offset: i16, src: Native) {
     let [_, old, new, outcome] = SCRATCH;
     let (bits, log) = (bits(width), if width == Width::W32 { 2 } else { 3 });
@@ -102,7 +102,7 @@ fn combined(buffer: &mut Buffer, bits: Bits, op: Three, new: Native, old: Native
     new
 }
 
-/// `r0` = the address of the value with the number at `r2`, or 0.
+/// `r0` = the address of the value whose number is at `r2`, or 0.
 pub(super) fn look_up(buffer: &mut Buffer, array: ArrayPlace) {
     let [index, other, ..] = SCRATCH;
     let result = native(Register::R0);

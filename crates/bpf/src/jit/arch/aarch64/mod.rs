@@ -8,7 +8,7 @@
 //! | `r10` | `x23` | end of the frame |
 //! | – | `x24` | the gauge ([`Gauge`](crate::jit::Gauge)), where there is one |
 //!
-//! `x9` to `x12` hold what is needed within an instruction. Only instructions of Armv8.0 are used.
+//! `x9` to `x12` hold what one instruction needs. Only instructions of Armv8.0 are used.
 
 mod arithmetic;
 mod encode;
@@ -56,7 +56,7 @@ const fn bits(width: Width) -> Bits {
     }
 }
 
-/// Bytes below the program's frame for the count of loops, which is at the stack pointer.
+/// Bytes below the program's frame for the count of loops, at the stack pointer.
 const COUNT: usize = 16;
 /// How often a function passes its `may_goto`s before it leaves its loops.
 const ROUNDS: u64 = 0xffff;
@@ -105,7 +105,7 @@ impl Isa for Aarch64 {
             encode::mov(buffer, Bits::B64, GAUGE, SIXTH_ARGUMENT);
         }
         if frame.function == 0 {
-            // The result is always given, so that nothing of the host's is.
+            // The result is always set, so that nothing of the host's leaks.
             for register in [Register::R0].into_iter().chain(KEPT.into_iter().filter(|kept| frame.used.has(*kept))) {
                 encode::mov_immediate(buffer, Bits::B64, native(register), 0);
             }
@@ -224,7 +224,7 @@ impl Isa for Aarch64 {
         encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
         encode::push_pair(buffer, GAUGE, ZERO);
         encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
-        // The function moves its result to where helpers have it.
+        // The function moves its result to where helpers expect it.
         encode::call(buffer, function);
         encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
         encode::pop_pair(buffer, GAUGE, ZERO);
@@ -259,7 +259,7 @@ const fn flag(condition: Condition) -> Flag {
     }
 }
 
-/// A constant as an operation of these bits has it.
+/// Returns a constant extended for an operation of these bits.
 const fn extended(bits: Bits, value: i32) -> u64 {
     match bits {
         Bits::B32 => value as u32 as u64,
@@ -274,7 +274,7 @@ enum Source {
     Immediate(i32),
 }
 
-/// Puts `value` into `dst` so that it stands nowhere in the code.
+/// Puts `value` into `dst` so that it appears nowhere in the code.
 fn blinded(buffer: &mut Buffer, surroundings: &Surroundings<'_>, dst: Native, value: u64) {
     let (key, other) = (surroundings.key().unwrap_or_default(), SCRATCH[3]);
     encode::mov_immediate(buffer, Bits::B64, dst, value ^ key);
@@ -282,7 +282,7 @@ fn blinded(buffer: &mut Buffer, surroundings: &Surroundings<'_>, dst: Native, va
     encode::three(buffer, Bits::B64, Three::Xor, dst, dst, other);
 }
 
-/// A second operand, in a register of its own if it is a constant that is blinded.
+/// A second operand, in a register of its own if it is a blinded constant.
 fn constant_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, operand: Operand) -> Source {
     match operand {
         Operand::Register(register) => Source::Register(native(register)),
@@ -294,7 +294,7 @@ fn constant_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, operand: Op
     }
 }
 
-/// The same of an operation; of shifts, whose constants are small, none is blinded.
+/// The same for an operation; shifts, whose constants are small, are not blinded.
 fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, operand: Operand) -> Source {
     match (op, operand) {
         (AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned, Operand::Immediate(by)) => {
@@ -304,7 +304,7 @@ fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, o
     }
 }
 
-/// A sum of an address and a number, or their difference: ahead of time, too, the number is `most` at the most.
+/// A sum of an address and a number, or their difference; even in speculation the number is at most `most`.
 fn masked_sum(
     buffer: &mut Buffer,
     surroundings: &Surroundings<'_>,
@@ -324,12 +324,12 @@ fn masked_sum(
     }
 }
 
-/// Whether a branch is but a jump.
+/// Whether a branch is just a jump.
 fn is_plain(surroundings: &Surroundings<'_>) -> bool {
     !surroundings.pays() && surroundings.guard().is_none()
 }
 
-/// The jump of a branch, which `goes_on` leads behind.
+/// The jump of a branch; `goes_on` leads behind it.
 fn take(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i16, goes_on: usize) {
     let is_guarded = surroundings.guard().is_some();
     if is_guarded {
@@ -356,7 +356,7 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
             let done = if is_test {
                 encode::logic_immediate(buffer, bits, Logic::Ands, ZERO, left, extended(bits, value))
             } else if value < 0 {
-                // A comparison with a negative number is one by the sum.
+                // A comparison with a negative number is an addition.
                 encode::add_immediate(buffer, bits, Sum::Adds, ZERO, left, value.unsigned_abs().into())
             } else {
                 encode::add_immediate(buffer, bits, Sum::Subs, ZERO, left, value as u64)
@@ -371,7 +371,7 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
     encode::three(buffer, bits, op, ZERO, left, right);
 }
 
-/// Jumps back if that can be paid for, and otherwise ends the program.
+/// Jumps back if there is fuel for it, and otherwise ends the program.
 fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
     encode::add_immediate(buffer, Bits::B64, Sum::Subs, GAUGE, GAUGE, 1);
     encode::jump_if(buffer, Flag::Plus, surroundings.jump(offset));

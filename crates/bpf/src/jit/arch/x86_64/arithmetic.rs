@@ -48,7 +48,7 @@ fn by_power_of_2(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, value:
     // -2^31 is one only of 32 bits.
     let log = (value as u32).trailing_zeros();
     match (op, log) {
-        // Of 32 bits the upper half becomes 0 all the same.
+        // With 32 bits the upper half becomes 0 all the same.
         (AluOp::Div, 0) if bits == Bits::B64 => {}
         (AluOp::Div, 0) => encode::mov(buffer, bits, dst, dst),
         (AluOp::Div, log) => encode::ri8(buffer, bits, 0xc1, 5, dst, log as i8),
@@ -89,9 +89,9 @@ fn shift(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Sourc
     }
 }
 
-/// Division by what is no power of 2: `rax` and `rdx` are lent to it.
+/// Divides by a number that is not a power of 2; may use `rax` and `rdx`.
 ///
-/// The machine traps where eBPF has results: for the divisor 0, and where the least number is divided by -1.
+/// The machine traps where eBPF has results: for the divisor 0, and for the least number divided by -1.
 fn divide(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Source) {
     let is_signed = matches!(op, AluOp::SignedDiv | AluOp::SignedMod);
     let is_mod = matches!(op, AluOp::Mod | AluOp::SignedMod);
@@ -107,7 +107,7 @@ fn divide(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Sour
     if matches!(operand, Source::Immediate(_)) {
         return quotient(buffer, bits, is_signed, is_mod, dst);
     }
-    // By zero, or else with signs by -1, or else by the machine: each way ends by a jump behind the others.
+    // By zero, else (with signs) by -1, else by the machine: each way ends with a jump behind the others.
     encode::rr(buffer, bits, 0x85, R11, R11);
     let other = encode::hole_if(buffer, Flag::NotEqual);
     by_zero(buffer, bits, is_mod, dst);
@@ -175,7 +175,7 @@ fn quotient(buffer: &mut Buffer, bits: Bits, is_signed: bool, is_mod: bool, dst:
     }
 }
 
-/// `dst = src`, of which the low bytes are extended with their sign.
+/// `dst = src`, with the low bytes extended by their sign.
 pub(super) fn move_signed(buffer: &mut Buffer, bits: Bits, from: Size, dst: Native, src: Native) {
     match from {
         Size::Byte => encode::rr_from_byte(buffer, bits, 0x0fbe, dst, src),
@@ -184,7 +184,7 @@ pub(super) fn move_signed(buffer: &mut Buffer, bits: Bits, from: Size, dst: Nati
     }
 }
 
-/// Another order of bytes. This machine has the little-endian one.
+/// Changes the order of bytes. This machine is little-endian.
 pub(super) fn swap(buffer: &mut Buffer, order: ByteOrder, size: Size, dst: Native) {
     if order != ByteOrder::Little {
         match size {

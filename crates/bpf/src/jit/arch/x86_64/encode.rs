@@ -43,8 +43,8 @@ pub(super) struct Place {
     pub(super) offset: i32,
 }
 
-/// One instruction on its way into the buffer: what it begins with, and behind that a distance and a constant, each 8
-/// bytes at most. They are numbers and no bytes in memory, which would be read as a whole before they are there.
+/// One instruction on its way into the buffer: the head, and behind it a distance and a constant, each at most 8 bytes.
+/// They are numbers rather than bytes in memory, which would be read as a whole before they are complete.
 struct Line {
     head: u64,
     head_bits: u32,
@@ -57,26 +57,26 @@ impl Line {
         Self { head: 0, head_bits: 0, tail: 0, tail_bits: 0 }
     }
 
-    /// A byte of what it begins with.
+    /// Adds a byte to the head.
     fn byte(&mut self, byte: u8) {
         self.head |= u64::from(byte) << self.head_bits;
         self.head_bits += 8;
     }
 
-    /// A distance or a constant of 8 bits.
+    /// Adds a distance or a constant of 8 bits.
     fn small(&mut self, value: u8) {
         self.tail |= u64::from(value) << self.tail_bits;
         self.tail_bits += 8;
     }
 
-    /// The same of 32 bits.
+    /// Adds the same with 32 bits.
     fn word(&mut self, value: i32) {
         self.tail |= u64::from(value as u32) << self.tail_bits;
         self.tail_bits += 32;
     }
 
-    /// Prefixes and opcode: 66 for 16 bits, REX where it is needed, and the opcode; of opcodes with two bytes the first
-    /// is 0f.
+    /// Adds prefixes and opcode: 66 for 16 bits, REX if needed, and the opcode; the first byte of two-byte opcodes is
+    /// 0f.
     fn opcode(&mut self, bits: Bits, opcode: u16, reg: u8, base: u8) {
         if bits == Bits::B16 {
             self.byte(0x66);
@@ -100,7 +100,7 @@ impl Line {
 
     fn memory(&mut self, reg: u8, place: Place) {
         let (reg, base) = ((reg & 7) << 3, place.base.0 & 7);
-        // As a base 4 announces another byte, and 5 without a distance is no base at all.
+        // As a base, 4 announces another byte, and 5 without a distance is not a base.
         let needs_distance = base == RBP.0;
         let near = i8::try_from(place.offset);
         let mode = match near {
@@ -135,7 +135,7 @@ pub(super) fn rr(buffer: &mut Buffer, bits: Bits, opcode: u16, reg: Native, rm: 
     line.emit(buffer);
 }
 
-/// The same whose source has 8 bits, though the operation has more.
+/// The same with an 8-bit source, though the operation has more bits.
 pub(super) fn rr_from_byte(buffer: &mut Buffer, bits: Bits, opcode: u16, reg: Native, rm: Native) {
     let mut line = Line::new();
     if bits != Bits::B64 && (4..8).contains(&rm.0) && reg.0 < 8 {
@@ -146,7 +146,7 @@ pub(super) fn rr_from_byte(buffer: &mut Buffer, bits: Bits, opcode: u16, reg: Na
     line.emit(buffer);
 }
 
-/// An instruction with a register and a number that goes on with the opcode.
+/// An instruction with a register and a number that extends the opcode.
 pub(super) fn r(buffer: &mut Buffer, bits: Bits, opcode: u16, extension: u8, rm: Native) {
     rr(buffer, bits, opcode, Native(extension), rm);
 }
@@ -313,7 +313,7 @@ impl Flag {
     }
 }
 
-/// Forms of distances: bytes of the number, which ends the instruction.
+/// Forms of distances: the bytes of the number, which ends the instruction.
 pub(super) const NEAR: u8 = 1;
 pub(super) const FAR: u8 = 4;
 
@@ -327,15 +327,15 @@ pub(super) fn jump_if(buffer: &mut Buffer, flag: Flag, to: Mark) {
     buffer.jump(FAR, Short { opcode: 0x70 | flag as u8, form: NEAR, long: 6 }, to);
 }
 
-/// A short jump whose end is not known yet.
+/// A short jump whose target is not known yet.
 #[must_use]
 pub(super) struct Hole {
-    /// Where its distance is, and what that counts from comes behind it.
+    /// Where its distance is; it counts from behind itself.
     at: usize,
 }
 
 impl Hole {
-    /// Has the jump go here, which is at most 127 bytes behind it.
+    /// Makes the jump go here, at most 127 bytes behind it.
     pub(super) fn ends_here(self, buffer: &mut Buffer) {
         let distance = buffer.len() - (self.at + 1);
         debug_assert!(distance <= 127, "{distance} bytes are too far for a short jump");
@@ -344,7 +344,7 @@ impl Hole {
     }
 }
 
-/// A short jump ahead.
+/// A short jump forward.
 pub(super) fn hole(buffer: &mut Buffer) -> Hole {
     buffer.push(&[0xeb, 0]);
     Hole { at: buffer.len() - 1 }
@@ -363,7 +363,7 @@ pub(super) fn back_if(buffer: &mut Buffer, flag: Flag, to: usize) {
     buffer.push(&[0x70 | flag as u8, (distance as u8).wrapping_neg()]);
 }
 
-/// Nothing behind it begins before all before it is done (`lfence`; Intel's and AMD's guidance on speculation).
+/// Nothing after it begins before everything before it is done (`lfence`; Intel's and AMD's guidance on speculation).
 pub(super) fn barrier(buffer: &mut Buffer) {
     buffer.push(&[0x0f, 0xae, 0xe8]);
 }

@@ -1,4 +1,4 @@
-//! Loads, stores, and operations on memory that nothing comes between.
+//! Loads, stores, and atomic operations on memory.
 
 use super::Source;
 use super::encode::{self, Bits, Flag, Group, Native, Place, R10, R11, RAX};
@@ -21,7 +21,7 @@ pub(super) fn load(buffer: &mut Buffer, size: Size, extension: Extension, dst: N
     encode::rm(buffer, bits, opcode, dst, place);
 }
 
-/// The same where nothing may be: `dst` is 0 then, since the load that faults does not write it.
+/// An unproven load: if there is nothing, `dst` is 0, since the load that faults does not write it.
 pub(super) fn probe(buffer: &mut Buffer, size: Size, extension: Extension, dst: Native, place: Place) {
     let mut place = place;
     if place.base == dst {
@@ -51,7 +51,7 @@ pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Source
     }
 }
 
-/// An operation that nothing comes between.
+/// An atomic operation.
 pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, bits: Bits, place: Place, src: Native) {
     match op {
         AtomicOp::Add => encode::locked(buffer, bits, Group::Add.opcode(), src, place),
@@ -64,7 +64,7 @@ pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, bits: Bits, place: Place
         AtomicOp::CompareExchange => {
             encode::locked(buffer, bits, 0x0fb1, src, place);
             if bits == Bits::B32 {
-                // Written by the machine only where they differ.
+                // The machine writes it only if they differ.
                 encode::mov(buffer, Bits::B32, RAX, RAX);
             }
         }
@@ -74,7 +74,7 @@ pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, bits: Bits, place: Place
     }
 }
 
-/// What the machine has no instruction for: `rax` is read, `r10` is what memory should be, again and again until
+/// For what the machine has no instruction: `rax` is read, `r10` is what memory should become; tries again until
 /// nothing came between.
 fn fetch(buffer: &mut Buffer, op: Group, bits: Bits, place: Place, src: Native) {
     let in_rax = |register: Native| if register == RAX { R11 } else { register };
@@ -93,7 +93,7 @@ fn fetch(buffer: &mut Buffer, op: Group, bits: Bits, place: Place, src: Native) 
     }
 }
 
-/// `r0` = the address of the value with the number at `r2`, or 0.
+/// `r0` = the address of the value whose number is at `r2`, or 0.
 pub(super) fn look_up(buffer: &mut Buffer, array: ArrayPlace) {
     encode::rm(buffer, Bits::B32, 0x8b, R10, Place { base: native(Register::R2), offset: 0 });
     encode::mov_immediate(buffer, RAX, 0);

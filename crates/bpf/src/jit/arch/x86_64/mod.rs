@@ -8,8 +8,8 @@
 //! | `r10` | `rbp` | end of the frame |
 //! | – | `r12` | the gauge ([`Gauge`](crate::jit::Gauge)), where there is one |
 //!
-//! `r9`, `r10` and `r11` hold what is needed within an instruction. A function's frame, downwards from `rbp`: 512 bytes
-//! of the program's, 16 for the count of loops where there are any, and the registers that it keeps for its caller.
+//! `r9`, `r10` and `r11` hold what one instruction needs. A function's frame, downwards from `rbp`: 512 bytes for the
+//! program, 16 for the count of loops if there are any, and the registers that it keeps for its caller.
 
 mod arithmetic;
 mod encode;
@@ -69,8 +69,8 @@ fn kept(frame: &Frame) -> impl DoubleEndedIterator<Item = Native> + '_ {
     gauge.into_iter().chain(KEPT.into_iter().filter(|register| frame.used.has(*register)).map(native))
 }
 
-/// Bytes between `rbp` and the registers that are kept: so many that the stack is aligned to 16 where calls are made,
-/// as the calling convention wants.
+/// Returns the bytes between `rbp` and the kept registers: as many as align the stack to 16 where calls are made, as
+/// the calling convention wants.
 fn room(frame: &Frame) -> usize {
     let memory = if frame.used.has(Register::R10) || frame.counts { FRAME } else { 0 };
     let count = if frame.counts { COUNT } else { 0 };
@@ -85,7 +85,7 @@ const fn has_frame(frame: &Frame) -> bool {
 
 impl Isa for X86_64 {
     const LITERALS: super::Place = super::Place::BehindTheCode;
-    // The short form of a jump is chosen when all are known.
+    // The short form of a jump is chosen once all places are known.
     const REACH: usize = usize::MAX;
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
@@ -150,7 +150,7 @@ impl Isa for X86_64 {
             Instruction::Load { size, extension, dst, base, offset } => {
                 memory::load(buffer, size, extension, native(dst), place(base, offset));
             }
-            // Loads and stores are not reordered with those that would matter (Intel SDM, volume 3, section 10.2.2).
+            // Loads and stores are not reordered with any that would matter (Intel SDM, volume 3, section 10.2.2).
             Instruction::LoadAcquire { size, dst, base, offset } => {
                 memory::load(buffer, size, crate::insn::Extension::Zero, native(dst), place(base, offset));
             }
@@ -246,7 +246,7 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
         (Condition::Common, Source::Register(right)) => encode::rr(buffer, bits, 0x85, right, left),
         (Condition::Common, Source::Immediate(value)) => encode::ri32(buffer, bits, 0xf7, 0, left, value),
         (_, Source::Register(right)) => encode::rr(buffer, bits, Group::Compare.opcode(), right, left),
-        // Shorter, and the flags are those of a comparison with 0.
+        // Shorter, with the same flags as a comparison with 0.
         (_, Source::Immediate(0)) => encode::rr(buffer, bits, 0x85, left, left),
         (_, Source::Immediate(value)) => encode::group_immediate(buffer, bits, Group::Compare, left, value),
     }
@@ -259,17 +259,17 @@ enum Source {
     Immediate(i32),
 }
 
-/// Puts `value` into `dst` so that it stands nowhere in the code.
+/// Puts `value` into `dst` so that it appears nowhere in the code.
 fn blinded(buffer: &mut Buffer, surroundings: &Surroundings<'_>, dst: Native, value: u64) {
     let key = surroundings.key().unwrap_or_default();
-    // Not the one of the constant of an instruction.
+    // Not the register of an instruction's constant.
     let other = if dst == encode::R10 { encode::R11 } else { encode::R10 };
     encode::mov_immediate(buffer, dst, value ^ key);
     encode::mov_immediate(buffer, other, key);
     encode::rr(buffer, Bits::B64, Group::Xor.opcode(), other, dst);
 }
 
-/// A second operand, in `r10` if it is a constant that is blinded.
+/// A second operand, in `r10` if it is a blinded constant.
 fn constant_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, operand: Operand) -> Source {
     match operand {
         Operand::Register(register) => Source::Register(native(register)),
@@ -281,7 +281,7 @@ fn constant_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, operand: Op
     }
 }
 
-/// The same of an operation; of shifts, whose constants are small, none is blinded.
+/// The same for an operation; shifts, whose constants are small, are not blinded.
 fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, operand: Operand) -> Source {
     match (op, operand) {
         (AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned, Operand::Immediate(by)) => {
@@ -291,7 +291,7 @@ fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, o
     }
 }
 
-/// A sum of an address and a number, or their difference: ahead of time, too, the number is `most` at the most.
+/// A sum of an address and a number, or their difference; even in speculation the number is at most `most`.
 fn masked_sum(
     buffer: &mut Buffer,
     surroundings: &Surroundings<'_>,
@@ -335,7 +335,7 @@ fn branch(buffer: &mut Buffer, surroundings: &Surroundings<'_>, flag: Flag, offs
     }
 }
 
-/// Jumps back if that can be paid for, and otherwise ends the program.
+/// Jumps back if there is fuel for it, and otherwise ends the program.
 fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
     encode::group_immediate(buffer, Bits::B64, Group::Sub, GAUGE, 1);
     encode::jump_if(buffer, Flag::NotSign, surroundings.jump(offset));
@@ -424,7 +424,7 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     buffer.push(&[0xc3]);
 }
 
-/// The operation of the group that `op` is, if it is one.
+/// Returns the group's operation for `op`, if there is one.
 const fn group(op: AluOp) -> Option<Group> {
     match op {
         AluOp::Add => Some(Group::Add),

@@ -3,9 +3,9 @@
 use std::arch::{asm, naked_asm};
 use std::ffi::c_void;
 
-/// Calls `function(data)` and returns 0, or returns 1 when [`leave`] is given what was stored to `anchor`.
+/// Calls `function(data)` and returns 0, or returns 1 once [`leave`] is called with the value stored to `anchor`.
 ///
-/// `*anchor` becomes the stack pointer, below which the call runs and above which the preserved registers lie, with the
+/// `*anchor` becomes the stack pointer: the call runs below it, and the preserved registers lie above it, with the
 /// floating-point control register.
 ///
 /// # Safety
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn call(
 /// # Safety
 ///
 /// 1. The call has not returned, and this is its thread.
-/// 2. Nothing that the frames in between were to do on their way out is needed.
+/// 2. Nobody needs what the frames in between would have done on their way out.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn leave(anchor: usize) -> ! {
     naked_asm!(
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn leave(anchor: usize) -> ! {
     )
 }
 
-/// The stack pointer of the caller, or a little less.
+/// Returns the stack pointer of the caller, or a little less.
 #[inline(always)]
 pub(crate) fn stack_pointer() -> usize {
     let value: usize;
