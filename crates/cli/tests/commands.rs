@@ -103,7 +103,6 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask bench mix", Not(MEASURES)),
     ("cargo xtask bench adapters", Not("the step `wasmtime`")),
     ("cargo xtask bench adapters --quick", Not("the same, with more rounds")),
-    ("cargo xtask test --exhaustive --only wasmtime", Not(STEP)),
     ("cargo xtask test", Not(STEP)),
     ("cargo xtask test --install", Not("installs packages as root; every other option is as without it")),
     ("cargo xtask test --leftovers remove", Not(STEP)),
