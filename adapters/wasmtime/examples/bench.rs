@@ -342,8 +342,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut record = None;
     for argument in std::env::args().skip(1) {
         match &*argument {
-            "--check" => request.effort = Effort::Check,
-            "--quick" => request.effort = Effort::Quick,
+            "--check" => request = request.effort(Effort::Check),
+            "--quick" => request = request.effort(Effort::Quick),
             other if other.starts_with('-') => return Err(format!("{other}: --check and --quick are known").into()),
             path => record = Some(path.to_owned()),
         }
