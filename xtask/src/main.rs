@@ -6,6 +6,7 @@
 
 mod aarch64;
 mod architecture;
+mod bench;
 mod book;
 mod guest;
 mod install;
@@ -56,7 +57,8 @@ enum Task {
         #[command(subcommand)]
         guest: Guest,
     },
-    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given.
+    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given; `adapters` instead
+    /// measures the adapters for other programs' compilers, and takes `--quick` and `--check`.
     Bench {
         /// For example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -175,11 +177,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Bench { args } => {
-            let mut bench = process::cargo(&workspace);
-            bench
-                .args(["run", "--release", "--package", "palimpsest-live-cli", "--features", "peers", "--", "bench"])
-                .args(args);
-            process::stream(&mut bench)?;
+            match args.split_first() {
+                Some((first, rest)) if first == bench::ADAPTERS => bench::adapters(&workspace, rest)?,
+                _ => bench::suites(&workspace, &args)?,
+            }
             Ok(ExitCode::SUCCESS)
         }
     }

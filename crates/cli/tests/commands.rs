@@ -102,6 +102,8 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask bench programs --quick", Not(MEASURES)),
     ("cargo xtask bench mix", Not(MEASURES)),
     ("cargo xtask release-check", Not("fails until the tree has an address; the step `crates` runs all else of it")),
+    ("cargo xtask bench adapters", Not("the step `wasmtime`")),
+    ("cargo xtask bench adapters --quick", Not("the same, with more rounds")),
     ("cargo xtask test", Not(STEP)),
     ("cargo xtask test --install", Not("installs packages as root; every other option is as without it")),
     ("cargo xtask test --leftovers remove", Not(STEP)),

@@ -4,8 +4,6 @@
 //! from `ModuleError::Backend(error)` by `error.downcast_ref::<LinkError>()`. Exhausted code memory is
 //! `ModuleError::Allocation`, as in `cranelift_jit`.
 
-use std::io;
-
 use cranelift_codegen::binemit::Reloc;
 use cranelift_module::ModuleError;
 use palimpsest_text::{FinalizeError, OpenError, StageError};
@@ -264,14 +262,5 @@ impl From<BuildError> for ModuleError {
 impl From<DefineError> for ModuleError {
     fn from(error: DefineError) -> Self {
         Self::Backend(error.into())
-    }
-}
-
-impl From<LinkError> for ModuleError {
-    fn from(error: LinkError) -> Self {
-        match error {
-            LinkError::Stage { .. } => Self::Allocation { err: io::Error::new(io::ErrorKind::OutOfMemory, error) },
-            error => Self::Backend(error.into()),
-        }
     }
 }

@@ -96,6 +96,7 @@ mod builder;
 mod define;
 mod definition;
 mod error;
+mod exhausted;
 mod fields;
 mod link;
 mod module;

@@ -26,11 +26,13 @@ const AUDIT: CargoProgram = CargoProgram {
 };
 
 /// The workspace, and the packages apart from it with lock files of their own.
-const MANIFESTS: [&str; 6] = [
+const MANIFESTS: [&str; 8] = [
     "Cargo.toml",
     "adapters/assemblers/Cargo.toml",
     "adapters/libafl/Cargo.toml",
     "adapters/python/Cargo.toml",
+    "adapters/rbpf/Cargo.toml",
+    "adapters/wasmtime/Cargo.toml",
     "guests/paging/Cargo.toml",
     "fuzz/Cargo.toml",
 ];

@@ -4,6 +4,7 @@
 //! Nothing that is loaded is run, so that any bytes are programs. Structures are passed in memory of exactly the length
 //! that they give, so that AddressSanitizer notices one byte too many.
 
+mod allocations;
 mod arena;
 mod packs;
 mod snapshots;
@@ -31,17 +32,20 @@ const CALLS: usize = 120;
 pub fn play(input: &[u8]) -> Step {
     let mut input = Input(input);
     let mut packs = packs::Player::default();
+    let mut allocations = allocations::Player::default();
     let mut arena = arena::Player::default();
     let mut snapshots = snapshots::Player::default();
     for _ in 0..CALLS {
         let Some(choice) = input.next() else { break };
         match choice % 16 {
-            0..11 => packs.step(choice / 16, &mut input)?,
+            0..7 => packs.step(choice / 16, &mut input)?,
+            7..11 => allocations.step(choice / 16, &mut input)?,
             11..14 => arena.step(choice / 16, &mut input)?,
             _ => snapshots.step(choice / 16, &mut input)?,
         }
     }
     packs.end()?;
+    allocations.end()?;
     arena.end()?;
     snapshots.end()
 }

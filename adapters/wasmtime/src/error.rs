@@ -1,0 +1,33 @@
+//! What can go wrong before Wasmtime sees an image.
+
+use palimpsest_text::{AllocateError, FinalizeError, ForkedError};
+
+/// Why an image was not put into the packs. In the [`wasmtime::Error`] of the call, which `downcast_ref` finds it in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// There is no place for it.
+    #[error("no place in the packs for an image of {len} bytes")]
+    Allocate {
+        /// Its length, in bytes.
+        len: usize,
+        /// Why not.
+        #[source]
+        source: AllocateError,
+    },
+    /// It could not be put in place.
+    #[error("the image could not be put into the packs")]
+    Finalize(#[from] FinalizeError),
+    /// The process was forked meanwhile.
+    #[error(transparent)]
+    Forked(#[from] ForkedError),
+    /// It has tables for the unwinder of the process, which would be told of them and read them when they are gone.
+    #[error(
+        "the image has an .eh_frame of {len} bytes; compile it by PackedEngine::engine, or by an engine with \
+         Config::native_unwind_info(false)"
+    )]
+    UnwindTables {
+        /// Their length, in bytes.
+        len: u64,
+    },
+}

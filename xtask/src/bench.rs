@@ -1,0 +1,38 @@
+//! `cargo xtask bench`: the program's suites with the peers, and those of the adapters, which are workspaces of their
+//! own and leave records of the same format.
+
+use std::fs;
+
+use crate::{process, step::StepError, workspace::Workspace};
+
+/// The name that stands for all adapters.
+pub(crate) const ADAPTERS: &str = "adapters";
+
+/// Adapters with an example `bench`, which writes the record that its first argument names. Each builds in the folder
+/// of its step, with optimisation.
+const WITH_BENCH: [&str; 1] = ["wasmtime"];
+
+/// Runs `palimpsest bench` with the arguments given.
+pub(crate) fn suites(workspace: &Workspace, arguments: &[String]) -> Result<(), StepError> {
+    let mut bench = process::cargo(workspace);
+    bench.args(["run", "--release", "--package", "palimpsest-live-cli", "--features", "peers", "--", "bench"]);
+    process::stream(bench.args(arguments))
+}
+
+/// Measures each adapter, and shows the records as `palimpsest bench` shows its own.
+pub(crate) fn adapters(workspace: &Workspace, arguments: &[String]) -> Result<(), StepError> {
+    let folder = workspace.target.join("bench");
+    fs::create_dir_all(&folder).map_err(|source| StepError::File { action: "make", path: folder.clone(), source })?;
+    for name in WITH_BENCH {
+        let record = folder.join(name).with_extension("json");
+        let mut measure = process::cargo(workspace);
+        measure.args(["run", "--locked", "--example", "bench", "--manifest-path"]);
+        measure.arg(workspace.root.join(ADAPTERS).join(name).join("Cargo.toml"));
+        measure.arg("--").arg(&record).args(arguments);
+        process::stream(process::apart(&mut measure, workspace, name))?;
+        let mut show = process::cargo(workspace);
+        show.args(["run", "--package", "palimpsest-live-cli", "--", "bench", "--from"]).arg(&record);
+        process::stream(&mut show)?;
+    }
+    Ok(())
+}
