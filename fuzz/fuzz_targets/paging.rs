@@ -17,15 +17,12 @@ fuzz_target!(|bytes: &[u8]| {
         [ShareTables::None, ShareTables::Last, ShareTables::UpTo(Level::new(2)), ShareTables::UpTo(Level::new(3))];
     let deliveries = [Delivery::AtOnce, Delivery::Late, Delivery::Random];
     let accounting = if rest & 1 == 0 { Accounting::Exact } else { Accounting::Deferred };
-    let case = Case {
-        options: SpaceOptions::new().share(shares[usize::from(share % 4)]).accounting(accounting),
-        nodes: 1 + usize::from(rest >> 1) % 3,
-        delivery: deliveries[usize::from(rest >> 3) % 3],
-        operations: OPERATIONS,
-        compare_every: 32,
-        refuse_every: 8,
-        ..Case::default()
-    };
+    let case = Case::default()
+        .options(SpaceOptions::new().share(shares[usize::from(share % 4)]).accounting(accounting))
+        .nodes(1 + usize::from(rest >> 1) % 3)
+        .delivery(deliveries[usize::from(rest >> 3) % 3])
+        .compare_every(32)
+        .refuse_every(8);
     match format % 6 {
         0 => run::<X86_64>(case, operations),
         1 => run::<X86_64La57>(case, operations),
@@ -39,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn run<F: Hardware>(case: Case, operations: &[u8]) {
     let computer = Computer::new::<F>(case.config());
     let mut trial = Trial::<F, _>::new(&computer, &computer, case, Source::Bytes(operations));
-    while !trial.is_over() && trial.done() < case.operations {
+    while !trial.is_over() && trial.done() < OPERATIONS {
         trial.operate();
     }
     trial.finish();

@@ -49,6 +49,8 @@ enum Task {
     Book,
     /// Pack the program, man pages, completions and the book: a tarball, and a Debian package.
     Package,
+    /// Check that the crates can be published: what the step `crates` checks, and that each names its repository.
+    ReleaseCheck,
     /// Boot a guest that checks itself and ends.
     Guest {
         #[command(subcommand)]
@@ -157,6 +159,11 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
                 "{}",
                 deb.map_or_else(|| "no .deb: dpkg-deb is missing".to_owned(), |deb| deb.display().to_string())
             );
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::ReleaseCheck => {
+            let count = package::check_release(&workspace)?;
+            println!("{count} crates can be published");
             Ok(ExitCode::SUCCESS)
         }
         Task::Guest { guest: Guest::Paging(arguments) } => {

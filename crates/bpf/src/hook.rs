@@ -45,8 +45,10 @@ use arc_swap::ArcSwapOption;
 use palimpsest_text::key::{Key, SwitchError};
 
 use crate::host::HostedProgram;
+use crate::layout::{Described, Types};
 use crate::map::Plain;
 use crate::program::ContextError;
+use crate::verify::{ContextAccess, Contract};
 
 /// A program that is attached.
 #[derive(Clone, Debug)]
@@ -117,6 +119,25 @@ impl<T: Plain> Hook<T> {
     /// Returns its name, which is its key's.
     pub fn name(&self) -> &'static str {
         self.key.name()
+    }
+
+    /// What programs for it are verified for: the context, which they may read.
+    ///
+    /// # Panics
+    ///
+    /// If the context has 4 GiB or more.
+    pub fn contract(&self) -> Contract {
+        let len = u32::try_from(size_of::<T>()).expect("contexts have less than 4 GiB");
+        Contract::new().context(len, ContextAccess::Read)
+    }
+
+    /// The types that its context is made of: as a C header to compile programs against, and as BTF that they are
+    /// adapted to.
+    pub fn types(&self) -> Types
+    where
+        T: Described,
+    {
+        Types::of::<T>()
     }
 
     /// Returns how many programs are attached.

@@ -32,10 +32,13 @@ pub mod host;
 pub mod insn;
 pub mod interp;
 pub mod jit;
+pub mod layout;
 pub mod map;
 #[cfg(feature = "std")]
 mod program;
 mod source;
+#[cfg(feature = "std")]
+pub mod timer;
 pub mod verify;
 
 pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};

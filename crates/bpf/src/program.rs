@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "compiled code is entered here and nowhere else")]
 
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 
 use palimpsest_sys::fault::FaultHandlerError;
 use palimpsest_text::observe::{SourceLine, SourceLines};
@@ -20,8 +21,16 @@ use crate::verify::{MOST_FUEL, Verified};
 #[derive(Debug)]
 pub struct Program {
     /// What `entry` is of: kept as long.
-    _code: palimpsest_text::Program,
+    code: Held,
     entry: Entry,
+}
+
+/// Compiled code.
+#[derive(Debug)]
+enum Held {
+    Own(palimpsest_text::Program),
+    /// Timers keep it, too.
+    Shared(Arc<palimpsest_text::Program>),
 }
 
 /// Where it begins, and what it takes there. It is here so that a call is one load away.
@@ -107,7 +116,16 @@ impl Program {
             // SAFETY: as above, of programs with a gauge.
             Gauge::Kept | Gauge::Paid => Entry::Gauged(unsafe { code.function() }),
         };
-        Self { _code: code, entry }
+        Self { code: Held::Own(code), entry }
+    }
+
+    /// The same program, and its code for others to keep.
+    fn shared(self) -> (Self, Arc<palimpsest_text::Program>) {
+        let code = match self.code {
+            Held::Own(code) => Arc::new(code),
+            Held::Shared(code) => code,
+        };
+        (Self { code: Held::Shared(Arc::clone(&code)), ..self }, code)
     }
 
     /// Runs it with `arguments` in `r1` to `r5`. Returns `r0`.
@@ -229,6 +247,12 @@ impl VerifiedProgram {
             context_align: verified.context_align(),
             may_write: verified.may_write(),
         })
+    }
+
+    /// The same program, and its code for others to keep.
+    pub(crate) fn shared(self) -> (Self, Arc<palimpsest_text::Program>) {
+        let (program, code) = self.program.shared();
+        (Self { program, ..self }, code)
     }
 
     /// Runs it with `context`, whose address and length are `r1` and `r2`; returns `r0`.

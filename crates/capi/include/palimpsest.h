@@ -186,7 +186,7 @@ struct palimpsest_data {
   uint64_t handle;
 };
 
-// How long a part is to be.
+// The length of a part.
 struct palimpsest_alloc_part {
   // Bytes; 0 for no such part.
   size_t len;
@@ -194,38 +194,38 @@ struct palimpsest_alloc_part {
   size_t align;
 };
 
-// What is to be allocated. `size` is that of this structure, set by the caller.
+// A request for an allocation. `size` is that of this structure, set by the caller.
 struct palimpsest_alloc_request {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // What runs.
+  // The code.
   struct palimpsest_alloc_part code;
   // Data that the code reads.
   struct palimpsest_alloc_part read_only;
   // Data that the code reads and writes.
   struct palimpsest_alloc_part read_write;
-  // 0: the bytes are written to an image on the heap, and copied when they are finalized. 1: they are written in
-  // place, through the packs' second view (`write_view` 0), where what is written can be run at once by whoever
-  // jumps there.
+  // 0: the bytes are written to an image on the heap, and copied by `palimpsest_alloc_finalize`. 1: they are written
+  // in place, through the packs' second view (`write_view` 0), so that whoever jumps there runs at once what is
+  // written.
   int in_place;
-  // 0.
+  // Must be 0.
   int reserved;
 };
 
-// Places for code and data, and where their bytes are written, until it is finalized or dropped.
+// Places for code and data, and where their bytes are written, until the allocation is finalized or dropped.
 struct palimpsest_alloc {
-  // Nothing to be computed with.
+  // Not to be computed with.
   uint64_t handle;
 };
 
 // Where a part will be, and where its bytes are written meanwhile. Zeros if there is no such part.
 struct palimpsest_alloc_place {
-  // Where it will be: final.
+  // The final address.
   size_t address;
   // Bytes.
   size_t len;
-  // `len` bytes to be written until the allocation is finalized or dropped: traps (code) or zeros at first. Stays
-  // where it is when the part shrinks. Not for children of `fork`, if it is in place.
+  // `len` bytes to write until the allocation is finalized or dropped; traps (code) or zeros at first. They do not
+  // move when the part shrinks. If they are in place, children of `fork` must not use them.
   void *working;
 };
 
@@ -233,27 +233,27 @@ struct palimpsest_alloc_place {
 struct palimpsest_alloc_places {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // Of the code.
+  // The code.
   struct palimpsest_alloc_place code;
-  // Of the data that the code reads.
+  // The data that the code reads.
   struct palimpsest_alloc_place read_only;
-  // Of the data that the code reads and writes.
+  // The data that the code reads and writes.
   struct palimpsest_alloc_place read_write;
 };
 
-// Addresses.
+// A range of addresses.
 struct palimpsest_alloc_range {
-  // The first.
+  // The first address.
   size_t start;
   // Bytes.
   size_t len;
 };
 
-// What is allocated at an address. `size` is that of this structure, set by the caller.
+// The allocation at an address. `size` is that of this structure, set by the caller.
 struct palimpsest_alloc_found {
   // Bytes of this structure, set by the caller.
   size_t size;
-  // Which part the address is in: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
+  // The part that contains the address: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
   int part;
   // 0: in place. 1: released, and not yet reclaimed.
   int state;
@@ -630,9 +630,8 @@ enum palimpsest_result palimpsest_staged_data_drop(struct palimpsest_staged_data
 // Releases data. As with programs, it stays as it is until nobody can be in a program that uses it.
 enum palimpsest_result palimpsest_data_release(struct palimpsest_data data);
 
-// Takes places for code, data that it reads and data that it writes, near each other: relative calls, and loads and
-// stores relative to the instruction, reach from each to each. Fills in as much of `places` as its field `size` says
-// it has.
+// Takes places for code, data that it reads and data that it writes, near each other: relative calls, loads and stores
+// reach from each part to each. Fills in as much of `places` as its field `size` says it has.
 //
 // # Safety
 //
@@ -644,10 +643,11 @@ enum palimpsest_result palimpsest_alloc_allocate(struct palimpsest_packs packs,
                                                  struct palimpsest_alloc *alloc,
                                                  struct palimpsest_alloc_places *places);
 
-// Gives all but the first `len` bytes of a part back: as many whole 64 bytes as are behind them. `len` is at least 1.
+// Gives back all but the first `len` bytes of a part: as many whole units of 64 bytes as follow them. `len` is at
+// least 1.
 enum palimpsest_result palimpsest_alloc_shrink(struct palimpsest_alloc alloc, int part, size_t len);
 
-// Names it, for observers and `palimpsest_lookup`.
+// Names the allocation, for observers and `palimpsest_lookup`.
 //
 // # Safety
 //
@@ -661,10 +661,10 @@ enum palimpsest_result palimpsest_alloc_set_name(struct palimpsest_alloc alloc, 
 // 1. `eh_frame` is null, or valid for reading `len` bytes.
 enum palimpsest_result palimpsest_alloc_set_eh_frame(struct palimpsest_alloc alloc, const void *eh_frame, size_t len);
 
-// Puts allocations in place, all with one core synchronisation where the machine needs it, and one opening of the
-// write view (`write_view` 1). From then on they are known by their addresses alone, and stay until
-// `palimpsest_alloc_release`, also when the packs are closed. After an error none is in place. The handles are gone
-// then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+// Puts allocations in place, all with one core synchronisation if the machine needs it, and one opening of the write
+// view (`write_view` 1). From then on they are known only by their addresses, and stay until
+// `palimpsest_alloc_release`, even when the packs are closed. After an error none is in place, and the handles are
+// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
 //
 // # Safety
 //
@@ -674,13 +674,14 @@ enum palimpsest_result palimpsest_alloc_finalize(struct palimpsest_packs packs,
                                                  const struct palimpsest_alloc *allocs,
                                                  size_t count);
 
-// Gives the places of an allocation back that is not finalized.
+// Gives back the places of an allocation that is not finalized.
 enum palimpsest_result palimpsest_alloc_drop(struct palimpsest_alloc alloc);
 
-// Releases what is in place, each by the first address of any of its parts. Its bytes stay as they are until no pinned
-// thread and no forked child can be inside. `PALIMPSEST_NOT_FOUND` if nothing is at one of the addresses,
-// `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or a program's; those
-// before it in the list are released then, and those behind it are not: `released` says how many are, and may be null.
+// Releases finalized allocations, each named by the first address of any of its parts. Their bytes stay as they are
+// until no pinned thread and no forked child can be inside. Returns `PALIMPSEST_NOT_FOUND` if nothing is at one of the
+// addresses, `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or belongs to a
+// program; then addresses before it in the list are released and those after it are not: `released` gets their number,
+// and may be null.
 //
 // # Safety
 //
@@ -691,9 +692,10 @@ enum palimpsest_result palimpsest_alloc_release(struct palimpsest_packs packs,
                                                 size_t count,
                                                 size_t *released);
 
-// Finds the allocation that covers `address`, released ones included as long as they may run. For signal handlers,
-// too: waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_NOT_FOUND` also for programs
-// and data of other functions; `PALIMPSEST_BUSY` if another thread changes handles, or forks, just then.
+// Finds the allocation that covers `address`, including released ones as long as they may run. Signal handlers may
+// call it: it waits for nobody, takes nothing from the heap, and leaves no message. Returns `PALIMPSEST_NOT_FOUND`
+// also for programs and data of other functions, and `PALIMPSEST_BUSY` if another thread changes handles, or forks, at
+// that moment.
 //
 // # Safety
 //

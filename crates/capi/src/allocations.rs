@@ -20,15 +20,15 @@ use crate::result::palimpsest_result::{
 use crate::result::{Failure, answer, wanted};
 use crate::versioned::{self, Versioned};
 
-/// Places for code and data, and where their bytes are written, until it is finalized or dropped.
+/// Places for code and data, and where their bytes are written, until the allocation is finalized or dropped.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_alloc {
-    /// Nothing to be computed with.
+    /// Not to be computed with.
     pub handle: u64,
 }
 
-/// How long a part is to be.
+/// The length of a part.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_alloc_part {
@@ -38,23 +38,23 @@ pub struct palimpsest_alloc_part {
     pub align: usize,
 }
 
-/// What is to be allocated. `size` is that of this structure, set by the caller.
+/// A request for an allocation. `size` is that of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_alloc_request {
     /// Bytes of this structure, set by the caller.
     pub size: usize,
-    /// What runs.
+    /// The code.
     pub code: palimpsest_alloc_part,
     /// Data that the code reads.
     pub read_only: palimpsest_alloc_part,
     /// Data that the code reads and writes.
     pub read_write: palimpsest_alloc_part,
-    /// 0: the bytes are written to an image on the heap, and copied when they are finalized. 1: they are written in
-    /// place, through the packs' second view (`write_view` 0), where what is written can be run at once by whoever
-    /// jumps there.
+    /// 0: the bytes are written to an image on the heap, and copied by `palimpsest_alloc_finalize`. 1: they are written
+    /// in place, through the packs' second view (`write_view` 0), so that whoever jumps there runs at once what is
+    /// written.
     pub in_place: c_int,
-    /// 0.
+    /// Must be 0.
     pub reserved: c_int,
 }
 
@@ -62,12 +62,12 @@ pub struct palimpsest_alloc_request {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_alloc_place {
-    /// Where it will be: final.
+    /// The final address.
     pub address: usize,
     /// Bytes.
     pub len: usize,
-    /// `len` bytes to be written until the allocation is finalized or dropped: traps (code) or zeros at first. Stays
-    /// where it is when the part shrinks. Not for children of `fork`, if it is in place.
+    /// `len` bytes to write until the allocation is finalized or dropped; traps (code) or zeros at first. They do not
+    /// move when the part shrinks. If they are in place, children of `fork` must not use them.
     pub working: *mut c_void,
 }
 
@@ -77,31 +77,31 @@ pub struct palimpsest_alloc_place {
 pub struct palimpsest_alloc_places {
     /// Bytes of this structure, set by the caller.
     pub size: usize,
-    /// Of the code.
+    /// The code.
     pub code: palimpsest_alloc_place,
-    /// Of the data that the code reads.
+    /// The data that the code reads.
     pub read_only: palimpsest_alloc_place,
-    /// Of the data that the code reads and writes.
+    /// The data that the code reads and writes.
     pub read_write: palimpsest_alloc_place,
 }
 
-/// Addresses.
+/// A range of addresses.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct palimpsest_alloc_range {
-    /// The first.
+    /// The first address.
     pub start: usize,
     /// Bytes.
     pub len: usize,
 }
 
-/// What is allocated at an address. `size` is that of this structure, set by the caller.
+/// The allocation at an address. `size` is that of this structure, set by the caller.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_alloc_found {
     /// Bytes of this structure, set by the caller.
     pub size: usize,
-    /// Which part the address is in: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
+    /// The part that contains the address: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
     pub part: c_int,
     /// 0: in place. 1: released, and not yet reclaimed.
     pub state: c_int,
@@ -149,9 +149,8 @@ fn release_failure(error: &ReleaseError) -> Failure {
     Failure::of(code, error)
 }
 
-/// Takes places for code, data that it reads and data that it writes, near each other: relative calls, and loads and
-/// stores relative to the instruction, reach from each to each. Fills in as much of `places` as its field `size` says
-/// it has.
+/// Takes places for code, data that it reads and data that it writes, near each other: relative calls, loads and stores
+/// reach from each part to each. Fills in as much of `places` as its field `size` says it has.
 ///
 /// # Safety
 ///
@@ -188,7 +187,8 @@ pub unsafe extern "C" fn palimpsest_alloc_allocate(
         let mut taken = packs.allocate(sizes, working).map_err(|error| allocate_failure(&error))?;
         let mut place = |part| {
             let range = taken.range(part);
-            // An image is on the heap, and what is in place stays there, until it is finalized or dropped.
+            // The image is on the heap, and what is in place does not move, until the allocation is finalized or
+            // dropped.
             let working = taken.working(part).map_err(|error| Failure::of(PALIMPSEST_FORKED, &error))?;
             let working = if working.is_empty() { ptr::null_mut() } else { working.as_mut_ptr().cast() };
             Ok::<_, Failure>(palimpsest_alloc_place { address: range.start, len: range.len(), working })
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn palimpsest_alloc_allocate(
     })
 }
 
-/// Does something with what is allocated and not finalized meanwhile.
+/// Calls `work` with an allocation that is not finalized meanwhile.
 fn with_allocation<R>(
     alloc: palimpsest_alloc,
     work: impl FnOnce(&mut Allocation) -> Result<R, Failure>,
@@ -222,7 +222,8 @@ fn being_finalized() -> Failure {
     Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops the allocation")
 }
 
-/// Gives all but the first `len` bytes of a part back: as many whole 64 bytes as are behind them. `len` is at least 1.
+/// Gives back all but the first `len` bytes of a part: as many whole units of 64 bytes as follow them. `len` is at
+/// least 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_alloc_shrink(alloc: palimpsest_alloc, part: c_int, len: usize) -> palimpsest_result {
     answer(|| {
@@ -238,7 +239,7 @@ pub extern "C" fn palimpsest_alloc_shrink(alloc: palimpsest_alloc, part: c_int, 
     })
 }
 
-/// Names it, for observers and `palimpsest_lookup`.
+/// Names the allocation, for observers and `palimpsest_lookup`.
 ///
 /// # Safety
 ///
@@ -276,10 +277,10 @@ pub unsafe extern "C" fn palimpsest_alloc_set_eh_frame(
     })
 }
 
-/// Puts allocations in place, all with one core synchronisation where the machine needs it, and one opening of the
-/// write view (`write_view` 1). From then on they are known by their addresses alone, and stay until
-/// `palimpsest_alloc_release`, also when the packs are closed. After an error none is in place. The handles are gone
-/// then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+/// Puts allocations in place, all with one core synchronisation if the machine needs it, and one opening of the write
+/// view (`write_view` 1). From then on they are known only by their addresses, and stay until
+/// `palimpsest_alloc_release`, even when the packs are closed. After an error none is in place, and the handles are
+/// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
 ///
 /// # Safety
 ///
@@ -295,7 +296,7 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
         let packs = handles::get::<Packs>(packs.handle)?;
         // SAFETY: 1. is contract 1.
         let allocs = unsafe { elements(allocs, count) }?;
-        // All are looked for before the first is taken, so that a wrong handle costs the others nothing.
+        // Looks for all before it takes the first, so that a wrong handle costs the others nothing.
         let mut sorted = Vec::with_capacity(count);
         for one in allocs {
             handles::get::<Slot>(one.handle)?;
@@ -319,7 +320,7 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
     })
 }
 
-/// Gives the places of an allocation back that is not finalized.
+/// Gives back the places of an allocation that is not finalized.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_alloc_drop(alloc: palimpsest_alloc) -> palimpsest_result {
     answer(|| {
@@ -330,10 +331,11 @@ pub extern "C" fn palimpsest_alloc_drop(alloc: palimpsest_alloc) -> palimpsest_r
     })
 }
 
-/// Releases what is in place, each by the first address of any of its parts. Its bytes stay as they are until no pinned
-/// thread and no forked child can be inside. `PALIMPSEST_NOT_FOUND` if nothing is at one of the addresses,
-/// `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or a program's; those
-/// before it in the list are released then, and those behind it are not: `released` says how many are, and may be null.
+/// Releases finalized allocations, each named by the first address of any of its parts. Their bytes stay as they are
+/// until no pinned thread and no forked child can be inside. Returns `PALIMPSEST_NOT_FOUND` if nothing is at one of the
+/// addresses, `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or belongs to a
+/// program; then addresses before it in the list are released and those after it are not: `released` gets their number,
+/// and may be null.
 ///
 /// # Safety
 ///
@@ -364,9 +366,10 @@ pub unsafe extern "C" fn palimpsest_alloc_release(
     })
 }
 
-/// Finds the allocation that covers `address`, released ones included as long as they may run. For signal handlers,
-/// too: waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_NOT_FOUND` also for programs
-/// and data of other functions; `PALIMPSEST_BUSY` if another thread changes handles, or forks, just then.
+/// Finds the allocation that covers `address`, including released ones as long as they may run. Signal handlers may
+/// call it: it waits for nobody, takes nothing from the heap, and leaves no message. Returns `PALIMPSEST_NOT_FOUND`
+/// also for programs and data of other functions, and `PALIMPSEST_BUSY` if another thread changes handles, or forks, at
+/// that moment.
 ///
 /// # Safety
 ///

@@ -61,7 +61,7 @@ kinds! {
     Data = data, "data";
 }
 
-/// Read by calls that look a handle up, written by those that make or give one back.
+/// Calls that look up a handle read it, calls that make or give back one write it.
 static HANDLES: LazyLock<RwLock<Handles>> = LazyLock::new(RwLock::default);
 
 /// Reads the tables. A thread that forks holds the lock, and its handlers (`pthread_atfork`) may call us.

@@ -29,10 +29,10 @@ const SEATS: usize = 64;
 
 /// A place for one snapshot.
 struct Seat {
-    /// Exchanged by any thread, see the module.
+    /// Any thread exchanges it; see the module.
     state: AtomicU32,
-    /// How often the place was taken: part of the handle, so that an old one names nothing. Written by who has made the
-    /// state `BUSY`, as is the next; anybody reads them.
+    /// How often the place was taken: part of the handle, so that an old handle names nothing. The thread that has made
+    /// the state `BUSY` writes it and the next field; anybody reads them.
     uses: AtomicU32,
     /// The thread that took the snapshot, as the C library calls it: what a snapshot knows is of that thread's stack.
     owner: AtomicUsize,

@@ -50,6 +50,23 @@ fn every_part_is_shown_and_recorded_or_left_out_with_a_reason() {
 }
 
 #[test]
+fn python_is_frozen_before_its_forks_are_measured() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let report = folder.path().join("report");
+    let output = output(tour(&["--json", "-"]).env("PALIMPSEST_REPORT", &report));
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("nothing but JSON");
+    let skipped = record["skipped"].as_array().expect("a list").iter().find_map(|skip| {
+        skip["id"].as_str().is_some_and(|id| id.starts_with("python")).then(|| skip["reason"].to_string())
+    });
+    if let Some(reason) = skipped {
+        return println!("skipped: {reason}");
+    }
+    // There were two forks; in slices it takes some forty.
+    let told = std::fs::read_to_string(&report).unwrap_or_default();
+    assert!(told.contains("froze process") && told.contains("(python3)"), "{told}");
+}
+
+#[test]
 fn a_part_that_cannot_run_says_why_and_the_others_go_on() {
     let shown = text(&output(tour(&[]).env("PALIMPSEST_PRELOAD", "/nonexistent.so")).stdout);
     let python = shown.split("\n2  ").nth(1).and_then(|rest| rest.split("\n3  ").next()).expect("part 2 and 3");

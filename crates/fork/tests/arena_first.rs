@@ -30,6 +30,6 @@ fn first_use_beside_forks() -> bool {
 fn a_child_forked_meanwhile_does_not_wait_for_ever() {
     for round in 0..200 {
         let status = forked(first_use_beside_forks, || {});
-        assert_eq!(status, 0, "in round {round}; {} is SIGALRM: a process has waited", libc::SIGALRM);
+        assert_eq!(status, 0, "in round {round}");
     }
 }

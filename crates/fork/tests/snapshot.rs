@@ -570,7 +570,7 @@ fn children_sweep_even_if_they_have_had_as_many_faults() {
 
 #[test]
 fn what_a_child_in_the_same_memory_wrote_comes_back() {
-    /// Stores a byte where it is told.
+    /// Stores a byte at the given address.
     extern "C" fn child(at: *mut libc::c_void) -> i32 {
         write(at.cast(), 9);
         0

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use common::mutant::{Mistake, Mutant};
 use palimpsest_paging::format::{AArch64, Sv39, X86_64};
 use palimpsest_paging::sim::trial::{Case, Source, Trial};
-use palimpsest_paging::sim::{Computer, Delivery, Hardware, Marking};
+use palimpsest_paging::sim::{Computer, Delivery, Hardware};
 use palimpsest_paging::{Accounting, Level, ShareTables, SpaceOptions};
 
 /// The addresses of the broken spaces.
@@ -16,23 +16,16 @@ static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Returns the operation at which a mistake is found.
 fn found_at<F: Hardware>(mistake: Mistake, seed: u64) -> Option<usize> {
-    let case = Case {
-        options: SpaceOptions::new().share(ShareTables::UpTo(Level::new(2))).accounting(Accounting::Exact),
-        nodes: 2,
-        delivery: Delivery::Late,
-        marking: Marking::ByFormat,
-        seed,
-        operations: 4000,
-        compare_every: 16,
-        refuse_every: 16,
-    };
+    const OPERATIONS: usize = 4000;
+    let options = SpaceOptions::new().share(ShareTables::UpTo(Level::new(2))).accounting(Accounting::Exact);
+    let case = Case::default().options(options).nodes(2).delivery(Delivery::Late).seed(seed).compare_every(16);
     let computer: &Computer = Box::leak(Box::new(Computer::new::<F>(case.config())));
     let machine = Mutant { computer, mistake: Some(mistake), watch: None };
     // Broken spaces are not ended: that would find the mistake again.
     let trial = Box::leak(Box::new(Trial::<F, _>::new(computer, machine, case, Source::Seed)));
     // LeakSanitizer considers what a static refers to as used.
     KEPT.lock().unwrap().push((&raw const *trial).addr());
-    for _ in 0..case.operations {
+    for _ in 0..OPERATIONS {
         if catch_unwind(AssertUnwindSafe(|| trial.operate())).is_err() {
             return Some(trial.done());
         }

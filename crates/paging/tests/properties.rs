@@ -26,18 +26,16 @@ fn all_ways<F: Hardware>(walkers: &[Marking]) {
     let families = (number("PALIMPSEST_PAGING_OPERATIONS", 60_000) / FORMATS).div_ceil(LIFE).max(1);
     for family in number("PALIMPSEST_PAGING_FAMILY", 0)..families {
         let of = |n: u64, count: u64| (n % count) as usize;
-        let case = Case {
-            options: SpaceOptions::new()
-                .share(SHARES[of(family, 4)])
-                .accounting([Accounting::Exact, Accounting::Deferred][of(family / 4, 2)]),
-            nodes: 1 + of(family, 3),
-            delivery: [Delivery::Late, Delivery::Random, Delivery::AtOnce][of(family / 2, 3)],
-            marking: walkers[of(family, walkers.len() as u64)],
-            seed: first + family,
-            operations: LIFE as usize,
-            compare_every: if families > 1000 { 500 } else { 100 },
-            refuse_every: if families > 1000 { 64 } else { 16 },
-        };
+        let accounting = [Accounting::Exact, Accounting::Deferred][of(family / 4, 2)];
+        let case = Case::default()
+            .options(SpaceOptions::new().share(SHARES[of(family, 4)]).accounting(accounting))
+            .nodes(1 + of(family, 3))
+            .delivery([Delivery::Late, Delivery::Random, Delivery::AtOnce][of(family / 2, 3)])
+            .marking(walkers[of(family, walkers.len() as u64)])
+            .seed(first + family)
+            .operations(LIFE as usize)
+            .compare_every(if families > 1000 { 500 } else { 100 })
+            .refuse_every(if families > 1000 { 64 } else { 16 });
         run::<F>(case);
     }
     println!("{}: {} operations on {families} families", F::NAME, families * LIFE);

@@ -25,7 +25,7 @@ pub unsafe extern "C" fn syscall(
     fifth: c_long,
     sixth: c_long,
 ) -> c_long {
-    // All that `watched` does something about.
+    // All calls that `watched` handles.
     watch!(watched, SYS_madvise SYS_mremap SYS_mmap SYS_mlock SYS_mlock2 SYS_mlockall SYS_mprotect SYS_pkey_mprotect
         SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
 }

@@ -106,8 +106,8 @@ impl Rights {
     }
 }
 
-/// Makes a call that changes rights, and tells the guard afterwards. Rights beyond the usual ones are told before as
-/// well: another thread may freeze meanwhile.
+/// Makes a call that changes rights, and tells the guard afterwards. It announces rights beyond the usual ones before
+/// the call, too, since another thread may freeze meanwhile.
 pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl FnOnce() -> c_long) -> c_long {
     let range = || pages(address, length);
     if !is_ours(range()) {

@@ -1,9 +1,9 @@
-//! What this object's own code calls instead of the functions that it defines, through `--wrap` (`build.rs`).
+//! The functions that this object's own code calls instead of those that it defines, through `--wrap` (`build.rs`).
 
 use crate::arch::{jump, own_syscall};
 
-/// Defines the names that `--wrap` gives these functions, as jumps to where each leads. Hidden, so that no other object
-/// is bound to them.
+/// Defines the names that `--wrap` gives these functions, as jumps to their targets. Hidden, so that no other object is
+/// bound to them.
 macro_rules! own {
     ($($name:ident => $target:path,)+) => {
         std::arch::global_asm!(

@@ -11,6 +11,8 @@ pub enum Clock {
     Boot,
     /// International atomic time.
     Atomic,
+    /// Time of the day: somebody may set it.
+    Real,
 }
 
 impl Clock {
@@ -21,6 +23,7 @@ impl Clock {
             Self::Coarse => libc::CLOCK_MONOTONIC_COARSE,
             Self::Boot => libc::CLOCK_BOOTTIME,
             Self::Atomic => libc::CLOCK_TAI,
+            Self::Real => libc::CLOCK_REALTIME,
         };
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `time` is valid for writing. The call fails only for unknown clocks, and all kernels have these.
@@ -40,6 +43,7 @@ mod tests {
             let (before, behind) = (clock.nanoseconds(), clock.nanoseconds());
             assert!(before > 0 && before <= behind, "{clock:?}: {before}, {behind}");
         }
+        assert!(Clock::Real.nanoseconds() > 0);
         assert!(Clock::Coarse.nanoseconds() <= Clock::Monotonic.nanoseconds());
         assert!(Clock::Monotonic.nanoseconds() <= Clock::Boot.nanoseconds());
     }

@@ -13,8 +13,8 @@ use core::ops::Range;
 
 use palimpsest_paging::{Attributes, Frame, Node, PageSize, PageSizes, Rights, SpaceOptions, VirtAddr};
 
-use crate::arch::layout;
 use crate::arch::mmu::{self, KernelSpace};
+use crate::image;
 use crate::kernel_space::{self, Copies};
 use crate::memory::{Memory, nodes};
 use crate::sync::SpinLock;
@@ -48,7 +48,7 @@ pub(crate) fn make() {
     let space = KernelSpace::new(Memory, kernel_space::ID, &nodes(), SpaceOptions::default());
     let space = space.unwrap_or_else(|error| panic!("{error}"));
     for (range, rights) in [(text(), Rights::READ | Rights::EXECUTE), (data(), Rights::READ | Rights::WRITE)] {
-        let frame = Frame::containing(range.start.0 - layout::IMAGE_OFFSET);
+        let frame = Frame::containing(range.start.0 - image::offset());
         let attributes = Attributes { memory: mmu::ORDINARY, ..Attributes::kernel(rights) };
         // SAFETY: 1. nobody counts the image's frames. 2. They are the kernel's, as it is linked.
         let mapped = unsafe { space.map(range, frame, attributes, PageSizes::Only(PageSize::Small)) };

@@ -15,6 +15,7 @@ use palimpsest_paging::{
 
 use crate::arch::layout;
 use crate::arch::mmu::{self, KernelFormat, KernelSpace};
+use crate::image;
 use crate::memory::{Memory, NODES, nodes};
 use crate::sync::SpinLock;
 
@@ -74,7 +75,7 @@ pub(crate) fn is_half_of(address: VirtAddr) -> bool {
 /// Returns where a part of the image was loaded.
 pub(crate) fn image_frames(part: ImageRights) -> Range<u64> {
     let range = image_range(part);
-    range.start.0 - layout::IMAGE_OFFSET..range.end.0 - layout::IMAGE_OFFSET
+    range.start.0 - image::offset()..range.end.0 - image::offset()
 }
 
 static SPACE: SpinLock<Option<&'static KernelSpace>> = SpinLock::new(None);

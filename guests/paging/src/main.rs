@@ -5,8 +5,10 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `arch` | what differs between architectures |
+//! | `asked` | what the command line asks for |
 //! | `memory` | frames of two nodes, and the machine as address spaces see it |
 //! | `flush`, `cpu`, `call` | calls between CPUs |
+//! | `image` | where the kernel's image runs |
 //! | `kernel_space` | the kernel's own tables |
 //! | `entry` | what user mode's tables have of it |
 //! | `probe` | accesses of the kernel that may fault |
@@ -25,6 +27,7 @@
 extern crate alloc;
 
 mod arch;
+mod asked;
 mod bpf;
 mod breakpoints;
 mod caches;
@@ -37,6 +40,7 @@ mod cpu;
 mod entry;
 mod fetches;
 mod flush;
+mod image;
 mod kernel_space;
 mod kernel_text_writer;
 mod memory;

@@ -39,6 +39,8 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "bpf.long", reason: COUNTS },
     Unsuitable { name: "bpf.verified", reason: STALE },
     Unsuitable { name: "programs_are_replaced_while_others_run_them", reason: STALE },
+    Unsuitable { name: "timers_of_a_child_refuse", reason: WIPE },
+    Unsuitable { name: "timers_are_armed_and_ended_by_many_threads", reason: STALE },
     Unsuitable { name: "faults_of_others_end_the_process", reason: SECCOMP },
     Unsuitable { name: "reading_stops_where_memory_ends", reason: SMAPS },
     Unsuitable { name: "many_bytes_are_in_huge_pages", reason: SMAPS },

@@ -20,10 +20,8 @@ use sources::Source;
 const COLUMNS: usize = 120;
 const LINES: usize = 600;
 
-/// Crates that must ask `sys` for memory and threads. Not among them: `paging`, which has no operating system, and
-/// `bench`, whose baselines are raw calls.
-const ASKING: [&str; 10] =
-    ["capi", "cli", "cranelift", "fork", "forkserver", "numa", "palimpsest", "preload", "text", "tracing"];
+/// Crates that need not ask `sys` for memory and threads: itself, and `bench`, whose baselines are raw calls.
+const FREE: [&str; 2] = ["bench", "sys"];
 /// Calls that are `sys`'s, as `libc` and `rustix::mm` name them.
 const RAW: [&str; 24] = [
     "clone",
@@ -152,11 +150,12 @@ fn of_source(source: &Source) -> Vec<Breach> {
     if !source.is_rust() {
         return found;
     }
-    let asking = source.krate().is_some_and(|krate| ASKING.contains(&krate));
-    for (index, line) in source.code() {
+    let asking = source.krate().is_some_and(|krate| !FREE.contains(&krate));
+    let code: Vec<(usize, &str)> = source.code().collect();
+    for (place, &(index, line)) in code.iter().enumerate() {
         if asking
             && source.is_product()
-            && let Some(call) = raw_call(line)
+            && let Some(call) = raw_call(&with_its_list(&code[place..]))
         {
             breach(Rule::RawCall, index, format!("calls {call}"));
         }
@@ -181,6 +180,18 @@ fn of_source(source: &Source) -> Vec<Breach> {
 /// Returns whether a line tells architectures or operating systems apart.
 fn is_condition(line: &str) -> bool {
     ["target_arch", "target_os"].iter().any(|name| line.contains(name))
+}
+
+/// Returns the first of `lines`, with those behind it that end a list which it begins.
+fn with_its_list(lines: &[(usize, &str)]) -> String {
+    let mut text = String::new();
+    for (_, line) in lines {
+        text.push_str(line);
+        if !text.contains("::{") || text.contains('}') {
+            break;
+        }
+    }
+    text
 }
 
 /// Returns the raw call in a line of code: `libc::mmap`, `mm::mremap`, or what [`RAW`] names in a list of imports from
@@ -230,6 +241,9 @@ mod tests {
         assert_eq!(rules("crates/fork/src/a.rs", call), [Rule::RawCall]);
         assert_eq!(rules("crates/text/src/a.rs", "use rustix::mm::{MapFlags, mremap};"), [Rule::RawCall]);
         assert_eq!(rules("crates/preload/src/a.rs", "    mm::madvise(a, b, c)"), [Rule::RawCall]);
+        let list = "use rustix::mm::{\n    MapFlags,\n    mremap,\n};\n";
+        assert_eq!(rules("crates/bpf/src/a.rs", list), [Rule::RawCall]);
+        assert_eq!(rules("adapters/python/src/a.rs", call), [Rule::RawCall]);
         for fine in ["libc::munmap_notify(1)", "// libc::munmap", "rustix::mm::MapFlags::empty()", "xlibc::mmap()"] {
             assert!(rules("crates/fork/src/a.rs", fine).is_empty(), "{fine}");
         }

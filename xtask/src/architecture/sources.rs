@@ -35,9 +35,9 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// Returns the folder of its crate, if that is in `crates/`.
+    /// Returns the folder of its crate, if that is in `crates/` or `adapters/`.
     pub(super) fn krate(&self) -> Option<&str> {
-        self.path.strip_prefix("crates/")?.split('/').next()
+        ["crates/", "adapters/"].iter().find_map(|root| self.path.strip_prefix(root))?.split('/').next()
     }
 
     /// Returns whether it is part of what users run.

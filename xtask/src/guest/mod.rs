@@ -29,11 +29,17 @@ use console::Report;
 pub(crate) const FOLDER: &str = "guests/paging";
 /// The name of its program.
 const PROGRAM: &str = "palimpsest-kernel";
-/// Where QEMU puts the number of stress rounds, from the start of memory; `guests/paging/src/checks/stress.rs` looks
-/// there.
+/// Where QEMU puts the number of stress rounds, from the start of memory, and behind it the other words that
+/// `guests/paging/src/asked.rs` knows.
 const STRESS_AT: u64 = 47 << 20;
-/// Where QEMU puts whether programs are loaded at full length; `guests/paging/src/checks/programs.rs` looks there.
+/// Whether programs are loaded at full length.
 const WHOLE_PROGRAMS_AT: u64 = STRESS_AT + 8;
+/// The slot that the image is to run in, plus one; `guests/paging/src/arch/*/boot.s` has the address.
+const SLOT_AT: u64 = STRESS_AT + 16;
+/// Whether the run is brief.
+const BRIEF_AT: u64 = STRESS_AT + 24;
+/// How many slots there are.
+const SLOTS: u64 = 128;
 
 /// How the guest is run.
 #[derive(Debug, Default, clap::Args)]
@@ -48,6 +54,12 @@ pub(crate) struct Arguments {
     /// million, which takes minutes.
     #[arg(long)]
     whole_programs: bool,
+    /// The slot, of 128, that the kernel's image runs in; one at random if none is given.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..SLOTS))]
+    slot: Option<u64>,
+    /// Only the checks of the kernel's own image: its place, rights, replicas, and the patching of its code.
+    #[arg(long)]
+    brief: bool,
     /// Seconds after which a guest that is still running is ended; by default 1200, plus 12 for each round of --stress,
     /// plus 6000 with --whole-programs.
     #[arg(long, value_name = "SECONDS")]
@@ -123,8 +135,12 @@ pub(crate) fn aarch64(workspace: &Workspace) -> Result<Done, StepError> {
 }
 
 fn step(workspace: &Workspace, arch: Arch) -> Result<Done, StepError> {
-    let report = run_on(workspace, arch, &Arguments::default()).map_err(|error| StepError::Guest(Box::new(error)))?;
-    Ok(Done::PassedWith(format!("{} checks", report.passed)))
+    let run = |arguments| run_on(workspace, arch, &arguments).map_err(|error| StepError::Guest(Box::new(error)));
+    let report = run(Arguments::default())?;
+    let slot = report.counts.iter().find(|(name, _)| name == "kernel.slot").map_or(0, |(_, slot)| *slot);
+    let other = (slot + 1) % SLOTS;
+    let again = run(Arguments { slot: Some(other), brief: true, ..Arguments::default() })?;
+    Ok(Done::PassedWith(format!("{} checks in slot {slot}, {} in slot {other}", report.passed, again.passed)))
 }
 
 fn run_on(workspace: &Workspace, arch: Arch, arguments: &Arguments) -> Result<Report, GuestError> {
@@ -145,7 +161,12 @@ fn run_on(workspace: &Workspace, arch: Arch, arguments: &Arguments) -> Result<Re
 /// Returns arguments that make QEMU put the values asked for where the guest looks for them. Without them, memory is
 /// zero.
 fn loader(arch: Arch, arguments: &Arguments) -> Vec<String> {
-    let words = [(STRESS_AT, arguments.stress), (WHOLE_PROGRAMS_AT, arguments.whole_programs.into())];
+    let words = [
+        (STRESS_AT, arguments.stress),
+        (WHOLE_PROGRAMS_AT, arguments.whole_programs.into()),
+        (SLOT_AT, arguments.slot.map_or(0, |slot| slot + 1)),
+        (BRIEF_AT, arguments.brief.into()),
+    ];
     let asked_for = words.into_iter().filter(|(_, value)| *value != 0);
     asked_for
         .flat_map(|(at, value)| {
@@ -259,5 +280,10 @@ mod tests {
         assert_eq!(loader(Arch::X86_64, &whole), ["-device", "loader,addr=0x2f00008,data=1,data-len=8"]);
         assert_eq!(parse(&whole).expect("valid arguments").limit().as_secs(), 7200);
         assert_eq!(loader(Arch::Aarch64, &["--stress", "7", "--whole-programs"]).len(), 4);
+        let slot = ["--slot", "0", "--brief"];
+        let words = ["-device", "loader,addr=0x2f00010,data=1,data-len=8", "-device"];
+        assert_eq!(loader(Arch::X86_64, &slot)[..3], words);
+        assert_eq!(loader(Arch::X86_64, &slot)[3], "loader,addr=0x2f00018,data=1,data-len=8");
+        assert!(parse(&["--slot", "128"]).is_err());
     }
 }

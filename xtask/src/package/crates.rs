@@ -1,4 +1,5 @@
-//! The step `crates`: checks that each crate that can be published is complete.
+//! The step `crates`: checks that each crate that can be published is complete; and `cargo xtask release-check`, which
+//! also wants what only who publishes knows.
 
 use std::{fs, path::Path};
 
@@ -15,18 +16,42 @@ const FILES: [&str; 4] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT", "Cargo.t
 /// Names in the registry that belong to others.
 const TAKEN: [&str; 2] = ["palimpsest", "palimpsest-cli"];
 
+/// What crates are checked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To work on them.
+    Work,
+    /// To publish them now.
+    Release,
+}
+
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
+    let (count, undecided) = check(workspace, Purpose::Work)?;
+    let remark = if undecided == 0 { "" } else { "; not to be published yet: no repository" };
+    Ok(Done::PassedWith(format!("{count} crates{remark}")))
+}
+
+/// Checks what [`step`] does, and that every crate names its repository; returns the number of crates.
+pub(crate) fn release(workspace: &Workspace) -> Result<usize, StepError> {
+    check(workspace, Purpose::Release).map(|(count, _)| count)
+}
+
+/// Returns how many crates there are, and how many of them do not name their repository.
+fn check(workspace: &Workspace, purpose: Purpose) -> Result<(usize, usize), StepError> {
     let mut cargo = process::cargo(workspace);
     let metadata = process::capture(cargo.args(["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata).map_err(|_| StepError::CargoOutput { found: metadata })?;
     let all = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
     // `publish = false` is an empty list of registries.
     let published = all.iter().filter(|package| package["publish"].as_array().is_none_or(|list| !list.is_empty()));
-    let (mut count, mut lacking) = (0, Vec::new());
+    let (mut count, mut undecided, mut lacking) = (0, Vec::new(), Vec::new());
     for package in published {
         count += 1;
         lacking.extend(lacks(package));
         let name = package["name"].as_str().unwrap_or_default();
+        if package["repository"].as_str().is_none_or(str::is_empty) {
+            undecided.push(format!("{name}: no repository (CONTRIBUTING.md, \"To publish\")"));
+        }
         let mut list = process::cargo(workspace);
         list.args(["package", "--list", "--quiet", "--allow-dirty", "--package", name]);
         let files = process::capture(&mut list)?;
@@ -38,8 +63,12 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
             lacking.extend(strays(file, &text).map(|stray| format!("{name}: {file} includes {stray}")));
         }
     }
+    // None is a decision that is still open; some is a mistake.
+    if purpose == Purpose::Release || undecided.len() < count {
+        lacking.append(&mut undecided);
+    }
     if lacking.is_empty() {
-        return Ok(Done::PassedWith(format!("{count} crates")));
+        return Ok((count, undecided.len()));
     }
     lacking.iter().for_each(|line| println!("{line}"));
     Err(StepError::Crates { lacking: lacking.len() })

@@ -14,7 +14,7 @@ use std::{
 use crate::{book, process, step::StepError, workspace::Workspace};
 
 pub(crate) use chroot::step;
-pub(crate) use crates::step as crates_step;
+pub(crate) use crates::{release as check_release, step as crates_step};
 
 /// Name below the target folder.
 const FOLDER: &str = "package";

@@ -2,6 +2,7 @@
 //! (by `target/steps/record.json`), so that both lanes end together.
 
 mod fuzz;
+mod orc;
 mod python;
 mod sanitizers;
 mod style;
@@ -290,6 +291,16 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: Some(tests::ASSEMBLERS),
             left_out: tests::ASSEMBLERS_LEFT_OUT,
             run: Check::ByDepth(tests::assemblers),
+        },
+        Step {
+            name: "llvm-orc",
+            about: "code that LLVM's ORC links runs in packs",
+            pace: Pace::Slow,
+            needs: orc::NEEDS,
+            wants: &[],
+            scratch: Some(orc::FOLDER),
+            left_out: orc::LEFT_OUT,
+            run: Check::ByDepth(orc::llvm_orc),
         },
         Step {
             name: "numa-x86_64",

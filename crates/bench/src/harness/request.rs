@@ -51,29 +51,29 @@ pub struct Request {
 }
 
 impl Request {
-    /// The suites with these names; if there is none, all that need not be named.
+    /// Chooses the suites with these names; if there is none, all that need not be named.
     #[must_use]
     pub fn suites(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.suites = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Measure only groups with an id that contains this text.
+    /// Leaves out groups without an id that contains this text.
     #[must_use]
     pub fn filter(mut self, part: impl Into<String>) -> Self {
         self.filter = Some(part.into());
         self
     }
 
-    /// How long to measure.
+    /// Sets how long to measure.
     #[must_use]
     pub fn effort(mut self, effort: Effort) -> Self {
         self.effort = effort;
         self
     }
 
-    /// A program that calls [`crate::suites::serve`] with what follows [`HELPER`] on its command line, and starts other
-    /// programs frozen when it is told to by `run`. Without it, figures of processes with a past of their own
+    /// Names a program that calls [`crate::suites::serve`] with what follows [`HELPER`] on its command line, and starts
+    /// other programs frozen when it is told to by `run`. Without it, figures of processes with a past of their own
     /// are skipped.
     #[must_use]
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {

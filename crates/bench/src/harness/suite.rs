@@ -159,7 +159,7 @@ mod tests {
         assert!(matches!(error, BenchError::NothingMatches { .. }));
     }
 
-    /// Notes what it is told.
+    /// Records its calls.
     #[derive(Default)]
     struct Told(RefCell<Vec<String>>);
 

@@ -37,7 +37,7 @@ impl Switch {
 ///
 /// # Invariants
 ///
-/// `arch::program` made each program, for as many sites as stand beside it.
+/// `arch::program` made each program, for the number of sites beside it.
 pub(crate) struct Sites {
     programs: Vec<(Program, usize)>,
 }
@@ -89,7 +89,7 @@ impl Sites {
 ///
 /// # Invariants
 ///
-/// The program was made by `arch::program` for as many sites as stand beside it.
+/// `arch::program` made the program, for the number of sites beside it.
 pub(crate) struct ReplicatedSites {
     program: ReplicatedProgram,
     sites: usize,

@@ -1,4 +1,4 @@
-//! What is measured, and what the processes are that help with it.
+//! What is measured, and the helper processes for it.
 
 use crate::harness::progress::Progress;
 use crate::harness::record::{Machine, Report};
@@ -18,7 +18,7 @@ mod tour;
 
 pub use tour::{Part, tour};
 
-/// Every suite there is.
+/// Returns every suite.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Suite>> {
     vec![
@@ -37,7 +37,7 @@ pub fn all() -> Vec<Box<dyn Suite>> {
     ]
 }
 
-/// Runs those of `suites` that `request` asks for, and says where the packs of this machine live.
+/// Runs those of `suites` that `request` asks for, and says where this machine has its packs.
 ///
 /// # Errors
 ///
@@ -46,7 +46,7 @@ pub fn run(suites: Vec<Box<dyn Suite>>, request: &Request, progress: &dyn Progre
     harness::run(suites, machine(), request, progress)
 }
 
-/// This machine; without a backing if packs cannot be opened, which those suites tell that need them.
+/// Describes this machine. If packs cannot be opened it has no backing, and the suites that need packs say so.
 #[must_use]
 pub fn machine() -> Machine {
     let (backing, refused) = match Packed::open() {
@@ -60,7 +60,7 @@ pub fn machine() -> Machine {
 ///
 /// # Errors
 ///
-/// Unknown helpers and contestants, failed loads, unreadable accounting, pipes that break.
+/// Fails for unknown helpers and contestants, failed loads, unreadable accounting, and broken pipes.
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     match arguments {
         [name, contestant] if name == pack::MEMORY_PROBE => pack::probe_memory(contestant),

@@ -1,7 +1,6 @@
-//! The tour: seven things that Palimpsest does, each beside what people do today, within half a minute.
+//! The tour: seven things that Palimpsest does, each next to the usual way, within half a minute.
 //!
-//! Its figures are those of the other suites, with fewer contestants and within a time of their own: ids and records
-//! are the same.
+//! Its figures are those of the other suites, with fewer contestants and in less time: ids and records are the same.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ pub struct Part {
     figures: Vec<Figures>,
 }
 
-/// A group of a part, and how its samples are had.
+/// A group of a part, and how to get its samples.
 struct Figures {
     group: Group,
     seconds: u64,
@@ -73,14 +72,14 @@ pub fn tour() -> Vec<Part> {
 }
 
 impl Part {
-    /// What it shows, in one line.
+    /// Returns what the part shows, in one line.
     #[must_use]
     pub fn headline(&self) -> &'static str {
         self.headline
     }
 }
 
-/// Rounds of a part that has so many seconds.
+/// Returns the rounds of a part that has this many seconds.
 fn rounds(effort: Effort, seconds: u64) -> Rounds {
     match effort {
         Effort::Check => Rounds { least: 1, most: 1, budget: Duration::ZERO },
@@ -110,7 +109,7 @@ impl Suite for Part {
             match measure(context, rounds(context.effort, *seconds)) {
                 Ok(samples) => context.record(group, samples),
                 Err(error @ BenchError::WrongResult { .. }) => return Err(error),
-                // The other parts may work here.
+                // The other parts may work.
                 Err(error) => context.skip(group, &Causes(&error).to_string()),
             }
         }

@@ -232,7 +232,7 @@ fn define_within(
         return Err(wrong("its structure has more than 64 members"));
     }
     let (mut kind, mut key_len, mut value_len, mut entries) = (None, 0, 0, 0);
-    let (mut values, mut inner) = (None, None);
+    let (mut values, mut inner, mut timer) = (None, None, None);
     for member in members {
         let count = || number(member.of).ok_or_else(|| wrong("a number is written wrongly; use __uint"));
         let size = || {
@@ -243,7 +243,10 @@ fn define_within(
             "type" => kind = Some(count()?),
             "key" => key_len = size()?,
             "key_size" => key_len = count()?,
-            "value" => value_len = size()?,
+            "value" => {
+                value_len = size()?;
+                timer = pointed(member.of).map(|value| timer_in(btf, value)).transpose().map_err(wrong)?.flatten();
+            }
             "value_size" => value_len = count()?,
             "max_entries" => entries = count()?,
             "map_flags" | "pinning" | "numa_node" | "map_extra" => {}
@@ -261,7 +264,7 @@ fn define_within(
     }
     let kind = kind.ok_or_else(|| wrong("its structure has no `type`"))?;
     let kind = Kind::new(kind).ok_or_else(|| ObjectError::Kind { map: name.to_string(), kind })?;
-    let mut definition = Definition::new(name, kind, key_len, value_len, entries);
+    let mut definition = Definition { timer, ..Definition::new(name, kind, key_len, value_len, entries) };
     match inner {
         Some(inner) if nesting == Nesting::Outer && kind.has_maps() => {
             let (inner, _) = define_within(btf, name, inner, Nesting::Inner)?;
@@ -277,6 +280,31 @@ fn define_within(
         definition.key_len = 4;
     }
     Ok((definition, values))
+}
+
+/// Members of a value's type that are looked at for timers.
+const MOST_LOOKED_AT: usize = 4096;
+
+/// Where a value of this type has a timer (`struct bpf_timer`), in bytes.
+fn timer_in(btf: &Btf, value: TypeId) -> Result<Option<u32>, &'static str> {
+    let mut budget = MOST_LOOKED_AT;
+    let mut open = Vec::from([(value, 0_u32)]);
+    let mut found = None;
+    while let Some((of, offset)) = open.pop() {
+        let Some((_, Type { name, form })) = btf.resolved(of) else { continue };
+        let Form::Struct { members, .. } = form else { continue };
+        if btf.text(*name) == "bpf_timer" {
+            if found.replace(offset).is_some() {
+                return Err("its values have more than one timer");
+            }
+            continue;
+        }
+        for member in members.iter().filter(|member| member.bits.is_none()) {
+            budget = budget.checked_sub(1).ok_or("its values have too many members")?;
+            open.push((member.of, offset.saturating_add(member.offset / 8)));
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -302,6 +330,25 @@ mod tests {
         assert_eq!(kind(63), Ok(Kind::RingBuffer));
         let what = "its structure has more than 64 members";
         assert_eq!(kind(64), Err(ObjectError::Map { map: "m".to_string(), what }));
+    }
+
+    #[test]
+    fn a_value_has_one_timer_however_deep() {
+        // 1: 8 bytes; 2: a timer; 3: a structure with one at 8; 4: one with that at 24, and perhaps a timer at 48;
+        // 5: a structure with a pointer to a timer and one as a bit field, which are none.
+        let timer = |second: u32| {
+            let mut types = words(&[0, 1 << 24, 8, 64]);
+            types.extend(words(&[1, 4 << 24 | 1, 16, 11, 1, 0]));
+            types.extend(words(&[0, 4 << 24 | 2, 24, 11, 1, 0, 11, 2, 64]));
+            types.extend(words(&[0, 4 << 24 | (1 + second), 64, 11, 3, 24 * 8]));
+            (0..second).for_each(|_| types.extend(words(&[11, 2, 48 * 8])));
+            types.extend(words(&[0, 2 << 24, 2]));
+            types.extend(words(&[0, 1 << 31 | 4 << 24 | 2, 64, 11, 5, 0, 11, 2, 7 << 24 | 64]));
+            let btf = Btf::parse(&section(&[types, b"\0bpf_timer\0m\0".to_vec()])).expect("six types");
+            [1, 2, 3, 4, 6].map(|of| timer_in(&btf, of))
+        };
+        assert_eq!(timer(0), [Ok(None), Ok(Some(0)), Ok(Some(8)), Ok(Some(32)), Ok(None)]);
+        assert_eq!(timer(1)[3], Err("its values have more than one timer"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
 use crate::map::{Kind, Map};
-use crate::verify::{Argument, Signature};
+use crate::verify::{Argument, Signature, Unproven};
 
 /// The memory that a program can reach.
 pub(crate) trait Space {
@@ -26,6 +26,12 @@ pub(crate) trait Space {
 
     /// Whose values of per-CPU maps the program works on.
     fn cpu(&self) -> u32;
+
+    /// Whether functions of the program are compiled ones.
+    #[cfg(feature = "std")]
+    fn is_compiled(&self) -> bool {
+        false
+    }
 }
 
 impl Space for Memory<'_> {
@@ -75,6 +81,7 @@ pub struct Call<'a> {
     /// How many bytes of each argument were written.
     written: [usize; 5],
     rest: Rest,
+    unproven: Unproven,
 }
 
 /// What happens at the end of a call to room that the helper has not written.
@@ -112,8 +119,9 @@ impl<'a> Call<'a> {
         maps: &'a [Arc<Map>],
         space: &'a mut dyn Space,
         rest: Rest,
+        unproven: Unproven,
     ) -> Self {
-        Self { arguments, signature, maps, space, written: [0; 5], rest }
+        Self { arguments, signature, maps, space, written: [0; 5], rest, unproven }
     }
 
     /// Whether the argument with this number is room to write to.
@@ -161,6 +169,18 @@ impl<'a> Call<'a> {
         self.maps.iter().filter_map(|map| map.ring())
     }
 
+    /// All maps of the host.
+    #[cfg(feature = "std")]
+    pub(super) const fn maps(&self) -> &'a [Arc<Map>] {
+        self.maps
+    }
+
+    /// Whether functions of the program are compiled ones.
+    #[cfg(feature = "std")]
+    pub(super) fn is_compiled(&self) -> bool {
+        self.space.is_compiled()
+    }
+
     /// Copies bytes of memory that a dynptr means.
     pub(super) fn read_memory(&self, address: u64, bytes: &mut [u8]) -> Result<(), HelperError> {
         Ok(self.space.read(address, bytes)?)
@@ -171,10 +191,15 @@ impl<'a> Call<'a> {
         Ok(self.space.write(address, bytes)?)
     }
 
-    /// Copies what lies `behind` the unproven address in the argument with this number, as far as there is something.
-    /// Returns how many bytes.
-    pub(super) fn peek(&self, index: usize, behind: usize, bytes: &mut [u8]) -> usize {
-        self.space.peek(self.number(index).wrapping_add(behind as u64), bytes)
+    /// Copies what there is at an unproven address, if the program may read such. Returns how many bytes.
+    pub(super) fn peek_at(&self, address: u64, bytes: &mut [u8]) -> usize {
+        if self.unproven == Unproven::Probe { self.space.peek(address, bytes) } else { 0 }
+    }
+
+    /// Returns whether the program may read what is at unproven addresses.
+    #[cfg(feature = "std")]
+    pub(super) fn may_probe(&self) -> bool {
+        self.unproven == Unproven::Probe
     }
 
     /// Returns whose values of `map` the program works on. Asks the runner only if that makes a difference.
@@ -199,7 +224,7 @@ impl<'a> Call<'a> {
     /// [`HelperError::NoArgument`] if it is not an address of bytes.
     pub fn len(&self, index: usize) -> Result<usize, HelperError> {
         let len = match self.kind(index)? {
-            Argument::Bytes | Argument::BytesOut | Argument::MapBytes => {
+            Argument::Bytes | Argument::BytesOut | Argument::MapBytes | Argument::PrintedBytes => {
                 // The verifier has checked that it is a number of 32 bits.
                 self.arguments[index + 1] as u32
             }

@@ -12,7 +12,7 @@ use crate::interp::{Answer, Iteration, MemoryFault};
 use crate::jit::{Called, Outcome, Resolve, STOPPED, Then};
 use crate::map::ArrayPlace;
 use crate::map::cells::WORD;
-use crate::verify::TAIL_CALL;
+use crate::verify::{TAIL_CALL, Unproven};
 
 /// Compiled code calls this for each helper of a host, with `r1` to `r5` and the address of the [`Entry`].
 ///
@@ -38,21 +38,22 @@ pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: 
 }
 
 /// What a host has for programs that `R` runs.
-pub(crate) struct RunBy<'a, R>(&'a Host, PhantomData<fn() -> R>);
+pub(crate) struct RunBy<'a, R>(&'a Host, Unproven, PhantomData<fn() -> R>);
 
 impl<'a, R> RunBy<'a, R> {
-    pub(crate) const fn new(host: &'a Host) -> Self {
-        Self(host, PhantomData)
+    pub(crate) const fn new(host: &'a Host, unproven: Unproven) -> Self {
+        Self(host, unproven, PhantomData)
     }
 }
 
 impl<R: Runner> Resolve for RunBy<'_, R> {
     fn helper(&self, id: i32) -> Option<Called> {
-        self.0.entry(id).map(called::<R>)
+        // What this host does not have was not reached when it verified the program.
+        Some(called::<R>(self.0.entry_for(id, self.1).unwrap_or(&self.0.absent)))
     }
 
     fn function(&self, index: i32) -> Option<Called> {
-        Host::function(self.0, index).map(called::<R>)
+        Some(called::<R>(Host::function(self.0, index).unwrap_or(&self.0.absent)))
     }
 
     fn map(&self, index: i32) -> Option<u64> {
@@ -79,13 +80,26 @@ fn called<R: Runner>(entry: &Entry) -> Called {
     Called { function: enter::<R> as *const () as u64, data: Some(data), then }
 }
 
+/// A function of a program, as the compiler makes those that helpers and timers call: four arguments and the gauge.
+pub(super) type Function = extern "C" fn(u64, u64, u64, u64, i64) -> Outcome;
+
+/// The function of a program at this address.
+///
+/// # Safety
+///
+/// 1. It is an argument of a helper whose signature says that it is a function of the program.
+/// 2. It is called with what the verifier has followed it with, and its program and host stay during the calls.
+pub(super) unsafe fn function(address: u64) -> Function {
+    let place = with_exposed_provenance::<()>(address as usize);
+    // SAFETY: the compiler makes such functions callable in this way (1).
+    unsafe { core::mem::transmute::<*const (), Function>(place) }
+}
+
 /// Calls a function of a program again and again, as long as that can be paid for.
 fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
-    type Function = extern "C" fn(u64, u64, u64, u64, i64) -> Outcome;
-    let place = with_exposed_provenance::<()>(iteration.function() as usize);
-    // SAFETY: an iteration is made of an argument that is a function of the program (2 of `enter`), which the compiler
-    // makes callable in this way; it is of the call that was just made (1 of `Runner`).
-    let function = unsafe { core::mem::transmute::<*const (), Function>(place) };
+    // SAFETY: 1. an iteration is made of such an argument, of the call that was just made (1 of `Runner`). 2. it says
+    // what the helper gives, and the program that called that helper is running.
+    let function = unsafe { function(iteration.function()) };
     let mut last = None;
     while let Some([r1, r2, r3, r4, _]) = iteration.next(last) {
         gauge -= 1;
@@ -158,5 +172,10 @@ impl<R: Runner> Space for Vouched<R> {
 
     fn cpu(&self) -> u32 {
         R::cpu()
+    }
+
+    #[cfg(feature = "std")]
+    fn is_compiled(&self) -> bool {
+        true
     }
 }

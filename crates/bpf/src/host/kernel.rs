@@ -4,14 +4,20 @@
 use alloc::sync::Arc;
 
 use super::call::{Call, failed};
+#[cfg(feature = "std")]
+use super::timed;
 use super::{dynptr, probe, ring, text};
 use crate::interp::{Answer, HelperError, Iteration};
 use crate::map::{Kind, OpError, Update, WhenFull};
 use crate::verify::Argument::{
-    Anything, Bytes, BytesOut, Context, Dynptr, DynptrOut, Each, Key, Loop, Map, MapBytes, Number, NumberOut, Record,
-    RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
+    Anything, Bytes, BytesOut, Context, Drain, Dynptr, DynptrOut, Each, Key, Loop, Map, MapBytes, Number, NumberOut,
+    Record, RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
 };
-use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove};
+#[cfg(feature = "std")]
+use crate::verify::Argument::{OnTimer, Printed, PrintedBytes, Timer};
+#[cfg(feature = "std")]
+use crate::verify::MapUse::Timers;
+use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove, Samples};
 use crate::verify::{Backing, Returns, Signature, TAIL_CALL};
 
 type Function = fn(&mut Call<'_>) -> Result<Answer, HelperError>;
@@ -32,7 +38,7 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     #[cfg(feature = "std")]
     (5, Signature::new([]), super::print::monotonic),
     #[cfg(feature = "std")]
-    (6, Signature::new([Bytes, Size, Number, Number, Number]), super::print::trace),
+    (6, Signature::new([Bytes, Size, Printed, Printed, Printed]), super::print::trace),
     #[cfg(feature = "std")]
     (7, Signature::new([]), super::print::random),
     #[cfg(feature = "std")]
@@ -64,9 +70,17 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (160, Signature::new([]), super::print::coarse),
     (164, Signature::new([Map(EachUse), Each, Anything, Number]), each),
     #[cfg(feature = "std")]
-    (165, Signature::new([BytesOut, Size, Text, Bytes, Size]), super::print::format),
+    (165, Signature::new([BytesOut, Size, Text, PrintedBytes, Size]), super::print::format),
     #[cfg(feature = "std")]
-    (177, Signature::new([Bytes, Size, Bytes, Size]), super::print::trace_many),
+    (177, Signature::new([Bytes, Size, PrintedBytes, Size]), super::print::trace_many),
+    #[cfg(feature = "std")]
+    (169, Signature::new([Timer, Map(Timers), Number]), timed::init),
+    #[cfg(feature = "std")]
+    (super::kept::SET_CALLBACK, Signature::new([Timer, OnTimer]), timed::set_callback),
+    #[cfg(feature = "std")]
+    (171, Signature::new([Timer, Number, Number]), timed::start),
+    #[cfg(feature = "std")]
+    (172, Signature::new([Timer]), timed::cancel),
     (181, Signature::new([Number, Loop, Anything, Number]), times),
     (182, Signature::new([Bytes, Size, Text]), text::compare),
     (195, Signature::new([Map(EachCpu), Key, Number]).returning(Returns::ValueOrNull), lookup_of_cpu),
@@ -87,6 +101,7 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (203, Signature::new([Dynptr, Number, RecordSize]).returning(Returns::SliceOrNull), dynptr::data),
     #[cfg(feature = "std")]
     (208, Signature::new([]), super::print::atomic),
+    (209, Signature::new([Map(Samples), Drain, Anything, Number]), ring::drain),
 ];
 
 /// It may read anything that the process knows, so that the contract must allow it.

@@ -11,6 +11,8 @@ mod call;
 mod dynptr;
 mod function;
 mod gate;
+#[cfg(feature = "std")]
+mod kept;
 mod kernel;
 #[cfg(feature = "std")]
 mod print;
@@ -20,6 +22,8 @@ mod program;
 mod ring;
 mod runner;
 mod text;
+#[cfg(feature = "std")]
+mod timed;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -40,7 +44,11 @@ use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
 use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
 use crate::map::{ArrayPlace, Definition, Fate, Map, Wake, cells};
-use crate::verify::{Argument, Contract, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
+#[cfg(feature = "std")]
+use crate::timer::{SystemTime, TimeSource, Timers};
+use crate::verify::{
+    Argument, Contract, MissingFunction, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
+};
 use call::{Rest, Space};
 use function::Function as Named;
 use gate::RunBy;
@@ -60,6 +68,8 @@ pub(crate) struct Entry {
     signature: Signature,
     function: Function,
     maps: Arc<[Arc<Map>]>,
+    /// What the programs that call it may read.
+    unproven: Unproven,
 }
 
 impl fmt::Debug for Entry {
@@ -74,9 +84,18 @@ impl fmt::Debug for Entry {
 impl Entry {
     /// Whether it calls functions of the program, which leaves its fifth argument free.
     fn calls(&self) -> bool {
-        let calls =
-            self.signature.arguments().iter().any(|argument| matches!(argument, Argument::Loop | Argument::Each));
+        let calls = self
+            .signature
+            .arguments()
+            .iter()
+            .any(|argument| matches!(argument, Argument::Loop | Argument::Each | Argument::Drain));
         calls && matches!(self.function, Function::Kernel(_))
+    }
+
+    /// Whether it does more for programs whose loads need not be proven.
+    fn probes(&self) -> bool {
+        let prints = |argument: &Argument| matches!(argument, Argument::Printed | Argument::PrintedBytes);
+        self.signature.returns == Returns::Probed || self.signature.arguments().iter().any(prints)
     }
 
     /// Calls it.
@@ -85,7 +104,7 @@ impl Entry {
             Function::Kernel(_) => Rest::Kept,
             Function::Custom(_) => Rest::Zeroed,
         };
-        let mut call = Call::new(arguments, &self.signature, &self.maps, space, rest);
+        let mut call = Call::new(arguments, &self.signature, &self.maps, space, rest, self.unproven);
         match &self.function {
             Function::Kernel(function) => function(&mut call),
             Function::Custom(function) => function(&mut call).map(Answer::Value),
@@ -99,8 +118,15 @@ pub struct Host {
     maps: Arc<[Arc<Map>]>,
     /// By number, in order.
     entries: Box<[(i32, Entry)]>,
+    /// The same for programs whose loads need not be proven, as far as that makes a difference.
+    probing: Box<[(i32, Entry)]>,
     /// By index.
     functions: Box<[Named]>,
+    /// What programs call where they do not come: a helper, or a function, that there is not.
+    absent: Entry,
+    /// What drives timers in its maps, if there are some.
+    #[cfg(feature = "std")]
+    timers: Option<Arc<Timers>>,
 }
 
 /// A host that is being built.
@@ -110,7 +136,14 @@ pub struct HostBuilder {
     entries: Vec<(i32, Signature, Custom)>,
     declared: Vec<Declaration>,
     functions: Vec<(String, Signature, Custom)>,
+    #[cfg(feature = "std")]
+    time: Option<Time>,
 }
+
+/// What timers tell time by.
+#[cfg(feature = "std")]
+#[derive(Debug)]
+struct Time(Box<dyn TimeSource>);
 
 /// What a closure does.
 struct Custom(Function);
@@ -176,6 +209,14 @@ impl HostBuilder {
         self
     }
 
+    /// Has timers of programs tell time by `time`, and not by the kernel's clocks: for tests, and for who replays what
+    /// has happened. Where it jumps, [`Host::look_at_time`] tells the timers. Maps that another host was made with
+    /// before keep what that one has.
+    #[cfg(feature = "std")]
+    pub fn time(self, time: impl TimeSource) -> Self {
+        Self { time: Some(Time(Box::new(time))), ..self }
+    }
+
     /// The host.
     pub fn build(self) -> Arc<Host> {
         let maps: Arc<[Arc<Map>]> = self.maps.into();
@@ -184,14 +225,62 @@ impl HostBuilder {
             kernel::HELPERS.iter().map(|(id, signature, function)| (*id, *signature, Function::Kernel(*function)));
         let custom = self.entries.into_iter().map(|(id, signature, Custom(function))| (id, signature, function));
         for (id, signature, function) in kernel.chain(custom) {
-            let entry = Entry { callee: Callee::Helper(id), signature, function, maps: Arc::clone(&maps) };
+            let (maps, unproven) = (Arc::clone(&maps), Unproven::Refuse);
+            let entry = Entry { callee: Callee::Helper(id), signature, function, maps, unproven };
             match entries.binary_search_by_key(&id, |(known, _)| *known) {
                 Ok(place) => entries[place] = (id, entry),
                 Err(place) => entries.insert(place, (id, entry)),
             }
         }
         let functions = named(self.declared, self.functions, &maps);
-        Arc::new(Host { maps, entries: entries.into_boxed_slice(), functions })
+        // Linux's, unless the host has its own in their place.
+        let probes = entries.iter().filter(|(_, entry)| entry.probes());
+        let probing = probes.filter_map(|(id, entry)| match entry.function {
+            Function::Kernel(function) => {
+                let Entry { callee, signature, .. } = *entry;
+                let function = Function::Kernel(function);
+                Some((*id, Entry { callee, signature, function, maps: Arc::clone(&maps), unproven: Unproven::Probe }))
+            }
+            Function::Custom(_) => None,
+        });
+        let probing = probing.collect();
+        let absent = Entry {
+            callee: Callee::Helper(-1),
+            signature: Signature::new([]),
+            function: Function::Kernel(|_| Err(HelperError::Unknown)),
+            maps: Arc::clone(&maps),
+            unproven: Unproven::Refuse,
+        };
+        #[cfg(feature = "std")]
+        let timers = timers(&maps, self.time);
+        Arc::new(Host {
+            maps,
+            entries: entries.into_boxed_slice(),
+            probing,
+            functions,
+            absent,
+            #[cfg(feature = "std")]
+            timers,
+        })
+    }
+}
+
+/// What drives the timers in maps that nothing drives yet, if there are such.
+#[cfg(feature = "std")]
+fn timers(maps: &[Arc<Map>], time: Option<Time>) -> Option<Arc<Timers>> {
+    let with_timers = || maps.iter().filter(|map| map.definition().timer.is_some());
+    with_timers().next()?;
+    let time = time.map_or_else(|| Box::new(SystemTime) as Box<dyn TimeSource>, |Time(time)| time);
+    let timers = Arc::new(Timers::new(time));
+    with_timers().for_each(|map| map.timed().set(&timers));
+    Some(timers)
+}
+
+#[cfg(feature = "std")]
+impl Drop for Host {
+    /// Timers that call its programs go, also in maps that others have.
+    fn drop(&mut self) {
+        self.maps.iter().filter_map(|map| map.timed().get()).for_each(Timers::forget_dead);
     }
 }
 
@@ -208,7 +297,7 @@ fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, ma
     let mut functions: Vec<Named> = Vec::new();
     let entry = |index: usize, signature, Custom(function)| {
         let callee = Callee::Kernel { id: index as i32, module: 0 };
-        Entry { callee, signature, function, maps: Arc::clone(maps) }
+        Entry { callee, signature, function, maps: Arc::clone(maps), unproven: Unproven::Refuse }
     };
     for Declaration { name, prototype } in declared {
         let index = functions.len();
@@ -276,9 +365,34 @@ impl Host {
         self.maps.iter().find(|map| map.definition().name == name)
     }
 
+    /// Has timers look at their clock, and waits until all has been called that is due by then: for a
+    /// [`time`](HostBuilder::time) that has jumped. Does not wait for itself in what a timer calls.
+    #[cfg(feature = "std")]
+    pub fn look_at_time(&self) {
+        if let Some(timers) = &self.timers {
+            timers.look();
+        }
+    }
+
+    /// How often what a timer called has failed: by an error of a helper, or without fuel.
+    #[cfg(feature = "std")]
+    pub fn timer_failures(&self) -> u64 {
+        self.timers.as_ref().map_or(0, |timers| timers.failures())
+    }
+
     fn entry(&self, id: i32) -> Option<&Entry> {
         let place = self.entries.binary_search_by_key(&id, |(known, _)| *known).ok()?;
         self.entries.get(place).map(|(_, entry)| entry)
+    }
+
+    /// The helper with this number, for programs that may read this.
+    fn entry_for(&self, id: i32, unproven: Unproven) -> Option<&Entry> {
+        let probing = || {
+            let place = self.probing.binary_search_by_key(&id, |(known, _)| *known).ok()?;
+            self.probing.get(place).map(|(_, entry)| entry)
+        };
+        let found = if unproven == Unproven::Probe { probing() } else { None };
+        found.or_else(|| self.entry(id))
     }
 
     fn function(&self, index: i32) -> Option<&Entry> {
@@ -375,7 +489,7 @@ impl Linked {
     /// [`CompileError`].
     pub fn compile<R: Runner>(&self, target: Target, random: u64) -> Result<Compiled, CompileError> {
         let wanted = Wanted::of(&self.verified, random);
-        compile_resolved(self.code(), target, &RunBy::<R>::new(&self.host), wanted)
+        compile_resolved(self.code(), target, &RunBy::<R>::new(&self.host, self.verified.unproven()), wanted)
     }
 
     /// Interprets it, with `context` at an address of the interpreter's choice. Its operations on maps are those of one
@@ -399,15 +513,23 @@ impl Linked {
             memory.add_shared(address, words).map_err(failed)?;
         }
         let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
+        let unproven = self.verified.unproven();
         let has_probes = !self.verified.probes().is_empty();
         let interpreter = if has_probes { interpreter.on_fault(OnFault::LoadZero) } else { interpreter };
-        let result = interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host);
+        let result =
+            interpreter.run(self.code(), arguments, &mut memory, &mut Interpreted { host: &self.host, unproven });
         self.host.discard(memory.held());
         result
     }
 }
 
-impl Helpers for &Host {
+/// A host, for interpreted programs that may read this.
+struct Interpreted<'a> {
+    host: &'a Host,
+    unproven: Unproven,
+}
+
+impl Helpers for Interpreted<'_> {
     fn call(&mut self, _id: i32, _arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
         Err(HelperError::Unknown)
     }
@@ -416,7 +538,7 @@ impl Helpers for &Host {
         if id == TAIL_CALL {
             return Err(HelperError::TailCall);
         }
-        self.entry(id).ok_or(HelperError::Unknown)?.call(arguments, memory)
+        self.host.entry_for(id, self.unproven).ok_or(HelperError::Unknown)?.call(arguments, memory)
     }
 
     fn function(
@@ -425,14 +547,14 @@ impl Helpers for &Host {
         arguments: [u64; 5],
         memory: &mut Memory<'_>,
     ) -> Option<Result<Answer, HelperError>> {
-        Some(Host::function(self, index)?.call(arguments, memory))
+        Some(self.host.function(index)?.call(arguments, memory))
     }
 
     fn map(&self, index: i32) -> Option<u64> {
-        self.map_handle(index)
+        self.host.map_handle(index)
     }
 
     fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
-        Host::map_value(self, index, offset)
+        self.host.map_value(index, offset)
     }
 }

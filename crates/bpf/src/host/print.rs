@@ -9,6 +9,7 @@ use std::vec::Vec;
 use palimpsest_sys::clock::Clock;
 
 use super::call::{Call, failed};
+use super::probe;
 use crate::interp::{Answer, HelperError};
 
 fn now(clock: Clock) -> Result<Answer, HelperError> {
@@ -61,7 +62,9 @@ const EINVAL: i64 = 22;
 pub(super) fn trace(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let mut bytes = [0; MOST];
     let len = call.read(0, &mut bytes)?;
-    let text = formatted(&until_zero(&bytes[..len]), &[call.number(2), call.number(3), call.number(4)]);
+    let text = formatted(&until_zero(&bytes[..len]), &[call.number(2), call.number(3), call.number(4)], &|at, most| {
+        text_of(call, at, most)
+    });
     tracing::info!(target: "bpf", "{}", text.trim_end_matches('\n'));
     Ok(Answer::Value(text.len() as u64))
 }
@@ -71,7 +74,7 @@ pub(super) fn trace_many(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let mut bytes = [0; MOST];
     let len = call.read(0, &mut bytes)?;
     let Some(numbers) = numbers(call, 2)? else { return failed(EINVAL) };
-    let text = formatted(&until_zero(&bytes[..len]), &numbers);
+    let text = formatted(&until_zero(&bytes[..len]), &numbers, &|at, most| text_of(call, at, most));
     tracing::info!(target: "bpf", "{}", text.trim_end_matches('\n'));
     Ok(Answer::Value(text.len() as u64))
 }
@@ -79,7 +82,9 @@ pub(super) fn trace_many(call: &mut Call<'_>) -> Result<Answer, HelperError> {
 /// `bpf_snprintf`: text and a zero, as far as they fit. Returns the length of all of it, including the zero.
 pub(super) fn format(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let numbers = numbers(call, 3)?;
-    let text = formatted(&until_zero(&call.text(2, MOST)?), numbers.as_deref().unwrap_or_default());
+    let format = call.text(2, MOST)?;
+    let given = numbers.as_deref().unwrap_or_default();
+    let text = formatted(&until_zero(&format), given, &|at, most| text_of(call, at, most));
     let mut room = std::vec![0; call.len(0)?];
     if numbers.is_none() {
         call.write(0, &room)?;
@@ -89,6 +94,16 @@ pub(super) fn format(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     room[..fits].copy_from_slice(&text.as_bytes()[..fits]);
     call.write(0, &room)?;
     Ok(Answer::Value(text.len() as u64 + 1))
+}
+
+/// Returns the text at an address, of `most` bytes at most, if the program may read any. Where nothing is, it is empty.
+fn text_of(call: &Call<'_>, address: u64, most: usize) -> Option<String> {
+    if !call.may_probe() {
+        return None;
+    }
+    let mut bytes = std::vec![0; most.min(MOST) + 1];
+    let len = probe::text_at(call, address, &mut bytes).unwrap_or(0);
+    Some(String::from_utf8_lossy(&bytes[..len]).into_owned())
 }
 
 /// Returns the numbers at which the argument with this index points; `None` if that is a wrong number of bytes.
@@ -180,9 +195,9 @@ fn number(text: &str) -> (usize, &str) {
 }
 
 /// Puts numbers in place of `%d`, `%i`, `%u`, `%x`, `%X`, `%o`, `%c` and `%p` in `format`, with flags, widths,
-/// precisions and lengths as in C. Anything else behind a percent sign stays: texts are not followed, since their
-/// addresses are numbers here.
-fn formatted(format: &str, numbers: &[u64]) -> String {
+/// precisions and lengths as in C, and texts in place of `%s`, `%pks` and `%pus` where `text_at` has some. Anything
+/// else behind a percent sign stays.
+fn formatted(format: &str, numbers: &[u64], text_at: &dyn Fn(u64, usize) -> Option<String>) -> String {
     let mut numbers = numbers.iter().copied();
     let mut out = String::new();
     let mut rest = format;
@@ -200,6 +215,18 @@ fn formatted(format: &str, numbers: &[u64]) -> String {
             continue;
         }
         let number = numbers.next().unwrap_or(0);
+        // `%s`, and Linux's `%pks` and `%pus`: all addresses are of one space here.
+        let behind_text = match letter {
+            's' => Some(rest),
+            'p' => rest.strip_prefix("ks").or_else(|| rest.strip_prefix("us")),
+            _ => None,
+        };
+        let text = behind_text.and_then(|behind| Some((text_at(number, style.precision.unwrap_or(MOST))?, behind)));
+        if let Some((text, behind)) = text {
+            Style { has_zeros: false, precision: None, ..style }.write(&mut out, "", &text);
+            rest = behind;
+            continue;
+        }
         // Of addresses all bits count.
         let above = if letter == 'p' { 0 } else { 64 - style.bits };
         let (plain, signed) = (number << above >> above, (number << above) as i64 >> above);
@@ -230,13 +257,18 @@ fn formatted(format: &str, numbers: &[u64]) -> String {
 mod tests {
     use super::*;
 
+    /// What is made of numbers where texts are not followed.
+    fn plain(format: &str, numbers: &[u64]) -> String {
+        formatted(format, numbers, &|_, _| None)
+    }
+
     #[test]
     fn numbers_are_put_where_the_format_says() {
         let minus_one = u64::MAX;
-        assert_eq!(formatted("a %d b %lld c %x", &[minus_one, minus_one, 0x1_0000_00ff]), "a -1 b -1 c ff");
-        assert_eq!(formatted("%lu%% %c", &[7, u64::from(b'x'), 0]), "7% x");
-        assert_eq!(formatted("%s %", &[7, 8, 9]), "%s %");
-        assert_eq!(formatted("%llx %05d%p", &[1 << 40, 5, 6]), "10000000000 000050x6");
+        assert_eq!(plain("a %d b %lld c %x", &[minus_one, minus_one, 0x1_0000_00ff]), "a -1 b -1 c ff");
+        assert_eq!(plain("%lu%% %c", &[7, u64::from(b'x'), 0]), "7% x");
+        assert_eq!(plain("%s %", &[7, 8, 9]), "%s %");
+        assert_eq!(plain("%llx %05d%p", &[1 << 40, 5, 6]), "10000000000 000050x6");
     }
 
     /// What C's `printf` makes of the same, for numbers of its types.
@@ -266,8 +298,8 @@ mod tests {
             ("%", 1, "%"),
             ("%-", 1, "%-"),
         ] {
-            assert_eq!(formatted(format, &[number]), expected, "{format}");
+            assert_eq!(plain(format, &[number]), expected, "{format}");
         }
-        assert_eq!(formatted("%999999999999999999999d", &[1]).len(), 256);
+        assert_eq!(plain("%999999999999999999999d", &[1]).len(), 256);
     }
 }

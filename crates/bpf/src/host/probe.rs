@@ -11,7 +11,7 @@ const PART: usize = 64;
 /// `bpf_probe_read`: all of the bytes, or zeros and an error.
 pub(super) fn read(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let mut bytes = alloc::vec![0; call.len(0)?];
-    let is_there = call.peek(2, 0, &mut bytes) == bytes.len();
+    let is_there = call.peek_at(call.number(2), &mut bytes) == bytes.len();
     if !is_there {
         bytes.fill(0);
     }
@@ -26,24 +26,29 @@ pub(super) fn text(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     if bytes.is_empty() {
         return failed(E2BIG);
     }
-    let most = bytes.len() - 1;
-    let mut len = 0;
-    let found = loop {
-        let part = (PART - (call.number(2) as usize).wrapping_add(len) % PART).min(most - len);
-        if part == 0 {
-            // What does not fit is cut off.
-            break Some(most);
-        }
-        let got = call.peek(2, len, &mut bytes[len..len + part]);
-        if let Some(end) = bytes[len..len + got].iter().position(|byte| *byte == 0) {
-            break Some(len + end);
-        }
-        if got < part {
-            break None;
-        }
-        len += part;
-    };
+    let found = text_at(call, call.number(2), &mut bytes);
     bytes[found.unwrap_or(0)..].fill(0);
     call.write(0, &bytes)?;
     found.map_or_else(|| failed(EFAULT), |len| Ok(Answer::Value(len as u64 + 1)))
+}
+
+/// Copies text up to its zero, or what fits beside a zero; how long it is. `None` if it ends where nothing is.
+pub(super) fn text_at(call: &Call<'_>, address: u64, bytes: &mut [u8]) -> Option<usize> {
+    let most = bytes.len() - 1;
+    let mut len = 0;
+    loop {
+        let part = (PART - (address as usize).wrapping_add(len) % PART).min(most - len);
+        if part == 0 {
+            // What does not fit is cut off.
+            return Some(most);
+        }
+        let got = call.peek_at(address.wrapping_add(len as u64), &mut bytes[len..len + part]);
+        if let Some(end) = bytes[len..len + got].iter().position(|byte| *byte == 0) {
+            return Some(len + end);
+        }
+        if got < part {
+            return None;
+        }
+        len += part;
+    }
 }

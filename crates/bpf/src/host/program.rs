@@ -10,12 +10,15 @@ use arc_swap::{ArcSwap, Guard};
 use palimpsest_text::Packs;
 
 use super::gate::RunBy;
+use super::kept::{Kept, SET_CALLBACK};
 use super::{Host, Linked, Runner};
-use crate::insn::Callee;
+use crate::code::Code;
+use crate::insn::{Callee, Instruction};
 use crate::interp::{Answer, HelperError};
 use crate::jit::{OUT_OF_FUEL, Outcome};
 use crate::map::{self, Map};
 use crate::program::{ContextError, LoadError, VerifiedProgram};
+use crate::timer::Ended;
 
 /// Tail calls of one run at most (`MAX_TAIL_CALL_CNT` of Linux, `include/linux/bpf.h`).
 const MOST_TAIL_CALLS: u32 = 33;
@@ -26,6 +29,8 @@ pub struct HostedProgram {
     program: VerifiedProgram,
     /// What the program has addresses of.
     host: Arc<Host>,
+    /// What timers keep of it, if it has some.
+    kept: Option<Arc<Kept>>,
 }
 
 /// Why a program has no result.
@@ -62,6 +67,8 @@ pub enum HostedError {
 #[derive(Debug, Default)]
 struct Run {
     context: Option<Context>,
+    /// Of the program that is running by now.
+    kept: Option<Arc<Kept>>,
     tail_calls: u32,
     next: Option<Arc<HostedProgram>>,
     failure: Option<(Callee, HelperError)>,
@@ -129,6 +136,35 @@ unsafe impl Runner for Threads {
     }
 }
 
+/// What timers keep of the program that this thread runs.
+pub(super) fn kept() -> Option<Arc<Kept>> {
+    RUN.with_borrow(|run| run.kept.clone())
+}
+
+/// Enters what a timer calls, as a run of its own.
+pub(super) fn run_later(host: &Host, kept: &Arc<Kept>, enter: impl FnOnce() -> Outcome) -> Ended {
+    let outer = RUN.replace(Run { kept: Some(Arc::clone(kept)), ..Run::default() });
+    let outer_held = HELD.with_borrow(Vec::len);
+    let outcome = enter();
+    if outcome.gauge < 0 {
+        let held = HELD.with_borrow_mut(|held| held.split_off(outer_held));
+        host.discard(&held);
+    }
+    let run = RUN.replace(outer);
+    match run.failure {
+        Some((_, HelperError::Exit(_))) => Ended::Returned,
+        None if outcome.gauge >= 0 => Ended::Returned,
+        _ => Ended::Failed,
+    }
+}
+
+/// Whether a program may say what timers call.
+fn sets_timers(code: &Code) -> bool {
+    code.instructions()
+        .iter()
+        .any(|instruction| matches!(instruction, Instruction::Call(Callee::Helper(SET_CALLBACK) | Callee::Register(_))))
+}
+
 /// Has the program in `index` of `map` run next; 0 if it cannot, and the program goes on.
 pub(super) fn tail_call(map: &Map, index: u64) -> Result<Answer, HelperError> {
     let index = u32::try_from(index).ok();
@@ -152,9 +188,15 @@ impl HostedProgram {
     ///
     /// [`LoadError`].
     pub fn load(packs: &Packs, linked: &Linked) -> Result<Self, LoadError> {
-        let resolve = RunBy::<Threads>::new(&linked.host);
+        let resolve = RunBy::<Threads>::new(&linked.host, linked.verified.unproven());
         let program = VerifiedProgram::resolved(packs, &linked.verified, &resolve)?;
-        Ok(Self { program, host: Arc::clone(&linked.host) })
+        let host = Arc::clone(&linked.host);
+        if !sets_timers(linked.code()) {
+            return Ok(Self { program, host, kept: None });
+        }
+        let (program, code) = program.shared();
+        let kept = Kept { code, fuel: program.fuel(), host: Arc::downgrade(&host) };
+        Ok(Self { program, host, kept: Some(Arc::new(kept)) })
     }
 
     /// Whether it accepts contexts of `len` bytes, aligned to `align`, that must not be written.
@@ -209,7 +251,7 @@ impl HostedProgram {
         enter: &mut dyn FnMut(&VerifiedProgram, i64) -> Result<Outcome, ContextError>,
     ) -> Result<u64, HostedError> {
         // A helper may run a program, too: the outer run goes on with its own.
-        let outer = RUN.replace(Run { context: Some(context), ..Run::default() });
+        let outer = RUN.replace(Run { context: Some(context), kept: self.kept.clone(), ..Run::default() });
         let outer_held = HELD.with_borrow(Vec::len);
         let mut fuel = self.program.fuel();
         let mut result = enter(&self.program, fuel);
@@ -217,6 +259,7 @@ impl HostedProgram {
         while let (Ok(outcome), Some(next)) = (result, RUN.with_borrow_mut(|run| run.next.take())) {
             // What is left of what the program had before, and not more than this one was verified for.
             fuel = outcome.gauge.min(next.program.fuel());
+            RUN.with_borrow_mut(|run| run.kept.clone_from(&next.kept));
             result = enter(&next.program, fuel);
             next.give_back(&result, outer_held);
         }

@@ -1,7 +1,9 @@
 //! Helpers with ring buffers.
 
+use alloc::sync::Arc;
+
 use super::call::{Call, failed};
-use crate::interp::{Answer, HelperError};
+use crate::interp::{Answer, HelperError, Iteration};
 use crate::map::{Fate, Wake};
 
 type Answered = Result<Answer, HelperError>;
@@ -63,4 +65,15 @@ pub(super) fn query(call: &mut Call<'_>) -> Answered {
         3 => ring.producers_position(),
         _ => 0,
     }))
+}
+
+/// `bpf_user_ringbuf_drain`.
+pub(super) fn drain(call: &mut Call<'_>) -> Answered {
+    const EBUSY: i64 = 16;
+    let map = Arc::clone(call.map()?);
+    let (Some(ring), Some(wake)) = (map.user_ring(), wake(call.number(3))) else { return failed(EINVAL) };
+    if !ring.begin() {
+        return failed(EBUSY);
+    }
+    Ok(Answer::Iterate(Iteration::samples((call.number(1), call.number(2)), map, wake)))
 }

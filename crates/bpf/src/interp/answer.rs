@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::map::{Element, Map};
+use crate::map::{Element, Map, Next, Wake};
 
 /// What a helper answers.
 #[derive(Debug)]
@@ -29,6 +29,60 @@ enum Over {
     Times(u64),
     /// For the elements of a map from this one on, with the values of a CPU; programs know the map by the handle.
     Elements { map: Arc<Map>, from: usize, cpu: u32, handle: u64 },
+    /// For the samples of a user ring buffer.
+    Samples(Draining),
+}
+
+/// A user ring buffer that is being drained.
+#[derive(Debug)]
+struct Draining {
+    map: Arc<Map>,
+    wake: Wake,
+    /// Samples that were looked at, those that were skipped among them.
+    seen: u32,
+    /// The number of an error, after which there are no more samples.
+    error: Option<i64>,
+    taken: bool,
+}
+
+/// Most samples that are looked at in one go (`BPF_MAX_USER_RINGBUF_SAMPLES` of Linux, `kernel/bpf/ringbuf.c`).
+const MOST_SAMPLES: u32 = 128 * 1024;
+
+impl Draining {
+    /// Copies the next sample that is not to be skipped; what a program knows it by.
+    fn next(&mut self) -> Option<u64> {
+        let ring = self.map.user_ring().filter(|_| self.error.is_none())?;
+        while self.seen < MOST_SAMPLES {
+            self.seen += 1;
+            match ring.take() {
+                Ok(Next::Sample(sample)) => {
+                    self.taken = true;
+                    return Some(sample);
+                }
+                Ok(Next::Skipped) => self.taken = true,
+                Ok(Next::Nothing) => return None,
+                Err(wrong) => {
+                    self.error = Some(wrong.errno());
+                    return None;
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Draining {
+    /// Also when the program was ended.
+    fn drop(&mut self) {
+        let wakes = match self.wake {
+            Wake::IfWaiting => self.taken,
+            Wake::Never => false,
+            Wake::Always => true,
+        };
+        if let Some(ring) = self.map.user_ring() {
+            ring.end(wakes);
+        }
+    }
 }
 
 impl Iteration {
@@ -38,6 +92,12 @@ impl Iteration {
 
     pub(crate) const fn elements((function, context): (u64, u64), map: Arc<Map>, cpu: u32, handle: u64) -> Self {
         Self { function, context, made: 0, over: Over::Elements { map, from: 0, cpu, handle } }
+    }
+
+    /// For samples, by who has begun to drain them.
+    pub(crate) const fn samples((function, context): (u64, u64), map: Arc<Map>, wake: Wake) -> Self {
+        let draining = Draining { map, wake, seen: 0, error: None, taken: false };
+        Self { function, context, made: 0, over: Over::Samples(draining) }
     }
 
     /// Returns the function, as the program knows it.
@@ -59,13 +119,17 @@ impl Iteration {
                 *from = index + 1;
                 [*handle, key, value, self.context, 0]
             }
+            Over::Samples(draining) => [draining.next()?, self.context, 0, 0, 0],
         };
         self.made += 1;
         Some(arguments)
     }
 
-    /// Returns how many calls were made.
+    /// Returns how many calls were made; the negative number of an error, if one has ended them.
     pub const fn made(&self) -> u64 {
-        self.made
+        match &self.over {
+            Over::Samples(Draining { error: Some(error), .. }) => -*error as u64,
+            _ => self.made,
+        }
     }
 }

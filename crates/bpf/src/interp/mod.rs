@@ -89,6 +89,9 @@ pub enum HelperError {
     /// It makes a tail call, which only compiled programs do.
     #[error("tail calls are made by compiled programs; load the program")]
     TailCall,
+    /// It says what a timer calls, which is a function of a compiled program.
+    #[error("timers call functions of compiled programs; load the program")]
+    Timer,
     /// It ends the program, which returns this.
     #[error("the helper ended the program with {0:#x}")]
     Exit(u64),
@@ -172,8 +175,8 @@ pub enum Trap {
         /// Its index.
         index: i32,
     },
-    /// A helper calls something that is not a function, or calls too deeply.
-    #[error("a helper calls slot {slot}, where no function begins, or {MOST_FRAMES} functions are active already")]
+    /// Something is called that is not a function, or a function is called too deeply.
+    #[error("slot {slot} is called, where no function begins, or {MOST_FRAMES} functions are active already")]
     Function {
         /// The slot.
         slot: u64,
@@ -191,7 +194,7 @@ pub enum Trap {
 
 /// Where a function was called.
 struct Caller {
-    /// The instruction behind the call.
+    /// The instruction after the call.
     next: usize,
     /// `r6` to `r9`.
     kept: [u64; 4],
@@ -432,7 +435,7 @@ impl Run<'_> {
         let mut helper =
             |id| helpers.answer(id, arguments, memory).map_err(|error| (Trap::Helper { id, error }, error));
         let answer = match callee {
-            Callee::Local(distance) => return Ok(self.enter(distance)),
+            Callee::Local(distance) => return self.enter(distance),
             Callee::Helper(id) => helper(id),
             Callee::Register(register) => helper(self.get(register) as i32),
             Callee::Kernel { id: index, .. } => {
@@ -449,10 +452,14 @@ impl Run<'_> {
         Ok(Next::Behind)
     }
 
-    fn enter(&mut self, distance: i32) -> Next {
+    fn enter(&mut self, distance: i32) -> Result<Next, Trap> {
         let target = self.target(distance);
+        if self.callers.len() + 1 >= MOST_FRAMES {
+            // A helper has called a function that has its own address.
+            return Err(Trap::Function { slot: self.code.slot(target) as u64 });
+        }
         self.push(self.at + 1, None);
-        Next::At(target)
+        Ok(Next::At(target))
     }
 
     fn push(&mut self, next: usize, iteration: Option<Iteration>) {

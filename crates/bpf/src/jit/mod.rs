@@ -1,8 +1,8 @@
 //! Compilers: programs to machine code, for every architecture on every host.
 //!
-//! A program is translated instruction by instruction, with a fixed map of registers, as in Linux, so that what a
+//! A program is translated instruction by instruction, with a fixed mapping of registers, as in Linux, so that what a
 //! register holds is known at every address. The result can be put anywhere: the only addresses in it are those of
-//! helpers, which are literals behind the code.
+//! helpers, which are literals behind the code, and of maps.
 //!
 //! There is one pass. Jumps have their long form until everything is written; then near ones get the short form, the
 //! gaps are closed, and distances are filled in. Where the long form is a different sequence of instructions (AArch64),

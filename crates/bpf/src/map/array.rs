@@ -66,8 +66,15 @@ impl Array {
         Ok(())
     }
 
-    /// Without a CPU: of all.
-    pub(super) fn update(&self, key: &[u8], cpu: Option<u32>, value: &[u8], update: Update) -> Result<(), OpError> {
+    /// Without a CPU: of all. `renew` gets the address of each before it is set.
+    pub(super) fn update(
+        &self,
+        key: &[u8],
+        cpu: Option<u32>,
+        value: &[u8],
+        update: Update,
+        renew: &dyn Fn(u64),
+    ) -> Result<(), OpError> {
         let first = self.index(key, cpu.unwrap_or(0)).ok_or(OpError::Full)?;
         if update == Update::Insert {
             return Err(OpError::Exists);
@@ -75,6 +82,7 @@ impl Array {
         let all = self.values.count();
         let step = if cpu.is_some() { all } else { self.count };
         for index in (first..all).step_by(step) {
+            renew(self.values.address(index));
             self.values.write(index, value);
         }
         Ok(())

@@ -87,6 +87,15 @@ impl Cells {
         address(self.of(index))
     }
 
+    /// The value in which byte `offset` lies at this address.
+    #[cfg(feature = "std")]
+    pub(super) fn index_of(&self, address: u64, offset: u32) -> Option<usize> {
+        let first = self::address(&self.words);
+        let distance = address.checked_sub(first)?.checked_sub(offset.into())? as usize;
+        let index = distance / self.stride();
+        (distance.is_multiple_of(self.stride()) && index < self.count()).then_some(index)
+    }
+
     /// Copies a value out.
     pub(super) fn read(&self, index: usize, value: &mut [u8]) {
         for (chunk, word) in value[..self.len].chunks_mut(WORD).zip(self.of(index)) {

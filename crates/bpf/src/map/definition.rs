@@ -37,11 +37,13 @@ pub enum Kind {
     RingBuffer = 27,
     /// A set that answers a certain "no" or a probable "yes".
     BloomFilter = 30,
+    /// Samples from the host to programs.
+    UserRingBuffer = 31,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Hash,
         Self::Array,
         Self::Programs,
@@ -55,6 +57,7 @@ impl Kind {
         Self::Queue,
         Self::Stack,
         Self::RingBuffer,
+        Self::UserRingBuffer,
         Self::BloomFilter,
     ];
 
@@ -75,7 +78,7 @@ impl Kind {
 
     /// Whether values are found by a key: by their number, in arrays.
     pub const fn has_keys(self) -> bool {
-        !matches!(self, Self::Queue | Self::Stack | Self::RingBuffer | Self::BloomFilter)
+        !matches!(self, Self::Queue | Self::Stack | Self::RingBuffer | Self::UserRingBuffer | Self::BloomFilter)
     }
 }
 
@@ -111,7 +114,13 @@ pub struct Definition {
     /// What maps in it are made from: of its kind, its lengths and its access all have to be. The number of entries may
     /// differ.
     pub inner: Option<Box<Definition>>,
+    /// Where in each value a timer lies: 16 bytes (`struct bpf_timer`) at a multiple of 8, which programs reach by
+    /// helpers alone. For arrays and hash maps that are not per CPU, and in none inside another.
+    pub timer: Option<u32>,
 }
+
+/// Bytes of a timer.
+pub(crate) const TIMER: u32 = 16;
 
 impl Definition {
     /// A map of these measures.
@@ -127,6 +136,7 @@ impl Definition {
             cpus: None,
             functions: 0,
             inner: None,
+            timer: None,
         }
     }
 }
@@ -183,6 +193,21 @@ pub enum MapError {
         left: u64,
         /// Bytes.
         most: u64,
+    },
+    /// Its values have a timer where none can be.
+    #[error(
+        "map `{name}`: there is no room for a timer at byte {offset} of values of {value_len} in maps of the kind \
+         {kind:?}; arrays and hash maps have timers, not per CPU and not inside others, at multiples of 8"
+    )]
+    Timer {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: Kind,
+        /// Where.
+        offset: u32,
+        /// Bytes of a value.
+        value_len: u32,
     },
     /// There is no memory for it.
     #[error("map `{name}`: there is no memory for {bytes} bytes")]
@@ -243,7 +268,7 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         Kind::Array | Kind::PerCpuArray | Kind::Programs | Kind::ArrayOfMaps if key != 4 => {
             return refuse("the length of keys", "4");
         }
-        Kind::Queue | Kind::Stack | Kind::RingBuffer | Kind::BloomFilter if key != 0 => {
+        Kind::Queue | Kind::Stack | Kind::RingBuffer | Kind::UserRingBuffer | Kind::BloomFilter if key != 0 => {
             return refuse("the length of keys", "0");
         }
         Kind::LpmTrie if !(5..=4 + trie::MOST_DATA).contains(&key) => {
@@ -258,8 +283,8 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps if value != 4 => {
             return refuse("the length of values", "4");
         }
-        Kind::RingBuffer if value != 0 => return refuse("the length of values", "0"),
-        Kind::RingBuffer => {
+        Kind::RingBuffer | Kind::UserRingBuffer if value != 0 => return refuse("the length of values", "0"),
+        Kind::RingBuffer | Kind::UserRingBuffer => {
             let len = definition.max_entries;
             if !len.is_power_of_two() || !(4096..=1 << 30).contains(&len) {
                 return refuse("the number of bytes", "a power of 2 from 4096 to 1 GiB");
@@ -270,14 +295,33 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
     }
     let inner = definition.inner.as_ref().filter(|inner| definition.kind.has_maps() || inner.inner.is_some());
     if let Some(inner) = inner {
-        let is_none = inner.kind.has_maps() || matches!(inner.kind, Kind::Programs | Kind::RingBuffer);
+        let is_none =
+            inner.kind.has_maps() || matches!(inner.kind, Kind::Programs | Kind::RingBuffer | Kind::UserRingBuffer);
         if is_none || !definition.kind.has_maps() {
             return Err(measure(inner, "the kind", "one of values, inside an array or hash map of maps"));
         }
         check(inner)?;
     }
+    check_timer(definition)?;
+    if let Some(inner) = inner.filter(|inner| inner.timer.is_some()) {
+        return Err(no_timer(inner));
+    }
     if definition.max_entries == 0 || definition.max_entries > 1 << 31 {
         return refuse("the number of entries", "1 to 2^31");
     }
     Ok(())
+}
+
+fn no_timer(definition: &Definition) -> MapError {
+    let Definition { kind, value_len, timer, .. } = *definition;
+    MapError::Timer { name: definition.name.clone(), kind, offset: timer.unwrap_or(0), value_len }
+}
+
+fn check_timer(definition: &Definition) -> Result<(), MapError> {
+    let Some(offset) = definition.timer else { return Ok(()) };
+    let has_timers = matches!(definition.kind, Kind::Array | Kind::Hash | Kind::LruHash);
+    let is_inside =
+        offset.is_multiple_of(8) && offset.checked_add(TIMER).is_some_and(|end| end <= definition.value_len);
+    let is_written = definition.access == ValueAccess::Write;
+    if has_timers && is_inside && is_written { Ok(()) } else { Err(no_timer(definition)) }
 }

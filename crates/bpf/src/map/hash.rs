@@ -236,7 +236,7 @@ impl Hash {
     }
 
     /// Takes an element that was not used lately from its bucket.
-    fn evict(&self) -> Option<u32> {
+    fn evict(&self, renew: &dyn Fn(u64)) -> Option<u32> {
         let mut key = alloc::vec![0; self.keys.len()];
         for _ in 0..self.count.saturating_mul(3) {
             let element = self.hand.fetch_add(1, Ordering::Relaxed) % self.count;
@@ -257,6 +257,7 @@ impl Hash {
                 && found == element
             {
                 self.unlink(bucket, before, element);
+                renew(self.values.address(element as usize));
                 drop(held);
                 return Some(element);
             }
@@ -272,13 +273,22 @@ impl Hash {
         }
     }
 
-    /// Sets a value, of all CPUs if none is named; whether the key is new.
-    pub(super) fn update(&self, key: &[u8], cpu: Option<u32>, value: &[u8], update: Update) -> Result<bool, OpError> {
+    /// Sets a value, of all CPUs if none is named; whether the key is new. `renew` gets the address of each that goes,
+    /// or is set, before it is; it must not ask for anything of this map.
+    pub(super) fn update(
+        &self,
+        key: &[u8],
+        cpu: Option<u32>,
+        value: &[u8],
+        update: Update,
+        renew: &dyn Fn(u64),
+    ) -> Result<bool, OpError> {
         let bucket = self.bucket(key);
         let replace = |element: u32| {
             if update == Update::Insert {
                 return Err(OpError::Exists);
             }
+            renew(self.values.address(element as usize));
             self.write(element, cpu, value);
             self.use_it(element);
             Ok(false)
@@ -292,7 +302,7 @@ impl Hash {
             return Err(OpError::NotFound);
         }
         // Not under the lock: making room locks another bucket.
-        let evict = || if self.eviction == Eviction::Unused { self.evict() } else { None };
+        let evict = || if self.eviction == Eviction::Unused { self.evict(renew) } else { None };
         let element = self.take_free().or_else(evict).ok_or(OpError::Full)?;
         let held = self.lock(bucket);
         if let Some((_, found)) = self.walk(bucket, key) {
@@ -302,6 +312,8 @@ impl Hash {
             self.give_back(element);
             return replaced;
         }
+        // A program may have worked on it since it was another key's.
+        renew(self.values.address(element as usize));
         self.keys.write(element as usize, key);
         if cpu.is_some() && self.cpus > 1 {
             let zeros = alloc::vec![0; value.len()];
@@ -315,11 +327,13 @@ impl Hash {
         Ok(true)
     }
 
-    pub(super) fn remove(&self, key: &[u8]) -> Result<(), OpError> {
+    /// `renew` as in [`update`](Self::update).
+    pub(super) fn remove(&self, key: &[u8], renew: &dyn Fn(u64)) -> Result<(), OpError> {
         let bucket = self.bucket(key);
         let held = self.lock(bucket);
         let (before, element) = self.walk(bucket, key).ok_or(OpError::NotFound)?;
         self.unlink(bucket, before, element);
+        renew(self.values.address(element as usize));
         drop(held);
         self.give_back(element);
         Ok(())

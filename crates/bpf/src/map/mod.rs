@@ -13,6 +13,7 @@
 //! | queue, stack | `queue` | everybody for each other |
 //! | bloom filter | `bloom` | nobody |
 //! | ring buffer | `ring` | producers for nobody |
+//! | user ring buffer | `user_ring` | nobody |
 //! | programs | `programs` (with `std`) | nobody |
 //! | array, hash of maps | `maps` (with `std`) | as array, hash |
 
@@ -23,12 +24,18 @@ mod definition;
 mod hash;
 #[cfg(feature = "std")]
 mod maps;
+mod memory;
 #[cfg(feature = "std")]
 mod programs;
 mod queue;
 mod ring;
+#[cfg(feature = "std")]
+mod timed;
 mod trie;
 mod typed;
+#[cfg(not(feature = "std"))]
+mod untimed;
+mod user_ring;
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -37,6 +44,7 @@ use array::Array;
 pub(crate) use array::ArrayPlace;
 use bloom::Bloom;
 pub(crate) use definition::Room;
+pub(crate) use definition::TIMER;
 use definition::check;
 pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
 use hash::{Eviction, Hash};
@@ -47,8 +55,14 @@ pub use programs::{InsertError, Programs};
 use queue::{Order, Queue};
 pub(crate) use ring::Fate;
 pub use ring::{Consumer, Ring, Wake};
+#[cfg(feature = "std")]
+pub(crate) use timed::Timed;
 use trie::Trie;
 pub use typed::{ArrayHandle, HashHandle, Plain, QueueHandle, TypeError};
+#[cfg(not(feature = "std"))]
+use untimed::Timed;
+pub(crate) use user_ring::Next;
+pub use user_ring::{Producer, ReserveError, Sample, UserRing};
 
 /// Why an operation on a map fails. A program gets [`errno`](Self::errno), negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -138,6 +152,7 @@ pub struct Map {
     definition: Definition,
     cpus: u32,
     store: Store,
+    timed: Timed,
 }
 
 #[derive(Debug)]
@@ -148,6 +163,7 @@ enum Store {
     Queue(Queue),
     Bloom(Bloom),
     Ring(Ring),
+    UserRing(UserRing),
     #[cfg(feature = "std")]
     Programs(Programs),
     #[cfg(feature = "std")]
@@ -191,6 +207,7 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
         Kind::Queue | Kind::Stack => Queue::bytes(definition),
         Kind::BloomFilter => Bloom::bytes(definition),
         Kind::RingBuffer => Ring::bytes(definition),
+        Kind::UserRingBuffer => UserRing::bytes(definition),
         #[cfg(feature = "std")]
         Kind::Programs => Programs::bytes(definition),
         #[cfg(feature = "std")]
@@ -218,6 +235,7 @@ impl Map {
             Kind::Stack => Store::Queue(Queue::new(&definition, Order::LatestFirst)?),
             Kind::BloomFilter => Store::Bloom(Bloom::new(&definition)?),
             Kind::RingBuffer => Store::Ring(Ring::new(&definition)?),
+            Kind::UserRingBuffer => Store::UserRing(UserRing::new(&definition)?),
             #[cfg(feature = "std")]
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
             #[cfg(feature = "std")]
@@ -227,7 +245,7 @@ impl Map {
                 return Err(definition::measure(&definition, "the kind", "one that needs no feature `std`"));
             }
         };
-        Ok(Self { definition, cpus, store })
+        Ok(Self { definition, cpus, store, timed: Timed::default() })
     }
 
     /// Checks a map's sizes, and takes what it needs from `room`.
@@ -244,8 +262,10 @@ impl Map {
     /// [`SharedWordsError`](palimpsest_sys::memory::words::SharedWordsError).
     #[cfg(feature = "std")]
     pub fn shared_with_processes(mut self) -> Result<Self, palimpsest_sys::memory::words::SharedWordsError> {
-        if let Store::Ring(ring) = &mut self.store {
-            ring.share(&self.definition.name)?;
+        match &mut self.store {
+            Store::Ring(ring) => ring.share(&self.definition.name)?,
+            Store::UserRing(ring) => ring.share(&self.definition.name)?,
+            _ => {}
         }
         Ok(self)
     }
@@ -253,8 +273,10 @@ impl Map {
     /// Calls `waker` when a record finds the consumer of a ring buffer waiting; for other maps nobody waits. The thread
     /// that runs the program calls it, so it must be short.
     pub fn waking(mut self, waker: impl Fn() + Send + Sync + 'static) -> Self {
-        if let Store::Ring(ring) = &mut self.store {
-            ring.set_waker(alloc::boxed::Box::new(waker));
+        match &mut self.store {
+            Store::Ring(ring) => ring.set_waker(alloc::boxed::Box::new(waker)),
+            Store::UserRing(ring) => ring.set_waker(alloc::boxed::Box::new(waker)),
+            _ => {}
         }
         self
     }
@@ -283,10 +305,15 @@ impl Map {
             Store::Hash(hash) => hash.read(key, cpu, value),
             Store::Trie(trie) => trie.read(key, value),
             _ => Err(self.unsupported()),
+        }?;
+        if let Some(offset) = self.definition.timer {
+            // What somebody has set there means nothing.
+            value[offset as usize..][..TIMER as usize].fill(0);
         }
+        Ok(())
     }
 
-    /// Sets the value of `key`, of every CPU in per-CPU maps.
+    /// Sets the value of `key`, of every CPU in per-CPU maps. Of a value with a timer that was there the timer goes.
     ///
     /// # Errors
     ///
@@ -304,14 +331,14 @@ impl Map {
         self.check_key(key)?;
         self.check_value(value.len())?;
         match &self.store {
-            Store::Array(array) => array.update(key, cpu, value, update),
-            Store::Hash(hash) => hash.update(key, cpu, value, update).map(|_| ()),
+            Store::Array(array) => array.update(key, cpu, value, update, &|value| self.forget_timer(value)),
+            Store::Hash(hash) => hash.update(key, cpu, value, update, &|value| self.forget_timer(value)).map(|_| ()),
             Store::Trie(trie) => trie.update(key, value, update),
             _ => Err(self.unsupported()),
         }
     }
 
-    /// Takes `key` out.
+    /// Takes `key` out, and with it the timer of its value.
     ///
     /// # Errors
     ///
@@ -319,7 +346,7 @@ impl Map {
     pub fn remove(&self, key: &[u8]) -> Result<(), OpError> {
         self.check_key(key)?;
         match &self.store {
-            Store::Hash(hash) => hash.remove(key),
+            Store::Hash(hash) => hash.remove(key, &|value| self.forget_timer(value)),
             Store::Trie(trie) => trie.remove(key),
             _ => Err(self.unsupported()),
         }
@@ -392,6 +419,14 @@ impl Map {
         }
     }
 
+    /// Returns the user ring buffer, if it is one.
+    pub const fn user_ring(&self) -> Option<&UserRing> {
+        match &self.store {
+            Store::UserRing(ring) => Some(ring),
+            _ => None,
+        }
+    }
+
     /// Returns its programs, if that is its kind.
     #[cfg(feature = "std")]
     pub const fn programs(&self) -> Option<&Programs> {
@@ -418,6 +453,32 @@ impl Map {
             Store::Trie(trie) => trie.address(key),
             _ => None,
         }
+    }
+
+    /// The timer goes that lies in the value at this address, if there is one.
+    fn forget_timer(&self, value: u64) {
+        if let Some(offset) = self.definition.timer {
+            self.timed.forget(value + u64::from(offset));
+        }
+    }
+
+    /// The element whose value has a timer at this address.
+    #[cfg(feature = "std")]
+    pub(crate) fn timed_element(&self, address: u64) -> Option<Element> {
+        let offset = self.definition.timer?;
+        let (keys, values) = match &self.store {
+            Store::Array(array) => (array.keys(), array.values()),
+            Store::Hash(hash) => (hash.keys(), hash.values()),
+            _ => return None,
+        };
+        let index = values.index_of(address, offset)?;
+        Some(Element { index, key: keys.address(index), value: values.address(index) })
+    }
+
+    /// What drives its timers: the first host that it was given to decides.
+    #[cfg(feature = "std")]
+    pub(crate) const fn timed(&self) -> &Timed {
+        &self.timed
     }
 
     /// Where the values of an array lie, if all CPUs share them.
@@ -477,6 +538,7 @@ impl Map {
             Store::Hash(hash) => Vec::from([hash.values().words(), hash.keys().words()]),
             Store::Trie(trie) => Vec::from([trie.values().words(), trie.keys().words()]),
             Store::Ring(ring) => Vec::from([ring.words()]),
+            Store::UserRing(ring) => Vec::from([ring.words()]),
             _ => Vec::new(),
         }
     }
@@ -493,6 +555,18 @@ impl Map {
     const fn check_value(&self, given: usize) -> Result<(), OpError> {
         let len = self.definition.value_len as usize;
         if given == len { Ok(()) } else { Err(OpError::Length { len, given }) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        if self.definition.timer.is_none() {
+            return;
+        }
+        for words in self.shared() {
+            let start = cells::address(words);
+            self.timed.forget_all(start..start + size_of_val(words) as u64);
+        }
     }
 }
 

@@ -41,7 +41,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::cells::{WORD, address, words};
+use super::cells::{WORD, address};
+use super::memory::Memory;
 use super::{Definition, MapError};
 
 /// Where the producers' position is, in bytes.
@@ -58,16 +59,6 @@ const SKIP: u64 = 1 << 30;
 const THERE: u64 = 1 << 29;
 /// Header bits: its length in bytes.
 const LEN: u64 = THERE - 1;
-
-/// Where the words are.
-#[derive(Debug)]
-enum Memory {
-    /// Only this process's.
-    Own(Box<[AtomicU64]>),
-    /// Other processes can map them.
-    #[cfg(feature = "std")]
-    Shared(palimpsest_sys::memory::words::SharedWords),
-}
 
 /// A ring buffer.
 pub struct Ring {
@@ -116,7 +107,7 @@ impl Ring {
 
     pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
         let len = u64::from(definition.max_entries);
-        let memory = Memory::Own(words(definition, Self::bytes(definition) / WORD as u64)?);
+        let memory = Memory::new(definition, Self::bytes(definition))?;
         Ok(Self { memory, len, dropped: AtomicU64::new(0), has_consumer: AtomicBool::new(false), waker: None })
     }
 
@@ -127,19 +118,14 @@ impl Ring {
     /// [`SharedWordsError`](palimpsest_sys::memory::words::SharedWordsError); it stays as it was.
     #[cfg(feature = "std")]
     pub(super) fn share(&mut self, name: &str) -> Result<(), palimpsest_sys::memory::words::SharedWordsError> {
-        let len = RECORDS + self.len as usize;
-        self.memory = Memory::Shared(palimpsest_sys::memory::words::SharedWords::new(name, len)?);
+        self.memory = Memory::shared(name, RECORDS as u64 + self.len)?;
         Ok(())
     }
 
     /// Returns what other processes can map, if they can.
     #[cfg(feature = "std")]
     pub fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
-        match &self.memory {
-            Memory::Own(_) => None,
-            Memory::Shared(words) => Some(words.as_fd()),
-        }
+        self.memory.descriptor()
     }
 
     pub(super) fn set_waker(&mut self, waker: Box<dyn Fn() + Send + Sync>) {
@@ -147,11 +133,7 @@ impl Ring {
     }
 
     pub(super) fn words(&self) -> &[AtomicU64] {
-        match &self.memory {
-            Memory::Own(words) => words,
-            #[cfg(feature = "std")]
-            Memory::Shared(words) => words,
-        }
+        &self.memory
     }
 
     fn consumer(&self) -> &AtomicU64 {

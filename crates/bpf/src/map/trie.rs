@@ -93,7 +93,7 @@ impl Trie {
         let bits = self.bits(key).ok_or(OpError::Prefix { most })?;
         // Before it exists, so that whoever sees it searches this length.
         self.lengths[bits].fetch_add(1, Ordering::Relaxed);
-        let result = self.hash.update(Prefix::new(key, bits).key(), Some(0), value, update);
+        let result = self.hash.update(Prefix::new(key, bits).key(), Some(0), value, update, &|_| ());
         if result != Ok(true) {
             self.lengths[bits].fetch_sub(1, Ordering::Relaxed);
         }
@@ -102,7 +102,7 @@ impl Trie {
 
     pub(super) fn remove(&self, key: &[u8]) -> Result<(), OpError> {
         let bits = self.bits(key).ok_or(OpError::NotFound)?;
-        self.hash.remove(Prefix::new(key, bits).key())?;
+        self.hash.remove(Prefix::new(key, bits).key(), &|_| ())?;
         self.lengths[bits].fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }

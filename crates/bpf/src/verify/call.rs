@@ -1,5 +1,7 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
+use alloc::vec::Vec;
+
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
@@ -15,6 +17,8 @@ use crate::map::{Kind, ValueAccess};
 enum Direction {
     Read,
     Write,
+    /// To read, addresses among them if loads need not be proven: who may load anything knows them.
+    Print,
 }
 
 /// What the previous arguments said.
@@ -30,6 +34,10 @@ struct Before {
     dynptr: Option<u32>,
     /// Where a dynptr will be: the function whose stack it is, and the place there.
     made: Option<(usize, i64)>,
+    /// The map whose timer it is.
+    timer: Option<u32>,
+    /// What a timer calls.
+    later: Option<Callback>,
 }
 
 impl Step<'_> {
@@ -71,8 +79,11 @@ impl Step<'_> {
 
     fn call_helper(self, id: i32) -> Result<Next, Fault> {
         let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
-        if id == TAIL_CALL && (self.state.frames.len() > 1 || !self.state.records.is_empty()) {
-            return Err(Fault::TailCall);
+        if id == TAIL_CALL {
+            let [own] = &*self.state.frames else { return Err(Fault::TailCall) };
+            if own.callback.is_some() || !self.state.records.is_empty() {
+                return Err(Fault::TailCall);
+            }
         }
         self.call_by(signature)
     }
@@ -92,6 +103,9 @@ impl Step<'_> {
         }
         let result = self.returned(&signature, &before)?;
         self.state.top_mut().set(Register::R0, result);
+        if let Some(callback) = before.later {
+            return Ok(Next::Later { behind, callback });
+        }
         match before.callback {
             None => Ok(Next::One(behind)),
             Some(_) if self.state.frames.len() >= MOST_FRAMES => Err(Fault::Depth),
@@ -134,6 +148,9 @@ impl Step<'_> {
                         return Err(Fault::MapKind { register, kind });
                     }
                     let takes_out = matches!(wanted, MapUse::Remove | MapUse::Pop);
+                    if wanted == MapUse::Timers && before.timer != Some(map) {
+                        return Err(Fault::TimerMap { register });
+                    }
                     if takes_out && self.contract.maps[map as usize].access == ValueAccess::Read {
                         return Err(Fault::ReadOnlyMap);
                     }
@@ -165,6 +182,9 @@ impl Step<'_> {
                 Argument::NumberOut => self.bytes(register, 8, 8, Direction::Write)?,
                 Argument::Bytes => before.bytes = Some((register, Direction::Read)),
                 Argument::BytesOut => before.bytes = Some((register, Direction::Write)),
+                Argument::PrintedBytes => before.bytes = Some((register, Direction::Print)),
+                Argument::Printed if self.contract.unproven == Unproven::Probe => drop(self.get(register)?),
+                Argument::Printed => drop(self.number(register)?),
                 Argument::Size => {
                     let size = self.number(register)?;
                     let (min, max) = (size.signed_min(), size.signed_max());
@@ -175,12 +195,20 @@ impl Step<'_> {
                         self.bytes(start, min, max, direction)?;
                     }
                 }
-                Argument::Loop | Argument::Each => {
+                Argument::Loop | Argument::Each | Argument::Drain => {
                     let Value::Function(entry) = self.get(register)? else {
                         return Err(Fault::NoFunction { register });
                     };
                     let map = if argument == Argument::Each { before.map } else { None };
-                    before.callback = Some(Callback { entry, map, context: Value::Unset });
+                    let sample = (argument == Argument::Drain).then_some(self.at as u32);
+                    before.callback = Some(Callback { entry, map, sample, context: Value::Unset });
+                }
+                Argument::Timer => before.timer = Some(self.timer(register)?),
+                Argument::OnTimer => {
+                    let Value::Function(entry) = self.get(register)? else {
+                        return Err(Fault::NoFunction { register });
+                    };
+                    before.later = Some(Callback { entry, map: before.timer, sample: None, context: Value::Unset });
                 }
                 Argument::Anything => {
                     let context = self.get(register)?;
@@ -200,7 +228,12 @@ impl Step<'_> {
                     // Helpers read and write them, and check that they exist.
                     before.bytes = Some((register, Direction::Read));
                 }
-                Argument::Dynptr => before.dynptr = Some(self.dynptr(register)?.id),
+                Argument::Dynptr => {
+                    before.dynptr = Some(match self.get(register)? {
+                        Value::Sample(sample) => sample,
+                        _ => self.dynptr(register)?.id,
+                    });
+                }
                 Argument::RecordDynptr => {
                     let dynptr = self.dynptr(register)?;
                     if dynptr.of != Backing::Record {
@@ -262,6 +295,19 @@ impl Step<'_> {
         }
     }
 
+    /// The map in one of whose values a register points at the timer.
+    fn timer(&self, register: Register) -> Result<u32, Fault> {
+        match self.get(register)? {
+            // Of a map inside a map nobody knows which one it is; none has timers.
+            Value::Pointer(Area::MapValue(map), offset) => {
+                let at = self.contract.maps[map as usize].timer.map(u64::from);
+                if at.is_some() && offset.as_constant() == at { Ok(map) } else { Err(Fault::NoTimer { register }) }
+            }
+            Value::Maybe(..) => Err(Fault::MaybeNull { register }),
+            _ => Err(Fault::NoTimer { register }),
+        }
+    }
+
     /// Where on a stack a register points: the function, and the place.
     fn stack_place(&self, register: Register) -> Result<(usize, i64), Fault> {
         match self.get(register)? {
@@ -311,7 +357,12 @@ impl Step<'_> {
             }
             return Ok(());
         }
-        frame.read_all(offset, len).map_err(|unreadable| match unreadable {
+        let may_print = direction == Direction::Print && self.contract.unproven == Unproven::Probe;
+        let readable = match frame.read_all(offset, len) {
+            Err(Unreadable::PartOfPointer) if may_print => Ok(()),
+            readable => readable,
+        };
+        readable.map_err(|unreadable| match unreadable {
             Unreadable::Unset => Fault::StackUnset { offset, len },
             Unreadable::PartOfPointer => Fault::PartOfAddress { offset, len },
         })
@@ -324,7 +375,10 @@ impl Step<'_> {
         }
         if self.state.frames.len() == 1 {
             // The host gets it.
-            self.number(Register::R0)?;
+            let result = self.number(Register::R0)?;
+            if self.state.top().callback.is_some() && result.as_constant() != Some(0) {
+                return Err(Fault::TimerResult);
+            }
             if let Some(record) = self.state.records.first() {
                 return Err(Fault::Unreleased { slot: self.code.slot(*record as usize) });
             }
@@ -343,6 +397,10 @@ impl Step<'_> {
             return Ok(Next::One(core::mem::take(&mut caller.next)));
         };
         let behind = caller.next;
+        if let Some(sample) = callback.sample {
+            // The next one is copied over it.
+            self.state.release(sample);
+        }
         let mut entered = self.state.clone();
         entered.enter(callback, instance, rounds + 1);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
@@ -351,14 +409,24 @@ impl Step<'_> {
 }
 
 impl State {
+    /// In what a timer calls.
+    pub(super) fn of_timer(callback: Callback, instance: u32) -> Self {
+        let mut state = Self { frames: Vec::new(), records: Vec::new() };
+        state.enter(callback, instance, 0);
+        state
+    }
+
     /// Enters a function that a helper calls; `rounds` were counted when it was called before.
     fn enter(&mut self, callback: Callback, instance: u32, rounds: u32) {
         let mut frame = Frame::new(self.frames.len(), instance);
         frame.rounds = rounds;
         let start = |area| Value::Pointer(area, Scalar::constant(0));
-        let arguments = match callback.map {
-            None => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],
-            Some(map) => [Value::Map(map), start(Area::MapKey(map)), start(Area::MapValue(map)), callback.context],
+        let arguments = match (callback.map, callback.sample) {
+            (None, None) => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],
+            (_, Some(sample)) => [Value::Sample(sample), callback.context, Value::Unset, Value::Unset],
+            (Some(map), None) => {
+                [Value::Map(map), start(Area::MapKey(map)), start(Area::MapValue(map)), callback.context]
+            }
         };
         for (register, value) in Register::ALL[1..].iter().zip(arguments) {
             frame.set(*register, value);

@@ -1,5 +1,6 @@
 //! Follows every way through a program.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
@@ -7,7 +8,7 @@ use super::fault::{Fault, VerifyError};
 use super::leans::Leans;
 use super::live::live;
 use super::scalar::Scalar;
-use super::state::{Area, State, Value};
+use super::state::{Area, Callback, State, Value};
 use super::step::{Next, Step};
 use super::{ContextUse, Contract, Guard, Trust};
 use crate::code::Code;
@@ -83,6 +84,8 @@ struct Explorer<'a> {
     /// Whether a jump back goes to each instruction.
     heads: Vec<bool>,
     pending: Vec<Way>,
+    /// What timers call, by instruction and map: followed once each, since all calls begin alike.
+    later: BTreeSet<(u32, Option<u32>)>,
     /// Values in `kept` and `pending`.
     values: usize,
     context_use: Cell<ContextUse>,
@@ -126,6 +129,7 @@ pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Li
         meetings: meetings(code),
         heads: heads(code),
         pending: Vec::new(),
+        later: BTreeSet::new(),
         values: 0,
         context_use: Cell::new(ContextUse::Plain),
         // The program's own function has the number 0.
@@ -233,9 +237,26 @@ impl Explorer<'_> {
                 way.at = behind;
                 self.push(way, enter, entered, Entering::Yes);
             }
+            Next::Later { behind, callback } => {
+                way.at = behind;
+                if self.later.insert((callback.entry, callback.map)) {
+                    self.push_later(callback);
+                }
+            }
             Next::Ended => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Notes a way that begins at another time: no state of this way was before it.
+    fn push_later(&mut self, callback: Callback) {
+        let instance = self.instances.get();
+        // Cannot overflow: there are fewer than instructions that are followed.
+        self.instances.set(instance + 1);
+        let state = State::of_timer(callback, instance);
+        self.values += state.weight();
+        let at = callback.entry as usize;
+        self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
     }
 
     /// Notes another way that goes on from `way`.

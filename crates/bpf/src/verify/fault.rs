@@ -258,6 +258,31 @@ pub enum Fault {
         /// Where it was reserved.
         slot: usize,
     },
+    /// Bytes of a value are touched that are a timer.
+    #[error("bytes {min} to {end} of the value could be meant, and its timer at byte {at} is reached by helpers alone")]
+    TimerBytes {
+        /// First byte, at the least.
+        min: i64,
+        /// Behind the last byte, at the most.
+        end: i64,
+        /// Where the timer is.
+        at: u32,
+    },
+    /// A timer is wanted.
+    #[error("{register} must be the address of the timer in a value here (`struct bpf_timer`, of a map of the host)")]
+    NoTimer {
+        /// The register.
+        register: Register,
+    },
+    /// A timer is of another map.
+    #[error("{register} must be the map that the timer is in")]
+    TimerMap {
+        /// The register.
+        register: Register,
+    },
+    /// What a timer calls returns another number than 0.
+    #[error("what a timer calls must return 0, and r0 could be another number here")]
+    TimerResult,
     /// Memory of a map is wanted.
     #[error("{register} must be the address of bytes of a map's value here")]
     NoMapBytes {
@@ -271,7 +296,10 @@ pub enum Fault {
         slot: usize,
     },
     /// A tail call in a function, or with a record.
-    #[error("tail calls are made by the program's own function, and with no record that is to be given back")]
+    #[error(
+        "tail calls are made by the program's own function, not by what timers call, and with no record that is to be \
+         given back"
+    )]
     TailCall,
     /// Functions call each other too deeply, those that helpers call among them.
     #[error("{MOST_FRAMES} functions are active here already, and no more can be")]

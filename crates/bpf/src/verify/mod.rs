@@ -135,6 +135,8 @@ pub(crate) struct MapShape {
     pub(crate) value_len: u32,
     pub(crate) max_entries: u32,
     pub(crate) access: ValueAccess,
+    /// Where a timer lies in each value.
+    pub(crate) timer: Option<u32>,
     /// What maps in it are, by index.
     pub(crate) inner: Option<u32>,
 }
@@ -180,8 +182,8 @@ impl Contract {
     /// Gives programs maps by index: for a host that has those very maps.
     pub(crate) fn set_maps(&mut self, maps: &[&Definition]) {
         let shape = |definition: &Definition, inner| {
-            let Definition { kind, key_len, value_len, max_entries, access, .. } = *definition;
-            MapShape { kind, key_len, value_len, max_entries, access, inner }
+            let Definition { kind, key_len, value_len, max_entries, access, timer, .. } = *definition;
+            MapShape { kind, key_len, value_len, max_entries, access, timer, inner }
         };
         self.own_maps = maps.len();
         let mut inner = Vec::new();
@@ -254,8 +256,8 @@ impl Contract {
             ContextUse::Plain => 1,
         };
         let Explored { probes, guards, followed, .. } = explored;
-        let trust = self.trust;
-        Ok(Verified { code, context: self.context, context_align, probes, guards, trust, fuel, followed })
+        let Self { trust, unproven, .. } = *self;
+        Ok(Verified { code, context: self.context, context_align, probes, unproven, guards, trust, fuel, followed })
     }
 }
 
@@ -278,6 +280,8 @@ pub struct Verified {
     context_align: usize,
     /// Loads that may find nothing, by instruction, in order.
     probes: Vec<u32>,
+    /// Whether what it reads need not be proven.
+    unproven: Unproven,
     /// By instruction, in order.
     guards: Vec<(u32, Guard)>,
     trust: Trust,
@@ -302,6 +306,11 @@ impl Verified {
     /// their ends, or its contract has none.
     pub const fn fuel(&self) -> Option<u64> {
         self.fuel
+    }
+
+    /// Returns whether what it reads need not be proven.
+    pub(crate) const fn unproven(&self) -> Unproven {
+        self.unproven
     }
 
     /// Returns what guards instructions of an untrusted program.

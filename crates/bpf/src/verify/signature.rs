@@ -30,6 +30,10 @@ pub enum MapUse {
     Records,
     /// Calls a program.
     Programs,
+    /// Has a timer in each value.
+    Timers,
+    /// Takes samples.
+    Samples,
 }
 
 impl MapUse {
@@ -45,6 +49,9 @@ impl MapUse {
             Self::Each => has_keys && kind != Kind::LpmTrie,
             Self::Records => kind == Kind::RingBuffer,
             Self::Programs => kind == Kind::Programs,
+            Self::Samples => kind == Kind::UserRingBuffer,
+            // Which ones have timers in their values, their definitions say.
+            Self::Timers => matches!(kind, Kind::Array | Kind::Hash | Kind::LruHash),
         }
     }
 }
@@ -93,12 +100,35 @@ pub enum Argument {
     Dynptr,
     /// The address of a dynptr of a record, which is given back.
     RecordDynptr,
+    /// A function of the program, which is called again and again with the address of a dynptr and the next argument.
+    Drain,
+    /// A number to print; an address, if loads need not be proven.
+    Printed,
+    /// The address of numbers to print, of which some may be addresses as above; the next argument is how many bytes.
+    PrintedBytes,
+    /// The address of the timer in a value; of the map behind it, if there is one.
+    Timer,
+    /// A function of the program, which is called later and by another thread, with the map of the timer before it, a
+    /// key and the value.
+    OnTimer,
 }
 
 impl Argument {
     /// Whether only Linux's helpers can handle it.
     pub(crate) const fn is_for_linux(self) -> bool {
-        matches!(self, Self::Record | Self::MapBytes | Self::DynptrOut | Self::Dynptr | Self::RecordDynptr)
+        matches!(
+            self,
+            Self::Record
+                | Self::MapBytes
+                | Self::DynptrOut
+                | Self::Dynptr
+                | Self::RecordDynptr
+                | Self::Drain
+                | Self::Printed
+                | Self::PrintedBytes
+                | Self::Timer
+                | Self::OnTimer
+        )
     }
 }
 
@@ -142,7 +172,7 @@ impl Signature {
         while index < COUNT {
             all[index] = arguments[index];
             match arguments[index] {
-                Argument::Bytes | Argument::BytesOut | Argument::MapBytes => {
+                Argument::Bytes | Argument::BytesOut | Argument::MapBytes | Argument::PrintedBytes => {
                     let has_size = index + 1 < COUNT && matches!(arguments[index + 1], Argument::Size);
                     assert!(has_size, "bytes are followed by their size");
                 }

@@ -51,6 +51,8 @@ pub(super) enum Value {
     Map(u32),
     /// The function that begins with this instruction.
     Function(u32),
+    /// The address of a dynptr that the helper in this instruction gives what it calls.
+    Sample(u32),
 }
 
 impl Value {
@@ -176,6 +178,8 @@ pub(super) struct Callback {
     pub(super) entry: u32,
     /// The map for whose elements it is called; otherwise it gets the number of the call.
     pub(super) map: Option<u32>,
+    /// The instruction of the helper that calls it with a dynptr.
+    pub(super) sample: Option<u32>,
     /// What it gets unchanged.
     pub(super) context: Value,
 }
@@ -462,7 +466,7 @@ impl State {
         self.records.retain(|record| *record != id);
         let is_of = |value: &Value| match value {
             Value::Pointer(Area::Record { id: of, .. } | Area::Slice { id: of, .. }, _) => *of == id,
-            Value::Maybe(Area::Slice { id: of, .. }, _) => *of == id,
+            Value::Maybe(Area::Slice { id: of, .. }, _) | Value::Sample(of) => *of == id,
             _ => false,
         };
         self.change(|value| if is_of(&value) { Value::Unset } else { value });

@@ -4,12 +4,12 @@ use core::cell::Cell;
 
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::state::{Area, State, Unreadable, Value};
+use super::state::{Area, Callback, State, Unreadable, Value};
 use super::{ContextAccess, ContextUse, Contract, Guard, Side, Unproven};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
-use crate::map::ValueAccess;
+use crate::map::{TIMER, ValueAccess};
 
 /// Bytes that an address may be away from where its memory begins: `BPF_MAX_VAR_OFF` of Linux
 /// (`include/linux/bpf_verifier.h`).
@@ -29,6 +29,13 @@ pub(super) enum Next {
         enter: usize,
         /// The state in which it is entered.
         entered: State,
+    },
+    /// With this instruction; and, at another time, in a function that a timer calls.
+    Later {
+        /// Behind the call.
+        behind: usize,
+        /// What is called, of a map.
+        callback: Callback,
     },
     /// Nowhere.
     Ended,
@@ -290,7 +297,15 @@ impl Step<'_> {
                 return Err(Fault::VariableStack { min, max: place.signed_max() });
             }
             Area::Stack(_) => return Ok(()),
-            Area::MapValue(number) => ("the value", map(number).value_len),
+            Area::MapValue(number) => {
+                let shape = map(number);
+                if let Some(at) =
+                    shape.timer.filter(|at| len > 0 && min < i64::from(at + TIMER) && end > i64::from(*at))
+                {
+                    return Err(Fault::TimerBytes { min, end, at });
+                }
+                ("the value", shape.value_len)
+            }
             Area::MapKey(number) => ("the key", map(number).key_len),
             Area::Inner(_) => ("the map", 0),
             Area::Slice { len, .. } => ("the slice", len),
@@ -333,7 +348,7 @@ impl Step<'_> {
             && match self.state.top().get(base) {
                 Value::Scalar(_) | Value::Maybe(..) => true,
                 Value::Pointer(area, _) => !matches!(area, Area::Stack(_)),
-                Value::Unset | Value::Map(_) | Value::Function(_) => false,
+                Value::Unset | Value::Map(_) | Value::Function(_) | Value::Sample(_) => false,
             }
     }
 

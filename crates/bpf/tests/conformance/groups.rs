@@ -1,7 +1,7 @@
-//! Programs for every instruction of RFC 9669's conformance groups, with numbers near the limits: what the public
-//! vectors have one or two cases of, and what they have none of. What each returns, [`model`] says.
+//! Programs for every instruction of RFC 9669's conformance groups, with numbers near the limits: cases of which the
+//! public vectors have one, two or none. [`model`] says what each returns.
 //!
-//! Instructions are put together by their numbers here, so that a mistake in the crate's own encoder shows.
+//! Instructions are built from their numbers here, so that a mistake in the crate's own encoder shows.
 
 use super::model::{self, Bits, arithmetic, reversed, sign_extended, taken};
 use super::vectors::Vector;
@@ -26,7 +26,7 @@ const NUMBERS: [u64; 15] = [
 ];
 const IMMEDIATES: [i32; 10] = [0, 1, 3, 31, 32, 63, i32::MAX, i32::MIN, -1, -128];
 
-/// Instructions, one behind the other.
+/// Instructions, one after the other.
 #[derive(Default)]
 struct Program(Vec<u8>);
 
@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// Codes with the offsets that they have a meaning with.
+/// Codes with the offsets for which they are defined.
 const ARITHMETIC: [(u8, i16); 14] = [
     (0x00, 0),
     (0x10, 0),
@@ -85,7 +85,7 @@ const ARITHMETIC: [(u8, i16); 14] = [
 const CONDITIONS: [u8; 11] = [0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0xa0, 0xb0, 0xc0, 0xd0];
 const ATOMICS: [i32; 10] = [0x00, 0x01, 0x40, 0x41, 0x50, 0x51, 0xa0, 0xa1, 0xe1, 0xf1];
 
-/// The class of arithmetic of so many bits.
+/// Returns the class of arithmetic of this many bits.
 const fn alu(bits: Bits) -> u8 {
     match bits {
         Bits::B32 => 0x04,
@@ -100,7 +100,7 @@ const fn jumps(bits: Bits) -> u8 {
     }
 }
 
-/// All programs.
+/// Returns all programs.
 pub(super) fn programs() -> Vec<Vector> {
     let mut all = Vec::new();
     operations(&mut all);
@@ -136,7 +136,7 @@ fn operations(all: &mut Vec<Vector>) {
     }
 }
 
-/// Every pair of registers: compilers have theirs for shifts and divisions. The other registers keep what they have.
+/// Every pair of registers: compilers have their own for shifts and divisions. The other registers keep their values.
 fn registers(all: &mut Vec<Vector>) {
     let value = |register: u8| 0x8000_0000_0000_0000_u64.rotate_left(u32::from(register) * 7) | 0x25;
     for (code, offset) in ARITHMETIC {
@@ -163,7 +163,7 @@ fn pairs() -> impl Iterator<Item = (u8, u8)> {
     (0..10).flat_map(|dst| (0..10).map(move |src| (dst, src)))
 }
 
-/// Negation, moves with signs, byte orders.
+/// Negation, signed moves, byte orders.
 fn conversions(all: &mut Vec<Vector>) {
     for value in NUMBERS {
         for bits in Bits::ALL {
@@ -222,7 +222,7 @@ fn branches(all: &mut Vec<Vector>) {
     }
 }
 
-/// What the first byte of each loaded number is, in tests of loads.
+/// The first byte of each loaded number, in tests of loads.
 const PATTERN: [u8; 24] = [
     0x80, 0x91, 0x22, 0xb3, 0x44, 0xd5, 0x66, 0xf7, 0x08, 0x19, 0xaa, 0x3b, 0xcc, 0x5d, 0xee, 0x7f, 0xff, 0xfe, 0x7d,
     0x00, 0x01, 0x82, 0x03, 0x84,
@@ -258,7 +258,7 @@ fn loads(all: &mut Vec<Vector>) {
     }
 }
 
-/// Stores change the bytes that they say, in memory and on the stack.
+/// Stores change exactly the bytes that they name, in memory and on the stack.
 fn stores(all: &mut Vec<Vector>) {
     for (size, len) in SIZES {
         for at in 0..=16 - len {
@@ -301,7 +301,7 @@ fn stores(all: &mut Vec<Vector>) {
     }
 }
 
-/// Atomic operations: what memory holds behind them, what the source register and `r0` hold, in one number.
+/// Atomic operations: the new contents of memory, the source register and `r0`, in one number.
 fn atomics(all: &mut Vec<Vector>) {
     const EXPECTED: u64 = 0x7fff_ffff_8000_0000;
     let olds = [0, u64::MAX, EXPECTED, 0x8000_0000, 0x7fff_ffff_ffff_ffff, 0x0123_4567_89ab_cdef];
@@ -312,7 +312,7 @@ fn atomics(all: &mut Vec<Vector>) {
                 for (base, src) in [(1, 2), (7, 1), (8, 5), (10, 0), (6, 9)] {
                     let memory = model::atomic(code, bits, old, operand, if src == 0 { operand } else { EXPECTED });
                     let given = bits.low(old.into());
-                    // Bytes behind a number of 32 bits stay.
+                    // Bytes after a number of 32 bits stay.
                     let kept = if len == 4 { old & !0xffff_ffff } else { 0 };
                     let (memory, r0) = match code {
                         0xf1 => (memory | kept, given),
@@ -347,7 +347,7 @@ fn atomics(all: &mut Vec<Vector>) {
         }
     }
     for (size, len) in SIZES {
-        // Linux's, which RFC 9669 does not have: aligned addresses.
+        // Linux's operations, which RFC 9669 does not have: aligned addresses.
         for at in (0..16).step_by(len) {
             let value = number(&PATTERN[at..at + len]);
             let program = Program::default().slot(0xc3 | size, 3, 1, at as i16, 0x100).copy(0, 3).exit();
@@ -362,7 +362,7 @@ fn atomics(all: &mut Vec<Vector>) {
 
 /// Calls, jumps back and forward, numbers of helpers in registers.
 fn flow(all: &mut Vec<Vector>) {
-    // Functions get five arguments, keep r6 to r9 of who calls, and have a stack of their own.
+    // Functions get five arguments, keep r6 to r9 of their caller, and have their own stack.
     let program = (6..10).fold(Program::default(), |program, kept| program.set(kept, i32::from(kept) * 100));
     let program = (1..6).fold(program, |program, argument| program.set(argument, i32::from(argument)));
     let program = program.slot(0x7a, 10, 0, -8, 7).slot(0x85, 0, 1, 0, 7);
@@ -402,7 +402,7 @@ fn flow(all: &mut Vec<Vector>) {
     let program =
         Program::default().slot(0x05, 0, 0, 1, 0).exit().wide(0, 0xfedc_ba98_7654_3210).slot(0x05, 0, 0, -4, 0);
     all.push(program.returns("exit is not last".to_owned(), 0xfedc_ba98_7654_3210));
-    // Linux's, which ends after 65 535 rounds at the latest and is not taken before.
+    // Linux's `may_goto`: it ends a loop after 65 535 rounds at the latest, and is not taken before.
     let program = Program::default().set(0, 3).slot(0xe5, 0, 0, 1, 0).set(0, 4).exit();
     all.push(program.returns("may_goto".to_owned(), 4));
     for value in NUMBERS {
@@ -423,7 +423,7 @@ fn far(all: &mut Vec<Vector>) {
     all.push(program.with("store 32767 on".to_owned(), 0x12, memory.clone()));
     let program = Program::default().slot(0x7b, 10, 10, -512, 0).slot(0x72, 10, 0, -1, 9).slot(0x71, 0, 10, -1, 0);
     all.push(program.exit().returns("both ends of the stack".to_owned(), 9));
-    // Forward over as much as 16 bits say, back over as much, and further by 32 bits.
+    // Forward and back over as much as 16 bits allow, and further with 32 bits.
     let over = |count: usize| (0..count).fold(Program::default(), |program, _| program.slot(0x07, 0, 0, 0, 1)).0;
     let mut program = Program::default().set(0, 1).slot(0x05, 0, 0, i16::MAX, 0);
     program.0.extend(over(i16::MAX as usize));
@@ -432,7 +432,7 @@ fn far(all: &mut Vec<Vector>) {
     program.0.extend(over(40_000));
     all.push(program.exit().returns("40000 slots on".to_owned(), 1));
     for (name, taken) in [("32768 slots back", 0x15), ("32768 slots back, 32 bits", 0x16)] {
-        // Once: r1 is 0 when it comes by, and 1 behind the jump's target.
+        // Once: r1 is 0 on the way here, and 1 after the jump's target.
         let mut program =
             Program::default().set(0, 0).set(1, 0).slot(0x05, 0, 0, 2, 0).set(1, 1).slot(0x05, 0, 0, 0, 0);
         program.0.extend(over(32_765));

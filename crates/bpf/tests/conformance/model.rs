@@ -1,6 +1,7 @@
-//! What RFC 9669 says that operations give, written down a second time, in wide numbers, without the crate's types.
+//! The results of operations according to RFC 9669, written down a second time, in wide numbers, without the crate's
+//! types.
 
-/// Bits that an operation works on.
+/// The bits on which an operation works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bits {
     B32,
@@ -17,24 +18,25 @@ impl Bits {
         }
     }
 
-    /// The low bits of a number, the others zero.
+    /// Returns the low bits of a number, the others zero.
     pub(super) fn low(self, value: i128) -> u64 {
         (value as u128 & ((1 << self.count()) - 1)) as u64
     }
 
-    /// The low bits as a number with a sign.
+    /// Returns the low bits as a signed number.
     fn signed(self, value: u64) -> i128 {
         sign_extended(self.count(), value)
     }
 }
 
-/// The low `bits` of a number as one with a sign.
+/// Returns the low `bits` of a number as a signed number.
 pub(super) fn sign_extended(bits: u32, value: u64) -> i128 {
     let low = i128::from(value) & ((1 << bits) - 1);
     if low >> (bits - 1) == 0 { low } else { low - (1 << bits) }
 }
 
-/// What table 4 and section 4.1 say; `code` with the bit of the source cleared, `offset` as in the instruction.
+/// Returns the result according to table 4 and section 4.1; `code` with the bit of the source cleared, `offset` as in
+/// the instruction.
 pub(super) fn arithmetic(code: u8, offset: i16, bits: Bits, left: u64, right: u64) -> u64 {
     let (a, b) = (i128::from(bits.low(left.into())), i128::from(bits.low(right.into())));
     let (sa, sb) = (bits.signed(left), bits.signed(right));
@@ -63,7 +65,7 @@ pub(super) fn arithmetic(code: u8, offset: i16, bits: Bits, left: u64, right: u6
     bits.low(result)
 }
 
-/// Whether a jump is taken (table 9).
+/// Returns whether a jump is taken (table 9).
 pub(super) fn taken(code: u8, bits: Bits, left: u64, right: u64) -> bool {
     let (a, b) = (bits.low(left.into()), bits.low(right.into()));
     let (sa, sb) = (bits.signed(left), bits.signed(right));
@@ -83,12 +85,12 @@ pub(super) fn taken(code: u8, bits: Bits, left: u64, right: u64) -> bool {
     }
 }
 
-/// The low `len` bytes of a number in the opposite order.
+/// Returns the low `len` bytes of a number in the opposite order.
 pub(super) fn reversed(len: usize, value: u64) -> u64 {
     value.to_le_bytes()[..len].iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// What memory of `bits` holds after an atomic operation, and what it gives (section 5.3).
+/// Returns what memory of `bits` holds after an atomic operation, and its result (section 5.3).
 pub(super) fn atomic(code: i32, bits: Bits, old: u64, operand: u64, expected: u64) -> u64 {
     let low = |value: u64| bits.low(value.into());
     match code & !1 {

@@ -9,6 +9,8 @@ mod helpers;
 mod kernel;
 mod nested;
 mod runner;
+mod texts;
+mod user_ring;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

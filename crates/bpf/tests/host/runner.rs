@@ -123,7 +123,7 @@ fn each_cpu_of_a_runner_has_its_values_and_failures_are_its_own() {
         assert_eq!(run(&packs, &compiled).value, expected, "{address:#x}");
     }
 
-    // A helper ends the program, which holds a record: the runner is told of both.
+    // A helper ends the program, which holds a record: the runner learns of both.
     let ends = "r1 = map[idx:1] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr6 = r0\ncall 900\nr1 = r6\nr2 = 0\n\
                 call 132\nout: r0 = 0\nexit";
     let compiled = verified(ends, &host).compile::<Kernel>(target, 1).expect("compiled");

@@ -5,6 +5,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod layout;
+mod timers;
 
 use std::path::Path;
 use std::process::Command;
@@ -21,14 +23,18 @@ use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature
 use common::packs;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 7] = [
+const GOLDEN: [(&str, &[u8]); 11] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
+    ("commands", include_bytes!("golden/commands.o")),
     ("count", include_bytes!("golden/count.o")),
     ("dynptr", include_bytes!("golden/dynptr.o")),
     ("legacy", include_bytes!("golden/legacy.o")),
     ("nested", include_bytes!("golden/nested.o")),
+    ("older", include_bytes!("golden/older.o")),
+    ("session", include_bytes!("golden/session.o")),
     ("target", include_bytes!("golden/target.o")),
+    ("timer", include_bytes!("golden/timer.o")),
 ];
 
 /// Returns the objects of this source: the golden one, and one compiled now.
@@ -163,6 +169,28 @@ fn memory_of_lengths_that_packets_say_is_checked_when_programs_run() {
         let error = host.verify(contract(), program.code().expect("its structure is right"));
         let error = program.explain(error.map(drop).expect_err("a record is kept")).to_string();
         assert!(error.contains("neither submitted nor discarded") && error.contains("return 0;]"), "{error}");
+    }
+}
+
+#[test]
+fn a_host_sends_samples_to_its_programs() {
+    for bytes in objects("commands") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            let host = object.host().expect("good measures").build();
+            let poll = || run(way, &object, &host, "poll", &mut packet(0)) as u32 as i32;
+            assert_eq!(poll(), 0, "{way:?}");
+            let commands = host.map("commands").and_then(|map| map.user_ring()).expect("one");
+            let mut producer = commands.take_producer().expect("the only one");
+            for command in [[7_u32, 100], [8, 0], [9, 300]] {
+                producer.put(&command.map(u32::to_le_bytes).concat()).expect("room");
+            }
+            producer.put(b"short").expect("room");
+            assert_eq!([poll(), poll(), poll()], [202, 201, 0], "{way:?}");
+            let limits =
+                HashHandle::<u32, u32>::new(Arc::clone(host.map("limits").expect("there"))).expect("its types");
+            assert_eq!([7, 8, 9].map(|source| limits.get(&source)), [Some(100), Some(0), Some(300)]);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) enum Detail {
     Mappings,
 }
 
-/// What is told of a process.
+/// What `top` reports of a process.
 #[derive(Debug, Serialize)]
 pub(super) struct Look {
     pub(super) process: i32,

@@ -93,7 +93,7 @@ static HOME: Wiped<AtomicI32> = Wiped::new();
 
 /// Notes that this process freezes by itself, so that it may open files of `/proc`.
 pub(crate) fn note_home() {
-    // Relaxed, here and below: the number is all that is told.
+    // Relaxed, here and below: the number itself is all that is passed on.
     HOME.get().inspect(|home| home.store(1, Ordering::Relaxed));
 }
 

@@ -1,7 +1,6 @@
 //! How far a freeze in slices has come: figures that anybody may read at any time.
 //!
-//! Relaxed everywhere: each is read for itself, and nothing is published with it. Who may write to which stands with
-//! [`Figures`].
+//! Relaxed everywhere: each is read on its own, and publishes nothing. [`Figures`] says who may write to which.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -68,15 +67,15 @@ pub enum Stage {
 
 /// The figures. Zeroed memory is a valid one.
 ///
-/// | field | who writes | who reads |
+/// | field | written by | read by |
 /// |---|---|---|
-/// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `looked` | who holds the lock of [`Shared`](super::registry::Shared) | anybody |
-/// | `not_before` | any thread behind a slice; zeroed under the lock | who is about to wait |
-/// | `has_waited` | set by a slice at a wait, under the lock; taken back by the next fork | that fork |
-/// | `long_looks` | any thread that has looked, and forks under the lock | who is about to wait |
+/// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `looked` | the holder of the lock of [`Shared`](super::registry::Shared) | anybody |
+/// | `not_before` | any thread after a slice; zeroed under the lock | threads that are about to wait |
+/// | `has_waited` | set by a slice at a wait, under the lock; cleared by the next fork | that fork |
+/// | `long_looks` | any thread that has looked, and forks under the lock | threads that are about to wait |
 ///
-/// What is written without the lock are hints: of two threads at once one is forgotten, and a slice comes sooner or
-/// later.
+/// Fields that are written without the lock are hints: if two threads write at once, one value is lost, and a slice
+/// comes sooner or later.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     stage: AtomicUsize,

@@ -49,13 +49,13 @@ pub(crate) struct Shared {
     pub(crate) statistics: Statistics,
     /// # Invariants
     ///
-    /// Touched by who holds `owner`, and by nobody else.
+    /// Only the process that holds `owner` touches it.
     lasting: UnsafeCell<Lasting>,
     /// Ranges in frozen memory that were discarded since the last freeze. Guards add to it, in any thread and in signal
-    /// handlers; rounds begin anew.
+    /// handlers; rounds start it again.
     replacements: AtomicUsize,
-    /// 1 if the program has erased something that is still in an extent. Set by guards, in any thread and in signal
-    /// handlers, and by rounds; cleared by rounds, and by guards that find no mark left. Every fork reads it.
+    /// 1 if the program has erased something that is still in an extent. Guards set it, in any thread and in signal
+    /// handlers, and rounds do; rounds clear it, and guards that find no mark left. Every fork reads it.
     erased: AtomicUsize,
     /// When forks try to get rid of it.
     pub(crate) trials: Trials,

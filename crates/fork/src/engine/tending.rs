@@ -9,8 +9,7 @@
 //! A due repair makes way for them: a fork takes a slice instead, until a pass over the memory finds nothing to do, or
 //! finds a child in the way.
 //!
-//! Relaxed everywhere: each figure is read for itself, and nothing is published with it. Who may write to which stands
-//! with [`Tending`].
+//! Relaxed everywhere: each figure is read on its own, and publishes nothing. [`Tending`] says who may write to which.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -29,14 +28,15 @@ const CAUTIOUS: u64 = 1_000_000;
 
 /// The figures. Zeroed memory is a valid one.
 ///
-/// | field | who writes | who reads |
+/// | field | written by | read by |
 /// |---|---|---|
 /// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
 /// | `piece`, `waits`, `mappings` | a slice or a round, under the lock | the same |
-/// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread behind a slice; a child of its own copy | who forks or is about to wait, and slices |
+/// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
 ///
-/// What is written without the lock are hints: they tell whether and where to look next, and what is found there is
-/// looked at under the lock. Of two threads at once one is forgotten, and a piece waits for the next fork.
+/// Fields that are written without the lock are hints: they tell whether and where to look next, and what is found
+/// there is checked under the lock. If two threads write at once, one value is lost, and a piece waits for the next
+/// fork.
 #[derive(Debug, Default)]
 pub(crate) struct Tending {
     /// Nanoseconds left until the next fork; 0 if there is nothing to do.

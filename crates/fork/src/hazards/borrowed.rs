@@ -18,7 +18,7 @@ static OWN: Wiped<[AtomicI32; 2]> = Wiped::new();
 pub(crate) fn owner() -> Option<i32> {
     let [word, _] = OWN.get()?;
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    // Relaxed, both ways: the number is all that is told.
+    // Relaxed, both ways: the number itself is all that is passed on.
     match word.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => None,
         Err(owner) => Some(owner).filter(|&owner| owner != own),

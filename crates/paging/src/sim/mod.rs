@@ -74,56 +74,56 @@ pub struct Config {
 }
 
 impl Config {
-    /// Nodes, 1 to 8.
+    /// Sets the number of nodes, 1 to 8.
     #[must_use]
     pub const fn nodes(mut self, count: usize) -> Self {
         self.nodes = count;
         self
     }
 
-    /// CPUs, up to 64; CPU n is on node n modulo the number of nodes.
+    /// Sets the number of CPUs, up to 64; CPU n is on node n modulo the number of nodes.
     #[must_use]
     pub const fn cpus(mut self, count: usize) -> Self {
         self.cpus = count;
         self
     }
 
-    /// Frames for pages on each node.
+    /// Sets the number of frames for pages on each node.
     #[must_use]
     pub const fn frames(mut self, count: u64) -> Self {
         self.frames = count;
         self
     }
 
-    /// Frames for tables on each node.
+    /// Sets the number of frames for tables on each node.
     #[must_use]
     pub const fn tables(mut self, count: usize) -> Self {
         self.tables = count;
         self
     }
 
-    /// When interrupts arrive.
+    /// Sets when interrupts arrive.
     #[must_use]
     pub const fn delivery(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
         self
     }
 
-    /// Who marks pages.
+    /// Sets who marks pages.
     #[must_use]
     pub const fn marking(mut self, marking: Marking) -> Self {
         self.marking = marking;
         self
     }
 
-    /// Bits of the CPUs' physical addresses.
+    /// Sets how many bits the CPUs' physical addresses have.
     #[must_use]
     pub const fn physical_bits(mut self, bits: u32) -> Self {
         self.physical_bits = bits;
         self
     }
 
-    /// The seed of random choices.
+    /// Sets the seed of random choices.
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;

@@ -96,7 +96,7 @@ fn a_filter_that_forbids_to_open_files_ends_nothing() {
         let said = ran.stderr;
         assert!(said.starts_with("palimpsest: not frozen: the program installs a seccomp filter, "), "{way}: {said}");
     }
-    // Too small to be frozen yet: nothing is told, and nothing looked at.
+    // Too small to be frozen yet: the object reports nothing and looks at nothing.
     let ran = assert_same("confined_forks", &[("PALIMPSEST_FREEZE", "size:1G")]).expect("compiled above");
     assert_eq!(ran.stderr, "");
     let ran = assert_same("confined_executes", &[]).expect("compiled above");

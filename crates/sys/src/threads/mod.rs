@@ -7,6 +7,7 @@ mod cpu;
 pub mod hold;
 pub(crate) mod list;
 pub mod own;
+pub mod quiet;
 pub mod rseq;
 mod signal;
 pub(crate) mod sync_error;

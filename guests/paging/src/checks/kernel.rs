@@ -22,7 +22,7 @@ pub(super) fn run() {
     let rodata = VirtAddr(RODATA.as_ptr() as u64);
     let data = VirtAddr(DATA.as_ptr() as u64);
     let physical = VirtAddr(layout::PHYSICAL_MAP + kernel_space::image_frames(ImageRights::Write).end);
-    let nowhere = VirtAddr(layout::IMAGE_OFFSET.wrapping_add(layout::RAM_BASE).wrapping_add(0x3000_0000));
+    let nowhere = VirtAddr(layout::LINK_OFFSET.wrapping_add(layout::RAM_BASE).wrapping_add(0x3000_0000));
     let cases = [
         ("kernel.text.store", text, AccessKind::Write, false),
         ("kernel.text.load", text, AccessKind::Read, true),

@@ -16,10 +16,11 @@ use palimpsest_bpf::{Code, asm};
 use palimpsest_paging::{AccessKind, VirtAddr};
 
 use crate::arch::{cpu as hardware, layout, mmu};
+use crate::asked::{self, Asked};
 use crate::bpf::{Ended, Program};
 use crate::counts::now;
 use crate::cpu::{self, CPUS};
-use crate::memory::{self, NODES, STRESS_AT, alias};
+use crate::memory::{self, NODES, alias};
 use crate::packs::{self, PACK};
 use crate::{check, kernel_space, probe, say};
 
@@ -217,7 +218,7 @@ static KNOWN: u64 = 0x0123_4567_89ab_cdef;
 /// Loads from unproven addresses give 0 where nothing is mapped, on every CPU.
 fn probes(host: &Arc<Host>) {
     static ADDRESSES: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
-    let nowhere = layout::IMAGE_OFFSET.wrapping_add(layout::RAM_BASE).wrapping_add(0x3000_0000);
+    let nowhere = layout::LINK_OFFSET.wrapping_add(layout::RAM_BASE).wrapping_add(0x3000_0000);
     // A hole, the end of one at the end of a page, the first page, a non-canonical address (x86-64), the last word.
     let addresses = [nowhere, nowhere + 4092, 8, 0x8000_0000_0000, u64::MAX - 7, &raw const KNOWN as u64];
     for (to, address) in ADDRESSES.iter().zip(addresses) {
@@ -301,19 +302,11 @@ const LONGEST: usize = 4096;
 /// Divisor of the lengths, unless full lengths are asked for: an emulator takes minutes for those.
 const SHORTER: usize = 64;
 
-/// Returns whether full lengths are asked for, by the word behind the number of stress rounds.
-fn in_full() -> bool {
-    #[expect(clippy::cast_ptr_alignment, reason = "a multiple of a page, and 8")]
-    let word = alias(layout::RAM_BASE + STRESS_AT + 8).cast::<u64>();
-    // SAFETY: memory that nobody else uses; QEMU has put a number there, or left it zero.
-    unsafe { word.read_volatile() != 0 }
-}
-
 /// Makes as many loads as `test_tag`: each program is verified, compiled, run, and freed before the next.
 fn loads(host: &Arc<Host>) {
     let slot = |number: usize| 0xb7 | (number as u64) << 32;
     let longest: Vec<u8> = (1..LONGEST).map(slot).chain([0x95]).flat_map(u64::to_le_bytes).collect();
-    let divisor = if in_full() { 1 } else { SHORTER };
+    let divisor = if asked::word(Asked::WholePrograms) != 0 { 1 } else { SHORTER };
     let (before, mut count, mut instructions, mut wrong) = (now(), 0, 0, 0);
     let mut load_one = |len: usize| {
         let code = Code::new(&longest[(LONGEST - len) * 8..]).unwrap_or_else(|error| panic!("{error}"));

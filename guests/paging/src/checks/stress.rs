@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use palimpsest_paging::{Charge, Sharing, VirtAddr};
 
 use super::processes::{WRITE, areas};
-use crate::arch::layout;
+use crate::asked::{self, Asked};
 use crate::counts::now;
 use crate::cpu::CPUS;
-use crate::memory::{self, STRESS_AT, alias};
+use crate::memory;
 use crate::process::user::{self, wanderer};
 use crate::process::{Area, run_all, spawn, take_exits};
 use crate::{check, kernel_space, say};
@@ -21,14 +21,6 @@ const TURNS: u64 = 100;
 const GENERATIONS: u64 = 3;
 /// Rounds between two lines of output.
 const LINE: u64 = 100;
-
-/// Returns the rounds that the command line asks for.
-fn asked_for() -> u64 {
-    #[expect(clippy::cast_ptr_alignment, reason = "a multiple of a page")]
-    let rounds = alias(layout::RAM_BASE + STRESS_AT).cast::<u64>();
-    // SAFETY: memory that nobody else uses; QEMU has put the number there, or left it zero.
-    unsafe { rounds.read_volatile() }
-}
 
 /// Returns the areas that [`wanderer`](wanderer::wanderer) expects: its pages, two to a table, and its model of them.
 fn wanderers_areas() -> Vec<Area> {
@@ -42,7 +34,7 @@ fn wanderers_areas() -> Vec<Area> {
 }
 
 pub(super) fn run() {
-    let (frames, more) = (memory::in_use(), asked_for());
+    let (frames, more) = (memory::in_use(), asked::word(Asked::Stress));
     let areas = wanderers_areas();
     let before = now();
     let (mut processes, mut wrong) = (0, Vec::new());

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | node 0: boot code and the kernel's image |
 //! | 32 MiB | programs, in every node ([`packs_of`](super::packs_of)) |
-//! | 47 MiB | node 0: [`STRESS_AT`] |
+//! | 47 MiB | node 0: [`ASKED_AT`] |
 //! | 48 MiB | a [`Record`] for each frame |
 //! | 49 MiB | a `TableMeta` for each frame |
 //! | 64 MiB | the frames |
@@ -18,9 +18,8 @@ use super::{NODE_BYTES, NODES, alias};
 use crate::arch::layout;
 use crate::sync::SpinLock;
 
-/// Where QEMU puts the number of stress rounds, 8 bytes, and behind it whether programs are loaded at full length;
-/// `xtask/src/guest/mod.rs` repeats it.
-pub(crate) const STRESS_AT: u64 = 47 << 20;
+/// Where QEMU puts [what is asked for](crate::asked).
+pub(crate) const ASKED_AT: u64 = 47 << 20;
 const RECORDS_AT: u64 = 48 << 20;
 const METAS_AT: u64 = 49 << 20;
 const FRAMES_AT: u64 = 64 << 20;

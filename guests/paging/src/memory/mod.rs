@@ -5,7 +5,7 @@ mod heap;
 mod machine;
 mod replicas;
 
-pub(crate) use arena::{Records, STRESS_AT, in_use};
+pub(crate) use arena::{ASKED_AT, Records, in_use};
 pub(crate) use machine::{Memory, balance, charged};
 pub(crate) use replicas::count as text_replicas;
 

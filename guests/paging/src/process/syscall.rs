@@ -7,7 +7,7 @@ use palimpsest_paging::{Access, Fault, ForkError, PAGE, Resolution, Rights, Shar
 use super::handles::Device;
 use super::user::{Number, RUNNING};
 use super::{Area, CHILD, Found, Process, Thread, Trap, memory, next_id, schedule, user};
-use crate::arch::{self, mmu};
+use crate::arch;
 use crate::bpf::hook::{self, Call};
 use crate::counts::{COUNTS, add};
 use crate::{cpu, fetches, kernel_space};
@@ -124,8 +124,6 @@ pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access, found: F
     if kernel_space::is_half_of(address) {
         return Err(if found == Found::Nothing { user::FAULTED_HIDDEN } else { user::FAULTED_DENIED });
     }
-    // What another CPU has mapped since, user mode's root may lack.
-    mmu::tables_changed();
     let node = cpu::node_of(arch::cpu::number());
     match thread.process.space.fault(address, access, node) {
         Ok(Fault::Resolved(how)) => {

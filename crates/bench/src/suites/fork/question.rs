@@ -1,4 +1,4 @@
-//! What a worker is asked, one line each, and what it answers.
+//! The questions to a worker, one line each, and its answers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub(super) enum Question {
     /// A fork, or arming: µs.
     Fork,
-    /// A fork after so many pages were written while a child lives: µs.
+    /// A fork after this many pages were written while a child lives: µs.
     Dirty(usize),
     /// First writes to consecutive pages: ns per page.
     WriteSequential,
@@ -20,13 +20,13 @@ pub(super) enum Question {
     Rss,
     /// `VmPTE` of a child: bytes.
     Pte,
-    /// Putting so many pages back that are known: µs.
+    /// Restoring this many known pages: µs.
     ResetKnown(usize),
-    /// Putting so many pages back that are searched for: µs.
+    /// Restoring this many pages that must be searched for: µs.
     ResetScan(usize),
-    /// A fork whose child writes so many pages and ends: µs.
+    /// A fork whose child writes this many pages and ends: µs.
     ForkPerRun(usize),
-    /// A turn of a child that writes so many pages and stops, without putting anything back: µs.
+    /// A turn of a child that writes this many pages and stops, without restoring anything: µs.
     Turn(usize),
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// A line that is no question.
+/// A line that is not a question.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is no question for a worker")]
 pub(super) struct NoQuestion(String);

@@ -1,4 +1,4 @@
-//! Suite `reset`: putting written pages back in the process itself, which a fork per round would have spared.
+//! Suite `reset`: restoring written pages in the same process, beside a fork for each round.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const HEAP: usize = 64 << 20;
 /// Pages written in each round.
 const PAGES: [usize; 4] = [1, 16, 256, 4096];
 
-/// Ways to put pages back; the last two are what people do without a snapshot.
+/// Ways to restore pages; the last two are the usual ways without a snapshot.
 const WAYS: [(&str, Way); 4] = [
     ("known", Question::ResetKnown),
     ("scan", Question::ResetScan),
@@ -50,7 +50,7 @@ fn group(pages: usize) -> Group {
     Group::new(format!("reset.{pages}"), format!("putting back {pages} pages of a heap of 64m"), WAYS.map(contestant))
 }
 
-/// Samples of each way of `group` to put so many pages back.
+/// Returns samples of each way of `group` to restore this many pages.
 fn measure(context: &Context<'_>, pages: usize, group: &Group, rounds: Rounds) -> Result<Samples, BenchError> {
     let mut samples = Samples::default();
     let mut workers = Vec::new();
@@ -68,15 +68,15 @@ fn measure(context: &Context<'_>, pages: usize, group: &Group, rounds: Rounds) -
     Ok(samples)
 }
 
-/// Pages of the tour.
+/// Pages in the tour.
 const TOUR: usize = 16;
 
-/// The tour's figures.
+/// Returns the tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     group(TOUR).only(&[FORK, "scan", "known"].map(|way| format!("reset.{TOUR}.{way}")))
 }
 
-/// The tour's samples.
+/// Returns the tour's samples.
 pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
     measure(context, TOUR, &tour_group(), rounds)
 }

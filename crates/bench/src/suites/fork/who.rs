@@ -1,4 +1,4 @@
-//! The contestants: ways to have memory that a child, or a later moment, sees as it is now.
+//! The contestants: ways to give a child, or a later moment, memory as it is now.
 
 use std::str::FromStr;
 
@@ -22,12 +22,12 @@ pub(super) enum Who {
     UffdWp,
     /// Memory filled on demand by `userfaultfd`, without a fork.
     UffdCopy,
-    /// A process without a heap: what no fork is quicker than.
+    /// A process without a heap: no fork is quicker than its.
     Empty,
 }
 
 impl Who {
-    /// All of them.
+    /// All contestants.
     pub(super) const ALL: [Self; 8] = [
         Self::Frozen,
         Self::FrozenHuge,
@@ -39,13 +39,13 @@ impl Who {
         Self::Empty,
     ];
 
-    /// Those that fork and have a heap.
+    /// Contestants that fork and have a heap.
     pub(super) const FORKING: [Self; 5] = [Self::Frozen, Self::FrozenHuge, Self::Arena, Self::Plain, Self::Thp];
 
-    /// Those that freeze.
+    /// Contestants that freeze.
     pub(super) const FREEZING: [Self; 3] = [Self::Frozen, Self::FrozenHuge, Self::Arena];
 
-    /// Name in ids.
+    /// Returns the name in ids.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Frozen => "frozen",
@@ -59,12 +59,13 @@ impl Who {
         }
     }
 
-    /// Id of its figure in a group.
+    /// Returns the id of its figure in a group.
     pub(super) fn id(self, group: &str) -> String {
         format!("{group}.{}", self.name())
     }
 
-    /// Its figure in a group: ours are compared with plain forks, then with huge pages, then with an empty process.
+    /// Returns its figure in a group. Ours are compared with plain forks, then with huge pages, then with an empty
+    /// process.
     pub(super) fn contestant(self, group: &str, unit: Unit) -> Contestant {
         let contestant = Contestant::new(self.id(group), unit);
         if !Self::FREEZING.contains(&self) {
@@ -73,7 +74,7 @@ impl Who {
         contestant.against([Self::Plain, Self::Thp, Self::Empty].map(|rival| rival.id(group)))
     }
 
-    /// Bytes that a process with a heap of `len` bytes occupies.
+    /// Returns the bytes that a process with a heap of `len` bytes occupies.
     pub(super) fn occupies(self, len: usize) -> usize {
         match self {
             Self::Empty | Self::UffdCopy => 0,
@@ -90,7 +91,7 @@ impl FromStr for Who {
     }
 }
 
-/// No contestant has this name.
+/// A name that no contestant has.
 #[derive(Debug, thiserror::Error)]
 #[error("no contestant of the suite `fork` is called `{0}`")]
 pub(super) struct UnknownWho(String);

@@ -1,4 +1,5 @@
-//! The process of one contestant: makes its heap, then measures what standard input asks for, a line for a line.
+//! The process of one contestant: makes its heap, then measures what standard input asks for, and answers each line
+//! with a line.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -16,19 +17,19 @@ use crate::machine::{
 };
 use palimpsest_sys::Causes;
 
-/// Begins the answer of a worker that is ready; the milliseconds of its freeze follow.
+/// The beginning of the answer of a worker that is ready; the milliseconds of its freeze follow.
 pub(super) const READY: &str = "ready ";
 
-/// Begins the answer of a worker that cannot do something; the reason follows.
+/// The beginning of the answer of a worker that cannot do something; the reason follows.
 pub(super) const REFUSED: &str = "refused ";
 
-/// Forks behind one answer: the median counts.
+/// Forks for one answer, which is their median.
 const FORKS: usize = 5;
 
-/// Forks with dirty pages behind one answer: their mean counts, so that repairs do, too.
+/// Forks with dirty pages for one answer, which is their mean, so that repairs count, too.
 const DIRTY_FORKS: usize = 8;
 
-/// Children touch so many bytes at most.
+/// The most bytes that a child touches.
 const TOUCHED: usize = 64 << 20;
 
 static ARENA: Arena = Arena::new();
@@ -37,7 +38,8 @@ static ARENA: Arena = Arena::new();
 ///
 /// # Errors
 ///
-/// Unknown contestants, what is no number, and pipes that break. What the machine refuses is an answer.
+/// Fails for unknown contestants, for what is not a number, and if a pipe breaks. If the machine refuses something,
+/// that is an answer.
 pub(in crate::suites) fn work(contestant: &str, bytes: &str) -> Result<(), BenchError> {
     let failed = |reason: String| BenchError::Helper { contestant: contestant.to_owned(), reason };
     let bytes: usize = bytes.parse().map_err(|_| failed(format!("`{bytes}` is no number of bytes")))?;
@@ -69,7 +71,7 @@ struct Worker {
     who: Who,
     heap: Heap,
     watcher: Option<Watcher>,
-    /// What the pages to reset were taken for.
+    /// The snapshot, and the question for which it was taken.
     reset: Option<(Question, Reset)>,
 }
 
@@ -160,7 +162,8 @@ impl Worker {
         Ok(times[FORKS / 2].as_secs_f64() * 1e6)
     }
 
-    /// Forks while a child lives that makes the parent's writes copies. The same pages each time, evenly spread.
+    /// Forks while a child lives, whose existence makes the parent's writes copies. Writes the same pages each time,
+    /// evenly spread.
     fn dirty(&self, pages: usize) -> Result<f64, String> {
         let step = self.heap.pages() / pages;
         let mut alive: Option<Child> = None;
@@ -168,7 +171,7 @@ impl Worker {
         for round in 0..=DIRTY_FORKS {
             (0..pages).for_each(|index| self.heap.write(index * step, round as u64));
             let (child, taken) = spawn(self.way(), sleep).map_err(told)?;
-            // The first of them has no child beside it yet.
+            // Before the first fork there is no child.
             if round > 0 {
                 sum += taken;
             }
@@ -178,7 +181,7 @@ impl Worker {
         Ok(sum.as_secs_f64() * 1e6 / DIRTY_FORKS as f64)
     }
 
-    /// Has a child, or this process where there is no fork, touch pages for the first time.
+    /// Makes a child, or this process if it does not fork, touch pages for the first time.
     fn touch(&self, order: Order, touch: fn(&Heap, usize)) -> Result<f64, String> {
         let count = self.heap.pages().min(TOUCHED / rustix::param::page_size());
         let pages = order.of(count);
@@ -192,7 +195,7 @@ impl Worker {
             .map_err(told);
         };
         watcher.arm(&self.heap).map_err(told)?;
-        // Another thread does part of the work, so the clock is the wall's.
+        // Another thread does part of the work, so this is wall-clock time.
         let started = Instant::now();
         pages.iter().for_each(|&page| touch(&self.heap, page));
         let taken = started.elapsed();
@@ -203,7 +206,7 @@ impl Worker {
         Ok(per_page(taken))
     }
 
-    /// A size in a child's `/proc/self/status`, which counts KiB.
+    /// Returns a size in a child's `/proc/self/status`, which counts KiB.
     fn status(&self, field: &'static str) -> Result<f64, String> {
         ask_child(self.way(), || {
             let text = std::fs::read_to_string("/proc/self/status")?;
@@ -214,12 +217,12 @@ impl Worker {
         .map_err(told)
     }
 
-    /// What a fork for each round costs instead of putting pages back.
+    /// Returns what a fork for each round costs, instead of restoring pages.
     fn fork_per_run(&self, pages: usize) -> Result<f64, String> {
         let step = self.heap.pages() / pages;
         let mut times = Vec::with_capacity(FORKS);
         for round in 0..FORKS as u64 {
-            // The child is another process, so the clock is the wall's.
+            // The child is another process, so this is wall-clock time.
             let started = Instant::now();
             let run = || {
                 (0..pages).for_each(|index| self.heap.write(index * step, round));
@@ -233,7 +236,7 @@ impl Worker {
         Ok(times[FORKS / 2].as_secs_f64() * 1e6)
     }
 
-    /// What a turn of a child costs that goes on with whatever the last one has left.
+    /// Returns what a turn of a child costs that goes on with what the last turn left.
     fn turn(&self, pages: usize) -> Result<f64, String> {
         let step = self.heap.pages() / pages;
         let mut round = 0;
@@ -246,7 +249,7 @@ impl Worker {
         looping.turn().map_err(told)?;
         let mut times = [Duration::ZERO; FORKS];
         for taken in &mut times {
-            // The child is another process, so the clock is the wall's.
+            // The child is another process, so this is wall-clock time.
             let started = Instant::now();
             looping.turn().map_err(told)?;
             *taken = started.elapsed();

@@ -1,9 +1,9 @@
-//! `keys.branch`: a loop with one branch that is not taken, decided in different ways; `keys.branches`: one with 56 in
-//! a row.
+//! `keys.branch`: a loop with one branch that is not taken, decided in different ways. `keys.branches`: a loop with 56
+//! in a row.
 //!
-//! The loops do nothing else, so that they are bound by what the CPU can do in a cycle, and not by the latency of some
-//! other work behind which the branch would hide. Yet a short loop takes the cycle that its own jump takes, and a wide
-//! CPU has room for a branch in it. A row of branches shows what each takes of that room.
+//! The loops do nothing else, so that the CPU's throughput limits them, not the latency of other work that would hide
+//! the branch. But a short loop takes the cycle of its own jump, in which a wide CPU has room for a branch. A row of
+//! branches shows how much of that room each takes.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// How many branches a pass of the loop has.
+/// How many branches a round of the loop has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     One,
@@ -100,8 +100,8 @@ impl Shape {
         Group::new(self.name(), title, KINDS.map(contestant))
     }
 
-    /// Whom a branch is compared with, the baseline first: alone it should cost nothing, and in a row no more than what
-    /// it replaces.
+    /// Returns the rivals of a branch, the baseline first: a single branch should cost nothing, and one in a row no
+    /// more than what it replaces.
     fn rivals(self) -> &'static [Kind] {
         match self {
             Self::One => &[Kind::None, Kind::AtomicLoad, Kind::TracingEvent],
@@ -116,7 +116,7 @@ impl Shape {
         }
     }
 
-    /// Runs a loop with so many passes.
+    /// Runs a loop of this many rounds.
     fn run(self, kind: Kind, passes: u64) {
         let looping = match (self, kind) {
             (Self::One, Kind::Off) => one_off,
@@ -134,14 +134,14 @@ impl Shape {
     }
 }
 
-/// Two functions that run a block so many times: once in a pass, and in a row.
+/// Makes two functions that run a block many times: once in a round, and in a row.
 macro_rules! looping {
     ($one:ident, $row:ident, $body:block) => {
         #[inline(never)]
         fn $one(passes: u64) {
             for _ in 0..passes {
                 $body
-                // Nothing but a barrier for the compiler: it leaves the loop as it is.
+                // A compiler barrier, so that the compiler keeps the loop.
                 black_box(());
             }
         }
@@ -169,7 +169,7 @@ looping!(one_on, row_on, {
     }
 });
 looping!(one_atomic_load, row_atomic_load, {
-    // Relaxed: a flag that orders nothing, as a key.
+    // Relaxed: like a key, the flag orders nothing.
     if FLAG.load(Ordering::Relaxed) {
         taken();
     }
@@ -207,7 +207,7 @@ fn measure(context: &Context<'_>, shape: Shape) -> Result<Samples, BenchError> {
     // Whoever has the address may store to it: the compiler must not know that nobody does.
     black_box(&FLAG);
     let switched = switch(State::On)?.sites;
-    // All branches on the key, in both shapes; none on machines without patching.
+    // All branches on the key, in both shapes; on machines without patching, none.
     expect(id, "on", ON.sites().len() as u64, switched as u64)?;
     let mut samples = Samples::default();
     interleave(&mut KINDS.to_vec(), context.effort.rounds(60, 240, BUDGET), |&mut kind| {
@@ -218,10 +218,10 @@ fn measure(context: &Context<'_>, shape: Shape) -> Result<Samples, BenchError> {
     Ok(samples)
 }
 
-/// Nanoseconds per branch.
+/// Returns nanoseconds per branch.
 fn nanoseconds(shape: Shape, kind: Kind) -> f64 {
     let passes = BRANCHES / shape.branches();
-    // Predictors know another loop.
+    // Train the predictors: they know another loop.
     shape.run(kind, black_box(passes / 100));
     let started = Stopwatch::start();
     shape.run(kind, black_box(passes));

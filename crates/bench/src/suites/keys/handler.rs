@@ -1,6 +1,6 @@
-//! `keys.handler`: what a trap of a batch costs the thread that runs into it, beyond what any signal costs.
+//! `keys.handler`: the cost of a trap of a batch for the thread that runs into it, beyond the cost of any signal.
 //!
-//! A batch of so many sites is held open, and a thread runs through all of them; in turns, it runs through the same
+//! A batch of many sites is held open, and a thread runs through all of them; in turns, it runs through the same
 //! programs with permanent traps and a handler that does nothing.
 
 use std::time::Duration;
@@ -16,10 +16,10 @@ use palimpsest_sys::Causes;
 
 const COUNTS: [usize; 3] = [1, 56, 10_000];
 
-/// Traps of one measurement, and at least one pass.
+/// Traps of one measurement; it makes at least one pass.
 const TRAPS: usize = 4000;
 
-/// Pairs of measurements while one batch is held. The sample is the median of their differences.
+/// Pairs of measurements while one batch is held. A sample is the median of their differences.
 const PAIRS: usize = 7;
 
 /// Time for all rounds.
@@ -34,7 +34,7 @@ pub(super) fn group() -> Group {
     Group::new("keys.handler", "one trap of a batch, beyond the bare signal", contestants)
 }
 
-/// Programs with so many sites, and the same with permanent traps.
+/// Programs with a number of sites, and the same programs with permanent traps.
 struct Runner {
     sites: Sites,
     trapping: Trapping,
@@ -67,7 +67,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     });
     match outcome {
         Ok(()) => {}
-        // A matter of luck on a machine that gives the two threads no time at once.
+        // If the machine gives the two threads no time at once, this is a matter of luck.
         Err(error @ PlaceError::NotHeld { .. }) => {
             context.skip(&group, &Causes(&error).to_string());
             return Ok(());
@@ -86,11 +86,11 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Nanoseconds per trap beyond the bare signal.
+/// Returns nanoseconds per trap beyond the bare signal.
 fn sample(runner: &mut Runner) -> Result<f64, PlaceError> {
     runner.holds += 1;
     let (sites, trapping) = (&runner.sites, &runner.trapping);
-    // Nothing is allocated while the batch is held.
+    // Allocate nothing while the batch is held.
     let mut pairs = [(0.0, 0.0); PAIRS];
     while_held(sites, runner.holds, || {
         for (bare, served) in &mut pairs {
@@ -107,7 +107,7 @@ fn sample(runner: &mut Runner) -> Result<f64, PlaceError> {
     Ok(median(|(bare, served)| served - bare))
 }
 
-/// Nanoseconds per trap of a function that runs into `count` of them.
+/// Returns nanoseconds per trap of a function that runs into `count` traps.
 fn per_trap(count: usize, run: &dyn Fn() -> u64) -> f64 {
     let passes = (TRAPS / count).max(1);
     run();

@@ -6,8 +6,8 @@ use std::thread;
 
 use crate::machine::Sites;
 
-/// Calls `measured` while `threads` other threads run through all sites all the time. Each of them has been through
-/// once before.
+/// Calls `measured` while `threads` other threads run through all sites without pause. Each of them has been through
+/// all sites once before.
 pub(super) fn under_load<R>(sites: &Sites, threads: usize, measured: impl FnOnce() -> R) -> R {
     let (stop, running) = (AtomicBool::new(false), AtomicUsize::new(0));
     let pass = || {
@@ -17,7 +17,7 @@ pub(super) fn under_load<R>(sites: &Sites, threads: usize, measured: impl FnOnce
         let spawn = |_| {
             scope.spawn(|| {
                 pass();
-                // Relaxed, here and below: nothing is published by either.
+                // Relaxed, here and below: neither value publishes anything.
                 running.fetch_add(1, Ordering::Relaxed);
                 while !stop.load(Ordering::Relaxed) {
                     pass();
@@ -25,15 +25,15 @@ pub(super) fn under_load<R>(sites: &Sites, threads: usize, measured: impl FnOnce
             })
         };
         let workers: Vec<_> = (0..threads).map(spawn).collect();
-        // Also after a panic: the scope waits for the threads.
+        // Also after a panic, since the scope waits for the threads.
         let stop_on_drop = StopOnDrop(&stop);
         while running.load(Ordering::Relaxed) < threads {
             thread::yield_now();
         }
         let result = measured();
         drop(stop_on_drop);
-        // The scope alone would not wait for their last moments, in which they have all signals blocked: batches would
-        // wait for that.
+        // The scope alone would not wait for the threads' last moments, in which they have all signals blocked: batches
+        // would wait for that.
         for worker in workers {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }

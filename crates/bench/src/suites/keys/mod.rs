@@ -1,4 +1,4 @@
-//! Suite `keys`: changing running code in batches against site by site, and what a branch on a static key costs.
+//! Suite `keys`: changing running code in batches against site by site, and the cost of a branch on a static key.
 
 mod branch;
 mod handler;
@@ -35,8 +35,7 @@ impl Suite for Keys {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
-        // Branches first: a page of text that was written to is a page of its own afterwards, no longer part of a huge
-        // one.
+        // Branches first: a page of text that was written to leaves its huge page.
         branch::run(context)?;
         toggle::run(context)?;
         syncs::run(context)?;
@@ -49,14 +48,14 @@ impl Suite for Keys {
 enum Way {
     /// All in one batch.
     Batched,
-    /// One batch for each.
+    /// One batch for each site.
     OneByOne,
 }
 
 impl Way {
     const ALL: [Self; 2] = [Self::Batched, Self::OneByOne];
 
-    /// Name in ids.
+    /// Returns the name in ids.
     fn name(self) -> &'static str {
         match self {
             Self::Batched => "batched",

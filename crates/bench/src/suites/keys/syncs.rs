@@ -69,7 +69,7 @@ fn count_syncs(count: usize) -> Result<Samples, BenchError> {
     Ok(samples)
 }
 
-/// Switches all sites on once.
+/// Switches all sites on once, and returns the core synchronisations.
 fn syncs_of(packs: &palimpsest_text::Packs, count: usize, way: Way) -> Result<u64, PlaceError> {
     let sites = Sites::place(packs, count)?;
     let per_batch = match way {
@@ -98,7 +98,7 @@ fn count_traps(runs: usize) -> Result<Samples, BenchError> {
     Ok(samples)
 }
 
-/// Traps that were hit in [`TOGGLES`] toggles.
+/// Returns how many traps were hit in [`TOGGLES`] toggles.
 fn toggle(on: &Batch<'_>, off: &Batch<'_>) -> Result<u64, PlaceError> {
     let mut hits = 0;
     for _ in 0..TOGGLES / 2 {

@@ -1,4 +1,4 @@
-//! A static key with 56 branches in this program's text: what is comparable with the peer, which has no packs.
+//! A static key with 56 branches in this program's text, to compare with the peer, which has no packs.
 
 use std::hint::black_box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,13 +27,13 @@ impl TextKey {
         Self { _only: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Switches it.
+    /// Switches the key.
     pub(super) fn set(&mut self, state: State) -> Result<(), PlaceError> {
         KEY.set(state)?;
         Ok(())
     }
 
-    /// How many branches see it off.
+    /// Returns how many branches see the key off.
     #[inline(never)]
     pub(super) fn run(&self) -> u64 {
         let mut off = 0_u64;

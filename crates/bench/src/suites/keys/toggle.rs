@@ -1,8 +1,7 @@
-//! `keys.toggle`: switching all of so many sites, in one batch against a batch for each, while other threads run
-//! through them.
+//! `keys.toggle`: switching many sites, in one batch against a batch for each, while other threads run through them.
 //!
-//! Wall time: most of it is waiting for other CPUs. A sample is the mean of one toggle on and one off, with threads of
-//! its own running beside it.
+//! Times are wall-clock times, since most of a switch is waiting for other CPUs. A sample is the mean of one toggle on
+//! and one off, while the contestant's own threads run.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,7 +25,7 @@ use palimpsest_sys::Causes;
 const COUNTS: [usize; 4] = [1, 56, 1000, 10_000];
 const THREADS: [usize; 3] = [0, 1, 2];
 
-/// Of more sites than these, so many are switched one by one, and the time is multiplied.
+/// The most sites that are switched one by one; for more sites the time is multiplied.
 const ONE_BY_ONE_MOST: usize = 56;
 
 /// Time for all rounds of one count.
@@ -35,10 +34,10 @@ const BUDGET: Duration = Duration::from_secs(12);
 const TEXT_KEY: &str = "keys.toggle.56.text_key.t0";
 const PEER: &str = "keys.toggle.56.static_keys.t0";
 
-/// Whose figure.
+/// The contestants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// Sites in packs, with so many threads running through them.
+    /// Sites in packs, with this many threads running through them.
     Packs(Way, usize),
     /// A static key in program text.
     TextKey,
@@ -55,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Name in errors.
+    /// Returns the name in errors.
     fn name(self) -> &'static str {
         match self {
             Self::Packs(way, _) => way.name(),
@@ -64,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// Whom it is compared with.
+    /// Returns the contestant with which it is compared.
     fn rival(self) -> Option<Self> {
         match self {
             Self::Packs(Way::Batched, threads) => Some(Self::Packs(Way::OneByOne, threads)),
@@ -135,16 +134,16 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Contestants of the tour.
+/// Contestants in the tour.
 const TOUR: [Kind; 2] = [Kind::Packs(Way::OneByOne, 1), Kind::Packs(Way::Batched, 1)];
 
-/// The tour's figures.
+/// Returns the tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     let ids = TOUR.map(|kind| kind.id(56));
     Group { title: "switching 56 branches while a thread runs through them".to_owned(), ..group(56).only(&ids) }
 }
 
-/// The tour's samples.
+/// Returns the tour's samples.
 pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
     measure(56, &TOUR, rounds)
 }
@@ -156,7 +155,7 @@ enum Target<'s> {
         on: Vec<Batch<'s>>,
         off: Vec<Batch<'s>>,
         threads: usize,
-        /// Batches that went by single stores where there are traps, since some thread had SIGTRAP blocked for long.
+        /// Batches that used single stores where traps are the rule, because some thread had blocked SIGTRAP for long.
         without_traps: usize,
     },
     TextKey(TextKey),
@@ -164,10 +163,10 @@ enum Target<'s> {
     Peer(PeerKey),
 }
 
-/// Samples of `count` sites switched in those ways.
+/// Returns samples of `count` sites, switched in those ways.
 fn measure(count: usize, kinds: &[Kind], rounds: Rounds) -> Result<Samples, BenchError> {
     let packs = open_packs("keys.toggle")?;
-    // Each way has sites of its own, as `run` tells whether all of them were switched.
+    // Each way has its own sites, since `run` tells whether all of them were switched.
     let place = || Sites::place(&packs, count).map_err(failed("keys.toggle", "packs"));
     let sites = [place()?, place()?];
     let mut samples = Samples::default();
@@ -216,12 +215,12 @@ fn target(kind: Kind, sites: &[Sites; 2]) -> Result<Target<'_>, PlaceError> {
     Ok(Target::Batches { sites, on: batches(Switch::On)?, off: batches(Switch::Off)?, threads, without_traps: 0 })
 }
 
-/// The numbers of at most [`ONE_BY_ONE_MOST`] sites, evenly spread.
+/// Returns the numbers of at most [`ONE_BY_ONE_MOST`] sites, evenly spread.
 fn spread(count: usize) -> impl Iterator<Item = usize> {
     (0..count).step_by(count.div_ceil(ONE_BY_ONE_MOST))
 }
 
-/// Microseconds for one toggle of all sites.
+/// Returns microseconds for one toggle of all sites.
 fn sample(kind: Kind, id: &str, target: &mut Target<'_>) -> Result<f64, BenchError> {
     let name = kind.name();
     let wrap = || failed::<PlaceError>(id, name);
@@ -235,7 +234,7 @@ fn sample(kind: Kind, id: &str, target: &mut Target<'_>) -> Result<f64, BenchErr
                 Ok(())
             };
             let micros = under_load(sites, *threads, || {
-                // Caches still know who ran before.
+                // The caches still hold the previous contestant's data.
                 apply(&on[..1])?;
                 apply(&off[..1])?;
                 toggle(|| apply(on), || expect(id, name, count - switched, sites.run()), || apply(off))
@@ -274,7 +273,7 @@ fn sample(kind: Kind, id: &str, target: &mut Target<'_>) -> Result<f64, BenchErr
     }
 }
 
-/// Mean of the microseconds that switching on and switching off take.
+/// Returns the mean of the microseconds for switching on and switching off.
 fn toggle(
     on: impl FnOnce() -> Result<(), BenchError>,
     check: impl FnOnce() -> Result<(), BenchError>,
@@ -290,7 +289,7 @@ fn toggle(
     Ok(elapsed.as_secs_f64() * 1e6 / 2.0)
 }
 
-/// Applies the batches one after the other; the number of those that went without traps where there are traps.
+/// Applies the batches one after the other. Returns how many went without traps where traps are the rule.
 fn apply_all(batches: &[Batch<'_>]) -> Result<usize, PlaceError> {
     let mut without_traps = 0;
     for batch in batches {

@@ -1,4 +1,4 @@
-/* 20 000 functions in 33 MB, of which every page is executed again and again: a program that is bound by its text. */
+/* 20 000 functions in 33 MB, all of whose pages are executed again and again: a program limited by its text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ int main(void) {
     char line[64];
     puts("up");
     fflush(stdout);
-    /* A number is answered by the nanoseconds of so many rounds. */
+    /* Answers a number with the nanoseconds of that many rounds. */
     while (fgets(line, sizeof line, stdin)) {
         struct timespec start, end;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);

@@ -12,7 +12,7 @@ use crate::harness::Context;
 /// How a program is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// As it is.
+    /// Started without Palimpsest.
     Plain,
     /// From copies that no other process uses.
     Private,
@@ -23,7 +23,7 @@ pub(super) enum Mode {
 impl Mode {
     pub(super) const ALL: [Self; 3] = [Self::Plain, Self::Private, Self::Local];
 
-    /// As in the ids of figures.
+    /// Returns the name in the ids of figures.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -32,7 +32,7 @@ impl Mode {
         }
     }
 
-    /// A command that starts `program` in this way. Copies are found in `folder`.
+    /// Returns a command that starts `program` in this way. Copies are in `folder`.
     pub(super) fn command(self, context: &Context<'_>, program: &Path, folder: &Path) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain => Command::new(program),
@@ -50,18 +50,18 @@ impl Mode {
     }
 }
 
-/// The generated program, in a folder that goes with it.
+/// The generated program, in a folder that is removed with it.
 pub(super) struct Hot {
     folder: Scratch,
 }
 
 impl Hot {
-    /// Builds it; none without a C compiler.
+    /// Builds the program; fails without a C compiler.
     pub(super) fn build() -> Result<Self, ProgramError> {
         let folder = Scratch::new("numa")?;
         let source = folder.0.join("hot.c");
         fs::write(&source, include_str!("hot.c")).map_err(doing("write a C program"))?;
-        // Not position-independent: its text is at the same place in a huge page as in its file everywhere.
+        // Not position-independent, so that its text has the same place in a huge page as in its file everywhere.
         let mut compiler = Command::new("cc");
         compiler.args(["-O2", "-no-pie", "-o"]).arg(folder.0.join("hot")).arg(&source);
         finish(&mut compiler)?;
@@ -72,7 +72,7 @@ impl Hot {
         self.folder.0.join("hot")
     }
 
-    /// Another folder for copies: nobody has any there.
+    /// Makes another folder for copies, without any.
     pub(super) fn fresh(&self, number: usize) -> Result<PathBuf, ProgramError> {
         let path = self.folder.0.join(format!("copies-{number}"));
         fs::create_dir_all(&path).map_err(doing("make a folder for copies"))?;
@@ -82,11 +82,11 @@ impl Hot {
 
 /// A running [`Hot`].
 pub(super) struct Running {
-    // Before the process, so that it is told to end first.
+    // Before the process, so that this is dropped first and tells it to end.
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
     process: Ended,
-    /// From the start to `main`.
+    /// Time from the start to `main`.
     pub(super) start: Duration,
 }
 
@@ -108,7 +108,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Nanoseconds of processor time for so many rounds.
+    /// Returns nanoseconds of processor time for this many rounds.
     pub(super) fn rounds(&mut self, rounds: usize) -> Result<f64, ProgramError> {
         writeln!(self.questions, "{rounds}").map_err(doing("write to the generated program"))?;
         let answer = self.read()?;
@@ -124,7 +124,7 @@ impl Running {
         }
     }
 
-    /// Sum of a figure over its mappings, in bytes.
+    /// Returns the sum of a figure over its mappings, in bytes.
     pub(super) fn memory(&self, figure: &str) -> Result<f64, ProgramError> {
         let path = format!("/proc/{}/smaps", self.process.0.id());
         let text = fs::read_to_string(&path).map_err(doing(format!("read {path}")))?;

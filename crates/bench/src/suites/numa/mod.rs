@@ -1,5 +1,4 @@
-//! Suite `numa`: programs from huge pages on one node, alone and shared, reading replicated data, and programs with
-//! copies.
+//! Suite `numa`: programs from huge pages on one node, alone and shared; reading replicated data; programs with copies.
 
 mod get;
 mod life;
@@ -24,11 +23,12 @@ const START: &str = "numa.text.start";
 const BYTES: &str = "numa.text.bytes_per_process";
 const NODE: &str = "numa.text.node";
 
-/// Work for a real program that is bound by its text: much of the compiler and of the library, little of each.
+/// Work for a real program that is limited by its text: uses much of the compiler and of the library, a little of each
+/// part.
 const SCRIPT: &str = "let n=0;for(let i=0;i<4000;i++){n+=new Function('a','return a+'+i+';')(i)\
     +JSON.stringify({i,a:[i]}).length+/(\\d+)x?/.exec('n'+i)[1].length}console.log(n)";
 
-/// Starts of the program in one figure: the one that makes the copies, and one that finds them.
+/// Starts of the program in one figure: the first makes the copies, the second finds them.
 const STARTS: [(&str, Mode); 4] =
     [("plain", Mode::Plain), ("private", Mode::Private), ("first", Mode::Local), ("second", Mode::Local)];
 
@@ -116,7 +116,7 @@ impl Suite for Numa {
     }
 }
 
-/// The generated program, if it can be built and started from copies; or why not.
+/// Returns the generated program if it can be built and started from copies, or why not.
 fn ready(context: &Context<'_>) -> Result<Hot, String> {
     let compiler = Tool { program: "cc", package: "gcc" };
     compiler.missing().map_or(Ok(()), Err)?;
@@ -128,14 +128,14 @@ fn ready(context: &Context<'_>) -> Result<Hot, String> {
     Ok(hot)
 }
 
-/// Rounds of calls, each of all functions, in three processes that take turns.
+/// Returns samples of rounds of calls, each of all functions, in three processes that take turns.
 fn calls(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
     let mut samples = Samples::default();
     let folder = hot.fresh(0)?;
     let mut crew = Vec::new();
     for mode in Mode::ALL {
         let mut running = Running::start(context, hot, mode, &folder)?;
-        // Pages that are not mapped yet are no part of the figure.
+        // Mapping pages is not part of the figure.
         running.rounds(1)?;
         let huge = running.memory("ShmemPmdMapped")? + running.memory("FilePmdMapped")?;
         let id = format!("{TEXT}.{}", mode.name());
@@ -151,7 +151,8 @@ fn calls(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
     Ok(samples)
 }
 
-/// Starts, in each round with another folder: the first finds nothing there, the second what the first has made.
+/// Returns samples of starts, each round with another folder: the first start finds nothing there, the second what the
+/// first has made.
 fn starts(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
     let (mut samples, mut round) = (Samples::default(), 1);
     interleave(&mut [()], context.effort.rounds(3, 20, Duration::from_secs(20)), |()| {
@@ -168,7 +169,7 @@ fn starts(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
     Ok(samples)
 }
 
-/// Memory of many processes at a time, with what is shared counted in parts.
+/// Returns samples of the memory of many processes at a time, with shared memory counted in parts.
 fn memory(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
     let mut samples = Samples::default();
     let processes = if context.effort == Effort::Check { 2 } else { 10 };
@@ -186,12 +187,12 @@ fn memory(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
     Ok(samples)
 }
 
-/// Whole lives of a real program.
+/// Returns samples of whole lives of a real program.
 fn whole_life(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
     let mut samples = Samples::default();
     let folder = hot.fresh(0)?;
     let program = located("node").unwrap_or_else(|| PathBuf::from("node"));
-    // It keeps the copies for the others.
+    // The holder keeps the copies for the others.
     let _holder = Holder::start(context, &program, &folder)?;
     interleave(&mut Mode::ALL.to_vec(), context.effort.rounds(3, 20, Duration::from_secs(30)), |mode| {
         let begun = Instant::now();

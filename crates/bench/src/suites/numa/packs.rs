@@ -1,7 +1,7 @@
-//! Programs with a copy for each node: `numa.pack`. Counts, and what a load and a look for the near copy take.
+//! Programs with a copy for each node (`numa.pack`): counts, and times of a load and of a look for the near copy.
 //!
-//! On a machine with fewer nodes the copies are made all the same, wherever their memory is: counts are as on one that
-//! has them.
+//! On a machine with fewer nodes the copies are made all the same, wherever their memory is: counts are as on a machine
+//! that has the nodes.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -30,12 +30,12 @@ const LEN: usize = 460;
 /// Entries of one sample.
 const ENTRIES: u32 = 100_000;
 
-/// Who holds a program.
+/// What holds a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     /// Packs without replicas.
     Plain,
-    /// So many copies.
+    /// This many copies.
     Copies(u32),
 }
 
@@ -138,7 +138,7 @@ fn syncs() -> Result<Samples, BenchError> {
     Ok(samples)
 }
 
-/// What a batch has done, sites that are off after it, and those that it was to change.
+/// What a batch has done, the sites that are off after it, and the sites that it was to change.
 type Switched = (palimpsest_text::poke::Applied, u64, u64);
 
 fn switch_plain() -> Result<Switched, PlaceError> {

@@ -1,7 +1,7 @@
-//! `pack.call`: what one call costs when many programs take turns.
+//! `pack.call`: the cost of one call when many programs take turns.
 //!
-//! The bytes of the programs are the same for every contestant; only the places differ. A sample is some passes over
-//! all programs, after passes that are not timed.
+//! Every contestant has programs with the same bytes; only the places differ. A sample is several passes over all
+//! programs, after passes that are not timed.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const ALL: [Who; 3] = [Who::Packed, Who::PageEach, Who::Bucket128k];
 /// Calls in one sample.
 const CALLS: usize = 200_000;
 
-/// Calls before a sample, and at least so many passes over the programs: caches and branch predictors still know the
+/// Calls before a sample, and at least this many passes over the programs: caches and branch predictors still know the
 /// contestant that ran before, and a runner that follows another order of the same contestant would have an advantage.
 const WARM_UP_CALLS: usize = 20_000;
 const WARM_UP_PASSES: usize = 4;
@@ -75,7 +75,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         let group = group(count);
         context.begin(&group.id);
         let rounds = context.effort.rounds(6, 12, BUDGET);
-        // Each placement is one throw of the dice of physical memory, so there are several.
+        // Each placement is one random draw of physical memory, so there are several.
         let placements = context.effort.pick(3, 8);
         let samples = measure(&programs[..count], &ALL, placements, rounds)?;
         context.record(&group, samples);
@@ -83,24 +83,24 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Programs and contestants of the tour.
+/// Programs and contestants in the tour.
 const TOUR: usize = 5000;
 const TOUR_ALL: [Who; 2] = [Who::PageEach, Who::Packed];
 
-/// The tour's figures.
+/// Returns the tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     let ids = TOUR_ALL.map(|who| Order::Sequence.id(TOUR, who));
     Group { title: format!("one call, {TOUR} functions taking turns"), ..group(TOUR).only(&ids) }
 }
 
-/// The tour's samples.
+/// Returns the tour's samples.
 pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
     let programs = compile_all(TOUR).map_err(failed("pack.call", "the compiler"))?;
     let mut samples = measure(&programs, &TOUR_ALL, 1, rounds)?;
     Ok(samples.take(&tour_group()))
 }
 
-/// Samples of calls in both orders by those of `all`.
+/// Returns samples of calls in both orders for those of `all`.
 fn measure(programs: &[Compiled], all: &[Who], placements: u64, rounds: Rounds) -> Result<Samples, BenchError> {
     let count = programs.len();
     let id = format!("pack.call.{count}");
@@ -146,7 +146,8 @@ fn measure(programs: &[Compiled], all: &[Who], placements: u64, rounds: Rounds) 
     Ok(samples)
 }
 
-/// Places all programs by each of `all` and checks each program once. A rival that cannot is left out from now on.
+/// Places all programs by each of `all` and checks each program once. A rival that cannot place them is left out from
+/// now on.
 fn place(samples: &mut Samples, all: &[Who], programs: &[Compiled]) -> Result<Vec<(Who, Population)>, BenchError> {
     let count = programs.len();
     let mut populations = Vec::new();

@@ -65,7 +65,7 @@ fn churn(reloads: usize, seed: u64) -> Result<f64, PlaceError> {
     Ok(fragmentation)
 }
 
-/// Every power of two between the limits is as likely as any other.
+/// Returns a length; every power of two between the limits is equally likely.
 fn length(random: &mut SmallRng) -> usize {
     let above = random.random_range(SHORTEST.ilog2()..LONGEST.ilog2());
     random.random_range(1 << above..=2 << above)

@@ -1,4 +1,4 @@
-//! `pack.load`: from bytes to a program that may run, code generation left out.
+//! `pack.load`: from bytes to a runnable program, without code generation.
 
 use std::time::Duration;
 
@@ -78,21 +78,21 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Contestants of the tour.
+/// Contestants in the tour.
 const TOUR: [Who; 2] = [Who::PageEach, Who::Packed];
 
-/// The tour's figures.
+/// Returns the tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     Group { title: "loading a function of 400 bytes".to_owned(), ..group().only(&TOUR.map(id)) }
 }
 
-/// The tour's samples.
+/// Returns the tour's samples.
 pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
     let programs = compile_all(PROGRAMS).map_err(failed(ID, "the compiler"))?;
     measure(&programs, &TOUR, rounds)
 }
 
-/// Samples of loads by those of `all`.
+/// Returns samples of loads for those of `all`.
 fn measure(programs: &[Compiled], all: &[Who], rounds: Rounds) -> Result<Samples, BenchError> {
     let codes: Vec<&[u8]> = programs.iter().map(Compiled::code).collect();
     let mut samples = Samples::default();
@@ -104,7 +104,7 @@ fn measure(programs: &[Compiled], all: &[Who], rounds: Rounds) -> Result<Samples
         }
     }
     for runner in &mut runners {
-        // The first sample of a placer pays for its first blocks; the figure is about a running system.
+        // The first sample of a placer pays for its first blocks, but the figure is about a running system.
         sample(runner, &codes).map_err(failed(ID, runner.who.name()))?;
     }
     interleave(&mut runners, rounds, |runner| {
@@ -115,7 +115,7 @@ fn measure(programs: &[Compiled], all: &[Who], rounds: Rounds) -> Result<Samples
     Ok(samples)
 }
 
-/// Microseconds per program. The frees are not timed.
+/// Returns microseconds per program. Frees are not timed.
 fn sample(runner: &mut Runner, codes: &[&[u8]]) -> Result<f64, PlaceError> {
     let started = Stopwatch::start();
     runner.placer.load_all(codes, &mut runner.loaded)?;

@@ -1,6 +1,6 @@
-//! `pack.bytes_per_program` and `pack.mappings_per_program`: what a loaded program costs beside time.
+//! `pack.bytes_per_program` and `pack.mappings_per_program`: what a loaded program costs besides time.
 //!
-//! Each contestant is measured in a process of its own, as [`Figures`] says.
+//! Each contestant is measured in its own process, as [`Figures`] explains.
 
 use super::group_of;
 use crate::footprint::{Figures, Footprint, Loader};
@@ -10,17 +10,17 @@ use crate::placers::{Loaded, UnknownWho, Who};
 use crate::resident::Resident;
 use palimpsest_sys::Causes;
 
-/// Name of the helper that calls [`probe_memory`] with the argument that follows.
+/// The name of the helper that calls [`probe_memory`] with the argument that follows.
 pub(in crate::suites) const MEMORY_PROBE: &str = "memory";
 
 const BYTES: &str = "pack.bytes_per_program";
 const MAPPINGS: &str = "pack.mappings_per_program";
 
-/// Programs loaded by one probe: as many as two mappings each leave room for under the usual `vm.max_map_count`, so
-/// that the last pack or block, which is not full, weighs little.
+/// Programs that one probe loads: as many as fit under the usual `vm.max_map_count` with two mappings each, so that the
+/// last pack or block, which is not full, matters little.
 const PROGRAMS: usize = 30_000;
 
-/// Lengths go round from here to the same distance above the mean of 500 bytes.
+/// Lengths cycle from here to the same distance above the mean of 500 bytes.
 const SHORTEST: usize = 440;
 const LENGTHS: usize = 121;
 
@@ -48,12 +48,12 @@ pub(super) fn groups() -> [Group; 2] {
     ]
 }
 
-/// Loads programs by the contestant with this name into this process, counts what that added, and prints that. The
-/// process must be fresh.
+/// Loads programs by the contestant with this name into this process, counts what that added, and prints the counts.
+/// The process must be fresh.
 ///
 /// # Errors
 ///
-/// Unknown or missing contestants, failed loads, unreadable accounting.
+/// Fails for unknown or missing contestants, failed loads, and unreadable accounting.
 pub(in crate::suites) fn probe_memory(contestant: &str) -> Result<(), BenchError> {
     let refused = |reason: String| BenchError::Helper { contestant: contestant.to_owned(), reason };
     let who: Who = contestant.parse().map_err(|error: UnknownWho| refused(error.to_string()))?;
@@ -63,7 +63,7 @@ pub(in crate::suites) fn probe_memory(contestant: &str) -> Result<(), BenchError
 fn load(who: Who) -> Result<Footprint, BenchError> {
     let bytes = vec![0x90_u8; SHORTEST + LENGTHS];
     let mut held: Vec<Option<Loaded>> = Vec::new();
-    // Written, hence present, before the first count.
+    // Write to it, so that it is resident before the first count.
     held.resize_with(PROGRAMS, || None);
     let before = Resident::now()?;
     let mut placer = who.open().map_err(failed(BYTES, who.name()))?;

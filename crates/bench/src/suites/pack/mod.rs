@@ -39,8 +39,8 @@ impl Suite for Pack {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
-        // The kernel's page cache, free lists and huge pages are least worn at the beginning, which is fair only to
-        // figures that every contestant takes in a process of its own: memory comes first.
+        // Memory comes first: the kernel's page cache, free lists and huge pages are least worn at the beginning, which
+        // is fair only to figures that every contestant takes in a process of its own.
         memory::run(context)?;
         call::run(context)?;
         load::run(context)?;
@@ -50,10 +50,10 @@ impl Suite for Pack {
     }
 }
 
-/// Argument of every measured call; any value does, as the programs have no loops.
+/// The argument of every measured call; any value will do, since the programs have no loops.
 const ARGUMENT: u64 = 0x5eed_0123_4567_89ab;
 
-/// The group of `all` under the common beginning `id`.
+/// Returns the group of `all` with the common beginning `id`.
 fn group_of(id: &str, title: &str, unit: Unit, all: &[Who]) -> Group {
     Group::new(id, title, all.iter().map(|who| who.contestant(all, unit, |who| format!("{id}.{}", who.name()))))
 }

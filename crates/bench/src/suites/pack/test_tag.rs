@@ -2,7 +2,7 @@
 //! before the next.
 //!
 //! The kernel's own figure fell from more than two minutes to 19.7 s when its pack stopped flushing the instruction
-//! cache once per instruction. Here an instruction is 8 bytes of code, and only placing and freeing is timed: nothing
+//! cache once per instruction. Here an instruction is 8 bytes of code, and only placing and freeing are timed: nothing
 //! is verified or compiled.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ const LONGEST: usize = 4096;
 /// The kernel's test goes through the lengths ten times and starts at 2 in the first five passes, at 3 in the others.
 const PASSES: usize = 5;
 
-/// The variant with a core sync per instruction takes every so-many-th program only, and its time is multiplied.
+/// The variant with a core sync per instruction takes only every 797th program, and its time is multiplied.
 const SYNC_STRIDE: usize = 797;
 
 /// Time for all rounds.
@@ -60,7 +60,8 @@ impl Variant {
         }
     }
 
-    /// The two variants of packs that do something for each instruction show what that costs, and are nobody's rivals.
+    /// Returns the contestant. The two variants of packs that do something for each instruction show what that costs,
+    /// and are no rivals.
     fn contestant(self) -> Contestant {
         let contestant = Contestant::new(self.id(), Unit::Milliseconds).note(self.note());
         match self {
@@ -95,7 +96,7 @@ impl Variant {
     }
 }
 
-/// The figure of packs once more, under the name that it has beside others.
+/// The figure of packs again, under its name in comparisons.
 const AGAIN: &str = "pack.test_tag.packed";
 
 pub(super) fn group() -> Group {
@@ -105,7 +106,7 @@ pub(super) fn group() -> Group {
     Group::new(ID, "test_tag: 40 945 loads and frees", contestants)
 }
 
-/// Lengths in bytes, in the order of the kernel's test.
+/// Returns lengths in bytes, in the order of the kernel's test.
 fn lengths() -> Vec<usize> {
     let passes = [SHORTEST, SHORTEST + 1].into_iter().flat_map(|first| std::iter::repeat_n(first, PASSES));
     passes.flat_map(|first| first..=LONGEST).map(|instructions| instructions * INSTRUCTION).collect()
@@ -141,7 +142,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Milliseconds for all programs.
+/// Returns milliseconds for all programs.
 fn load_and_free(placer: &mut dyn Placer, code: &[u8], lengths: &[usize], stride: usize) -> Result<f64, PlaceError> {
     let mut bytes = 0;
     let started = Stopwatch::start();
@@ -152,7 +153,7 @@ fn load_and_free(placer: &mut dyn Placer, code: &[u8], lengths: &[usize], stride
     }
     placer.settle()?;
     let elapsed = started.elapsed();
-    // By bytes rather than by programs: the stride does not hit all lengths equally.
+    // By bytes, not by programs: the stride does not hit all lengths equally.
     let all: usize = lengths.iter().sum();
     Ok(elapsed.as_secs_f64() * 1e3 * all as f64 / bytes as f64)
 }

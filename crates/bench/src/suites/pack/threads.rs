@@ -32,7 +32,7 @@ fn id(threads: usize, who: Who) -> String {
     }
 }
 
-/// Loads of each thread in one sample: about the same time for both contestants.
+/// Returns the loads of each thread in one sample: about the same time for both contestants.
 fn loads(who: Who) -> usize {
     match who {
         Who::Packed => 100_000,
@@ -59,7 +59,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     }
     context.begin("pack.threads");
     let packs = Packed::open().map_err(failed("pack.threads", "packed"))?;
-    // All numbers of threads take part in every round, so that the scaling is not the drift of the machine.
+    // All numbers of threads take part in every round, so that drift of the machine does not look like scaling.
     let mut runners: Vec<(usize, Who)> = wanted.iter().flat_map(|&threads| ALL.map(|who| (threads, who))).collect();
     let mut samples = Samples::default();
     interleave(&mut runners, context.effort.rounds(11, 33, BUDGET), |&mut (threads, who)| {
@@ -89,7 +89,7 @@ fn loads_per_second(threads: usize, who: Who, packs: &Packed) -> Result<f64, Pla
             Who::Packed => Ok(Box::new(packs.clone())),
             _ => who.open(),
         };
-        // Also after an error: the others wait.
+        // Also after an error, since the others wait.
         start.wait();
         let mut placer = placer?;
         let started = Instant::now();

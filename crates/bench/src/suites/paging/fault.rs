@@ -1,5 +1,5 @@
-//! `paging.fault`: what a store to a shared page costs. Pages have no bytes here, so that what is measured is the
-//! tables' part.
+//! `paging.fault`: the cost of a store to a shared page. Pages have no bytes here, so this is only the cost of the
+//! tables.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const BREAKS: &str = "paging.fault.breaks_per_write";
 
 /// Tables of pages in the space.
 const TABLES: u64 = 512;
-/// Pages of a table.
+/// Pages in a table.
 const IN_TABLE: u64 = 512;
 
 const OPTIONS: SpaceOptions = SpaceOptions::new();
@@ -80,14 +80,14 @@ fn times(rounds: Rounds) -> Result<Samples, TableError> {
         flush.finish();
         let copied = Resolution { copied: true, ..Resolution::default() };
         samples.add(BREAK, first_stores(&child, 0, Resolution { unshared: 1, ..copied })?);
-        // A second page of each table.
+        // Store to a second page of each table.
         samples.add(COPY, first_stores(&child, 1, copied)?);
         Ok::<(), TableError>(())
     })?;
     Ok(samples)
 }
 
-/// Stores once in each table, to the page with this number in it. Nanoseconds of one.
+/// Stores once in each table, to the page with this number. Returns nanoseconds per store.
 fn first_stores(child: &HostSpace<'_>, page: u64, expected: Resolution) -> Result<f64, TableError> {
     let mut as_expected = 0;
     let started = Stopwatch::start();
@@ -101,7 +101,7 @@ fn first_stores(child: &HostSpace<'_>, page: u64, expected: Resolution) -> Resul
     Ok(elapsed.as_secs_f64() * 1e9 / TABLES as f64)
 }
 
-/// Tables that are copied when every `step`-th page is written, for each write.
+/// Returns how many tables are copied per write when every `step`-th page is written.
 fn breaks_per_write(step: u64) -> Result<f64, TableError> {
     const PAGES: u64 = 8 * IN_TABLE;
     let computer = Computer::new::<X86_64>(Config::default());

@@ -1,8 +1,8 @@
-//! `paging.fork.{1g,64g}.{cow,full}`: a fork of a space that was just mapped by 4 KiB pages: with tables shared, and
-//! with all of them copied.
+//! `paging.fork.{1g,64g}.{cow,full}`: a fork of a newly mapped space of 4 KiB pages, with tables shared, and with all
+//! of them copied.
 //!
-//! With 1 GiB, tables of pages are shared. With 64 GiB those of level 2 too, an option: the child has its root and a
-//! table of level 3.
+//! With 1 GiB the tables of pages are shared. With 64 GiB the tables of level 2 are, too, which is an option: the child
+//! has its root and one table of level 3.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Size {
         SpaceOptions::new().share(share)
     }
 
-    /// Tables of parent and child.
+    /// Returns the number of tables of parent and child.
     fn tables(self) -> usize {
         2 * (self.bytes / Level::LAST.table_bytes() + 128) as usize
     }
@@ -96,7 +96,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The tour's figures.
+/// Returns the tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     let [size, _] = SIZES;
     Group {
@@ -105,7 +105,7 @@ pub(in crate::suites) fn tour_group() -> Group {
     }
 }
 
-/// The tour's samples.
+/// Returns the tour's samples.
 pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
     let [size, _] = SIZES;
     let refused = |reason: String| {
@@ -116,7 +116,7 @@ pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
     Ok(times(size, rounds)?.unwrap_or_else(refused))
 }
 
-/// Samples of forks in both ways, or the reason why there can be none.
+/// Returns samples of forks in both ways, or the reason why there can be none.
 fn times(size: Size, rounds: Rounds) -> Result<Result<Samples, String>, BenchError> {
     let id = size.time_group().id;
     let needed = 2 * (size.tables() * PAGE as usize + small_pages(size.bytes) as usize * 4);
@@ -132,7 +132,7 @@ fn times(size: Size, rounds: Rounds) -> Result<Result<Samples, String>, BenchErr
     for (way, host) in WAYS.into_iter().zip(&hosts) {
         let parent = HostSpace::new(host, SpaceId(1), &[Node(0)], size.options(way));
         let parent = parent.map_err(failed(&id, way))?;
-        // Memory that is touched for the first time is the kernel's business.
+        // The kernel's work for memory that is touched for the first time does not count.
         fork(&parent, host, pages).map_err(failed(&id, way))?;
         parents.push((way, parent, host));
     }
@@ -144,7 +144,7 @@ fn times(size: Size, rounds: Rounds) -> Result<Result<Samples, String>, BenchErr
     Ok(Ok(samples))
 }
 
-/// One fork of a space that has all its pages anew, in nanoseconds. The child ends untimed.
+/// Forks a space with all its pages, and returns nanoseconds. The end of the child is not timed.
 fn fork(parent: &HostSpace<'_>, host: &TableHost, pages: u64) -> Result<f64, TableError> {
     let range = range_of(PageSize::Small, pages);
     parent.unmap(range)?.finish();
@@ -157,7 +157,7 @@ fn fork(parent: &HostSpace<'_>, host: &TableHost, pages: u64) -> Result<f64, Tab
     Ok(elapsed.as_secs_f64() * 1e9)
 }
 
-/// What a fork needs, in the order of [`COUNTS`], and bytes of the parent's tables.
+/// The cost of a fork, in the order of [`COUNTS`], and the bytes of the parent's tables.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     entries: u64,
@@ -170,7 +170,7 @@ fn cost(size: Size, way: &str) -> Result<Cost, TableError> {
     let computer = Computer::new::<X86_64>(Config::default().tables(size.tables()));
     let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], size.options(way))?;
     let range = range_of(PageSize::Small, small_pages(size.bytes));
-    // Memory that nobody counts: pages are no part of the cost.
+    // Memory that nobody counts: pages are not part of the cost.
     parent.map_simulated(range, Computer::device(0), READ_WRITE, PageSizes::Only(PageSize::Small))?;
     let (before, counts) = (computer.snapshot(), computer.counts());
     let (child, flush) = parent.fork(SpaceId(2))?;

@@ -1,7 +1,7 @@
-//! Suite `paging`: page tables in software: mapping, unmapping and asking page by page against the peers, forks that
-//! share tables against forks that copy them, faults that undo the sharing, and what replicas cost and bring.
+//! Suite `paging`: page tables in software: mapping, unmapping and querying page by page against the peers; forks that
+//! share tables against forks that copy them; faults that undo the sharing; costs and gains of replicas.
 //!
-//! Times are of the operations alone, on a machine that checks nothing (`machine::TableHost`). Counts are those of the
+//! Times are of the operations alone, on a machine that checks nothing (`machine::TableHost`). Counts come from the
 //! software machine of `palimpsest_paging::sim`, which has CPUs with TLBs; they are the same in each run.
 
 mod fault;
@@ -57,7 +57,7 @@ const START: u64 = 0x40_0000_0000;
 
 const READ_WRITE: Attributes = Attributes::user(Rights::READ.union(Rights::WRITE));
 
-/// So many pages from [`START`] on.
+/// Returns the range of this many pages from [`START`] on.
 fn range_of(size: PageSize, pages: u64) -> std::ops::Range<VirtAddr> {
     VirtAddr(START)..VirtAddr(START + pages * size.bytes())
 }
@@ -74,12 +74,12 @@ fn map_from(
     Ok(map_pages(space, range_of(size, count), first, READ_WRITE, PageSizes::Only(size))?)
 }
 
-/// An error unless a value is what it must be.
+/// Fails unless a value is as expected.
 fn expect(what: &'static str, found: u64, expected: u64) -> Result<(), TableError> {
     if found == expected { Ok(()) } else { Err(TableError::Wrong { what, expected, found }) }
 }
 
-/// Pages of 4 KiB in so many bytes.
+/// Returns how many pages of 4 KiB these bytes have.
 const fn small_pages(bytes: u64) -> u64 {
     bytes / PAGE
 }

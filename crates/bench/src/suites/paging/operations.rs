@@ -1,5 +1,5 @@
-//! `paging.operation.{…}.{flushes,ipis}`: what one operation asks of other CPUs, counted on the software machine with
-//! four of them in the space.
+//! `paging.operation.{…}.{flushes,ipis}`: what one operation demands of other CPUs, counted on the software machine
+//! with four of them in the space.
 
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config, Counts, MapSimulated};
@@ -15,7 +15,7 @@ const ID: &str = "paging.operation";
 /// CPUs that run the space.
 const CPUS: usize = 4;
 
-/// Pages that an operation is about: four tables.
+/// Pages of an operation: four tables.
 const PAGES: u64 = 4 * 512;
 
 const NAMES: [&str; 8] = ["map", "protect", "remap", "fork", "break", "copy", "reuse", "unmap"];
@@ -48,7 +48,7 @@ fn page(number: u64) -> VirtAddr {
     VirtAddr(START + number * PageSize::Small.bytes())
 }
 
-/// Flushes and interrupts of each operation, in the order of [`NAMES`].
+/// Returns flushes and interrupts of each operation, in the order of [`NAMES`].
 fn count() -> Result<Vec<(&'static str, u64, u64)>, TableError> {
     let computer = Computer::new::<X86_64>(Config::default().cpus(CPUS));
     let options = SpaceOptions::new();

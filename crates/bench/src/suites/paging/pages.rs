@@ -8,9 +8,9 @@
 //! | `x86_64` | page by page | page by page | `translate_page` |
 //! | `page_table_multiarch` | `map_region` | `unmap_region` | page by page |
 //!
-//! Ours take the lock, reserve tables, count entries of tables and charges, collect what is to be flushed, give each
-//! page's reference back behind the flush and return tables that have become empty. The peers do none of that; their
-//! tables go when the whole does, which is not timed.
+//! Ours take the lock, reserve tables, count entries of tables and charges, collect what must be flushed, give each
+//! page's reference back after the flush, and return tables that have become empty. The peers do none of that; they
+//! free their tables with the whole space, which is not timed.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -96,12 +96,12 @@ const SIZES: [Size; 2] = [
     Size { name: "2m", size: PageSize::Large, pages: 1 << 13 },
 ];
 
-/// The first page's number: no frame is aligned to 1 GiB as its address is, so that nobody maps by larger pages than
-/// the figure says.
+/// The first page's number. No frame is aligned to 1 GiB like its address, so that nobody maps larger pages than the
+/// figure says.
 const FIRST: u64 = 1;
 
 fn group(operation: Operation, size: Size) -> Group {
-    // The best peer is the one to beat.
+    // The rival is the best peer.
     let peers = || Who::ALL.into_iter().filter(|who| !who.is_ours()).map(|who| who.id(operation, size));
     let contestant = |who: Who| {
         let contestant = Contestant::new(who.id(operation, size), Unit::Nanoseconds);
@@ -134,7 +134,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Samples of all operations by all contestants of this build.
+/// Returns samples of all operations by all contestants of this build.
 fn measure(size: Size, rounds: Rounds) -> Result<Samples, BenchError> {
     let id = format!("paging.map.{}.per_page", size.name);
     let host = TableHost::new(1 << 10, (FIRST + size.pages) as usize, 0).map_err(failed(&id, "the machine"))?;
@@ -145,7 +145,7 @@ fn measure(size: Size, rounds: Rounds) -> Result<Samples, BenchError> {
     for (who, operation) in peers.into_iter().flat_map(|who| Operation::ALL.map(|operation| (who, operation))) {
         samples.refuse(&who.id(operation, size), "this build is without peers: run `cargo xtask bench`");
     }
-    // Memory that is touched for the first time is the kernel's business.
+    // The kernel's work for memory that is touched for the first time does not count.
     for who in &built {
         life(*who, size, &host).map_err(failed(&id, who.name()))?;
     }
@@ -162,10 +162,10 @@ fn measure(size: Size, rounds: Rounds) -> Result<Samples, BenchError> {
 /// Times in nanoseconds per page, in the order of [`Operation::ALL`].
 type Times = [f64; 3];
 
-/// Runs one of the three parts of a life. The sum is that of the frames which a query has seen.
+/// Runs one of the three parts of a life. Returns the sum of the frames that a query has seen.
 type Part<'p> = &'p mut dyn FnMut(Operation) -> Result<u64, TableError>;
 
-/// Maps, asks for and unmaps all pages in a new space.
+/// Maps, queries and unmaps all pages in a new space.
 fn life(who: Who, size: Size, host: &Rc<TableHost>) -> Result<Times, TableError> {
     match who {
         Who::Range | Who::Cursor | Who::Single => ours(who, size, host),
@@ -197,7 +197,7 @@ fn ours(who: Who, size: Size, host: &Rc<TableHost>) -> Result<Times, TableError>
         _ => by_page(&space, operation, size),
     })?;
     expect("the number of references that are left", host.references(), 0)?;
-    // The root.
+    // Only the root is left.
     expect("the number of tables that are left", host.live_tables() as u64, 1)?;
     Ok(times)
 }

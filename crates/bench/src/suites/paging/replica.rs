@@ -22,7 +22,7 @@ const NODES: usize = 2;
 const CPUS: usize = 4;
 /// Text: 8 MiB, in pages.
 const TEXT: u64 = 2048;
-/// Data beside it, which is not replicated: 64 MiB, in pages.
+/// Data, which is not replicated: 64 MiB, in pages.
 const DATA: u64 = 16384;
 /// Fetches of each CPU.
 const FETCHES: u64 = 20_000;
@@ -62,7 +62,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Where the tables and pages of a space are, and how many fetches find them elsewhere.
+/// Where the tables and pages of a space are, and how many fetches reach another node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Layout {
     tables: [u64; NODES],
@@ -80,7 +80,7 @@ fn measure(way: &str) -> Result<Layout, TableError> {
     let data = text.end..VirtAddr(text.end.0 + DATA * PAGE);
     let execute = Attributes::user(Rights::READ | Rights::EXECUTE);
     for (range, attributes) in [(text.clone(), execute), (data.clone(), READ_WRITE)] {
-        // The first node has more than enough.
+        // The first node has plenty.
         let Some(frame) = computer.allocate(Node(0), range.end.0 - range.start.0, PageSize::Large) else { break };
         space.map_simulated(range, frame, attributes, PageSizes::Only(PageSize::Small))?;
     }
@@ -88,7 +88,7 @@ fn measure(way: &str) -> Result<Layout, TableError> {
     if replicated {
         let (done, flush) = space.replicate(text)?;
         flush.finish();
-        // The root of the second node is there from the start.
+        // The root of the second node exists from the start.
         own = (done.tables as u64 + 1, done.pages as u64);
     }
     for cpu in 0..CPUS {
@@ -107,7 +107,7 @@ fn measure(way: &str) -> Result<Layout, TableError> {
     Ok(layout)
 }
 
-/// Fetches anywhere in the text, by all CPUs; how many reach the memory of another node.
+/// Fetches anywhere in the text, on all CPUs. Returns how many reach the memory of another node.
 fn remote_fetches(computer: &Computer) -> Result<u64, TableError> {
     let mut random = SmallRng::seed_from_u64(1);
     let (mut remote, mut trapped) = (0, 0);

@@ -1,4 +1,4 @@
-//! Programs of others: whether they are there, how they end, and what goes wrong with them.
+//! Programs of others: whether they are installed, how they end, and their errors.
 
 use std::fs;
 use std::io;
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// A program that has to be installed.
+/// A program that must be installed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::suites) struct Tool {
-    /// Its name or path.
+    /// The program's name or path.
     pub(in crate::suites) program: &'static str,
-    /// The package that Debian has it in.
+    /// Debian's package for it.
     pub(in crate::suites) package: &'static str,
 }
 
 impl Tool {
-    /// What to do if it is not there.
+    /// Returns what to do if the program is missing.
     pub(in crate::suites) fn missing(self) -> Option<String> {
         let Self { program, package } = self;
         let found = if program.contains('/') {
@@ -60,13 +60,13 @@ pub(in crate::suites) enum ProgramError {
     Unequal { target: &'static str, reference: &'static str, inputs: Vec<String> },
 }
 
-/// Makes an error of what went wrong during `action`.
+/// Turns a failure of `action` into an error.
 pub(in crate::suites) fn doing(action: impl Into<String>) -> impl FnOnce(io::Error) -> ProgramError {
     let action = action.into();
     move |source| ProgramError::Io { action, source }
 }
 
-/// Runs `command` to its end, and returns what it printed. Its messages are shown if it fails.
+/// Runs `command` to its end, and returns its output. Shows its messages if it fails.
 pub(in crate::suites) fn finish(command: &mut Command) -> Result<Output, ProgramError> {
     let output = command.output().map_err(doing(format!("start {}", name(command))))?;
     if output.status.success() {
@@ -76,7 +76,7 @@ pub(in crate::suites) fn finish(command: &mut Command) -> Result<Output, Program
     Err(ProgramError::Failed { command: name(command), status: output.status, said })
 }
 
-/// Runs `command` in a process group of its own, which is killed when `limit` is over.
+/// Runs `command` in a process group of its own, and kills the group after `limit`.
 pub(in crate::suites) fn run_within(command: &mut Command, limit: Duration) -> Result<(), ProgramError> {
     let start = Instant::now();
     let mut child = command.process_group(0).spawn().map_err(doing(format!("start {}", name(command))))?;
@@ -103,23 +103,23 @@ fn name(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 
-/// Ends a program when it is dropped, by its number.
+/// Kills a program, by its number, when this is dropped.
 pub(in crate::suites) struct Ended(pub(in crate::suites) Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // Children that it is waiting for end by themselves; neither call can fail but for a program that has ended.
+        // The children for which it waits end by themselves; both calls only fail if the program has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A server with children of its own: asked to end by a signal when it is dropped, and killed with its process group
-/// if it does not.
+/// A server with children of its own. When this is dropped, a signal asks it to end; if it does not, its process group
+/// is killed.
 pub(in crate::suites) struct Stopped {
-    /// Started in a process group of its own.
+    /// The server, started in a process group of its own.
     pub(in crate::suites) process: Child,
-    /// What it takes for a request to end, and its children with it.
+    /// The signal that asks the server and its children to end.
     pub(in crate::suites) by: Signal,
 }
 
@@ -130,12 +130,12 @@ impl Stopped {
         Ok(Self { process, by })
     }
 
-    /// Its number.
+    /// Returns the server's number.
     pub(in crate::suites) fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
 
-    /// Asks until there is an answer; an error if the program ends, or says nothing for a minute.
+    /// Asks until there is an answer. Fails if the program ends, or says nothing for a minute.
     pub(in crate::suites) fn wait_for<T>(
         &mut self,
         program: &'static str,
@@ -162,23 +162,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // Nothing here can fail but for a program that has ended.
+        // This only fails if the program has ended.
         let _ = kill_process(self.pid(), self.by);
         let start = Instant::now();
         while matches!(self.process.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(10));
         }
-        // The group is this program's own; whoever is left in it is its child.
+        // The group is the program's own; every process left in it is its child.
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.process.wait();
     }
 }
 
-/// A folder that goes when it is dropped.
+/// A folder that is removed when this is dropped.
 pub(in crate::suites) struct Scratch(pub(in crate::suites) PathBuf);
 
 impl Scratch {
-    /// A new folder below that for temporary files.
+    /// Makes a new folder below that for temporary files.
     pub(in crate::suites) fn new(name: &str) -> Result<Self, ProgramError> {
         let path = std::env::temp_dir().join(format!("palimpsest-{name}-{}", std::process::id()));
         fs::create_dir(&path).map_err(doing("make a folder for temporary files"))?;
@@ -188,7 +188,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What stays is only rubbish.
+        // If this fails, only rubbish stays.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_server_ends_with_its_children() {
         let mut command = Command::new("sh");
-        // The child ignores what ends its parent.
+        // The child ignores the signal that ends its parent.
         command.args(["-c", "(trap '' TERM; echo here; sleep 3; echo alive) & wait"]);
         let mut server = Stopped::start(command.stdout(Stdio::piped()), Signal::TERM).expect("there is sh");
         let mut lines = BufReader::new(server.process.stdout.take().expect("a pipe")).lines();

@@ -1,4 +1,4 @@
-//! Suites of unmodified programs out of Debian's packages: `redis`, `python` and `mix`, which fork with a big heap, and
+//! Suites of unmodified programs from Debian's packages: `redis`, `python` and `mix`, which fork with a big heap, and
 //! `programs`, most of which have a small one.
 //!
 //! Each contestant is the same program with the same data, started in another [`Mode`]. One life of it gives samples of
@@ -32,14 +32,17 @@ use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples, fa
 /// How a program is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// As it is.
+    /// Started without Palimpsest.
     Plain,
-    /// With an allocator that asks for huge pages, the best that a fork gets without Palimpsest.
+    /// With an allocator that asks for huge pages: the best fork without Palimpsest.
     Thp,
     /// Frozen.
     Frozen,
     /// Frozen, and made huge pages of.
     FrozenHuge,
+    /// Frozen all at once, at the first fork: for a look that has no time for the slices. Ids are those of `Frozen`,
+    /// since the forks that follow are the same.
+    FrozenAtOnce,
 }
 
 /// What a frozen program does about its other threads.
@@ -52,22 +55,22 @@ enum Threads {
 impl Mode {
     const ALL: [Self; 4] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge];
 
-    /// As in the ids of figures.
+    /// Returns the name in the ids of figures.
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Thp => "thp",
-            Self::Frozen => "frozen",
+            Self::Frozen | Self::FrozenAtOnce => "frozen",
             Self::FrozenHuge => "frozen_huge",
         }
     }
 
-    /// A command that runs `program` in this way, with nothing on its standard input.
+    /// Returns a command that runs `program` in this way, with empty standard input.
     fn command(self, context: &Context<'_>, program: &str, threads: Threads) -> Result<Command, ProgramError> {
         self.reporting(context, program, threads, None)
     }
 
-    /// The same; what is frozen is told in the file `report`.
+    /// Returns the same, and reports what is frozen to the file `report`.
     fn reporting(
         self,
         context: &Context<'_>,
@@ -77,7 +80,7 @@ impl Mode {
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
-            Self::Frozen | Self::FrozenHuge => {
+            Self::Frozen | Self::FrozenHuge | Self::FrozenAtOnce => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
                     let mut place = OsString::from("--report=");
@@ -88,9 +91,11 @@ impl Mode {
                     Threads::Refuse => ["--threads", "refuse"],
                     Threads::Stop => ["--threads", "stop"],
                 });
-                if self == Self::FrozenHuge {
-                    command.arg("--huge");
-                }
+                match self {
+                    Self::FrozenHuge => command.arg("--huge"),
+                    Self::FrozenAtOnce => command.args(["--pause", "none"]),
+                    Self::Plain | Self::Thp | Self::Frozen => &mut command,
+                };
                 command.arg("--").arg(program);
                 command
             }
@@ -100,7 +105,7 @@ impl Mode {
     }
 }
 
-/// One group for each state of a program; frozen ones are compared with plain ones, then with huge pages.
+/// Returns one group for each state of a program; frozen ones are compared with plain ones, then with huge pages.
 fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
     let group = |(state, title): &(&str, &str)| {
         let id = format!("{suite}.fork.{state}");
@@ -109,7 +114,9 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
             let contestant = Contestant::new(own(mode), Unit::Microseconds);
             match mode {
                 Mode::Plain | Mode::Thp => contestant,
-                Mode::Frozen | Mode::FrozenHuge => contestant.against([Mode::Plain, Mode::Thp].map(own)),
+                Mode::Frozen | Mode::FrozenHuge | Mode::FrozenAtOnce => {
+                    contestant.against([Mode::Plain, Mode::Thp].map(own))
+                }
             }
         };
         Group::new(id.as_str(), *title, Mode::ALL.map(contestant))
@@ -117,7 +124,7 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
     states.iter().map(group).collect()
 }
 
-/// Why programs cannot be started frozen, if they cannot.
+/// Returns why programs cannot be started frozen, if they cannot.
 fn unfrozen(context: &Context<'_>) -> Option<String> {
     let mut command = match context.frozen() {
         Ok(command) => command,
@@ -129,17 +136,17 @@ fn unfrozen(context: &Context<'_>) -> Option<String> {
     })
 }
 
-/// What is needed to measure a program.
+/// What measuring a program needs.
 struct Needs {
     tool: Tool,
     /// Bytes of memory.
     memory: usize,
-    /// Rounds of a full run, and of a quick one.
+    /// Rounds of a full and of a quick run.
     rounds: (usize, usize),
     budget: std::time::Duration,
 }
 
-/// Measures the wanted ones of `groups`: in each round every mode has one `life`, which gives its samples to the sink,
+/// Measures the wanted ones of `groups`: in each round every mode has one `life`, which hands its samples to the sink,
 /// by the name of the state.
 fn measure(
     context: &mut Context<'_>,

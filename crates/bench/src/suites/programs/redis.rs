@@ -1,10 +1,10 @@
 //! Suite `redis`: how long Redis stands still when it forks to save 700 MB.
 //!
-//! In each round every mode has a turn with a new server and the same data: the first fork, at which a freeze in slices
-//! is planned; forks with nothing written in between; forks after writes to existing keys, from few pages to most; and
-//! forks with nothing written again, until the policy has had the chance to repair. The saving child is ended at once,
-//! for what it saves is not of interest. Redis tells how long its fork took; a slice or a repair is part of the fork
-//! that it comes before.
+//! In each round every mode has a turn with a new server and the same data: the first fork, which plans a freeze in
+//! slices; forks with nothing written in between; forks after writes to existing keys, from few pages to most; and
+//! forks with nothing written again, until the policy has had the chance to repair. The saving child is killed at once,
+//! since its file does not matter. Redis reports how long its fork took; a slice or a repair before a fork counts as
+//! part of it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::harness::{Asked, BenchError, Context, Group, Suite, failed};
 /// See the module.
 pub(in crate::suites) struct Redis;
 
-/// States, and what a fork in them is.
+/// The states, and what a fork in them is.
 const STATES: [(&str, &str); 7] = [
     ("first", "Redis forks with 700 MB: the first time, at which the freeze is planned"),
     ("idle", "Redis forks with 700 MB, nothing written since"),
@@ -26,21 +26,21 @@ const STATES: [(&str, &str); 7] = [
     ("settled", "Redis forks with 700 MB, 60 forks after the last write"),
 ];
 
-/// Keys, with values of so many bytes: 700 MB as Redis keeps them.
+/// Keys, with values of this many bytes: 700 MB as Redis keeps them.
 const KEYS: u64 = 1_250_000;
 const VALUE: usize = 400;
 
-/// The time after which no other round begins.
+/// No new round begins after this time.
 const LIMIT: Duration = Duration::from_secs(80);
 
 /// Forks in a row with nothing written in between.
 const IDLE_FORKS: usize = 5;
 
-/// Forks after the last writes, before those that show what the policy has made of it.
+/// Forks after the last writes, before those that show the policy's effect.
 const SETTLING_FORKS: usize = 60;
 
-/// Writes between forks: name, how many, and to how many different keys. Each key has its entry and its value in pages
-/// of their own.
+/// Writes between forks: name, number, and how many different keys. Each key has its entry and its value in pages of
+/// their own.
 const WRITES: [(&str, usize, u64); 4] =
     [("same100k", 100_000, 1), ("set1k", 1000, KEYS), ("hot100k", 100_000, 1000), ("set100k", 100_000, KEYS)];
 

@@ -1,4 +1,4 @@
-//! A Redis server of our own: started in a mode, and spoken to through its socket.
+//! A Redis server of our own, started in a mode, and a client of its socket.
 //!
 //! Protocol: the Redis serialization protocol specification, version 2.
 
@@ -34,7 +34,7 @@ impl Server {
         if mode == Mode::Thp {
             command.env("MALLOC_CONF", "thp:always");
         }
-        // It turns huge pages off for itself otherwise.
+        // Otherwise it turns huge pages off for itself.
         let thp = if mode == Mode::Thp { "no" } else { "yes" };
         command.args(["--port", "0", "--save", "", "--enable-debug-command", "yes", "--disable-thp", thp]);
         command
@@ -61,29 +61,29 @@ impl Server {
         Ok(Self { process, stream: BufReader::new(stream), socket, dice: 88_172_645_463_325_252 })
     }
 
-    /// Another connection to the server.
+    /// Makes another connection to the server.
     pub(super) fn connect(&self) -> Result<UnixStream, ProgramError> {
         let stream = UnixStream::connect(&self.socket).map_err(doing("reach redis-server"))?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(doing("limit the time of a socket"))?;
         Ok(stream)
     }
 
-    /// Makes the keys `key:0` and on, with values of so many bytes.
+    /// Makes the keys from `key:0` on, with values of this many bytes.
     pub(super) fn populate(&mut self, keys: u64, value: usize) -> Result<(), ProgramError> {
         self.ask_ok(&["DEBUG", "POPULATE", &keys.to_string(), "key", &value.to_string()])
     }
 
-    /// Has the server fork, and returns how long that took in microseconds. The saving child is ended at once.
+    /// Makes the server fork, and returns how long that took in microseconds. Kills the saving child at once.
     pub(super) fn fork(&mut self) -> Result<f64, ProgramError> {
         self.save()?;
         self.stop_saving()?;
         self.fork_taken()
     }
 
-    /// Ends a child that saves.
+    /// Ends a saving child.
     pub(super) fn stop_saving(&mut self) -> Result<(), ProgramError> {
         for child in self.children()? {
-            // As Redis ends it itself: not an error to it. The child may have ended by itself.
+            // Redis itself ends it so, and does not count that as an error. The child may have ended already.
             let _ = kill_process(child, Signal::USR1);
         }
         let start = Instant::now();
@@ -97,12 +97,12 @@ impl Server {
         Ok(())
     }
 
-    /// Its number.
+    /// Returns the server's number.
     pub(super) fn pid(&self) -> Pid {
         Pid::from_child(&self.process.0)
     }
 
-    /// Its children.
+    /// Returns its children.
     pub(super) fn children(&self) -> Result<Vec<Pid>, ProgramError> {
         let server = self.pid().as_raw_nonzero();
         let children = fs::read_to_string(format!("/proc/{server}/task/{server}/children"));
@@ -110,7 +110,7 @@ impl Server {
         Ok(children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
     }
 
-    /// Has the server begin to save.
+    /// Makes the server begin to save.
     pub(super) fn save(&mut self) -> Result<(), ProgramError> {
         match self.ask(&["BGSAVE"])? {
             answer if answer.starts_with("Background") => Ok(()),
@@ -118,20 +118,20 @@ impl Server {
         }
     }
 
-    /// Whether it is saving.
+    /// Returns whether it is saving.
     pub(super) fn is_saving(&mut self) -> Result<bool, ProgramError> {
         Ok(self.info("rdb_bgsave_in_progress")? != "0")
     }
 
-    /// How long its last fork took, in microseconds.
+    /// Returns how long its last fork took, in microseconds.
     pub(super) fn fork_taken(&mut self) -> Result<f64, ProgramError> {
         let taken = self.info("latest_fork_usec")?;
         let bad = |_| ProgramError::Answer { program: PROGRAM, question: "INFO".to_owned(), answer: taken.clone() };
         taken.parse().map_err(bad)
     }
 
-    /// Gives random ones of the keys `0..all` a new value of `value` bytes, `writes` times one of `keys` that are
-    /// spread over all.
+    /// Gives keys new values of `value` bytes, `writes` times: random ones of `keys` keys that are spread over
+    /// `0..all`.
     pub(super) fn set(&mut self, writes: usize, keys: u64, all: u64, value: usize) -> Result<(), ProgramError> {
         let text = "v".repeat(value);
         for batch in (0..writes).step_by(500) {
@@ -151,7 +151,7 @@ impl Server {
         Ok(())
     }
 
-    /// xorshift64, so that every run writes to the same keys.
+    /// Returns the next number of xorshift64, so that every run writes to the same keys.
     fn roll(&mut self) -> u64 {
         self.dice ^= self.dice << 13;
         self.dice ^= self.dice >> 7;
@@ -186,7 +186,7 @@ impl Server {
     }
 }
 
-/// A command as an array of texts.
+/// Returns a command as an array of strings.
 pub(super) fn request(words: &[&str]) -> String {
     let mut request = format!("*{}\r\n", words.len());
     for word in words {
@@ -195,12 +195,12 @@ pub(super) fn request(words: &[&str]) -> String {
     request
 }
 
-/// The command that gives the key with this number a value.
+/// Returns the command that gives the key with this number a value.
 pub(super) fn setting(key: u64, value: &str) -> String {
     request(&["SET", &format!("key:{key}"), value])
 }
 
-/// Reads one answer: a line, or a text with its length.
+/// Reads one answer: a line, or a string with its length.
 pub(super) fn answer(from: &mut impl BufRead) -> Result<String, ProgramError> {
     let reading = "read from redis-server";
     let mut line = String::new();

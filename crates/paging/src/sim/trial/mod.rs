@@ -10,7 +10,7 @@
 //! use palimpsest_paging::format::Sv39;
 //! use palimpsest_paging::sim::trial::{Case, run};
 //!
-//! run::<Sv39>(Case { operations: 200, ..Case::default() });
+//! run::<Sv39>(Case::default().operations(200));
 //! ```
 
 mod access;
@@ -54,22 +54,14 @@ unsafe impl Host for &Computer {
 /// The settings of one trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// Options of the first space, and so of all.
-    pub options: SpaceOptions,
-    /// Number of nodes, of the computer and of each space.
-    pub nodes: usize,
-    /// When flushes arrive.
-    pub delivery: Delivery,
-    /// Who marks pages.
-    pub marking: Marking,
-    /// The seed of the computer's choices, and of operations from a [`Source::Seed`].
-    pub seed: u64,
-    /// Number of operations that [`run`] does.
-    pub operations: usize,
-    /// Operations between two complete comparisons.
-    pub compare_every: usize,
-    /// Memory is refused, at each point in turn, in one of this many operations.
-    pub refuse_every: u64,
+    options: SpaceOptions,
+    nodes: usize,
+    delivery: Delivery,
+    marking: Marking,
+    seed: u64,
+    operations: usize,
+    compare_every: usize,
+    refuse_every: u64,
 }
 
 impl Default for Case {
@@ -88,6 +80,62 @@ impl Default for Case {
 }
 
 impl Case {
+    /// Sets the options of the first space, and so of all.
+    #[must_use]
+    pub const fn options(mut self, options: SpaceOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets the number of nodes, of the computer and of each space.
+    #[must_use]
+    pub const fn nodes(mut self, count: usize) -> Self {
+        self.nodes = count;
+        self
+    }
+
+    /// Sets when flushes arrive.
+    #[must_use]
+    pub const fn delivery(mut self, delivery: Delivery) -> Self {
+        self.delivery = delivery;
+        self
+    }
+
+    /// Sets who marks pages.
+    #[must_use]
+    pub const fn marking(mut self, marking: Marking) -> Self {
+        self.marking = marking;
+        self
+    }
+
+    /// Sets the seed of the computer's choices, and of operations from a [`Source::Seed`].
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Sets the number of operations that [`run`] does.
+    #[must_use]
+    pub const fn operations(mut self, count: usize) -> Self {
+        self.operations = count;
+        self
+    }
+
+    /// Sets the number of operations between two complete comparisons.
+    #[must_use]
+    pub const fn compare_every(mut self, operations: usize) -> Self {
+        self.compare_every = operations;
+        self
+    }
+
+    /// Has memory refused, at each point in turn, in one of this many operations.
+    #[must_use]
+    pub const fn refuse_every(mut self, operations: u64) -> Self {
+        self.refuse_every = operations;
+        self
+    }
+
     /// Returns the configuration of a computer for the case.
     pub fn config(&self) -> Config {
         Config::default().nodes(self.nodes).cpus(CPUS).delivery(self.delivery).marking(self.marking).seed(self.seed)

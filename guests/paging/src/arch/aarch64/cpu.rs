@@ -8,11 +8,9 @@ use super::{interrupts, layout, trap};
 const CPU_ON: u64 = 0xc400_0003;
 
 unsafe extern "C" {
-    /// `start` in `boot.s`.
-    #[link_name = "start"]
-    static boot_start: [u8; 0];
-    static boot_cpu: [u8; 0];
-    static boot_stack: [u8; 0];
+    /// Where other CPUs start, and the variables that tell them their number and stack, in `boot.s`. The code of this
+    /// image moves, what these lead to does not: so their addresses cannot be told by their distances.
+    static boot_places: [u64; 3];
 }
 
 /// Makes this CPU number `number`.
@@ -33,11 +31,13 @@ pub(crate) fn number() -> usize {
 
 /// Starts CPU `number` at `cpu_main`, on a stack that ends at `stack_end`.
 pub(crate) fn start(number: usize, stack_end: u64) {
-    let place = |symbol: *const [u8; 0]| (layout::PHYSICAL_MAP + symbol as u64) as *mut u64;
+    // SAFETY: nobody writes it any more.
+    let [boot_start, boot_cpu, boot_stack] = unsafe { boot_places };
+    let place = |address: u64| (layout::PHYSICAL_MAP + address) as *mut u64;
     // SAFETY: the boot code's variable; CPUs are started one after the other.
-    unsafe { place(&raw const boot_cpu).write_volatile(number as u64) };
+    unsafe { place(boot_cpu).write_volatile(number as u64) };
     // SAFETY: as above.
-    unsafe { place(&raw const boot_stack).write_volatile(stack_end) };
+    unsafe { place(boot_stack).write_volatile(stack_end) };
     let result: i64;
     // SAFETY: starts a CPU that is off, at the boot code.
     unsafe {
@@ -46,7 +46,7 @@ pub(crate) fn start(number: usize, stack_end: u64) {
             "hvc #0",
             inlateout("x0") CPU_ON => result,
             in("x1") number as u64,
-            in("x2") &raw const boot_start,
+            in("x2") boot_start,
             in("x3") 0_u64,
             clobber_abi("C"),
         );

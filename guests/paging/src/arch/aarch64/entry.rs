@@ -39,9 +39,10 @@ pub(super) fn fields(cpu: usize) -> *mut u64 {
 
 /// The roots between which this CPU goes to and fro.
 pub(super) fn set_roots(cpu: usize, kernel_root: u64, user_root: u64) {
-    let fields = fields(cpu);
+    let kernel = fields(cpu);
+    let user = kernel.wrapping_add(1);
     // SAFETY: this CPU's own, which `trap.s` alone reads, on the way to user mode and back.
-    unsafe { fields.write(kernel_root) };
+    unsafe { kernel.write(kernel_root) };
     // SAFETY: as above.
-    unsafe { fields.add(1).write(user_root) };
+    unsafe { user.write(user_root) };
 }

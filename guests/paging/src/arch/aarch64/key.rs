@@ -16,7 +16,7 @@ pub(crate) fn is_on() -> bool {
         asm!(
             "2:",
             "nop",
-            ".pushsection .key_sites, \"a\"",
+            ".pushsection .key_sites, \"aw\"",
             ".quad 2b, {target}",
             ".popsection",
             target = label { return true },

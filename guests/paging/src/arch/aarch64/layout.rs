@@ -7,7 +7,10 @@ pub(crate) const RAM_BASE: u64 = 0x4000_0000;
 pub(crate) const PHYSICAL_MAP: u64 = 0xffff_ff80_0000_0000;
 
 /// What to add to a physical address of the kernel's image to get where it is linked.
-pub(crate) const IMAGE_OFFSET: u64 = 0xffff_ffff_8000_0000;
+pub(crate) const LINK_OFFSET: u64 = 0xffff_ffff_8000_0000;
+
+/// Where the image is loaded.
+pub(crate) const LOADED_AT: u64 = 0x4040_0000;
 
 /// The gigabytes of the physical map that are memory.
 pub(crate) const RAM_GIGABYTES: core::ops::Range<u64> = 1..2;
@@ -16,7 +19,7 @@ pub(crate) const RAM_GIGABYTES: core::ops::Range<u64> = 1..2;
 pub(crate) const DEVICE_GIGABYTES: core::ops::Range<u64> = 0..1;
 
 /// Virtual addresses of the packs: beside the image, so that the same tables lead there.
-pub(crate) const PACKS: u64 = IMAGE_OFFSET + RAM_BASE + 0x2000_0000;
+pub(crate) const PACKS: u64 = LINK_OFFSET + RAM_BASE + 0x2000_0000;
 
 /// The architecture's name in messages.
 pub(crate) const NAME: &str = "AArch64";

@@ -5,9 +5,8 @@ use core::cell::UnsafeCell;
 
 use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, SpaceId, SpaceOptions, VirtAddr, format};
 
-use super::layout;
 use crate::memory::{Memory, nodes};
-use crate::{cpu, entry};
+use crate::{cpu, entry, image};
 
 /// The format of the kernel's tables, which TTBR1 leads to.
 pub(crate) type KernelFormat = format::AArch64Upper;
@@ -89,7 +88,7 @@ pub(crate) fn user_half_is_same(_cpu: usize) -> bool {
 
 /// Leaves the process's tables.
 pub(crate) fn leave_user(_kernel_root: Frame) {
-    load_user(Frame::containing(EMPTY.0.get() as u64 - layout::IMAGE_OFFSET));
+    load_user(Frame::containing(EMPTY.0.get() as u64 - image::offset()));
 }
 
 /// Returns the root that this CPU walks for the kernel's addresses.

@@ -11,10 +11,9 @@ const GS_BASE: u32 = 0xc000_0101;
 const AP_CODE: u64 = 0x8000;
 
 unsafe extern "C" {
-    static ap_trampoline: [u8; 0];
-    static ap_trampoline_end: [u8; 0];
-    static boot_cpu: [u8; 0];
-    static boot_stack: [u8; 0];
+    /// The code that other CPUs start at, its end, and the variables that tell them their number and stack. The code of
+    /// this image moves, what these lead to does not: so their addresses cannot be told by their distances.
+    static boot_places: [u64; 4];
 }
 
 /// Makes this CPU number `number`.
@@ -36,16 +35,16 @@ pub(crate) fn number() -> usize {
 
 /// Starts CPU `number` at `cpu_main`, on a stack that ends at `stack_end`.
 pub(crate) fn start(number: usize, stack_end: u64) {
-    let place = |symbol: *const [u8; 0]| (layout::PHYSICAL_MAP + symbol as u64) as *mut u64;
+    // SAFETY: nobody writes it any more.
+    let [code, code_end, boot_cpu, boot_stack] = unsafe { boot_places };
+    let place = |address: u64| (layout::PHYSICAL_MAP + address) as *mut u64;
     // SAFETY: the boot code's variable; CPUs are started one after the other.
-    unsafe { place(&raw const boot_cpu).write_volatile(number as u64) };
+    unsafe { place(boot_cpu).write_volatile(number as u64) };
     // SAFETY: as above.
-    unsafe { place(&raw const boot_stack).write_volatile(stack_end) };
-    let code = layout::PHYSICAL_MAP + (&raw const ap_trampoline) as u64;
-    let bytes = (&raw const ap_trampoline_end) as usize - (&raw const ap_trampoline) as usize;
+    unsafe { place(boot_stack).write_volatile(stack_end) };
     let to = (layout::PHYSICAL_MAP + AP_CODE) as *mut u8;
     // SAFETY: the page is memory that nothing else uses, and the code lies elsewhere.
-    unsafe { core::ptr::copy_nonoverlapping(code as *const u8, to, bytes) };
+    unsafe { core::ptr::copy_nonoverlapping(place(code).cast_const().cast(), to, (code_end - code) as usize) };
     interrupts::start(number, AP_CODE);
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn is_on() -> bool {
             ".byte 0xa9",
             ".long {target} - 3f",
             "3:",
-            ".pushsection .key_sites, \"a\"",
+            ".pushsection .key_sites, \"aw\"",
             ".quad 2b, {target}",
             ".popsection",
             target = label { return true },

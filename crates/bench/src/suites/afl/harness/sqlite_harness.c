@@ -1,5 +1,5 @@
 /*
- * Fuzzes SQLite with a big database in memory: the test case is SQL, run against tables that every run finds as they were.
+ * Fuzzes SQLite with a big database in memory: the test case is SQL, run against tables that every run finds unchanged.
  *
  *     export AFL_LLVM_DENYLIST=FILE  # with the line "src: *sqlite_harness.c", so that only SQLite has edges
  *     afl-clang-fast -O2 -I SQLITE sqlite_harness.c SQLITE/sqlite3.c -o plain
@@ -8,8 +8,9 @@
  *
  * SQLITE_HARNESS_MIB is the size of the database in MiB; 0 leaves it empty.
  *
- * The fork server is deferred: it starts once the database is there. __AFL_FUZZ_INIT takes test cases from shared memory and leaves standard
- * input closed, so they must be read through __AFL_FUZZ_TESTCASE_BUF; a harness that reads standard input fuzzes nothing, at a coverage of 0.02 %.
+ * The fork server is deferred: it starts once the database exists. __AFL_FUZZ_INIT takes test cases from shared memory
+ * and leaves standard input closed, so read them through __AFL_FUZZ_TESTCASE_BUF; a harness that reads standard input
+ * fuzzes nothing, at a coverage of 0.02 %.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ extern int palimpsest_rounds(void (*round)(unsigned long number, void *argument)
 __AFL_FUZZ_INIT();
 
 enum {
-  /* Instructions of SQLite's machine between two calls of `too_long`, and how many such calls a test case may make: some ms. */
+  /* Instructions of SQLite's machine between two calls of `too_long`; this many calls end a test case: some ms. */
   STEPS_PER_CALL = 100,
   CALLS = 50,
   /* Bytes of text in a row of the big table. */
@@ -84,7 +85,7 @@ static void run(sqlite3 *db, const unsigned char *input, size_t length) {
 static unsigned char *shared_input;
 
 static void round_of(unsigned long number, void *db) {
-  /* The snapshot was taken after the loop's first turn, so that this ends the last run and waits for this one. */
+  /* The snapshot was taken after the loop's first turn, so this call ends the last run and waits for this one. */
   if (number) __AFL_LOOP(1 << 30);
   run(db, shared_input, __AFL_FUZZ_TESTCASE_LEN);
 }
@@ -94,12 +95,12 @@ int main(void) {
   sqlite3 *db;
   const char *size = getenv("SQLITE_HARNESS_MIB");
   must(sqlite3_open(":memory:", &db), 0, "open");
-  /* Every run of every process draws the same random numbers, and temporary tables are in memory: their files have random names. */
+  /* Every run draws the same random numbers. Temporary tables are in memory, since their files have random names. */
   must(sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, 4711, db), db, "the seed");
   must(sqlite3_exec(db, "PRAGMA temp_store = MEMORY; SELECT random();", 0, 0, 0), db, "the random numbers");
   fill(db, size ? atol(size) : 512);
   sqlite3_progress_handler(db, STEPS_PER_CALL, too_long, 0);
-  /* Nothing outside the process: no other databases, and no values that a run could not find again. */
+  /* Nothing outside the process: no other databases, no huge values, no threads. */
   sqlite3_limit(db, SQLITE_LIMIT_ATTACHED, 0);
   sqlite3_limit(db, SQLITE_LIMIT_LENGTH, 1 << 20);
   sqlite3_limit(db, SQLITE_LIMIT_WORKER_THREADS, 0);
@@ -111,11 +112,11 @@ int main(void) {
   shared_input = input;
   if (__AFL_LOOP(1 << 30)) return palimpsest_rounds(round_of, db);
 #elif defined PERSISTENT
-  /* A new process after as many runs as AFL++'s documentation names, which bounds what runs can leave to later ones. */
+  /* AFL++'s documentation names this number of runs for a process; it bounds what runs can leave to later ones. */
   while (__AFL_LOOP(10000)) run(db, input, __AFL_FUZZ_TESTCASE_LEN);
 #else
   run(db, input, __AFL_FUZZ_TESTCASE_LEN);
 #endif
-  /* Neither the database nor the process is taken down: that would cost each run the 512 MiB. */
+  /* Take down neither the database nor the process: that would cost each run the 512 MiB. */
   _exit(0);
 }

@@ -1,8 +1,8 @@
 //! Memory that a server and its children occupy together, each page once.
 //!
-//! Resident sizes do not add up: pages that a child shares with its parent stand in both, and frozen pages in none of
-//! them before they are read, though the sealed files hold them. So: what the server has of its own, what children
-//! have for themselves alone, and all that the frozen files hold.
+//! Resident sizes do not add up: pages that a child shares with its parent count in both, and frozen pages in neither
+//! before they are read, although the sealed files hold them. So this counts the server's own pages, pages that only
+//! one child has, and all that the frozen files hold.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,16 +10,16 @@ use std::io;
 
 use rustix::process::Pid;
 
-/// A frozen file's mapping, as `/proc/PID/smaps` names it.
+/// The mapping of a frozen file, as `/proc/PID/smaps` names it.
 const FROZEN: &str = "/memfd:palimpsest-frozen";
 
-/// Bytes of `server` and `children`.
+/// Returns the bytes of `server` and `children`.
 pub(super) fn of(server: Pid, children: &[Pid]) -> io::Result<usize> {
     let read = |pid: Pid| fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()));
     let mut files = BTreeMap::new();
     let mut bytes = add(&read(server)?, Part::Whole, &mut files);
     for &child in children {
-        // It may have ended.
+        // The child may have ended.
         bytes += add(&read(child).unwrap_or_default(), Part::OwnAlone, &mut files);
     }
     Ok(bytes + files.values().sum::<usize>())
@@ -33,10 +33,10 @@ enum Part {
     OwnAlone,
 }
 
-/// Adds the mappings of a process; `files` gets the frozen files, which are full, with what is mapped of each.
+/// Adds the mappings of a process. `files` gets the frozen files, which are full, and what is mapped of each.
 fn add(smaps: &str, part: Part, files: &mut BTreeMap<String, usize>) -> usize {
     let mut bytes = 0;
-    // Of the mapping whose lines are being read: resident, private and anonymous bytes, and whether it is frozen.
+    // For the mapping whose lines are being read: resident, private and anonymous bytes, and whether it is frozen.
     let (mut mapping, mut is_frozen) = ([0; 3], false);
     let mut close = |[resident, private, anonymous]: [usize; 3], is_frozen: bool| {
         bytes += match (is_frozen, part) {
@@ -57,12 +57,13 @@ fn add(smaps: &str, part: Part, files: &mut BTreeMap<String, usize>) -> usize {
                 close(mapping, is_frozen);
                 mapping = [0; 3];
                 is_frozen = rest.contains(FROZEN);
-                // `start-end rights offset device inode path`. What has no rights shows a whole file a second time.
+                // `start-end rights offset device inode path`. A mapping without rights shows a whole file a second
+                // time.
                 let mut fields = rest.split_whitespace();
                 let is_shown = fields.next().is_some_and(|rights| !rights.starts_with("---"));
                 let (offset, inode) = (fields.next(), fields.nth(1));
                 if let (true, true, Some(offset), Some(inode)) = (is_frozen, is_shown, offset, inode) {
-                    // Each part of a file once, whoever maps it.
+                    // Counts each part of a file once, whoever maps it.
                     files.insert(format!("{inode}:{offset}"), len(range));
                 }
             }
@@ -73,7 +74,7 @@ fn add(smaps: &str, part: Part, files: &mut BTreeMap<String, usize>) -> usize {
     bytes
 }
 
-/// Length of `start-end`.
+/// Returns the length of `start-end`.
 fn len(range: &str) -> usize {
     let (start, end) = range.split_once('-').unwrap_or_default();
     let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);

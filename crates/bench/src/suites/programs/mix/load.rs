@@ -1,8 +1,8 @@
-//! A steady load: requests at fixed moments, whether the earlier ones are answered or not.
+//! A steady load: requests at fixed moments, whether earlier ones are answered or not.
 //!
-//! One thread sends what is due, another reads the answers, which come in the order of the requests on a connection. A
-//! request's latency counts from the moment at which it was to be sent: if the server stands still, or the sender
-//! has to wait for it, all that were to be sent meanwhile are late.
+//! One thread sends the requests that are due, another reads the answers, which come in the order of the requests on a
+//! connection. A request's latency counts from the moment at which it was due: if the server stands still, or the
+//! sender must wait for it, all requests that were due meanwhile are late.
 
 use std::collections::VecDeque;
 use std::io::{BufReader, Write};
@@ -18,16 +18,16 @@ use rand::{RngExt, SeedableRng};
 use crate::suites::programs::server::{answer, request, setting};
 use crate::suites::programs::{ProgramError, doing};
 
-/// Requests for each second.
+/// Requests per second.
 const RATE: u32 = 4000;
 
-/// Exponent of Zipf's law, that of the benchmark YCSB.
+/// The exponent of Zipf's law, as in the benchmark YCSB.
 const EXPONENT: f64 = 0.99;
 
-/// What is asked for.
+/// The requests.
 #[derive(Clone, Copy)]
 pub(super) struct Writes {
-    /// Requests that write, of a hundred.
+    /// Percentage of requests that write.
     pub(super) share: u32,
     /// Numbers of keys.
     pub(super) keys: u64,
@@ -35,19 +35,19 @@ pub(super) struct Writes {
     pub(super) value: usize,
 }
 
-/// What sender and reader know of each other. Relaxed everywhere: flags and a number, with which nothing is published;
-/// a request more or less at either end of the measured time is no matter.
+/// What sender and reader share. Relaxed everywhere: flags and a number, which publish nothing; one request more or
+/// less at either end of the measured time does not matter.
 struct Common {
-    /// Set by who ends the load, read by both.
+    /// Whoever ends the load sets this, both read it.
     is_over: AtomicBool,
-    /// The measured time, in nanoseconds since the start. Set by who measures, read by the reader.
+    /// The measured time, in nanoseconds since the start. The measuring thread sets it, the reader reads it.
     from: AtomicU64,
     until: AtomicU64,
-    /// When each request that was sent and not answered was to be sent. The sender adds, the reader takes.
+    /// When each unanswered request was due. The sender adds, the reader takes.
     waiting: Mutex<VecDeque<Duration>>,
 }
 
-/// A load that is on.
+/// A running load.
 pub(super) struct Load {
     started: Instant,
     common: Arc<Common>,
@@ -56,7 +56,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Begins.
+    /// Starts the load.
     pub(super) fn start(stream: UnixStream, writes: Writes) -> Result<Self, ProgramError> {
         let common = Arc::new(Common {
             is_over: AtomicBool::new(false),
@@ -73,22 +73,22 @@ impl Load {
         Ok(Self { started, common, sender, reader })
     }
 
-    /// Requests that are to be sent from now on count.
+    /// Counts requests that are due from now on.
     pub(super) fn count_from_now(&mut self) {
         self.common.from.store(nanos(self.started.elapsed()), Ordering::Relaxed);
     }
 
-    /// Those that are to be sent later do not.
+    /// Stops counting requests that are due later.
     pub(super) fn count_until_now(&mut self) {
         self.common.until.store(nanos(self.started.elapsed()), Ordering::Relaxed);
     }
 
-    /// Whether it ended by itself, which is an error.
+    /// Returns whether the load ended by itself, which is an error.
     pub(super) fn has_ended(&self) -> bool {
         self.sender.is_finished() || self.reader.is_finished()
     }
 
-    /// Ends it, and gives the latencies.
+    /// Ends the load, and returns the latencies.
     pub(super) fn finish(self) -> Result<Answered, ProgramError> {
         self.common.is_over.store(true, Ordering::Relaxed);
         let sent = self.sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -100,20 +100,20 @@ impl Load {
     }
 }
 
-/// The latencies of the measured time, in microseconds and sorted.
+/// The latencies of the measured time, in microseconds, sorted.
 pub(super) struct Answered {
     latencies: Vec<u32>,
     time: Duration,
 }
 
 impl Answered {
-    /// The latency that this share of the requests does not exceed, in microseconds.
+    /// Returns the latency that this share of the requests does not exceed, in microseconds.
     pub(super) fn at(&self, share: f64) -> Option<f64> {
         let place = (self.latencies.len() as f64 * share).ceil() as usize;
         self.latencies.get(place.max(1) - 1).copied().map(f64::from)
     }
 
-    /// Requests for each second.
+    /// Returns requests per second.
     pub(super) fn rate(&self) -> f64 {
         self.latencies.len() as f64 / self.time.as_secs_f64().max(f64::MIN_POSITIVE)
     }
@@ -143,7 +143,7 @@ fn send(
         }
         let mut text = String::new();
         {
-            // Before it is sent: its answer must not be there first.
+            // Before the request is sent: its answer must not come first.
             let mut waiting = common.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             while due <= now {
                 let key = zipf.draw(&mut random);
@@ -161,7 +161,7 @@ fn send(
     Ok(())
 }
 
-/// The latencies of the measured time, in microseconds.
+/// Returns the latencies of the measured time, in microseconds.
 fn read(stream: UnixStream, started: Instant, common: &Common) -> Result<Vec<u32>, ProgramError> {
     let mut stream = BufReader::new(stream);
     let mut latencies = Vec::new();
@@ -184,7 +184,7 @@ fn read(stream: UnixStream, started: Instant, common: &Common) -> Result<Vec<u32
     }
 }
 
-/// Numbers of keys by Zipf's law: the one of rank `r` is drawn as often as `1 / r^EXPONENT` says.
+/// Numbers of keys by Zipf's law: the key of rank `r` is drawn in proportion to `1 / r^EXPONENT`.
 struct Zipf {
     /// Sums of the weights up to each rank.
     sums: Vec<f64>,
@@ -208,8 +208,8 @@ impl Zipf {
     }
 }
 
-/// The number of the key with a rank: those of neighbouring ranks lie far apart in memory. Every number belongs to one
-/// rank if the factor, a prime, divides `keys` not.
+/// Returns the number of the key with a rank: neighbouring ranks lie far apart in memory. Every number belongs to one
+/// rank if the factor, a prime, does not divide `keys`.
 fn scattered(rank: u64, keys: u64) -> u64 {
     const FACTOR: u64 = 2_654_435_761;
     let product = u128::from(rank) * u128::from(FACTOR) % u128::from(keys);
@@ -252,8 +252,8 @@ mod tests {
         assert_eq!((nothing.at(0.99), nothing.rate()), (None, 0.0));
     }
 
-    /// A server that stands still until the thousandth request is there makes all of them late, and not only the one
-    /// that it was asked when it stopped. No clock decides: the thousandth is not sent before its time.
+    /// A server that stands still until the thousandth request makes all of them late, not only the one during which it
+    /// stopped. No clock decides: the thousandth request is not sent before it is due.
     #[test]
     fn requests_that_could_not_be_served_meanwhile_are_late() {
         const STILL: usize = 1000;

@@ -1,12 +1,12 @@
 //! Suite `mix`: Redis with 640 MB under a steady load while it saves every few seconds.
 //!
-//! 4000 requests come each second, whether the server answers or not: a request that has to wait is late by what it
-//! waited, and so are those behind it. Keys are drawn by Zipf's law (0.99), and 2 or 20 of a hundred requests write. In
-//! each round every mode has one life: data, two saves that warm up (at the first of which the freeze begins), some
-//! seconds after each in which it goes on, then the measured time.
+//! 4000 requests come each second, whether the server answers or not: a request that must wait is late by its wait, and
+//! so are those after it. Keys follow Zipf's law (0.99), and 2 or 20 of a hundred requests write. In each round every
+//! mode has one life: making the data, two saves to warm up (the freeze begins at the first), some seconds after each
+//! in which the freeze goes on, then the measured time.
 //!
-//! `fork` is what Redis says of its forks (`latest_fork_usec`), `p99` and `p999` are latencies of all requests of the
-//! measured time, `rss` is what server and saving child occupy together at its end.
+//! `fork` is what Redis reports of its forks (`latest_fork_usec`), `p99` and `p999` are latencies of all requests of
+//! the measured time, `rss` is what server and saving child occupy together at its end.
 
 mod footprint;
 mod load;
@@ -26,11 +26,11 @@ use crate::harness::{Asked, BenchError, Contestant, Context, Effort, Group, Samp
 /// See the module.
 pub(in crate::suites) struct Mix;
 
-/// Keys, with values of so many bytes: 640 MB as Redis keeps them.
+/// Keys, with values of this many bytes: 640 MB as Redis keeps them.
 const KEYS: u64 = 1_140_000;
 const VALUE: usize = 400;
 
-/// Requests that write, of a hundred.
+/// Percentage of requests that write.
 const SHARES: [u32; 2] = [2, 20];
 
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Thp, Mode::Frozen];
@@ -41,10 +41,10 @@ const BETWEEN: Duration = Duration::from_secs(3);
 /// Saves before anything counts.
 const WARM_UP: usize = 2;
 
-/// Memory that two servers' worth of data and a child's copies may need, in bytes.
+/// Memory for the data of two servers and the copies of a child, in bytes.
 const NEEDED: usize = 2500 << 20;
 
-/// What is told of a life.
+/// The figures of a life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Figure {
     Fork,
@@ -139,7 +139,7 @@ impl Suite for Mix {
             context.begin(&id);
             let scratch = Scratch::new("mix").map_err(failed(&id, PROGRAM))?;
             let mut samples = Samples::default();
-            // One round of a quick run takes most of a minute for both shares.
+            // One round of a quick run takes almost a minute for both shares.
             let (most, times) = match context.effort {
                 Effort::Full => (5, Times { warm: Duration::from_secs(6), measured: Duration::from_secs(15) }),
                 Effort::Quick => (1, Times { warm: Duration::from_secs(2), measured: Duration::from_secs(4) }),
@@ -161,7 +161,7 @@ impl Suite for Mix {
     }
 }
 
-/// What a life has shown.
+/// The results of a life.
 struct Life {
     /// The first fork, at which a freeze begins, in microseconds.
     first: f64,
@@ -173,7 +173,7 @@ struct Life {
     latest: f64,
     /// In bytes.
     memory: f64,
-    /// Requests for each second that were answered.
+    /// Answered requests per second.
     rate: f64,
 }
 
@@ -190,10 +190,10 @@ impl Life {
     }
 }
 
-/// How long a life is, without what it takes to make the data.
+/// The parts of a life, without the time to make the data.
 #[derive(Clone, Copy)]
 struct Times {
-    /// After each save that warms up.
+    /// Time after each save that warms up.
     warm: Duration,
     measured: Duration,
 }
@@ -224,8 +224,8 @@ fn live(mut server: Server, share: u32, times: Times) -> Result<Life, ProgramErr
         }
     }
     load.count_until_now();
-    // Reading the accounts holds the server up, so it comes last, with the load still on: the child's copies are those
-    // that it forces.
+    // Reading the accounts delays the server, so this comes last, with the load still running: it forces the child's
+    // copies.
     server.save()?;
     thread::sleep(Duration::from_millis(500));
     let memory = footprint::of(server.pid(), &server.children()?).map_err(doing("read what redis-server occupies"))?;

@@ -1,4 +1,4 @@
-//! Apache with processes instead of threads: graceful restarts, after which it starts its children anew.
+//! Apache with processes instead of threads: graceful restarts, after which it starts new children.
 
 use std::collections::HashSet;
 use std::fs;
@@ -19,21 +19,21 @@ const PROGRAM: &str = "apache2";
 /// Where Debian has the modules.
 const MODULES: &str = "/usr/lib/apache2/modules";
 
-/// Modules that it does without, but is seldom run without.
+/// Modules that it can do without, but that usually run with it.
 const USUAL: [&str; 6] = ["authz_core", "mime", "dir", "alias", "deflate", "setenvif"];
 
 /// Children that it starts at once.
 const CHILDREN: usize = 48;
 
-/// Why it cannot be measured.
+/// Returns why it cannot be measured.
 pub(super) fn missing() -> Option<String> {
     let program = Tool { program: PROGRAM, package: PROGRAM }.missing();
     program.or_else(|| Tool { program: "/usr/lib/apache2/modules/mod_mpm_prefork.so", package: PROGRAM }.missing())
 }
 
 pub(super) fn start(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
-    // Closed again: Apache takes no socket that is there. Another program may take the number meanwhile, which Apache
-    // says in its log before it ends.
+    // Closed again, since Apache takes no socket that exists. If another program takes the port meanwhile, Apache says
+    // so in its log and ends.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
     let port = port.map_err(doing("find a free port"))?.port();
     let file = place.folder.join("apache.conf");
@@ -47,7 +47,7 @@ pub(super) fn start(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError>
     Ok(Box::new(running))
 }
 
-/// A server of its own: nothing of Debian's configuration.
+/// Returns a configuration of its own, without anything of Debian's.
 fn configuration(folder: &Path, port: u16) -> String {
     let folder = folder.display();
     let mut text = format!(
@@ -77,7 +77,7 @@ struct Running {
 }
 
 impl Running {
-    /// Asks for a page that is not there.
+    /// Requests a page that does not exist.
     fn serves(&mut self) -> Result<(), ProgramError> {
         let asking = || doing("ask Apache for a page");
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).map_err(asking())?;
@@ -91,7 +91,7 @@ impl Running {
         Err(ProgramError::Answer { program: PROGRAM, question: "GET /none".to_owned(), answer })
     }
 
-    /// Its children now.
+    /// Returns its current children.
     fn children(&self) -> HashSet<String> {
         let pid = self.server.pid().as_raw_nonzero();
         let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -110,7 +110,7 @@ impl Subject for Running {
             if taken.is_zero() && now.difference(&before).count() >= CHILDREN {
                 taken = started.elapsed();
             }
-            // The old ones end before the next sample begins.
+            // The old children must end before the next sample begins.
             if !taken.is_zero() && now.is_disjoint(&before) {
                 break;
             }

@@ -1,10 +1,10 @@
-//! Suite `programs`: usual programs that fork, most of them with little memory, as they are and by `palimpsest run`.
+//! Suite `programs`: usual programs that fork, most of them with little memory, plain and by `palimpsest run`.
 //!
-//! Freezing gains nothing in most of them. What is measured is that it costs nothing: after the first forks, which is
-//! what the warm-up is for, none should be slower than without.
+//! Freezing gains nothing in most of them. The figures show that it costs nothing: after the first forks, which belong
+//! to the warm-up, no program should be slower than without.
 //!
-//! Each mode of a program is started once, and both are asked in turns: a sample is the mean over a number of forks, or
-//! of what the program does by one fork each.
+//! Each mode of a program is started once, and the two get requests in turns: a sample is the mean over several forks,
+//! or over things that the program does by one fork each.
 
 mod apache;
 mod php;
@@ -26,9 +26,9 @@ use crate::suites::afl;
 /// See the module.
 pub(in crate::suites) struct Programs;
 
-/// A program that runs.
+/// A running program.
 trait Subject {
-    /// One sample, in microseconds.
+    /// Takes one sample, in microseconds.
     fn sample(&mut self) -> Result<f64, ProgramError>;
 }
 
@@ -36,27 +36,27 @@ trait Subject {
 struct Place<'a> {
     context: &'a Context<'a>,
     mode: Mode,
-    /// This mode's own.
+    /// This mode's own folder.
     folder: &'a Path,
 }
 
 impl Place<'_> {
-    /// A command that runs `program`.
+    /// Returns a command that runs `program`.
     fn command(&self, program: &str) -> Result<std::process::Command, ProgramError> {
         let report = self.folder.join(REPORT);
         self.mode.reporting(self.context, program, Threads::Stop, Some(&report))
     }
 }
 
-/// Where the object tells what it has frozen.
+/// The file in which the object reports what it has frozen.
 const REPORT: &str = "report";
 
 /// A program to be measured.
 struct Kind {
-    /// Last part but one of the ids.
+    /// The last part but one of the ids.
     name: &'static str,
     title: &'static str,
-    /// Why it cannot be measured.
+    /// Returns why it cannot be measured.
     missing: fn() -> Option<String>,
     /// Bytes that it needs in all modes together.
     memory: usize,
@@ -128,7 +128,7 @@ impl Kind {
         Group::new(format!("fork.programs.{}", self.name), self.title, [plain, frozen])
     }
 
-    /// Why it is left out here.
+    /// Returns why it is left out here.
     fn left_out(&self, context: &Context<'_>) -> Option<String> {
         let available = available_memory();
         if available < self.memory {
@@ -147,7 +147,7 @@ impl Kind {
                 let folder = scratch.0.join(mode.name());
                 fs::create_dir(&folder).map_err(super::doing("make a folder for a program"))?;
                 let mut subject = (self.start)(&Place { context, mode, folder: &folder })?;
-                // Freezes, if it does, and fills caches.
+                // Freezes, if the program freezes at all, and fills caches.
                 subject.sample()?;
                 Ok::<_, ProgramError>((self.id(mode), subject))
             };
@@ -166,7 +166,7 @@ impl Kind {
     }
 }
 
-/// The report in a line.
+/// Returns the report in a line.
 fn told(report: &str) -> String {
     let frozen = report.lines().find_map(|line| line.strip_prefix("frozen "));
     let kilobytes = frozen.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
@@ -214,11 +214,11 @@ impl Suite for Programs {
     }
 }
 
-/// Keys, with values of so many bytes: 2 MB as Redis keeps them.
+/// Keys, with values of this many bytes: 2 MB as Redis keeps them.
 const KEYS: u64 = 3600;
 const VALUE: usize = 400;
 
-/// Forks behind one sample.
+/// Forks for one sample.
 const SAVES: usize = 5;
 
 /// Redis with little data.

@@ -1,4 +1,4 @@
-//! php-fpm with one worker that serves one request and ends: each request waits for a fork.
+//! php-fpm with one worker that serves one request and ends, so that each request waits for a fork.
 //!
 //! Records: the FastCGI specification, version 1.0, sections 3.3 and 8.
 
@@ -16,23 +16,23 @@ use crate::suites::programs::{ProgramError, Stopped, doing};
 
 const PROGRAM: &str = "php-fpm";
 
-/// Where Debian has it, with a version behind its name.
+/// Where Debian has the program; a version follows its name.
 const FOLDER: &str = "/usr/sbin";
 
-/// Requests behind one sample.
+/// Requests for one sample.
 const REQUESTS: u32 = 20;
 
 /// What the script prints.
 const GREETING: &str = "palimpsest";
 
-/// The one with the last name.
+/// Returns the program with the last name.
 fn program() -> Option<PathBuf> {
     let names = fs::read_dir(FOLDER).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let newest = names.filter(|name| name.starts_with(PROGRAM)).max()?;
     Some(Path::new(FOLDER).join(newest))
 }
 
-/// Why it cannot be measured.
+/// Returns why it cannot be measured.
 pub(super) fn missing() -> Option<String> {
     program().is_none().then(|| format!("there is no {FOLDER}/{PROGRAM}*: install Debian's package {PROGRAM}"))
 }
@@ -85,10 +85,10 @@ const END: u8 = 3;
 const PARAMETERS: u8 = 4;
 const INPUT: u8 = 5;
 const OUTPUT: u8 = 6;
-/// The role that answers requests.
+/// The role of a process that answers requests.
 const RESPONDER: u8 = 1;
 
-/// What the script at `path` prints, with its headers.
+/// Returns the output of the script at `path`, with its headers.
 fn request(socket: &Path, path: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -114,19 +114,19 @@ fn request(socket: &Path, path: &str) -> io::Result<String> {
     }
 }
 
-/// A record of request 1 without padding.
+/// Returns a record of request 1, without padding.
 fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(content.len()).unwrap_or(u16::MAX).to_be_bytes();
     [&[1, kind, 0, 1, high, low, 0, 0], content].concat()
 }
 
-/// A name and its value, after their lengths; the highest bit of one of four bytes is set.
+/// Returns a name and its value, after their lengths; a length of four bytes has its highest bit set.
 fn pair(name: &str, value: &str) -> Vec<u8> {
     let len = |text: &str| (u32::try_from(text.len()).unwrap_or(u32::MAX) | 1 << 31).to_be_bytes();
     [&len(name)[..], &len(value), name.as_bytes(), value.as_bytes()].concat()
 }
 
-/// The next record's kind and content.
+/// Returns the next record's kind and content.
 fn answer(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     let mut head = [0; 8];
     from.read_exact(&mut head)?;

@@ -17,17 +17,17 @@ use crate::suites::programs::{ProgramError, Stopped, Tool, doing, finish};
 
 const PROGRAM: &str = "postgres";
 
-/// Where Debian has the versions, and the user that the package makes.
+/// Where Debian has the versions, and the user that the package creates.
 const VERSIONS: &str = "/usr/lib/postgresql";
 const USER: &str = "postgres";
 
-/// Gives its rights up before it executes PostgreSQL, which refuses to run as root.
+/// Gives up root's rights before it executes PostgreSQL, which refuses to run as root.
 const DROPS_RIGHTS: Tool = Tool { program: "setpriv", package: "util-linux" };
 
-/// Connections behind one sample.
+/// Connections for one sample.
 const CONNECTIONS: u32 = 20;
 
-/// The programs of the newest version.
+/// Returns the folder with the programs of the newest version.
 fn folder() -> Option<PathBuf> {
     let versions = fs::read_dir(VERSIONS).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let newest = versions.filter_map(|name| name.parse::<u32>().ok()).max()?;
@@ -35,7 +35,7 @@ fn folder() -> Option<PathBuf> {
     folder.join(PROGRAM).is_file().then_some(folder)
 }
 
-/// Why it cannot be measured.
+/// Returns why it cannot be measured.
 pub(super) fn missing() -> Option<String> {
     if folder().is_none() {
         return Some(format!("there is no {VERSIONS}/VERSION/bin/{PROGRAM}: install Debian's package postgresql"));
@@ -47,7 +47,7 @@ pub(super) fn missing() -> Option<String> {
     DROPS_RIGHTS.missing().or_else(|| user().is_none().then(nobody))
 }
 
-/// The numbers of the package's user and group.
+/// Returns the numbers of the package's user and group.
 fn user() -> Option<(u32, u32)> {
     let users = fs::read_to_string("/etc/passwd").ok()?;
     users.lines().find_map(|line| {
@@ -59,7 +59,7 @@ fn user() -> Option<(u32, u32)> {
     })
 }
 
-/// What is executed in the place of `program`: without root's rights.
+/// Returns what to execute instead of `program`, so that it runs without root's rights.
 fn unprivileged(program: &Path, owner: Option<(u32, u32)>) -> (String, Vec<String>) {
     let program = program.display().to_string();
     match owner {
@@ -89,7 +89,7 @@ pub(super) fn start(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError>
     let (program, words) = unprivileged(&programs.join(PROGRAM), owner);
     let mut command = place.command(&program)?;
     command.args(words).arg("-D").arg(&data).arg("-k").arg(place.folder).current_dir(place.folder);
-    // What would work by itself now and then.
+    // Switches off what would work by itself now and then.
     command.args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "autovacuum=off"]);
     let log = place.folder.join("log");
     let log = fs::File::create(&log).map_err(doing(format!("write {}", log.display())))?;
@@ -140,12 +140,12 @@ fn connection(socket: &Path) -> Result<(), ProgramError> {
         }
     }
     let mut rest = Vec::new();
-    // `Terminate`; the end of the stream is that of the process which served it.
+    // `Terminate`. The stream ends when the process that served it ends.
     (&stream).write_all(b"X\0\0\0\x04").map_err(speaking())?;
     answers.read_to_end(&mut rest).map(drop).map_err(speaking())
 }
 
-/// `StartupMessage`: its length, the version, names and values.
+/// Returns a `StartupMessage`: its length, the version, names and values.
 fn greeting() -> Vec<u8> {
     let mut body = VERSION.to_be_bytes().to_vec();
     body.extend_from_slice(format!("user\0{USER}\0database\0postgres\0\0").as_bytes());
@@ -153,7 +153,7 @@ fn greeting() -> Vec<u8> {
     [&len.to_be_bytes()[..], &body].concat()
 }
 
-/// One message: its kind, and what follows the length, which counts itself.
+/// Reads one message: its kind, and what follows the length, which counts itself.
 fn message(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     let mut head = [0; 5];
     from.read_exact(&mut head)?;

@@ -1,4 +1,4 @@
-//! Programs that are told what to do: bash, make, and Python with numpy.
+//! Programs that run scripts: bash, make, and Python with numpy.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use crate::suites::programs::{Ended, ProgramError, Tool, doing, finish};
 
 pub(super) const BASH: &str = "/bin/bash";
 pub(super) const MAKE: &str = "/usr/bin/make";
-/// Debian's, which is linked dynamically.
+/// Debian's Python, which is linked dynamically.
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Answers each line of its input with the microseconds of a subshell: the mean of 50, each of which ends at once.
@@ -39,7 +39,7 @@ for line in sys.stdin:
     print(sorted(taken)[4] / 1000, flush=True)
 "#;
 
-/// Why numpy cannot be measured.
+/// Returns why numpy cannot be measured.
 pub(super) fn no_numpy() -> Option<String> {
     let python = Tool { program: PYTHON, package: "python3" }.missing();
     python.or_else(|| {
@@ -56,14 +56,14 @@ pub(super) fn bash(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> 
 
 pub(super) fn numpy(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
     let mut command = place.command(PYTHON)?;
-    // Its threads are for computing, of which there is none here.
+    // Its threads are for computing, which nothing here does.
     command.args(["-c", FORKS]).env("OPENBLAS_NUM_THREADS", "1").env("NUMPY_MADVISE_HUGEPAGE", "1");
     Ok(Box::new(Answering::start(command, PYTHON)?))
 }
 
 /// A script that answers each line with a number.
 struct Answering {
-    // Before the process, so that it is told to end first.
+    // Before the process, so that this is dropped first and tells it to end.
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
     _process: Ended,
@@ -105,14 +105,15 @@ pub(super) fn make(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> 
     Ok(Box::new(Making(command)))
 }
 
-/// Targets that start one program each, between two that tell the time, so that make's own start does not count.
+/// Returns targets that start one program each, between two that print the time, so that make's own start does not
+/// count.
 fn targets() -> String {
     let names: Vec<String> = (0..TARGETS).map(|number| format!("target{number}")).collect();
     let names = names.join(" ");
     format!("all: start {names} end\n.PHONY: all start {names} end\nstart end:\n\t@date +%s%N\n{names}:\n\t@true\n")
 }
 
-/// make, started anew for each sample.
+/// make, started again for each sample.
 struct Making(Command);
 
 impl Subject for Making {

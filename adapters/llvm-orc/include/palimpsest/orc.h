@@ -1,0 +1,272 @@
+// Code of LLVM's ORC in program packs: a memory manager for JITLink.
+//
+//   palimpsest::orc::PackMemoryManager Memory(Packs);
+//   LLJITBuilder().setObjectLinkingLayerCreator([&](ExecutionSession &S, const Triple &) {
+//     return std::make_unique<ObjectLinkingLayer>(S, Memory);
+//   })
+//
+// Needs LLVM 14 or newer (tried: 14), C++14, and `-lpalimpsest`. Compiles with `-fno-rtti` and `-fno-exceptions`.
+
+#ifndef PALIMPSEST_ORC_H
+#define PALIMPSEST_ORC_H
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llvm/Config/llvm-config.h"
+#include "llvm/ExecutionEngine/JITLink/JITLink.h"
+#include "llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h"
+#include "llvm/ExecutionEngine/Orc/Shared/AllocationActions.h"
+#include "llvm/Support/Error.h"
+
+#include "palimpsest.h"
+
+static_assert(LLVM_VERSION_MAJOR >= 14, "palimpsest/orc.h needs LLVM 14 or newer");
+
+namespace palimpsest {
+namespace orc {
+
+// Puts what JITLink links into packs: code into executable memory that no thread can write through, read-only and
+// writable data near it. Each object that is added is an allocation of its own, and freed with its `ResourceTracker`:
+// its bytes stay until no pinned thread (`palimpsest_pin`) and no forked child can run them.
+//
+// `packs` stays open as long as the manager and all that it has linked. Any number of threads may link at once.
+class PackMemoryManager : public llvm::jitlink::JITLinkMemoryManager {
+public:
+  explicit PackMemoryManager(palimpsest_packs packs) : packs(packs) {}
+
+  void allocate(const llvm::jitlink::JITLinkDylib *, llvm::jitlink::LinkGraph &graph,
+                OnAllocatedFunction on_allocated) override {
+    auto linking = std::make_unique<Linking>(packs, graph);
+    if (auto error = linking->place())
+      on_allocated(std::move(error));
+    else
+      on_allocated(AllocResult(std::move(linking)));
+  }
+
+  void deallocate(std::vector<FinalizedAlloc> allocs, OnDeallocatedFunction on_deallocated) override {
+    llvm::Error error = llvm::Error::success();
+    while (!allocs.empty()) {
+      std::unique_ptr<Linked> linked(address_to_linked(allocs.back().release()));
+      allocs.pop_back();
+      // Actions such as taking back unwind tables come first: they read what is released then.
+      error = llvm::joinErrors(std::move(error), llvm::orc::shared::runDeallocActions(linked->actions));
+      error = llvm::joinErrors(std::move(error), release(packs, linked->address));
+    }
+    on_deallocated(std::move(error));
+  }
+
+  using JITLinkMemoryManager::allocate;
+  using JITLinkMemoryManager::deallocate;
+
+private:
+  // What is in place.
+  struct Linked {
+    // The first address of one of its parts; 0 if it has none.
+    size_t address;
+    std::vector<llvm::orc::shared::WrapperFunctionCall> actions;
+  };
+
+  // Parts of an allocation, as indices.
+  enum Part { Code, ReadOnly, ReadWrite, Parts };
+
+  using Segment = llvm::jitlink::BasicLayout::Segment;
+
+  // Segments of one lifetime, and the places that they get.
+  struct Group {
+    std::array<std::vector<Segment *>, Parts> segments;
+    palimpsest_alloc alloc = {0};
+    size_t address = 0;
+  };
+
+  // An object that is being linked.
+  class Linking : public InFlightAlloc {
+  public:
+    Linking(palimpsest_packs packs, llvm::jitlink::LinkGraph &graph) : packs(packs), graph(graph), layout(graph) {}
+
+    Linking(const Linking &) = delete;
+    Linking &operator=(const Linking &) = delete;
+
+    ~Linking() override { llvm::consumeError(drop()); }
+
+    // Takes places for all segments, and tells JITLink where they are.
+    llvm::Error place() {
+      for (auto &entry : layout.segments()) {
+        auto part = part_of(entry.first);
+        if (part == Parts)
+          return failure("`" + graph.getName() + "` has a segment that is writable and executable; packs have none");
+        group_of(entry.first).segments[part].push_back(&entry.second);
+      }
+      for (auto *group : {&standard, &finalize_only})
+        if (auto error = place(*group))
+          return error;
+      return layout.apply();
+    }
+
+    void abandon(OnAbandonedFunction on_abandoned) override { on_abandoned(drop()); }
+
+    void finalize(OnFinalizedFunction on_finalized) override {
+      std::array<palimpsest_alloc, 2> allocs;
+      size_t count = 0;
+      for (auto *group : {&standard, &finalize_only})
+        if (group->alloc.handle != 0)
+          allocs[count++] = group->alloc;
+      if (count != 0) {
+        auto result = palimpsest_alloc_finalize(packs, allocs.data(), count);
+        if (result == PALIMPSEST_INVALID || result == PALIMPSEST_STALE) {
+          auto error = failure();
+          return on_finalized(llvm::joinErrors(std::move(error), drop()));
+        }
+        standard.alloc = finalize_only.alloc = {0};
+        if (result != PALIMPSEST_OK)
+          return on_finalized(failure());
+      }
+      auto actions = llvm::orc::shared::runFinalizeActions(actions_of(graph));
+      // What only the actions needed is released after them, whatever came of them.
+      auto error = release(packs, finalize_only.address);
+      if (!actions) {
+        error = llvm::joinErrors(actions.takeError(), std::move(error));
+        return on_finalized(llvm::joinErrors(std::move(error), release(packs, standard.address)));
+      }
+      if (error) {
+        error = llvm::joinErrors(std::move(error), llvm::orc::shared::runDeallocActions(*actions));
+        return on_finalized(llvm::joinErrors(std::move(error), release(packs, standard.address)));
+      }
+      auto *linked = new Linked{standard.address, std::move(*actions)};
+      on_finalized(FinalizedAlloc(linked_to_address(linked)));
+    }
+
+  private:
+    llvm::Error place(Group &group) {
+      palimpsest_alloc_request request = {};
+      request.size = sizeof request;
+      palimpsest_alloc_part *parts[] = {&request.code, &request.read_only, &request.read_write};
+      std::vector<size_t> offsets;
+      for (int part = Code; part != Parts; ++part) {
+        parts[part]->align = 1;
+        for (auto *segment : group.segments[part]) {
+          auto align = static_cast<size_t>(segment->Alignment.value());
+          auto begin = (parts[part]->len + align - 1) & ~(align - 1);
+          offsets.push_back(begin);
+          parts[part]->len = begin + segment->ContentSize + static_cast<size_t>(segment->ZeroFillSize);
+          parts[part]->align = std::max(parts[part]->align, align);
+        }
+      }
+      if (request.code.len + request.read_only.len + request.read_write.len == 0)
+        return llvm::Error::success();
+
+      palimpsest_alloc_places places = {};
+      places.size = sizeof places;
+      if (palimpsest_alloc_allocate(packs, &request, &group.alloc, &places) != PALIMPSEST_OK)
+        return failure();
+      if (palimpsest_alloc_set_name(group.alloc, name().c_str()) != PALIMPSEST_OK)
+        return failure();
+
+      const palimpsest_alloc_place *placed[] = {&places.code, &places.read_only, &places.read_write};
+      auto offset = offsets.begin();
+      for (int part = Code; part != Parts; ++part) {
+        if (group.address == 0)
+          group.address = placed[part]->address;
+        for (auto *segment : group.segments[part]) {
+          auto *working = static_cast<char *>(placed[part]->working) + *offset;
+          segment->Addr = decltype(segment->Addr)(placed[part]->address + *offset);
+          segment->WorkingMem = working;
+          // Data starts as zeros, but code as traps.
+          if (part == Code)
+            std::memset(working + segment->ContentSize, 0, static_cast<size_t>(segment->ZeroFillSize));
+          ++offset;
+        }
+      }
+      return llvm::Error::success();
+    }
+
+    // Gives back what is not finalized.
+    llvm::Error drop() {
+      llvm::Error error = llvm::Error::success();
+      for (auto *group : {&standard, &finalize_only}) {
+        if (group->alloc.handle != 0 && palimpsest_alloc_drop(group->alloc) != PALIMPSEST_OK)
+          error = llvm::joinErrors(std::move(error), failure());
+        group->alloc = {0};
+      }
+      return error;
+    }
+
+    // Names the object for profilers: by its function, if it has one alone, as lazily compiled ones do.
+    std::string name() const {
+      std::string only;
+      for (auto *symbol : graph.defined_symbols()) {
+        if (!symbol->isCallable() || !symbol->hasName())
+          continue;
+        if (!only.empty())
+          return graph.getName();
+        only = std::string(llvm::StringRef(symbol->getName()));
+      }
+      return only.empty() ? graph.getName() : only;
+    }
+
+    template <typename Allocation> Group &group_of(const Allocation &allocation) {
+#if LLVM_VERSION_MAJOR >= 17
+      return allocation.getMemLifetime() == llvm::orc::MemLifetime::Finalize ? finalize_only : standard;
+#elif LLVM_VERSION_MAJOR >= 16
+      return allocation.getMemLifetimePolicy() == llvm::orc::MemLifetimePolicy::Finalize ? finalize_only : standard;
+#else
+      using llvm::jitlink::MemDeallocPolicy;
+      return allocation.getMemDeallocPolicy() == MemDeallocPolicy::Finalize ? finalize_only : standard;
+#endif
+    }
+
+    template <typename Allocation> static Part part_of(const Allocation &allocation) {
+#if LLVM_VERSION_MAJOR >= 16
+      using llvm::orc::MemProt;
+#else
+      using llvm::jitlink::MemProt;
+#endif
+      auto rights = allocation.getMemProt();
+      auto is_written = (static_cast<unsigned>(rights) & static_cast<unsigned>(MemProt::Write)) != 0;
+      auto is_run = (static_cast<unsigned>(rights) & static_cast<unsigned>(MemProt::Exec)) != 0;
+      return is_run ? (is_written ? Parts : Code) : (is_written ? ReadWrite : ReadOnly);
+    }
+
+    static llvm::orc::shared::AllocActions &actions_of(llvm::jitlink::LinkGraph &graph) { return graph.allocActions(); }
+
+    palimpsest_packs packs;
+    llvm::jitlink::LinkGraph &graph;
+    llvm::jitlink::BasicLayout layout;
+    Group standard;
+    Group finalize_only;
+  };
+
+  static llvm::Error failure(const std::string &words) {
+    return llvm::make_error<llvm::StringError>(words, llvm::inconvertibleErrorCode());
+  }
+
+  // The error of the call that this thread made last.
+  static llvm::Error failure() { return failure(palimpsest_error_message()); }
+
+  static llvm::Error release(palimpsest_packs packs, size_t address) {
+    if (address != 0 && palimpsest_alloc_release(packs, &address, 1, nullptr) != PALIMPSEST_OK)
+      return failure();
+    return llvm::Error::success();
+  }
+
+  static llvm::orc::ExecutorAddr linked_to_address(Linked *linked) {
+    return llvm::orc::ExecutorAddr(static_cast<uint64_t>(reinterpret_cast<uintptr_t>(linked)));
+  }
+
+  static Linked *address_to_linked(llvm::orc::ExecutorAddr address) {
+    return reinterpret_cast<Linked *>(static_cast<uintptr_t>(address.getValue()));
+  }
+
+  palimpsest_packs packs;
+};
+
+} // namespace orc
+} // namespace palimpsest
+
+#endif // PALIMPSEST_ORC_H

@@ -1,0 +1,98 @@
+// What the tests, the example and the measurement share: an LLJIT whose objects go to a memory manager of choice.
+
+#ifndef SUPPORT_H
+#define SUPPORT_H
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "llvm/ExecutionEngine/JITLink/EHFrameSupport.h"
+#include "llvm/ExecutionEngine/Orc/CompileUtils.h"
+#include "llvm/ExecutionEngine/Orc/LLJIT.h"
+#include "llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h"
+#include "llvm/Support/TargetSelect.h"
+
+#include "palimpsest.h"
+
+#define MUST(condition)                                                                                                \
+  do {                                                                                                                 \
+    if (!(condition)) {                                                                                                \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                             \
+      std::abort();                                                                                                    \
+    }                                                                                                                  \
+  } while (0)
+
+// Ends the program if `value` is an error, and says which.
+template <typename T> T must(llvm::Expected<T> value) {
+  if (value)
+    return std::move(*value);
+  std::fprintf(stderr, "%s\n", llvm::toString(value.takeError()).c_str());
+  std::abort();
+}
+
+inline void must(llvm::Error error) {
+  if (!error)
+    return;
+  std::fprintf(stderr, "%s\n", llvm::toString(std::move(error)).c_str());
+  std::abort();
+}
+
+// Ends the program if palimpsest refused, and says why.
+inline void must(palimpsest_result result) {
+  if (result == PALIMPSEST_OK)
+    return;
+  std::fprintf(stderr, "%s\n", palimpsest_error_message());
+  std::abort();
+}
+
+inline void prepare_llvm() {
+  llvm::InitializeNativeTarget();
+  llvm::InitializeNativeTargetAsmPrinter();
+  llvm::InitializeNativeTargetAsmParser();
+}
+
+// `with_unwinding` registers unwind tables, so that exceptions pass through compiled functions.
+inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryManager &memory,
+                                                  bool with_unwinding = true) {
+  auto machine = must(llvm::orc::JITTargetMachineBuilder::detectHost());
+  machine.setRelocationModel(llvm::Reloc::PIC_).setCodeModel(llvm::CodeModel::Small);
+  // ANCHOR: builder
+  llvm::orc::LLJITBuilder builder;
+  builder.setJITTargetMachineBuilder(std::move(machine))
+      // A machine for each compilation: the default has one, for one thread.
+      .setCompileFunctionCreator([](llvm::orc::JITTargetMachineBuilder machine) {
+        return std::make_unique<llvm::orc::ConcurrentIRCompiler>(std::move(machine));
+      })
+      .setObjectLinkingLayerCreator([&memory, with_unwinding](auto &session, const llvm::Triple &) {
+        auto layer = std::make_unique<llvm::orc::ObjectLinkingLayer>(session, memory);
+        if (with_unwinding)
+          layer->addPlugin(std::make_unique<llvm::orc::EHFrameRegistrationPlugin>(
+              session, std::make_unique<llvm::jitlink::InProcessEHFrameRegistrar>()));
+        return layer;
+      });
+  auto jit = must(builder.create());
+  // ANCHOR_END: builder
+  auto prefix = jit->getDataLayout().getGlobalPrefix();
+  jit->getMainJITDylib().addGenerator(
+      must(llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(prefix)));
+  return jit;
+}
+
+// The function `name`, compiled and linked now.
+template <typename Function> Function *find(llvm::orc::LLJIT &jit, const std::string &name) {
+  return reinterpret_cast<Function *>(static_cast<uintptr_t>(must(jit.lookup(name)).getAddress()));
+}
+
+inline size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);)
+    ++count;
+  return count;
+}
+
+#endif // SUPPORT_H

@@ -1,0 +1,99 @@
+//! Helpers with timers: what [`timer`](crate::timer) does, for functions of compiled programs.
+#![expect(unsafe_code, reason = "a timer calls compiled code, which is kept for it")]
+
+use alloc::sync::Arc;
+
+use super::call::{Call, failed};
+use super::gate::function;
+use super::kept::Kept;
+use super::{handle, program};
+use crate::interp::{Answer, HelperError};
+use crate::jit::Outcome;
+use crate::map::Map;
+use crate::timer::{Callback, Ended, From, TimerClock, TimerError, Timers};
+
+type Answered = Result<Answer, HelperError>;
+
+/// A function of a program, and what it gets.
+///
+/// # Invariants
+///
+/// 1. `function` is one of the compiled functions of `kept`, which was verified for what `arguments` are: the map of
+///    the timer, and addresses of a key and a value of it.
+struct Function {
+    kept: Arc<Kept>,
+    function: u64,
+    arguments: [u64; 3],
+}
+
+impl Callback for Function {
+    fn call(&self) -> Ended {
+        // The host, and with it its maps, stays during the call.
+        let Some(host) = self.kept.host.upgrade() else { return Ended::Returned };
+        let [map, key, value] = self.arguments;
+        let enter = || -> Outcome {
+            // SAFETY: invariant 1, of code that `self` keeps.
+            let function = unsafe { function(self.function) };
+            function(map, key, value, 0, self.kept.fuel)
+        };
+        program::run_later(&host, &self.kept, enter)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.kept.host.strong_count() > 0
+    }
+}
+
+/// The map of the timer that the first argument is the address of: its index, and what drives its timers.
+fn timer<'a>(call: &Call<'a>) -> Result<(u32, &'a Map, &'a Timers), HelperError> {
+    let address = call.number(0);
+    let found = (0..).zip(call.maps()).find(|(_, map)| map.timed_element(address).is_some());
+    let (index, map) = found.ok_or(HelperError::NoArgument { index: 0 })?;
+    // A host's maps have something that drives their timers, since it was made.
+    let timers = map.timed().get().ok_or(HelperError::NoArgument { index: 0 })?;
+    Ok((index, map, timers))
+}
+
+fn status(result: Result<u64, TimerError>) -> Answered {
+    result.map_or_else(|error| failed(error.errno()), |value| Ok(Answer::Value(value)))
+}
+
+/// `bpf_timer_init`.
+pub(super) fn init(call: &mut Call<'_>) -> Answered {
+    let (_, _, timers) = timer(call)?;
+    let clock = TimerClock::new(call.number(2)).ok_or(TimerError::Invalid);
+    status(clock.and_then(|clock| timers.init(call.number(0), clock)).map(|()| 0))
+}
+
+/// `bpf_timer_set_callback`.
+pub(super) fn set_callback(call: &mut Call<'_>) -> Answered {
+    let (index, map, timers) = timer(call)?;
+    let address = call.number(0);
+    let (Some(element), true) = (map.timed_element(address), call.is_compiled()) else {
+        return Err(HelperError::Timer);
+    };
+    // Of the program that makes the call: another runner's is nowhere, or not the one that has the function.
+    let kept = program::kept().filter(|kept| kept.has(call.number(1))).ok_or(HelperError::Timer)?;
+    // Invariant 1: the function is an argument of a verified call, with the map that this timer is in.
+    let arguments = [handle(index), element.key, element.value];
+    let callback = Function { kept, function: call.number(1), arguments };
+    status(timers.set_callback(address, Arc::new(callback)).map(|()| 0))
+}
+
+/// `bpf_timer_start`.
+pub(super) fn start(call: &mut Call<'_>) -> Answered {
+    let (_, _, timers) = timer(call)?;
+    let from = match call.number(2) {
+        0 => Ok(From::Now),
+        1 => Ok(From::Beginning),
+        // Timers are one thread's, and not a CPU's (`BPF_F_TIMER_CPU_PIN`).
+        _ => Err(TimerError::Invalid),
+    };
+    status(from.and_then(|from| timers.start(call.number(0), call.number(1), from)).map(|()| 0))
+}
+
+/// `bpf_timer_cancel`.
+pub(super) fn cancel(call: &mut Call<'_>) -> Answered {
+    let (_, _, timers) = timer(call)?;
+    status(timers.cancel(call.number(0)).map(u64::from))
+}

@@ -1,0 +1,53 @@
+//! The words of a ring buffer: this process's alone, or such as others can map.
+
+use alloc::boxed::Box;
+use core::ops::Deref;
+use core::sync::atomic::AtomicU64;
+
+use super::cells::{WORD, words};
+use super::{Definition, MapError};
+
+/// Where the words are.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// Of this process alone.
+    Own(Box<[AtomicU64]>),
+    /// Other processes can map them.
+    #[cfg(feature = "std")]
+    Shared(palimpsest_sys::memory::words::SharedWords),
+}
+
+impl Memory {
+    /// `len` bytes of zeros.
+    pub(super) fn new(definition: &Definition, len: u64) -> Result<Self, MapError> {
+        Ok(Self::Own(words(definition, len / WORD as u64)?))
+    }
+
+    /// As many zeros that other processes can map.
+    #[cfg(feature = "std")]
+    pub(super) fn shared(name: &str, len: u64) -> Result<Self, palimpsest_sys::memory::words::SharedWordsError> {
+        Ok(Self::Shared(palimpsest_sys::memory::words::SharedWords::new(name, len as usize)?))
+    }
+
+    /// What other processes map, if they can.
+    #[cfg(feature = "std")]
+    pub(super) fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        match self {
+            Self::Own(_) => None,
+            Self::Shared(words) => Some(words.as_fd()),
+        }
+    }
+}
+
+impl Deref for Memory {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        match self {
+            Self::Own(words) => words,
+            #[cfg(feature = "std")]
+            Self::Shared(words) => words,
+        }
+    }
+}

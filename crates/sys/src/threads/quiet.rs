@@ -1,0 +1,77 @@
+//! Threads that keep out of the process's signals.
+
+use std::io;
+use std::mem;
+use std::ptr;
+use std::thread::{Builder, JoinHandle};
+
+/// Signals that an instruction of the thread itself causes: blocked, they would end the process and reach no handler.
+const OWN: [i32; 7] =
+    [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS, libc::SIGABRT];
+
+/// Blocks the standard signals in the calling thread, as long as it is there, but for [`OWN`]. Real-time signals stay
+/// as they are: `threads::broadcast` must reach every thread by one.
+struct Blocked {
+    before: libc::sigset_t,
+}
+
+impl Blocked {
+    fn standard() -> Self {
+        const STANDARD: std::ops::Range<i32> = 1..32;
+        // SAFETY: all-zero is a valid set.
+        let mut all: libc::sigset_t = unsafe { mem::zeroed() };
+        for signal in STANDARD.filter(|signal| !OWN.contains(signal)) {
+            // SAFETY: a valid set and a valid signal.
+            unsafe { libc::sigaddset(&mut all, signal) };
+        }
+        // SAFETY: all-zero is a valid set.
+        let mut before: libc::sigset_t = unsafe { mem::zeroed() };
+        // SAFETY: valid sets. It fails for no mode but one that it does not know.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: a valid set; nothing is asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
+    }
+}
+
+/// Starts a thread of this name with the standard signals blocked: those that are sent to the process interrupt the
+/// threads that it has itself, as if this one were not there. Faults of its own reach their handlers, as ever.
+///
+/// # Errors
+///
+/// That of the operating system, if there is no further thread.
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // A thread begins with the mask of the one that starts it; until it has its own, no signal comes between.
+    let _blocked = Blocked::standard();
+    Builder::new().name(name.to_owned()).spawn(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(signal: i32) -> bool {
+        // SAFETY: all-zero is a valid set.
+        let mut mask: libc::sigset_t = unsafe { mem::zeroed() };
+        // SAFETY: a valid set; nothing is changed.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut mask) };
+        // SAFETY: a valid set and a valid signal.
+        unsafe { libc::sigismember(&mask, signal) == 1 }
+    }
+
+    #[test]
+    fn a_quiet_thread_blocks_signals_and_its_maker_does_not() {
+        let before = blocks(libc::SIGTERM);
+        let thread = spawn("quiet", || {
+            assert!(blocks(libc::SIGTERM) && blocks(libc::SIGALRM));
+            assert!(!blocks(libc::SIGSEGV) && !blocks(libc::SIGRTMIN() + 1));
+        });
+        assert_eq!(blocks(libc::SIGTERM), before);
+        thread.expect("a thread").join().expect("it blocks what it should");
+    }
+}
