@@ -82,6 +82,10 @@ const COMMANDS: &[(&str, Proof)] = &[
         "LD_PRELOAD=/usr/lib/palimpsest/libpalimpsest_preload.so PALIMPSEST_REPORT=stderr redis-server",
         Test("crates/preload/tests/suite/common.rs", "LD_PRELOAD"),
     ),
+    (
+        "cargo build --release -p palimpsest-paging-capi --target x86_64-unknown-none",
+        Not("the step `no-std` builds the library, not optimised"),
+    ),
     ("cargo build --release --package palimpsest-preload", Not("the step `package` builds the object, optimised")),
     (
         "AFL_PRELOAD=$PWD/target/release/libpalimpsest_preload.so afl-fuzz -i seeds -o out -m none -- ./target",

@@ -104,7 +104,7 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "no-std",
-            about: "palimpsest-paging and the cores of palimpsest-text and -bpf build for a target without std",
+            about: "paging, its functions for C, and the cores of text and bpf build for a target without std",
             pace: Pace::Quick,
             needs: &[],
             wants: &[tests::BARE_TARGET],

@@ -46,6 +46,8 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
         "--package",
         "palimpsest-paging",
         "--package",
+        "palimpsest-paging-capi",
+        "--package",
         "palimpsest-bpf",
         "--no-default-features",
     ]);
@@ -54,7 +56,22 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
         build.args(["--target", BARE_TRIPLE]);
     }
     process::stream(&mut build)?;
+    if bare && cfg!(target_arch = "x86_64") {
+        link_kernel(workspace)?;
+    }
     Ok(if bare { Done::Passed } else { Done::PassedWith("built for the host, which has std".to_owned()) })
+}
+
+/// Links a kernel in C with the functions of palimpsest-paging for C: the library needs nothing but what their header
+/// asks for.
+fn link_kernel(workspace: &Workspace) -> Result<(), StepError> {
+    let built = workspace.target.join(BARE_TRIPLE).join("debug");
+    let mut link = process::program("cc", workspace);
+    link.args(["-std=c99", "-ffreestanding", "-nostdlib", "-static", "-Wall", "-Wextra", "-Werror", "-I"]);
+    link.arg(workspace.root.join("crates/paging-capi/include"));
+    link.arg(workspace.root.join("crates/paging-capi/tests/kernel.c"));
+    link.arg(built.join("libpalimpsest_paging_capi.a")).arg("-o").arg(built.join("palimpsest-paging-kernel"));
+    process::stream(&mut link)
 }
 
 /// The test programs that take longest; they start first, so that none runs alone at the end.

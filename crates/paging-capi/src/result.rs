@@ -1,0 +1,124 @@
+//! What functions return.
+
+use core::ffi::{CStr, c_char};
+
+use palimpsest_paging::{ChangeError, FaultError, ForkError, MapError};
+
+/// What became of a call.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(non_camel_case_types, reason = "the names that C sees")]
+pub enum palimpsest_paging_result {
+    /// Done.
+    PALIMPSEST_PAGING_OK = 0,
+    /// A pointer is null or not aligned, a callback is missing, a size is wrong, or a number has no meaning here.
+    PALIMPSEST_PAGING_INVALID = 1,
+    /// The space was not made, was dropped, or was copied to another address.
+    PALIMPSEST_PAGING_STALE = 2,
+    /// The memory for a space is not zero: there is a space in it, or it was never cleared.
+    PALIMPSEST_PAGING_IN_USE = 3,
+    /// There is no memory for tables.
+    PALIMPSEST_PAGING_NO_MEMORY = 4,
+    /// A page must be copied, and there is no memory for the copy.
+    PALIMPSEST_PAGING_NO_PAGE = 5,
+    /// The virtual addresses are none, not whole pages, not canonical, or include the last page of all.
+    PALIMPSEST_PAGING_RANGE = 6,
+    /// The physical address is no multiple of 4096, or is above what this machine or this format has.
+    PALIMPSEST_PAGING_PHYSICAL = 7,
+    /// An address, or the length, is no multiple of the only size of pages that was allowed.
+    PALIMPSEST_PAGING_ALIGNMENT = 8,
+    /// Rights without the right to read, a memory type that entries cannot name, or pages that are global and private.
+    PALIMPSEST_PAGING_ATTRIBUTES = 9,
+    /// Something is mapped there; unmap it first.
+    PALIMPSEST_PAGING_MAPPED = 10,
+    /// Nothing is mapped there.
+    PALIMPSEST_PAGING_NOT_MAPPED = 11,
+    /// The access is not allowed.
+    PALIMPSEST_PAGING_DENIED = 12,
+    /// A page there is the kernel's, which the caller may be running on; `PALIMPSEST_PAGING_ALSO_KERNEL` changes it.
+    PALIMPSEST_PAGING_KERNELS = 13,
+}
+
+use palimpsest_paging_result::*;
+
+/// Returns what a result means, in words. `result` is an enum palimpsest_paging_result; other numbers have a text too.
+/// Never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_paging_message(result: u32) -> *const c_char {
+    const TEXTS: [&CStr; 14] = [
+        c"done",
+        c"a pointer is null or not aligned, a callback is missing, or a number has no meaning here",
+        c"the space was not made, was dropped, or was copied to another address",
+        c"the memory for the space is not zero: drop the space in it, or clear it",
+        c"there is no memory for tables",
+        c"there is no memory for the copy of a page",
+        c"the addresses are none, not whole pages, not canonical, or include the last page",
+        c"the physical address is no multiple of 4096, or above what the machine or the format has",
+        c"an address or the length is no multiple of the size of pages",
+        c"the attributes cannot be expressed: no right to read, memory type, or global and private",
+        c"something is mapped there; unmap it first",
+        c"nothing is mapped there",
+        c"the access is not allowed",
+        c"a page there is the kernel's; PALIMPSEST_PAGING_ALSO_KERNEL changes it",
+    ];
+    TEXTS.get(result as usize).copied().unwrap_or(c"no result of this library").as_ptr()
+}
+
+/// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down. Programs compiled
+/// against the same major version (and, while that is 0, the same minor one) work with this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_paging_version() -> u32 {
+    const PARTS: [&str; 3] =
+        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    PARTS.iter().fold(0, |version, part| version << 8 | part.parse::<u32>().unwrap_or(0))
+}
+
+/// What is on its way to C instead of a value.
+pub(crate) type Answer<T = ()> = Result<T, palimpsest_paging_result>;
+
+pub(crate) fn code(answer: Answer) -> palimpsest_paging_result {
+    answer.err().unwrap_or(PALIMPSEST_PAGING_OK)
+}
+
+pub(crate) fn of_map(error: &MapError) -> palimpsest_paging_result {
+    match error {
+        MapError::Range(_) => PALIMPSEST_PAGING_RANGE,
+        MapError::NoMemory(_) => PALIMPSEST_PAGING_NO_MEMORY,
+        MapError::Mapped { .. } => PALIMPSEST_PAGING_MAPPED,
+        MapError::Physical { .. } => PALIMPSEST_PAGING_PHYSICAL,
+        MapError::Rights(_) | MapError::MemoryType { .. } | MapError::PrivateGlobal { .. } => {
+            PALIMPSEST_PAGING_ATTRIBUTES
+        }
+        MapError::Size { .. } => PALIMPSEST_PAGING_ALIGNMENT,
+    }
+}
+
+pub(crate) fn of_change(error: &ChangeError) -> palimpsest_paging_result {
+    match error {
+        ChangeError::Range(_) => PALIMPSEST_PAGING_RANGE,
+        ChangeError::NoMemory(_) => PALIMPSEST_PAGING_NO_MEMORY,
+        ChangeError::Rights(_) => PALIMPSEST_PAGING_ATTRIBUTES,
+        ChangeError::Kernel { .. } => PALIMPSEST_PAGING_KERNELS,
+        ChangeError::Mapped { .. } => PALIMPSEST_PAGING_MAPPED,
+        ChangeError::NotMapped { .. } => PALIMPSEST_PAGING_NOT_MAPPED,
+        // No function for C pins, moves or replicates pages.
+        ChangeError::Pinned { .. }
+        | ChangeError::Overlap { .. }
+        | ChangeError::Misaligned { .. }
+        | ChangeError::Replicated { .. } => PALIMPSEST_PAGING_INVALID,
+    }
+}
+
+pub(crate) fn of_fork(error: &ForkError) -> palimpsest_paging_result {
+    match error {
+        ForkError::NoMemory(_) => PALIMPSEST_PAGING_NO_MEMORY,
+        ForkError::NoPage { .. } => PALIMPSEST_PAGING_NO_PAGE,
+    }
+}
+
+pub(crate) fn of_fault(error: &FaultError) -> palimpsest_paging_result {
+    match error {
+        FaultError::NoMemory(_) => PALIMPSEST_PAGING_NO_MEMORY,
+        FaultError::NoPage { .. } => PALIMPSEST_PAGING_NO_PAGE,
+    }
+}

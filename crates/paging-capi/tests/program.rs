@@ -1,0 +1,63 @@
+//! A kernel in C, linked with the library, under the C compiler's checks of addresses and of undefined behaviour.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs};
+
+/// SIGABRT.
+const ABORTED: i32 = 6;
+
+/// Returns the library that Cargo has built beside this test. Its name ends with a number of Cargo's own, and those of
+/// other builds may lie beside it: the last is the one of these sources.
+fn library() -> PathBuf {
+    let own = env::current_exe().expect("a test has a path");
+    let beside = fs::read_dir(own.parent().expect("a file is in a folder")).expect("it can be read");
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("libpalimpsest_paging_capi") && name.ends_with(".a")
+    };
+    let made = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
+    let found = beside.filter_map(|entry| entry.ok().map(|entry| entry.path())).filter(is_ours).max_by_key(made);
+    found.expect("Cargo builds the library for this test")
+}
+
+/// Compiles `tests/tables.c` and runs it once for each of `words`, which are its arguments; `None` without a compiler.
+fn run(name: &str, checks: &[&str], words: &[&[&str]]) -> Option<Vec<Output>> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = env::temp_dir().join(format!("palimpsest-paging-capi-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("the temporary directory is writable");
+    let program = folder.join("tables");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sources.join("include")).args(checks);
+    compiler.arg(sources.join("tests/tables.c")).arg(library()).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
+    let Ok(compiled) = compiler.output() else {
+        println!("skipped: no C compiler `cc`");
+        return None;
+    };
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let ran = words.iter().map(|words| Command::new(&program).args(*words).output().expect("it can be started"));
+    let ran = ran.collect();
+    fs::remove_dir_all(&folder).expect("it is ours");
+    Some(ran)
+}
+
+#[test]
+fn a_kernel_in_c_finds_in_its_tables_what_it_asked_for() {
+    let Some(ran) = run("checked", &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], &[&[]]) else {
+        return;
+    };
+    let (said, complained) = (String::from_utf8_lossy(&ran[0].stdout), String::from_utf8_lossy(&ran[0].stderr));
+    assert!(ran[0].status.success(), "{}: {said}{complained}", ran[0].status);
+}
+
+/// A callback that breaks its promise ends the program with a message, and unwinds nothing.
+#[test]
+fn a_callback_that_lies_is_named() {
+    let Some(ran) = run("lying", &[], &[&["meta"], &["frame"]]) else { return };
+    for (ran, message) in ran.iter().zip(["the callback `meta` returned", "the callback `allocate_table` returned"]) {
+        assert_eq!(ran.status.signal(), Some(ABORTED), "{}", ran.status);
+        let complained = String::from_utf8_lossy(&ran.stderr);
+        assert!(complained.contains(message), "{complained}");
+    }
+}
