@@ -117,7 +117,7 @@ impl Settings {
             ExtentLen::Auto,
             extent,
         )?;
-        let pages = variables.read("PALIMPSEST_HUGE", "gather, collapse, off", Pages::Gather, |text| match text {
+        let pages = variables.read("PALIMPSEST_HUGE", "off, gather, collapse", Pages::Base, |text| match text {
             "off" => Some(Pages::Base),
             "collapse" => Some(Pages::Collapse),
             "gather" => Some(Pages::Gather),
@@ -297,10 +297,6 @@ mod tests {
         })
     }
 
-    fn gathering() -> Options {
-        Options::new().pages(Pages::Gather)
-    }
-
     /// Fails on: slices in a fork server of AFL++.
     #[test]
     fn a_target_of_aflplusplus_is_frozen_at_once_unless_the_user_says_otherwise() {
@@ -311,7 +307,7 @@ mod tests {
             (&[(AFL, "")], Pause::Within(PAUSE)),
         ] {
             let settings = read(variables).expect("valid");
-            assert_eq!(settings.options, gathering().pays(Pays::Within(FORKS)).pause(pause), "{variables:?}");
+            assert_eq!(settings.options, Options::new().pays(Pays::Within(FORKS)).pause(pause), "{variables:?}");
             assert_eq!(settings.slice.is_zero(), pause == Pause::AtOnce);
         }
     }
@@ -323,7 +319,7 @@ mod tests {
         assert_eq!(settings.action, Action::Freeze);
         assert_eq!(
             settings.options,
-            gathering().pays(Pays::Within(100)).pause(Pause::Within(Duration::from_millis(2)))
+            Options::new().pays(Pays::Within(100)).pause(Pause::Within(Duration::from_millis(2)))
         );
         assert_eq!(settings.sandbox, Sandbox::Feared);
         assert_eq!(settings.report, ReportTo::Nowhere);
@@ -381,7 +377,7 @@ mod tests {
     fn after_how_many_forks_it_must_pay_can_be_said() {
         for (text, pays) in [("1", Pays::Within(1)), ("3900", Pays::Within(3900)), ("any", Pays::Anyway)] {
             let settings = read(&[("PALIMPSEST_PAYS_AFTER", text), ("PALIMPSEST_PAUSE", "none")]);
-            assert_eq!(settings.expect("a valid value").options, gathering().pays(pays), "{text}");
+            assert_eq!(settings.expect("a valid value").options, Options::new().pays(pays), "{text}");
         }
     }
 
@@ -389,7 +385,7 @@ mod tests {
     fn how_long_it_may_take_at_a_time_can_be_said() {
         for (text, pause) in [("none", Pause::AtOnce), ("500us", Pause::Within(Duration::from_micros(500)))] {
             let settings = read(&[("PALIMPSEST_PAUSE", text)]).expect("a valid value");
-            assert_eq!(settings.options, gathering().pays(Pays::Within(100)).pause(pause), "{text}");
+            assert_eq!(settings.options, Options::new().pays(Pays::Within(100)).pause(pause), "{text}");
         }
     }
 

@@ -49,18 +49,23 @@ fn ungathered() -> Option<String> {
     (!enabled.contains("[madvise]")).then(|| format!("huge pages are {:?} here, not by advice", enabled.trim()))
 }
 
-/// Fails on: gathering by default at forks in a row, or freezing at waits; a report without what is left.
+/// Fails on: gathering at forks in a row, or freezing at waits, with `--huge=gather`; freezing at neither without; a
+/// report without what is left.
 #[test]
-fn by_default_who_waits_is_gathered_and_who_does_not_is_frozen() {
+fn who_waits_is_gathered_on_request_and_who_does_not_is_frozen() {
     let python = support::need!("python3", "/usr/bin/python3", "python3");
     if let Some(reason) = ungathered() {
         return println!("skipped: {reason}");
     }
     // A pause in which any machine looks at a process.
-    for (waits, pause, expected) in [("waits", "500ms", "huge"), ("hurries", "2ms", "frozen")] {
+    for (waits, huge, pause, expected) in [
+        ("waits", "gather", "500ms", "huge"),
+        ("hurries", "gather", "2ms", "frozen"),
+        ("waits", "off", "500ms", "frozen"),
+    ] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = support::command(&python, Mode::Frozen("refuse"), &folder, None);
-        command.env_remove("PALIMPSEST_PAYS_AFTER").env("PALIMPSEST_PAUSE", pause);
+        command.env_remove("PALIMPSEST_PAYS_AFTER").env("PALIMPSEST_PAUSE", pause).env("PALIMPSEST_HUGE", huge);
         let output = support::output(command.arg(script("forks.py")).arg(waits));
         let report = support::report(&folder);
         assert_eq!(output.trim(), expected, "{waits}: {report}");
