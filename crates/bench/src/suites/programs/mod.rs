@@ -36,15 +36,13 @@ enum Mode {
     Plain,
     /// With an allocator that asks for huge pages: the best fork without Palimpsest.
     Thp,
-    /// Frozen.
+    /// Frozen in slices, as `palimpsest run` does it by default.
     Frozen,
-    /// As `palimpsest run` does it, told nothing more.
-    ByDefault,
-    /// Frozen, and made huge pages of.
-    FrozenHuge,
-    /// Frozen all at once, at the first fork: for a look that has no time for the slices. Ids are those of `Frozen`,
-    /// since the forks that follow are the same.
+    /// Frozen all at once, at the first fork, for figures that do not depend on how far the slices are. Its ids are
+    /// those of `Frozen`, since the forks that follow are the same.
     FrozenAtOnce,
+    /// The same, and made huge pages of.
+    FrozenHuge,
     /// Put into huge pages where it is while the program waits, and frozen where it does not.
     Gather,
 }
@@ -57,14 +55,14 @@ enum Threads {
 }
 
 impl Mode {
-    const ALL: [Self; 5] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge, Self::Gather];
+    const ALL: [Self; 5] = [Self::Plain, Self::Thp, Self::FrozenAtOnce, Self::FrozenHuge, Self::Gather];
 
     /// Returns the name in the ids of figures.
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Thp => "thp",
-            Self::Frozen | Self::ByDefault | Self::FrozenAtOnce => "frozen",
+            Self::Frozen | Self::FrozenAtOnce => "frozen",
             Self::FrozenHuge => "frozen_huge",
             Self::Gather => "gather",
         }
@@ -85,7 +83,7 @@ impl Mode {
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
-            Self::Frozen | Self::ByDefault | Self::FrozenHuge | Self::FrozenAtOnce | Self::Gather => {
+            Self::Frozen | Self::FrozenAtOnce | Self::FrozenHuge | Self::Gather => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
                     let mut place = OsString::from("--report=");
@@ -97,11 +95,10 @@ impl Mode {
                     Threads::Stop => ["--threads", "stop"],
                 });
                 command.args(match self {
-                    Self::FrozenHuge => &["--huge=collapse"][..],
-                    Self::FrozenAtOnce => &["--huge=off", "--pause=none"],
+                    Self::FrozenAtOnce => &["--pause=none"][..],
+                    Self::FrozenHuge => &["--pause=none", "--huge=collapse"],
                     Self::Gather => &["--huge=gather"],
-                    Self::Frozen => &["--huge=off"],
-                    Self::Plain | Self::Thp | Self::ByDefault => &[],
+                    Self::Plain | Self::Thp | Self::Frozen => &[],
                 });
                 command.arg("--").arg(program);
                 command

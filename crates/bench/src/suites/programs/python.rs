@@ -22,7 +22,7 @@ const PROGRAM: &str = "/usr/bin/python3";
 
 /// The states, and what a fork in them is.
 const STATES: [(&str, &str); 4] = [
-    ("first", "os.fork with 517 MB of objects: the first, at which the freeze is planned"),
+    ("first", "os.fork with 517 MB of objects: the first, at which it is frozen"),
     ("idle", "os.fork with 517 MB of objects, nothing written since"),
     ("collected", "os.fork with 517 MB of objects, after gc.collect()"),
     ("settled", "os.fork with 517 MB of objects, 100 forks after gc.collect()"),

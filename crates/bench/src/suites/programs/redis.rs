@@ -17,7 +17,7 @@ pub(in crate::suites) struct Redis;
 
 /// The states, and what a fork in them is.
 const STATES: [(&str, &str); 7] = [
-    ("first", "Redis forks with 700 MB: the first time, at which the freeze is planned"),
+    ("first", "Redis forks with 700 MB: the first time, at which it is frozen"),
     ("idle", "Redis forks with 700 MB, nothing written since"),
     ("same100k", "Redis forks with 700 MB, after 100 000 writes to one key"),
     ("set1k", "Redis forks with 700 MB, after 1000 writes to any keys"),

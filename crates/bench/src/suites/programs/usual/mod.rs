@@ -115,7 +115,7 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
-const MODES: [Mode; 2] = [Mode::Plain, Mode::ByDefault];
+const MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
 
 impl Kind {
     fn id(&self, mode: Mode) -> String {
@@ -160,8 +160,8 @@ impl Kind {
             Ok::<(), BenchError>(())
         })?;
         drop(subjects);
-        let report = fs::read_to_string(scratch.0.join(Mode::ByDefault.name()).join(REPORT)).unwrap_or_default();
-        samples.note(&self.id(Mode::ByDefault), told(&report));
+        let report = fs::read_to_string(scratch.0.join(Mode::Frozen.name()).join(REPORT)).unwrap_or_default();
+        samples.note(&self.id(Mode::Frozen), told(&report));
         Ok(samples)
     }
 }
