@@ -149,12 +149,15 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     match outcome {
         Err(_) | Ok((.., Reach::Stopped, _)) => locked.ledger().refused(taken),
         Ok((_, repair, ..)) if repair.quote > most => locked.ledger().declined(repair.quote, taken),
-        Ok((_, repair, _, Portion::Part)) => {
+        Ok((_, repair, _, Portion::Part)) if locked.ledger().goes_on(&repair) => {
             locked.ledger().repaired_in_part(repair);
             shared.tending.goes_on_with_repair();
         }
-        Ok((_, repair, ..)) => {
-            locked.ledger().repaired(repair);
+        Ok((_, repair, _, portion)) => {
+            match portion {
+                Portion::Whole => locked.ledger().repaired(repair),
+                Portion::Part => locked.ledger().gives_up(repair),
+            }
             shared.statistics.count_repair();
         }
     }

@@ -49,6 +49,9 @@ const MAPPING: u64 = 6_000;
 /// Freezing is given up once it has cost more than it saved this many times in a row, from repair to repair.
 const MOST_LOSSES: u32 = 2;
 
+/// How many times what it was expected to take a repair in parts may take.
+const MOST_WORK: u64 = 4;
+
 /// The account.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -114,6 +117,10 @@ struct Bought {
     quote: u64,
     /// What it took so far.
     worked: u64,
+    /// What a fork took before its first part.
+    typical: u64,
+    /// Huge pages that its parts made.
+    huge: usize,
 }
 
 /// A finished repair.
@@ -359,7 +366,7 @@ impl Ledger {
     pub(crate) fn repaired(&mut self, repair: Repair) {
         let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;
         self.account.repaired(looked.saturating_add(worked));
-        let whole = self.bought.take().unwrap_or(Bought { quote, worked: 0 });
+        let whole = self.bought.take().unwrap_or(self.begun(quote));
         // Not the debt, which leaves out what no repair can remove: thawing could remove it.
         let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
         let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked.saturating_sub(froze));
@@ -368,17 +375,36 @@ impl Ledger {
         (self.debt, self.quote, self.look) = (0, 0, looked.max(1));
         (self.forks, self.spent, self.frozen) = (0, 0, frozen);
         self.scale = corrected(self.scale, whole.quote, whole.worked.saturating_add(worked));
-        (self.before_repair, self.is_clean_anew) = (self.typical, huge > 0);
+        (self.before_repair, self.is_clean_anew) = (whole.typical, whole.huge + huge > 0);
+    }
+
+    /// Returns a repair of which nothing was made yet.
+    const fn begun(&self, quote: u64) -> Bought {
+        Bought { quote, worked: 0, typical: self.typical, huge: 0 }
+    }
+
+    /// Whether a repair goes on after this part of it. Parts that a program undoes between forks as fast as they are
+    /// made would have no end.
+    pub(crate) fn goes_on(&self, part: &Repair) -> bool {
+        let so_far = self.bought.unwrap_or(self.begun(part.quote));
+        so_far.worked.saturating_add(part.worked) <= so_far.quote.saturating_mul(MOST_WORK)
+    }
+
+    /// Ends a repair after a part that was not the last: as a finished one, with a round that counts.
+    pub(crate) fn gives_up(&mut self, part: Repair) {
+        self.hot.end();
+        self.repaired(part);
     }
 
     /// A part of a repair was made, for which there was time. What was bought is made to its end, a part at each fork.
     pub(crate) fn repaired_in_part(&mut self, repair: Repair) {
-        let Repair { quote, looked, worked, froze, frozen, .. } = repair;
+        let Repair { quote, looked, worked, froze, huge, frozen, .. } = repair;
         let taken = looked.saturating_add(worked);
         self.account.repaired(taken);
         self.spent = self.spent.saturating_add(looked).saturating_add(worked.saturating_sub(froze));
-        let before = self.bought.unwrap_or(Bought { quote, worked: 0 });
-        self.bought = Some(Bought { worked: before.worked.saturating_add(worked), ..before });
+        let before = self.bought.unwrap_or(self.begun(quote));
+        let worked = before.worked.saturating_add(worked);
+        self.bought = Some(Bought { worked, huge: before.huge + huge, ..before });
         (self.look, self.frozen) = (looked.max(1), frozen);
     }
 

@@ -207,6 +207,27 @@ fn a_repair_that_was_begun_is_made_to_its_end() {
     assert!(ledger.price() > 0 && ledger.most() == 0);
 }
 
+/// Fails on: parts that go on for ever, since the program undoes between forks what they do; a repair that is judged by
+/// its last part.
+#[test]
+fn a_repair_that_is_undone_as_fast_is_given_up() {
+    let mut ledger = ledger(100, 50);
+    ledger.forked(1000);
+    (0..20).for_each(|_| ledger.forked(11_000));
+    let typical = ledger.typical;
+    let part = Repair { quote: 30_000, looked: 50, worked: 40_000, huge: 1, ..Repair::default() };
+    for parts in 1..4 {
+        assert!(ledger.goes_on(&part), "{parts}");
+        ledger.repaired_in_part(part);
+        ledger.forked(2000);
+        ledger.forked(2000);
+    }
+    assert!(!ledger.goes_on(&part), "160 000 are more than four times what was expected");
+    ledger.gives_up(Repair { huge: 0, ..part });
+    assert_eq!((ledger.is_due(), ledger.debt()), (false, 0));
+    assert_eq!((ledger.before_repair, ledger.is_clean_anew), (typical, true));
+}
+
 /// Fails on: counting the first freeze of new memory as a loss.
 #[test]
 fn what_grows_is_no_loss() {

@@ -130,7 +130,11 @@ impl Repairer<'_, '_> {
             result = result.and(taken);
             if self.budget.has_left() {
                 // Neither this piece nor those behind it: another round comes.
-                self.tables.runs.push(Span::new(piece.start, whole.end))?;
+                if self.tables.runs.push(Span::new(piece.start, whole.end)).is_err() {
+                    self.tables.runs.clear();
+                    // There is room for one.
+                    let _ = self.tables.runs.push(whole);
+                }
                 break;
             }
             if !is_listed {

@@ -226,6 +226,10 @@ impl Round<'_, '_> {
         done.figures = freezer.figures;
         done.portion = if budget.has_left() { Portion::Part } else { Portion::Whole };
         done.stopped = repair.and(freeze).err();
+        // Parts of a repair are one round, however many forks they take: what is hot is told by rounds.
+        if done.portion == Portion::Whole {
+            self.tables.ledger.hot.end();
+        }
         done.frozen = settle(self.tables, self.shared);
     }
 }

@@ -22,7 +22,6 @@ const MOST_THAWED: usize = 1 << 11;
 /// The mappings have changed, so that only a new reading shows which extents a repair has emptied. If that fails, all
 /// extents are kept, and the map is unsure of everything.
 pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
-    tables.ledger.hot.end();
     shared.statistics.count_round();
     let is_read = tables.vmas.read(Detail::Places).is_ok();
     tables.extents.iter_mut().for_each(Held::look_again);
