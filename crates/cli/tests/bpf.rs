@@ -103,7 +103,11 @@ fn what_is_wrong_is_said_in_one_line() {
     let reads = b"r0 = *(u8 *)(r1 + 0)\nexit\n";
     let stores = b"*(u8 *)(r1 + 0) = 1\nr0 = 0\nexit\n";
     for (arguments, input, reason) in [
-        (&["verify", "--from", "asm"][..], &reads[..], "slot 0, `r0 = *(u8 *)(r1 + 0)`: bytes 0 to 1 of the context"),
+        (
+            &["verify", "--from", "asm"][..],
+            &reads[..],
+            "slot 0, `r0 = *(u8 *)(r1 + 0)`: this may reach bytes 0 to 1 of the context",
+        ),
         (&["verify", "--from", "asm", "--context", "4", "--read-only"], stores, "the context is read-only"),
         (&["run", "--from", "asm"], reads, "`--engine interpreter` runs it"),
         (&["run", "--from", "asm", "--engine", "interpreter"], reads, "cannot read 1 bytes at 0x0"),
