@@ -106,7 +106,7 @@ fn what_is_wrong_is_said_in_one_line() {
         (
             &["verify", "--from", "asm"][..],
             &reads[..],
-            "slot 0, `r0 = *(u8 *)(r1 + 0)`: this may reach bytes 0 to 1 of the context",
+            "`r0 = *(u8 *)(r1 + 0)`: this may reach bytes 0 to 1 of the context",
         ),
         (&["verify", "--from", "asm", "--context", "4", "--read-only"], stores, "the context is read-only"),
         (&["run", "--from", "asm"], reads, "`--engine interpreter` runs it"),
