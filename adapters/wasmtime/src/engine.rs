@@ -4,10 +4,10 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use object::{Object, ObjectSection};
-use palimpsest_text::{Packs, Part, Parts, Size, Working};
+use palimpsest_text::{Allocated, Packs, Part, Parts, Size, Working};
 use wasmtime::{Config, Engine, Module};
 
-use crate::error::LoadError;
+use crate::error::{EngineError, LoadError};
 use crate::hook::{ALIGN, Hook};
 
 /// An engine whose modules run in packs. A handle; clones mean the same engine.
@@ -15,6 +15,7 @@ use crate::hook::{ALIGN, Hook};
 pub struct PackedEngine {
     engine: Engine,
     packs: Packs,
+    hook: Arc<Hook>,
 }
 
 impl PackedEngine {
@@ -23,14 +24,19 @@ impl PackedEngine {
     ///
     /// # Errors
     ///
-    /// Those of `Engine::new`.
+    /// Those of `Engine::new`, and [`EngineError`] for a `config` whose target is Pulley.
     pub fn new(mut config: Config, packs: Packs) -> wasmtime::Result<Self> {
-        config.with_custom_code_memory(Some(Arc::new(Hook(packs.clone()))));
+        let hook = Arc::new(Hook::default());
+        config.with_custom_code_memory(Some(hook.clone()));
         config.native_unwind_info(false);
         // Else it takes it that images begin with a page (`runtime/vm/cow.rs`), which would put the first instructions
         // of all modules into the same sets of the caches.
         config.force_memory_init_memfd(true);
-        Ok(Self { engine: Engine::new(&config)?, packs })
+        let engine = Engine::new(&config)?;
+        if engine.is_pulley() {
+            return Err(EngineError::Interpreted.into());
+        }
+        Ok(Self { engine, packs, hook })
     }
 
     /// The engine: for stores and linkers. Modules that are not made by `self` are refused.
@@ -67,26 +73,24 @@ impl PackedEngine {
     /// [`LoadError`], and those of `Module::deserialize`, such as for an image of another version. Nothing is loaded
     /// then.
     pub unsafe fn deserialize(&self, image: &[u8]) -> wasmtime::Result<Module> {
-        // Somebody else's release and reclaim could make the place another's before a failure below is tidied up.
-        let participant = self.packs.participant();
-        let _pinned = participant.pin();
-        let start = self.put(image)?;
+        let place = Arc::new(self.put(image)?);
+        // The clone keeps the place from being another's before a failure below is tidied up.
+        let start = self.hook.hold(place.clone());
         let first: *mut u8 = ptr::with_exposed_provenance_mut(start);
         let memory = NonNull::slice_from_raw_parts(NonNull::new(first).expect("packs are not at 0"), image.len());
         // SAFETY: what is asked of the bytes is contract 1. The memory has them, is not written to, and is there until
-        // the hook is told that the module's code is gone: it was kept, and nobody else releases it.
+        // the hook is told that the module's code is gone: the hook has the handle, and nobody can release it without.
         let loaded = unsafe { Module::deserialize_raw(&self.engine, memory) };
         if loaded.is_err() {
-            // If code memory was made of it and dropped again, the hook has released it: then this finds so, since the
-            // thread is pinned.
-            let _ = self.packs.release(start);
+            // If code memory was made of it and dropped again, the hook holds it no longer.
+            self.hook.forget(start);
         }
         loaded
     }
 
-    /// Puts an image into the packs; where it is.
-    fn put(&self, image: &[u8]) -> Result<usize, LoadError> {
-        if let Some(len) = unwind_tables(image) {
+    /// Puts an image into the packs.
+    fn put(&self, image: &[u8]) -> Result<Allocated, LoadError> {
+        if let Some(len) = unwind_tables(image)? {
             return Err(LoadError::UnwindTables { len });
         }
         let len = image.len();
@@ -96,15 +100,15 @@ impl PackedEngine {
         let working = if self.packs.can_write_in_place() { Working::InPlace } else { Working::Private };
         let mut place = self.packs.allocate(sizes, working).map_err(|source| LoadError::Allocate { len, source })?;
         place.working(Part::Code)?[..len].copy_from_slice(image);
-        Ok(place.finalize()?.keep().code.start)
+        Ok(place.finalize()?)
     }
 }
 
-/// How many bytes of tables for the process's unwinder are in an image, if any. What is no image, Wasmtime refuses.
-fn unwind_tables(image: &[u8]) -> Option<u64> {
-    let file = object::File::parse(image).ok()?;
+/// How many bytes of tables for the process's unwinder are in an image, if any.
+fn unwind_tables(image: &[u8]) -> Result<Option<u64>, LoadError> {
+    let file = object::File::parse(image).map_err(|source| LoadError::Image { len: image.len(), source })?;
     let len = file.section_by_name(".eh_frame").map_or(0, |section| section.size());
-    (len > 0).then_some(len)
+    Ok((len > 0).then_some(len))
 }
 
 impl std::fmt::Debug for PackedEngine {

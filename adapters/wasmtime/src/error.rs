@@ -1,6 +1,16 @@
-//! What can go wrong before Wasmtime sees an image.
+//! What is refused: engines, and images before Wasmtime sees them.
 
 use palimpsest_text::{AllocateError, FinalizeError, ForkedError};
+
+/// Why an engine was not made. In the [`wasmtime::Error`] of the call, which `downcast_ref` finds it in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// Its target is Pulley: an interpreter reads the code, and packs would gain nothing. Wasmtime does not tell when
+    /// such code is gone.
+    #[error("the engine's target is Pulley, whose code is not run by the CPU; use a plain Engine for it")]
+    Interpreted,
+}
 
 /// Why an image was not put into the packs. In the [`wasmtime::Error`] of the call, which `downcast_ref` finds it in.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +31,15 @@ pub enum LoadError {
     /// The process was forked meanwhile.
     #[error(transparent)]
     Forked(#[from] ForkedError),
+    /// It is not in the format of Wasmtime's images.
+    #[error("the {len} bytes are not what Engine::precompile_module or Module::serialize make")]
+    Image {
+        /// Their number.
+        len: usize,
+        /// What is wrong with them.
+        #[source]
+        source: object::Error,
+    },
     /// It has tables for the unwinder of the process, which would be told of them and read them when they are gone.
     #[error(
         "the image has an .eh_frame of {len} bytes; compile it by PackedEngine::engine, or by an engine with \

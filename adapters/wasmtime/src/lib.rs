@@ -29,4 +29,4 @@ mod error;
 mod hook;
 
 pub use engine::PackedEngine;
-pub use error::LoadError;
+pub use error::{EngineError, LoadError};

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use palimpsest_text::{Backing, Packs, ReclaimPolicy, WriteView};
-use palimpsest_wasmtime::{LoadError, PackedEngine};
+use palimpsest_text::{Backing, Packs, ReclaimPolicy, ReleaseError, WriteView};
+use palimpsest_wasmtime::{EngineError, LoadError, PackedEngine};
 use wasmtime::{Config, Engine, Func, Instance, Linker, Memory, MemoryType, Module, Store, Trap};
 
 /// Tests that count what is reclaimed, and those that fork: a child of another would hold this one's modules.
@@ -76,6 +76,30 @@ fn memory_is_kept_by_whatever_can_still_run_it() {
     drop(store);
     reclaim(&packed);
     assert_eq!(packed.packs().stats().programs, 0);
+}
+
+#[test]
+fn nobody_releases_a_living_module_by_its_address() {
+    let _one = one_at_a_time();
+    let packed = packed();
+    let module = packed.compile(returning(5).as_bytes()).expect("compiled");
+    let address = module.image_range().start.addr();
+    assert!(matches!(packed.packs().release(address), Err(ReleaseError::Held { .. })));
+    reclaim(&packed);
+    assert_eq!(packed.packs().stats().programs, 1);
+    assert_eq!(call(&packed, &module), 5);
+    drop(module);
+    reclaim(&packed);
+    assert_eq!(packed.packs().stats().programs, 0);
+}
+
+#[test]
+fn engines_of_interpreters_are_refused() {
+    let mut config = Config::new();
+    config.target("pulley64").expect("a known target");
+    let packs = Packs::new().expect("packs open");
+    let error = PackedEngine::new(config, packs).expect_err("nothing of it would be given back");
+    assert!(matches!(error.downcast_ref(), Some(EngineError::Interpreted)), "{error:?}");
 }
 
 #[test]
@@ -161,10 +185,11 @@ fn modules_of_other_ways_are_refused_with_the_way_out() {
     // SAFETY: 1. just compiled.
     let error = unsafe { packed.deserialize(&image) }.expect_err("it has tables");
     assert!(matches!(error.downcast_ref(), Some(LoadError::UnwindTables { len: 1.. })), "{error:?}");
-    // SAFETY: 1. what is no image is refused by Wasmtime.
-    assert!(unsafe { packed.deserialize(b"no image") }.is_err());
-    // SAFETY: 1. as above.
-    assert!(unsafe { packed.deserialize(b"") }.is_err());
+    for wrong in [&b"no image"[..], b""] {
+        // SAFETY: 1. what is no image is refused.
+        let error = unsafe { packed.deserialize(wrong) }.expect_err("it is no image");
+        assert!(matches!(error.downcast_ref(), Some(LoadError::Image { .. })), "{error:?}");
+    }
     // One whose code counts what this engine's does not.
     let other = Engine::new(Config::new().native_unwind_info(false).consume_fuel(true)).expect("an engine");
     let image = other.precompile_module(returning(1).as_bytes()).expect("compiled");

@@ -225,7 +225,8 @@ struct palimpsest_alloc_place {
   // Bytes.
   size_t len;
   // `len` bytes to write until the allocation is finalized or dropped; traps (code) or zeros at first. They do not
-  // move when the part shrinks. If they are in place, children of `fork` must not use them.
+  // move when the part shrinks, but those behind its new length are no longer the caller's. If they are in place,
+  // children of `fork` must not use them.
   void *working;
 };
 
@@ -644,7 +645,11 @@ enum palimpsest_result palimpsest_alloc_allocate(struct palimpsest_packs packs,
                                                  struct palimpsest_alloc_places *places);
 
 // Gives back all but the first `len` bytes of a part: as many whole units of 64 bytes as follow them. `len` is at
-// least 1.
+// least 1. The `working` bytes behind them are no longer the caller's: others may get their places.
+//
+// # Safety
+//
+// 1. Nobody uses the part's `working` bytes meanwhile, nor those behind the first `len` later.
 enum palimpsest_result palimpsest_alloc_shrink(struct palimpsest_alloc alloc, int part, size_t len);
 
 // Names the allocation, for observers and `palimpsest_lookup`.
@@ -664,7 +669,8 @@ enum palimpsest_result palimpsest_alloc_set_eh_frame(struct palimpsest_alloc all
 // Puts allocations in place, all with one core synchronisation if the machine needs it, and one opening of the write
 // view (`write_view` 1). From then on they are known only by their addresses, and stay until
 // `palimpsest_alloc_release`, even when the packs are closed. After an error none is in place, and the handles are
-// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. `PALIMPSEST_BUSY`: another thread was at
+// one of them.
 //
 // # Safety
 //
@@ -675,6 +681,10 @@ enum palimpsest_result palimpsest_alloc_finalize(struct palimpsest_packs packs,
                                                  size_t count);
 
 // Gives back the places of an allocation that is not finalized.
+//
+// # Safety
+//
+// 1. Nobody uses its `working` bytes meanwhile or later.
 enum palimpsest_result palimpsest_alloc_drop(struct palimpsest_alloc alloc);
 
 // Releases finalized allocations, each named by the first address of any of its parts. Their bytes stay as they are

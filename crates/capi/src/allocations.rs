@@ -67,7 +67,8 @@ pub struct palimpsest_alloc_place {
     /// Bytes.
     pub len: usize,
     /// `len` bytes to write until the allocation is finalized or dropped; traps (code) or zeros at first. They do not
-    /// move when the part shrinks. If they are in place, children of `fork` must not use them.
+    /// move when the part shrinks, but those behind its new length are no longer the caller's. If they are in place,
+    /// children of `fork` must not use them.
     pub working: *mut c_void,
 }
 
@@ -218,14 +219,28 @@ fn with_allocation<R>(
     work(place.as_mut().ok_or_else(being_finalized)?)
 }
 
+/// Takes an allocation whose handle was there just now, and ends the handle.
+fn take(alloc: palimpsest_alloc) -> Result<Allocation, Failure> {
+    let found = handles::remove::<Slot>(alloc.handle).map_err(|_| being_finalized())?;
+    handles::alone(&found)?.take().ok_or_else(being_finalized)
+}
+
 fn being_finalized() -> Failure {
     Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops the allocation")
 }
 
 /// Gives back all but the first `len` bytes of a part: as many whole units of 64 bytes as follow them. `len` is at
-/// least 1.
+/// least 1. The `working` bytes behind them are no longer the caller's: others may get their places.
+///
+/// # Safety
+///
+/// 1. Nobody uses the part's `working` bytes meanwhile, nor those behind the first `len` later.
 #[unsafe(no_mangle)]
-pub extern "C" fn palimpsest_alloc_shrink(alloc: palimpsest_alloc, part: c_int, len: usize) -> palimpsest_result {
+pub unsafe extern "C" fn palimpsest_alloc_shrink(
+    alloc: palimpsest_alloc,
+    part: c_int,
+    len: usize,
+) -> palimpsest_result {
     answer(|| {
         let index = usize::try_from(part).ok();
         let part = index.and_then(|index| Part::ALL.get(index)).copied();
@@ -280,7 +295,8 @@ pub unsafe extern "C" fn palimpsest_alloc_set_eh_frame(
 /// Puts allocations in place, all with one core synchronisation if the machine needs it, and one opening of the write
 /// view (`write_view` 1). From then on they are known only by their addresses, and stay until
 /// `palimpsest_alloc_release`, even when the packs are closed. After an error none is in place, and the handles are
-/// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+/// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. `PALIMPSEST_BUSY`: another thread was at
+/// one of them.
 ///
 /// # Safety
 ///
@@ -306,12 +322,9 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Failure::invalid(format_args!("{:#x} is there twice", twice[0])));
         }
-        let mut taken = Vec::with_capacity(count);
-        for one in allocs {
-            let found = handles::remove::<Slot>(one.handle)?;
-            let allocation = handles::alone(&found)?.take();
-            taken.push(allocation.ok_or_else(being_finalized)?);
-        }
+        // All handles go, whatever is found at one of them.
+        let taken: Vec<_> = allocs.iter().map(|one| take(*one)).collect();
+        let taken = taken.into_iter().collect::<Result<Vec<_>, _>>()?;
         let done = packs.finalize_allocations(taken).map_err(|error| finalize_failure(&error))?;
         for one in done {
             one.keep();
@@ -321,8 +334,12 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
 }
 
 /// Gives back the places of an allocation that is not finalized.
+///
+/// # Safety
+///
+/// 1. Nobody uses its `working` bytes meanwhile or later.
 #[unsafe(no_mangle)]
-pub extern "C" fn palimpsest_alloc_drop(alloc: palimpsest_alloc) -> palimpsest_result {
+pub unsafe extern "C" fn palimpsest_alloc_drop(alloc: palimpsest_alloc) -> palimpsest_result {
     answer(|| {
         let found = handles::remove::<Slot>(alloc.handle)?;
         let allocation = handles::alone(&found)?.take();
@@ -406,5 +423,36 @@ pub unsafe extern "C" fn palimpsest_alloc_query(
         // A failure makes a message, on the heap: a wrong `size` is nothing that happens in handlers alone.
         // SAFETY: 1. is contract 1.
         Ok(Some(told)) => answer(|| unsafe { versioned::write(found, told) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::palimpsest_result::PALIMPSEST_OK;
+
+    /// One of three is in another thread's hands: none is in place, and all are gone.
+    #[test]
+    fn a_busy_allocation_takes_the_others_with_it() {
+        let packs = Packs::new().expect("packs open");
+        let sizes = Parts { code: Size { len: 64, align: 1 }, ..Parts::default() };
+        let allocs = [(); 3].map(|()| {
+            let taken = packs.allocate(sizes, Working::Private).expect("there is room");
+            palimpsest_alloc { handle: handles::insert::<Slot>(Mutex::new(Some(taken))) }
+        });
+        let opened = palimpsest_packs { handle: handles::insert(packs.clone()) };
+        let middle = handles::get::<Slot>(allocs[1].handle).expect("it is there");
+        let held = middle.lock().expect("nobody panics");
+        // SAFETY: 1. three. 2. nobody writes.
+        let answer = unsafe { palimpsest_alloc_finalize(opened, allocs.as_ptr(), 3) };
+        assert_eq!(answer, PALIMPSEST_BUSY);
+        drop(held);
+        for alloc in allocs {
+            // SAFETY: 1. nobody writes.
+            assert_eq!(unsafe { palimpsest_alloc_drop(alloc) }, PALIMPSEST_STALE);
+        }
+        drop(middle);
+        assert_eq!(packs.stats().programs, 0);
+        assert_eq!(crate::packs::palimpsest_packs_close(opened), PALIMPSEST_OK);
     }
 }

@@ -5,7 +5,7 @@
 //     return std::make_unique<ObjectLinkingLayer>(S, Memory);
 //   })
 //
-// Needs LLVM 14 or newer (tried: 14), C++14, and `-lpalimpsest`. Compiles with `-fno-rtti` and `-fno-exceptions`.
+// Needs LLVM 14 to 19 (tried: 14), C++14, and `-lpalimpsest`. Compiles with `-fno-rtti` and `-fno-exceptions`.
 
 #ifndef PALIMPSEST_ORC_H
 #define PALIMPSEST_ORC_H
@@ -27,7 +27,8 @@
 
 #include "palimpsest.h"
 
-static_assert(LLVM_VERSION_MAJOR >= 14, "palimpsest/orc.h needs LLVM 14 or newer");
+// Names of symbols are of another type since LLVM 20.
+static_assert(LLVM_VERSION_MAJOR >= 14 && LLVM_VERSION_MAJOR <= 19, "palimpsest/orc.h needs LLVM 14 to 19");
 
 namespace palimpsest {
 namespace orc {
@@ -153,12 +154,16 @@ private:
         for (auto *segment : group.segments[part]) {
           auto align = static_cast<size_t>(segment->Alignment.value());
           auto begin = (parts[part]->len + align - 1) & ~(align - 1);
+          auto end = begin;
+          // An object may say any size of what it has no bytes of.
+          if (begin < parts[part]->len || !add(end, segment->ContentSize) || !add(end, segment->ZeroFillSize))
+            return failure("the segments of `" + graph.getName() + "` are longer than the address space");
           offsets.push_back(begin);
-          parts[part]->len = begin + segment->ContentSize + static_cast<size_t>(segment->ZeroFillSize);
+          parts[part]->len = end;
           parts[part]->align = std::max(parts[part]->align, align);
         }
       }
-      if (request.code.len + request.read_only.len + request.read_write.len == 0)
+      if (request.code.len == 0 && request.read_only.len == 0 && request.read_write.len == 0)
         return llvm::Error::success();
 
       palimpsest_alloc_places places = {};
@@ -184,6 +189,14 @@ private:
         }
       }
       return llvm::Error::success();
+    }
+
+    // Adds to a length, unless the sum would wrap.
+    static bool add(size_t &len, uint64_t more) {
+      if (more > SIZE_MAX - len)
+        return false;
+      len += static_cast<size_t>(more);
+      return true;
     }
 
     // Gives back what is not finalized.

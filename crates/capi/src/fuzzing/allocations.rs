@@ -147,7 +147,8 @@ impl Player {
     fn change(&mut self, input: &mut Input<'_>) -> Step {
         let alloc = palimpsest_alloc { handle: self.drafts.any(input) };
         let (which, len) = (input.byte() % 5, input.number());
-        let answer = somewhere(input, || palimpsest_alloc_shrink(alloc, which as i32 - 1, len));
+        // SAFETY: 1. nobody uses them meanwhile, nor those that the model gives up below.
+        let answer = somewhere(input, || unsafe { palimpsest_alloc_shrink(alloc, which as i32 - 1, len) });
         // SAFETY: 1. a string.
         let named = unsafe { palimpsest_alloc_set_name(alloc, c"linked".as_ptr()) };
         // SAFETY: 1. null.
@@ -197,7 +198,8 @@ impl Player {
     fn drop_one(&mut self, input: &mut Input<'_>) -> Step {
         let alloc = palimpsest_alloc { handle: self.drafts.any(input) };
         let is_there = self.drafts.take(alloc.handle).is_some();
-        let answers = twice(|| palimpsest_alloc_drop(alloc));
+        // SAFETY: 1. the model has given it up.
+        let answers = twice(|| unsafe { palimpsest_alloc_drop(alloc) });
         let done = answers.iter().filter(|&&answer| answer == PALIMPSEST_OK).count();
         let late = answers.iter().filter(|&&answer| matches!(answer, PALIMPSEST_STALE | PALIMPSEST_BUSY)).count();
         let is_right = done == usize::from(is_there) && done + late == 2;
@@ -276,7 +278,9 @@ impl Player {
     pub(super) fn end(self) -> Step {
         let Some(packs) = self.packs else { return Ok(()) };
         for &(handle, _) in &self.drafts.live {
-            expect("drop", palimpsest_alloc_drop(palimpsest_alloc { handle }), &[PALIMPSEST_OK])?;
+            // SAFETY: 1. the model ends.
+            let answer = unsafe { palimpsest_alloc_drop(palimpsest_alloc { handle }) };
+            expect("drop", answer, &[PALIMPSEST_OK])?;
         }
         for parts in &self.kept {
             parts.iter().try_for_each(Part::check)?;

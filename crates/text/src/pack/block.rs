@@ -71,7 +71,7 @@ impl Block {
     /// synchronised ([`COHERENCE`](palimpsest_sys::arch::COHERENCE)).
     pub(super) fn write(&mut self, code: &[u8]) -> Result<(), WriteError> {
         self.bytes = Bytes::Written;
-        // // SAFETY: 1. the block is borrowed for this call alone.
+        // SAFETY: 1. the block is borrowed for this call alone.
         unsafe { self.copy(code) }?;
         self.clean();
         Ok(())
@@ -106,7 +106,7 @@ impl Block {
         self.bytes = Bytes::Written;
         // SAFETY: inside the pack's mapping, since the block is.
         let first = unsafe { first.add(self.start as usize) };
-        // // SAFETY: mapped writable in this process, initialised (by the kernel's zeros at least), and owned by the
+        // SAFETY: mapped writable in this process, initialised (by the kernel's zeros at least), and owned by the
         // block alone, which is borrowed for as long.
         Some(unsafe { std::slice::from_raw_parts_mut(first, self.len()) })
     }
@@ -158,7 +158,7 @@ pub(super) fn write_all(mut all: Vec<(&mut Block, Option<&[u8]>)>) -> Result<(),
     let opened = all.iter().map(|(block, _)| block.pack().memory.open()).collect::<Result<Vec<_>, _>>()?;
     for (block, image) in &all {
         if let Some(image) = image {
-            // // SAFETY: 1. the blocks are borrowed for this call alone, and each comes once.
+            // SAFETY: 1. the blocks are borrowed for this call alone, and each comes once.
             unsafe { block.copy(image) }?;
         }
         block.clean();

@@ -324,7 +324,7 @@ impl PackMemory {
         let fill = |target: *mut u8| {
             // SAFETY: in bounds (1) of a mapping that is writable while this runs.
             let target = unsafe { target.add(offset) };
-            // // SAFETY: mapped writable and initialised (by the kernel's zeros at least), and used by nobody else (2).
+            // SAFETY: mapped writable and initialised (by the kernel's zeros at least), and used by nobody else (2).
             arch::fill_traps(unsafe { std::slice::from_raw_parts_mut(target, len) });
         };
         match &self.writer {

@@ -47,7 +47,7 @@ impl Pins {
     /// [`NotPinned`].
     pub fn unpin(&self) -> Result<(), NotPinned> {
         let seat = self.seats.borrow_mut().pop().ok_or(NotPinned)?;
-        // // SAFETY: invariant 1: the seat lives as long as the participant.
+        // SAFETY: invariant 1: the seat lives as long as the participant.
         unsafe { &*seat }.unpin();
         Ok(())
     }

@@ -24,7 +24,7 @@ unsafe extern "C" {
 
 /// Raises an exception before each instruction from here on. Exceptions themselves are not stepped.
 pub(crate) fn on() {
-    // // SAFETY: the exceptions touch only their own data.
+    // SAFETY: the exceptions touch only their own data.
     unsafe {
         asm!(
             "msr oslar_el1, xzr",

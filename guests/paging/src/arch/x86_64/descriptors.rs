@@ -52,7 +52,7 @@ struct Task {
 #[repr(transparent)]
 struct Slot(UnsafeCell<PerCpu>);
 
-// // SAFETY: each CPU touches only its own.
+// SAFETY: each CPU touches only its own.
 unsafe impl Sync for Slot {}
 
 #[expect(clippy::declare_interior_mutable_const, reason = "copied into each slot of the array below")]
@@ -176,7 +176,7 @@ pub(super) fn set_roots(cpu: usize, kernel_root: u64, user_root: u64) {
     let per_cpu = PER_CPU[cpu].0.get();
     let kernel = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, kernel_root)).cast::<u64>();
     let user = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, user_root)).cast::<u64>();
-    // // SAFETY: this CPU's own, which only `trap.s` reads, on the way to user mode and back.
+    // SAFETY: this CPU's own, which only `trap.s` reads, on the way to user mode and back.
     unsafe { kernel.write(kernel_root) };
     // SAFETY: as above.
     unsafe { user.write(user_root) };

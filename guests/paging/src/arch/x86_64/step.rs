@@ -18,7 +18,7 @@ unsafe extern "C" {
 
 /// Traps after each instruction, beginning with the next but one. Traps themselves are not stepped.
 pub(crate) fn on() {
-    // // SAFETY: the traps touch only their own data.
+    // SAFETY: the traps touch only their own data.
     unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
 }
 
