@@ -25,13 +25,31 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<ThreadId> {
     Ok(thread.thread().id())
 }
 
+/// Tells the state that there is no thread any more: also when a [`TimeSource`](super::TimeSource) has panicked, so that
+/// nobody waits for it, and the next timer that is armed starts another one.
+struct Gone<'a>(&'a Shared);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        if !self.0.here.is_same_process() {
+            // The callback has forked, and this is the child, where nothing of this is touched.
+            return;
+        }
+        let mut state = self.0.lock();
+        state.thread = None;
+        drop(state);
+        self.0.done.notify_all();
+    }
+}
+
 fn run(shared: &Shared) {
+    // Before the lock, so that it is dropped after it.
+    let _gone = Gone(shared);
     let mut state = shared.lock();
     while !state.is_ended {
         if let Some(armed) = due(shared, &state) {
             call(shared, state, armed);
             if !shared.here.is_same_process() {
-                // The callback has forked, and this is the child, where nothing of this is touched.
                 return;
             }
             state = shared.lock();
@@ -50,8 +68,6 @@ fn run(shared: &Shared) {
             }
         };
     }
-    state.thread = None;
-    shared.done.notify_all();
 }
 
 /// The earliest timer of each clock.

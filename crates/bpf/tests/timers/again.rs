@@ -1,11 +1,15 @@
-//! Timers that what they call arms again at once, for ever: others have their turn, and nobody waits for an end.
+//! Timers that what they call arms again at once, for ever: others have their turn, and nobody waits for an end. And a
+//! clock that ends their thread.
 
-use std::sync::{Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
+use palimpsest_bpf::host::Host;
+use palimpsest_bpf::timer::{TimeSource, TimerClock};
 use palimpsest_bpf::verify::{Argument, Signature};
 
 use super::common::packs;
-use super::{CANCEL, FIND, Hand, INIT, SET, START, TICK, builder, load, program, run, values};
+use super::{CANCEL, FIND, Hand, INIT, SET, START, TICK, array, builder, load, program, run, values};
 
 /// Two timers, of these elements; one of them goes on for ever, by this time and these flags. Time stands still but for
 /// what the test does.
@@ -80,4 +84,32 @@ fn who_cancels_waits_for_one_call_alone() {
         assert!(matches!(cancels.join().expect("it returns"), 0 | 1), "armed anew or not");
     });
     assert_eq!(values(&host).set(0, &[0; 4]), Ok(()));
+}
+
+/// A clock that the timers' thread cannot read.
+#[derive(Debug)]
+struct Broken(Hand, Arc<AtomicBool>);
+
+impl TimeSource for Broken {
+    fn now(&self, clock: TimerClock) -> u64 {
+        let is_timers = std::thread::current().name() == Some("bpf-timers");
+        assert!(!is_timers || !self.1.load(Ordering::SeqCst), "as asked for");
+        self.0.now(clock)
+    }
+}
+
+#[test]
+fn a_clock_that_panics_ends_the_thread_and_the_next_timer_starts_another() {
+    let Some(packs) = packs() else { return };
+    let (hand, is_broken) = (Hand::default(), Arc::new(AtomicBool::new(true)));
+    let host = Host::builder().map(array()).time(Broken(hand.clone(), Arc::clone(&is_broken))).build();
+    let arm = load(&packs, &host, &program(&[INIT, SET, START]));
+    assert_eq!(run(&arm, 0, 10, 0), 0);
+    hand.move_on(&host, 10);
+    assert_eq!(values(&host).get(0).map(|value| value[0]), Some(0));
+    is_broken.store(false, Ordering::SeqCst);
+    assert_eq!(run(&arm, 1, 10, 0), 0);
+    hand.move_on(&host, 10);
+    let calls = [0, 1].map(|key| values(&host).get(key).map(|value| value[0]));
+    assert_eq!(calls, [Some(1), Some(2)], "both, by another thread");
 }
