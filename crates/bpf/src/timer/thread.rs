@@ -25,8 +25,8 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<ThreadId> {
     Ok(thread.thread().id())
 }
 
-/// Tells the state that there is no thread any more: also when a [`TimeSource`](super::TimeSource) has panicked, so that
-/// nobody waits for it, and the next timer that is armed starts another one.
+/// Tells the state that there is no thread any more: also when a [`TimeSource`](super::TimeSource) has panicked, so
+/// that nobody waits for it, and the next timer that is armed starts another one.
 struct Gone<'a>(&'a Shared);
 
 impl Drop for Gone<'_> {
