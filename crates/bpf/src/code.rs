@@ -362,6 +362,10 @@ impl Code {
             {
                 let callee = self.target_of(index, distance)?;
                 let call = (self.function_of(index).0, self.function_of(callee).0);
+                if call.1 == 0 {
+                    // Who runs the program alone enters it: compiled, it has arguments that no function has.
+                    return Err(StructureError::Depth { start: 0 });
+                }
                 // What a timer calls may say that it calls it again, which is no call inside it. Whether a helper makes
                 // one of it, who follows values knows.
                 let is_own_address = call.0 == call.1 && matches!(instruction, Instruction::LoadWide { .. });
@@ -461,6 +465,19 @@ mod tests {
         assert_eq!(chain(MOST_FRAMES), Ok(MOST_FRAMES));
         assert!(matches!(chain(MOST_FRAMES + 1), Err(StructureError::Depth { .. })));
         assert!(error("f: call local f\nexit").contains("by itself"));
+    }
+
+    #[test]
+    fn nobody_calls_the_program_itself() {
+        let own = Err(StructureError::Depth { start: 0 });
+        let code = |text: &str| Code::new(&assemble(text).expect("a program")).map(drop);
+        assert_eq!(code("f: r1 = func[f] ll\nr0 = 0\nexit"), own);
+        assert_eq!(code("r0 = 0\nexit\nf: r1 = func[f] ll\nr0 = 0\nexit"), Ok(()), "another function");
+        assert_eq!(code("f: r1 = 1\nr2 = func[f] ll\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit"), own);
+        assert_eq!(code("f: r1 = func[g] ll\nr0 = 0\nexit\ng: r1 = func[f] ll\nr0 = 0\nexit"), own);
+        // Nor does what nobody calls.
+        assert_eq!(code("f: r0 = 0\nexit\ng: r1 = func[g] ll\nr2 = func[f] ll\nr0 = 0\nexit"), own);
+        assert_eq!(code("f: r0 = 0\nexit\ng: r1 = func[g] ll\ncall local f\nexit"), own);
     }
 
     #[test]

@@ -29,7 +29,21 @@ pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: 
     // The answer is the helper's own (1 of `Runner`): an address that it returns is one, and so is its function.
     match R::guard(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched::<R>(PhantomData))) {
         Ok(Answer::Value(value)) => Outcome { value, gauge: if entry.calls() { r5 as i64 } else { 0 } },
-        Ok(Answer::Iterate(iteration)) => iterate(iteration, r5 as i64),
+        Ok(Answer::Iterate(mut iteration)) => {
+            let outcome = iterate(&mut iteration, r5 as i64);
+            // Who drains a ring wakes the host behind it, and its waker may panic.
+            let end = || {
+                drop(iteration);
+                Ok(Answer::Value(0))
+            };
+            match R::guard(end) {
+                Ok(_) => outcome,
+                Err(error) => {
+                    R::failed(entry.callee, error);
+                    Outcome { value: 0, gauge: STOPPED }
+                }
+            }
+        }
         Err(error) => {
             R::failed(entry.callee, error);
             Outcome { value: 0, gauge: STOPPED }
@@ -96,7 +110,7 @@ pub(super) unsafe fn function(address: u64) -> Function {
 }
 
 /// Calls a function of a program again and again, as long as that can be paid for.
-fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
+fn iterate(iteration: &mut Iteration, mut gauge: i64) -> Outcome {
     // SAFETY: 1. an iteration is made of such an argument, of the call that was just made (1 of `Runner`). 2. it says
     // what the helper gives, and the program that called that helper is running.
     let function = unsafe { function(iteration.function()) };

@@ -365,8 +365,9 @@ impl Host {
         self.maps.iter().find(|map| map.definition().name == name)
     }
 
-    /// Has timers look at their clock, and waits until all has been called that is due by then: for a
-    /// [`time`](HostBuilder::time) that has jumped. Does not wait for itself in what a timer calls.
+    /// Has timers look at their clock, and waits until all has been called that is due and was armed by then: for a
+    /// [`time`](HostBuilder::time) that has jumped. Does not wait for what is armed meanwhile, nor for itself in what a
+    /// timer calls.
     #[cfg(feature = "std")]
     pub fn look_at_time(&self) {
         if let Some(timers) = &self.timers {

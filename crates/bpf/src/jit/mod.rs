@@ -564,6 +564,8 @@ fn pass<I: Isa>(
     }
     if literals.gauge != Gauge::Absent {
         for (frame, first) in frames.iter().zip(code.functions()).filter(|(frame, _)| frame.is_named) {
+            // The program's own prologue would take another register than helpers put the fuel in.
+            debug_assert!(frame.function != 0, "the address of the program itself is refused with its structure");
             buffer.begin_entry(frame.function);
             I::entry(buffer, Mark::Instruction(first));
         }

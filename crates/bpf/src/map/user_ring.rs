@@ -327,7 +327,8 @@ impl Sample<'_, '_> {
             let mut word = [0; WORD];
             word[..chunk.len()].copy_from_slice(chunk);
             // P4. Relaxed: P5 publishes.
-            let place = self.ring.word(self.position + HEADER + (index * WORD) as u64);
+            let position = self.position.wrapping_add(HEADER).wrapping_add((index * WORD) as u64);
+            let place = self.ring.word(position);
             place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
         }
     }

@@ -28,7 +28,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use core::fmt;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -126,12 +126,32 @@ impl TimerError {
 struct Timer {
     clock: TimerClock,
     callback: Option<Arc<dyn Callback>>,
-    /// When it calls that, if it is armed; then it is among [`State::armed`], too.
-    deadline: Option<u64>,
+    /// If it is armed; then that is among [`State::armed`], too.
+    armed: Option<Armed>,
+}
+
+/// A call that a timer is to make. Those of one clock are in the order in which they are made.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Armed {
+    clock: TimerClock,
+    deadline: u64,
+    /// Counts the times that a timer was armed. So those that were first come first, and each call differs from all
+    /// others of its timer.
+    serial: u64,
+    address: u64,
+}
+
+impl Armed {
+    /// All of a clock until `deadline`.
+    const fn until(clock: TimerClock, deadline: u64) -> RangeInclusive<Self> {
+        let first = Self { clock, deadline: 0, serial: 0, address: 0 };
+        first..=Self { clock, deadline, serial: u64::MAX, address: u64::MAX }
+    }
 }
 
 /// A callback that is being called.
 struct Running {
+    serial: u64,
     address: u64,
     thread: ThreadId,
 }
@@ -140,8 +160,9 @@ struct Running {
 struct State {
     /// By address.
     timers: BTreeMap<u64, Timer>,
-    /// Those with a deadline, by clock, deadline and address.
-    armed: BTreeSet<(TimerClock, u64, u64)>,
+    armed: BTreeSet<Armed>,
+    /// That of the next one that is armed.
+    serial: u64,
     running: Option<Running>,
     /// The thread, from when it is started until it ends.
     thread: Option<ThreadId>,
@@ -155,8 +176,14 @@ struct State {
 impl State {
     fn disarm(&mut self, address: u64) -> bool {
         let Some(timer) = self.timers.get_mut(&address) else { return false };
-        let Some(deadline) = timer.deadline.take() else { return false };
-        self.armed.remove(&(timer.clock, deadline, address))
+        timer.armed.take().is_some_and(|armed| self.armed.remove(&armed))
+    }
+
+    /// Whether a call is still to be made, or to come to its end, that had been asked for before `serial` and is due by
+    /// these times.
+    fn owes(&self, serial: u64, times: [(TimerClock, u64); 3]) -> bool {
+        let mut due = times.into_iter().flat_map(|(clock, time)| self.armed.range(Armed::until(clock, time)));
+        due.any(|armed| armed.serial < serial) || self.running.as_ref().is_some_and(|running| running.serial < serial)
     }
 
     fn remove(&mut self, address: u64) -> Option<Timer> {
@@ -220,7 +247,7 @@ impl Timers {
         if state.timers.contains_key(&address) {
             return Err(TimerError::Busy);
         }
-        state.timers.insert(address, Timer { clock, callback: None, deadline: None });
+        state.timers.insert(address, Timer { clock, callback: None, armed: None });
         Ok(())
     }
 
@@ -243,34 +270,35 @@ impl Timers {
         if state.thread.is_none() {
             state.thread = Some(thread::start(&self.shared).map_err(|_| TimerError::Thread)?);
         }
+        let now = self.shared.time.now(clock);
         let deadline = match from {
-            From::Now => self.shared.time.now(clock).saturating_add(time),
-            From::Beginning => time,
+            From::Now => now.saturating_add(time),
+            // One that arms itself for a time long ago would always be the latest, and the only one that is called.
+            From::Beginning => time.max(now),
         };
         state.disarm(address);
+        let armed = Armed { clock, deadline, serial: state.serial, address };
+        state.serial += 1;
         if let Some(timer) = state.timers.get_mut(&address) {
-            timer.deadline = Some(deadline);
+            timer.armed = Some(armed);
         }
-        state.armed.insert((clock, deadline, address));
+        state.armed.insert(armed);
         self.shared.changed.notify_one();
         Ok(())
     }
 
-    /// Disarms it and takes its callback away; waits for that if it is being called by now (`bpf_timer_cancel`).
-    /// Whether it was armed.
+    /// Disarms it and takes its callback away; waits for that if it is being called by now (`bpf_timer_cancel`), and
+    /// not for calls that somebody asks for meanwhile. Whether it was armed.
     pub(crate) fn cancel(&self, address: u64) -> Result<bool, TimerError> {
         let mut state = self.state()?;
-        let is_called = |state: &State| state.running.as_ref().is_some_and(|running| running.address == address);
-        if state
-            .running
-            .as_ref()
-            .is_some_and(|running| running.address == address && running.thread == std::thread::current().id())
-        {
+        let running = state.running.as_ref().filter(|running| running.address == address);
+        if running.is_some_and(|running| running.thread == std::thread::current().id()) {
             return Err(TimerError::Itself);
         }
+        let called = running.map(|running| running.serial);
         let was_armed = state.disarm(address);
         let callback = state.timers.get_mut(&address).ok_or(TimerError::Invalid)?.callback.take();
-        while is_called(&state) {
+        while called.is_some() && state.running.as_ref().map(|running| running.serial) == called {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
@@ -304,17 +332,19 @@ impl Timers {
         drop(removed);
     }
 
-    /// Has the thread look at the clock, and waits until all that is due by then has been called. A callback does not
-    /// wait.
+    /// Has the thread look at the clock, and waits until all has been called that is due and was armed by then. A
+    /// callback does not wait.
     pub(crate) fn look(&self) {
         let Ok(mut state) = self.state() else { return };
+        let (serial, times) = (state.serial, TimerClock::ALL.map(|clock| (clock, self.shared.time.now(clock))));
         if state.thread.is_none_or(|thread| thread == std::thread::current().id()) {
             return;
         }
         state.wanted += 1;
         let wanted = state.wanted;
         self.shared.changed.notify_one();
-        while state.made < wanted && state.thread.is_some() {
+        // A clock may have been set back since: the thread then finds nothing due, and makes the look.
+        while state.made < wanted && state.owes(serial, times) && state.thread.is_some() {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -1,6 +1,7 @@
 //! The thread that calls what timers are for.
 
 use alloc::sync::Arc;
+use core::cmp::Reverse;
 use core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,7 @@ use std::thread::ThreadId;
 
 use palimpsest_sys::threads::quiet;
 
-use super::{Ended, Running, Shared, State, TimerClock};
+use super::{Armed, Ended, Running, Shared, State, TimerClock};
 
 /// How long is slept at most for the sake of a clock that does not go as the thread's own: it may be set, or go on
 /// while the machine is suspended.
@@ -24,13 +25,31 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<ThreadId> {
     Ok(thread.thread().id())
 }
 
+/// Tells the state that there is no thread any more: also when a [`TimeSource`](super::TimeSource) has panicked, so
+/// that nobody waits for it, and the next timer that is armed starts another one.
+struct Gone<'a>(&'a Shared);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        if !self.0.here.is_same_process() {
+            // The callback has forked, and this is the child, where nothing of this is touched.
+            return;
+        }
+        let mut state = self.0.lock();
+        state.thread = None;
+        drop(state);
+        self.0.done.notify_all();
+    }
+}
+
 fn run(shared: &Shared) {
+    // Before the lock, so that it is dropped after it.
+    let _gone = Gone(shared);
     let mut state = shared.lock();
     while !state.is_ended {
-        if let Some(address) = due(shared, &state) {
-            call(shared, state, address);
+        if let Some(armed) = due(shared, &state) {
+            call(shared, state, armed);
             if !shared.here.is_same_process() {
-                // The callback has forked, and this is the child, where nothing of this is touched.
                 return;
             }
             state = shared.lock();
@@ -49,28 +68,25 @@ fn run(shared: &Shared) {
             }
         };
     }
-    state.thread = None;
-    shared.done.notify_all();
 }
 
 /// The earliest timer of each clock.
-fn earliest(state: &State) -> impl Iterator<Item = (TimerClock, u64, u64)> + '_ {
-    let of = |clock| state.armed.range((clock, 0, 0)..=(clock, u64::MAX, u64::MAX)).next().copied();
-    TimerClock::ALL.into_iter().filter_map(of)
+fn earliest(state: &State) -> impl Iterator<Item = Armed> + '_ {
+    TimerClock::ALL.into_iter().filter_map(|clock| state.armed.range(Armed::until(clock, u64::MAX)).next().copied())
 }
 
-/// A timer whose time has come: the one that has waited longest.
-fn due(shared: &Shared, state: &State) -> Option<u64> {
-    let late = earliest(state).filter_map(|(clock, deadline, address)| {
-        let late = shared.time.now(clock).checked_sub(deadline)?;
-        Some((late, address))
+/// A timer whose time has come: the one that has waited longest, of several the one that was armed first.
+fn due(shared: &Shared, state: &State) -> Option<Armed> {
+    let late = earliest(state).filter_map(|armed| {
+        let late = shared.time.now(armed.clock).checked_sub(armed.deadline)?;
+        Some((late, Reverse(armed.serial), armed))
     });
-    late.max().map(|(_, address)| address)
+    late.max().map(|(.., armed)| armed)
 }
 
 /// How long nothing is due.
 fn rest(shared: &Shared, state: &State) -> Option<Duration> {
-    let rest = earliest(state).map(|(clock, deadline, _)| {
+    let rest = earliest(state).map(|Armed { clock, deadline, .. }| {
         let rest = deadline.saturating_sub(shared.time.now(clock));
         if clock == TimerClock::Monotonic { rest } else { rest.min(MOST_FOR_OTHERS) }
     });
@@ -78,10 +94,11 @@ fn rest(shared: &Shared, state: &State) -> Option<Duration> {
 }
 
 /// Calls what a timer is for, without the lock.
-fn call(shared: &Shared, mut state: MutexGuard<'_, State>, address: u64) {
+fn call(shared: &Shared, mut state: MutexGuard<'_, State>, armed: Armed) {
+    let Armed { serial, address, .. } = armed;
     state.disarm(address);
     let callback = state.timers.get(&address).and_then(|timer| timer.callback.clone());
-    state.running = Some(Running { address, thread: std::thread::current().id() });
+    state.running = Some(Running { serial, address, thread: std::thread::current().id() });
     drop(state);
     // What a host's closures drop in it may panic; the timers of others go on.
     let ended = catch_unwind(AssertUnwindSafe(move || callback.map_or(Ended::Returned, |callback| callback.call())));

@@ -359,7 +359,11 @@ impl Step<'_> {
         }
         let may_print = direction == Direction::Print && self.contract.unproven == Unproven::Probe;
         let readable = match frame.read_all(offset, len) {
-            Err(Unreadable::PartOfPointer) if may_print => Ok(()),
+            Err(Unreadable::PartOfPointer) if may_print => {
+                // What is behind the address must be known, too.
+                let is_unset = |byte| frame.read_all(offset + byte, 1) == Err(Unreadable::Unset);
+                if (0..max).any(is_unset) { Err(Unreadable::Unset) } else { Ok(()) }
+            }
             readable => readable,
         };
         readable.map_err(|unreadable| match unreadable {

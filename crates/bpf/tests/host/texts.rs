@@ -97,6 +97,13 @@ fn others_give_no_addresses_and_get_no_texts() {
     assert_eq!(fault, Fault::PartOfAddress { offset: -8, len: 8 });
     let trace = "r3 = r10\nr1 = map[idx:0][0]+0 ll\nr2 = 3\nr4 = 0\nr5 = 0\ncall 6\nr0 = 0\nexit";
     assert_eq!(refused(trace), Fault::Address { register: Register::R3 });
+    // Behind an address there is nothing that was written.
+    let half = "r6 = r1\n*(u64 *)(r10 - 16) = r6\nr1 = r6\nr2 = 40\nr3 = map[idx:0][0]+0 ll\nr4 = r10\nr4 += -16\n\
+                r5 = 16\ncall 165\nexit";
+    let unset = host("%s%d").verify(contract(Unproven::Probe), code(half)).map(drop).expect_err("unset").fault;
+    assert_eq!(unset, Fault::StackUnset { offset: -16, len: 16 });
+    let whole = half.replace("r2 = 40", "*(u64 *)(r10 - 8) = 1\nr2 = 40");
+    host("%s%d").verify(contract(Unproven::Probe), code(&whole)).expect("it may know the address");
     host("%s").verify(contract(Unproven::Probe), code(trace)).expect("it may know the address");
     let unset = trace.replace("r3 = r10\n", "");
     let fault = host("%s").verify(contract(Unproven::Probe), code(&unset)).map(drop).expect_err("unset").fault;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use palimpsest_bpf::host::{Host, HostedError, HostedProgram};
 use palimpsest_bpf::insn::Register;
-use palimpsest_bpf::interp::Interpreter;
+use palimpsest_bpf::interp::{HelperError, Interpreter};
 use palimpsest_bpf::map::{Definition, Kind, Map, MapError, ReserveError, UserRing};
 use palimpsest_bpf::verify::{Argument, Fault, Signature};
 
@@ -21,7 +21,7 @@ fn ring() -> Map {
 }
 
 fn host(map: Map) -> Arc<Host> {
-    let fails = |_: &mut palimpsest_bpf::host::Call<'_>| Err(palimpsest_bpf::interp::HelperError::Unknown);
+    let fails = |_: &mut palimpsest_bpf::host::Call<'_>| Err(HelperError::Unknown);
     let array = Definition::new("array", Kind::Array, 4, 8, 1);
     let array = Arc::new(Map::new(array).expect("good measures"));
     Host::builder().map(Arc::new(map)).map(array).helper(70_000, Signature::new([Argument::Number]), fails).build()
@@ -275,6 +275,32 @@ fn samples_reach_one_of_many_threads() {
     let mut sum = [0; 8];
     host.maps()[1].read(&[0; 4], 0, &mut sum).expect("there");
     assert_eq!(u64::from_ne_bytes(sum), SAMPLES * (SAMPLES + 1) / 2);
+}
+
+#[test]
+fn a_waker_that_panics_ends_the_program_and_not_the_process() {
+    let Some(packs) = packs() else { return };
+    let host = host(ring().waking(|| panic!("as asked for")));
+    let load =
+        |flags| HostedProgram::load(&packs, &host.verify(contract(), code(&drains(flags, FOLD))).expect("right"));
+    // `BPF_RB_NO_WAKEUP`, and `BPF_RB_FORCE_WAKEUP`.
+    let (quiet, wakes) = (load(1).expect("room"), load(2).expect("room"));
+    put(host.maps()[0].user_ring().expect("one"), &[&number(1)]);
+    let panicked = HostedError::Helper { id: 209, error: HelperError::Panicked };
+    assert_eq!(wakes.run(&mut [0; LEN]), Err(panicked));
+    assert_eq!(quiet.run(&mut [0; LEN]), Ok(0), "nobody drains it any more, and the sample was taken");
+}
+
+#[test]
+fn a_producer_follows_positions_that_end_where_numbers_end() {
+    let host = host(ring().shared_with_processes().expect("memory"));
+    let ring = host.maps()[0].user_ring().expect("one");
+    let memory = File::from(ring.descriptor().expect("shared").try_clone_to_owned().expect("a descriptor"));
+    for at in [0, 4096] {
+        memory.write_all_at(&number(!7), at).expect("there");
+    }
+    put(ring, &[&[5; 24]]);
+    assert_eq!(ring.take_producer().expect("the only one").pending(), 32);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Timers in values of maps. Time is moved by hand but in one test, which waits until something has happened.
 
+mod again;
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;

@@ -7,7 +7,7 @@ use palimpsest_bpf::insn::Register;
 use palimpsest_bpf::interp::{HelperError, Interpreter, Trap};
 use palimpsest_bpf::map::{Definition, Kind, Map, MapError, ValueAccess};
 use palimpsest_bpf::verify::Fault;
-use palimpsest_bpf::{Code, asm};
+use palimpsest_bpf::{Code, StructureError, asm};
 
 use super::common::packs;
 use super::{FIND, Hand, INIT, SET, START, TICK, array, builder, context, contract, link, program};
@@ -93,6 +93,18 @@ fn one_function_serves_many_timers_and_itself() {
     let second = FIND.replace("map[idx:0]", "map[idx:1]").replace("found", "second").replace("r8 = r1\n", "r1 = r8\n");
     let linked = link(&host, &[FIND, SET, &second, SET, "r0 = 0\nexit\n", &again].concat());
     assert!(linked.verified().followed() < 200, "{}", linked.verified().followed());
+}
+
+#[test]
+fn no_helper_calls_the_program_itself() {
+    let structure = |text: &str| Code::new(&asm::assemble(text).expect("a program")).map(drop);
+    let own = Err(StructureError::Depth { start: 0 });
+    let looped = "tick: r1 = 1\nr2 = func[tick] ll\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit\n";
+    assert_eq!(structure(looped), own);
+    let timed = ["tick: ", FIND, INIT, SET, START, "r0 = 0\nexit\n"].concat();
+    assert_eq!(structure(&timed), own);
+    // As another function it is structured well.
+    assert_eq!(structure(&["call local tick\nexit\n", &timed].concat()), Ok(()));
 }
 
 #[test]
