@@ -26,11 +26,13 @@ const MARK: &str = "palimpsest-guest:";
 /// slow; where all of CI takes half an hour, the slowest program takes a minute and a half.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// The environment of tests: folders, and how many cases tests play, so that each takes only minutes.
-const ENVIRONMENT: [(&str, &str); 9] = [
+const ENVIRONMENT: [(&str, &str); 10] = [
     ("PATH", "/bin"),
     ("HOME", "/tmp"),
     ("TMPDIR", "/tmp"),
     ("PROPTEST_CASES", "16"),
+    // As in `.cargo/config.toml`.
+    ("PROPTEST_RNG_SEED", "20261122"),
     ("PALIMPSEST_ORACLE_PROGRAMS", "60"),
     ("PALIMPSEST_SNAPSHOT_ROUNDS", "200"),
     ("PALIMPSEST_DISCARDED_MIB", "16"),

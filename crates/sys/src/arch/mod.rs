@@ -22,6 +22,14 @@ pub(crate) use isa::thread_block::thread_word;
 pub use isa::thread_pointer::thread_pointer;
 pub use isa::trap_frame::{TRAP_CODE, TrapFrame};
 
+/// Fills `bytes` from index `from` on as [`fill_traps`] fills all of them: a trap that begins before `from` gets its last
+/// bytes only, and those after it are aligned.
+pub fn fill_traps_from(bytes: &mut [u8], from: usize) {
+    for (index, byte) in bytes.iter_mut().enumerate().skip(from) {
+        *byte = TRAP[index % TRAP.len()];
+    }
+}
+
 /// Whether instruction fetch sees stores to code without help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coherence {
@@ -48,6 +56,18 @@ mod tests {
         fill_traps(&mut bytes);
         assert_eq!(&bytes[..TRAP.len()], TRAP);
         assert!(bytes.chunks(TRAP.len()).all(|chunk| TRAP.starts_with(chunk)));
+    }
+
+    #[test]
+    fn traps_behind_any_length_are_aligned() {
+        let mut filled = [0_u8; 19];
+        fill_traps(&mut filled);
+        for from in 0..=filled.len() {
+            let mut bytes = [0_u8; 19];
+            fill_traps_from(&mut bytes, from);
+            assert_eq!(bytes[from..], filled[from..], "from {from}");
+            assert!(bytes[..from].iter().all(|&byte| byte == 0), "from {from}");
+        }
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl Draft {
                 let bytes = self.block.bytes_in_place().ok_or(ForkedError { address })?;
                 if is_code {
                     // What is given back may be found free, and free code must be traps.
-                    arch::fill_traps(&mut bytes[len..]);
+                    arch::fill_traps_from(bytes, len);
                 }
             }
         }
