@@ -22,8 +22,8 @@ pub(crate) use isa::thread_block::thread_word;
 pub use isa::thread_pointer::thread_pointer;
 pub use isa::trap_frame::{TRAP_CODE, TrapFrame};
 
-/// Fills `bytes` from index `from` on as [`fill_traps`] fills all of them: a trap that begins before `from` gets its last
-/// bytes only, and those after it are aligned.
+/// Fills `bytes` from index `from` on as [`fill_traps`] fills all of them: traps behind `from` are as aligned as
+/// `bytes`, and of one that begins before it there are the last bytes only.
 pub fn fill_traps_from(bytes: &mut [u8], from: usize) {
     for (index, byte) in bytes.iter_mut().enumerate().skip(from) {
         *byte = TRAP[index % TRAP.len()];
