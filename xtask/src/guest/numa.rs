@@ -10,7 +10,7 @@ use crate::{
     process,
     programs::{self, TestProgram},
     runner::remedies,
-    step::{Depth, Done, StepError},
+    step::{Done, StepError},
     workspace::Workspace,
 };
 
@@ -117,11 +117,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), Gu
 }
 
 /// Runs the step `numa-x86_64`.
-pub(crate) fn x86_64(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    match depth {
-        Depth::Short => Ok(Done::Skipped("left to --exhaustive: numa-aarch64 runs the same tests".to_owned())),
-        Depth::Exhaustive => step(workspace, Arch::X86_64),
-    }
+pub(crate) fn x86_64(workspace: &Workspace) -> Result<Done, StepError> {
+    step(workspace, Arch::X86_64)
 }
 
 /// Runs the step `numa-aarch64`.
