@@ -119,7 +119,7 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[],
             wants: &[GDB, PERF, CC, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC],
             scratch: None,
-            left_out: &[],
+            left_out: tests::LEFT_OUT,
             run: Check::ByDepth(tests::test),
         },
         Step {
