@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{process, step::StepError, workspace::Workspace};
+use crate::{
+    process,
+    step::{LeftOut, StepError},
+    workspace::Workspace,
+};
 
 /// Time limit for one program; a program that hangs must not stop the rest of the run.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -71,6 +75,15 @@ fn named(messages: &str) -> Result<Vec<TestProgram>, StepError> {
         programs.push(TestProgram::new(name, path.into(), folder.to_owned()));
     }
     Ok(programs)
+}
+
+/// Makes `programs` skip the tests that `left_out` names, as `package.program::test`.
+pub(crate) fn shorten(programs: &mut [TestProgram], left_out: &[LeftOut]) {
+    for (name, test) in left_out.iter().filter_map(|left| left.what.split_once("::")) {
+        for program in programs.iter_mut().filter(|program| program.name == name) {
+            program.arguments.extend(["--skip", test]);
+        }
+    }
 }
 
 /// Runs `programs`, those named by `first` before the others, two at a time and with these variables. Returns a remark on
@@ -166,6 +179,16 @@ mod tests {
         let expected = [("text.lib", "/t/deps/palimpsest_text-1"), ("text.stress", "/t/deps/stress-2")]
             .map(|(name, path)| TestProgram::new(name.to_owned(), path.into(), "/w/crates/text".into()));
         assert_eq!(named(&messages.join("\n")).expect("valid messages"), expected);
+    }
+
+    #[test]
+    fn a_program_skips_its_own_tests() {
+        let left_out = [LeftOut { what: "a.b::c::d", reason: "" }, LeftOut { what: "a.b", reason: "" }];
+        let mut programs =
+            ["a.b", "a.bc"].map(|name| TestProgram::new(name.to_owned(), name.into(), "/".into())).to_vec();
+        shorten(&mut programs, &left_out);
+        assert_eq!(programs[0].arguments, ["--skip", "c::d"]);
+        assert!(programs[1].arguments.is_empty());
     }
 
     #[test]
