@@ -51,6 +51,7 @@ pub struct palimpsest_paging_flush {
 
 /// What a space needs from your kernel. Making a space copies this structure, which you may then free, but not what
 /// `context` points to. Optional callbacks may be null.
+///
 /// The library calls callbacks on the CPUs that call it, also while it holds the lock of a space.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -86,6 +87,7 @@ pub struct palimpsest_paging_machine {
     /// Optional. Called while the CPU waits for the lock of a space: if interrupts are off, it serves those that flush.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// Counts one more reference to the page of `len` bytes at `page`.
+    ///
     /// Give all four callbacks for pages (this one to `page_copy`), or none. Without them, pages are not counted, and
     /// the first store to a private page after a fork is PALIMPSEST_PAGING_NO_PAGE. Callbacks recognise memory that you
     /// do not count, like device registers, by its address, and do nothing.

@@ -191,7 +191,11 @@ fn share<F: Format>(share: u32) -> Answer<ShareTables> {
     }
 }
 
-/// Makes an empty space. /// /// # Safety /// /// 1. As for [`Hooks::read`], contracts 1 and 2.
+/// Makes an empty space.
+///
+/// # Safety
+///
+/// 1. As for [`Hooks::read`], contracts 1 and 2.
 unsafe fn make<F: Format>(
     machine: *const palimpsest_paging_machine,
     id: u64,
@@ -381,6 +385,7 @@ pub unsafe extern "C" fn palimpsest_paging_space_stats(
 /// Reads the size with which a structure for results begins, and returns it if it is `known` or more.
 ///
 /// # Safety
+///
 /// 1. `out` is null, or points to as many bytes as the size there says, at least to the size itself.
 pub(crate) unsafe fn size_of_out(out: *const usize, known: usize) -> Answer<usize> {
     if out.is_null() || !out.is_aligned() {

@@ -1,5 +1,6 @@
 //! Programs for every instruction of RFC 9669's conformance groups, with numbers near the limits: the public vectors
 //! have at most two cases for each. [`model`] computes what each program returns.
+//!
 //! Instructions are built from their numbers here, without the crate's encoder, so that its mistakes show.
 
 use super::model::{self, Bits, arithmetic, reversed, sign_extended, taken};
