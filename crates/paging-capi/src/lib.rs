@@ -14,7 +14,9 @@
 //! | [`space`] | making, forking and dropping spaces |
 //! | [`pages`] | mapping, changing and finding pages; faults |
 //! | [`result`] | codes, their texts, the version |
-
+//!
+//! A whole program (`examples/fork.c`, which a test compiles and runs):
+#![doc = concat!("```c\n", include_str!("../examples/fork.c"), "```")]
 #![no_std]
 
 pub mod machine;
