@@ -358,7 +358,7 @@ enum palimpsest_paging_result palimpsest_paging_map(const struct palimpsest_pagi
 //
 // 1. `space` is null, or points to a structure that is not dropped during the call.
 // 2. With PALIMPSEST_PAGING_ALSO_KERNEL: if the caller runs in this space, it uses none of the kernel's pages in the
-// range, not as code, stack or data.
+//    range, not as code, stack or data.
 enum palimpsest_paging_result palimpsest_paging_unmap(const struct palimpsest_paging_space *space,
                                                       uint64_t start,
                                                       uint64_t len,

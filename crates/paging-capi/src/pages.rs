@@ -199,7 +199,7 @@ pub unsafe extern "C" fn palimpsest_paging_map(
 ///
 /// 1. `space` is null, or points to a structure that is not dropped during the call.
 /// 2. With PALIMPSEST_PAGING_ALSO_KERNEL: if the caller runs in this space, it uses none of the kernel's pages in the
-/// range, not as code, stack or data.
+///    range, not as code, stack or data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_paging_unmap(
     space: *const palimpsest_paging_space,
