@@ -63,7 +63,7 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
   // ANCHOR: builder
   llvm::orc::LLJITBuilder builder;
   builder.setJITTargetMachineBuilder(std::move(machine))
-      // A machine for each compilation: the default has one, for one thread.
+      // A target machine for each compilation: the default has a single one, for one thread.
       .setCompileFunctionCreator([](llvm::orc::JITTargetMachineBuilder machine) {
         return std::make_unique<llvm::orc::ConcurrentIRCompiler>(std::move(machine));
       })
@@ -82,7 +82,7 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
   return jit;
 }
 
-// The function `name`, compiled and linked now.
+// Returns the function `name`, which is compiled and linked now.
 template <typename Function> Function *find(llvm::orc::LLJIT &jit, const std::string &name) {
   return reinterpret_cast<Function *>(static_cast<uintptr_t>(must(jit.lookup(name)).getAddress()));
 }

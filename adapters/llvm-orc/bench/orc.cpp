@@ -24,7 +24,7 @@ namespace {
 
 constexpr int rounds = 5;
 constexpr int calls = 400'000;
-// Of a name, so that objects differ in as many bytes and one compilation makes them all.
+// The digits of a function's name: objects differ only in these bytes, so one compilation makes them all.
 constexpr const char *name_pattern = "f%07zu";
 
 using Called = int64_t(int64_t);
@@ -116,7 +116,7 @@ Figures link_and_call(jitlink::JITLinkMemoryManager &memory, const std::string &
   int64_t sum = 0;
   for (auto *function : functions)
     sum += function(1);
-  // When all have run: before, the views that were written through would count, and those that run would not.
+  // Measured after all have run: earlier, the written views would count, and the views that run would not.
   figures.bytes = static_cast<double>(resident() - resident_before) / static_cast<double>(count);
   // A fixed stride that meets every function: in order, prefetchers would help both.
   size_t stride = 7919 % count, at = 0;
