@@ -10,7 +10,7 @@ use crate::{
     process,
     programs::{self, TestProgram},
     runner::remedies,
-    step::{Done, StepError},
+    step::{Depth, Done, StepError},
     workspace::Workspace,
 };
 
@@ -135,7 +135,7 @@ fn run_on(workspace: &Workspace, arch: Arch) -> Result<usize, StepError> {
     let (init, built) = match arch {
         Arch::X86_64 => native(workspace)?,
         // With the others, which are built: alone, these would have dependencies with other features.
-        Arch::Aarch64 => (build::guest_init(workspace)?, build::test_programs(workspace)?),
+        Arch::Aarch64 => (build::guest_init(workspace)?, build::test_programs(workspace, Depth::Short)?),
     };
     let programs = about_nodes(built);
     let machine = [&["-cpu", cpu(arch)], MACHINE].concat();

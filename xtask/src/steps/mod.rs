@@ -129,8 +129,8 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC],
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
-            left_out: &[],
-            run: Check::Always(aarch64::build::step),
+            left_out: aarch64::build::LEFT_OUT,
+            run: Check::ByDepth(aarch64::build::step),
         },
         Step {
             name: "aarch64-user",
@@ -149,7 +149,7 @@ pub(crate) fn all() -> Vec<Step> {
             needs: AARCH64_SYSTEM,
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
-            left_out: aarch64::system::LEFT_OUT,
+            left_out: aarch64::left_out::LEFT_OUT,
             run: Check::ByDepth(aarch64::system::step),
         },
         Step {
