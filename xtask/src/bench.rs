@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: the program's suites with the peers, and those of the adapters, which are workspaces of their
-//! own and leave records of the same format.
+//! `cargo xtask bench`: the program's suites with the peers, and the suites of the adapters, which are workspaces of
+//! their own and write records of the same format.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ use crate::{process, step::StepError, workspace::Workspace};
 /// The name that stands for all adapters, and of the folder that they are in.
 pub(crate) const ADAPTERS: &str = "adapters";
 
-/// Adapters with an example `bench`, which writes the record that its first argument names. Each builds in the folder
-/// of its step, with optimisation.
+/// Adapters with an example `bench`, which writes a record to the file that its first argument names. Each is built in
+/// the folder of its step, optimised.
 const WITH_BENCH: [&str; 1] = ["wasmtime"];
 
 /// Runs `palimpsest bench` with the arguments given.

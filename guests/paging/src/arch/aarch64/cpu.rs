@@ -9,7 +9,7 @@ const CPU_ON: u64 = 0xc400_0003;
 
 unsafe extern "C" {
     /// Where other CPUs start, and the variables that tell them their number and stack, in `boot.s`. The code of this
-    /// image moves, what these lead to does not: so their addresses cannot be told by their distances.
+    /// image moves, but what these lead to does not: so their addresses cannot be relative to this code.
     static boot_places: [u64; 3];
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn number() -> usize {
 
 /// Starts CPU `number` at `cpu_main`, on a stack that ends at `stack_end`.
 pub(crate) fn start(number: usize, stack_end: u64) {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     let [boot_start, boot_cpu, boot_stack] = unsafe { boot_places };
     let place = |address: u64| (layout::PHYSICAL_MAP + address) as *mut u64;
     // SAFETY: the boot code's variable; CPUs are started one after the other.
