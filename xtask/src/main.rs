@@ -157,7 +157,7 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Package => {
-            let package::Made { tarball, deb, .. } = package::build(&workspace)?;
+            let package::Made { tarball, deb, .. } = package::build(&workspace, package::Built::ToPublish)?;
             println!("{}", tarball.display());
             println!(
                 "{}",
