@@ -224,6 +224,28 @@ fn what_a_child_shows_from_fork_to_fork_is_frozen() {
     });
 }
 
+/// Fails on: waiting for one child after the other, and gathering a piece in between.
+#[test]
+fn what_is_gathered_too_slowly_beside_children_is_frozen() {
+    play("what_is_gathered_too_slowly_beside_children_is_frozen", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        let mut gathered = Vec::new();
+        for _ in 0..4 {
+            let child = Child::fork(|| memory.holds(0..LEN, 1));
+            let before = memory.huge();
+            slices(20);
+            child.end();
+            assert!(memory.huge() == before || !memory.is_anonymous(), "the child shows these pages, too");
+            slice();
+            gathered.push(memory.huge());
+        }
+        to_the_end(|_| ());
+        assert!(progress().frozen_bytes >= LEN / 2 && memory.holds(0..LEN, 1), "{:?}, {gathered:?}", progress());
+    });
+}
+
 /// Fails on: filling up a sparse piece; freezing a huge page with what is left.
 #[test]
 fn what_cannot_be_gathered_is_frozen() {
