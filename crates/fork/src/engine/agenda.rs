@@ -64,8 +64,10 @@ pub(crate) struct Gathering {
     has_made: bool,
     /// How often a child was waited for since the last huge page was made.
     in_vain: u32,
-    /// Whether a child was waited for since the last fork.
+    /// Since the last fork: whether a child was waited for, and how many pieces were seen that were gathered before and
+    /// split since, by writes beside a child.
     has_waited: bool,
+    split: usize,
 }
 
 /// How a slice of gathering ended.
@@ -127,7 +129,7 @@ impl Gathering {
     /// Begins the first pass.
     pub(crate) const fn new(place: Where) -> Self {
         let (has_waiting, has_made, has_waited) = (false, false, false);
-        Self { place, item: 0, at: 0, has_waiting, in_a_row: 0, has_made, in_vain: 0, has_waited }
+        Self { place, item: 0, at: 0, has_waiting, in_a_row: 0, has_made, in_vain: 0, has_waited, split: 0 }
     }
 
     /// Notes to go on from `at` in the same item.
@@ -140,6 +142,11 @@ impl Gathering {
         if pages > 0 {
             (self.in_a_row, self.in_vain, self.has_made) = (0, 0, true);
         }
+    }
+
+    /// Notes pieces that were gathered before and split since.
+    pub(super) const fn has_seen_split(&mut self, pieces: usize) {
+        self.split += pieces;
     }
 
     /// Notes a piece that a child still maps. Returns `Waits` if waiting for the child is better than looking at more
@@ -345,13 +352,17 @@ impl Agenda {
     }
 
     /// Notes a fork. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
-    /// children, little was gathered from one fork to the next.
+    /// children, little was gathered from one fork to the next, and what was gathered stays whole. Where that is written
+    /// to all over, so would be what is frozen, and a fork of split huge pages takes less than one of frozen memory that
+    /// was written to.
     pub(crate) fn is_gathered_too_slowly(&mut self) -> bool {
         let Step::Gather(gathering) = &mut self.step else { return false };
-        let has_waited = std::mem::take(&mut gathering.has_waited);
+        let (has_waited, split) = (std::mem::take(&mut gathering.has_waited), std::mem::take(&mut gathering.split));
         let since = self.gathered.saturating_sub(self.gathered_at_fork);
         self.gathered_at_fork = self.gathered;
-        self.slow = if has_waited && since < self.planned / LITTLE { self.slow + 1 } else { 0 };
+        let is_written = split * PIECE > self.gathered / LITTLE;
+        let is_slow = has_waited && since < self.planned / LITTLE && !is_written;
+        self.slow = if is_slow { self.slow + 1 } else { 0 };
         self.slow >= SLOW_INTERVALS
     }
 

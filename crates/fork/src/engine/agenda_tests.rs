@@ -31,20 +31,24 @@ fn a_pass_beside_a_child_is_followed_by_another_and_by_a_rest_if_it_was_in_vain(
     assert_eq!(gathering.end_pass(), Gathered::Done);
 }
 
-/// Fails on: waiting for children for ever; freezing what is gathered quickly, or slowly for want of time alone.
+/// Fails on: waiting for children for ever; freezing what is gathered quickly, or slowly for want of time alone;
+/// freezing what is written to all over.
 #[test]
 fn what_is_gathered_too_slowly_beside_children_is_left_to_be_frozen() {
     let mut agenda = Agenda::new(MappedVec::with_capacity(16).expect("memory"));
     let step = Step::Gather(Gathering::new(Where::Everywhere));
     let terms = Terms { budget: Duration::ZERO, extent: PIECE, pages: Pages::Gather, mappings: 9, looked: 0, step };
-    // What the intervals gather, of 64; whether each had a child; after which fork the rest is frozen.
-    for (gathered, has_child, expected) in [
-        (&[0, 0, 0, 0][..], false, None),
-        (&[1, 1, 1, 1], false, None),
-        (&[8, 8, 8, 8], true, None),
-        (&[7, 8, 7, 8], true, None),
-        (&[8, 7, 7, 8], true, Some(3)),
-        (&[0, 0], true, Some(2)),
+    // What the intervals gather, of 64; whether each had a child; how many were split in each; after which fork the
+    // rest is frozen.
+    for (gathered, has_child, split, expected) in [
+        (&[0, 0, 0, 0][..], false, 0, None),
+        (&[1, 1, 1, 1], false, 0, None),
+        (&[8, 8, 8, 8], true, 0, None),
+        (&[7, 8, 7, 8], true, 0, None),
+        (&[8, 7, 7, 8], true, 0, Some(3)),
+        (&[0, 0], true, 0, Some(2)),
+        (&[7, 7, 7, 7], true, 4, None),
+        (&[7, 7, 7, 7], true, 1, Some(3)),
     ] {
         agenda.begin_unseen(64 * PIECE, terms);
         let forks = gathered.iter().position(|pieces| {
@@ -52,6 +56,7 @@ fn what_is_gathered_too_slowly_beside_children_is_left_to_be_frozen() {
             if has_child {
                 until_it_waits(&mut gathering);
             }
+            gathering.has_seen_split(split);
             agenda.gathered_until(gathering, pieces * PIECE, 0);
             agenda.is_gathered_too_slowly()
         });

@@ -90,12 +90,13 @@ impl Gatherer<'_, '_> {
             };
             let room = self.shared.tending.room(elapsed, budget);
             let taken = self.take(Span::new(piece.start, whole.end), room, traits);
-            let Taken { upto, worked: tried, made, mended, waits, is_refused } = match taken {
+            let Taken { upto, worked: tried, made, mended, split, waits, is_refused } = match taken {
                 Ok(taken) => taken,
                 Err(error) => break Err(error),
             };
             gathering.go_on_at(upto);
             gathering.has_made(made + mended);
+            gathering.has_seen_split(split);
             (bytes, worked) = (bytes + made * PIECE, worked + tried);
             if is_refused {
                 break Ok(Gathered::Done);
@@ -150,11 +151,13 @@ impl Gatherer<'_, '_> {
     /// Gathers pieces at the start of `rest`, `room` at most. All have these traits.
     fn take(&mut self, rest: Span, room: usize, traits: Traits) -> Result<Taken, PagemapError> {
         let mut run = Span::new(rest.start, rest.start);
-        let mut taken = Taken { upto: rest.start, worked: 0, made: 0, mended: 0, waits: false, is_refused: false };
+        let (upto, waits, is_refused) = (rest.start, false, false);
+        let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused };
         for piece in rest.cut(PIECE).take(room) {
             let found = self.look_at(piece, traits)?;
-            if found == Found::Fit {
+            if matches!(found, Found::Fit | Found::Split) {
                 run.end = piece.end;
+                taken.split += usize::from(found == Found::Split);
                 continue;
             }
             taken.upto = piece.end;
@@ -164,7 +167,8 @@ impl Gatherer<'_, '_> {
                     taken.made += 1;
                 }
                 Found::Waits => taken.waits = true,
-                Found::Fit | Found::Unfit => {}
+                Found::SplitAndShown => taken.split += 1,
+                Found::Fit | Found::Split | Found::Unfit => {}
             }
             break;
         }
@@ -220,10 +224,10 @@ impl Gatherer<'_, '_> {
         }
         let is_shared = count(self.pagemap, piece, Wanted::Shared)? > populated / 2;
         Ok(match (is_shared, is_known) {
-            (false, _) => Found::Fit,
+            (false, false) => Found::Fit,
+            (false, true) => Found::Split,
             (true, false) => Found::Waits,
-            // A split one is mended between forks later.
-            (true, true) => Found::Unfit,
+            (true, true) => Found::SplitAndShown,
         })
     }
 }
@@ -233,6 +237,10 @@ impl Gatherer<'_, '_> {
 enum Found {
     /// In base pages that may be gathered.
     Fit,
+    /// The same, and was gathered before.
+    Split,
+    /// Was gathered before and split since, and a child still maps it: it is mended between forks later.
+    SplitAndShown,
     /// A huge page already.
     Huge,
     /// There is nothing to do, or it is left to be frozen.
@@ -250,6 +258,8 @@ struct Taken {
     /// Huge pages that are new; and those that were split, and are whole again.
     made: usize,
     mended: usize,
+    /// Pieces that were gathered before, and split since.
+    split: usize,
     /// Whether a child still maps one that was looked at.
     waits: bool,
     /// Whether there are no huge pages left.
