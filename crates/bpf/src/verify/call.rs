@@ -41,7 +41,7 @@ struct Before {
 }
 
 impl Step<'_> {
-    pub(super) fn call(self, callee: Callee) -> Result<Next, Fault> {
+    pub(super) fn call(mut self, callee: Callee) -> Result<Next, Fault> {
         let behind = self.at + 1;
         match callee {
             Callee::Helper(id) => self.call_helper(id),
@@ -51,6 +51,9 @@ impl Step<'_> {
             }
             Callee::Local(distance) => {
                 let target = self.target(distance);
+                if let Some(next) = self.call_alone(target) {
+                    return Ok(next);
+                }
                 let depth = self.state.frames.len();
                 // The structure does not tell how deeply a function is called whose address was passed to a helper.
                 if depth >= MOST_FRAMES {
@@ -66,6 +69,7 @@ impl Step<'_> {
                     caller.set(*register, Value::Unset);
                 }
                 self.state.frames.push(callee);
+                self.note_frames(depth + 1);
                 Ok(Next::One(target))
             }
             Callee::Kernel { id: index, module: 0 } => {
@@ -80,8 +84,7 @@ impl Step<'_> {
     fn call_helper(self, id: i32) -> Result<Next, Fault> {
         let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
         if id == TAIL_CALL {
-            let [own] = &*self.state.frames else { return Err(Fault::TailCall) };
-            if own.callback.is_some() || !self.state.records.is_empty() {
+            if !self.state.is_program() || !self.state.records.is_empty() {
                 return Err(Fault::TailCall);
             }
         }
@@ -115,6 +118,7 @@ impl Step<'_> {
                 // The helper has not returned a value yet.
                 entered.top_mut().set(Register::R0, Value::Unset);
                 entered.enter(callback, self.instance(), 0);
+                self.note_frames(entered.frames.len());
                 Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
             }
         }

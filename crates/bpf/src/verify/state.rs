@@ -33,6 +33,27 @@ pub(super) enum Area {
         /// Its bytes.
         len: u32,
     },
+    /// Memory that the caller of a function passes, which is verified alone.
+    Argument {
+        /// The register in which it comes.
+        number: u8,
+        /// Its bytes.
+        len: u32,
+        /// To how many bytes it is aligned.
+        align: u8,
+    },
+}
+
+impl Area {
+    /// To how many bytes it is certainly aligned, 8 at most.
+    pub(super) const fn align(self) -> u8 {
+        match self {
+            // The context only if the program asks its caller for it; where a slice begins is not known.
+            Self::Context | Self::Slice { .. } | Self::Inner(_) => 1,
+            Self::Argument { align, .. } => align,
+            Self::Stack(_) | Self::MapValue(_) | Self::MapKey(_) | Self::Record { .. } => 8,
+        }
+    }
 }
 
 /// What is known of a register, or of 8 bytes of the stack.
@@ -378,6 +399,11 @@ pub(super) struct State {
 impl State {
     pub(super) fn new() -> Self {
         Self { frames: Vec::from([Frame::new(0, 0)]), records: Vec::new() }
+    }
+
+    /// Whether only the program's own function is active, and nobody but the host has called it.
+    pub(super) fn is_program(&self) -> bool {
+        matches!(&*self.frames, [own] if own.instance == 0)
     }
 
     pub(super) fn top(&self) -> &Frame {

@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 
+use super::alone::Functions;
 use super::fault::Fault;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, State, Unreadable, Value};
@@ -54,6 +55,10 @@ pub(super) struct Step<'a> {
     pub(super) is_probe: &'a Cell<bool>,
     /// What guards the instruction, if the program is not trusted.
     pub(super) guard: Option<&'a Cell<Option<Guard>>>,
+    /// Functions whose calls need not be followed.
+    pub(super) alone: &'a Functions<'a>,
+    /// Most functions that were active at once so far.
+    pub(super) frames: &'a Cell<usize>,
 }
 
 impl Step<'_> {
@@ -132,6 +137,11 @@ impl Step<'_> {
             Instruction::Packet { .. } | Instruction::Cast { .. } => return Err(Fault::Unknown),
         }
         Ok(Next::One(behind))
+    }
+
+    /// Notes how many functions are active at once.
+    pub(super) fn note_frames(&self, frames: usize) {
+        self.frames.set(self.frames.get().max(frames));
     }
 
     /// Notes what guards the instruction. If different states need different masks, or one needs none, it waits.
@@ -271,10 +281,10 @@ impl Step<'_> {
         };
         let place = start.alu(Width::W64, AluOp::Add, Scalar::constant(i64::from(offset) as u64));
         self.is_inside(area, place, size.bytes() as i64)?;
-        // Where a slice begins is not known.
-        let is_aligned = place.is_aligned(size.bytes() as u64) && !matches!(area, Area::Slice { .. });
-        if alignment == Alignment::Natural && !is_aligned {
-            return Err(Fault::Unaligned { align: size.bytes() });
+        let wanted = size.bytes();
+        let is_aligned = area == Area::Context || wanted <= area.align().into();
+        if alignment == Alignment::Natural && !(is_aligned && place.is_aligned(wanted as u64)) {
+            return Err(Fault::Unaligned { align: wanted });
         }
         if alignment == Alignment::Natural && area == Area::Context {
             self.context_use.set(ContextUse::Atomic);
@@ -310,6 +320,7 @@ impl Step<'_> {
             Area::Inner(_) => ("the map", 0),
             Area::Slice { len, .. } => ("the slice", len),
             Area::Record { len, .. } => ("the record", len),
+            Area::Argument { len, .. } => ("the memory that the function gets", len),
         };
         let is_inside = min >= 0 && end <= i64::from(room);
         if is_inside { Ok(()) } else { Err(Fault::Outside { what, min, end, len: room }) }
@@ -331,7 +342,9 @@ impl Step<'_> {
                 Err(Fault::ReadOnlyMap)
             }
             Area::MapKey(_) | Area::Inner(_) => Err(Fault::ReadOnlyMap),
-            Area::Stack(_) | Area::MapValue(_) | Area::Slice { .. } | Area::Record { .. } => Ok(()),
+            Area::Stack(_) | Area::MapValue(_) | Area::Slice { .. } | Area::Record { .. } | Area::Argument { .. } => {
+                Ok(())
+            }
         }
     }
 

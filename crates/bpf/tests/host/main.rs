@@ -1,5 +1,6 @@
 //! Programs with maps and helpers: verified, interpreted and compiled, on hosts that begin alike and end alike.
 
+mod alone;
 mod arrays;
 #[path = "../common/mod.rs"]
 mod common;
