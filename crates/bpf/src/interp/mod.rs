@@ -92,6 +92,9 @@ pub enum HelperError {
     /// It says what a timer calls, which is a function of a compiled program.
     #[error("timers call functions of compiled programs; load the program")]
     Timer,
+    /// It waits for a lock that this thread holds: the program has interrupted what the thread does under the lock.
+    #[error("this thread holds the lock already; a signal handler must not run programs that may interrupt others")]
+    Deadlock,
     /// It ends the program, which returns this.
     #[error("the helper ended the program with {0:#x}")]
     Exit(u64),

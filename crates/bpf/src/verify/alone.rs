@@ -144,7 +144,7 @@ impl Alone<'_> {
                 },
             );
         }
-        State { frames: Vec::from([frame]), records: Vec::new() }
+        State { frames: Vec::from([frame]), records: Vec::new(), lock: None }
     }
 }
 
@@ -156,7 +156,8 @@ impl Step<'_> {
     pub(super) fn call_alone(&mut self, target: usize) -> Option<Next> {
         let called = self.alone.get(target)?;
         let frames = self.state.frames.len() + called.frames.get();
-        if frames > MOST_FRAMES {
+        // Alone it was followed without a lock, and may take one.
+        if frames > MOST_FRAMES || self.state.lock.is_some() {
             return None;
         }
         let mut written: [Option<Written>; 5] = [None; 5];

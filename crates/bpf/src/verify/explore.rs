@@ -285,7 +285,8 @@ impl Explorer<'_> {
 
     /// Notes a way that begins at another time: no state of this way was before it.
     fn push_later(&mut self, callback: Callback) {
-        let state = State::of_timer(callback, self.instance());
+        let has_lock = callback.map.is_some_and(|map| self.contract.maps[map as usize].lock.is_some());
+        let state = State::of_timer(callback, has_lock, self.instance());
         self.values += state.weight();
         let at = callback.entry as usize;
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });

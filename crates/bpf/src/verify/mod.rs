@@ -33,6 +33,7 @@ mod state;
 mod step;
 mod tnum;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub use alone::{FunctionType, Null, Parameter};
@@ -142,6 +143,8 @@ pub(crate) struct MapShape {
     pub(crate) access: ValueAccess,
     /// Where a timer lies in each value.
     pub(crate) timer: Option<u32>,
+    /// Where a lock lies in each value.
+    pub(crate) lock: Option<u32>,
     /// What maps in it are, by index.
     pub(crate) inner: Option<u32>,
 }
@@ -187,8 +190,8 @@ impl Contract {
     /// Gives programs maps by index: for a host that has those very maps.
     pub(crate) fn set_maps(&mut self, maps: &[&Definition]) {
         let shape = |definition: &Definition, inner| {
-            let Definition { kind, key_len, value_len, max_entries, access, timer, .. } = *definition;
-            MapShape { kind, key_len, value_len, max_entries, access, timer, inner }
+            let Definition { kind, key_len, value_len, max_entries, access, timer, lock, .. } = *definition;
+            MapShape { kind, key_len, value_len, max_entries, access, timer, lock, inner }
         };
         self.own_maps = maps.len();
         let mut inner = Vec::new();
@@ -274,7 +277,7 @@ impl Contract {
         } else {
             match explore(code, &functions, self, loops, limits) {
                 Ok(explored) => return Ok(explored),
-                Err(error) => Some(error),
+                Err(error) => Some(Box::new(error)),
             }
         };
         explore(code, &Functions::default(), self, loops, limits).map_err(|error| Refused { error, alone })
@@ -286,7 +289,7 @@ struct Refused {
     /// If all calls are followed.
     error: VerifyError,
     /// If functions with types are verified alone.
-    alone: Option<VerifyError>,
+    alone: Option<Box<VerifyError>>,
 }
 
 impl Refused {
@@ -294,7 +297,9 @@ impl Refused {
     /// the functions.
     fn error(self) -> VerifyError {
         let Self { error, alone } = self;
-        alone.filter(|alone| error.fault.may_be_fuelled() && !alone.fault.may_be_fuelled()).unwrap_or(error)
+        alone
+            .filter(|alone| error.fault.may_be_fuelled() && !alone.fault.may_be_fuelled())
+            .map_or(error, |alone| *alone)
     }
 }
 

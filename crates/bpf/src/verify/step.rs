@@ -5,12 +5,12 @@ use core::cell::Cell;
 use super::alone::Functions;
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, State, Unreadable, Value};
+use super::state::{Area, Callback, FIRST, State, Unreadable, Value};
 use super::{ContextAccess, ContextUse, Contract, Guard, Side, Unproven};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
-use crate::map::{TIMER, ValueAccess};
+use crate::map::{LOCK, TIMER, ValueAccess};
 
 /// Bytes that an address may be away from where its memory begins: `BPF_MAX_VAR_OFF` of Linux
 /// (`include/linux/bpf_verifier.h`).
@@ -205,13 +205,19 @@ impl Step<'_> {
             Wide::Function(distance) => Ok(Value::Function(self.target(distance) as u32)),
             Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
             Wide::MapValueByIndex { map, offset } => {
-                let (area, offset) = (Area::MapValue(self.map(map)?), Scalar::constant(offset.into()));
+                let (area, offset) = (self.found(self.map(map)?, FIRST), Scalar::constant(offset.into()));
                 // At most its end.
                 self.is_inside(area, offset, 0)?;
                 Ok(Value::Pointer(area, offset))
             }
             Wide::MapByDescriptor(_) | Wide::MapValueByDescriptor { .. } | Wide::Variable(_) => Err(Fault::Unknown),
         }
+    }
+
+    /// The value of a map that was found in this way.
+    pub(super) fn found(&self, map: u32, id: u32) -> Area {
+        let has_lock = self.contract.maps[map as usize].lock.is_some();
+        if has_lock { Area::Lockable { map, id } } else { Area::MapValue(map) }
     }
 
     fn map(&self, index: i32) -> Result<u32, Fault> {
@@ -307,12 +313,14 @@ impl Step<'_> {
                 return Err(Fault::VariableStack { min, max: place.signed_max() });
             }
             Area::Stack(_) => return Ok(()),
-            Area::MapValue(number) => {
+            Area::MapValue(number) | Area::Lockable { map: number, .. } => {
                 let shape = map(number);
-                if let Some(at) =
-                    shape.timer.filter(|at| len > 0 && min < i64::from(at + TIMER) && end > i64::from(*at))
-                {
+                let touches = |at: u32, bytes: u32| len > 0 && min < i64::from(at + bytes) && end > i64::from(at);
+                if let Some(at) = shape.timer.filter(|at| touches(*at, TIMER)) {
                     return Err(Fault::TimerBytes { min, end, at });
+                }
+                if let Some(at) = shape.lock.filter(|at| touches(*at, LOCK)) {
+                    return Err(Fault::LockBytes { min, end, at });
                 }
                 ("the value", shape.value_len)
             }
@@ -338,13 +346,18 @@ impl Step<'_> {
                 Some((_, ContextAccess::Write)) => Ok(()),
                 _ => Err(Fault::ReadOnly),
             },
-            Area::MapValue(map) if self.contract.maps[map as usize].access == ValueAccess::Read => {
+            Area::MapValue(map) | Area::Lockable { map, .. }
+                if self.contract.maps[map as usize].access == ValueAccess::Read =>
+            {
                 Err(Fault::ReadOnlyMap)
             }
             Area::MapKey(_) | Area::Inner(_) => Err(Fault::ReadOnlyMap),
-            Area::Stack(_) | Area::MapValue(_) | Area::Slice { .. } | Area::Record { .. } | Area::Argument { .. } => {
-                Ok(())
-            }
+            Area::Stack(_)
+            | Area::MapValue(_)
+            | Area::Lockable { .. }
+            | Area::Slice { .. }
+            | Area::Record { .. }
+            | Area::Argument { .. } => Ok(()),
         }
     }
 
