@@ -1,5 +1,5 @@
-//! Relocatable objects (ELF `ET_REL`) as modules of a kernel: what a compiler leaves, read, laid out in three parts, and
-//! linked with the kernel that loads it.
+//! Relocatable objects (ELF `ET_REL`) as modules of a kernel: what a compiler leaves is read, laid out in three parts,
+//! and linked with the kernel that loads it.
 //!
 //! | step | what is known |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! What the kernel exports to modules: `src/modules/exports.rs`.
 
-#![allow(dead_code, reason = "each module uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each module uses some of it")]
 
 unsafe extern "C" {
     /// Returns the number of the CPU that runs.
@@ -11,6 +11,7 @@ unsafe extern "C" {
     pub(crate) safe fn kernel_relax();
 }
 
-#[cfg_attr(target_arch = "x86_64", path = "../src/arch/x86_64/key.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "../src/arch/aarch64/key.rs")]
-pub(crate) mod key;
+#[path = "arch/mod.rs"]
+mod arch;
+
+pub(crate) use arch::key;

@@ -162,7 +162,8 @@ impl Place {
         Ok(place)
     }
 
-    /// Reserves a place of `bytes` bytes, from a multiple of `align` on. It has traps until it is [written](Self::write).
+    /// Reserves a place of `bytes` bytes, from a multiple of `align` on. It has traps until it is
+    /// [written](Self::write).
     pub(crate) fn reserve(bytes: usize, align: usize) -> Result<Self, Full> {
         let (count, align) = (bytes.div_ceil(CHUNK).max(1), align.div_ceil(CHUNK));
         if bytes > PACK || align > CHUNKS {

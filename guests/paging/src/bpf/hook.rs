@@ -1,7 +1,8 @@
 //! Programs that are asked before each system call.
 //!
 //! While no program is attached, a system call passes one instruction without effect: a site of a static key. Attaching
-//! the first program rewrites it in every node's copy of the kernel and of modules, by one store and one call of each CPU.
+//! the first program rewrites it in every node's copy of the kernel and of modules, by one store and one call of each
+//! CPU.
 //!
 //! | | CPU 0 attaches or detaches | CPU 1, in a system call |
 //! |---|---|---|

@@ -6,12 +6,12 @@
 //! | constants, with address slots | behind the packs, in each node's copy | read |
 //! | data | behind these, once | read, write |
 //!
-//! What runs is never writable where it runs: `palimpsest_module` links a module as bytes, which are then stored through
-//! the physical map. So rights do not change, no translation has to be flushed, and processes, whose tables lead to the
+//! What runs is never writable where it runs: `palimpsest_module` links a module as bytes, which are then stored
+//! through the physical map. So rights do not change, no translation has to be flushed, and processes, whose tables lead to the
 //! same pages, have a module as soon as the kernel has it.
 //!
-//! A module stays while somebody has a handle of it ([`get`]), and while another module needs it. It may be inside calls
-//! with interrupts on, so that no call of CPUs could tell who is in it; handles do.
+//! A module stays while somebody has a handle of it ([`get`]), and while another module needs it. CPUs may run it with
+//! interrupts on, so that no call of CPUs could tell who is in it; handles do.
 
 mod exports;
 mod memory;
@@ -193,8 +193,8 @@ impl Module {
     pub(crate) fn call(&self, name: &str, argument: u64) -> u64 {
         let entry = self.export(name).filter(|entry| self.code().contains(entry));
         let entry = entry.unwrap_or_else(|| panic!("{} has no function {name}", self.name));
-        // SAFETY: modules are part of this kernel, as trusted as it is, and export only functions of this type. The code
-        // is there as long as the handle.
+        // SAFETY: modules are part of this kernel, as trusted as it is, and export only functions of this type. The
+        // code is there as long as the handle.
         let function = unsafe { core::mem::transmute::<*const (), extern "C" fn(u64) -> u64>(entry as *const ()) };
         function(argument)
     }

@@ -61,8 +61,8 @@ pub(crate) fn load_kernel(root: Frame) {
     leave_user(root);
 }
 
-/// Loads a process's tables as well. All have ASID 0: a TLB must not find pages of two processes for one address, so the
-/// old tables are left and their translations flushed before the new ones can be walked.
+/// Loads a process's tables as well. All have ASID 0: a TLB must not find pages of two processes for one address, so
+/// the old tables are left and their translations flushed before the new ones can be walked.
 pub(crate) fn load_user(root: Frame) {
     // SAFETY: the kernel does not run through these tables; barriers and a flush.
     unsafe {
