@@ -134,19 +134,32 @@ palimpsest_packs open_packs(uint32_t observers, Memory memory = Memory::Default)
   return packs;
 }
 
-// What runs under gdb: is called twice, and removed.
+// What runs under gdb without LLVM's plugin: the packs tell gdb of the functions.
+void under_gdb_with_observer() {
+  auto packs = open_packs(PALIMPSEST_GDB);
+  {
+    PackMemoryManager memory(packs);
+    auto jit = make_jit(memory);
+    auto tracker = add(*jit, busy);
+    MUST(find<int64_t(int64_t)>(*jit, "orc_busy_caller")(10) != 0);
+    must(tracker->remove());
+    must(palimpsest_packs_reclaim(packs, nullptr));
+    orc_tools_removed();
+  }
+  must(palimpsest_packs_close(packs));
+}
+
+// What runs under gdb: is called twice.
 void under_gdb(Memory kind) {
   auto packs = open_packs(0, kind);
   {
     PackMemoryManager memory(packs);
     auto jit = make_jit(memory);
     debug_with_gdb(*jit);
-    auto tracker = add(*jit, debugged);
+    add(*jit, debugged);
     auto *outer = find<int64_t(int64_t)>(*jit, "orc_outer");
     MUST(outer(7) == 10);
     MUST(outer(8) == 11);
-    must(tracker->remove());
-    orc_tools_removed();
   }
   must(palimpsest_packs_close(packs));
 }
@@ -217,11 +230,10 @@ void gdb_stops_and_unwinds(const std::string &self, const std::string &folder, M
   if (!run(folder, "gdb --version").succeeded)
     return void(std::printf("%s: skipped: no gdb\n", test));
   auto ran = run(folder, std::string("gdb -batch -nx -ex 'set debuginfod enabled off' -ex 'set breakpoint pending on'") +
-                         " -ex '" + (is_writable ? "break" : "hbreak") + " orc_inner' -ex 'break orc_tools_inside' -ex 'break orc_tools_removed'"
+                         " -ex '" + (is_writable ? "break" : "hbreak") + " orc_inner' -ex 'break orc_tools_inside'"
                          " -ex run -ex backtrace -ex 'print x'"
                          " -ex continue -ex backtrace -ex 'frame 2' -ex 'info frame' -ex 'delete 2'"
                          " -ex continue -ex 'print x' -ex finish"
-                         " -ex continue -ex 'info symbol orc_inner'"
                          " --args '" + self + "' gdb " + (is_writable ? "debuggable" : "default"));
   if (has(ran.printed, "ptrace: ") || has(ran.printed, "Could not trace"))
     return void(std::printf("%s: skipped: gdb may not trace\n", test));
@@ -239,9 +251,23 @@ void gdb_stops_and_unwinds(const std::string &self, const std::string &folder, M
              "orc_inner (x=8)", "$2 = 8"});
   // Back to the caller, for which gdb writes a breakpoint of its own.
   if (is_writable)
-    must_have(ran.printed, {"Run till exit", "orc_outer", "formulas.txt:5", "Value returned is $3 = 9"});
-  // Gone from gdb, too, when the object is removed.
-  must_have(ran.printed, {"orc_tools_removed", "No symbol \"orc_inner\""});
+    must_have(ran.printed, {"orc_inner (x=8)", "orc_outer () at formulas.txt:", "Value returned is $3 = 9"});
+  std::printf("%s: ok\n", test);
+}
+
+void gdb_knows_names_by_the_observer(const std::string &self, const std::string &folder) {
+  auto test = "gdb_knows_names_by_the_observer";
+  if (!run(folder, "gdb --version").succeeded)
+    return void(std::printf("%s: skipped: no gdb\n", test));
+  auto ran = run(folder, "gdb -batch -nx -ex 'set debuginfod enabled off' -ex 'set breakpoint pending on'"
+                         " -ex 'break orc_tools_inside' -ex 'break orc_tools_removed'"
+                         " -ex run -ex backtrace -ex 'info symbol orc_busy_leaf' -ex continue"
+                         " -ex 'info symbol orc_busy_leaf' --args '" + self + "' gdb observer");
+  if (has(ran.printed, "ptrace: ") || has(ran.printed, "Could not trace"))
+    return void(std::printf("%s: skipped: gdb may not trace\n", test));
+  must_have(ran.printed, {"#0 ", "orc_tools_inside", "#1 ", "orc_busy_caller", "#2 ", "main", "orc_busy_leaf in section",
+                          // Gone when the object is.
+                          "orc_tools_removed", "No symbol \"orc_busy_leaf\""});
   std::printf("%s: ok\n", test);
 }
 
@@ -307,7 +333,9 @@ int main(int argc, char **argv) {
   auto how = std::string(argc > 2 ? argv[2] : "");
   if (!wanted.empty())
     prepare_llvm();
-  if (wanted == "gdb") {
+  if (wanted == "gdb" && how == "observer") {
+    under_gdb_with_observer();
+  } else if (wanted == "gdb") {
     under_gdb(how == "debuggable" ? Memory::Debuggable : Memory::Default);
   } else if (wanted == "perf") {
     under_perf(how == "dump" ? PALIMPSEST_JIT_DUMP : how == "map" ? PALIMPSEST_PERF_MAP : 0);
@@ -318,6 +346,7 @@ int main(int argc, char **argv) {
     MUST(mkdtemp(folder) != nullptr);
     gdb_stops_and_unwinds(self, folder, Memory::Default);
     gdb_stops_and_unwinds(self, folder, Memory::Debuggable);
+    gdb_knows_names_by_the_observer(self, folder);
     perf_resolves(self, folder);
     MUST(run("/", std::string("rm -r ") + folder).succeeded);
   }
