@@ -8,6 +8,7 @@ mod aarch64;
 mod architecture;
 mod bench;
 mod book;
+mod cmake;
 mod guest;
 mod install;
 mod lanes;
