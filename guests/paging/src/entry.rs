@@ -7,8 +7,8 @@
 //!
 //! So speculation in user mode cannot reach the kernel's memory (Meltdown, CVE-2017-5754). Each node has its own root
 //! of both kinds, and its own copy of the entry's text, which is the copy that the kernel runs. The entry's data is an
-//! area for each CPU. On AArch64 both roots map text and data by the very same
-//! entries: while one root is exchanged for the other, a TLB may have translations by both.
+//! area for each CPU. On AArch64 both roots map text and data by the very same entries: while one root is exchanged for
+//! the other, a TLB may have translations by both.
 
 use core::ops::Range;
 
