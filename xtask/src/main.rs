@@ -8,6 +8,7 @@ mod aarch64;
 mod architecture;
 mod bench;
 mod book;
+mod cmake;
 mod guest;
 mod install;
 mod lanes;
@@ -50,15 +51,16 @@ enum Task {
     Book,
     /// Pack the program, man pages, completions and the book: a tarball, and a Debian package.
     Package,
-    /// Check that the crates can be published: what the step `crates` checks, and that each names its repository.
+    /// Check that the crates can be published: runs the checks of the step `crates`, and wants each to name its
+    /// repository.
     ReleaseCheck,
     /// Boot a guest that checks itself and ends.
     Guest {
         #[command(subcommand)]
         guest: Guest,
     },
-    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given; `adapters` instead
-    /// measures the adapters for other programs' compilers, and takes `--quick` and `--check`.
+    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given. `adapters` measures
+    /// the adapters for other programs' compilers instead, and takes `--quick` and `--check`.
     Bench {
         /// For example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
