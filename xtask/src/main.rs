@@ -28,7 +28,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     runner::{Leftovers, Manner, Selection},
-    step::{Depth, Pace},
+    step::{Depth, Pace, Step},
     workspace::Workspace,
 };
 
@@ -128,14 +128,15 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             let pace = if args.extent.quick { Pace::Quick } else { Pace::Slow };
             let selection = Selection { only: args.only, pace };
             let steps = runner::select(&steps::all(), &selection)?;
+            let depth = if args.extent.exhaustive { Depth::Exhaustive } else { Depth::Short };
             if args.install {
-                install::run(&workspace, &steps);
+                let run: Vec<Step> = steps.iter().filter(|step| step.run.is_part_of(depth)).copied().collect();
+                install::run(&workspace, &run);
             }
             if args.list {
                 table::list(&workspace, &steps);
                 return Ok(ExitCode::SUCCESS);
             }
-            let depth = if args.extent.exhaustive { Depth::Exhaustive } else { Depth::Short };
             if let Some(path) = args.verdict {
                 return runner::leave_verdict(&workspace, &steps, depth, &path);
             }

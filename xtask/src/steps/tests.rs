@@ -3,34 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    bench,
     need::Need,
     process, programs,
-    step::{Depth, Done, LeftOut, StepError},
+    step::{Depth, Done, StepError},
     workspace::Workspace,
 };
 
 /// Names of target folders.
 pub(super) const ATOMIC_KEYS: &str = "atomic-keys";
-pub(super) const LIBAFL: &str = "libafl";
-pub(super) const ASSEMBLERS: &str = "assemblers";
-
-pub(super) const ASSEMBLERS_LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "code of dynasm-rs and iced-x86 in packs",
-    reason: "to build the assemblers takes most of a minute, and packs have tests of the same calls",
-}];
-pub(super) const RBPF: &str = "rbpf";
-
-pub(super) const RBPF_LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "rbpf, a public program on cranelift-jit, with its code in packs",
-    reason: "it has another version of Cranelift, which takes minutes to build",
-}];
-pub(super) const WASMTIME: &str = "wasmtime";
-
-pub(super) const WASMTIME_LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "Wasmtime modules in packs, with the specification's tests",
-    reason: "to build Wasmtime takes some ten minutes on two cores",
-}];
 pub(super) const LOOM: &str = "loom";
 
 const BARE_TRIPLE: &str = "x86_64-unknown-none";
@@ -141,52 +121,6 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
         let program = built.iter().find(|program| program.name == name).ok_or(StepError::NoPrograms)?;
         process::stream(process::test_program(workspace, &program.path, &program.folder).args(chosen))?;
     }
-    Ok(Done::Passed)
-}
-
-/// Tests the executors for LibAFL, a workspace of their own.
-pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--manifest-path"]).arg(workspace.root.join("adapters/libafl/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, LIBAFL))?;
-    Ok(Done::Passed)
-}
-
-/// Tests code of dynasm-rs and iced-x86 in packs, also in a workspace of its own.
-pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    if depth != Depth::Exhaustive {
-        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
-    }
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/assemblers/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, ASSEMBLERS))?;
-    Ok(Done::Passed)
-}
-
-/// A public program on `cranelift-jit`, whose sources are as they were.
-pub(super) fn rbpf(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    if depth != Depth::Exhaustive {
-        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
-    }
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/rbpf/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, RBPF))?;
-    Ok(Done::Passed)
-}
-
-/// Wasmtime modules in packs, and one round of what is measured of them.
-pub(super) fn wasmtime(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    if depth != Depth::Exhaustive {
-        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
-    }
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/wasmtime/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, WASMTIME))?;
-    let mut example = process::cargo(workspace);
-    example.args(["run", "--locked", "--example", "plugins", "--manifest-path"]);
-    example.arg(workspace.root.join("adapters/wasmtime/Cargo.toml"));
-    process::stream(process::apart(&mut example, workspace, WASMTIME))?;
-    bench::adapters(workspace, &["--check".to_owned()])?;
     Ok(Done::Passed)
 }
 
