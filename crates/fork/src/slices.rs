@@ -221,7 +221,7 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
     let waited = shared.progress.waited();
     let gathers = || shared.lock().is_some_and(|mut locked| matches!(locked.agenda().step(), Step::Gather(_)));
     let occasion = match waited {
-        // Who waits between forks has slices there: this fork is not to be longer for one.
+        // A program that waits between forks has slices there: a slice must not lengthen this fork.
         Waited::Gathered if gathers() => return Ok(()),
         Waited::Gathered | Waited::Asked => Occasion::Fork,
         Waited::Not => Occasion::ForkAgain,
@@ -235,7 +235,7 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
 enum Occasion {
     /// Before a fork.
     Fork,
-    /// The same, and there was no wait since the last one.
+    /// Before a fork, and there was no wait since the last one.
     ForkAgain,
     /// The program has nothing else to do.
     Wait,
@@ -285,8 +285,8 @@ unsafe fn slice(
     }
     if let Step::Gather(gathering) = locked.agenda().step() {
         if occasion == Occasion::ForkAgain {
-            // Each huge page would be made while somebody waits for the fork, and little is written in between: what is
-            // as cold as that is better frozen.
+            // Huge pages would be made while somebody waits for the fork. And such a program writes little between
+            // forks: its memory is better frozen.
             return freeze_the_rest(&mut locked, gathering);
         }
         let before = locked.agenda().gathered();
@@ -325,7 +325,7 @@ unsafe fn slice(
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        // Not counted: where all others are ending, that waits for their end, with everybody held.
+        // Counting all threads could wait for those that are ending, while everybody is held.
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
         let mut may_go_on = || !is_shared && is_idle();
         let slice = Slice {
@@ -383,7 +383,7 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
             return;
         }
     }
-    // What came of it is told by how the freeze goes on.
+    // If it fails, the freeze ends, and says why.
     let _ = freeze_the_rest(locked, gathering);
 }
 

@@ -112,7 +112,7 @@ pub(crate) struct Agenda {
     put_off: u32,
     /// Why it ended early.
     reason: Option<String>,
-    /// What the plan of the rest tells, if what was planned first was not listed.
+    /// The report of the rest's plan, if the first plan did not list that memory.
     told: Option<Report>,
 }
 
@@ -243,12 +243,12 @@ impl Agenda {
         self.reason.as_deref()
     }
 
-    /// The rest is planned, of which this is to be told.
+    /// Notes the report of the rest's plan, which is to be told.
     pub(crate) fn tells(&mut self, report: Report) {
         self.told = Some(report);
     }
 
-    /// What is to be told of the rest, once.
+    /// Takes the report of the rest's plan, if it is still to be told.
     pub(crate) const fn told(&mut self) -> Option<Report> {
         self.told.take()
     }
