@@ -221,7 +221,7 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
     let waited = shared.progress.waited();
     let gathers = || shared.lock().is_some_and(|mut locked| matches!(locked.agenda().step(), Step::Gather(_)));
     let occasion = match waited {
-        // A program that waits between forks has slices there: a slice must not lengthen this fork.
+        // Who waits between forks has slices there: this fork is not to be longer for one.
         Waited::Gathered if gathers() => return Ok(()),
         Waited::Gathered | Waited::Asked => Occasion::Fork,
         Waited::Not => Occasion::ForkAgain,
@@ -235,7 +235,7 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
 enum Occasion {
     /// Before a fork.
     Fork,
-    /// Before a fork, and there was no wait since the last one.
+    /// The same, and there was no wait since the last one.
     ForkAgain,
     /// The program has nothing else to do.
     Wait,

@@ -135,7 +135,7 @@ impl Tending {
         true
     }
 
-    /// Notes that a repair was made in part: the next fork makes another part, and no slice in its place.
+    /// A repair was made in part: the next fork makes another part, and no slice in its place.
     pub(crate) fn goes_on_with_repair(&self) {
         self.spent.store(1, Ordering::Relaxed);
     }
