@@ -12,6 +12,8 @@
 
 #include "llvm/ExecutionEngine/JITLink/EHFrameSupport.h"
 #include "llvm/ExecutionEngine/Orc/CompileUtils.h"
+#include "llvm/ExecutionEngine/Orc/DebugObjectManagerPlugin.h"
+#include "llvm/ExecutionEngine/Orc/EPCDebugObjectRegistrar.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 #include "llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h"
 #include "llvm/Support/TargetSelect.h"
@@ -81,6 +83,16 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
       must(llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(prefix)));
   return jit;
 }
+
+// ANCHOR: gdb
+// Hands gdb each object with debug information when it is linked, and takes it back when it is removed.
+inline void debug_with_gdb(llvm::orc::LLJIT &jit) {
+  auto &session = jit.getExecutionSession();
+  auto &layer = static_cast<llvm::orc::ObjectLinkingLayer &>(jit.getObjLinkingLayer());
+  auto registrar = must(llvm::orc::createJITLoaderGDBRegistrar(session));
+  layer.addPlugin(std::make_unique<llvm::orc::DebugObjectManagerPlugin>(session, std::move(registrar)));
+}
+// ANCHOR_END: gdb
 
 // Returns the function `name`, which is compiled and linked now.
 template <typename Function> Function *find(llvm::orc::LLJIT &jit, const std::string &name) {

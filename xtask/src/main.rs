@@ -8,6 +8,7 @@ mod aarch64;
 mod architecture;
 mod bench;
 mod book;
+mod cmake;
 mod guest;
 mod install;
 mod lanes;
@@ -157,7 +158,7 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Package => {
-            let package::Made { tarball, deb, .. } = package::build(&workspace)?;
+            let package::Made { tarball, deb, .. } = package::build(&workspace, package::Built::ToPublish)?;
             println!("{}", tarball.display());
             println!(
                 "{}",

@@ -241,6 +241,16 @@ struct palimpsest_alloc_places {
   struct palimpsest_alloc_place read_write;
 };
 
+// A function inside the code of an allocation.
+struct palimpsest_function {
+  // Its name, with a zero at its end.
+  const char *name;
+  // Bytes from the code's first to the function's.
+  size_t offset;
+  // Bytes.
+  size_t len;
+};
+
 // A range of addresses.
 struct palimpsest_alloc_range {
   // The first address.
@@ -664,6 +674,16 @@ enum palimpsest_result palimpsest_alloc_set_name(struct palimpsest_alloc alloc, 
 //
 // 1. `eh_frame` is null, or valid for reading `len` bytes.
 enum palimpsest_result palimpsest_alloc_set_eh_frame(struct palimpsest_alloc alloc, const void *eh_frame, size_t len);
+
+// Tells observers which functions the code consists of: perf, gdb and the like then name these instead of the whole.
+// Replaces what was told before. Without observers they are checked, and not kept.
+//
+// # Safety
+//
+// 1. `functions` is null or valid for reading `count` of them, and so are their names.
+enum palimpsest_result palimpsest_alloc_set_functions(struct palimpsest_alloc alloc,
+                                                      const struct palimpsest_function *functions,
+                                                      size_t count);
 
 // Puts allocations in place, all with one core synchronisation if the machine needs it, and opens the write view once
 // (`write_view` 1). From then on they are known only by their addresses, and stay until `palimpsest_alloc_release`,

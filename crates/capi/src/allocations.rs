@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Mutex;
 
+use palimpsest_text::observe::Function;
 use palimpsest_text::{
     AllocateError, Allocation, Ownership, Packs, Part, Parts, ReleaseError, ShrinkError, Size, Working,
 };
@@ -111,6 +112,18 @@ pub struct palimpsest_alloc_found {
     pub read_only: palimpsest_alloc_range,
     /// The data that the code reads and writes.
     pub read_write: palimpsest_alloc_range,
+}
+
+/// A function inside the code of an allocation.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_function {
+    /// Its name, with a zero at its end.
+    pub name: *const c_char,
+    /// Bytes from the code's first to the function's.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
 }
 
 /// The part that runs.
@@ -287,6 +300,33 @@ pub unsafe extern "C" fn palimpsest_alloc_set_eh_frame(
         with_allocation(alloc, |taken| {
             taken.set_eh_frame(eh_frame);
             Ok(())
+        })
+    })
+}
+
+/// Tells observers which functions the code consists of: perf, gdb and the like then name these instead of the whole.
+/// Replaces what was told before. Without observers they are checked, and not kept.
+///
+/// # Safety
+///
+/// 1. `functions` is null or valid for reading `count` of them, and so are their names.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_alloc_set_functions(
+    alloc: palimpsest_alloc,
+    functions: *const palimpsest_function,
+    count: usize,
+) -> palimpsest_result {
+    answer(|| {
+        // SAFETY: 1. is contract 1.
+        let functions = unsafe { elements(functions, count) }?;
+        let told = functions.iter().map(|function| {
+            // SAFETY: 1. is contract 1.
+            let name = unsafe { text(function.name) }?;
+            Ok(Function { offset: function.offset, len: function.len, name: name.into() })
+        });
+        let told = told.collect::<Result<Vec<_>, Failure>>()?;
+        with_allocation(alloc, |taken| {
+            taken.set_functions(told).map_err(|error| Failure::of(PALIMPSEST_INVALID, &error))
         })
     })
 }

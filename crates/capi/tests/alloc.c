@@ -97,6 +97,14 @@ static int allocations(int in_place) {
         IS(INVALID, palimpsest_alloc_shrink(allocs[i], PALIMPSEST_CODE, 200));
         SAYS("cannot have 200");
         IS(OK, palimpsest_alloc_set_name(allocs[i], "linked"));
+        struct palimpsest_function inside = {"inner", 4, len - 4};
+        IS(OK, palimpsest_alloc_set_functions(allocs[i], &inside, 1));
+        inside.len += 1;
+        IS(INVALID, palimpsest_alloc_set_functions(allocs[i], &inside, 1));
+        SAYS("`inner`");
+        inside.offset = SIZE_MAX;
+        IS(INVALID, palimpsest_alloc_set_functions(allocs[i], &inside, 1));
+        IS(INVALID, palimpsest_alloc_set_functions(allocs[i], NULL, 1));
     }
     struct palimpsest_alloc_found found = {.size = sizeof found};
     IS(NOT_FOUND, palimpsest_alloc_query(packs, places[0].code.address, &found));

@@ -5,7 +5,7 @@
 //! [`super::supply`].
 
 use crate::{
-    bench,
+    bench, cmake,
     need::Need,
     process,
     step::{Check, Done, LeftOut, Pace, Step, StepError, Task},
@@ -30,7 +30,7 @@ struct Adapter {
 enum Work {
     /// Runs `cargo`, with arguments, on the adapter's workspace.
     Cargo { task: &'static str, arguments: &'static [&'static str] },
-    /// Measures the adapter once, as `cargo xtask bench adapters` does, with few rounds.
+    /// Measures the adapter once, as `cargo xtask bench adapters` does, but as little as possible.
     Bench,
     /// Builds the adapter, and palimpsest-capi before it, with CMake and these options.
     CMake(&'static [&'static str]),
@@ -38,12 +38,9 @@ enum Work {
     Program { name: &'static str, arguments: &'static [&'static str] },
 }
 
-const CMAKE: Need = Need::Program { program: "cmake", package: "cmake" };
-const LLVM: Need = Need::File { path: "/usr/lib/llvm-14/lib/cmake/llvm/LLVMConfig.cmake", package: "llvm-14-dev" };
-
 const TESTS: Work = Work::Cargo { task: "test", arguments: &[] };
 
-static ADAPTERS: [Adapter; 5] = [
+static ADAPTERS: [Adapter; 6] = [
     Adapter {
         name: "libafl",
         about: "fuzzers with the executors for LibAFL find what is planted",
@@ -67,16 +64,27 @@ static ADAPTERS: [Adapter; 5] = [
     Adapter {
         name: "llvm-orc",
         about: "code that LLVM's ORC links runs in packs",
-        needs: &[super::CXX, CMAKE, LLVM],
+        needs: &[super::CXX, cmake::CMAKE, cmake::LLVM],
         left_out: &[LeftOut {
             what: "code of LLVM's ORC in packs",
             reason: "to compile against LLVM takes a minute, and the tests of the C functions make the same calls",
         }],
         work: &[
-            Work::CMake(&["-DLLVM_DIR=/usr/lib/llvm-14/lib/cmake/llvm"]),
+            Work::CMake(cmake::WITH_LLVM),
             Work::Program { name: "orc-test", arguments: &[] },
-            Work::Program { name: "orc-bench", arguments: &["100"] },
+            Work::Program { name: "orc-tools", arguments: &[] },
+            Work::Bench,
         ],
+    },
+    Adapter {
+        name: "asmjit",
+        about: "code of asmjit runs in packs",
+        needs: &[super::CXX, cmake::CMAKE, cmake::ASMJIT],
+        left_out: &[LeftOut {
+            what: "code of asmjit in packs",
+            reason: "it needs a release build of the functions for C, and their tests make the same calls",
+        }],
+        work: &[Work::CMake(&[]), Work::Program { name: "asmjit-test", arguments: &[] }, Work::Bench],
     },
     Adapter {
         name: "rbpf",
@@ -127,14 +135,7 @@ impl Task for Adapter {
                 }
                 Work::Bench => bench::adapter(workspace, self.name, &["--check".to_owned()])?,
                 Work::CMake(options) => {
-                    let mut library = process::cargo(workspace);
-                    process::stream(library.args(["build", "--release", "--package", "palimpsest-capi"]))?;
-                    let library = workspace.target.join("release/libpalimpsest_capi.a");
-                    let mut configure = process::program("cmake", workspace);
-                    configure.arg("-S").arg(&folder).arg("-B").arg(&built).arg("-DCMAKE_BUILD_TYPE=Release");
-                    configure.arg(format!("-DPALIMPSEST_LIBRARY={}", library.display())).args(*options);
-                    process::stream(&mut configure)?;
-                    process::stream(process::program("cmake", workspace).arg("--build").arg(&built))?;
+                    cmake::build(workspace, folder.clone(), self.name, options)?;
                 }
                 Work::Program { name, arguments } => {
                     process::stream(process::program(built.join(name), workspace).args(*arguments))?;
@@ -157,7 +158,7 @@ mod tests {
             for work in adapter.work {
                 let found = match work {
                     Work::Cargo { .. } => has("Cargo.toml") && has("Cargo.lock"),
-                    Work::Bench => has("examples/bench.rs"),
+                    Work::Bench => bench::is_measured(adapter.name),
                     Work::CMake(_) | Work::Program { .. } => has("CMakeLists.txt"),
                 };
                 assert!(found, "{}", adapter.name);

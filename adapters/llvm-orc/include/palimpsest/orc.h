@@ -84,6 +84,7 @@ private:
     std::array<std::vector<Segment *>, Parts> segments;
     palimpsest_alloc alloc = {0};
     size_t address = 0;
+    size_t code_len = 0;
   };
 
   // An object that is being linked.
@@ -107,7 +108,12 @@ private:
       for (auto *group : {&standard, &finalize_only})
         if (auto error = place(*group))
           return error;
-      return layout.apply();
+      if (auto error = layout.apply())
+        return error;
+      for (auto *group : {&standard, &finalize_only})
+        if (auto error = tell_functions(*group))
+          return error;
+      return llvm::Error::success();
     }
 
     void abandon(OnAbandonedFunction on_abandoned) override { on_abandoned(drop()); }
@@ -178,6 +184,8 @@ private:
       for (int part = Code; part != Parts; ++part) {
         if (group.address == 0)
           group.address = placed[part]->address;
+        if (part == Code)
+          group.code_len = placed[part]->len;
         for (auto *segment : group.segments[part]) {
           auto *working = static_cast<char *>(placed[part]->working) + *offset;
           segment->Addr = decltype(segment->Addr)(placed[part]->address + *offset);
@@ -208,6 +216,41 @@ private:
         group->alloc = {0};
       }
       return error;
+    }
+
+    // Tells profilers which functions an object has, and what its stubs lead to.
+    llvm::Error tell_functions(const Group &group) {
+      if (group.code_len == 0)
+        return llvm::Error::success();
+      std::vector<std::pair<const llvm::jitlink::Symbol *, std::string>> found;
+      for (auto *symbol : graph.defined_symbols()) {
+        auto offset = address_of(*symbol) - group.address;
+        if (symbol->isCallable() && offset < group.code_len)
+          found.emplace_back(symbol, symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol));
+      }
+      std::vector<palimpsest_function> functions;
+      for (auto &one : found) {
+        auto offset = address_of(*one.first) - group.address;
+        // What assembly says nothing of ends with its block.
+        auto len = one.first->getSize() != 0 ? one.first->getSize()
+                                             : one.first->getBlock().getSize() - one.first->getOffset();
+        functions.push_back({one.second.c_str(), offset, static_cast<size_t>(len)});
+      }
+      if (palimpsest_alloc_set_functions(group.alloc, functions.data(), functions.size()) != PALIMPSEST_OK)
+        return failure();
+      return llvm::Error::success();
+    }
+
+    // Names a stub by the function that it jumps to, through an entry of its table.
+    std::string stub(const llvm::jitlink::Symbol &symbol) const {
+      const llvm::jitlink::Symbol *target = &symbol;
+      for (int step = 0; step != 2 && target->isDefined() && target->getBlock().edges_size() != 0; ++step)
+        target = &target->getBlock().edges().begin()->getTarget();
+      return (target->hasName() ? std::string(llvm::StringRef(target->getName())) : graph.getName()) + "@plt";
+    }
+
+    static size_t address_of(const llvm::jitlink::Symbol &symbol) {
+      return static_cast<size_t>(symbol.getAddress().getValue());
     }
 
     // Names the object for profilers: by its function if it has only one, as lazily compiled objects do.

@@ -8,7 +8,7 @@ use crate::allocations::{
     palimpsest_alloc, palimpsest_alloc_allocate, palimpsest_alloc_drop, palimpsest_alloc_finalize,
     palimpsest_alloc_found, palimpsest_alloc_part, palimpsest_alloc_places, palimpsest_alloc_query,
     palimpsest_alloc_range, palimpsest_alloc_release, palimpsest_alloc_request, palimpsest_alloc_set_eh_frame,
-    palimpsest_alloc_set_name, palimpsest_alloc_shrink,
+    palimpsest_alloc_set_functions, palimpsest_alloc_set_name, palimpsest_alloc_shrink, palimpsest_function,
 };
 use crate::packs::{
     palimpsest_packs, palimpsest_packs_close, palimpsest_packs_open, palimpsest_packs_options, palimpsest_packs_reclaim,
@@ -154,11 +154,21 @@ impl Player {
         // SAFETY: 1. null.
         let described = unsafe { palimpsest_alloc_set_eh_frame(alloc, ptr::null(), len) };
         expect("eh_frame at null", described, &[PALIMPSEST_INVALID])?;
+        let function = palimpsest_function { name: c"inside".as_ptr(), offset: input.number(), len: input.number() };
+        // SAFETY: 1. one, with a string.
+        let told = unsafe { palimpsest_alloc_set_functions(alloc, &raw const function, 1) };
         let Some(parts) = self.drafts.find_mut(alloc.handle) else {
+            expect("functions", told, &[PALIMPSEST_STALE])?;
             expect("name", named, &[PALIMPSEST_STALE])?;
             return expect("shrink", answer, &[PALIMPSEST_STALE, PALIMPSEST_INVALID]);
         };
         expect("name", named, &[PALIMPSEST_OK])?;
+        let end = function.offset.checked_add(function.len);
+        // After the shrinking above.
+        let is_code = which == 1 && answer == PALIMPSEST_OK;
+        let code_len = if is_code { len } else { parts[0].bytes.len() };
+        let is_inside = end.is_some_and(|end| end <= code_len);
+        expect("functions", told, &[if is_inside { PALIMPSEST_OK } else { PALIMPSEST_INVALID }])?;
         let part = which.checked_sub(1).and_then(|index| parts.get_mut(index));
         match part {
             Some(part) if 0 < len && len <= part.bytes.len() => {

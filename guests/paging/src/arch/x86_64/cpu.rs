@@ -25,6 +25,16 @@ pub(crate) fn init(number: usize) {
     unsafe { asm!("mov {0}, cr4", "or {0}, 0x300000", "mov cr4, {0}", out(reg) _, options(nostack)) };
 }
 
+/// Runs `body`, in which the kernel may load and store what user mode can.
+pub(crate) fn with_user_memory<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: only allows more.
+    unsafe { asm!("stac", options(nostack)) };
+    let result = body();
+    // SAFETY: as it was.
+    unsafe { asm!("clac", options(nostack)) };
+    result
+}
+
 /// Returns the number of this CPU.
 pub(crate) fn number() -> usize {
     let number: u64;

@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palimpsest_paging::{
-    AddressSpace, ENTRIES, ForkError, Frame, Machine, MemoryType, NoTables, SpaceId, VirtAddr, format,
+    AddressSpace, ENTRIES, ForkError, Frame, Machine, MemoryType, NoTables, PageSize, SpaceId, VirtAddr, format,
 };
 
 use super::descriptors;
@@ -26,6 +26,13 @@ pub(crate) type UserSpace = AddressSpace<UserFormat, Memory>;
 pub(crate) const DEVICE: MemoryType = MemoryType(3);
 /// PAT entry 0 after reset: write-back.
 pub(crate) const ORDINARY: MemoryType = MemoryType(0);
+
+/// How the kernel's root maps the entry's data, which user mode's maps by small pages: loading another root forgets all
+/// translations (SDM volume 3, 5.10.4.1), so that those of two sizes never meet.
+pub(crate) const ENTRY_DATA: PageSize = PageSize::Large;
+
+/// Whether both roots must map the entry by the same entries.
+pub(crate) const ENTRY_IS_SAME: bool = false;
 
 /// Creates a space for a process, with nothing of its own yet: a fork of the kernel's, with the kernel's replicas.
 pub(crate) fn new_user_space(kernel: &KernelSpace, id: SpaceId) -> Result<UserSpace, NoTables> {
