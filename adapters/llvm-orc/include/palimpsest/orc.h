@@ -226,7 +226,8 @@ private:
       for (auto *symbol : graph.defined_symbols()) {
         auto offset = address_of(*symbol) - group.address;
         if (symbol->isCallable() && offset < group.code_len)
-          found.emplace_back(symbol, symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol));
+          found.emplace_back(symbol,
+                             symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol));
       }
       std::vector<palimpsest_function> functions;
       for (auto &one : found) {

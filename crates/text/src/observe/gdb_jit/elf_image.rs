@@ -20,8 +20,8 @@ pub(super) enum ImageError {
     Lines(#[from] gimli::write::Error),
 }
 
-/// Writes an ELF file with a symbol for the program, or for each function inside that is known, at the final address, and the known information on its
-/// frames and lines.
+/// Writes an ELF file with a symbol for the program, or for each known function inside it, at the final address, and
+/// with what is known of its frames and lines.
 ///
 /// The code itself is not copied: `.text` is NOBITS at that address, and debuggers read instructions from the process.
 /// It has the flags of code, because gdb looks only at allocated sections when it asks which object owns an address.
