@@ -188,8 +188,8 @@ impl Object {
         Ok(Self { maps, programs, declared, btf: parts.btf })
     }
 
-    /// Returns the names of the types that the programs in a file are to be adapted to, each once: what a host that
-    /// does not describe all its types has to look up.
+    /// Returns the names of the types to which the programs in a file are to be adapted, each once. A host that has not
+    /// described these types looks them up.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ type Answered = Result<Answer, HelperError>;
 
 /// Most calls of one `bpf_loop` (`BPF_MAX_LOOPS` of Linux, `include/linux/bpf_verifier.h`).
 const MOST_LOOPS: u64 = 8 << 20;
-/// Under the lock of the value (`BPF_F_LOCK` of Linux, `include/uapi/linux/bpf.h`).
+/// Works under the value's lock (Linux's `BPF_F_LOCK`, `include/uapi/linux/bpf.h`).
 const LOCKED: u64 = 4;
 const EINVAL: i64 = 22;
 const E2BIG: i64 = 7;

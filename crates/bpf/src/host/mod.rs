@@ -438,8 +438,8 @@ impl Host {
         self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
-    /// Gives back records and locks that an ended program did not ([`Runner::hold`]). The thread or CPU that ran the
-    /// program calls it.
+    /// Gives back records and locks that an ended program has kept ([`Runner::hold`]). The thread or CPU that ran the
+    /// program calls this.
     pub fn discard(&self, records: &[u64]) {
         records.iter().for_each(|record| lock::discard(&self.maps, *record));
         for ring in self.maps.iter().filter_map(|map| map.ring()) {

@@ -49,7 +49,7 @@ type Part = Box<[OnceLock<Arc<Map>>]>;
 
 /// Returns what maps must have in common to stand in each other's place.
 fn shape(definition: &Definition) -> impl PartialEq + use<> {
-    // Programs reach every byte of what is inside: a lock would be theirs to write.
+    // Programs reach every byte of maps inside a map, so they could write to a lock.
     (definition.kind, definition.key_len, definition.value_len, definition.access, definition.lock)
 }
 

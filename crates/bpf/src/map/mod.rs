@@ -103,7 +103,7 @@ pub enum OpError {
     /// Its values have no locks.
     #[error("the values of the map have no locks")]
     NoLock,
-    /// The lock is held by the thread that asks for it.
+    /// The thread that asks for the lock holds it already.
     #[error("this thread holds the lock of the value already")]
     Deadlock,
     /// An unknown flag.
@@ -326,13 +326,14 @@ impl Map {
         Ok(())
     }
 
-    /// Changes the value of `key` while its lock is held (`struct bpf_spin_lock`): programs and threads of the host
-    /// that take the lock come before or after. The bytes of the lock are zeros, and stay as they are. If `change`
-    /// panics, nothing is written, and the lock is given back.
+    /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), so programs and threads of the host that
+    /// take the lock come before or after. `change` sees zeros in place of the lock's bytes, and cannot change them. If
+    /// `change` panics, nothing is written, and the lock is given back.
     ///
     /// # Errors
     ///
-    /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in a signal handler that has interrupted it, or a program.
+    /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in a signal handler that has interrupted `change` or a
+    /// program.
     pub fn change_locked<T>(&self, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
         self.change_by(Owner::here(this_cpu()), key, change)
     }
@@ -345,7 +346,7 @@ impl Map {
             let lock = self.lock_at(address + u64::from(offset)).ok_or(OpError::NotFound)?;
             lock.take(owner).map_err(|_| OpError::Deadlock)?;
             let held = Held(lock, owner);
-            // It may have become another key's until the lock was free.
+            // The element may have become another key's before the lock was free.
             if self.address_of(key, 0) != Some(address) {
                 continue;
             }
@@ -361,8 +362,7 @@ impl Map {
         }
     }
 
-    /// Sets the value of `key` while its lock is held, if it is there (`BPF_F_LOCK`). What is in the place of a timer
-    /// stays.
+    /// Sets the value of `key` under its lock, if the key exists (`BPF_F_LOCK`). The bytes of a timer stay as they are.
     pub(crate) fn update_locked(&self, key: &[u8], value: &[u8], update: Update, owner: Owner) -> Result<(), OpError> {
         self.check_value(value.len())?;
         if self.definition.lock.is_none() {
@@ -383,7 +383,7 @@ impl Map {
         }
     }
 
-    /// Copies all of a value but a timer.
+    /// Copies a value except its timer.
     fn copy_plain(&self, from: &[u8], to: &mut [u8]) {
         let timer = self.definition.timer.map_or(0..0, |at| at as usize..(at + TIMER) as usize);
         to[..timer.start].copy_from_slice(&from[..timer.start]);
@@ -398,7 +398,7 @@ impl Map {
         }
     }
 
-    /// The lock that lies at this address in one of its values.
+    /// Returns the lock at this address, in one of its values.
     pub(crate) fn lock_at(&self, address: u64) -> Option<Lock<'_>> {
         let offset = self.definition.lock?;
         let values = self.value_cells()?;
