@@ -69,7 +69,7 @@ pub(crate) struct Entry {
     signature: Signature,
     function: Function,
     maps: Arc<[Arc<Map>]>,
-    /// Whether the programs that call it may read from unproven addresses.
+    /// What the programs that call it may read.
     unproven: Unproven,
 }
 
@@ -233,7 +233,7 @@ impl HostBuilder {
             }
         }
         let functions = named(self.declared, self.functions, &maps);
-        // Linux's helpers, unless the host has replaced them.
+        // Linux's, unless the host has its own in their place.
         let probes = entries.iter().filter(|(_, entry)| entry.probes());
         let probing = probes.filter_map(|(id, entry)| match entry.function {
             Function::Kernel(function) => {
@@ -438,8 +438,8 @@ impl Host {
         self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
-    /// Gives back records and locks that an ended program has kept ([`Runner::hold`]). The thread or CPU that ran the
-    /// program calls this.
+    /// Gives back records and locks that an ended program did not ([`Runner::hold`]). The thread or CPU that ran the
+    /// program calls it.
     pub fn discard(&self, records: &[u64]) {
         records.iter().for_each(|record| lock::discard(&self.maps, *record));
         for ring in self.maps.iter().filter_map(|map| map.ring()) {

@@ -1,5 +1,5 @@
-//! `/tmp/perf-PID.map`: one line per program, or per function inside if those are known. `perf report` and other
-//! profilers read it.
+//! `/tmp/perf-PID.map`: one line per program, or per function inside if those are known, read by `perf report` and
+//! other profilers.
 //!
 //! The format has no removal: when an address is used again, both lines stay and the reader picks one.
 //! [`JitDump`](super::JitDump) has times and does not confuse them.
