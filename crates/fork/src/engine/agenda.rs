@@ -65,7 +65,7 @@ pub(crate) struct Gathering {
     /// How often a child was waited for since the last huge page was made.
     in_vain: u32,
     /// Since the last fork: whether a child was waited for, and how many pieces were seen that were gathered before and
-    /// split since, by writes beside a child.
+    /// that writes beside a child have split since.
     has_waited: bool,
     split: usize,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Agenda {
     looked: u64,
     worked: u64,
     gathering: u64,
-    /// Bytes gathered before the last fork; and intervals between forks in a row in which it was little.
+    /// Bytes gathered before the last fork, and in how many intervals between forks in a row they were few.
     gathered_at_fork: usize,
     slow: u32,
     /// Refusals since the last slice.
@@ -157,7 +157,7 @@ impl Gathering {
         if self.in_a_row < MOST_SHARED && self.in_vain == 0 { None } else { Some(self.wait()) }
     }
 
-    /// Ends a pass. Another begins if a child still maps pieces of this one; at once if the pass was not in vain.
+    /// Ends a pass. Another begins if a child still maps pieces of this one; at once if this pass made huge pages.
     pub(super) fn end_pass(&mut self) -> Gathered {
         if !self.has_waiting {
             return Gathered::Done;
@@ -196,8 +196,8 @@ pub(crate) struct Terms {
 
 /// Slices add this many mappings before the list of all is read again, which takes about as long as a slice.
 const MAPPINGS_UNSEEN: usize = 512;
-/// What is gathered from one fork to the next, or left at the end, is little if it is less than this part of what is
-/// planned.
+/// What is gathered from one fork to the next, or left at the end, is little if it is less than one part in this many
+/// of what is planned.
 pub(crate) const LITTLE: usize = 8;
 /// After this many intervals in a row in which little was gathered, the rest is frozen.
 const SLOW_INTERVALS: u32 = 2;
