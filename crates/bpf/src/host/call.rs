@@ -206,7 +206,7 @@ impl<'a> Call<'a> {
         if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
     }
 
-    /// Returns the owner of locks that the program takes.
+    /// Returns who takes locks for the program.
     pub(super) fn owner(&self) -> Owner {
         Owner::here(self.space.cpu())
     }

@@ -69,7 +69,7 @@ pub(crate) struct Entry {
     signature: Signature,
     function: Function,
     maps: Arc<[Arc<Map>]>,
-    /// What the programs that call it may read.
+    /// Whether the programs that call it may read from unproven addresses.
     unproven: Unproven,
 }
 
@@ -233,7 +233,7 @@ impl HostBuilder {
             }
         }
         let functions = named(self.declared, self.functions, &maps);
-        // Linux's, unless the host has its own in their place.
+        // Linux's helpers, unless the host has replaced them.
         let probes = entries.iter().filter(|(_, entry)| entry.probes());
         let probing = probes.filter_map(|(id, entry)| match entry.function {
             Function::Kernel(function) => {
