@@ -25,8 +25,8 @@ pub(crate) enum NotLoaded {
         source: io::Error,
     },
     #[error(
-        "{} needs no library (Go links position-independent programs so), and then its dynamic linker does not tell what \
-         it loads; link it with one, as `go build -ldflags=-linkmode=external` does",
+        "{} needs no library (Go links position-independent programs so), and then its dynamic linker does not tell \
+         what it loads; link it with one, as `go build -ldflags=-linkmode=external` does",
         program.display()
     )]
     NoLibraries { program: PathBuf },
