@@ -30,8 +30,8 @@ start:
     isb
     ldr x0, boot_cpu
     cbnz x0, 9f
-    // The first CPU: the slot that was asked for, or else one at random, where the CPU knows that (FEAT_RNG), or else the
-    // first.
+    // The first CPU chooses the slot: the one that was asked for, or else a random one if the CPU can tell one
+    // (FEAT_RNG), or else the first.
     ldr x1, boot_slot_at
     ldr x2, [x1]
     subs x2, x2, #1

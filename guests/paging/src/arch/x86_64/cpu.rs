@@ -12,7 +12,7 @@ const AP_CODE: u64 = 0x8000;
 
 unsafe extern "C" {
     /// The code that other CPUs start at, its end, and the variables that tell them their number and stack. The code of
-    /// this image moves, what these lead to does not: so their addresses cannot be told by their distances.
+    /// this image moves, but what these lead to does not: so their addresses cannot be relative to this code.
     static boot_places: [u64; 4];
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn number() -> usize {
 
 /// Starts CPU `number` at `cpu_main`, on a stack that ends at `stack_end`.
 pub(crate) fn start(number: usize, stack_end: u64) {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     let [code, code_end, boot_cpu, boot_stack] = unsafe { boot_places };
     let place = |address: u64| (layout::PHYSICAL_MAP + address) as *mut u64;
     // SAFETY: the boot code's variable; CPUs are started one after the other.

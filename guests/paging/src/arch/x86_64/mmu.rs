@@ -157,8 +157,8 @@ pub(crate) fn flush_all() {
     }
 }
 
-/// Entries became valid, or a fault has found them so: walks see them without further ado (SDM volume 3, 5.10.4.3), but
-/// in user mode's root.
+/// Called when entries have become valid, or when a fault has found them so. Walks see them at once (SDM volume 3,
+/// 5.10.4.3), except in user mode's root.
 pub(crate) fn entries_made() {
     tables_changed();
 }
