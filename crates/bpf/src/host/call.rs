@@ -27,6 +27,12 @@ pub(crate) trait Space {
     /// Whose values of per-CPU maps the program works on.
     fn cpu(&self) -> u32;
 
+    /// Has the program in `index` of `map` run when this one has returned. Returns whether it will.
+    fn tail_call(&self, map: &Map, index: u32) -> bool {
+        let _ = (map, index);
+        false
+    }
+
     /// Whether the program is compiled, not interpreted.
     #[cfg(feature = "std")]
     fn is_compiled(&self) -> bool {
@@ -204,6 +210,11 @@ impl<'a> Call<'a> {
     /// Returns whose values of `map` the program works on. Asks the runner only if that makes a difference.
     pub(super) fn cpu(&self, map: &Map) -> u32 {
         if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
+    }
+
+    /// Has the program in `index` of `map` run when this one has returned. Returns whether it will.
+    pub(super) fn tail_call(&self, map: &Map, index: u32) -> bool {
+        self.space.tail_call(map, index)
     }
 
     /// Returns who takes locks for the program.

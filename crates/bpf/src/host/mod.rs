@@ -335,15 +335,11 @@ fn find(maps: &[Arc<Map>], handle: u64) -> Option<&Arc<Map>> {
     let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
     match number >> INDEX_BITS {
         0 => maps.get(index),
-        #[cfg(feature = "std")]
         outer => maps.get(usize::try_from(outer).ok()? - 1)?.maps()?.numbered(index as u32),
-        #[cfg(not(feature = "std"))]
-        _ => None,
     }
 }
 
 /// Returns the handle of the map with this key inside the one with `handle`; 0 if there is none.
-#[cfg(feature = "std")]
 fn inner_handle(handle: u64, outer: &Map, key: &[u8]) -> u64 {
     let number = outer.maps().and_then(|maps| maps.number(key));
     number.map_or(0, |number| MAP_TAG | ((handle ^ MAP_TAG) + 1) << INDEX_BITS | u64::from(number))
@@ -425,10 +421,7 @@ impl Host {
     /// Returns the words of its maps, and of maps inside them, by address.
     fn words(&self) -> BTreeMap<u64, &[AtomicU64]> {
         let own = self.maps.iter();
-        #[cfg(feature = "std")]
         let all = own.chain(self.maps.iter().filter_map(|map| map.maps()).flat_map(|maps| maps.kept()));
-        #[cfg(not(feature = "std"))]
-        let all = own;
         all.flat_map(|map| map.shared()).map(|words| (cells::address(words), words)).collect()
     }
 
