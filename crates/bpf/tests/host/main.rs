@@ -9,6 +9,7 @@ mod ended;
 mod fork;
 mod helpers;
 mod kernel;
+mod kfuncs;
 mod locks;
 mod nested;
 mod runner;
