@@ -106,7 +106,7 @@ impl Cells {
         address(self.of(index))
     }
 
-    /// The value in which byte `offset` lies at this address.
+    /// The index of the value whose byte `offset` lies at this address.
     pub(super) fn index_of(&self, address: u64, offset: u32) -> Option<usize> {
         let first = self::address(&self.words);
         let distance = address.checked_sub(first)?.checked_sub(offset.into())? as usize;

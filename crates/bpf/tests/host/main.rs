@@ -15,6 +15,7 @@ mod nested;
 mod runner;
 mod texts;
 mod user_ring;
+mod wakes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
