@@ -12,6 +12,8 @@
 
 #include "llvm/ExecutionEngine/JITLink/EHFrameSupport.h"
 #include "llvm/ExecutionEngine/Orc/CompileUtils.h"
+#include "llvm/ExecutionEngine/Orc/DebugObjectManagerPlugin.h"
+#include "llvm/ExecutionEngine/Orc/EPCDebugObjectRegistrar.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 #include "llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h"
 #include "llvm/Support/TargetSelect.h"
@@ -63,7 +65,7 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
   // ANCHOR: builder
   llvm::orc::LLJITBuilder builder;
   builder.setJITTargetMachineBuilder(std::move(machine))
-      // A machine for each compilation: the default has one, for one thread.
+      // A target machine for each compilation: the default has a single one, for one thread.
       .setCompileFunctionCreator([](llvm::orc::JITTargetMachineBuilder machine) {
         return std::make_unique<llvm::orc::ConcurrentIRCompiler>(std::move(machine));
       })
@@ -82,7 +84,17 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
   return jit;
 }
 
-// The function `name`, compiled and linked now.
+// ANCHOR: gdb
+// Hands gdb each object with debug information when it is linked, and takes it back when it is removed.
+inline void debug_with_gdb(llvm::orc::LLJIT &jit) {
+  auto &session = jit.getExecutionSession();
+  auto &layer = static_cast<llvm::orc::ObjectLinkingLayer &>(jit.getObjLinkingLayer());
+  auto registrar = must(llvm::orc::createJITLoaderGDBRegistrar(session));
+  layer.addPlugin(std::make_unique<llvm::orc::DebugObjectManagerPlugin>(session, std::move(registrar)));
+}
+// ANCHOR_END: gdb
+
+// Returns the function `name`, which is compiled and linked now.
 template <typename Function> Function *find(llvm::orc::LLJIT &jit, const std::string &name) {
   return reinterpret_cast<Function *>(static_cast<uintptr_t>(must(jit.lookup(name)).getAddress()));
 }

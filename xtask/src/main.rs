@@ -8,6 +8,7 @@ mod aarch64;
 mod architecture;
 mod bench;
 mod book;
+mod cmake;
 mod guest;
 mod install;
 mod lanes;
@@ -28,7 +29,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     runner::{Leftovers, Manner, Selection},
-    step::{Depth, Pace},
+    step::{Depth, Pace, Step},
     workspace::Workspace,
 };
 
@@ -50,15 +51,16 @@ enum Task {
     Book,
     /// Pack the program, man pages, completions and the book: a tarball, and a Debian package.
     Package,
-    /// Check that the crates can be published: what the step `crates` checks, and that each names its repository.
+    /// Check that the crates can be published: runs the checks of the step `crates`, and wants each to name its
+    /// repository.
     ReleaseCheck,
     /// Boot a guest that checks itself and ends.
     Guest {
         #[command(subcommand)]
         guest: Guest,
     },
-    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given; `adapters` instead
-    /// measures the adapters for other programs' compilers, and takes `--quick` and `--check`.
+    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given. `adapters` measures
+    /// the adapters for other programs' compilers instead, and takes `--quick` and `--check`.
     Bench {
         /// For example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -127,14 +129,15 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             let pace = if args.extent.quick { Pace::Quick } else { Pace::Slow };
             let selection = Selection { only: args.only, pace };
             let steps = runner::select(&steps::all(), &selection)?;
+            let depth = if args.extent.exhaustive { Depth::Exhaustive } else { Depth::Short };
             if args.install {
-                install::run(&workspace, &steps);
+                let run: Vec<Step> = steps.iter().filter(|step| step.run.is_part_of(depth)).copied().collect();
+                install::run(&workspace, &run);
             }
             if args.list {
                 table::list(&workspace, &steps);
                 return Ok(ExitCode::SUCCESS);
             }
-            let depth = if args.extent.exhaustive { Depth::Exhaustive } else { Depth::Short };
             if let Some(path) = args.verdict {
                 return runner::leave_verdict(&workspace, &steps, depth, &path);
             }
@@ -155,7 +158,7 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Package => {
-            let package::Made { tarball, deb, .. } = package::build(&workspace)?;
+            let package::Made { tarball, deb, .. } = package::build(&workspace, package::Built::ToPublish)?;
             println!("{}", tarball.display());
             println!(
                 "{}",

@@ -183,7 +183,7 @@ struct Verdict {
 
 fn verdict(workspace: &Workspace, step: &Step, depth: Depth) -> Verdict {
     let missing = remedies(workspace, step.needs);
-    if !missing.is_empty() {
+    if !missing.is_empty() && step.run.is_part_of(depth) {
         return Verdict { outcome: Outcome::Skipped, remark: missing };
     }
     let lacking = remedies(workspace, step.wants);
@@ -258,6 +258,16 @@ mod tests {
         assert_eq!(verdict(by_depth), Verdict { outcome: Outcome::Passed, remark: "all of it".to_owned() });
         assert_eq!(verdict(|_, _| Err(StepError::NothingSelected)).outcome, Outcome::Failed);
         assert_eq!(verdict(|_, _| Ok(Done::Skipped(String::new()))).outcome, Outcome::Skipped);
+    }
+
+    #[test]
+    fn a_short_run_skips_what_is_left_to_exhaustive_ones_whatever_it_lacks() {
+        const LACKING: Need = Need::Program { program: "no-such-program-here", package: "none" };
+        let step =
+            Step { needs: &[LACKING], run: Check::Exhaustive(&|_: &Workspace| Ok(Done::Passed)), ..steps::all()[0] };
+        let remark = |depth| verdict(&Workspace::find(), &step, depth).remark;
+        assert_eq!(remark(Depth::Short), "left to --exhaustive");
+        assert_eq!(remark(Depth::Exhaustive), LACKING.remedy());
     }
 
     #[test]

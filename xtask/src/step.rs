@@ -33,13 +33,33 @@ pub(crate) enum Check {
     Always(fn(&Workspace) -> Result<Done, StepError>),
     /// Does more in an exhaustive run.
     ByDepth(fn(&Workspace, Depth) -> Result<Done, StepError>),
+    /// Belongs to exhaustive runs; a short one skips the step.
+    Exhaustive(&'static dyn Task),
+}
+
+/// What a check does: a function, or a description that knows how to carry itself out.
+pub(crate) trait Task: Sync {
+    fn run(&self, workspace: &Workspace) -> Result<Done, StepError>;
+}
+
+impl<F: Fn(&Workspace) -> Result<Done, StepError> + Sync> Task for F {
+    fn run(&self, workspace: &Workspace) -> Result<Done, StepError> {
+        self(workspace)
+    }
 }
 
 impl Check {
+    /// Returns whether a run of this depth has any part of the step.
+    pub(crate) fn is_part_of(self, depth: Depth) -> bool {
+        depth == Depth::Exhaustive || !matches!(self, Self::Exhaustive(_))
+    }
+
     pub(crate) fn call(self, workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
         match self {
+            _ if !self.is_part_of(depth) => Ok(Done::Skipped("left to --exhaustive".to_owned())),
             Self::Always(run) => run(workspace),
             Self::ByDepth(run) => run(workspace, depth),
+            Self::Exhaustive(task) => task.run(workspace),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Where the workspace and its build products are.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
 };
 
@@ -27,5 +27,17 @@ impl Workspace {
     /// Returns a target folder apart, for builds whose flags would evict the ordinary build products.
     pub(crate) fn separate_target(&self, name: &str) -> PathBuf {
         self.target.join(name)
+    }
+
+    /// Returns the names of the integration tests of the crate in `folder` below `crates`, in the order of the alphabet.
+    pub(crate) fn integration_tests(&self, folder: &str) -> Vec<String> {
+        let tests = fs::read_dir(self.root.join("crates").join(folder).join("tests")).into_iter().flatten().flatten();
+        let name = |path: PathBuf| {
+            let is_one = path.extension().is_some_and(|ending| ending == "rs") || path.join("main.rs").is_file();
+            Some(path.file_stem()?.to_str()?.to_owned()).filter(|_| is_one)
+        };
+        let mut names: Vec<String> = tests.filter_map(|test| name(test.path())).collect();
+        names.sort_unstable();
+        names
     }
 }

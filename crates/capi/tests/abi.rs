@@ -14,7 +14,7 @@ use std::{env, fs, process};
 
 use palimpsest_capi::allocations::{
     palimpsest_alloc, palimpsest_alloc_found, palimpsest_alloc_part, palimpsest_alloc_place, palimpsest_alloc_places,
-    palimpsest_alloc_range, palimpsest_alloc_request,
+    palimpsest_alloc_range, palimpsest_alloc_request, palimpsest_function,
 };
 use palimpsest_capi::arena::Stats as palimpsest_arena_stats;
 use palimpsest_capi::data::{palimpsest_data, palimpsest_staged_data};
@@ -78,6 +78,7 @@ fn in_rust() -> BTreeMap<String, String> {
         palimpsest_freeze_report {
             size, frozen, skipped, taken_ns, fork_before_ns, fork_after_ns, pays_after, verdict, is_stopped
         }
+        palimpsest_function { name, offset, len }
         palimpsest_not_taken { size, start, len, reason }
         palimpsest_packs { handle }
         palimpsest_packs_options {

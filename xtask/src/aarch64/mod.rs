@@ -2,6 +2,7 @@
 //! ([`system`]).
 
 pub(crate) mod build;
+pub(crate) mod left_out;
 pub(crate) mod system;
 pub(crate) mod user;
 

@@ -2,12 +2,12 @@
 
 use std::{env, panic::resume_unwind, path::Path, thread};
 
-use super::build;
+use super::{build, left_out};
 use crate::{
     guest::Arch,
     linux::{self, Guest},
     programs::TestProgram,
-    step::{Depth, Done, LeftOut, StepError},
+    step::{Depth, Done, StepError},
     workspace::Workspace,
 };
 
@@ -17,57 +17,33 @@ use crate::{
 /// CPU stores to it: before the store, and after the old blocks were discarded.)
 const TAKING_TURNS: [(&str, &str); 3] = [("text.keys", ""), ("text.poke", ""), ("text.hostile", "poking::")];
 
-/// Test programs whose result depends neither on the architecture nor on the guest's older kernel. What stays: code
-/// under `arch/`, rewriting of running code, and every call whose answer differs between kernels.
-pub(crate) const LEFT_OUT: &[LeftOut] = &[
-    LeftOut { what: "bpf.long", reason: "counts of plain Rust, which are the same everywhere" },
-    LeftOut { what: "fork.arena_collections", reason: PLAIN },
-    LeftOut { what: "fork.arena_global", reason: PLAIN },
-    LeftOut { what: "fork.arena_model", reason: PLAIN },
-    LeftOut { what: "fork.killed", reason: "kills at each step what `slices` plays: 450 processes of a second each" },
-    LeftOut {
-        what: "fork.oracle",
-        reason: "random sequences of calls that `engine`, `guards` and `limits` make one by one",
-    },
-    LeftOut {
-        what: "fork.sandbox",
-        reason: "random sequences of what `authority`, `guards` and `limits` do one by one",
-    },
-    LeftOut { what: "text.observing", reason: PLAIN },
-    LeftOut {
-        what: "text.stress",
-        reason: "QEMU on x86-64 orders stores as x86-64 does, so threads meet no other order",
-    },
-];
-
-const PLAIN: &str = "plain Rust over calls that other programs here make";
-
 /// Makes the guest run only programs with this text in their names, for a quick look.
 const ONLY: &str = "PALIMPSEST_GUEST_ONLY";
 
 pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let mut programs = build::test_programs(workspace)?;
-    programs.retain(|program| !program.name.starts_with(build::NUMA));
-    let all = programs.len();
-    if let Ok(part) = env::var(ONLY) {
-        programs.retain(|program| program.name.contains(&part));
-    } else if depth == Depth::Short {
-        programs.retain(|program| LEFT_OUT.iter().all(|left| left.what != program.name));
+    let part = env::var(ONLY);
+    let mut programs = build::test_programs(workspace, if part.is_ok() { Depth::Exhaustive } else { depth })?;
+    let part = part.unwrap_or_default();
+    programs.retain(|program| !program.name.starts_with(build::NUMA) && program.name.contains(&part));
+    let is_short = depth == Depth::Short && part.is_empty();
+    if is_short {
+        programs.iter_mut().for_each(left_out::shorten);
     }
+    let cases = if is_short { left_out::CASES } else { &[] };
     let init = build::guest_init(workspace)?;
     let total = programs.len();
     let (parallel, turns) = apart(programs);
     // At the same time: neither keeps two CPUs busy alone.
     let (parallel, turns) = thread::scope(|scope| {
-        let parallel = scope.spawn(|| boot(workspace, &init, &parallel, "guest", "tcg,thread=multi"));
+        let parallel = scope.spawn(|| boot(workspace, &init, &parallel, "guest", "tcg,thread=multi", cases));
         // One thread for all CPUs.
-        let turns = boot(workspace, &init, &turns, "turns", "tcg,thread=single");
+        let turns = boot(workspace, &init, &turns, "turns", "tcg,thread=single", cases);
         (parallel.join().unwrap_or_else(|panic| resume_unwind(panic)), turns)
     });
     let mut failed = parallel?;
     failed.extend(turns?);
     if failed.is_empty() {
-        Ok(Done::PassedWith(format!("{total} of {all} test programs")))
+        Ok(Done::PassedWith(format!("{total} test programs")))
     } else {
         Err(StepError::Programs { failed, total })
     }
@@ -97,28 +73,18 @@ fn boot(
     programs: &[TestProgram],
     name: &'static str,
     accel: &str,
+    variables: &[(&str, &str)],
 ) -> Result<Vec<String>, StepError> {
     // cortex-a72: its caches need the explicit flushes that newer CPU models of QEMU do without, and it boots in two
     // seconds.
     let machine = ["-cpu", "cortex-a72", "-accel", accel, "-smp", "2", "-m", "2G"];
-    let guest = Guest { name, arch: Arch::Aarch64, machine: &machine, variables: &[] };
+    let guest = Guest { name, arch: Arch::Aarch64, machine: &machine, variables };
     linux::boot(workspace, init, programs, &guest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_left_out_exists() {
-        let crates = Workspace::find().root.join("crates");
-        for left in LEFT_OUT {
-            let (package, test) = left.what.split_once('.').expect("package.test");
-            let tests = crates.join(package).join("tests");
-            let exists = tests.join(format!("{test}.rs")).is_file() || tests.join(test).join("main.rs").is_file();
-            assert!(exists, "{} is no test program", left.what);
-        }
-    }
 
     #[test]
     fn a_program_can_run_in_parts() {

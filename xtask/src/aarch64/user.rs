@@ -80,7 +80,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth, system_needs: &[Need]) -
     if depth == Depth::Short && system_needs.iter().all(|need| need.is_met(workspace)) {
         return Ok(Done::Skipped("left to --exhaustive: aarch64-system runs the same programs".to_owned()));
     }
-    let programs = build::test_programs(workspace)?;
+    let programs = build::test_programs(workspace, depth)?;
     let mut failed = Vec::new();
     let left_out = |program: &&TestProgram| {
         OF_A_KERNEL.iter().any(|start| program.name.starts_with(start))

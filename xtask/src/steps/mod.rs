@@ -1,8 +1,8 @@
 //! The steps, in the order in which they begin: first the cheap ones that find much, then the long before the short
 //! (by `target/steps/record.json`), so that both lanes end together.
 
+mod adapters;
 mod fuzz;
-mod orc;
 mod python;
 mod sanitizers;
 mod style;
@@ -51,7 +51,7 @@ const AARCH64_SYSTEM: &[Need] =
 
 /// Returns every step there is.
 pub(crate) fn all() -> Vec<Step> {
-    vec![
+    let mut steps = vec![
         Step {
             name: "fmt",
             about: "the sources are formatted, the guest's too",
@@ -129,8 +129,8 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC],
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
-            left_out: &[],
-            run: Check::Always(aarch64::build::step),
+            left_out: aarch64::build::LEFT_OUT,
+            run: Check::ByDepth(aarch64::build::step),
         },
         Step {
             name: "aarch64-user",
@@ -149,7 +149,7 @@ pub(crate) fn all() -> Vec<Step> {
             needs: AARCH64_SYSTEM,
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
-            left_out: aarch64::system::LEFT_OUT,
+            left_out: aarch64::left_out::LEFT_OUT,
             run: Check::ByDepth(aarch64::system::step),
         },
         Step {
@@ -169,8 +169,8 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[DPKG],
             wants: &[PYTHON, REDIS, REDIS_CLI],
             scratch: None,
-            left_out: &[],
-            run: Check::Always(package::step),
+            left_out: package::Built::LEFT_OUT,
+            run: Check::ByDepth(package::step),
         },
         Step {
             name: "tsan",
@@ -201,16 +201,6 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: Some(tests::LOOM),
             left_out: &[],
             run: Check::Always(tests::loom),
-        },
-        Step {
-            name: "libafl",
-            about: "fuzzers with the executors for LibAFL find what is planted",
-            pace: Pace::Slow,
-            needs: &[],
-            wants: &[],
-            scratch: Some(tests::LIBAFL),
-            left_out: &[],
-            run: Check::Always(tests::libafl),
         },
         Step {
             name: "numa-aarch64",
@@ -283,46 +273,6 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::Always(supply::deny),
         },
         Step {
-            name: "assemblers",
-            about: "code of dynasm-rs and iced-x86 runs in packs",
-            pace: Pace::Slow,
-            needs: &[],
-            wants: &[],
-            scratch: Some(tests::ASSEMBLERS),
-            left_out: tests::ASSEMBLERS_LEFT_OUT,
-            run: Check::ByDepth(tests::assemblers),
-        },
-        Step {
-            name: "llvm-orc",
-            about: "code that LLVM's ORC links runs in packs",
-            pace: Pace::Slow,
-            needs: orc::NEEDS,
-            wants: &[],
-            scratch: Some(orc::FOLDER),
-            left_out: orc::LEFT_OUT,
-            run: Check::ByDepth(orc::llvm_orc),
-        },
-        Step {
-            name: "rbpf",
-            about: "a public program on cranelift-jit runs in packs, with its sources as they are",
-            pace: Pace::Slow,
-            needs: &[],
-            wants: &[],
-            scratch: Some(tests::RBPF),
-            left_out: tests::RBPF_LEFT_OUT,
-            run: Check::ByDepth(tests::rbpf),
-        },
-        Step {
-            name: "wasmtime",
-            about: "Wasmtime modules run in packs, and pass the specification's tests there",
-            pace: Pace::Slow,
-            needs: &[],
-            wants: &[],
-            scratch: Some(tests::WASMTIME),
-            left_out: tests::WASMTIME_LEFT_OUT,
-            run: Check::ByDepth(tests::wasmtime),
-        },
-        Step {
             name: "numa-x86_64",
             about: "the same on x86-64",
             pace: Pace::Slow,
@@ -330,7 +280,9 @@ pub(crate) fn all() -> Vec<Step> {
             wants: &[],
             scratch: None,
             left_out: &[LeftOut { what: "all of it", reason: "numa-aarch64 runs the same tests in less time" }],
-            run: Check::ByDepth(guest::numa::x86_64),
+            run: Check::Exhaustive(&guest::numa::x86_64),
         },
-    ]
+    ];
+    steps.extend(adapters::steps());
+    steps
 }

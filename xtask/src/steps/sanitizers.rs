@@ -1,6 +1,6 @@
 //! Runs ThreadSanitizer and AddressSanitizer over the crates whose unsafe code is shared by threads.
 
-use std::{fs, process::Command};
+use std::process::Command;
 
 use crate::{
     process,
@@ -20,25 +20,25 @@ const HOST: &str = "x86_64-unknown-linux-gnu";
 struct Tested {
     /// Its folder below `crates`.
     name: &'static str,
-    /// Part of the names of those tests in which threads meet, which run under both sanitizers.
-    threaded: &'static str,
+    /// The test in which threads meet, if it is not in the library.
+    threaded: Option<&'static str>,
+    /// When AddressSanitizer runs it; ThreadSanitizer runs each.
+    addresses: Depth,
     /// Other tests, which run under AddressSanitizer.
     others: &'static [&'static str],
-    /// More tests, which run under AddressSanitizer in an exhaustive run.
-    exhaustive: &'static [&'static str],
 }
 
 /// Built together: built alone, each would have dependencies with features of its own. The other tests of the first two
 /// drive child processes into limits in which no sanitizer can start. Those of the third run on the software machine;
 /// its mutants end by panics, which leak, and its counts are of gigabytes.
 const CRATES: [Tested; 3] = [
-    Tested { name: "sys", threaded: "stress", others: &[], exhaustive: &[] },
-    Tested { name: "text", threaded: "stress", others: &[], exhaustive: &[] },
+    Tested { name: "sys", threaded: None, addresses: Depth::Short, others: &[] },
+    Tested { name: "text", threaded: Some("stress"), addresses: Depth::Short, others: &[] },
     Tested {
         name: "paging",
-        threaded: "threads",
-        others: &["cursors", "defects", "refusals", "replicas"],
-        exhaustive: &["cursor_steps", "objections", "properties"],
+        threaded: Some("threads"),
+        addresses: Depth::Exhaustive,
+        others: &["cursors", "defects", "refusals", "replicas", "cursor_steps", "objections", "properties"],
     },
 ];
 
@@ -52,8 +52,8 @@ const ADDRESS_UNSUITABLE: &[Unsuitable] =
     &[Unsuitable { name: "a_replacement_is_locked_like_what_it_replaces", reason: LOCKED }];
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "cursor_steps, objections and properties of palimpsest-paging",
-    reason: "they reach the same accesses to tables as the tests that stay, with more random operations",
+    what: "palimpsest-paging",
+    reason: "the fuzz target `paging` reaches the same accesses to tables, with AddressSanitizer, too",
 }];
 
 const BLOCKED: &str = "ThreadSanitizer's own thread blocks every signal";
@@ -61,7 +61,7 @@ const LOCKED: &str = "sanitizers make mlock do nothing";
 const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork";
 
 pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
-    let chosen = chosen(workspace, |_| Vec::new());
+    let chosen = chosen(CRATES.iter().map(|tested| (tested, &[][..])));
     let mut build = cargo_test(workspace, THREAD, &chosen);
     // A std without instrumentation hides the synchronisation of Arc and of channels; every use of them would be
     // reported as a race.
@@ -73,10 +73,8 @@ pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
 }
 
 pub(super) fn address(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let chosen = chosen(workspace, |tested| {
-        let further: &[&str] = if depth == Depth::Exhaustive { tested.exhaustive } else { &[] };
-        [tested.others, further].concat()
-    });
+    let crates = CRATES.iter().filter(|tested| depth == Depth::Exhaustive || tested.addresses == Depth::Short);
+    let chosen = chosen(crates.map(|tested| (tested, tested.others)));
     let mut build = cargo_test(workspace, ADDRESS, &chosen);
     // The std that comes with the toolchain has no checks inside; the second flag accepts that.
     build.env("RUSTFLAGS", "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer");
@@ -84,36 +82,29 @@ pub(super) fn address(workspace: &Workspace, depth: Depth) -> Result<Done, StepE
     Ok(Unsuitable::remark(WITHOUT, ADDRESS_UNSUITABLE))
 }
 
-/// Returns the names of test programs, as [`TestProgram`] has them: for each crate its library, the integration tests
-/// in which threads meet, and its `others`.
-fn chosen(workspace: &Workspace, others: impl Fn(&Tested) -> Vec<&'static str>) -> Vec<String> {
-    let of_crate = |tested: &Tested| {
-        let others = others(tested);
-        let mut names = integration_tests(workspace, tested);
-        names.retain(|name| name.contains(tested.threaded) || others.contains(&name.as_str()));
-        names.push("lib".to_owned());
-        names.into_iter().map(|name| format!("{}.{name}", tested.name)).collect::<Vec<_>>()
+/// Returns test programs of crates, by package and name: for each crate its library, the test in which threads meet,
+/// and the others given.
+fn chosen<'a>(crates: impl Iterator<Item = (&'a Tested, &'a [&'static str])>) -> Vec<(&'static str, &'static str)> {
+    let of_crate = |(tested, others): (&'a Tested, &'a [&'static str])| {
+        let tests = others.iter().copied().chain(tested.threaded).chain([LIBRARY]);
+        tests.map(|test| (tested.name, test)).collect::<Vec<_>>()
     };
-    CRATES.iter().flat_map(of_crate).collect()
+    crates.flat_map(of_crate).collect()
 }
 
-/// Returns the integration tests of a crate.
-fn integration_tests(workspace: &Workspace, tested: &Tested) -> Vec<String> {
-    let files = fs::read_dir(workspace.root.join("crates").join(tested.name).join("tests")).into_iter().flatten();
-    files.flatten().filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".rs")?.to_owned())).collect()
-}
+/// Stands for the tests in a library, as in the name of a [`TestProgram`].
+const LIBRARY: &str = "lib";
 
 /// Returns a `cargo test` of `chosen`, in a target folder of its own.
-fn cargo_test(workspace: &Workspace, sanitizer: &str, chosen: &[String]) -> Command {
+fn cargo_test(workspace: &Workspace, sanitizer: &str, chosen: &[(&str, &str)]) -> Command {
     let mut test = process::nightly_cargo(workspace);
     test.args(["test", "--all-features", "--target", HOST, "--lib"]);
-    for tested in &CRATES {
-        test.arg(format!("--package=palimpsest-{}", tested.name));
-    }
-    for name in
-        chosen.iter().filter_map(|name| name.split_once('.')).map(|(_, name)| name).filter(|&name| name != "lib")
-    {
-        test.args(["--test", name]);
+    for (package, test_name) in chosen {
+        if *test_name == LIBRARY {
+            test.arg(format!("--package=palimpsest-{package}"));
+        } else {
+            test.args(["--test", test_name]);
+        }
     }
     process::apart(&mut test, workspace, sanitizer);
     test
@@ -124,14 +115,15 @@ fn cargo_test(workspace: &Workspace, sanitizer: &str, chosen: &[String]) -> Comm
 fn run(
     workspace: &Workspace,
     build: &mut Command,
-    chosen: &[String],
+    chosen: &[(&str, &str)],
     arguments: &[&str],
     unsuitable: &[Unsuitable],
 ) -> Result<(), StepError> {
     let built = programs::build(build)?;
     let mut failed = Vec::new();
-    for name in chosen {
-        let program = built.iter().find(|program| program.name == *name);
+    for (package, test) in chosen {
+        let name = format!("{package}.{test}");
+        let program = built.iter().find(|program| program.name == name);
         let TestProgram { path, folder, .. } = program.ok_or(StepError::NoPrograms)?;
         let mut test = process::test_program(workspace, path, folder);
         test.args(arguments).env("TSAN_OPTIONS", "halt_on_error=1").env("PROPTEST_CASES", "32");
@@ -158,12 +150,10 @@ mod tests {
     fn the_tests_that_are_named_exist() {
         let workspace = Workspace::find();
         for tested in &CRATES {
-            let names = integration_tests(&workspace, tested);
-            // One crate has its tests only beside the code.
-            let threaded = names.is_empty() || names.iter().any(|name| name.contains(tested.threaded));
-            let missing =
-                tested.others.iter().chain(tested.exhaustive).find(|&&other| names.iter().all(|name| name != other));
-            assert!(threaded && missing.is_none(), "{}: {missing:?} of {names:?}", tested.name);
+            let names = workspace.integration_tests(tested.name);
+            let mut named = tested.others.iter().chain(&tested.threaded);
+            let missing = named.find(|&&test| names.iter().all(|name| name != test));
+            assert_eq!(missing, None, "{} has {names:?}", tested.name);
         }
     }
 }

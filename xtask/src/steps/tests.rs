@@ -3,34 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    bench,
     need::Need,
     process, programs,
-    step::{Depth, Done, LeftOut, StepError},
+    step::{Depth, Done, StepError},
     workspace::Workspace,
 };
 
 /// Names of target folders.
 pub(super) const ATOMIC_KEYS: &str = "atomic-keys";
-pub(super) const LIBAFL: &str = "libafl";
-pub(super) const ASSEMBLERS: &str = "assemblers";
-
-pub(super) const ASSEMBLERS_LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "code of dynasm-rs and iced-x86 in packs",
-    reason: "to build the assemblers takes most of a minute, and packs have tests of the same calls",
-}];
-pub(super) const RBPF: &str = "rbpf";
-
-pub(super) const RBPF_LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "rbpf, a public program on cranelift-jit, with its code in packs",
-    reason: "it has another version of Cranelift, which takes minutes to build",
-}];
-pub(super) const WASMTIME: &str = "wasmtime";
-
-pub(super) const WASMTIME_LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "Wasmtime modules in packs, with the specification's tests",
-    reason: "to build Wasmtime takes some ten minutes on two cores",
-}];
 pub(super) const LOOM: &str = "loom";
 
 const BARE_TRIPLE: &str = "x86_64-unknown-none";
@@ -93,13 +73,10 @@ const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_b
 /// Time limit for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
-/// What `test` builds. Whoever asks cargo for a part of it alone gets other features, and has Cranelift compiled again.
-const EVERYTHING: [&str; 3] = ["test", "--workspace", "--all-features"];
-
 pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let programs = programs::build(process::cargo(workspace).args(EVERYTHING))?;
+    let programs = programs::build(&mut programs::everything(workspace))?;
     let ran = programs::run(workspace, &programs, &LONGEST);
-    process::stream(process::cargo(workspace).args(EVERYTHING).args(["--doc", "--no-fail-fast"]))?;
+    process::stream(programs::everything(workspace).args(["--doc", "--no-fail-fast"]))?;
     let ran = ran?;
     if depth == Depth::Exhaustive {
         let find = |name: &str| programs.iter().find(|program| program.name == name);
@@ -120,9 +97,9 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
 
 /// Tests that static keys keep the same promises where nothing can be patched.
 pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--package", "palimpsest-text", "--test", "keys"])
-        .env("RUSTFLAGS", "--cfg palimpsest_atomic_keys");
+    let mut test = programs::everything(workspace);
+    // In the whole workspace: with these features, the tests build a plugin.
+    test.args(["--test", "keys"]).env("RUSTFLAGS", "--cfg palimpsest_atomic_keys");
     process::stream(process::apart(&mut test, workspace, ATOMIC_KEYS))?;
     Ok(Done::Passed)
 }
@@ -144,56 +121,10 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
-/// Tests the executors for LibAFL, a workspace of their own.
-pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--manifest-path"]).arg(workspace.root.join("adapters/libafl/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, LIBAFL))?;
-    Ok(Done::Passed)
-}
-
-/// Tests code of dynasm-rs and iced-x86 in packs, also in a workspace of its own.
-pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    if depth != Depth::Exhaustive {
-        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
-    }
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/assemblers/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, ASSEMBLERS))?;
-    Ok(Done::Passed)
-}
-
-/// A public program on `cranelift-jit`, whose sources are as they were.
-pub(super) fn rbpf(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    if depth != Depth::Exhaustive {
-        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
-    }
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/rbpf/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, RBPF))?;
-    Ok(Done::Passed)
-}
-
-/// Wasmtime modules in packs, and one round of what is measured of them.
-pub(super) fn wasmtime(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    if depth != Depth::Exhaustive {
-        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
-    }
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/wasmtime/Cargo.toml"));
-    process::stream(process::apart(&mut test, workspace, WASMTIME))?;
-    let mut example = process::cargo(workspace);
-    example.args(["run", "--locked", "--example", "plugins", "--manifest-path"]);
-    example.arg(workspace.root.join("adapters/wasmtime/Cargo.toml"));
-    process::stream(process::apart(&mut example, workspace, WASMTIME))?;
-    bench::adapters(workspace, &["--check".to_owned()])?;
-    Ok(Done::Passed)
-}
-
 /// Tests that plain, frozen and reset targets of AFL++ cover the same on the same inputs.
 pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
     // The program is among what tests are built with.
-    programs::build(process::cargo(workspace).args(EVERYTHING))?;
+    programs::build(&mut programs::everything(workspace))?;
     let mut check = process::program(workspace.target.join("debug/palimpsest"), workspace);
     process::stream(check.args(["bench", "afl", "--check"]))?;
     Ok(Done::Passed)

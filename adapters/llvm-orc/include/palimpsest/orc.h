@@ -1,4 +1,4 @@
-// Code of LLVM's ORC in program packs: a memory manager for JITLink.
+// A memory manager for JITLink, which puts the code of LLVM's ORC into program packs.
 //
 //   palimpsest::orc::PackMemoryManager Memory(Packs);
 //   LLJITBuilder().setObjectLinkingLayerCreator([&](ExecutionSession &S, const Triple &) {
@@ -27,7 +27,7 @@
 
 #include "palimpsest.h"
 
-// Names of symbols are of another type since LLVM 20.
+// LLVM 20 has changed the type of symbols' names.
 static_assert(LLVM_VERSION_MAJOR >= 14 && LLVM_VERSION_MAJOR <= 19, "palimpsest/orc.h needs LLVM 14 to 19");
 
 namespace palimpsest {
@@ -67,7 +67,7 @@ public:
   using JITLinkMemoryManager::deallocate;
 
 private:
-  // What is in place.
+  // An object that is linked and in place.
   struct Linked {
     // The first address of one of its parts; 0 if it has none.
     size_t address;
@@ -84,6 +84,7 @@ private:
     std::array<std::vector<Segment *>, Parts> segments;
     palimpsest_alloc alloc = {0};
     size_t address = 0;
+    size_t code_len = 0;
   };
 
   // An object that is being linked.
@@ -107,7 +108,12 @@ private:
       for (auto *group : {&standard, &finalize_only})
         if (auto error = place(*group))
           return error;
-      return layout.apply();
+      if (auto error = layout.apply())
+        return error;
+      for (auto *group : {&standard, &finalize_only})
+        if (auto error = tell_functions(*group))
+          return error;
+      return llvm::Error::success();
     }
 
     void abandon(OnAbandonedFunction on_abandoned) override { on_abandoned(drop()); }
@@ -129,7 +135,7 @@ private:
           return on_finalized(failure());
       }
       auto actions = llvm::orc::shared::runFinalizeActions(actions_of(graph));
-      // What only the actions needed is released after them, whatever came of them.
+      // Releases what only the actions needed, even if they have failed.
       auto error = release(packs, finalize_only.address);
       if (!actions) {
         error = llvm::joinErrors(actions.takeError(), std::move(error));
@@ -155,7 +161,7 @@ private:
           auto align = static_cast<size_t>(segment->Alignment.value());
           auto begin = (parts[part]->len + align - 1) & ~(align - 1);
           auto end = begin;
-          // An object may say any size of what it has no bytes of.
+          // An object may claim any size for what it has no bytes of.
           if (begin < parts[part]->len || !add(end, segment->ContentSize) || !add(end, segment->ZeroFillSize))
             return failure("the segments of `" + graph.getName() + "` are longer than the address space");
           offsets.push_back(begin);
@@ -178,6 +184,8 @@ private:
       for (int part = Code; part != Parts; ++part) {
         if (group.address == 0)
           group.address = placed[part]->address;
+        if (part == Code)
+          group.code_len = placed[part]->len;
         for (auto *segment : group.segments[part]) {
           auto *working = static_cast<char *>(placed[part]->working) + *offset;
           segment->Addr = decltype(segment->Addr)(placed[part]->address + *offset);
@@ -210,7 +218,42 @@ private:
       return error;
     }
 
-    // Names the object for profilers: by its function, if it has one alone, as lazily compiled ones do.
+    // Tells profilers which functions an object has, and what its stubs lead to.
+    llvm::Error tell_functions(const Group &group) {
+      if (group.code_len == 0)
+        return llvm::Error::success();
+      std::vector<std::pair<const llvm::jitlink::Symbol *, std::string>> found;
+      for (auto *symbol : graph.defined_symbols()) {
+        auto offset = address_of(*symbol) - group.address;
+        if (symbol->isCallable() && offset < group.code_len)
+          found.emplace_back(symbol, symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol));
+      }
+      std::vector<palimpsest_function> functions;
+      for (auto &one : found) {
+        auto offset = address_of(*one.first) - group.address;
+        // What assembly says nothing of ends with its block.
+        auto len = one.first->getSize() != 0 ? one.first->getSize()
+                                             : one.first->getBlock().getSize() - one.first->getOffset();
+        functions.push_back({one.second.c_str(), offset, static_cast<size_t>(len)});
+      }
+      if (palimpsest_alloc_set_functions(group.alloc, functions.data(), functions.size()) != PALIMPSEST_OK)
+        return failure();
+      return llvm::Error::success();
+    }
+
+    // Names a stub by the function that it jumps to, through an entry of its table.
+    std::string stub(const llvm::jitlink::Symbol &symbol) const {
+      const llvm::jitlink::Symbol *target = &symbol;
+      for (int step = 0; step != 2 && target->isDefined() && target->getBlock().edges_size() != 0; ++step)
+        target = &target->getBlock().edges().begin()->getTarget();
+      return (target->hasName() ? std::string(llvm::StringRef(target->getName())) : graph.getName()) + "@plt";
+    }
+
+    static size_t address_of(const llvm::jitlink::Symbol &symbol) {
+      return static_cast<size_t>(symbol.getAddress().getValue());
+    }
+
+    // Names the object for profilers: by its function if it has only one, as lazily compiled objects do.
     std::string name() const {
       std::string only;
       for (auto *symbol : graph.defined_symbols()) {
@@ -259,7 +302,7 @@ private:
     return llvm::make_error<llvm::StringError>(words, llvm::inconvertibleErrorCode());
   }
 
-  // The error of the call that this thread made last.
+  // The error of this thread's last call.
   static llvm::Error failure() { return failure(palimpsest_error_message()); }
 
   static llvm::Error release(palimpsest_packs packs, size_t address) {

@@ -28,6 +28,7 @@ mod externs;
 mod link;
 mod maps;
 mod program;
+mod types;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};

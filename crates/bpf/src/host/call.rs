@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
-use crate::map::{Kind, Map};
+use crate::map::{Kind, Map, Owner};
 use crate::verify::{Argument, Signature, Unproven};
 
 /// The memory that a program can reach.
@@ -27,7 +27,7 @@ pub(crate) trait Space {
     /// Whose values of per-CPU maps the program works on.
     fn cpu(&self) -> u32;
 
-    /// Whether functions of the program are compiled ones.
+    /// Whether the program is compiled, not interpreted.
     #[cfg(feature = "std")]
     fn is_compiled(&self) -> bool {
         false
@@ -170,12 +170,11 @@ impl<'a> Call<'a> {
     }
 
     /// All maps of the host.
-    #[cfg(feature = "std")]
     pub(super) const fn maps(&self) -> &'a [Arc<Map>] {
         self.maps
     }
 
-    /// Whether functions of the program are compiled ones.
+    /// Whether the program is compiled, not interpreted.
     #[cfg(feature = "std")]
     pub(super) fn is_compiled(&self) -> bool {
         self.space.is_compiled()
@@ -191,12 +190,12 @@ impl<'a> Call<'a> {
         Ok(self.space.write(address, bytes)?)
     }
 
-    /// Copies what there is at an unproven address, if the program may read such. Returns how many bytes.
+    /// Copies bytes from an unproven address, if the program may read from such. Returns how many there were.
     pub(super) fn peek_at(&self, address: u64, bytes: &mut [u8]) -> usize {
         if self.unproven == Unproven::Probe { self.space.peek(address, bytes) } else { 0 }
     }
 
-    /// Returns whether the program may read what is at unproven addresses.
+    /// Returns whether the program may read from unproven addresses.
     #[cfg(feature = "std")]
     pub(super) fn may_probe(&self) -> bool {
         self.unproven == Unproven::Probe
@@ -207,12 +206,17 @@ impl<'a> Call<'a> {
         if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
     }
 
-    /// Notes that the program gets a record.
+    /// Returns who takes locks for the program.
+    pub(super) fn owner(&self) -> Owner {
+        Owner::here(self.space.cpu())
+    }
+
+    /// Notes that the program gets a record, or a lock.
     pub(super) fn hold(&mut self, record: u64) {
         self.space.hold(record);
     }
 
-    /// Notes that the program gives a record back.
+    /// Notes that the program gives a record or a lock back.
     pub(super) fn let_go(&mut self, record: u64) {
         self.space.let_go(record);
     }

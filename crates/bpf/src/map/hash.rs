@@ -97,7 +97,8 @@ impl Hash {
 
     pub(super) fn new(definition: &Definition, cpus: u32, eviction: Eviction) -> Result<Self, MapError> {
         let count = definition.max_entries;
-        let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?;
+        let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?
+            .with_lock(definition.lock);
         let keys = Cells::new(definition, count.into(), definition.key_len)?;
         let mut index = 0;
         let next = filled(definition, count, || {
@@ -273,8 +274,8 @@ impl Hash {
         }
     }
 
-    /// Sets a value, of all CPUs if none is named; whether the key is new. `renew` gets the address of each that goes,
-    /// or is set, before it is; it must not ask for anything of this map.
+    /// Sets a value, for all CPUs if none is named; returns whether the key is new. `renew` gets the address of each
+    /// value before it is removed or set; it must not use this map.
     pub(super) fn update(
         &self,
         key: &[u8],
@@ -312,7 +313,7 @@ impl Hash {
             self.give_back(element);
             return replaced;
         }
-        // A program may have worked on it since it was another key's.
+        // A program may have made a timer in it since another key's value was here.
         renew(self.values.address(element as usize));
         self.keys.write(element as usize, key);
         if cpu.is_some() && self.cpus > 1 {
@@ -327,7 +328,7 @@ impl Hash {
         Ok(true)
     }
 
-    /// `renew` as in [`update`](Self::update).
+    /// Removes a key; `renew` as in [`update`](Self::update).
     pub(super) fn remove(&self, key: &[u8], renew: &dyn Fn(u64)) -> Result<(), OpError> {
         let bucket = self.bucket(key);
         let held = self.lock(bucket);

@@ -222,7 +222,14 @@ mod tests {
     use super::*;
 
     fn loaded(address: usize) -> Loaded<'static> {
-        Loaded { name: "listed", address: CodeAddress::new(address), code: &[0xc3; 8], eh_frame: None, lines: None }
+        Loaded {
+            name: "listed",
+            address: CodeAddress::new(address),
+            code: &[0xc3; 8],
+            eh_frame: None,
+            lines: None,
+            functions: &[],
+        }
     }
 
     /// Returns the images in the debugger's list, first to last, and checks the links back.

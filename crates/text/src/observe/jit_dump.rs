@@ -85,7 +85,8 @@ impl Default for JitDump {
 
 impl Observer for JitDump {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
-        self.dump.file().and_then(|file| file.load(loaded)).map_err(|error| ObserveError::new(OBSERVER, error))
+        let load = |file: &DumpFile| loaded.symbols().try_for_each(|one| file.load(&one));
+        self.dump.file().and_then(load).map_err(|error| ObserveError::new(OBSERVER, error))
     }
 
     fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
@@ -95,8 +96,7 @@ impl Observer for JitDump {
     /// Records the program once more, as it is now: from this time on the new record holds at its address. Its lines
     /// and its unwinding information are not kept, and so not repeated.
     fn patched(&self, patched: &Patched<'_>) -> Result<(), ObserveError> {
-        let &Patched { name, address, code, .. } = patched;
-        self.loaded(&Loaded { name, address, code, eh_frame: None, lines: None })
+        self.loaded(&patched.as_loaded())
     }
 }
 
@@ -268,7 +268,8 @@ mod tests {
         for eh_frame in [None, Some(eh_frame.as_slice())] {
             let dump = JitDump::in_directory(directory.path());
             let second = JitDump::in_directory(directory.path());
-            dump.loaded(&Loaded { name: "first", address, code: &[1, 2, 3], eh_frame, lines: None }).expect("loaded");
+            dump.loaded(&Loaded { name: "first", address, code: &[1, 2, 3], eh_frame, lines: None, functions: &[] })
+                .expect("loaded");
             dump.unloaded(address, 3).expect("unloaded");
             drop(second);
         }
@@ -294,8 +295,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let address = CodeAddress::new(0x7f12_3400_0080);
         let dump = JitDump::in_directory(directory.path());
-        dump.loaded(&Loaded { name: "poked", address, code: &[1, 2, 3], eh_frame: None, lines: None }).expect("loaded");
-        dump.patched(&Patched { name: "poked", address, code: &[1, 9, 3], patches: &[] }).expect("patched");
+        dump.loaded(&Loaded { name: "poked", address, code: &[1, 2, 3], eh_frame: None, lines: None, functions: &[] })
+            .expect("loaded");
+        dump.patched(&Patched { name: "poked", address, code: &[1, 9, 3], patches: &[], functions: &[] })
+            .expect("patched");
         let data = fs::read(directory.path().join(format!("jit-{}.dump", std::process::id()))).expect("read");
         let first = word(&data, 8) as usize;
         let second = first + word(&data, first + 4) as usize;
@@ -320,6 +323,7 @@ mod tests {
                 code: &[1],
                 eh_frame: None,
                 lines: None,
+                functions: &[],
             })
             .expect_err("in use");
         assert!(error.to_string().contains("choose another directory"), "{error}");

@@ -35,6 +35,7 @@
 mod arch;
 #[cfg(feature = "observe")]
 mod eh_frame;
+mod functions;
 #[cfg(feature = "observe")]
 mod gdb_jit;
 #[cfg(feature = "observe")]
@@ -56,6 +57,7 @@ pub use self::{
     eh_frame::frame_pointer_eh_frame, gdb_jit::GdbJit, jit_dump::JitDump, perf_map::PerfMap, unwind::UnwindRegistry,
 };
 
+pub use self::functions::Function;
 pub use self::lines::{SourceLine, SourceLines};
 use crate::address::CodeAddress;
 use crate::poke::Code;
@@ -102,6 +104,8 @@ pub struct Patched<'a> {
     pub code: &'a [u8],
     /// The changes, by address.
     pub patches: &'a [Patch],
+    /// The functions inside, as in [`Loaded::functions`].
+    pub functions: &'a [Function],
 }
 
 /// One change of a [`Patched`] program.
@@ -129,6 +133,9 @@ pub struct Loaded<'a> {
     pub eh_frame: Option<&'a [u8]>,
     /// The lines of the source, if the generator has told them.
     pub lines: Option<&'a SourceLines>,
+    /// The functions inside, if the generator has told them: they have names of their own. Some may be partly or wholly
+    /// outside of `code`.
+    pub functions: &'a [Function],
 }
 
 /// An observer could not record or forget a program.

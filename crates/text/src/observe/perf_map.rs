@@ -1,4 +1,4 @@
-//! `/tmp/perf-PID.map`: one line per program, read by `perf report` and other profilers.
+//! `/tmp/perf-PID.map`: one line per program, or per function inside if those are known, read by `perf report` and other profilers.
 //!
 //! The format has no removal: when an address is used again, both lines stay and the reader picks one.
 //! [`JitDump`](super::JitDump) has times and does not confuse them.
@@ -73,7 +73,8 @@ impl Default for PerfMap {
 
 impl Observer for PerfMap {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
-        self.file()?.append(&[line(loaded).as_bytes()]).map_err(|error| ObserveError::new(OBSERVER, error))
+        let lines: String = loaded.symbols().map(|one| line(&one)).collect();
+        self.file()?.append(&[lines.as_bytes()]).map_err(|error| ObserveError::new(OBSERVER, error))
     }
 
     fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     fn loaded<'a>(name: &'a str, code: &'a [u8]) -> Loaded<'a> {
-        Loaded { name, address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None, lines: None }
+        Loaded { name, address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None, lines: None, functions: &[] }
     }
 
     #[test]

@@ -282,7 +282,14 @@ mod tests {
         let registry = unsafe { UnwindRegistry::new() };
         let address = CodeAddress::new(0x7f00_0000_1000);
         let eh_frame = frame_pointer_eh_frame(address, 64);
-        let loaded = Loaded { name: "repeated", address, code: &[0; 64], eh_frame: Some(&eh_frame), lines: None };
+        let loaded = Loaded {
+            name: "repeated",
+            address,
+            code: &[0; 64],
+            eh_frame: Some(&eh_frame),
+            lines: None,
+            functions: &[],
+        };
         for _ in 0..3 {
             registry.loaded(&loaded).expect("loaded");
             registry.loaded(&loaded).expect_err("twice");
@@ -312,7 +319,14 @@ mod tests {
         for address in addresses {
             let eh_frame = frame_pointer_eh_frame(address, 64);
             registry
-                .loaded(&Loaded { name: "known", address, code: &[0; 64], eh_frame: Some(&eh_frame), lines: None })
+                .loaded(&Loaded {
+                    name: "known",
+                    address,
+                    code: &[0; 64],
+                    eh_frame: Some(&eh_frame),
+                    lines: None,
+                    functions: &[],
+                })
                 .expect("loaded");
         }
         assert_eq!(addresses.map(is_known), [true, true]);

@@ -10,19 +10,20 @@ use super::allocated::{Allocated, Held};
 use super::block::{Block, write_all};
 use super::contents::Extras;
 use super::data::Data;
-use super::error::{AllocateError, FinalizeError, ForkedError, ShrinkError};
+use super::error::{AllocateError, FinalizeError, ForkedError, FunctionError, ShrinkError};
 use super::group::Group;
 use super::handle::Packs;
 use super::memory::Kind;
 use super::parts::{Part, Parts, Size, Working};
 use super::policy::WriteView;
 use super::staged::{Described, publish, synchronize};
+use crate::observe::Function;
 
-/// Places for code, for data that it reads, and for data that it writes, each with its final address and with memory to
-/// write its bytes to meanwhile: what the linker of a compiler asks of its host.
+/// Places for code, for data that it reads, and for data that it writes. Each has its final address, and memory to
+/// which its bytes are written before. The linker of a compiler asks this of its host.
 ///
-/// All places are in one region, so that relative calls, and loads and stores relative to the instruction, reach from
-/// each to each. Dropping the allocation gives the places back.
+/// All places are in one region, so relative calls, and loads and stores relative to the instruction, reach from each
+/// to each. Dropping the allocation gives the places back.
 ///
 /// ```
 /// use palimpsest_text::{Packs, Part, Parts, Size, Working};
@@ -45,6 +46,7 @@ pub struct Allocation {
     drafts: Parts<Option<Draft>>,
     name: Box<str>,
     eh_frame: Option<Vec<u8>>,
+    functions: Vec<Function>,
 }
 
 struct Draft {
@@ -81,7 +83,7 @@ impl Packs {
                 *drafts.get_mut(part) = Some(draft);
             }
         }
-        Ok(Allocation { drafts, name: Box::default(), eh_frame: None })
+        Ok(Allocation { drafts, name: Box::default(), eh_frame: None, functions: Vec::new() })
     }
 
     /// Returns whether [`allocate`](Self::allocate) can let code and data be written in place.
@@ -89,8 +91,8 @@ impl Packs {
         self.write_view() == WriteView::Standing
     }
 
-    /// Finalizes many allocations: does one core synchronisation for all, if the ISA needs it, and opens and closes
-    /// write views only once that are open only during copies ([`WriteView::DuringCopies`]).
+    /// Finalizes many allocations, with one core synchronisation for all if the ISA needs it. Opens write views that
+    /// are open only during copies ([`WriteView::DuringCopies`]) only once.
     ///
     /// # Errors
     ///
@@ -145,7 +147,7 @@ impl Draft {
                 let is_code = self.block.kind() == Kind::Code;
                 let bytes = self.block.bytes_in_place().ok_or(ForkedError { address })?;
                 if is_code {
-                    // What is given back may be found free, and free code must be traps.
+                    // What is given back becomes free, and free code must be traps.
                     arch::fill_traps_from(bytes, len);
                 }
             }
@@ -198,6 +200,24 @@ impl Allocation {
         self.eh_frame = Some(eh_frame);
     }
 
+    /// Tells observers which functions the code consists of, in any order: they name these instead of the whole. Worth
+    /// making only if there are [observers](super::Packs::is_observed). What a later [`shrink`](Self::shrink) cuts off
+    /// is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`FunctionError`] for a function that is not inside the code; then nothing changes.
+    pub fn set_functions(&mut self, mut functions: Vec<Function>) -> Result<(), FunctionError> {
+        let code_len = self.range(Part::Code).len();
+        let is_inside = |one: &Function| one.offset.checked_add(one.len).is_some_and(|end| end <= code_len);
+        if let Some(at) = functions.iter().position(|one| !is_inside(one)) {
+            return Err(FunctionError { function: functions.swap_remove(at), code_len });
+        }
+        functions.sort_unstable();
+        self.functions = functions;
+        Ok(())
+    }
+
     /// Puts all parts in place. [`Packs::finalize_allocations`] does this for many allocations.
     ///
     /// # Errors
@@ -210,7 +230,7 @@ impl Allocation {
 
     /// Makes the parts known. Call it when the bytes are in place and cores synchronised.
     fn publish(self) -> Allocated {
-        let Self { mut drafts, name, eh_frame } = self;
+        let Self { mut drafts, name, eh_frame, functions } = self;
         let group = Arc::new(Group::new(Parts {
             code: drafts.code.as_ref().map_or(0..0, Draft::range),
             read_only: drafts.read_only.as_ref().map_or(0..0, Draft::range),
@@ -230,7 +250,13 @@ impl Allocation {
                 Image::InPlace if block.store().is_observed() => block.bytes_in_place().unwrap_or_default().to_vec(),
                 Image::InPlace => Vec::new(),
             };
-            publish(block, extras(), &Described { code: &code, eh_frame: eh_frame.as_deref(), lines: None })
+            let extras = extras().map(|mut extras| {
+                if block.store().is_observed() {
+                    extras.functions = functions.into();
+                }
+                extras
+            });
+            publish(block, extras, &Described { code: &code, eh_frame: eh_frame.as_deref(), lines: None })
         });
         Allocated::new(Held { code, read_only, read_write }, group)
     }

@@ -10,6 +10,7 @@ use super::memory::{Kind, PackMemory};
 use super::retired::Linked;
 use super::{CHUNK, PACK};
 use crate::address::CodeAddress;
+use crate::observe::Function;
 use crate::primitive::AtomicPtr;
 
 /// A pack, or a run of packs that one long program fills.
@@ -56,6 +57,8 @@ pub(super) struct Extras {
     pub(super) name: Box<str>,
     /// Sorted by offset.
     pub(super) faults: Box<[Fault]>,
+    /// The functions inside, by offset, for observers.
+    pub(super) functions: Box<[Function]>,
     /// The allocation that it is a part of.
     pub(super) group: Option<Arc<Group>>,
 }
@@ -100,6 +103,10 @@ impl Meta {
 
     pub(super) fn name(&self) -> &str {
         self.extras.as_ref().map_or("", |extras| &extras.name)
+    }
+
+    pub(super) fn functions(&self) -> &[Function] {
+        self.extras.as_ref().map_or(&[], |extras| &extras.functions)
     }
 
     pub(super) fn landing(&self, offset: u32) -> Option<CodeAddress> {

@@ -8,6 +8,7 @@ use super::parts::Part;
 use super::policy::WriteView;
 use super::{MAX_ALIGN, PACK};
 use crate::address::CodeAddress;
+use crate::observe::Function;
 
 /// Why packs could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -215,6 +216,21 @@ pub enum ReleaseError {
         /// The address.
         address: usize,
     },
+}
+
+/// A function was said to be where there is no code.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "function `{}` of {} bytes at offset {} is not inside the code, which has {code_len} bytes",
+    function.name,
+    function.len,
+    function.offset
+)]
+pub struct FunctionError {
+    /// The function.
+    pub function: Function,
+    /// Bytes of the allocation's code.
+    pub code_len: usize,
 }
 
 /// Why a fault table was refused.

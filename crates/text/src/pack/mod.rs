@@ -64,8 +64,8 @@ pub use backing::{Backing, BackingError, Refused, UnknownBacking};
 pub use builder::PacksBuilder;
 pub use data::{Data, DataAccess, StagedData};
 pub use error::{
-    AllocateError, FaultError, FinalizeError, ForkedError, LoadError, OpenError, OutsideProgram, ReclaimError,
-    ReleaseError, ShrinkError, StageError, WriteError,
+    AllocateError, FaultError, FinalizeError, ForkedError, FunctionError, LoadError, OpenError, OutsideProgram,
+    ReclaimError, ReleaseError, ShrinkError, StageError, WriteError,
 };
 pub use fault::Fault;
 pub use found::Found;

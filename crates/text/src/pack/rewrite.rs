@@ -47,7 +47,8 @@ impl Program {
         let code = unsafe { std::slice::from_raw_parts(self.entry(), self.len()) };
         let patch = |site: &Site| Patch { address: site.address, old: site.old, new: site.new };
         let patches: Vec<_> = sites.iter().map(patch).collect();
-        let patched = Patched { name: self.name(), address: self.address(), code, patches: &patches };
+        let (name, functions) = (self.name(), self.0.meta().functions());
+        let patched = Patched { name, address: self.address(), code, patches: &patches, functions };
         store.observe(|observer| observer.patched(&patched));
     }
 }

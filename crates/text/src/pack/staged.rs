@@ -144,6 +144,7 @@ pub(super) fn publish(block: Block, extras: Option<Box<Extras>>, described: &Des
             code: described.code,
             eh_frame: described.eh_frame,
             lines: described.lines,
+            functions: program.0.meta().functions(),
         })
     });
     program

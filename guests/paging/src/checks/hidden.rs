@@ -1,10 +1,10 @@
-//! What user mode's tables hide: all of the kernel except the way in and out, on every node, whatever happens to the
-//! tables of processes.
+//! What user mode's tables hide: all of the kernel except the entry, on every node, whatever happens to the tables of
+//! processes.
 
 use alloc::vec::Vec;
 
 use palimpsest_paging::format::{Entry, Format};
-use palimpsest_paging::{ENTRIES, Frame, Level, Machine, PAGE, VirtAddr};
+use palimpsest_paging::{AccessKind, ENTRIES, Frame, Level, Machine, PAGE, VirtAddr};
 
 use super::counts::map_one;
 use super::processes::{codes, run_program, thread};
@@ -14,7 +14,7 @@ use crate::cpu::{self, CPUS};
 use crate::kernel_space::{self, ImageRights};
 use crate::memory::{self, Memory, node_of};
 use crate::process::{CHILD, next_id, user};
-use crate::{check, entry, packs, say};
+use crate::{check, entry, packs, probe, say};
 
 /// Pages of the kernel's half.
 type Pages = Vec<VirtAddr>;
@@ -27,7 +27,7 @@ fn look(table: Frame, level: Level, start: u64, found: &mut Pages) {
             // The half of processes is skipped.
             continue;
         }
-        // SAFETY: the roots of user mode stay, and what they have of the kernel's half.
+        // SAFETY: the roots of user mode stay, and so do their tables of the kernel's half.
         let entries = unsafe { Memory.table(table) };
         // Acquire, partner: the Release with which the entry was published.
         match (KernelFormat::decode(level, entries.0[index].load(core::sync::atomic::Ordering::Acquire)), level.below())
@@ -61,6 +61,10 @@ pub(super) fn run() {
     say!("hidden.user-root.kernel-pages {}", should.len());
     let locals: Vec<usize> = (0..CPUS).filter(|&cpu| is_local(cpu)).collect();
     check::holds("hidden.local", locals.len() == CPUS, format_args!("for CPUs {locals:?} alone"));
+    if mmu::ENTRY_IS_SAME {
+        let different = (0..CPUS).find_map(|cpu| first_difference(cpu).map(|page| (cpu, page)));
+        check::equal("hidden.entry.same", different, None);
+    }
     follows();
     for reader in 1..CPUS {
         let (exits, _) = run_program(user::far_mapper, thread(user::far_reader, reader), 8, 0);
@@ -71,8 +75,8 @@ pub(super) fn run() {
     check::equal("hidden.leaks", memory::in_use(), frames);
 }
 
-/// Returns whether `cpu` finds the entry's text, and the tables on the way to it, on its own node, when it comes from
-/// user mode; and whether that text is the kernel's copy there.
+/// Returns whether `cpu`, when it comes from user mode, finds the entry's text and the tables that lead to it on its
+/// own node, and whether the kernel runs the same copy there.
 fn is_local(cpu: usize) -> bool {
     let node = cpu::node_of(cpu);
     let kernel = kernel_space::get().root(node);
@@ -85,7 +89,18 @@ fn is_local(cpu: usize) -> bool {
     })
 }
 
-/// What loads in user mode find: nothing of the kernel, and at the entry a page that they may not read.
+/// Returns the first page of the entry that the kernel's root and user mode's map by different entries: other frames,
+/// other rights, or pages of other sizes. A TLB that has both could find either, or fault.
+fn first_difference(cpu: usize) -> Option<VirtAddr> {
+    let kernel = kernel_space::get().root(cpu::node_of(cpu));
+    let entry = |root, page| kernel_space::last_entry(root, page, |_| ());
+    pages(entry::text()).chain(pages(entry::data())).find(|&page| {
+        let (here, there) = (entry(kernel, page), entry(mmu::user_root(cpu), page));
+        here.is_none() || here != there
+    })
+}
+
+/// Checks what loads in user mode find: nothing of the kernel, and at the entry a page that they may not read.
 fn accesses() {
     let physical = VirtAddr(layout::PHYSICAL_MAP + kernel_space::image_frames(ImageRights::Write).end);
     let cases = [
@@ -104,7 +119,7 @@ fn accesses() {
     }
 }
 
-/// The root of user mode matches the process's when tables come and go and are shared.
+/// Checks that user mode's root follows the process's when tables are made, freed and shared.
 fn follows() {
     let space = mmu::new_user_space(kernel_space::get(), next_id()).unwrap_or_else(|error| panic!("{error}"));
     let far = VirtAddr(user::FAR)..VirtAddr(user::FAR + PAGE);
@@ -118,6 +133,7 @@ fn follows() {
     let mut child = None;
     step(&mut || ());
     step(&mut || map_one(&space, far.start));
+    user_memory(far.start);
     step(&mut || {
         let (forked, flush) = space.fork_with(next_id(), CHILD).unwrap_or_else(|error| panic!("{error}"));
         flush.finish();
@@ -132,4 +148,17 @@ fn follows() {
     step(&mut || child.iter().for_each(cpu::run_space));
     cpu::leave_space();
     check::equal("hidden.follows", is_same, alloc::vec![true; 7]);
+}
+
+/// The kernel does not touch what user mode can, except where it says so; and never runs it.
+fn user_memory(address: VirtAddr) {
+    let all = || {
+        [AccessKind::Read, AccessKind::Write, AccessKind::Execute].map(|access| {
+            // SAFETY: 1. the page is this check's own, and holds zeros, which trap if they run.
+            unsafe { probe::passes(address, access) }
+        })
+    };
+    check::equal("hidden.user.refused", all(), [false; 3]);
+    check::equal("hidden.user.meant", hardware::with_user_memory(all), [true, true, false]);
+    check::equal("hidden.user.refused-again", all(), [false; 3]);
 }

@@ -20,7 +20,7 @@ pub(super) enum ImageError {
     Lines(#[from] gimli::write::Error),
 }
 
-/// Writes an ELF file with one function symbol at the final address of the program, and the known information on its
+/// Writes an ELF file with a symbol for the program, or for each function inside that is known, at the final address, and the known information on its
 /// frames and lines.
 ///
 /// The code itself is not copied: `.text` is NOBITS at that address, and debuggers read instructions from the process.
@@ -42,7 +42,9 @@ pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, ImageError> {
     let mut image = Vec::new();
     let mut writer = Writer::new(endian, cfg!(target_pointer_width = "64"), &mut image);
     writer.reserve_file_header();
-    let symbol_name = writer.add_string(name.as_bytes());
+    let symbols: Vec<_> = loaded.symbols().map(|one| (symbol_name(one.name), one)).collect();
+    let symbols: Vec<_> =
+        symbols.iter().map(|(name, one)| (writer.add_string(name.as_bytes()), one.address, one.code.len())).collect();
     let text_name = writer.add_section_name(b".text");
     writer.reserve_null_section_index();
     let text_section = writer.reserve_section_index();
@@ -53,7 +55,9 @@ pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, ImageError> {
         placed.push((section_name, data, writer.reserve(data.len() as u64, SECTION_ALIGNMENT)));
     }
     writer.reserve_null_symbol_index();
-    writer.reserve_symbol_index(Some(text_section));
+    for _ in &symbols {
+        writer.reserve_symbol_index(Some(text_section));
+    }
     writer.reserve_symtab_section_index();
     writer.reserve_symtab();
     writer.reserve_strtab_section_index();
@@ -76,16 +80,18 @@ pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, ImageError> {
         writer.write(data);
     }
     writer.write_null_symbol();
-    let symbol_name_offset = writer.string_offset(Some(symbol_name));
-    writer.write_symbol(&Sym {
-        section: Some(text_section.0),
-        st_name: symbol_name_offset,
-        st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
-        st_other: elf::SymbolOther::default(),
-        st_shndx: elf::SymbolSection::default(),
-        st_value: address,
-        st_size: len,
-    });
+    for (name, address, len) in symbols {
+        let name = writer.string_offset(Some(name));
+        writer.write_symbol(&Sym {
+            section: Some(text_section.0),
+            st_name: name,
+            st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
+            st_other: elf::SymbolOther::default(),
+            st_shndx: elf::SymbolSection::default(),
+            st_value: address.get() as u64,
+            st_size: len as u64,
+        });
+    }
     writer.write_strtab();
     writer.write_shstrtab();
     writer.write_null_section_header();

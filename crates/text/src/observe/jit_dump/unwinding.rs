@@ -33,6 +33,7 @@ impl Table {
     pub(super) fn convert(eh_frame: &[u8], loaded: &Loaded<'_>) -> Option<Table> {
         let mut converter = Converter {
             code: loaded.address.get(),
+            code_len: loaded.code.len(),
             frame_start: loaded.code.len().next_multiple_of(ALIGNMENT),
             output: Vec::new(),
             cies: Vec::new(),
@@ -69,6 +70,8 @@ struct Cie {
 struct Converter {
     /// Address of the code in the process.
     code: usize,
+    /// Bytes of it.
+    code_len: usize,
     /// Start of `.eh_frame`, in bytes from the start of the code.
     frame_start: usize,
     output: Vec<u8>,
@@ -116,6 +119,10 @@ impl Converter {
         let cie = self.cies.iter().find(|known| known.source == cie)?;
         let (cie, augmented) = (cie.target, cie.augmented);
         let start = body.pointer()?.wrapping_sub(self.code);
+        // Of another function of the same program, which has a record of its own in the dump.
+        if start >= self.code_len {
+            return Some(());
+        }
         let len = u32::try_from(body.pointer()?).ok()?;
         if augmented {
             let len = body.leb128()?;
@@ -221,7 +228,14 @@ mod tests {
     use crate::{address::CodeAddress, observe::frame_pointer_eh_frame};
 
     fn loaded(code: &[u8]) -> Loaded<'_> {
-        Loaded { name: "unwound", address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None, lines: None }
+        Loaded {
+            name: "unwound",
+            address: CodeAddress::new(0x7f12_3400_0040),
+            code,
+            eh_frame: None,
+            lines: None,
+            functions: &[],
+        }
     }
 
     /// Returns a CIE with `P`, `L` and `R`, and an FDE with language data, as a C++ compiler writes them with absolute

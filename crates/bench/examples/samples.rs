@@ -1,0 +1,126 @@
+//! Makes a record of what a program in another language measures: `samples RECORD PROGRAM [ARGUMENT…]`.
+//!
+//! The program prints a line for each value: id, unit, value. Ids are `SUITE.WHAT.COUNT.CONTESTANT`; the contestant
+//! `packs` is compared with the others of its group. `cargo xtask bench adapters` runs it for adapters in C++.
+
+use std::error::Error;
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use palimpsest_bench::harness::progress::Silent;
+use palimpsest_bench::harness::record::Unit;
+use palimpsest_bench::harness::{self, BenchError, Contestant, Context, Group, Request, Samples, Suite, host};
+use palimpsest_text::Packs;
+
+/// The contestant that is ours.
+const OURS: &str = "packs";
+
+/// What is measured of each suite, and how a heading calls it.
+const TITLES: [(&str, &str); 5] = [
+    ("load", "load one function"),
+    ("call", "call one function of all, in turn"),
+    ("free", "free one function"),
+    ("bytes", "resident memory for each function"),
+    ("mappings", "mappings for each function"),
+];
+
+/// Values with the same id.
+struct Figure {
+    id: String,
+    unit: Unit,
+    values: Vec<f64>,
+}
+
+/// What the program has printed.
+struct Measured(Vec<Figure>);
+
+impl Measured {
+    fn parse(text: &str) -> Result<Self, Box<dyn Error>> {
+        let mut figures: Vec<Figure> = Vec::new();
+        for line in text.lines() {
+            let wrong = || format!("`{line}` is not an id, a unit and a value");
+            let [id, unit, value] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(wrong().into()) };
+            let unit = serde_json::from_value(unit.into()).map_err(|_| wrong())?;
+            let value: f64 = value.parse().map_err(|_| wrong())?;
+            if id.split('.').count() != 4 {
+                return Err(wrong().into());
+            }
+            match figures.iter_mut().find(|figure| figure.id == id) {
+                Some(figure) => figure.values.push(value),
+                None => figures.push(Figure { id: id.to_owned(), unit, values: vec![value] }),
+            }
+        }
+        if figures.is_empty() { Err("the program printed no values".into()) } else { Ok(Self(figures)) }
+    }
+
+    /// Returns the figures whose ids differ in the contestant alone.
+    fn of_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a Figure> {
+        self.0.iter().filter(move |figure| group_of(&figure.id) == group)
+    }
+}
+
+fn group_of(id: &str) -> &str {
+    id.rsplit_once('.').map_or(id, |(group, _)| group)
+}
+
+fn contestant_of(id: &str) -> &str {
+    id.rsplit_once('.').map_or(id, |(_, contestant)| contestant)
+}
+
+impl Suite for Measured {
+    fn id(&self) -> &'static str {
+        "adapters"
+    }
+
+    fn description(&self) -> &'static str {
+        "adapters in C++, beside what their hosts have themselves"
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        let mut names: Vec<&str> = self.0.iter().map(|figure| group_of(&figure.id)).collect();
+        names.dedup();
+        let group = |name: &str| {
+            let parts: Vec<&str> = name.split('.').collect();
+            let title = TITLES.iter().find(|(what, _)| *what == parts[1]).map_or(parts[1], |(_, title)| title);
+            let contestants = self.of_group(name).map(|figure| {
+                let contestant = Contestant::new(&figure.id, figure.unit);
+                if contestant_of(&figure.id) != OURS {
+                    return contestant;
+                }
+                let rivals = self.of_group(name).map(|rival| &rival.id).filter(|id| contestant_of(id) != OURS);
+                contestant.in_packs().against_best(rivals)
+            });
+            Group::new(name, format!("{}, {}: {title}", parts[0], parts[2]), contestants)
+        };
+        names.into_iter().map(group).collect()
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        for group in self.groups() {
+            let mut samples = Samples::default();
+            for figure in self.of_group(&group.id) {
+                samples.extend(&figure.id, figure.values.iter().copied());
+            }
+            context.record(&group, samples);
+        }
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = env::args().skip(1);
+    let (Some(record), Some(program)) = (arguments.next(), arguments.next()) else {
+        return Err("name the file for the record, and the program".into());
+    };
+    let output = Command::new(&program).arg("--samples").args(arguments).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("{program} cannot be started: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{program}: {}", output.status).into());
+    }
+    let measured = Measured::parse(&String::from_utf8(output.stdout)?)?;
+    let mut machine = host::describe();
+    machine.backing = Some(Packs::new()?.backing().to_string());
+    let report = harness::run(vec![Box::new(measured)], machine, &Request::default(), &Silent)?;
+    fs::write(record, serde_json::to_string_pretty(&report)?)?;
+    Ok(())
+}
