@@ -65,7 +65,7 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
   // ANCHOR: builder
   llvm::orc::LLJITBuilder builder;
   builder.setJITTargetMachineBuilder(std::move(machine))
-      // A machine for each compilation: the default has one, for one thread.
+      // A target machine for each compilation: the default has a single one, for one thread.
       .setCompileFunctionCreator([](llvm::orc::JITTargetMachineBuilder machine) {
         return std::make_unique<llvm::orc::ConcurrentIRCompiler>(std::move(machine));
       })
@@ -85,7 +85,7 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
 }
 
 // ANCHOR: gdb
-// Hands gdb each object with debug information when it is linked, and takes it back when it is removed.
+// Hands gdb each object with debug information when it is linked, and does not take it back.
 inline void debug_with_gdb(llvm::orc::LLJIT &jit) {
   auto &session = jit.getExecutionSession();
   auto &layer = static_cast<llvm::orc::ObjectLinkingLayer &>(jit.getObjLinkingLayer());
@@ -94,7 +94,7 @@ inline void debug_with_gdb(llvm::orc::LLJIT &jit) {
 }
 // ANCHOR_END: gdb
 
-// The function `name`, compiled and linked now.
+// Returns the function `name`, which is compiled and linked now.
 template <typename Function> Function *find(llvm::orc::LLJIT &jit, const std::string &name) {
   return reinterpret_cast<Function *>(static_cast<uintptr_t>(must(jit.lookup(name)).getAddress()));
 }

@@ -93,7 +93,8 @@ void sections_have_their_rights() {
       MUST(code.newSection(&variables, ".data", SIZE_MAX, SectionFlags::kNone, 8, 2) == kErrorOk);
       MUST(code.newSection(&cold, ".cold", SIZE_MAX, SectionFlags::kExecutable, 16, 3) == kErrorOk);
       x86::Assembler a(&code);
-      auto table = a.newLabel(), count = a.newLabel(), zeros = a.newLabel(), rare = a.newLabel(), pointer = a.newLabel();
+      auto table = a.newLabel(), count = a.newLabel(), zeros = a.newLabel();
+      auto rare = a.newLabel(), pointer = a.newLabel();
       // (index, &places): the table's entry, and how often it was asked for; 99 is rare.
       a.cmp(x86::rdi, 99);
       a.je(rare);

@@ -30,7 +30,7 @@ namespace {
 
 using Formula = int64_t(int64_t);
 
-// Where callers find a function. Its address stays the same when the function is replaced.
+// Where callers find a function. The entry's address stays the same when the function is replaced.
 struct Entry {
   Formula *formula = nullptr;
   ResourceTrackerSP tracker;
@@ -155,7 +155,7 @@ public:
     auto parameter = parser.name();
     parser.must_take(')');
     parser.must_take('=');
-    // It may call itself, so that it has an entry first.
+    // The entry comes first, since the function may call itself.
     bool is_new = entries.count(name) == 0;
     entries[name];
     try {
@@ -173,7 +173,7 @@ public:
 private:
   Entry compile(const std::string &name, Parser &parser, const std::string &parameter) {
     auto context = std::make_unique<LLVMContext>();
-    // Another name for each: both are there until the old one is freed.
+    // Each version has a symbol of its own: both are there until the old one is freed.
     auto symbol = name + "." + std::to_string(++compiled);
     auto module = std::make_unique<Module>(symbol, *context);
     module->setDataLayout(jit.getDataLayout());

@@ -102,9 +102,9 @@ void functions_are_freed_one_by_one() {
     found.size = sizeof found;
     MUST(palimpsest_alloc_query(packs, reinterpret_cast<size_t>(called[0]), &found) == PALIMPSEST_NOT_FOUND);
     must(palimpsest_alloc_query(packs, reinterpret_cast<size_t>(called[1]), &found));
-    // LLVM 14 takes all data for writable.
+    // LLVM 14 treats all data as writable.
     MUST(found.read_only.len + found.read_write.len >= 24);
-    // The same name anew, in the place of the old one.
+    // The same name again, in the place of the old function.
     auto again = add(*jit, function("f0", 1000));
     MUST(find<Called>(*jit, "f0")(1, 1) == 3 + 1000 + 1);
   }
@@ -214,7 +214,7 @@ void mistakes_are_errors() {
     MUST(!symbol);
     consumeError(symbol.takeError());
     MUST(words.find("of 268435520 bytes") != std::string::npos);
-    // The next one is linked nevertheless.
+    // The next object is still linked.
     add(*jit, function("small", 1));
     MUST(find<Called>(*jit, "small")(1, 1) == 3 + 1 + 1);
   }

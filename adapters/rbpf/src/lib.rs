@@ -1,15 +1,15 @@
-//! [rbpf](https://crates.io/crates/rbpf), a public virtual machine for eBPF with a compiler on `cranelift-jit`, with
-//! that compiler's code in packs.
+//! [rbpf](https://crates.io/crates/rbpf), a public virtual machine for eBPF whose compiler uses `cranelift-jit`, with
+//! the compiled code in packs.
 //!
-//! Its sources are as they are published. What is different is one entry of `Cargo.toml`, which answers its wish for
-//! `cranelift-jit` with a crate of the same name and version (folder `jit`) that has the modules of packs:
+//! Its published sources are unchanged. One entry of `Cargo.toml` gives them, for `cranelift-jit`, a crate of the same
+//! name and version (folder `jit`) whose modules are in packs:
 //!
 //! ```toml
 //! [patch.crates-io]
 //! cranelift-jit = { path = "jit" }
 //! ```
 //!
-//! In a program of one's own, `use palimpsest_cranelift::{…} as …` does the same, with no patch.
+//! A program whose sources you can change needs no patch: there, `use palimpsest_cranelift::{…} as …` does the same.
 #![forbid(unsafe_code)]
 
 pub use cranelift_jit::packs;

@@ -1,4 +1,4 @@
-//! Programs that rbpf compiles: what they answer, and where they are.
+//! Programs that rbpf compiles: their results, and their places in packs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,10 +6,10 @@ use palimpsest_rbpf::packs;
 use rbpf::EbpfVmRaw;
 use rbpf::assembler::assemble;
 
-/// Both tests' programs are in the same packs, and one counts them.
+/// Lets tests run alone: all programs are in the same packs, and one test counts them.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A program that works on its memory, so that all instructions count.
+/// A program whose result depends on each of its instructions.
 fn program(number: i32) -> Vec<u8> {
     let text = format!(
         "ldxdw r2, [r1]
@@ -27,7 +27,7 @@ fn program(number: i32) -> Vec<u8> {
     assemble(&text).expect("it is right")
 }
 
-/// As above, in Rust.
+/// Computes the same in Rust.
 fn expected(number: i32, input: u64) -> u64 {
     (0..20).fold(i64::from(number) as u64, |sum, _| {
         (sum.wrapping_add(input)).wrapping_mul(7) ^ i64::from(number ^ 0x55) as u64
@@ -37,7 +37,7 @@ fn expected(number: i32, input: u64) -> u64 {
 #[test]
 fn two_hundred_programs_share_packs_and_answer_what_the_interpreter_does() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // What the other test has left is retired, and counts until then.
+    // Until then, programs that the other test has retired would count.
     packs().reclaim().expect("reclaimed");
     let before = packs().stats().programs;
     let code: Vec<_> = (0..200).map(program).collect();

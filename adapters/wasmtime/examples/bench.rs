@@ -1,4 +1,4 @@
-//! Suite `wasmtime`: loading, instantiating and calling many modules, in packs and as Wasmtime has them.
+//! Suite `wasmtime`: loading, instantiating and calling many modules, in packs and in plain Wasmtime.
 //!
 //! `cargo xtask bench adapters` runs it and shows the table. Alone it writes a record for `palimpsest bench --from`:
 //! the file that its first argument names; `--check` runs one round of everything, `--quick` takes less time.
@@ -109,7 +109,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if let Some(folder) = self.files.first().and_then(|file| file.parent()) {
-            // In the temporary folder, if at all.
+            // If this fails, the file stays in the temporary folder.
             let _ = std::fs::remove_dir_all(folder);
         }
     }
@@ -128,7 +128,7 @@ fn module(number: usize) -> String {
     format!("(module {})", (0..FUNCTIONS).map(function).collect::<String>())
 }
 
-/// A module that calls what is in its table, one after the other.
+/// A module that calls the functions in its table, one after the other.
 fn driver(count: usize) -> String {
     format!(
         r#"(module (table (export "table") {count} funcref) (type $f (func (param i32) (result i32)))
@@ -178,7 +178,7 @@ fn mappings() -> io::Result<usize> {
     Ok(std::fs::read_to_string("/proc/self/maps")?.lines().count())
 }
 
-/// See the module.
+/// The suite that the module's documentation describes.
 struct Wasmtime;
 
 fn group(id: &str, title: &str, unit: Unit, note: &str) -> Group {
@@ -243,7 +243,7 @@ fn call(context: &mut Context<'_>, count: usize) -> Result<(), BenchError> {
         let way = running.way;
         let id = format!("{}.{}", calls.id, way.name());
         let failed = |error| failed(&calls.id, way, error);
-        // What others have driven out of the caches comes back first.
+        // First brings back what others have driven out of the caches.
         let Running { run, store, .. } = &mut *running;
         run.call(&mut *store, times_all / 10 + 1).map_err(failed)?;
         let began = Instant::now();
@@ -280,7 +280,7 @@ fn load(context: &mut Context<'_>, count: usize) -> Result<(), BenchError> {
     let make = |way| Host::new(way, count).map_err(|error| failed(&loads.id, way, error));
     let mut all = WAYS.into_iter().map(make).collect::<Result<Vec<_>, _>>()?;
     for host in &all {
-        // Packs are made at first, and stay.
+        // The first load makes packs, which stay.
         host.load_all().map_err(|error| failed(&loads.id, host.way, error))?;
     }
     let (mut loaded, mut made) = (Samples::default(), Samples::default());

@@ -1,4 +1,4 @@
-//! A host of many plugins: each is a module of its own, all of them share packs, and they come and go one by one.
+//! A host of many plugins. Each is a module of its own; all share packs, and are loaded and dropped one by one.
 
 use palimpsest_text::Packs;
 use palimpsest_wasmtime::PackedEngine;
@@ -14,7 +14,7 @@ fn plugin(factor: u32) -> String {
 }
 
 // ANCHOR: host
-/// What runs: the module's memory goes back to the packs with the last of module, store and functions.
+/// A running plugin. Its memory goes back to the packs when its module, store and functions are all dropped.
 struct Plugin {
     store: Store<()>,
     run: wasmtime::TypedFunc<i64, i64>,
@@ -28,7 +28,7 @@ fn start(packed: &PackedEngine, module: &Module) -> wasmtime::Result<Plugin> {
 }
 
 fn main() -> wasmtime::Result<()> {
-    // The one difference: an engine with packs, and modules that are made by it.
+    // The only difference to plain Wasmtime: an engine with packs makes the modules.
     let packed = PackedEngine::new(Config::new(), Packs::new()?)?;
     let mut plugins = Vec::new();
     for factor in 0..200 {

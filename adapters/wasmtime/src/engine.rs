@@ -1,4 +1,4 @@
-//! An engine with the packs that its modules run in.
+//! An engine, with the packs in which its modules run.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use wasmtime::{Config, Engine, Module};
 use crate::error::{EngineError, LoadError};
 use crate::hook::{ALIGN, Hook};
 
-/// An engine whose modules run in packs. A handle; clones mean the same engine.
+/// An engine whose modules run in packs. Clones are handles of the same engine.
 #[derive(Clone)]
 pub struct PackedEngine {
     engine: Engine,
@@ -24,13 +24,13 @@ impl PackedEngine {
     ///
     /// # Errors
     ///
-    /// Those of `Engine::new`, and [`EngineError`] for a `config` whose target is Pulley.
+    /// The errors of `Engine::new`, and [`EngineError`] for a `config` whose target is Pulley.
     pub fn new(mut config: Config, packs: Packs) -> wasmtime::Result<Self> {
         let hook = Arc::new(Hook::default());
         config.with_custom_code_memory(Some(hook.clone()));
         config.native_unwind_info(false);
-        // Else it takes it that images begin with a page (`runtime/vm/cow.rs`), which would put the first instructions
-        // of all modules into the same sets of the caches.
+        // Without this, Wasmtime expects images to begin at a page boundary (`runtime/vm/cow.rs`). Then the first
+        // instructions of all modules would fall into the same sets of the caches.
         config.force_memory_init_memfd(true);
         let engine = Engine::new(&config)?;
         if engine.is_pulley() {
@@ -39,12 +39,12 @@ impl PackedEngine {
         Ok(Self { engine, packs, hook })
     }
 
-    /// The engine: for stores and linkers. Modules that are not made by `self` are refused.
+    /// Returns the engine, for stores and linkers. It refuses modules that `self` has not made.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The packs.
+    /// Returns the packs.
     pub fn packs(&self) -> &Packs {
         &self.packs
     }
@@ -53,7 +53,7 @@ impl PackedEngine {
     ///
     /// # Errors
     ///
-    /// Those of `Engine::precompile_module` and of [`deserialize`](Self::deserialize).
+    /// The errors of `Engine::precompile_module` and of [`deserialize`](Self::deserialize).
     #[cfg(feature = "compile")]
     pub fn compile(&self, wasm: &[u8]) -> wasmtime::Result<Module> {
         let image = self.engine.precompile_module(wasm)?;
@@ -61,28 +61,28 @@ impl PackedEngine {
         unsafe { self.deserialize(&image) }
     }
 
-    /// Loads what was compiled before: a copy of `image` becomes a module.
+    /// Loads a compiled module, from a copy of `image`.
     ///
     /// # Safety
     ///
-    /// 1. `image` is what `Engine::precompile_module` or `Module::serialize` have made, of any version of Wasmtime, and
+    /// 1. `image` was made by `Engine::precompile_module` or `Module::serialize`, of any version of Wasmtime, and is
     ///    unchanged: see `Module::deserialize`.
     ///
     /// # Errors
     ///
-    /// [`LoadError`], and those of `Module::deserialize`, such as for an image of another version. Nothing is loaded
-    /// then.
+    /// [`LoadError`], and the errors of `Module::deserialize`, for example for an image of another version. Nothing is
+    /// loaded then.
     pub unsafe fn deserialize(&self, image: &[u8]) -> wasmtime::Result<Module> {
         let place = Arc::new(self.put(image)?);
-        // The clone keeps the place from being another's before a failure below is tidied up.
+        // The clone keeps the place from being given to another image before a failure below is tidied up.
         let start = self.hook.hold(place.clone());
         let first: *mut u8 = ptr::with_exposed_provenance_mut(start);
         let memory = NonNull::slice_from_raw_parts(NonNull::new(first).expect("packs are not at 0"), image.len());
-        // SAFETY: what is asked of the bytes is contract 1. The memory has them, is not written to, and is there until
-        // the hook is told that the module's code is gone: the hook has the handle, and nobody can release it without.
+        // SAFETY: the bytes are as Wasmtime asks (contract 1). Nobody writes to this memory, and it stays until the
+        // hook is told that the module's code is gone: the hook holds the handle, without which nobody can release it.
         let loaded = unsafe { Module::deserialize_raw(&self.engine, memory) };
         if loaded.is_err() {
-            // If code memory was made of it and dropped again, the hook holds it no longer.
+            // If code memory was made of it and dropped again, the hook has forgotten it already.
             self.hook.forget(start);
         }
         loaded
@@ -94,9 +94,9 @@ impl PackedEngine {
             return Err(LoadError::UnwindTables { len });
         }
         let len = image.len();
-        // One byte more: a section without bytes may begin where the image ends, and is looked up by its address.
+        // One byte more: an empty section may begin where the image ends, and is looked up by its address.
         let sizes = Parts { code: Size { len: len + 1, align: ALIGN }, ..Parts::default() };
-        // An image is whole before anything is told of it: a second copy would hide nothing.
+        // In place if possible: nobody is told of the image before it is whole, so a private copy would hide nothing.
         let working = if self.packs.can_write_in_place() { Working::InPlace } else { Working::Private };
         let mut place = self.packs.allocate(sizes, working).map_err(|source| LoadError::Allocate { len, source })?;
         place.working(Part::Code)?[..len].copy_from_slice(image);
@@ -104,7 +104,7 @@ impl PackedEngine {
     }
 }
 
-/// How many bytes of tables for the process's unwinder are in an image, if any.
+/// Returns how many bytes of tables for the process's unwinder are in an image, if any.
 fn unwind_tables(image: &[u8]) -> Result<Option<u64>, LoadError> {
     let file = object::File::parse(image).map_err(|source| LoadError::Image { len: image.len(), source })?;
     let len = file.section_by_name(".eh_frame").map_or(0, |section| section.size());

@@ -1,18 +1,18 @@
-//! What is refused: engines, and images before Wasmtime sees them.
+//! Why engines are refused, and images before Wasmtime sees them.
 
 use palimpsest_text::{AllocateError, FinalizeError, ForkedError};
 
-/// Why an engine was not made. In the [`wasmtime::Error`] of the call, which `downcast_ref` finds it in.
+/// Why an engine was not made. `downcast_ref` finds it in the call's [`wasmtime::Error`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// Its target is Pulley: an interpreter reads the code, and packs would gain nothing. Wasmtime does not tell when
-    /// such code is gone.
+    /// Its target is Pulley: an interpreter reads the code, so packs would gain nothing, and Wasmtime does not tell
+    /// when such code is gone.
     #[error("the engine's target is Pulley, whose code is not run by the CPU; use a plain Engine for it")]
     Interpreted,
 }
 
-/// Why an image was not put into the packs. In the [`wasmtime::Error`] of the call, which `downcast_ref` finds it in.
+/// Why an image was not put into the packs. `downcast_ref` finds it in the call's [`wasmtime::Error`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -40,7 +40,7 @@ pub enum LoadError {
         #[source]
         source: object::Error,
     },
-    /// It has tables for the unwinder of the process, which would be told of them and read them when they are gone.
+    /// It has tables for the process's unwinder, which would be told of them and read them after they are gone.
     #[error(
         "the image has an .eh_frame of {len} bytes; compile it by PackedEngine::engine, or by an engine with \
          Config::native_unwind_info(false)"

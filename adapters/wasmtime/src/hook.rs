@@ -1,10 +1,10 @@
-//! What Wasmtime tells of code memory: when it is to run, and when nobody can be inside any more.
+//! The hook by which Wasmtime tells that code memory is about to run, and that nobody can be inside any more.
 //!
-//! An image is in its packs before Wasmtime sees it, so that publishing is no work. The end is what the hook is for:
-//! Wasmtime calls `unpublish_executable` in the destructor of code memory, which every module, instance and function
-//! shares, and reads nothing of the memory afterwards but what the unwinder does when tables are taken back, for which
-//! reason such images are refused (`LoadError::UnwindTables`). It does not call it for code that an interpreter runs:
-//! such engines are refused.
+//! An image is in its packs before Wasmtime sees it, so publishing does nothing. The hook is there for the end:
+//! Wasmtime calls `unpublish_executable` in the destructor of code memory, which modules, instances and functions
+//! share. Afterwards only the process's unwinder would read the memory, when its tables are taken back, so images with
+//! such tables are refused (`LoadError::UnwindTables`). Wasmtime does not call the hook for code that an interpreter
+//! runs, so such engines are refused, too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,29 +12,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use palimpsest_text::{Allocated, Part};
 use wasmtime::CustomCodeMemory;
 
-/// Alignment of images, in bytes: a chunk's. Functions are aligned to less, and sections by their offsets in the image.
+/// The alignment of images, in bytes: that of chunks. Functions need less, and sections are aligned by their offsets.
 pub(crate) const ALIGN: usize = palimpsest_text::CHUNK;
 
-/// Holds the images that modules run, so that nobody else can release them by their addresses. See the module's
-/// documentation.
+/// Holds the images of living modules, so that nobody else can release them by their addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Hook {
-    /// By their first addresses.
+    /// The images, by their first addresses.
     images: Mutex<BTreeMap<usize, Arc<Allocated>>>,
 }
 
 impl Hook {
-    /// Holds an image until `unpublish_executable` or [`forget`](Self::forget); where it begins.
+    /// Holds an image until `unpublish_executable` or [`forget`](Self::forget), and returns where it begins.
     pub(crate) fn hold(&self, image: Arc<Allocated>) -> usize {
         let start = image.range(Part::Code).start;
         self.images().insert(start, image);
         start
     }
 
-    /// Holds an image no longer, if it still does.
+    /// Stops holding an image, if it is held.
     pub(crate) fn forget(&self, start: usize) {
         let image = self.images().remove(&start);
-        // Without the lock: it may reclaim.
+        // Without the lock: dropping an image may reclaim.
         drop(image);
     }
 
@@ -47,7 +46,7 @@ impl Hook {
     }
 
     fn images(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Allocated>>> {
-        // No change is left half done by a panic.
+        // A panic never leaves a change half done.
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,7 +67,7 @@ impl CustomCodeMemory for Hook {
     }
 
     fn unpublish_executable(&self, text: *const u8, len: usize) -> wasmtime::Result<()> {
-        // What was refused above comes here as well.
+        // Wasmtime calls this also for code that `publish_executable` has refused.
         if let Some(start) = self.start_of(text, len) {
             self.forget(start);
         }

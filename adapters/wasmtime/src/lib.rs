@@ -22,7 +22,7 @@
 //!
 //! A module's memory goes back to the packs when its last owner is dropped: the module, its instances, their functions.
 //!
-//! What it does not do, and when to leave it alone, is in the chapter of the book.
+//! The book's chapter says what this crate does not do, and when not to use it.
 
 mod engine;
 mod error;

@@ -1,4 +1,4 @@
-//! Modules in packs: what is promised, and what is refused.
+//! Modules in packs: each promise, and each refusal.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use palimpsest_text::{Backing, Packs, ReclaimPolicy, ReleaseError, WriteView};
 use palimpsest_wasmtime::{EngineError, LoadError, PackedEngine};
 use wasmtime::{Config, Engine, Func, Instance, Linker, Memory, MemoryType, Module, Store, Trap};
 
-/// Tests that count what is reclaimed, and those that fork: a child of another would hold this one's modules.
+/// Tests that count what is reclaimed, and tests that fork, run alone: another test's child would hold their modules.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,7 +43,7 @@ fn a_thousand_modules_share_a_few_packs_and_come_and_go_one_by_one() {
     let mut modules: Vec<_> = (0..1000).map(|_| unsafe { packed.deserialize(&image) }.expect("loaded")).collect();
     let stats = packed.packs().stats();
     assert_eq!((stats.programs, stats.packs), (1000, (1000 * (image.len() + 1)).div_ceil(2 << 20).max(stats.packs)));
-    // Two for each pack; the heap may have grown by some.
+    // Two mappings for each pack; the heap may have grown by some.
     assert!(maps() - before < 2 * stats.packs + 40, "{} mappings for {stats:?}", maps() - before);
     modules.retain(|module| {
         assert_eq!(call(&packed, module), 7);
@@ -179,18 +179,18 @@ fn modules_of_other_ways_are_refused_with_the_way_out() {
     let packed = packed();
     let error = Module::new(packed.engine(), returning(1)).expect_err("not in packs");
     assert!(format!("{error:?}").contains("PackedEngine::compile"), "{error:?}");
-    // One with tables for the unwinder, which would be read when they are gone.
+    // An image with tables for the unwinder, which would read them after they are gone.
     let plain = Engine::new(Config::new().native_unwind_info(true)).expect("an engine");
     let image = plain.precompile_module(returning(1).as_bytes()).expect("compiled");
     // SAFETY: 1. just compiled.
     let error = unsafe { packed.deserialize(&image) }.expect_err("it has tables");
     assert!(matches!(error.downcast_ref(), Some(LoadError::UnwindTables { len: 1.. })), "{error:?}");
     for wrong in [&b"no image"[..], b""] {
-        // SAFETY: 1. what is no image is refused.
+        // SAFETY: 1. bytes that are no image are refused.
         let error = unsafe { packed.deserialize(wrong) }.expect_err("it is no image");
         assert!(matches!(error.downcast_ref(), Some(LoadError::Image { .. })), "{error:?}");
     }
-    // One whose code counts what this engine's does not.
+    // An image of an engine with other settings: its code counts fuel.
     let other = Engine::new(Config::new().native_unwind_info(false).consume_fuel(true)).expect("an engine");
     let image = other.precompile_module(returning(1).as_bytes()).expect("compiled");
     // SAFETY: 1. just compiled.
@@ -207,7 +207,7 @@ fn modules_without_code_are_loaded_and_dropped_beside_others() {
     let packed = packed();
     let other = packed.compile(returning(9).as_bytes()).expect("compiled");
     for text in ["(module)", "(module (memory (export \"m\") 1))", "(module (data \"abc\"))"] {
-        // Beside each other, so that a wrong address would be another's.
+        // Many beside each other, so that a wrong address would hit another module.
         let modules: Vec<_> = (0..50).map(|_| packed.compile(text.as_bytes()).expect("compiled")).collect();
         assert_eq!(packed.packs().stats().programs, 51, "{text}");
         drop(modules);
@@ -237,7 +237,7 @@ fn threads_load_run_and_drop_at_once() {
                     assert_eq!(call(packed, &module), which as i32);
                     let mut shared = shared.lock().expect("nobody panics");
                     shared.push((which, module));
-                    // Another thread's, mostly.
+                    // Takes a module out, mostly another thread's.
                     let (which, module) = if shared.len() > 8 { shared.swap_remove(round % 8) } else { continue };
                     drop(shared);
                     assert_eq!(call(packed, &module), which as i32);

@@ -13,7 +13,7 @@ use wasmtime::{
     Store, Table, TableType, Trap, Val, ValType,
 };
 
-/// What has been looked at.
+/// How much was checked.
 #[derive(Debug, Default)]
 struct Counts {
     files: usize,
@@ -23,7 +23,7 @@ struct Counts {
     trapped: usize,
 }
 
-/// A file's state: what is instantiated under which name.
+/// The state of a test file: its instances and modules, by their names.
 struct Runner<'p> {
     packed: &'p PackedEngine,
     store: Store<()>,
@@ -41,7 +41,7 @@ fn name(id: Option<Id<'_>>) -> String {
     id.map_or_else(String::new, |id| id.name().to_owned())
 }
 
-/// What every host of these tests offers by the name `spectest`.
+/// Defines the module `spectest`, which every host of these tests offers.
 fn host(store: &mut Store<()>, linker: &mut Linker<()>) -> wasmtime::Result<()> {
     linker.func_wrap("spectest", "print", || {})?;
     linker.func_wrap("spectest", "print_i32", |_: i32| {})?;
@@ -118,7 +118,7 @@ impl<'p> Runner<'p> {
         })
     }
 
-    /// What a call answers; the outer error is of the test, the inner one of WebAssembly.
+    /// Makes a call. The outer error is the test's, the inner one WebAssembly's.
     fn invoke(&mut self, invoke: &WastInvoke<'_>) -> Result<wasmtime::Result<Vec<Val>>, Broken> {
         let instance = self.instance(invoke.module)?;
         let function = instance.get_func(&mut self.store, invoke.name);
@@ -292,7 +292,7 @@ fn run(packed: &PackedEngine, file: &TestFile<'_>, counts: &mut Counts) -> Vec<B
 #[test]
 fn modules_in_packs_do_what_the_specification_says() {
     let packs = Packs::new().expect("packs open");
-    // What came later makes modules right that version 2 refuses.
+    // Without later features, which accept modules that version 2 refuses.
     let mut config = Config::new();
     config.wasm_multi_memory(false).wasm_memory64(false).wasm_extended_const(false).wasm_tail_call(false);
     let packed = PackedEngine::new(config, packs).expect("an engine");
@@ -303,7 +303,7 @@ fn modules_in_packs_do_what_the_specification_says() {
     let broken: Vec<_> = files.flat_map(|file| run(&packed, &file, &mut counts)).collect();
     println!("{counts:?}");
     assert!(broken.is_empty(), "{} do not hold:\n{}", broken.len(), broken.join("\n"));
-    // As many as there are, so that a way that skips them is seen.
+    // Nearly as many as there are, so that a runner that skips some fails.
     assert!(counts.returned > 40_000 && counts.trapped > 2000 && counts.refused > 2000, "{counts:?}");
     packed.packs().reclaim().expect("reclaimed");
     assert_eq!(packed.packs().stats().programs, 0, "all modules are gone, and their memory with them");

@@ -121,7 +121,7 @@ impl<T: Plain> Hook<T> {
         self.key.name()
     }
 
-    /// What programs for it are verified for: the context, which they may read.
+    /// The contract for which programs of this hook are verified: they may read the context.
     ///
     /// # Panics
     ///
@@ -131,8 +131,7 @@ impl<T: Plain> Hook<T> {
         Contract::new().context(len, ContextAccess::Read)
     }
 
-    /// The types that its context is made of: as a C header to compile programs against, and as BTF that they are
-    /// adapted to.
+    /// The types of its context, from which a C header for programs and BTF to adapt them are made.
     pub fn types(&self) -> Types
     where
         T: Described,

@@ -204,9 +204,8 @@ struct palimpsest_alloc_request {
   struct palimpsest_alloc_part read_only;
   // Data that the code reads and writes.
   struct palimpsest_alloc_part read_write;
-  // 0: the bytes are written to an image on the heap, and copied by `palimpsest_alloc_finalize`. 1: they are written
-  // in place, through the packs' second view (`write_view` 0), so that whoever jumps there runs at once what is
-  // written.
+  // 0: you write to an image on the heap, which `palimpsest_alloc_finalize` copies into place. 1: you write in
+  // place, through the packs' second view (`write_view` 0); whoever jumps there at once runs what is written.
   int in_place;
   // Must be 0.
   int reserved;
@@ -214,7 +213,7 @@ struct palimpsest_alloc_request {
 
 // Places for code and data, and where their bytes are written, until the allocation is finalized or dropped.
 struct palimpsest_alloc {
-  // Not to be computed with.
+  // A number that only this library interprets.
   uint64_t handle;
 };
 
@@ -224,9 +223,9 @@ struct palimpsest_alloc_place {
   size_t address;
   // Bytes.
   size_t len;
-  // `len` bytes to write until the allocation is finalized or dropped; traps (code) or zeros at first. They do not
-  // move when the part shrinks, but those behind its new length are no longer the caller's. If they are in place,
-  // children of `fork` must not use them.
+  // `len` bytes to be written until the allocation is finalized or dropped; at first traps (code) or zeros. They do
+  // not move when the part shrinks, but the bytes behind its new length are no longer the caller's. If they are in
+  // place, children of `fork` must not use them.
   void *working;
 };
 
@@ -268,7 +267,7 @@ struct palimpsest_alloc_found {
   int part;
   // 0: in place. 1: released, and not yet reclaimed.
   int state;
-  // The code; zeros if there is none, as with the others.
+  // The code. Zeros if there is no such part, here and below.
   struct palimpsest_alloc_range code;
   // The data that the code reads.
   struct palimpsest_alloc_range read_only;
@@ -641,8 +640,8 @@ enum palimpsest_result palimpsest_staged_data_drop(struct palimpsest_staged_data
 // Releases data. As with programs, it stays as it is until nobody can be in a program that uses it.
 enum palimpsest_result palimpsest_data_release(struct palimpsest_data data);
 
-// Takes places for code, data that it reads and data that it writes, near each other: relative calls, loads and stores
-// reach from each part to each. Fills in as much of `places` as its field `size` says it has.
+// Takes places for code, for data that it reads and for data that it writes, near each other: relative calls, loads
+// and stores reach from each part to each. Fills in `places` up to its field `size`.
 //
 // # Safety
 //
@@ -654,8 +653,8 @@ enum palimpsest_result palimpsest_alloc_allocate(struct palimpsest_packs packs,
                                                  struct palimpsest_alloc *alloc,
                                                  struct palimpsest_alloc_places *places);
 
-// Gives back all but the first `len` bytes of a part: as many whole units of 64 bytes as follow them. `len` is at
-// least 1. The `working` bytes behind them are no longer the caller's: others may get their places.
+// Shortens a part to its first `len` bytes, at least 1, and gives back the whole chunks of 64 bytes behind them. The
+// `working` bytes behind them are no longer the caller's: others may get their places.
 //
 // # Safety
 //
@@ -686,11 +685,10 @@ enum palimpsest_result palimpsest_alloc_set_functions(struct palimpsest_alloc al
                                                       const struct palimpsest_function *functions,
                                                       size_t count);
 
-// Puts allocations in place, all with one core synchronisation if the machine needs it, and one opening of the write
-// view (`write_view` 1). From then on they are known only by their addresses, and stay until
-// `palimpsest_alloc_release`, even when the packs are closed. After an error none is in place, and the handles are
-// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. `PALIMPSEST_BUSY`: another thread was at
-// one of them.
+// Puts allocations in place, all with one core synchronisation if the machine needs it, and opens the write view once
+// (`write_view` 1). From then on they are known only by their addresses, and stay until `palimpsest_alloc_release`,
+// even when the packs are closed. After an error none is in place; the handles are gone, too, except after
+// `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. Returns `PALIMPSEST_BUSY` if another thread uses one of them.
 //
 // # Safety
 //
@@ -710,8 +708,8 @@ enum palimpsest_result palimpsest_alloc_drop(struct palimpsest_alloc alloc);
 // Releases finalized allocations, each named by the first address of any of its parts. Their bytes stay as they are
 // until no pinned thread and no forked child can be inside. Returns `PALIMPSEST_NOT_FOUND` if nothing is at one of the
 // addresses, `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or belongs to a
-// program; then addresses before it in the list are released and those after it are not: `released` gets their number,
-// and may be null.
+// program. Then the addresses before it in the list are released, and those after it are not. `released` gets the
+// number of released ones, and may be null.
 //
 // # Safety
 //
@@ -722,10 +720,9 @@ enum palimpsest_result palimpsest_alloc_release(struct palimpsest_packs packs,
                                                 size_t count,
                                                 size_t *released);
 
-// Finds the allocation that covers `address`, including released ones as long as they may run. Signal handlers may
-// call it: it waits for nobody, takes nothing from the heap, and leaves no message. Returns `PALIMPSEST_NOT_FOUND`
-// also for programs and data of other functions, and `PALIMPSEST_BUSY` if another thread changes handles, or forks, at
-// that moment.
+// Finds the allocation that contains `address`, also a released one as long as it may run. Signal handlers may call
+// this: it never waits, does not use the heap, and leaves no message. Returns `PALIMPSEST_NOT_FOUND` also for programs
+// and data that other functions have made, and `PALIMPSEST_BUSY` while another thread changes handles or forks.
 //
 // # Safety
 //

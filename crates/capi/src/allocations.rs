@@ -1,4 +1,4 @@
-//! Code with its data, in places that are known by their addresses: for linkers of compilers.
+//! Code together with its data, released by address: for linkers of compilers.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::versioned::{self, Versioned};
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct palimpsest_alloc {
-    /// Not to be computed with.
+    /// A number that only this library interprets.
     pub handle: u64,
 }
 
@@ -51,9 +51,8 @@ pub struct palimpsest_alloc_request {
     pub read_only: palimpsest_alloc_part,
     /// Data that the code reads and writes.
     pub read_write: palimpsest_alloc_part,
-    /// 0: the bytes are written to an image on the heap, and copied by `palimpsest_alloc_finalize`. 1: they are written
-    /// in place, through the packs' second view (`write_view` 0), so that whoever jumps there runs at once what is
-    /// written.
+    /// 0: you write to an image on the heap, which `palimpsest_alloc_finalize` copies into place. 1: you write in
+    /// place, through the packs' second view (`write_view` 0); whoever jumps there at once runs what is written.
     pub in_place: c_int,
     /// Must be 0.
     pub reserved: c_int,
@@ -67,9 +66,9 @@ pub struct palimpsest_alloc_place {
     pub address: usize,
     /// Bytes.
     pub len: usize,
-    /// `len` bytes to write until the allocation is finalized or dropped; traps (code) or zeros at first. They do not
-    /// move when the part shrinks, but those behind its new length are no longer the caller's. If they are in place,
-    /// children of `fork` must not use them.
+    /// `len` bytes to be written until the allocation is finalized or dropped; at first traps (code) or zeros. They do
+    /// not move when the part shrinks, but the bytes behind its new length are no longer the caller's. If they are in
+    /// place, children of `fork` must not use them.
     pub working: *mut c_void,
 }
 
@@ -107,7 +106,7 @@ pub struct palimpsest_alloc_found {
     pub part: c_int,
     /// 0: in place. 1: released, and not yet reclaimed.
     pub state: c_int,
-    /// The code; zeros if there is none, as with the others.
+    /// The code. Zeros if there is no such part, here and below.
     pub code: palimpsest_alloc_range,
     /// The data that the code reads.
     pub read_only: palimpsest_alloc_range,
@@ -163,8 +162,8 @@ fn release_failure(error: &ReleaseError) -> Failure {
     Failure::of(code, error)
 }
 
-/// Takes places for code, data that it reads and data that it writes, near each other: relative calls, loads and stores
-/// reach from each part to each. Fills in as much of `places` as its field `size` says it has.
+/// Takes places for code, for data that it reads and for data that it writes, near each other: relative calls, loads
+/// and stores reach from each part to each. Fills in `places` up to its field `size`.
 ///
 /// # Safety
 ///
@@ -242,8 +241,8 @@ fn being_finalized() -> Failure {
     Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops the allocation")
 }
 
-/// Gives back all but the first `len` bytes of a part: as many whole units of 64 bytes as follow them. `len` is at
-/// least 1. The `working` bytes behind them are no longer the caller's: others may get their places.
+/// Shortens a part to its first `len` bytes, at least 1, and gives back the whole chunks of 64 bytes behind them. The
+/// `working` bytes behind them are no longer the caller's: others may get their places.
 ///
 /// # Safety
 ///
@@ -332,11 +331,10 @@ pub unsafe extern "C" fn palimpsest_alloc_set_functions(
     })
 }
 
-/// Puts allocations in place, all with one core synchronisation if the machine needs it, and one opening of the write
-/// view (`write_view` 1). From then on they are known only by their addresses, and stay until
-/// `palimpsest_alloc_release`, even when the packs are closed. After an error none is in place, and the handles are
-/// gone, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. `PALIMPSEST_BUSY`: another thread was at
-/// one of them.
+/// Puts allocations in place, all with one core synchronisation if the machine needs it, and opens the write view once
+/// (`write_view` 1). From then on they are known only by their addresses, and stay until `palimpsest_alloc_release`,
+/// even when the packs are closed. After an error none is in place; the handles are gone, too, except after
+/// `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. Returns `PALIMPSEST_BUSY` if another thread uses one of them.
 ///
 /// # Safety
 ///
@@ -352,7 +350,7 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
         let packs = handles::get::<Packs>(packs.handle)?;
         // SAFETY: 1. is contract 1.
         let allocs = unsafe { elements(allocs, count) }?;
-        // Looks for all before it takes the first, so that a wrong handle costs the others nothing.
+        // Looks up all handles before it takes the first, so that a wrong one does not cost the others.
         let mut sorted = Vec::with_capacity(count);
         for one in allocs {
             handles::get::<Slot>(one.handle)?;
@@ -360,9 +358,9 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
         }
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Failure::invalid(format_args!("{:#x} is there twice", twice[0])));
+            return Err(Failure::invalid(format_args!("{:#x} is listed twice", twice[0])));
         }
-        // All handles go, whatever is found at one of them.
+        // Ends all handles, even if one of them is in use.
         let taken: Vec<_> = allocs.iter().map(|one| take(*one)).collect();
         let taken = taken.into_iter().collect::<Result<Vec<_>, _>>()?;
         let done = packs.finalize_allocations(taken).map_err(|error| finalize_failure(&error))?;
@@ -391,8 +389,8 @@ pub unsafe extern "C" fn palimpsest_alloc_drop(alloc: palimpsest_alloc) -> palim
 /// Releases finalized allocations, each named by the first address of any of its parts. Their bytes stay as they are
 /// until no pinned thread and no forked child can be inside. Returns `PALIMPSEST_NOT_FOUND` if nothing is at one of the
 /// addresses, `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or belongs to a
-/// program; then addresses before it in the list are released and those after it are not: `released` gets their number,
-/// and may be null.
+/// program. Then the addresses before it in the list are released, and those after it are not. `released` gets the
+/// number of released ones, and may be null.
 ///
 /// # Safety
 ///
@@ -423,10 +421,9 @@ pub unsafe extern "C" fn palimpsest_alloc_release(
     })
 }
 
-/// Finds the allocation that covers `address`, including released ones as long as they may run. Signal handlers may
-/// call it: it waits for nobody, takes nothing from the heap, and leaves no message. Returns `PALIMPSEST_NOT_FOUND`
-/// also for programs and data of other functions, and `PALIMPSEST_BUSY` if another thread changes handles, or forks, at
-/// that moment.
+/// Finds the allocation that contains `address`, also a released one as long as it may run. Signal handlers may call
+/// this: it never waits, does not use the heap, and leaves no message. Returns `PALIMPSEST_NOT_FOUND` also for programs
+/// and data that other functions have made, and `PALIMPSEST_BUSY` while another thread changes handles or forks.
 ///
 /// # Safety
 ///
@@ -460,7 +457,7 @@ pub unsafe extern "C" fn palimpsest_alloc_query(
     match told {
         Err(code) => code,
         Ok(None) => PALIMPSEST_NOT_FOUND,
-        // A failure makes a message, on the heap: a wrong `size` is nothing that happens in handlers alone.
+        // A wrong `size` makes a message, on the heap: a mistake that shows before the call is ever made in a handler.
         // SAFETY: 1. is contract 1.
         Ok(Some(told)) => answer(|| unsafe { versioned::write(found, told) }),
     }
@@ -471,7 +468,7 @@ mod tests {
     use super::*;
     use crate::result::palimpsest_result::PALIMPSEST_OK;
 
-    /// One of three is in another thread's hands: none is in place, and all are gone.
+    /// Another thread uses one of three: none is put in place, and all handles are gone.
     #[test]
     fn a_busy_allocation_takes_the_others_with_it() {
         let packs = Packs::new().expect("packs open");

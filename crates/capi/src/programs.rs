@@ -213,7 +213,7 @@ pub unsafe extern "C" fn palimpsest_finalize(
             handles::get::<Mutex<Option<Staged>>>(one.handle)?;
         }
         if let Some(twice) = staged.iter().enumerate().find(|(index, one)| staged[..*index].contains(one)) {
-            return Err(Failure::invalid(format_args!("{:#x} is there twice", twice.1.handle)));
+            return Err(Failure::invalid(format_args!("{:#x} is listed twice", twice.1.handle)));
         }
         let mut places = Vec::with_capacity(count);
         for one in staged {

@@ -91,8 +91,8 @@ static int allocations(int in_place) {
         MUST(result == PALIMPSEST_OK);
         MUST(places[i].read_only.address % 64 == 0 && places[i].code.len == 200);
         *(int *)places[i].read_only.working = 40 + i;
-        size_t len =
-            links(places[i].code.working, places[i].code.address, places[i].read_only.address, places[i].read_write.address);
+        const struct palimpsest_alloc_places *at = &places[i];
+        size_t len = links(at->code.working, at->code.address, at->read_only.address, at->read_write.address);
         IS(OK, palimpsest_alloc_shrink(allocs[i], PALIMPSEST_CODE, len));
         IS(INVALID, palimpsest_alloc_shrink(allocs[i], PALIMPSEST_CODE, 200));
         SAYS("cannot have 200");
@@ -108,7 +108,7 @@ static int allocations(int in_place) {
     }
     struct palimpsest_alloc_found found = {.size = sizeof found};
     IS(NOT_FOUND, palimpsest_alloc_query(packs, places[0].code.address, &found));
-    /* A handle that is there twice, and one that is stale, cost the others nothing. */
+    /* A handle that is listed twice, and one that is stale, cost the others nothing. */
     struct palimpsest_alloc twice[2] = {allocs[0], allocs[0]};
     IS(INVALID, palimpsest_alloc_finalize(packs, twice, 2));
     IS(OK, palimpsest_alloc_drop(allocs[9]));

@@ -25,6 +25,7 @@ const STEP: &str = "is what runs this test, or a choice of its steps; its argume
 const PEERS: &str = "needs an optimised build with Cranelift; a group of the same suites runs here by `bench --check`";
 const MEASURES: &str = "measures programs of others for minutes; that they run frozen is what crates/preload/tests see";
 const WHEEL: &str = "takes a program from PyPI; the step `python` does it in an exhaustive run";
+const ORC: &str = "needs LLVM's development files; the step `llvm-orc` does it in an exhaustive run";
 const INSTALL: &str = "builds everything once more; the step `package` installs what it would";
 
 /// Every command, with its proof.
@@ -95,6 +96,12 @@ const COMMANDS: &[(&str, Proof)] = &[
         "cc program.c $(pkg-config --cflags --libs palimpsest)",
         Test("xtask/src/package/library.rs", "[\"--cflags\", \"--libs\", \"palimpsest\"]"),
     ),
+    (
+        "cmake -S adapters/llvm-orc -B target/llvm-orc -DPALIMPSEST_LIBRARY=$PWD/target/release/libpalimpsest_capi.a",
+        Not(ORC),
+    ),
+    ("cmake --build target/llvm-orc", Not(ORC)),
+    ("target/llvm-orc/orc-bench", Not("measures for minutes; the step `llvm-orc` builds it and runs it once, briefly")),
     ("cargo install --path crates/cli", Not(INSTALL)),
     ("cargo xtask package", Not("the step `package`")),
     ("cargo xtask guest paging", Not("the steps `guest-x86_64` and `guest-aarch64`")),
@@ -130,11 +137,11 @@ fn root() -> Option<PathBuf> {
     root.join("docs/src").is_dir().then_some(root)
 }
 
-/// How commands begin. Other lines of such blocks are output.
+/// How commands begin in blocks that also show output. In `sh` blocks every line is a command.
 const PROGRAMS: [&str; 10] =
     ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "pip", "maturin", "python", "AFL_PRELOAD", "LD_PRELOAD"];
 
-/// Returns the commands in a page's blocks without a language, without comments.
+/// Returns the commands in a page's blocks of `sh`, of `console` and without a language, without comments.
 fn commands(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut language = None;
@@ -144,7 +151,7 @@ fn commands(page: &str) -> Vec<String> {
         } else if matches!(language, Some("" | "sh" | "console")) {
             let command = line.split(" #").next().unwrap_or_default().split("  ").next().unwrap_or_default().trim();
             let first = command.split([' ', '=']).next().unwrap_or_default();
-            if PROGRAMS.contains(&first) {
+            if !first.is_empty() && (language == Some("sh") || PROGRAMS.contains(&first)) {
                 found.push(command.to_owned());
             }
         }
@@ -204,7 +211,7 @@ fn commands_that_can_be_run_here_end_as_they_should() {
 
 #[test]
 fn commands_are_told_from_what_is_said_about_them() {
-    let page = "```\npalimpsest doctor   # why\nworks   freeze\n```\n```rust\ncargo x\n```\ncargo run\n```sh\n\
-                A=1 b\nLD_PRELOAD=x y\n```\n";
-    assert_eq!(commands(page), ["palimpsest doctor", "LD_PRELOAD=x y"]);
+    let page = "```\npalimpsest doctor   # why\nworks   freeze\nLD_PRELOAD=x y\nA=1 b\n```\n```rust\ncargo x\n```\n\
+                cargo run\n```sh\nA=1 b\n\ntarget/x   # why\n```\n";
+    assert_eq!(commands(page), ["palimpsest doctor", "LD_PRELOAD=x y", "A=1 b", "target/x"]);
 }

@@ -4,17 +4,19 @@
 //! which needs nothing but the machine's callbacks and `palimpsest_paging_panic`. For a target with an operating system
 //! the library has Rust's standard library, whose panics abort.
 //!
-//! What C holds is a [`palimpsest_paging_space`](space::palimpsest_paging_space): memory of its own, with a name inside
-//! that only a live space at this very address has. An obligation to flush never leaves a function: C gets the flush as
-//! a callback, and memory back after it.
+//! C keeps a [`palimpsest_paging_space`](space::palimpsest_paging_space) in memory of its own. The library writes a
+//! name into it, which only a live space at this very address has; so a space that was never made, was dropped or was
+//! copied is an error. Each function flushes before it returns, by a callback, and gives memory back only after that.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`machine`] | what C gives: callbacks, and memory for tables |
+//! | [`machine`] | what the kernel provides: callbacks, and memory for tables |
 //! | [`space`] | making, forking and dropping spaces |
 //! | [`pages`] | mapping, changing and finding pages; faults |
-//! | [`result`] | codes |
-
+//! | [`result`] | codes, their texts, the version |
+//!
+//! A whole program (`examples/fork.c`, which a test compiles and runs):
+#![doc = concat!("```c\n", include_str!("../examples/fork.c"), "```")]
 #![no_std]
 
 pub mod machine;

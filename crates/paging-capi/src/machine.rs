@@ -1,4 +1,4 @@
-//! The machine that C describes: where tables lie, callbacks, and what the crate below asks of them.
+//! The machine that C describes: where tables lie, and callbacks; and how `palimpsest_paging` uses them.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -10,14 +10,14 @@ use palimpsest_paging::{
 
 use crate::result::{Answer, palimpsest_paging_result::PALIMPSEST_PAGING_INVALID};
 
-/// The library's own data of a table. You keep one for each frame that can be a table, and need not clear it.
+/// The library's own data about a table. You keep one for each frame that can be a table, and need not clear it.
 #[repr(C)]
 pub struct palimpsest_paging_meta {
-    /// The library's.
+    /// Only for the library.
     private_words: [u64; 8],
 }
 
-// Physical addresses have 64 bits, and so have those where the CPU finds tables.
+// Physical addresses have 64 bits; so the virtual addresses of tables, computed from them, need 64, too.
 const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 const _: () = assert!(size_of::<TableMeta>() <= size_of::<palimpsest_paging_meta>());
 const _: () = assert!(align_of::<TableMeta>() <= align_of::<palimpsest_paging_meta>());
@@ -32,82 +32,83 @@ pub struct palimpsest_paging_range {
     pub end: u64,
 }
 
-/// What must leave the TLBs of every CPU that runs a space.
+/// Translations that must leave the TLBs of every CPU that runs a space.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct palimpsest_paging_flush {
-    /// The space's number.
+    /// The space's id.
     pub space: u64,
-    /// Its addresses, which may overlap; null for all.
+    /// The ranges of addresses, which may overlap; null for all addresses.
     pub ranges: *const palimpsest_paging_range,
     /// The number of ranges; 0 for all addresses.
     pub count: usize,
-    /// 1 if entries that lead to tables have changed, 0 if only those of pages have: then AArch64 may use `tlbi
+    /// 1 if entries that lead to tables have changed; 0 if only entries of pages have. With 0, AArch64 may use `tlbi
     /// vale1is`, and RISC-V `sfence.vma` with an address.
     pub tables: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// What a space needs from your kernel. It is copied when a space is made, and may be gone afterwards; what `context`
-/// points to may not. Callbacks marked as optional may be null.
+/// What a space needs from your kernel. Making a space copies this structure, which you may then free, but not what
+/// `context` points to. Optional callbacks may be null.
 ///
-/// Callbacks may be called on any CPU that calls functions of this library, and with the lock of a space held.
+/// The library calls callbacks on the CPUs that call it, also while it holds the lock of a space.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct palimpsest_paging_machine {
     /// `sizeof(struct palimpsest_paging_machine)`.
     pub size: usize,
-    /// What callbacks get.
+    /// Passed to each callback.
     pub context: *mut c_void,
-    /// The virtual address of physical address 0, modulo 2^64: where CPUs that call this library can read and write all
-    /// tables. A multiple of 4096.
+    /// The virtual address of physical address 0, modulo 2^64. There, CPUs that call this library can read and write
+    /// all tables. A multiple of 4096.
     pub physical_offset: u64,
     /// The first physical address that the CPUs do not have (x86-64: 2 to the power of CPUID 80000008H EAX, bits 7 to
-    /// 0); 0 for as many as the format's entries can hold.
+    /// 0); 0 if they have all that the format's entries can hold.
     pub physical_end: u64,
     /// Returns the physical address of 4096 bytes that nobody else uses, or 0 if there are none. They need not be zero.
     /// Any function may call this.
     pub allocate_table: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
-    /// Takes back what `allocate_table` has returned. No CPU can reach it as a table any more.
+    /// Takes back a table from `allocate_table`. No CPU can reach it as a table any more.
     pub free_table: Option<unsafe extern "C" fn(context: *mut c_void, table: u64)>,
-    /// Returns the data of a table: the same for the same table as long as it is allocated, and another one for each.
+    /// Returns the library's data about a table: always the same while the table is allocated, and different for each.
     pub meta: Option<unsafe extern "C" fn(context: *mut c_void, table: u64) -> *mut palimpsest_paging_meta>,
-    /// Optional. Returns about how many tables could be allocated at the moment. A call that needs many more fails at
-    /// once, before it takes any.
+    /// Optional. Returns about how many tables could be allocated now. A call that needs many more then fails before it
+    /// takes any.
     pub free_tables: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
-    /// Removes translations from the TLBs of all CPUs that run the space, the calling one included, and returns when
-    /// none of them holds one. An interrupt that does so must not call this library for the same space.
+    /// Removes translations from the TLBs of all CPUs that run the space, including the calling one, and returns when
+    /// none of them holds one. An interrupt handler that does this must not call the library for the same space.
     pub flush: Option<unsafe extern "C" fn(context: *mut c_void, request: *const palimpsest_paging_flush)>,
-    /// Optional. Does the same on the calling CPU only, after a fault that found nothing to do; without it, `flush`
-    /// does.
+    /// Optional. Like `flush`, but on the calling CPU only: called after a fault that found nothing to do. If this is
+    /// null, `flush` is called.
     pub flush_here: Option<unsafe extern "C" fn(context: *mut c_void, request: *const palimpsest_paging_flush)>,
-    /// Optional but on AArch64. Called after entries became valid: `dsb ishst; isb` on AArch64.
+    /// Optional, except on AArch64. Called after entries have become valid: runs `dsb ishst; isb` on AArch64.
     pub entries_made: Option<unsafe extern "C" fn(context: *mut c_void)>,
-    /// Optional. Called while the CPU waits for the lock of a space: takes the interrupts that flush, if they are off.
+    /// Optional. Called while the CPU waits for the lock of a space: if interrupts are off, it serves those that flush.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// Counts one more reference to the page of `len` bytes at `page`.
     ///
-    /// The four callbacks for pages are optional together. Without them pages have no counts: the first store to a
-    /// private page after a fork is PALIMPSEST_PAGING_NO_PAGE. Memory that you do not count, device registers for
-    /// example, you tell by its address, and do nothing.
+    /// Give all four callbacks for pages (this one to `page_copy`), or none. Without them, pages are not counted, and
+    /// the first store to a private page after a fork is PALIMPSEST_PAGING_NO_PAGE. Callbacks recognise memory that you
+    /// do not count, like device registers, by its address, and do nothing.
     pub page_retain: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64)>,
-    /// Counts one reference less; no CPU reaches the page through it any more. The count falls with release order.
+    /// Counts one reference less: no CPU reaches the page through it any more. Decrements the count with release order.
     pub page_release: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64)>,
-    /// Returns 1 if there is one reference to the page, else 0; 0 for memory without counts. Reads with acquire order.
+    /// Returns 1 if there is exactly one reference to the page, else 0; always 0 for memory that you do not count.
+    /// Reads the count with acquire order.
     pub page_is_exclusive: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64) -> c_int>,
     /// Returns the physical address of a new page with the same bytes and one reference, aligned to `len`, or 0 if
-    /// there is no memory: then a large page is split, and the part copied.
+    /// there is no memory. After 0, the library splits a large page and copies only the part that it needs.
     pub page_copy: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64) -> u64>,
-    /// Optional. Turns the one reference to a page of 2 MiB or 1 GiB into one to each of its 512 parts. Nothing to do
-    /// if you count frames of 4 KiB.
+    /// Optional. Turns the one reference to a page of 2 MiB or 1 GiB into one to each of its 512 parts. Not needed if
+    /// you count frames of 4 KiB.
     pub page_split: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64)>,
 }
 
 type Flush = unsafe extern "C" fn(*mut c_void, *const palimpsest_paging_flush);
 type OnPage = unsafe extern "C" fn(*mut c_void, u64, u64);
 
-/// The callbacks for pages with counts.
+/// The callbacks for counted pages.
 #[derive(Clone, Copy)]
 struct Counted {
     retain: OnPage,
@@ -144,7 +145,7 @@ pub(crate) struct Hooks {
     /// What the space is charged with.
     pub(crate) tables: AtomicI64,
     pub(crate) pages: AtomicI64,
-    /// What calls for the space have asked of C.
+    /// How often calls for the space have allocated, freed and flushed.
     pub(crate) allocated: AtomicU64,
     pub(crate) freed: AtomicU64,
     pub(crate) flushes: AtomicU64,
@@ -170,7 +171,7 @@ impl Hooks {
         }
         // SAFETY: contract 1: there is a `size` at least, which comes first.
         let size = unsafe { machine.cast::<usize>().read() };
-        // Of a program compiled against a later header. No header will have that many callbacks.
+        // A larger structure is that of a later header; none will be larger than a page.
         if !(KNOWN..=PAGE as usize).contains(&size) {
             return Err(PALIMPSEST_PAGING_INVALID);
         }
@@ -185,7 +186,7 @@ impl Hooks {
         given.checked(physical_end).map(Self::new).ok_or(PALIMPSEST_PAGING_INVALID)
     }
 
-    /// Returns whether C is told when entries became valid.
+    /// Returns whether C is told when entries have become valid.
     pub(crate) fn hears_of_entries(&self) -> bool {
         self.callbacks.entries_made.is_some()
     }
@@ -219,14 +220,14 @@ impl Hooks {
                 *to = palimpsest_paging_range { start: from.start.0, end: from.end.0 };
             }
             (to_c.ranges, to_c.count) = (list.as_ptr(), some.len());
-            // SAFETY: as above; so it does the list.
+            // SAFETY: as above; it reads the list during the call, too.
             unsafe { flush(self.callbacks.context, &raw const to_c) };
         }
     }
 }
 
 impl palimpsest_paging_machine {
-    /// Returns the callbacks if all are there that must be.
+    /// Returns the callbacks, if none is missing and the numbers are valid.
     fn checked(&self, physical_end: u64) -> Option<Callbacks> {
         if !self.physical_offset.is_multiple_of(PAGE) || !self.physical_end.is_multiple_of(PAGE) {
             return None;
@@ -257,16 +258,16 @@ impl palimpsest_paging_machine {
 }
 
 impl Clone for Hooks {
-    /// Makes the machine of a child, which has counted nothing yet.
+    /// Makes a child's machine, whose counts begin at zero.
     fn clone(&self) -> Self {
         Self::new(self.callbacks)
     }
 }
 
-// SAFETY: what C promises in `palimpsest_paging_machine` (invariant 1 of `Callbacks`), and: 1. tables are cleared here.
-// 2. Addresses are computed from the frame alone, and `meta` returns the same for the same table. 3. `flush` returns
-// when no CPU holds a translation. 4. `page_copy` says so. 5. There are no replicas: spaces have one node. 6.
-// `page_release` and `page_is_exclusive` say so.
+// SAFETY: by what C promises in `palimpsest_paging_machine` (invariant 1 of `Callbacks`): 1. tables are cleared here.
+// 2. addresses are computed from the frame alone, and `meta` returns the same for the same table. 3. `flush` returns
+// when no CPU holds a translation. 4. `page_copy` promises it. 5. there are no replicas: spaces have one node. 6.
+// `page_release` and `page_is_exclusive` promise it.
 unsafe impl Machine for Hooks {
     type Pending = ();
 
@@ -276,14 +277,14 @@ unsafe impl Machine for Hooks {
         if address == 0 {
             return None;
         }
-        // An entry could not hold it, and the last bits would be flags.
+        // Entries cannot hold other addresses: their last bits would be taken for flags.
         let table = Frame::new(address).filter(|_| address < self.callbacks.physical_end);
         let Some(table) = table else { panic!("the callback `allocate_table` returned {address:#x}") };
         let words: *mut Table = self.at(table);
         assert!(!words.is_null(), "the callback `allocate_table` returned {table}, which lies at the address 0");
         // SAFETY: nobody else uses the 4096 bytes at this address, which is aligned to them.
         unsafe { words.write_bytes(0, 1) };
-        // SAFETY: the table's own data, which nobody else uses either; `meta_of` has looked at its alignment.
+        // SAFETY: the table's own data, which nobody else uses either; `meta_of` has checked its alignment.
         unsafe { self.meta_of(table).write(TableMeta::new()) };
         self.allocated.fetch_add(1, Relaxed);
         Some(table)
@@ -303,7 +304,7 @@ unsafe impl Machine for Hooks {
     }
 
     unsafe fn table(&self, table: Frame) -> &Table {
-        // SAFETY: contract 1; `allocate_table` has looked at the address, and cleared it.
+        // SAFETY: contract 1; `allocate_table` has checked the address, and cleared the table.
         unsafe { &*self.at(table) }
     }
 
@@ -371,7 +372,7 @@ unsafe impl Machine for Hooks {
         self.send(request, self.callbacks.flush);
     }
 
-    /// The callback has waited.
+    /// Does nothing: the callback `flush` has waited.
     fn wait(&self, (): ()) {}
 
     fn flush_here(&self, request: FlushRequest<'_>) {

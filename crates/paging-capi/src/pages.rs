@@ -1,4 +1,4 @@
-//! What is mapped in a space.
+//! Mapping, changing and finding a space's pages; faults.
 
 use core::ops::Range;
 
@@ -21,30 +21,30 @@ pub const PALIMPSEST_PAGING_READ: u32 = 1;
 pub const PALIMPSEST_PAGING_WRITE: u32 = 2;
 /// Instruction fetches.
 pub const PALIMPSEST_PAGING_EXECUTE: u32 = 4;
-/// Of a page: only the kernel may use it. Of an access: made by the kernel.
+/// For a page: only the kernel may use it. For an access: the kernel makes it.
 pub const PALIMPSEST_PAGING_KERNEL: u32 = 8;
 /// The translation is the same in all spaces, and survives a switch. Only with PALIMPSEST_PAGING_SHARED.
 pub const PALIMPSEST_PAGING_GLOBAL: u32 = 16;
-/// After a fork both spaces store to the same page. Without it each gets its own by the first store.
+/// After a fork, both spaces store to the same page. Without this, the first store gives a space its own copy.
 pub const PALIMPSEST_PAGING_SHARED: u32 = 32;
-/// Times the index of the memory type in the CPU's own table (PAT, MAIR_EL1, PBMT), 0 to 255.
+/// This times a number from 0 to 255 gives the memory type: an index into the CPU's own table (PAT, MAIR_EL1), or PBMT.
 pub const PALIMPSEST_PAGING_MEMORY_TYPE: u32 = 256;
 
 /// Pages of 4 KiB.
 pub const PALIMPSEST_PAGING_4K: u32 = 0;
-/// Pages of up to 2 MiB, the largest for which both addresses and the length are aligned.
+/// Pages of up to 2 MiB: at each address the largest that fits and is aligned in both virtual and physical memory.
 pub const PALIMPSEST_PAGING_UP_TO_2M: u32 = 1;
-/// Pages of up to 1 GiB, likewise.
+/// Pages of up to 1 GiB, chosen in the same way.
 pub const PALIMPSEST_PAGING_UP_TO_1G: u32 = 2;
 /// Pages of 2 MiB, or an error.
 pub const PALIMPSEST_PAGING_ONLY_2M: u32 = 3;
 /// Pages of 1 GiB, or an error.
 pub const PALIMPSEST_PAGING_ONLY_1G: u32 = 4;
 
-/// Changes user mode's pages, and refuses a range with a page of the kernel.
+/// Changes user mode's pages; a range that has a page of the kernel is refused.
 pub const PALIMPSEST_PAGING_USERS_ONLY: u32 = 0;
-/// Also changes pages of the kernel. The caller uses none of those that it takes away or restricts: neither as code,
-/// nor as its stack or data.
+/// Also changes pages of the kernel. The caller must not use those that it takes away or restricts: not as code, stack
+/// or data.
 pub const PALIMPSEST_PAGING_ALSO_KERNEL: u32 = 1;
 
 /// The page was used since its mark was last cleared.
@@ -64,9 +64,10 @@ pub struct palimpsest_paging_mapping {
     pub len: u64,
     /// Its first physical address.
     pub physical: u64,
-    /// As for palimpsest_paging_map. They include the right to write while stores fault since the page must be copied.
+    /// As for palimpsest_paging_map. They have the right to write also while a store faults because the page must first
+    /// be copied.
     pub attributes: u32,
-    /// PALIMPSEST_PAGING_ACCESSED, PALIMPSEST_PAGING_DIRTY.
+    /// PALIMPSEST_PAGING_ACCESSED and PALIMPSEST_PAGING_DIRTY, or neither.
     pub marks: u32,
 }
 
@@ -76,11 +77,11 @@ pub struct palimpsest_paging_mapping {
 pub struct palimpsest_paging_resolution {
     /// `sizeof(struct palimpsest_paging_resolution)`, set by the caller.
     pub size: usize,
-    /// Shared tables that were copied.
+    /// How many shared tables were copied.
     pub tables_copied: u32,
     /// 1 if the page was copied.
     pub page_copied: u32,
-    /// 1 if the page had become this space's own, and is written in place from now on.
+    /// 1 if only this space still had the page, which it now writes in place.
     pub page_reused: u32,
     /// Zero.
     pub reserved: u32,
@@ -155,18 +156,19 @@ fn reach_of(reach: u32) -> Answer<Reach> {
     }
 }
 
-/// Maps `len` bytes from `start` on to the physical memory from `physical` on. `attributes` are PALIMPSEST_PAGING_READ,
-/// _WRITE, _EXECUTE, _KERNEL, _GLOBAL, _SHARED and _MEMORY_TYPE times a number, `sizes` PALIMPSEST_PAGING_4K and so on.
-/// Does not call `page_retain`: you hand over one reference to each page, which `page_release` gives back when it is
-/// unmapped. New pages count as used and written. Nothing may be mapped there.
+/// Maps `len` bytes from `start` on to the physical memory from `physical` on. Nothing may be mapped there.
+/// `attributes` are PALIMPSEST_PAGING_READ, _WRITE, _EXECUTE, _KERNEL, _GLOBAL, _SHARED and _MEMORY_TYPE times a
+/// number; `sizes` is PALIMPSEST_PAGING_4K, _UP_TO_2M and so on. Does not call `page_retain`: you hand over one
+/// reference to each page, which `page_release` takes back when the page is unmapped. New pages are marked as used and
+/// written.
 ///
 /// # Safety
 ///
 /// 1. `space` is null, or points to a structure that is not dropped during the call.
-/// 2. You have a reference to each page, or the memory is not counted; unless there is an error, the space then owns
-///    it.
+/// 2. You have a reference to each page, or the memory is not counted. Unless there is an error, the space then owns
+///    the reference.
 /// 3. All programs that run in this space may use the memory as `attributes` say, as long as it is mapped. User mode
-///    does not get the right to write to code, stacks and data of your own.
+///    gets no right to write to code, stacks and data of your own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_paging_map(
     space: *const palimpsest_paging_space,
@@ -189,15 +191,15 @@ pub unsafe extern "C" fn palimpsest_paging_map(
     code(mapped())
 }
 
-/// Unmaps everything from `start` to before `start + len`, and flushes it; then gives back the pages' references, and
-/// tables that have become empty. Splits large pages that lie only partly in the range; gaps do not matter. `reach` is
+/// Unmaps everything from `start` to before `start + len`, and flushes it; then gives back the references to pages, and
+/// tables that have become empty. Splits large pages that lie only partly in the range; skips gaps. `reach` is
 /// PALIMPSEST_PAGING_USERS_ONLY or PALIMPSEST_PAGING_ALSO_KERNEL.
 ///
 /// # Safety
 ///
 /// 1. `space` is null, or points to a structure that is not dropped during the call.
 /// 2. With PALIMPSEST_PAGING_ALSO_KERNEL: if the caller runs in this space, it uses none of the kernel's pages in the
-///    range, neither as code, stack or data.
+///    range, not as code, stack or data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_paging_unmap(
     space: *const palimpsest_paging_space,
@@ -222,9 +224,9 @@ pub unsafe extern "C" fn palimpsest_paging_unmap(
     code(unmapped())
 }
 
-/// Gives all pages from `start` to before `start + len` these rights (PALIMPSEST_PAGING_READ, _WRITE, _EXECUTE; 0 keeps
-/// the memory, and every access faults), and flushes them. Splits large pages that lie only partly in the range, copies
-/// shared tables, and skips gaps. `reach` is as for palimpsest_paging_unmap.
+/// Gives all pages from `start` to before `start + len` these rights (PALIMPSEST_PAGING_READ, _WRITE, _EXECUTE), and
+/// flushes them. With 0, the pages stay mapped and every access faults. Splits large pages that lie only partly in the
+/// range, copies shared tables, and skips gaps. `reach` is as for palimpsest_paging_unmap.
 ///
 /// # Safety
 ///
@@ -256,8 +258,8 @@ pub unsafe extern "C" fn palimpsest_paging_protect(
     code(protected())
 }
 
-/// Writes to `mapping`, whose `size` the caller has set, the page that contains `address`. PALIMPSEST_PAGING_NOT_MAPPED
-/// if there is none, or the address is not canonical.
+/// Finds the page that contains `address`, and describes it in `mapping`, whose `size` the caller has set.
+/// PALIMPSEST_PAGING_NOT_MAPPED if there is none, or the address is not canonical.
 ///
 /// # Safety
 ///
@@ -292,10 +294,10 @@ pub unsafe extern "C" fn palimpsest_paging_query(
 }
 
 /// Resolves a page fault at `address`: copies what is shared and must be written, sets the marks that the CPU does not
-/// set, and flushes what is necessary. `access` is one of PALIMPSEST_PAGING_READ, _WRITE and _EXECUTE, and
-/// PALIMPSEST_PAGING_KERNEL if the kernel has made it. After PALIMPSEST_PAGING_OK the access can be repeated;
-/// PALIMPSEST_PAGING_NOT_MAPPED and PALIMPSEST_PAGING_DENIED are yours to handle. `resolution`, whose `size` the caller
-/// has set, may be null.
+/// set, and flushes what is necessary. `access` is PALIMPSEST_PAGING_READ, _WRITE or _EXECUTE, with
+/// PALIMPSEST_PAGING_KERNEL if the kernel made the access. After PALIMPSEST_PAGING_OK, repeat the access.
+/// PALIMPSEST_PAGING_NOT_MAPPED and PALIMPSEST_PAGING_DENIED are yours to handle. `resolution` may be null; else the
+/// caller has set its `size`.
 ///
 /// # Safety
 ///

@@ -1,64 +1,65 @@
-//! What functions return.
+//! The codes that functions return, and their texts.
 
 use core::ffi::{CStr, c_char};
 
 use palimpsest_paging::{ChangeError, FaultError, ForkError, MapError};
 
-/// What became of a call.
+/// The result of a call.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(non_camel_case_types, reason = "the names that C sees")]
 pub enum palimpsest_paging_result {
     /// Done.
     PALIMPSEST_PAGING_OK = 0,
-    /// A pointer is null or not aligned, a callback is missing, a size is wrong, or a number has no meaning here.
+    /// A pointer is null or not aligned, a callback is missing, a `size` is wrong, or an argument has no such value.
     PALIMPSEST_PAGING_INVALID = 1,
     /// The space was not made, was dropped, or was copied to another address.
     PALIMPSEST_PAGING_STALE = 2,
-    /// The memory for a space is not zero: there is a space in it, or it was never cleared.
+    /// The memory for a space is not zero: it holds a space, or was never cleared.
     PALIMPSEST_PAGING_IN_USE = 3,
     /// There is no memory for tables.
     PALIMPSEST_PAGING_NO_MEMORY = 4,
     /// A page must be copied, and there is no memory for the copy.
     PALIMPSEST_PAGING_NO_PAGE = 5,
-    /// The virtual addresses are none, not whole pages, not canonical, or include the last page of all.
+    /// The range of virtual addresses is empty, not of whole pages, not canonical, or includes the very last page.
     PALIMPSEST_PAGING_RANGE = 6,
-    /// The physical address is no multiple of 4096, or is above what this machine or this format has.
+    /// The physical address is no multiple of 4096, or beyond what the machine or the format has.
     PALIMPSEST_PAGING_PHYSICAL = 7,
-    /// An address, or the length, is no multiple of the only size of pages that was allowed.
+    /// An address or the length is no multiple of the one page size that was allowed.
     PALIMPSEST_PAGING_ALIGNMENT = 8,
-    /// Rights without the right to read, a memory type that entries cannot name, or pages that are global and private.
+    /// Entries cannot express the attributes: the right to read is missing, there is no such memory type, or the pages
+    /// are global and private.
     PALIMPSEST_PAGING_ATTRIBUTES = 9,
     /// Something is mapped there; unmap it first.
     PALIMPSEST_PAGING_MAPPED = 10,
     /// Nothing is mapped there.
     PALIMPSEST_PAGING_NOT_MAPPED = 11,
-    /// The access is not allowed.
+    /// The page does not allow this access.
     PALIMPSEST_PAGING_DENIED = 12,
-    /// A page there is the kernel's, which the caller may be running on; `PALIMPSEST_PAGING_ALSO_KERNEL` changes it.
+    /// A page there is the kernel's, and the caller may be running on it; `PALIMPSEST_PAGING_ALSO_KERNEL` changes it.
     PALIMPSEST_PAGING_KERNELS = 13,
 }
 
 use palimpsest_paging_result::*;
 
-/// Returns what a result means, in words. `result` is an enum palimpsest_paging_result; other numbers have a text too.
+/// Returns a text that says what `result` means, an enum palimpsest_paging_result; other numbers have a text, too.
 /// Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_paging_message(result: u32) -> *const c_char {
     const TEXTS: [&CStr; 14] = [
         c"done",
-        c"a pointer is null or not aligned, a callback is missing, or a number has no meaning here",
+        c"a pointer is null or not aligned, a callback is missing, a size is wrong, or an argument has no such value",
         c"the space was not made, was dropped, or was copied to another address",
-        c"the memory for the space is not zero: drop the space in it, or clear it",
+        c"the memory for the space is not zero: drop the space that it holds, or clear it",
         c"there is no memory for tables",
         c"there is no memory for the copy of a page",
-        c"the addresses are none, not whole pages, not canonical, or include the last page",
-        c"the physical address is no multiple of 4096, or above what the machine or the format has",
-        c"an address or the length is no multiple of the size of pages",
-        c"the attributes cannot be expressed: no right to read, memory type, or global and private",
+        c"the range of addresses is empty, not of whole pages, not canonical, or includes the very last page",
+        c"the physical address is no multiple of 4096, or beyond what the machine or the format has",
+        c"an address or the length is no multiple of the one page size that was allowed",
+        c"entries cannot express the attributes: no right to read, no such memory type, or both global and private",
         c"something is mapped there; unmap it first",
         c"nothing is mapped there",
-        c"the access is not allowed",
+        c"the page does not allow this access",
         c"a page there is the kernel's; PALIMPSEST_PAGING_ALSO_KERNEL changes it",
     ];
     TEXTS.get(result as usize).copied().unwrap_or(c"no result of this library").as_ptr()
@@ -73,7 +74,7 @@ pub extern "C" fn palimpsest_paging_version() -> u32 {
     PARTS.iter().fold(0, |version, part| version << 8 | part.parse::<u32>().unwrap_or(0))
 }
 
-/// What is on its way to C instead of a value.
+/// A value, or the code that C gets in its place.
 pub(crate) type Answer<T = ()> = Result<T, palimpsest_paging_result>;
 
 pub(crate) fn code(answer: Answer) -> palimpsest_paging_result {

@@ -1,4 +1,4 @@
-//! Spaces: memory of C's in which an address space lives, under a name that says so.
+//! Making, forking and dropping spaces. A space lives in memory of C's, beside a name that says so.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -27,38 +27,39 @@ pub const PALIMPSEST_PAGING_SV48: u32 = 5;
 
 /// Forks copy all tables.
 pub const PALIMPSEST_PAGING_SHARE_NONE: u32 = 0;
-/// Forks share tables of pages of 4 KiB. Each number more shares tables of one more level, up to the level below the
-/// root: forks cost less, and the first store to each region more.
+/// Forks share the tables of 4 KiB pages. Each number higher also shares the tables of one more level, up to the level
+/// below the root: then forks cost less, and the first store to each region costs more.
 pub const PALIMPSEST_PAGING_SHARE_LAST: u32 = 1;
 
-/// An address space. Its memory is yours: clear it before palimpsest_paging_space_new, and leave it where it is until
-/// palimpsest_paging_space_drop, which clears it. A space at another address than it was made at is
+/// An address space, in memory of yours: clear it before palimpsest_paging_space_new, and do not move it until
+/// palimpsest_paging_space_drop, which clears its first word. A space at another address than that where it was made is
 /// PALIMPSEST_PAGING_STALE.
 #[repr(C)]
 pub struct palimpsest_paging_space {
-    /// The library's.
+    /// Only for the library.
     private_words: [u64; 80],
 }
 
-/// What a space has been charged with, and what calls for it have asked of the machine.
+/// What a space holds, and what calls for it have asked of the machine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct palimpsest_paging_stats {
     /// `sizeof(struct palimpsest_paging_stats)`, set by the caller.
     pub size: usize,
-    /// Its tables. One that several spaces share counts for the space that made it, until it has no more use for it.
+    /// How many tables it has. A table that several spaces share counts for the space that made it, until that space no
+    /// longer uses it.
     pub tables: i64,
-    /// Pages of 4 KiB that its own tables map.
+    /// How many pages its own tables map, in units of 4 KiB.
     pub pages: i64,
-    /// Tables that calls for it have allocated: those of forks count for the parent.
+    /// How many tables calls for it have allocated. Those of a fork count for the parent.
     pub tables_allocated: u64,
-    /// Tables that calls for it have freed.
+    /// How many tables calls for it have freed.
     pub tables_freed: u64,
-    /// Calls of `flush` and `flush_here`.
+    /// How many flushes calls for it have asked for.
     pub flushes: u64,
 }
 
-/// What lies in C's memory.
+/// The contents of C's memory.
 #[repr(C)]
 struct Live {
     /// `NAME ^ address` while there is a space, [`FREE`] before and after, [`CHANGING`] while it is made or dropped.
@@ -68,7 +69,7 @@ struct Live {
 
 const FREE: u64 = 0;
 const CHANGING: u64 = 1;
-/// Random, and odd in its last bit, so that it differs from the others for every (aligned) address.
+/// Random, and with a last bit pattern that no aligned address turns into [`FREE`] or [`CHANGING`].
 const NAME: u64 = 0x9d7f_36c1_e80b_52a7;
 
 const _: () = assert!(size_of::<Live>() <= size_of::<palimpsest_paging_space>());
@@ -84,7 +85,7 @@ pub(crate) enum Space {
     Sv48(AddressSpace<Sv48, Hooks>),
 }
 
-/// Does the same with the space of any format.
+/// Evaluates the same expression with the space of whichever format.
 macro_rules! each_format {
     ($space:expr, $named:ident => $done:expr) => {
         match $space {
@@ -129,15 +130,15 @@ fn inside(space: *mut palimpsest_paging_space) -> *mut Space {
 pub(crate) unsafe fn live<'a>(space: *const palimpsest_paging_space) -> Answer<&'a Space> {
     // SAFETY: contract 1.
     let name = unsafe { name(space) }?;
-    // Acquire, partner: the Release in `Place::fill`. Forbids reading the space as it was before it was made.
+    // Acquire, partner: the Release in `Place::set_name`. Forbids reading the space as it was before it was made.
     if name.load(Ordering::Acquire) != name_at(space) {
         return Err(PALIMPSEST_PAGING_STALE);
     }
-    // SAFETY: the name says that there is one; contract 2.
+    // SAFETY: the name says that there is a space; contract 2.
     Ok(unsafe { &*inside(space.cast_mut()) })
 }
 
-/// C's memory, claimed for a new space. Dropping it gives it back.
+/// C's memory, claimed for a new space. Dropping this marks the memory as free.
 struct Place {
     space: *mut palimpsest_paging_space,
 }
@@ -151,7 +152,7 @@ impl Place {
     unsafe fn claim(space: *mut palimpsest_paging_space) -> Answer<Self> {
         // SAFETY: contract 1.
         let name = unsafe { name(space) }?;
-        // Acquire, partner: the Release in `Place::drop`. Forbids writing the new space before the old one is gone.
+        // Acquire, partner: the Release in `Place::set_name`. Forbids writing the new space before the old one is gone.
         match name.compare_exchange(FREE, CHANGING, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(Self { space }),
             Err(_) => Err(PALIMPSEST_PAGING_IN_USE),
@@ -161,7 +162,8 @@ impl Place {
     fn set_name(&self, to: u64) {
         // SAFETY: contract 1 of `claim`.
         if let Ok(name) = unsafe { name(self.space) } {
-            // Release, partners: the Acquire in `live`, and in `claim`.
+            // Release, partners: the Acquires in `live`, `claim` and `palimpsest_paging_space_drop`, which name what
+            // they forbid.
             name.store(to, Ordering::Release);
         }
     }
@@ -180,7 +182,7 @@ impl Drop for Place {
     }
 }
 
-/// Returns how tables are shared; none for a number without meaning.
+/// Returns how tables are shared, if the format has that many levels.
 fn share<F: Format>(share: u32) -> Answer<ShareTables> {
     match u8::try_from(share) {
         Ok(0) => Ok(ShareTables::None),
@@ -189,9 +191,11 @@ fn share<F: Format>(share: u32) -> Answer<ShareTables> {
     }
 }
 
+/// Makes an empty space.
+///
 /// # Safety
 ///
-/// 1. Those of [`Hooks::read`].
+/// 1. As for [`Hooks::read`], contracts 1 and 2.
 unsafe fn make<F: Format>(
     machine: *const palimpsest_paging_machine,
     id: u64,
@@ -207,13 +211,13 @@ unsafe fn make<F: Format>(
 }
 
 fn id_of(id: u64) -> Answer<SpaceId> {
-    // What tables without an owner have.
+    // Tables without an owner have this id.
     if id == u64::MAX { Err(PALIMPSEST_PAGING_INVALID) } else { Ok(SpaceId(id)) }
 }
 
-/// Makes an empty space in `space`, whose memory must be zero. `format` is PALIMPSEST_PAGING_X86_64 and so on, and
-/// `share` PALIMPSEST_PAGING_SHARE_NONE, _LAST or a higher level. `id` is what flushes tell of it: any number but
-/// UINT64_MAX that no other space has at the same time. Allocates one table, the root.
+/// Makes an empty space in `space`, whose memory must be zero. `format` is PALIMPSEST_PAGING_X86_64 and so on; `share`
+/// is PALIMPSEST_PAGING_SHARE_NONE, _LAST or a higher number. Flushes name the space by `id`: any number but UINT64_MAX
+/// that no other space has at the same time. Allocates one table, the root.
 ///
 /// # Safety
 ///
@@ -252,10 +256,10 @@ pub unsafe extern "C" fn palimpsest_paging_space_new(
     code(made())
 }
 
-/// Makes a space in `child`, whose memory must be zero, that translates as `space` does now. The two share tables, as
-/// `share` of the first says, and all pages; the first store to a private page faults, and palimpsest_paging_fault
-/// copies it. The cost depends on the upper tables, and not on what is mapped. Flushes `space` before it returns. `id`
-/// is the child's, as for palimpsest_paging_space_new.
+/// Makes a space in `child`, whose memory must be zero, that translates as `space` does now. The two share all pages,
+/// and tables as the first space's `share` says. The first store to a private page faults, and palimpsest_paging_fault
+/// copies the page. The cost depends on the tables that are not shared, not on what is mapped. Flushes `space` before
+/// it returns. `id` is the child's, as for palimpsest_paging_space_new.
 ///
 /// # Safety
 ///
@@ -296,8 +300,8 @@ pub unsafe extern "C" fn palimpsest_paging_fork(
     code(fork())
 }
 
-/// Drops a space: gives back its tables and its references to pages, after a flush of all its addresses, and clears the
-/// first word of the memory, which may then hold another space. No CPU may run the space.
+/// Drops a space, which no CPU may run: flushes all its addresses, gives back its tables and its references to pages,
+/// and clears the memory's first word. The memory may then hold another space.
 ///
 /// # Safety
 ///
@@ -307,11 +311,11 @@ pub unsafe extern "C" fn palimpsest_paging_space_drop(space: *mut palimpsest_pag
     let dropped = || {
         // SAFETY: contract 1.
         let name = unsafe { name(space) }?;
-        // Acquire, partner: the Release in `Place::fill`, as in `live`.
+        // Acquire, partner: the Release in `Place::set_name`. Forbids dropping the space as it was before it was made.
         let claimed = name.compare_exchange(name_at(space), CHANGING, Ordering::Acquire, Ordering::Relaxed);
         claimed.map_err(|_| PALIMPSEST_PAGING_STALE)?;
         let place = Place { space };
-        // SAFETY: there was one, and only this call has seen its name go.
+        // SAFETY: there was a space, and only this call has replaced its name.
         unsafe { inside(space).drop_in_place() };
         drop(place);
         Ok(())
@@ -378,11 +382,11 @@ pub unsafe extern "C" fn palimpsest_paging_space_stats(
     code(found())
 }
 
-/// Returns the size that a structure for results begins with, if that is `known` or more.
+/// Reads the size with which a structure for results begins, and returns it if it is `known` or more.
 ///
 /// # Safety
 ///
-/// 1. `out` is null, or points to as many bytes as the size there says, and to the size at least.
+/// 1. `out` is null, or points to as many bytes as the size there says, at least to the size itself.
 pub(crate) unsafe fn size_of_out(out: *const usize, known: usize) -> Answer<usize> {
     if out.is_null() || !out.is_aligned() {
         return Err(PALIMPSEST_PAGING_INVALID);

@@ -194,7 +194,9 @@ static void forks_in_constant_time(struct kernel *k, struct palimpsest_paging_ma
 #define SPACES 3
 #define PLACES 24
 // A place in three regions, so that several tables of each level are used.
-static uint64_t place(unsigned index) { return (index % 3) * (1ull << 39) + (index % 2 + 1) * (2ull << 20) + index * PAGE; }
+static uint64_t place(unsigned index) {
+    return (index % 3) * (1ull << 39) + (index % 2 + 1) * (2ull << 20) + index * PAGE;
+}
 
 struct model {
     int lives, is_mapped[PLACES], is_writable[PLACES];

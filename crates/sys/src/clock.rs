@@ -11,7 +11,7 @@ pub enum Clock {
     Boot,
     /// International atomic time.
     Atomic,
-    /// Time of the day: somebody may set it.
+    /// Time of day, which may be set.
     Real,
 }
 

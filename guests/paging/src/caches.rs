@@ -1,10 +1,10 @@
-//! A model of the caches between a CPU and memory, for instruction fetch only. It counts which lines of code, and of
-//! the tables that translate their addresses, come from memory, and from which node's.
+//! A model of the caches between a CPU and memory, for instruction fetch only. It counts which lines come from memory,
+//! and from which node's: lines of code, and of the tables that translate its addresses.
 //!
-//! An emulator has no caches, and no counters for them. So the model gets the instructions one by one ([`step`]
-//! (Model::step)), with the addresses at which a CPU has run them; it walks the tables that this CPU walks. Sizes are
-//! those of the processor that the replication mail was measured on, Intel's Xeon E5-2690 (Intel's Optimization
-//! Reference Manual, "Sandy Bridge": cache parameters, TLB parameters; the processor's data sheet: 20 MB).
+//! An emulator has no caches, and no counters for them. So the model is told the address of each instruction that a CPU
+//! runs ([`step`](Model::step)), and walks the same tables as this CPU. Sizes are those of the processor on which the
+//! mail about replication measured, Intel's Xeon E5-2690 (Intel's Optimization Reference Manual, "Sandy Bridge": cache
+//! parameters, TLB parameters; the processor's data sheet: 20 MB).
 //!
 //! The model leaves out data, prefetching, caches of upper levels of tables, other CPUs that use the last level, and
 //! how its slices are chosen. Only a CPU's own fetches load its caches.
@@ -43,7 +43,7 @@ pub(crate) fn geometry() -> alloc::string::String {
     )
 }
 
-/// Whether a cache had what was looked for. It has it afterwards.
+/// Whether a cache had a key. Afterwards it has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lookup {
     Hit,
@@ -96,12 +96,12 @@ pub(crate) struct Fetches {
 }
 
 impl Fetches {
-    /// Returns the lines of both that came from another node.
+    /// Returns how many lines came from other nodes.
     pub(crate) fn remote(&self) -> u64 {
         self.text.remote + self.tables.remote
     }
 
-    /// Returns the lines of both that came from the CPU's own node.
+    /// Returns how many lines came from the CPU's own node.
     pub(crate) fn own(&self) -> u64 {
         self.text.own + self.tables.own
     }
@@ -114,7 +114,7 @@ enum Kind {
     Table,
 }
 
-/// The caches of one CPU and its node, and what has passed through them.
+/// The caches of one CPU and its node, and a count of what was fetched.
 #[derive(Debug)]
 pub(crate) struct Model {
     code: Cache<{ CODE.0 }, { CODE.1 }>,
@@ -122,7 +122,7 @@ pub(crate) struct Model {
     last: Cache<{ LAST.0 }, { LAST.1 }>,
     tlb: Cache<{ TLB.0 }, { TLB.1 }>,
     second_tlb: Cache<{ SECOND_TLB.0 }, { SECOND_TLB.1 }>,
-    /// What the translations belong to: a change of tables removes them all.
+    /// The tables that the translations belong to; other tables empty both TLBs.
     root: Option<Frame>,
     /// The line of the last instruction, by its virtual address.
     line: u64,
@@ -147,7 +147,7 @@ impl Model {
         }
     }
 
-    /// Empties the caches, which from now on are those of a CPU of `node`.
+    /// Empties the caches, and makes them those of a CPU of `node`.
     pub(crate) fn empty(&mut self, node: Node) {
         self.code.clear();
         self.own.clear();
@@ -163,8 +163,8 @@ impl Model {
 
     /// Counts the instruction at `address`, run by the CPU, which walks the tables of `root`.
     ///
-    /// An instruction that lies across two lines counts for both, since the next one begins in the second, unless it is
-    /// a jump.
+    /// Looks only at the line in which an instruction begins. If the instruction reaches into the next line, that line
+    /// is counted for the instruction that follows, but not if this one jumps.
     pub(crate) fn step(&mut self, root: Frame, address: VirtAddr) {
         self.fetches.instructions += 1;
         if self.root != Some(root) {

@@ -1,13 +1,13 @@
-//! What user mode's tables have of the kernel: the way in and out, and nothing else.
+//! The part of the kernel that user mode's tables map: the code by which it is entered and left, and nothing else.
 //!
 //! | | in the kernel's root | in user mode's root |
 //! |---|---|---|
-//! | x86-64 | the process, the kernel | the process, and what is here |
-//! | AArch64 (the upper half's root) | the kernel | what is here |
+//! | x86-64 | the process, the kernel | the process, the entry |
+//! | AArch64 (the upper half's root) | the kernel | the entry |
 //!
-//! So user mode cannot even guess at the kernel's memory by what speculation leaves behind (Meltdown, CVE-2017-5754).
-//! Each node has its own root of both kinds, and its own copy of the entry's text, the same that the kernel runs. The
-//! entry's data, an area for each CPU, is the kernel's too, by small pages.
+//! So speculation in user mode cannot reach the kernel's memory (Meltdown, CVE-2017-5754). Each node has its own root
+//! of both kinds, and its own copy of the entry's text, which is the copy that the kernel runs. The entry's data, an
+//! area for each CPU, is mapped by small pages in both roots.
 
 use core::ops::Range;
 
@@ -29,12 +29,12 @@ unsafe extern "C" {
 
 static SPACE: SpinLock<Option<&'static KernelSpace>> = SpinLock::new(None);
 
-/// Where the code is.
+/// Returns the addresses of the entry's code.
 pub(crate) fn text() -> Range<VirtAddr> {
     VirtAddr((&raw const entry_text_start) as u64)..VirtAddr((&raw const entry_text_end) as u64)
 }
 
-/// Where the CPUs' areas are.
+/// Returns the addresses of the CPUs' areas.
 pub(crate) fn data() -> Range<VirtAddr> {
     VirtAddr((&raw const entry_data_start) as u64)..VirtAddr((&raw const entry_data_end) as u64)
 }
@@ -43,21 +43,22 @@ fn get() -> &'static KernelSpace {
     SPACE.lock().unwrap_or_else(|| panic!("the entry's space is made first"))
 }
 
-/// Builds the space. It is the kernel's: who changes it calls every CPU.
+/// Builds the space. It has the kernel's id: whoever changes it calls every CPU.
 pub(crate) fn make() {
     let space = KernelSpace::new(Memory, kernel_space::ID, &nodes(), SpaceOptions::default());
     let space = space.unwrap_or_else(|error| panic!("{error}"));
     for (range, rights) in [(text(), Rights::READ | Rights::EXECUTE), (data(), Rights::READ | Rights::WRITE)] {
         let frame = Frame::containing(range.start.0 - image::offset());
         let attributes = Attributes { memory: mmu::ORDINARY, ..Attributes::kernel(rights) };
-        // SAFETY: 1. nobody counts the image's frames. 2. They are the kernel's, as it is linked.
+        // SAFETY: 1. nobody counts the image's frames. 2. the kernel may use its image with the rights with which it is
+        // linked, and user mode gets none.
         let mapped = unsafe { space.map(range, frame, attributes, PageSizes::Only(PageSize::Small)) };
         mapped.unwrap_or_else(|error| panic!("{error}"));
     }
     *SPACE.lock() = Some(alloc::boxed::Box::leak(alloc::boxed::Box::new(space)));
 }
 
-/// The root by which CPUs of `node` find it.
+/// Returns the root for CPUs of `node`.
 pub(crate) fn root(node: Node) -> Frame {
     get().root(node)
 }

@@ -1,9 +1,9 @@
-//! Watches what a CPU fetches: the CPU runs the kernel step by step, and a model of caches gets each instruction.
+//! Watches what a CPU fetches: the CPU single-steps the kernel, and a model of caches is told each instruction.
 //!
 //! A program asks for this around a system call ([`begin`], [`end`]). From the next trap out of user mode on, the
-//! kernel is stepped ([`resume`]) until it goes back to user mode ([`pause`]). The architecture names the instructions
-//! that run before stepping is on and after it is off; the model gets them as they lie in memory. The kernel runs with
-//! interrupts off, and watched operations wait for no other CPU: so the counts are the same each time.
+//! kernel is stepped ([`resume`]) until it goes back to user mode ([`pause`]). `arch` names the instructions that run
+//! before stepping is on and after it is off; the model is told these in the order of their addresses. The kernel runs
+//! with interrupts off, and watched operations wait for no other CPU, so the counts are the same each time.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -106,13 +106,13 @@ pub(crate) fn pause() {
     }
 }
 
-/// Gives the model code that was not stepped, and runs with the tables of `root`.
+/// Tells the model of code that is not stepped, and runs with the tables of `root`.
 fn show(root: Frame, code: impl Iterator<Item = VirtAddr>) {
     let mut model = MODEL.lock();
     code.for_each(|address| model.step(root, address));
 }
 
-/// Gives the model the instruction at `address`, which the stepped CPU is about to run.
+/// Tells the model of the instruction at `address`, which the stepped CPU is about to run.
 pub(crate) fn step(address: u64) {
     MODEL.lock().step(mmu::loaded_kernel_root(), VirtAddr(address));
 }

@@ -27,7 +27,7 @@ pub(crate) struct Relocation {
     pub(crate) address: u64,
     /// The architecture's number for a pointer; there are no others.
     kind: u64,
-    /// Where it would lead if the image ran where it is linked.
+    /// What it would point to if the image ran where it is linked.
     pub(crate) value: u64,
 }
 

@@ -278,5 +278,10 @@ mod tests {
         assert!(rules("docs/a.md", &"ä".repeat(120)).is_empty());
         assert_eq!(rules("crates/sys/src/a.rs", &"\n".repeat(601)), [Rule::LongFile]);
         assert!(rules("docs/a.md", &"\n".repeat(601)).is_empty());
+        for path in ["crates/a/tests/b.c", "crates/a/include/b.h", "adapters/a/b.cpp", "Cargo.toml", "a.sh", "a.py"] {
+            assert_eq!(rules(path, &long), [Rule::LongLine], "{path}");
+            // The other rules are only for Rust.
+            assert!(rules(path, &"#if target_arch; libc::mmap();\n".repeat(601)).is_empty(), "{path}");
+        }
     }
 }

@@ -12,10 +12,13 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-/// Returns every Rust and Markdown file, except records, which stay as they were written.
+/// The files that are checked, as patterns of git. Only the rule for long lines is for other languages than Rust, too.
+const PATTERNS: [&str; 9] = ["*.rs", "*.md", "*.c", "*.h", "*.cpp", "*.hpp", "*.toml", "*.sh", "*.py"];
+
+/// Returns every file that [`PATTERNS`] name, except records, which stay as they were written.
 pub(super) fn all(workspace: &Workspace) -> Result<Vec<Source>, StepError> {
     let mut git = process::program("git", workspace);
-    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.md"]);
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).args(PATTERNS);
     let mut sources = Vec::new();
     for path in process::capture(&mut git)?.lines().filter(|path| !path.starts_with("docs/records/")) {
         // A file that git lists may be gone from the folder.
@@ -62,6 +65,15 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_all_languages_are_read_and_records_are_not() {
+        let all = all(&Workspace::find()).expect("git lists the tree");
+        for end in [".rs", ".md", ".c", ".h", ".cpp", ".toml", ".py"] {
+            assert!(all.iter().any(|source| source.path.ends_with(end)), "{end}");
+        }
+        assert!(!all.iter().any(|source| source.path.starts_with("docs/records/")));
+    }
 
     #[test]
     fn code_is_what_is_compiled_for_users() {

@@ -1,4 +1,4 @@
-// Code of LLVM's ORC in program packs: a memory manager for JITLink.
+// A memory manager for JITLink, which puts the code of LLVM's ORC into program packs.
 //
 //   palimpsest::orc::PackMemoryManager Memory(Packs);
 //   LLJITBuilder().setObjectLinkingLayerCreator([&](ExecutionSession &S, const Triple &) {
@@ -27,7 +27,7 @@
 
 #include "palimpsest.h"
 
-// Names of symbols are of another type since LLVM 20.
+// LLVM 20 has changed the type of symbols' names.
 static_assert(LLVM_VERSION_MAJOR >= 14 && LLVM_VERSION_MAJOR <= 19, "palimpsest/orc.h needs LLVM 14 to 19");
 
 namespace palimpsest {
@@ -67,7 +67,7 @@ public:
   using JITLinkMemoryManager::deallocate;
 
 private:
-  // What is in place.
+  // An object that is linked and in place.
   struct Linked {
     // The first address of one of its parts; 0 if it has none.
     size_t address;
@@ -135,7 +135,7 @@ private:
           return on_finalized(failure());
       }
       auto actions = llvm::orc::shared::runFinalizeActions(actions_of(graph));
-      // What only the actions needed is released after them, whatever came of them.
+      // Releases what only the actions needed, even if they have failed.
       auto error = release(packs, finalize_only.address);
       if (!actions) {
         error = llvm::joinErrors(actions.takeError(), std::move(error));
@@ -161,7 +161,7 @@ private:
           auto align = static_cast<size_t>(segment->Alignment.value());
           auto begin = (parts[part]->len + align - 1) & ~(align - 1);
           auto end = begin;
-          // An object may say any size of what it has no bytes of.
+          // An object may claim any size for what it has no bytes of.
           if (begin < parts[part]->len || !add(end, segment->ContentSize) || !add(end, segment->ZeroFillSize))
             return failure("the segments of `" + graph.getName() + "` are longer than the address space");
           offsets.push_back(begin);
@@ -224,9 +224,10 @@ private:
         return llvm::Error::success();
       std::vector<std::pair<const llvm::jitlink::Symbol *, std::string>> found;
       for (auto *symbol : graph.defined_symbols()) {
-        auto offset = address_of(*symbol) - group.address;
-        if (symbol->isCallable() && offset < group.code_len)
-          found.emplace_back(symbol, symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol));
+        if (!symbol->isCallable() || address_of(*symbol) - group.address >= group.code_len)
+          continue;
+        auto name = symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol);
+        found.emplace_back(symbol, std::move(name));
       }
       std::vector<palimpsest_function> functions;
       for (auto &one : found) {
@@ -253,7 +254,7 @@ private:
       return static_cast<size_t>(symbol.getAddress().getValue());
     }
 
-    // Names the object for profilers: by its function, if it has one alone, as lazily compiled ones do.
+    // Names the object for profilers: by its function if it has only one, as lazily compiled objects do.
     std::string name() const {
       std::string only;
       for (auto *symbol : graph.defined_symbols()) {
@@ -302,7 +303,7 @@ private:
     return llvm::make_error<llvm::StringError>(words, llvm::inconvertibleErrorCode());
   }
 
-  // The error of the call that this thread made last.
+  // The error of this thread's last call.
   static llvm::Error failure() { return failure(palimpsest_error_message()); }
 
   static llvm::Error release(palimpsest_packs packs, size_t address) {

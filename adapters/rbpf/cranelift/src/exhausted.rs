@@ -1,4 +1,4 @@
-//! As `crates/cranelift/src/exhausted.rs`, for a version in which errors of memory have a message.
+//! Like `crates/cranelift/src/exhausted.rs`, for a version of Cranelift whose memory errors have a message.
 
 use std::io;
 

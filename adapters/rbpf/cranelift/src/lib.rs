@@ -1,4 +1,4 @@
-//! `palimpsest-cranelift`, from its own sources, with the version of Cranelift that rbpf has.
+//! The sources of `palimpsest-cranelift`, with rbpf's version of Cranelift.
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "the large error is Cranelift's, which its Module trait prescribes")]
 

@@ -1,5 +1,5 @@
-//! The names of `cranelift_jit` for modules in packs, which all share: a program that makes a module for each function
-//! would otherwise open packs for each.
+//! The names of `cranelift_jit`, for modules in packs. All modules share the same packs: a program that makes a module
+//! for each function would otherwise open packs for each.
 #![forbid(unsafe_code)]
 
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ pub use palimpsest_cranelift::{PackModule as JITModule, PackModuleBuilder};
 ///
 /// # Panics
 ///
-/// Where no packs can be had: `cranelift_jit` panics without memory, too.
+/// If packs cannot be opened. `cranelift_jit` panics without memory, too.
 pub fn packs() -> &'static Packs {
     static PACKS: LazyLock<Packs> =
         LazyLock::new(|| Packs::new().unwrap_or_else(|error| panic!("no packs for Cranelift's code: {error}")));
@@ -26,7 +26,7 @@ pub fn packs() -> &'static Packs {
 pub struct JITBuilder;
 
 impl JITBuilder {
-    /// As `cranelift_jit::JITBuilder::with_isa`.
+    /// Makes a builder, as `cranelift_jit::JITBuilder::with_isa` does.
     #[must_use]
     pub fn with_isa(
         isa: OwnedTargetIsa,

@@ -27,7 +27,7 @@ pub(crate) trait Space {
     /// Whose values of per-CPU maps the program works on.
     fn cpu(&self) -> u32;
 
-    /// Whether functions of the program are compiled ones.
+    /// Whether the program is compiled, not interpreted.
     #[cfg(feature = "std")]
     fn is_compiled(&self) -> bool {
         false
@@ -175,7 +175,7 @@ impl<'a> Call<'a> {
         self.maps
     }
 
-    /// Whether functions of the program are compiled ones.
+    /// Whether the program is compiled, not interpreted.
     #[cfg(feature = "std")]
     pub(super) fn is_compiled(&self) -> bool {
         self.space.is_compiled()
@@ -191,12 +191,12 @@ impl<'a> Call<'a> {
         Ok(self.space.write(address, bytes)?)
     }
 
-    /// Copies what there is at an unproven address, if the program may read such. Returns how many bytes.
+    /// Copies bytes from an unproven address, if the program may read from such. Returns how many there were.
     pub(super) fn peek_at(&self, address: u64, bytes: &mut [u8]) -> usize {
         if self.unproven == Unproven::Probe { self.space.peek(address, bytes) } else { 0 }
     }
 
-    /// Returns whether the program may read what is at unproven addresses.
+    /// Returns whether the program may read from unproven addresses.
     #[cfg(feature = "std")]
     pub(super) fn may_probe(&self) -> bool {
         self.unproven == Unproven::Probe

@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: 
         Ok(Answer::Value(value)) => Outcome { value, gauge: if entry.calls() { r5 as i64 } else { 0 } },
         Ok(Answer::Iterate(mut iteration)) => {
             let outcome = iterate(&mut iteration, r5 as i64);
-            // Who drains a ring wakes the host behind it, and its waker may panic.
+            // The end of draining a ring calls the host's waker, which may panic.
             let end = || {
                 drop(iteration);
                 Ok(Answer::Value(0))
@@ -62,7 +62,7 @@ impl<'a, R> RunBy<'a, R> {
 
 impl<R: Runner> Resolve for RunBy<'_, R> {
     fn helper(&self, id: i32) -> Option<Called> {
-        // What this host does not have was not reached when it verified the program.
+        // The verifier has found that the program never reaches a helper that this host lacks.
         Some(called::<R>(self.0.entry_for(id, self.1).unwrap_or(&self.0.absent)))
     }
 
@@ -94,15 +94,16 @@ fn called<R: Runner>(entry: &Entry) -> Called {
     Called { function: enter::<R> as *const () as u64, data: Some(data), then }
 }
 
-/// A function of a program, as the compiler makes those that helpers and timers call: four arguments and the gauge.
+/// A compiled function that helpers or timers call, with four arguments and the gauge.
 pub(super) type Function = extern "C" fn(u64, u64, u64, u64, i64) -> Outcome;
 
-/// The function of a program at this address.
+/// Returns the compiled function at this address.
 ///
 /// # Safety
 ///
-/// 1. It is an argument of a helper whose signature says that it is a function of the program.
-/// 2. It is called with what the verifier has followed it with, and its program and host stay during the calls.
+/// 1. The address is an argument of a helper whose signature says that it is a function of the program.
+/// 2. The function is called with such arguments as the verifier has followed it with; its program and host stay during
+///    the calls.
 pub(super) unsafe fn function(address: u64) -> Function {
     let place = with_exposed_provenance::<()>(address as usize);
     // SAFETY: the compiler makes such functions callable in this way (1).

@@ -1,4 +1,4 @@
-//! What timers keep of a program.
+//! What a program's timers keep of it.
 
 use alloc::sync::{Arc, Weak};
 
@@ -6,22 +6,22 @@ use palimpsest_text::Program as Loaded;
 
 use super::Host;
 
-/// The number of the helper that says what a timer calls.
+/// The number of the helper `bpf_timer_set_callback`.
 pub(super) const SET_CALLBACK: i32 = 170;
 
-/// What is kept of a program for its timers, whatever becomes of it.
+/// What a program's timers keep of it when the program itself is dropped.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// Where its functions are.
+    /// The code with its functions.
     pub(super) code: Arc<Loaded>,
-    /// What each call of a timer gets.
+    /// The fuel of each call by a timer.
     pub(super) fuel: i64,
-    /// Whose helpers and maps it knows. Timers do not keep it: they end with it.
+    /// The host with its helpers and maps. Timers do not keep it: they end with it.
     pub(super) host: Weak<Host>,
 }
 
 impl Kept {
-    /// Whether it has this function.
+    /// Whether this address is in its code.
     pub(super) fn has(&self, function: u64) -> bool {
         let offset = function.checked_sub(self.code.entry().expose_provenance() as u64);
         offset.is_some_and(|offset| offset < self.code.len() as u64)

@@ -68,7 +68,7 @@ pub(crate) struct Entry {
     signature: Signature,
     function: Function,
     maps: Arc<[Arc<Map>]>,
-    /// What the programs that call it may read.
+    /// Whether the programs that call it may read from unproven addresses.
     unproven: Unproven,
 }
 
@@ -92,7 +92,7 @@ impl Entry {
         calls && matches!(self.function, Function::Kernel(_))
     }
 
-    /// Whether it does more for programs whose loads need not be proven.
+    /// Whether it does more for programs that may read from unproven addresses.
     fn probes(&self) -> bool {
         let prints = |argument: &Argument| matches!(argument, Argument::Printed | Argument::PrintedBytes);
         self.signature.returns == Returns::Probed || self.signature.arguments().iter().any(prints)
@@ -118,13 +118,13 @@ pub struct Host {
     maps: Arc<[Arc<Map>]>,
     /// By number, in order.
     entries: Box<[(i32, Entry)]>,
-    /// The same for programs whose loads need not be proven, as far as that makes a difference.
+    /// The entries that differ for programs that may read from unproven addresses.
     probing: Box<[(i32, Entry)]>,
     /// By index.
     functions: Box<[Named]>,
-    /// What programs call where they do not come: a helper, or a function, that there is not.
+    /// What calls of missing helpers and functions lead to, in code that programs never reach.
     absent: Entry,
-    /// What drives timers in its maps, if there are some.
+    /// What drives its maps' timers, if it has maps with timers.
     #[cfg(feature = "std")]
     timers: Option<Arc<Timers>>,
 }
@@ -209,9 +209,8 @@ impl HostBuilder {
         self
     }
 
-    /// Has timers of programs tell time by `time`, and not by the kernel's clocks: for tests, and for who replays what
-    /// has happened. Where it jumps, [`Host::look_at_time`] tells the timers. Maps that another host was made with
-    /// before keep what that one has.
+    /// Has programs' timers tell time by `time` instead of by the kernel's clocks: for tests and replays. When that
+    /// time jumps, call [`Host::look_at_time`]. Maps that were given to another host first keep that host's time.
     #[cfg(feature = "std")]
     pub fn time(self, time: impl TimeSource) -> Self {
         Self { time: Some(Time(Box::new(time))), ..self }
@@ -233,7 +232,7 @@ impl HostBuilder {
             }
         }
         let functions = named(self.declared, self.functions, &maps);
-        // Linux's, unless the host has its own in their place.
+        // Linux's helpers, unless the host has replaced them.
         let probes = entries.iter().filter(|(_, entry)| entry.probes());
         let probing = probes.filter_map(|(id, entry)| match entry.function {
             Function::Kernel(function) => {
@@ -265,7 +264,7 @@ impl HostBuilder {
     }
 }
 
-/// What drives the timers in maps that nothing drives yet, if there are such.
+/// Makes what drives timers, if there are maps with timers, and gives it to those that have none yet.
 #[cfg(feature = "std")]
 fn timers(maps: &[Arc<Map>], time: Option<Time>) -> Option<Arc<Timers>> {
     let with_timers = || maps.iter().filter(|map| map.definition().timer.is_some());
@@ -278,7 +277,7 @@ fn timers(maps: &[Arc<Map>], time: Option<Time>) -> Option<Arc<Timers>> {
 
 #[cfg(feature = "std")]
 impl Drop for Host {
-    /// Timers that call its programs go, also in maps that others have.
+    /// Removes the timers that call its programs, also in maps that other hosts share.
     fn drop(&mut self) {
         self.maps.iter().filter_map(|map| map.timed().get()).for_each(Timers::forget_dead);
     }
@@ -365,9 +364,9 @@ impl Host {
         self.maps.iter().find(|map| map.definition().name == name)
     }
 
-    /// Has timers look at their clock, and waits until all has been called that is due and was armed by then: for a
-    /// [`time`](HostBuilder::time) that has jumped. Does not wait for what is armed meanwhile, nor for itself in what a
-    /// timer calls.
+    /// Has timers look at their clock, and waits until every timer that was armed before, and is due now, has been
+    /// called: for a [`time`](HostBuilder::time) that has jumped. Does not wait for timers that are armed meanwhile,
+    /// and returns at once in a function that a timer calls.
     #[cfg(feature = "std")]
     pub fn look_at_time(&self) {
         if let Some(timers) = &self.timers {
@@ -375,7 +374,7 @@ impl Host {
         }
     }
 
-    /// How often what a timer called has failed: by an error of a helper, or without fuel.
+    /// How many calls by timers have failed: a helper returned an error or panicked, or the fuel ran out.
     #[cfg(feature = "std")]
     pub fn timer_failures(&self) -> u64 {
         self.timers.as_ref().map_or(0, |timers| timers.failures())
@@ -386,7 +385,7 @@ impl Host {
         self.entries.get(place).map(|(_, entry)| entry)
     }
 
-    /// The helper with this number, for programs that may read this.
+    /// The helper with this number, for programs with these rights to unproven addresses.
     fn entry_for(&self, id: i32, unproven: Unproven) -> Option<&Entry> {
         let probing = || {
             let place = self.probing.binary_search_by_key(&id, |(known, _)| *known).ok()?;
@@ -524,7 +523,7 @@ impl Linked {
     }
 }
 
-/// A host, for interpreted programs that may read this.
+/// A host, for interpreted programs with these rights to unproven addresses.
 struct Interpreted<'a> {
     host: &'a Host,
     unproven: Unproven,

@@ -96,7 +96,8 @@ pub(super) fn format(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(text.len() as u64 + 1))
 }
 
-/// Returns the text at an address, of `most` bytes at most, if the program may read any. Where nothing is, it is empty.
+/// Returns the text at an address, of at most `most` bytes; empty if nothing is mapped there. `None` if the program may
+/// not read from unproven addresses.
 fn text_of(call: &Call<'_>, address: u64, most: usize) -> Option<String> {
     if !call.may_probe() {
         return None;
@@ -215,7 +216,7 @@ fn formatted(format: &str, numbers: &[u64], text_at: &dyn Fn(u64, usize) -> Opti
             continue;
         }
         let number = numbers.next().unwrap_or(0);
-        // `%s`, and Linux's `%pks` and `%pus`: all addresses are of one space here.
+        // `%s`, and Linux's `%pks` and `%pus` for kernel and user addresses, which are the same here.
         let behind_text = match letter {
             's' => Some(rest),
             'p' => rest.strip_prefix("ks").or_else(|| rest.strip_prefix("us")),
@@ -257,7 +258,7 @@ fn formatted(format: &str, numbers: &[u64], text_at: &dyn Fn(u64, usize) -> Opti
 mod tests {
     use super::*;
 
-    /// What is made of numbers where texts are not followed.
+    /// Formats numbers without reading texts.
     fn plain(format: &str, numbers: &[u64]) -> String {
         formatted(format, numbers, &|_, _| None)
     }

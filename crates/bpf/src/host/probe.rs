@@ -32,7 +32,8 @@ pub(super) fn text(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     found.map_or_else(|| failed(EFAULT), |len| Ok(Answer::Value(len as u64 + 1)))
 }
 
-/// Copies text up to its zero, or what fits beside a zero; how long it is. `None` if it ends where nothing is.
+/// Copies a text up to its zero, or as much as fits before a zero. Returns its length, or `None` if it runs into memory
+/// that is not mapped.
 pub(super) fn text_at(call: &Call<'_>, address: u64, bytes: &mut [u8]) -> Option<usize> {
     let most = bytes.len() - 1;
     let mut len = 0;

@@ -29,7 +29,7 @@ pub struct HostedProgram {
     program: VerifiedProgram,
     /// What the program has addresses of.
     host: Arc<Host>,
-    /// What timers keep of it, if it has some.
+    /// What timers keep of the program, if it sets any.
     kept: Option<Arc<Kept>>,
 }
 
@@ -67,7 +67,7 @@ pub enum HostedError {
 #[derive(Debug, Default)]
 struct Run {
     context: Option<Context>,
-    /// Of the program that is running by now.
+    /// That of the program that runs now; a tail call changes it.
     kept: Option<Arc<Kept>>,
     tail_calls: u32,
     next: Option<Arc<HostedProgram>>,
@@ -136,12 +136,12 @@ unsafe impl Runner for Threads {
     }
 }
 
-/// What timers keep of the program that this thread runs.
+/// Returns what timers keep of the program that this thread runs.
 pub(super) fn kept() -> Option<Arc<Kept>> {
     RUN.with_borrow(|run| run.kept.clone())
 }
 
-/// Enters what a timer calls, as a run of its own.
+/// Runs a timer's function as a run of its own.
 pub(super) fn run_later(host: &Host, kept: &Arc<Kept>, enter: impl FnOnce() -> Outcome) -> Ended {
     let outer = RUN.replace(Run { kept: Some(Arc::clone(kept)), ..Run::default() });
     let outer_held = HELD.with_borrow(Vec::len);
@@ -158,7 +158,7 @@ pub(super) fn run_later(host: &Host, kept: &Arc<Kept>, enter: impl FnOnce() -> O
     }
 }
 
-/// Whether a program may say what timers call.
+/// Whether a program sets callbacks of timers.
 fn sets_timers(code: &Code) -> bool {
     code.instructions()
         .iter()

@@ -1,4 +1,4 @@
-//! Helpers with timers: what [`timer`](crate::timer) does, for functions of compiled programs.
+//! The helpers for timers: they let [`timer`](crate::timer) call functions of compiled programs.
 #![expect(unsafe_code, reason = "a timer calls compiled code, which is kept for it")]
 
 use alloc::sync::Arc;
@@ -14,12 +14,12 @@ use crate::timer::{Callback, Ended, From, TimerClock, TimerError, Timers};
 
 type Answered = Result<Answer, HelperError>;
 
-/// A function of a program, and what it gets.
+/// A function of a program, and its arguments.
 ///
 /// # Invariants
 ///
-/// 1. `function` is one of the compiled functions of `kept`, which was verified for what `arguments` are: the map of
-///    the timer, and addresses of a key and a value of it.
+/// 1. `function` is one of the compiled functions of `kept`, and was verified for these `arguments`: the timer's map,
+///    and the addresses of a key and a value of that map.
 struct Function {
     kept: Arc<Kept>,
     function: u64,
@@ -28,11 +28,11 @@ struct Function {
 
 impl Callback for Function {
     fn call(&self) -> Ended {
-        // The host, and with it its maps, stays during the call.
+        // Keeps the host, and so its maps, during the call.
         let Some(host) = self.kept.host.upgrade() else { return Ended::Returned };
         let [map, key, value] = self.arguments;
         let enter = || -> Outcome {
-            // SAFETY: invariant 1, of code that `self` keeps.
+            // SAFETY: it is a compiled function (invariant 1), whose code `self` keeps.
             let function = unsafe { function(self.function) };
             function(map, key, value, 0, self.kept.fuel)
         };
@@ -44,12 +44,12 @@ impl Callback for Function {
     }
 }
 
-/// The map of the timer that the first argument is the address of: its index, and what drives its timers.
+/// Finds the map that holds the timer at the first argument's address: its index, the map, and what drives its timers.
 fn timer<'a>(call: &Call<'a>) -> Result<(u32, &'a Map, &'a Timers), HelperError> {
     let address = call.number(0);
     let found = (0..).zip(call.maps()).find(|(_, map)| map.timed_element(address).is_some());
     let (index, map) = found.ok_or(HelperError::NoArgument { index: 0 })?;
-    // A host's maps have something that drives their timers, since it was made.
+    // The host gave its maps a driver of their timers when it was made.
     let timers = map.timed().get().ok_or(HelperError::NoArgument { index: 0 })?;
     Ok((index, map, timers))
 }
@@ -72,9 +72,9 @@ pub(super) fn set_callback(call: &mut Call<'_>) -> Answered {
     let (Some(element), true) = (map.timed_element(address), call.is_compiled()) else {
         return Err(HelperError::Timer);
     };
-    // Of the program that makes the call: another runner's is nowhere, or not the one that has the function.
+    // Kept of the program that makes the call. A program with another runner has none, or one without this function.
     let kept = program::kept().filter(|kept| kept.has(call.number(1))).ok_or(HelperError::Timer)?;
-    // Invariant 1: the function is an argument of a verified call, with the map that this timer is in.
+    // Invariant 1: the verifier has followed the function that this call names, with the map that holds this timer.
     let arguments = [handle(index), element.key, element.value];
     let callback = Function { kept, function: call.number(1), arguments };
     status(timers.set_callback(address, Arc::new(callback)).map(|()| 0))
@@ -86,7 +86,7 @@ pub(super) fn start(call: &mut Call<'_>) -> Answered {
     let from = match call.number(2) {
         0 => Ok(From::Now),
         1 => Ok(From::Beginning),
-        // Timers are one thread's, and not a CPU's (`BPF_F_TIMER_CPU_PIN`).
+        // `BPF_F_TIMER_CPU_PIN` is refused: one thread, bound to no CPU, calls all timers.
         _ => Err(TimerError::Invalid),
     };
     status(from.and_then(|from| timers.start(call.number(0), call.number(1), from)).map(|()| 0))

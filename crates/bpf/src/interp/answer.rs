@@ -29,7 +29,7 @@ enum Over {
     Times(u64),
     /// For the elements of a map from this one on, with the values of a CPU; programs know the map by the handle.
     Elements { map: Arc<Map>, from: usize, cpu: u32, handle: u64 },
-    /// For the samples of a user ring buffer.
+    /// Once for each sample of a user ring buffer.
     Samples(Draining),
 }
 
@@ -38,18 +38,18 @@ enum Over {
 struct Draining {
     map: Arc<Map>,
     wake: Wake,
-    /// Samples that were looked at, those that were skipped among them.
+    /// How many samples were looked at, including skipped ones.
     seen: u32,
-    /// The number of an error, after which there are no more samples.
+    /// Linux's number of the error that has ended it.
     error: Option<i64>,
     taken: bool,
 }
 
-/// Most samples that are looked at in one go (`BPF_MAX_USER_RINGBUF_SAMPLES` of Linux, `kernel/bpf/ringbuf.c`).
+/// How many samples one call looks at, at most (Linux's `BPF_MAX_USER_RINGBUF_SAMPLES`, `kernel/bpf/ringbuf.c`).
 const MOST_SAMPLES: u32 = 128 * 1024;
 
 impl Draining {
-    /// Copies the next sample that is not to be skipped; what a program knows it by.
+    /// Copies the next sample that is not to be skipped; returns its dynptr's address.
     fn next(&mut self) -> Option<u64> {
         let ring = self.map.user_ring().filter(|_| self.error.is_none())?;
         while self.seen < MOST_SAMPLES {
@@ -72,7 +72,7 @@ impl Draining {
 }
 
 impl Drop for Draining {
-    /// Also when the program was ended.
+    /// Ends the draining, also when the program was ended.
     fn drop(&mut self) {
         let wakes = match self.wake {
             Wake::IfWaiting => self.taken,
@@ -94,7 +94,7 @@ impl Iteration {
         Self { function, context, made: 0, over: Over::Elements { map, from: 0, cpu, handle } }
     }
 
-    /// For samples, by who has begun to drain them.
+    /// An iteration over samples. The caller has begun to drain the ring.
     pub(crate) const fn samples((function, context): (u64, u64), map: Arc<Map>, wake: Wake) -> Self {
         let draining = Draining { map, wake, seen: 0, error: None, taken: false };
         Self { function, context, made: 0, over: Over::Samples(draining) }
@@ -125,7 +125,7 @@ impl Iteration {
         Some(arguments)
     }
 
-    /// Returns how many calls were made; the negative number of an error, if one has ended them.
+    /// Returns how many calls were made, or, if an error has ended them, its negative number.
     pub const fn made(&self) -> u64 {
         match &self.over {
             Over::Samples(Draining { error: Some(error), .. }) => -*error as u64,

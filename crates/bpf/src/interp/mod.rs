@@ -89,8 +89,8 @@ pub enum HelperError {
     /// It makes a tail call, which only compiled programs do.
     #[error("tail calls are made by compiled programs; load the program")]
     TailCall,
-    /// It says what a timer calls, which is a function of a compiled program.
-    #[error("timers call functions of compiled programs; load the program")]
+    /// An interpreted program sets a timer's callback; only functions of compiled programs can be one.
+    #[error("timers call functions of compiled programs only; load the program instead of interpreting it")]
     Timer,
     /// It ends the program, which returns this.
     #[error("the helper ended the program with {0:#x}")]
@@ -455,7 +455,7 @@ impl Run<'_> {
     fn enter(&mut self, distance: i32) -> Result<Next, Trap> {
         let target = self.target(distance);
         if self.callers.len() + 1 >= MOST_FRAMES {
-            // A helper has called a function that has its own address.
+            // A function calls itself through a helper; `Code` refuses all other calls that nest so deeply.
             return Err(Trap::Function { slot: self.code.slot(target) as u64 });
         }
         self.push(self.at + 1, None);

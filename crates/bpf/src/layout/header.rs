@@ -1,4 +1,4 @@
-//! Types as C has them.
+//! The types as a C header.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -8,11 +8,10 @@ use core::fmt::Write;
 use super::types::{Field, Form, Number, Type, Types};
 
 impl Types {
-    /// They as a header for clang, which puts each member where it is here, and checks that. Accesses are noted, so
-    /// that a program can be adapted to a host whose types differ
-    /// ([`Object::parse_for`](crate::elf::Object::parse_for)), unless `BPF_NO_PRESERVE_ACCESS_INDEX` is defined. Of
-    /// `name` the macro is made that guards against a second
-    /// inclusion.
+    /// Writes the types as a header for clang, which checks that it puts each member where it is here. Unless
+    /// `BPF_NO_PRESERVE_ACCESS_INDEX` is defined, clang also notes accesses, so that a program can be adapted to a host
+    /// whose types differ ([`Object::parse_for`](crate::elf::Object::parse_for)). The include guard's name is made of
+    /// `name`.
     pub fn header(&self, name: &str) -> String {
         let guard: String =
             name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect();
@@ -41,7 +40,7 @@ impl Types {
         out
     }
 
-    /// Defines a structure, behind those that are in it.
+    /// Writes a structure's definition, after those of the structures that it contains.
     fn define(&self, number: Number, defined: &mut BTreeSet<Number>, out: &mut String) {
         let found = self.get(number);
         let Form::Struct { name, fields } = &found.form else {
@@ -94,7 +93,7 @@ impl Types {
         out.push('\n');
     }
 
-    /// A declaration of `name`.
+    /// Writes C's declaration of `name` with this type.
     fn declare(&self, of: Number, name: &str) -> String {
         match &self.get(of).form {
             Form::Integer { name: of, .. } => format!("{of} {name}"),

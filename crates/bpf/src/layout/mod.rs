@@ -1,9 +1,9 @@
-//! Types of this process, as programs see them: where their members are, in BTF and as a C header.
+//! Types of this process, described to programs: where their members are, as BTF and as a C header.
 //!
-//! [`layout!`](crate::layout!) defines structures and describes them. Who writes programs gets a
-//! [header](Types::header) to compile against. A program that was compiled against another one, of an older or newer
-//! host, is adapted when it is [read](crate::elf::Object::parse_for) for these types, so that each access goes where
-//! the member is here.
+//! [`layout!`](crate::layout!) defines structures and describes them. Programs are compiled against a
+//! [header](Types::header) made from them. A program that was compiled against the header of an older or newer host is
+//! adapted when it is [read](crate::elf::Object::parse_for) for these types: each access then goes where the member is
+//! here.
 //!
 //! ```
 //! use palimpsest_bpf::elf::{Btf, Object};
@@ -41,14 +41,14 @@ use core::sync::atomic::{
 pub use types::{Field, Number, Types};
 use types::{Form, Integer};
 
-/// A type that can be described: integers, atomic ones among them, arrays and raw pointers, and what
+/// A type that can be described: integers and `bool`, also as atomics, arrays, raw pointers, and what
 /// [`layout!`](crate::layout!) defines.
 pub trait Described: 'static {
-    /// Adds the type; which one it is.
+    /// Adds the type to `types`, and returns its number.
     fn describe(types: &mut Types) -> Number;
 }
 
-/// Describes integers, as C calls them.
+/// Describes integers by C's names.
 macro_rules! integers {
     ($($type:ty, $atomic:ty, $name:literal, $sign:ident;)+) => {$(
         impl Described for $type {
@@ -86,7 +86,6 @@ impl<T: Described, const COUNT: usize> Described for [T; COUNT] {
     }
 }
 
-/// Describes pointers.
 macro_rules! pointers {
     ($($type:ty),+) => {$(
         impl<T: Described> Described for $type {
@@ -99,8 +98,8 @@ macro_rules! pointers {
 
 pointers!(*const T, *mut T, AtomicPtr<T>);
 
-/// Defines structures that are described to programs ([`layout`](mod@crate::layout)). In C they are called as they are
-/// here, or by the text behind `as`.
+/// Defines structures that are described to programs ([`layout`](mod@crate::layout)). In C they have the same name, or
+/// the text behind `as`.
 #[macro_export]
 macro_rules! layout {
     ($($(#[$meta:meta])* $vis:vis struct $name:ident $(as $text:literal)? {

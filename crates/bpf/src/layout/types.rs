@@ -1,4 +1,4 @@
-//! Types in the order in which they were described, and what of them is written as BTF.
+//! The described types, in the order of their descriptions, and their BTF.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -6,11 +6,11 @@ use core::any::TypeId;
 
 use super::Described;
 
-/// Which of the [`Types`] one is.
+/// The number of a type in its [`Types`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Number(pub(super) u32);
 
-/// What an integer's bits mean. The numbers are those of BTF.
+/// What an integer's bits mean. The values are those of BTF.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Integer {
     Unsigned = 0,
@@ -27,7 +27,7 @@ pub(super) enum Form {
     Struct { name: &'static str, fields: Vec<Field> },
 }
 
-/// A type, and the room that it takes.
+/// A type, with its size and alignment.
 #[derive(Clone, Debug)]
 pub(super) struct Type {
     pub(super) form: Form,
@@ -53,23 +53,23 @@ pub struct Types {
 }
 
 impl Types {
-    /// None.
+    /// Makes an empty collection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A type, and all that it is made of.
+    /// Describes a type and all types that it is made of.
     pub fn of<T: Described>() -> Self {
         Self::new().and::<T>()
     }
 
-    /// These and another one.
+    /// Adds another type.
     pub fn and<T: Described>(mut self) -> Self {
         self.number::<T>();
         self
     }
 
-    /// Which one `T` is, which is added if it is not there.
+    /// The number of `T`, which is added if it is missing.
     pub fn number<T: Described>(&mut self) -> Number {
         match self.known.get(&TypeId::of::<T>()) {
             Some(number) => *number,
@@ -84,12 +84,12 @@ impl Types {
         number
     }
 
-    /// Adds what depends on nothing that is not there.
+    /// Adds a type that needs no other, or whose parts are there already.
     pub(super) fn plain<T: Described>(&mut self, form: Form) -> Number {
         self.add::<T>(form)
     }
 
-    /// Adds a pointer, before what it points at: that may have such a pointer itself.
+    /// Adds a pointer, before the type that it points to, which may contain such a pointer itself.
     pub(super) fn pointer<T: Described, To: Described>(&mut self) -> Number {
         let number = self.add::<T>(Form::Pointer(Number(0)));
         let to = self.number::<To>();
@@ -97,13 +97,13 @@ impl Types {
         number
     }
 
-    /// Adds a structure with these fields: for [`layout!`](crate::layout!).
+    /// Adds a structure with these fields. [`layout!`](crate::layout!) calls this.
     pub fn structure<T: Described>(
         &mut self,
         name: &'static str,
         fields: impl FnOnce(&mut Self) -> Vec<Field>,
     ) -> Number {
-        // Before its fields, which may point at it.
+        // Added before its fields, which may point to it.
         let number = self.add::<T>(Form::Struct { name, fields: Vec::new() });
         let mut fields = fields(self);
         fields.sort_by_key(|field| field.offset);
@@ -111,9 +111,9 @@ impl Types {
         number
     }
 
-    /// A field of the type `T`: for [`layout!`](crate::layout!).
+    /// Makes a field of the type `T`. [`layout!`](crate::layout!) calls this.
     pub fn field<T: Described>(&mut self, name: &'static str, offset: usize) -> Field {
-        // As C and BTF have it.
+        // C and BTF have no raw identifiers.
         let name = name.strip_prefix("r#").unwrap_or(name);
         Field { name, of: self.number::<T>(), offset }
     }
@@ -126,11 +126,12 @@ impl Types {
         &self.types[number.0 as usize - 1]
     }
 
-    /// They as a section `.BTF`, little-endian, for [`Btf::parse`](crate::elf::Btf::parse), `bpftool` and others.
+    /// Writes the types as a section `.BTF`, little-endian, for [`Btf::parse`](crate::elf::Btf::parse), `bpftool` and
+    /// others.
     pub fn btf(&self) -> Vec<u8> {
         let mut strings = Strings::new();
         let mut words: Vec<u32> = Vec::new();
-        // Indexes of arrays are counted in one more type, behind the others.
+        // BTF wants a type for the indexes of arrays: one more, behind the others.
         let index = self.types.len() as u32 + 1;
         let kind = |kind: u32, count: usize| kind << 24 | count as u32;
         for found in &self.types {
@@ -149,7 +150,7 @@ impl Types {
             }
         }
         words.extend([strings.add("__ARRAY_SIZE_TYPE__"), kind(1, 0), 4, 32]);
-        /// Magic number, version, no flags; and the header's own length.
+        /// The magic number, the version and no flags; then the header's own length.
         const HEADER: [u32; 2] = [0x0001_eb9f, 24];
         let len = words.len() as u32 * 4;
         let parts = [0, len, len, strings.bytes.len() as u32];
@@ -158,7 +159,7 @@ impl Types {
     }
 }
 
-/// Names, each once.
+/// BTF's names, each stored once.
 struct Strings {
     bytes: Vec<u8>,
     known: BTreeMap<&'static str, u32>,
@@ -166,7 +167,7 @@ struct Strings {
 
 impl Strings {
     fn new() -> Self {
-        // The first is none.
+        // Offset 0 is the empty name.
         Self { bytes: Vec::from([0]), known: BTreeMap::new() }
     }
 

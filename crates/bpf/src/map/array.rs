@@ -66,7 +66,7 @@ impl Array {
         Ok(())
     }
 
-    /// Without a CPU: of all. `renew` gets the address of each before it is set.
+    /// Sets a value, for all CPUs if none is named. `renew` gets the address of each value before it is set.
     pub(super) fn update(
         &self,
         key: &[u8],

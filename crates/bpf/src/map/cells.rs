@@ -87,7 +87,7 @@ impl Cells {
         address(self.of(index))
     }
 
-    /// The value in which byte `offset` lies at this address.
+    /// The index of the value whose byte `offset` lies at this address.
     #[cfg(feature = "std")]
     pub(super) fn index_of(&self, address: u64, offset: u32) -> Option<usize> {
         let first = self::address(&self.words);

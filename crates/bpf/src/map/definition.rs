@@ -37,7 +37,7 @@ pub enum Kind {
     RingBuffer = 27,
     /// A set that answers a certain "no" or a probable "yes".
     BloomFilter = 30,
-    /// Samples from the host to programs.
+    /// Sends samples from the host to programs.
     UserRingBuffer = 31,
 }
 
@@ -114,8 +114,8 @@ pub struct Definition {
     /// What maps in it are made from: of its kind, its lengths and its access all have to be. The number of entries may
     /// differ.
     pub inner: Option<Box<Definition>>,
-    /// Where in each value a timer lies: 16 bytes (`struct bpf_timer`) at a multiple of 8, which programs reach by
-    /// helpers alone. For arrays and hash maps that are not per CPU, and in none inside another.
+    /// The offset of a timer in each value: 16 bytes (`struct bpf_timer`) at a multiple of 8, which programs reach only
+    /// through helpers. Arrays and hash maps can have timers, but not per CPU, and not inside other maps.
     pub timer: Option<u32>,
 }
 
@@ -194,7 +194,7 @@ pub enum MapError {
         /// Bytes.
         most: u64,
     },
-    /// Its values have a timer where none can be.
+    /// Its values cannot have a timer there.
     #[error(
         "map `{name}`: there is no room for a timer at byte {offset} of values of {value_len} in maps of the kind \
          {kind:?}; arrays and hash maps have timers, not per CPU and not inside others, at multiples of 8"

@@ -273,8 +273,8 @@ impl Hash {
         }
     }
 
-    /// Sets a value, of all CPUs if none is named; whether the key is new. `renew` gets the address of each that goes,
-    /// or is set, before it is; it must not ask for anything of this map.
+    /// Sets a value, for all CPUs if none is named; returns whether the key is new. `renew` gets the address of each
+    /// value before it is removed or set; it must not use this map.
     pub(super) fn update(
         &self,
         key: &[u8],
@@ -312,7 +312,7 @@ impl Hash {
             self.give_back(element);
             return replaced;
         }
-        // A program may have worked on it since it was another key's.
+        // A program may have made a timer in it since another key's value was here.
         renew(self.values.address(element as usize));
         self.keys.write(element as usize, key);
         if cpu.is_some() && self.cpus > 1 {
@@ -327,7 +327,7 @@ impl Hash {
         Ok(true)
     }
 
-    /// `renew` as in [`update`](Self::update).
+    /// Removes a key; `renew` as in [`update`](Self::update).
     pub(super) fn remove(&self, key: &[u8], renew: &dyn Fn(u64)) -> Result<(), OpError> {
         let bucket = self.bucket(key);
         let held = self.lock(bucket);

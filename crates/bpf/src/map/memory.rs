@@ -1,4 +1,4 @@
-//! The words of a ring buffer: this process's alone, or such as others can map.
+//! The words of a ring buffer: private to this process, or in memory that others can map.
 
 use alloc::boxed::Box;
 use core::ops::Deref;
@@ -10,26 +10,26 @@ use super::{Definition, MapError};
 /// Where the words are.
 #[derive(Debug)]
 pub(super) enum Memory {
-    /// Of this process alone.
+    /// Private to this process.
     Own(Box<[AtomicU64]>),
-    /// Other processes can map them.
+    /// In memory that other processes can map.
     #[cfg(feature = "std")]
     Shared(palimpsest_sys::memory::words::SharedWords),
 }
 
 impl Memory {
-    /// `len` bytes of zeros.
+    /// Makes `len` bytes of zeros.
     pub(super) fn new(definition: &Definition, len: u64) -> Result<Self, MapError> {
         Ok(Self::Own(words(definition, len / WORD as u64)?))
     }
 
-    /// As many zeros that other processes can map.
+    /// Makes `len` bytes of zeros that other processes can map.
     #[cfg(feature = "std")]
     pub(super) fn shared(name: &str, len: u64) -> Result<Self, palimpsest_sys::memory::words::SharedWordsError> {
         Ok(Self::Shared(palimpsest_sys::memory::words::SharedWords::new(name, len as usize)?))
     }
 
-    /// What other processes map, if they can.
+    /// The descriptor that other processes map, if the memory is shared.
     #[cfg(feature = "std")]
     pub(super) fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         use std::os::fd::AsFd;

@@ -307,13 +307,13 @@ impl Map {
             _ => Err(self.unsupported()),
         }?;
         if let Some(offset) = self.definition.timer {
-            // What somebody has set there means nothing.
+            // The bytes of a timer mean nothing.
             value[offset as usize..][..TIMER as usize].fill(0);
         }
         Ok(())
     }
 
-    /// Sets the value of `key`, of every CPU in per-CPU maps. Of a value with a timer that was there the timer goes.
+    /// Sets the value of `key`, for every CPU in per-CPU maps. If the old value has a timer, removes it.
     ///
     /// # Errors
     ///
@@ -338,7 +338,7 @@ impl Map {
         }
     }
 
-    /// Takes `key` out, and with it the timer of its value.
+    /// Removes `key`, and its value's timer.
     ///
     /// # Errors
     ///
@@ -455,7 +455,7 @@ impl Map {
         }
     }
 
-    /// The timer goes that lies in the value at this address, if there is one.
+    /// Removes the timer of the value at this address, if it has one.
     fn forget_timer(&self, value: u64) {
         if let Some(offset) = self.definition.timer {
             self.timed.forget(value + u64::from(offset));
@@ -475,7 +475,7 @@ impl Map {
         Some(Element { index, key: keys.address(index), value: values.address(index) })
     }
 
-    /// What drives its timers: the first host that it was given to decides.
+    /// What drives its timers: that of the first host that it was given to.
     #[cfg(feature = "std")]
     pub(crate) const fn timed(&self) -> &Timed {
         &self.timed

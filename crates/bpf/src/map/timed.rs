@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 
 use crate::timer::Timers;
 
-/// The timers of the first host that the map was given to; nothing before.
+/// The timers of the first host that the map was given to; until then, empty.
 #[derive(Debug, Default)]
 pub(crate) struct Timed(OnceLock<Arc<Timers>>);
 
 impl Timed {
-    /// Says what drives them, if nothing does yet.
+    /// Sets what drives them, if nothing does yet.
     pub(crate) fn set(&self, timers: &Arc<Timers>) {
         let _ = self.0.set(Arc::clone(timers));
     }
@@ -21,14 +21,14 @@ impl Timed {
         self.0.get().map(|timers| &**timers)
     }
 
-    /// The timer at this address goes, if there is one.
+    /// Removes the timer at this address, if there is one.
     pub(super) fn forget(&self, address: u64) {
         if let Some(timers) = self.get() {
             timers.forget(address);
         }
     }
 
-    /// The same for all between these addresses.
+    /// Removes all timers in this range of addresses.
     pub(super) fn forget_all(&self, addresses: Range<u64>) {
         if let Some(timers) = self.get() {
             timers.forget_all(addresses);

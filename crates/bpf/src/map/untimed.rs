@@ -1,4 +1,4 @@
-//! Timers of maps where nothing drives them: there are none.
+//! Timers of maps without `std`, where nothing drives them: there are none.
 
 use core::ops::Range;
 
@@ -7,9 +7,9 @@ use core::ops::Range;
 pub(super) struct Timed;
 
 impl Timed {
-    /// There is none at this address.
+    /// Does nothing: there are no timers.
     pub(super) const fn forget(&self, _address: u64) {}
 
-    /// There are none between these addresses.
+    /// Does nothing: there are no timers.
     pub(super) const fn forget_all(&self, _addresses: Range<u64>) {}
 }

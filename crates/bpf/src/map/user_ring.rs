@@ -1,8 +1,8 @@
-//! User ring buffers: samples from a producer of the host, or of another process, to programs.
+//! User ring buffers: a producer, in the host or in another process, sends samples to programs.
 //!
 //! # Memory
 //!
-//! As Linux lays it out (`kernel/bpf/ringbuf.c`), so that libbpf's producer would do:
+//! The same as Linux's (`kernel/bpf/ringbuf.c`), so that libbpf's producer could fill it:
 //!
 //! | bytes | |
 //! |---|---|
@@ -10,27 +10,27 @@
 //! | 4096 | the producer's position, 8 bytes; the rest of 4096 is unused |
 //! | 8192 | samples: as many bytes as the map has entries |
 //!
-//! Positions count bytes for ever and are multiples of 8. A sample lies at its position modulo the length and may go
-//! over the end, to the beginning (who maps the memory maps the samples twice, one behind the other). It is a header of
-//! 8 bytes, whose low half is its length in bytes, with bit 31 while it is being written and bit 30 if it is to be
-//! skipped; then the bytes, up to a multiple of 8.
+//! Positions count bytes, never go back, and are multiples of 8. A sample lies at its position modulo the length, and
+//! may go on from the end to the beginning (other processes map the samples twice, one mapping behind the other). It
+//! has a header of 8 bytes, then its bytes, padded to a multiple of 8. The header's low half is the length in bytes,
+//! with bit 31 set while the sample is being written, and bit 30 if it is to be skipped.
 //!
 //! # Protocol
 //!
 //! | producer | consumer |
 //! |---|---|
 //! | P1 reads the consumer's position, acquire | C1 reads the producer's position, acquire |
-//! | P2 header: length, being written | C2 reads the header, acquire |
-//! | P3 producer's position forward, release | C3 copies the bytes |
-//! | P4 bytes | C4 consumer's position forward, release |
-//! | P5 header: length, release | |
+//! | P2 writes the header: length, being written | C2 reads the header, acquire |
+//! | P3 moves the producer's position, release | C3 copies the bytes |
+//! | P4 writes the bytes | C4 moves the consumer's position, release |
+//! | P5 writes the header: length, release | |
 //!
-//! C1 reads what P3 wrote: C2 sees P2 or P5. C2 reads what P5 wrote: C3 sees P4. P1 reads what C4 wrote: P4 comes
-//! after C3.
+//! If C1 reads what P3 wrote, C2 sees P2 or P5. If C2 reads what P5 wrote, C3 sees P4. If P1 reads what C4 wrote, P4
+//! comes after C3.
 //!
-//! The producer is not trusted: whoever maps the memory writes what he likes, at any time. So the consumer keeps its
-//! own position, and only publishes it; it reads each header once, checks it, and copies the sample before a program
-//! sees it. What is wrong is an error, and what is outside the memory is not reached.
+//! The producer is not trusted: whoever maps the memory may write anything, at any time. So the consumer keeps its own
+//! position and only publishes it; it reads each header once, checks it, and copies the sample before a program sees
+//! it. Wrong contents give an error, and nothing outside the memory is reached.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -46,11 +46,11 @@ const PRODUCER: usize = 4096;
 const SAMPLES: usize = 2 * PRODUCER;
 /// Bytes of a header.
 const HEADER: u64 = 8;
-/// In a header: it is being written.
+/// In a header: the sample is being written.
 const BUSY: u32 = 1 << 31;
-/// In a header: it is to be skipped.
+/// In a header: the sample is to be skipped.
 const SKIP: u32 = 1 << 30;
-/// Words of the copy that say where its bytes are, and how many: what a program knows memory by that is checked.
+/// Words before the copied bytes: their address and their number. Programs get the address of these words, as a dynptr.
 const DYNPTR: usize = 2;
 
 /// A user ring buffer.
@@ -58,13 +58,13 @@ pub struct UserRing {
     memory: Memory,
     /// Bytes of samples; a power of 2.
     len: u64,
-    /// The consumer's position. Who drains changes it.
+    /// The consumer's position. Only the thread that drains changes it.
     position: AtomicU64,
-    /// The sample that a program sees, behind [`DYNPTR`]. Who drains writes it, and so does the program.
+    /// The sample that a program sees, behind [`DYNPTR`] words. The thread that drains writes it, and the program may.
     copy: Box<[AtomicU64]>,
-    /// Set by who drains, cleared when that one has done.
+    /// Set by the thread that drains, which clears it at the end.
     is_drained: AtomicBool,
-    /// Set by who becomes the producer, cleared when that one is dropped.
+    /// Set when a [`Producer`] is taken, cleared when it is dropped.
     has_producer: AtomicBool,
     waker: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -75,12 +75,12 @@ impl fmt::Debug for UserRing {
     }
 }
 
-/// What the producer has written that is wrong. Programs get Linux's numbers, negative.
+/// What is wrong with what the producer wrote. Programs get Linux's numbers, negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
-    /// Its position is no multiple of 8, or a sample goes beyond it.
+    /// The producer's position is no multiple of 8, or a sample goes beyond it.
     Position,
-    /// A sample is longer than all there is.
+    /// A sample is longer than the buffer.
     Length,
 }
 
@@ -96,11 +96,11 @@ impl Wrong {
 /// What comes next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// A sample, which was copied; what a program knows it by.
+    /// A sample was copied; this is the address of its dynptr.
     Sample(u64),
-    /// One that was to be skipped.
+    /// A sample was skipped.
     Skipped,
-    /// Nothing that is there yet.
+    /// No sample is ready.
     Nothing,
 }
 
@@ -109,7 +109,7 @@ impl UserRing {
         SAMPLES as u64 + u64::from(definition.max_entries)
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that a map takes.
     pub(super) fn bytes(definition: &Definition) -> u64 {
         Self::memory_len(definition) + u64::from(definition.max_entries) + (DYNPTR * WORD) as u64
     }
@@ -127,18 +127,18 @@ impl UserRing {
         })
     }
 
-    /// Puts it into memory that other processes can map.
+    /// Moves the ring into memory that other processes can map.
     ///
     /// # Errors
     ///
-    /// [`SharedWordsError`](palimpsest_sys::memory::words::SharedWordsError); it stays as it was.
+    /// [`SharedWordsError`](palimpsest_sys::memory::words::SharedWordsError); the ring stays as it was.
     #[cfg(feature = "std")]
     pub(super) fn share(&mut self, name: &str) -> Result<(), palimpsest_sys::memory::words::SharedWordsError> {
         self.memory = Memory::shared(name, SAMPLES as u64 + self.len)?;
         Ok(())
     }
 
-    /// What other processes map, if they can.
+    /// The descriptor that other processes map, if the ring is shared.
     #[cfg(feature = "std")]
     pub fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.memory.descriptor()
@@ -148,7 +148,7 @@ impl UserRing {
         self.waker = Some(waker);
     }
 
-    /// What programs reach: the copy.
+    /// The memory that programs reach: the copy.
     pub(super) fn words(&self) -> &[AtomicU64] {
         &self.copy
     }
@@ -158,21 +158,22 @@ impl UserRing {
         &self.memory[(SAMPLES + (position & (self.len - 1)) as usize) / WORD]
     }
 
-    /// The one who puts samples in; `None` while there is one. Another process may be one beside it, and then both do
-    /// harm to each other's samples and to nothing else.
+    /// Gives out the producer, who puts samples in; `None` while there is one. If another process produces at the same
+    /// time, each spoils the other's samples, and nothing else.
     pub fn take_producer(&self) -> Option<Producer<'_>> {
-        // Acquire: with the release of `Producer::drop`, so that positions go on where they were.
+        // Acquire: with the release of `Producer::drop`; without it, positions could go back to older ones.
         let was = self.has_producer.swap(true, Ordering::Acquire);
         (!was).then_some(Producer { ring: self })
     }
 
-    /// Becomes the one who drains it; false while somebody else does.
+    /// Makes this thread the one that drains the ring; false while another one does.
     pub(crate) fn begin(&self) -> bool {
-        // Acquire: with the release of `end`; what the last one has copied and where it was is there.
+        // Acquire: with the release of `end`; without it, this thread could see an older position, and its copy could
+        // be mixed with that of the thread before.
         !self.is_drained.swap(true, Ordering::Acquire)
     }
 
-    /// Is no longer the one who drains it; `wakes` the producer's host.
+    /// Ends draining; `wakes` the producer's host.
     pub(crate) fn end(&self, wakes: bool) {
         // Release: with the acquire of `begin`.
         self.is_drained.store(false, Ordering::Release);
@@ -181,11 +182,11 @@ impl UserRing {
         }
     }
 
-    /// Takes the next sample, for who drains it.
+    /// Takes the next sample; only the thread that drains calls this.
     pub(crate) fn take(&self) -> Result<Next, Wrong> {
-        // C1. Acquire: with the release of P3; without it the header could be what was there before.
+        // C1. Acquire: with the release of P3; without it, C2 could read what was there before the header.
         let end = self.memory[PRODUCER / WORD].load(Ordering::Acquire);
-        // Relaxed: who drains is one at a time.
+        // Relaxed: one thread drains at a time.
         let position = self.position.load(Ordering::Relaxed);
         if !end.is_multiple_of(WORD as u64) {
             return Err(Wrong::Position);
@@ -193,7 +194,7 @@ impl UserRing {
         if position >= end {
             return Ok(Next::Nothing);
         }
-        // C2. Acquire: with the release of P5; without it some bytes could be those of before.
+        // C2. Acquire: with the release of P5; without it, C3 could read bytes from before P4.
         let header = self.word(position).load(Ordering::Acquire) as u32;
         let len = u64::from(header & !(BUSY | SKIP));
         let total = (len + HEADER).next_multiple_of(WORD as u64);
@@ -212,7 +213,8 @@ impl UserRing {
         }
         let bytes = &self.copy[DYNPTR..];
         for (index, to) in bytes[..(total - HEADER) as usize / WORD].iter().enumerate() {
-            // C3. Relaxed: C2 has seen what was published; what is written meanwhile is a wrong sample.
+            // C3. Relaxed: C2 has made the bytes visible. Whoever writes them meanwhile spoils the sample, and nothing
+            // else.
             let from = self.word(position + HEADER + (index * WORD) as u64).load(Ordering::Relaxed);
             to.store(from, Ordering::Relaxed);
         }
@@ -224,7 +226,7 @@ impl UserRing {
 
     fn move_on(&self, position: u64) {
         self.position.store(position, Ordering::Relaxed);
-        // C4. Release: with the acquire of P1; without it the producer could write before this has copied.
+        // C4. Release: with the acquire of P1; without it, P4 could write over bytes that C3 has yet to copy.
         self.memory[0].store(position, Ordering::Release);
     }
 }
@@ -232,18 +234,18 @@ impl UserRing {
 /// Why there is no room for a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReserveError {
-    /// Programs have not taken enough yet.
+    /// There is no room until programs have taken samples.
     #[error("{len} bytes find no room until programs have taken samples")]
     Full {
-        /// Bytes.
+        /// Bytes of the sample.
         len: u64,
     },
-    /// There is never room.
+    /// The sample does not even fit into an empty buffer.
     #[error("a sample of {len} bytes never fits into a buffer of {most}, with its header of 8")]
     Long {
-        /// Bytes.
+        /// Bytes of the sample.
         len: u64,
-        /// Bytes that the buffer has.
+        /// Bytes of the buffer.
         most: u64,
     },
 }
@@ -255,22 +257,22 @@ pub struct Producer<'a> {
 }
 
 impl<'a> Producer<'a> {
-    /// Takes room for a sample of `len` bytes.
+    /// Reserves room for a sample of `len` bytes.
     ///
     /// # Errors
     ///
     /// [`ReserveError`].
     pub fn reserve(&mut self, len: u64) -> Result<Sample<'a, '_>, ReserveError> {
         let ring = self.ring;
-        // The length stands in 30 bits.
+        // A length has 30 bits, which is enough for whatever fits into a ring.
         let total = len.saturating_add(HEADER).checked_next_multiple_of(WORD as u64);
         let Some(total) = total.filter(|total| *total <= ring.len) else {
             return Err(ReserveError::Long { len, most: ring.len });
         };
         let end = &ring.memory[PRODUCER / WORD];
-        // Relaxed: there is one producer. Somebody outside may have written anything, here and below.
+        // Relaxed: there is one producer. Another process may have written anything, here and below.
         let position = end.load(Ordering::Relaxed) & !(HEADER - 1);
-        // P1. Acquire: with the release of C4; without it the consumer could copy what is written here.
+        // P1. Acquire: with the release of C4; without it, P4 could write over bytes that C3 has yet to copy.
         let taken = ring.memory[0].load(Ordering::Acquire);
         let next = position.wrapping_add(total);
         if next.wrapping_sub(taken) > ring.len {
@@ -283,7 +285,7 @@ impl<'a> Producer<'a> {
         Ok(Sample { ring, position, len, is_done: false, _producer: core::marker::PhantomData })
     }
 
-    /// Puts a sample with these bytes in.
+    /// Puts in a sample with these bytes.
     ///
     /// # Errors
     ///
@@ -295,7 +297,7 @@ impl<'a> Producer<'a> {
         Ok(())
     }
 
-    /// Bytes that programs have not taken yet, with their headers.
+    /// Bytes that programs have yet to take, with their headers.
     pub fn pending(&self) -> u64 {
         let end = self.ring.memory[PRODUCER / WORD].load(Ordering::Relaxed);
         end.wrapping_sub(self.ring.memory[0].load(Ordering::Relaxed))
@@ -309,7 +311,7 @@ impl Drop for Producer<'_> {
     }
 }
 
-/// Room for a sample. Programs skip it if it is dropped.
+/// Room for a sample. If it is dropped without [`submit`](Self::submit), programs skip it.
 #[derive(Debug)]
 pub struct Sample<'a, 'b> {
     ring: &'a UserRing,
@@ -320,7 +322,8 @@ pub struct Sample<'a, 'b> {
 }
 
 impl Sample<'_, '_> {
-    /// Writes its bytes from the beginning, as many as fit; the others of its last word are zero.
+    /// Writes bytes from the sample's beginning, as many as fit. The rest of the last word that is written becomes
+    /// zero.
     pub fn write(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(self.len as usize)];
         for (index, chunk) in bytes.chunks(WORD).enumerate() {
@@ -340,7 +343,7 @@ impl Sample<'_, '_> {
 
     fn finish(&mut self, skip: u32) {
         self.is_done = true;
-        // P5. Release: with the acquire of C2; without it the consumer could copy bytes of before.
+        // P5. Release: with the acquire of C2; without it, C3 could copy bytes from before P4.
         self.ring.word(self.position).store(u64::from(self.len as u32 | skip), Ordering::Release);
     }
 }

@@ -1,26 +1,26 @@
 //! Timers in the values of maps: Linux's `struct bpf_timer`, driven by a thread of the process.
 //!
-//! A timer is known by the address of its 16 bytes in a value; what it does is here, and the bytes themselves mean
-//! nothing. All maps of a host share one `Timers`, whose thread is started by the first timer that is armed and ends
-//! with the last of the maps.
+//! A timer is known by the address of its 16 bytes in a value. Its state is kept here; the bytes themselves mean
+//! nothing. All maps of a host share one `Timers`. The first timer that is armed starts its thread, which ends when the
+//! last of the maps is dropped.
 //!
 //! # States of a timer
 //!
-//! | state | who leaves it |
+//! | state | what ends it |
 //! |---|---|
 //! | none | `init`: idle |
-//! | idle: without callback, or not armed | `set_callback`, `start`: armed |
-//! | armed: a deadline among `State::armed` | `cancel`: idle, without callback; the thread: running |
-//! | running: `State::running`, in the thread alone | the thread, when the callback has returned: idle, or armed by it |
+//! | idle: not armed, with or without a callback | `start`, which needs a callback: armed |
+//! | armed: has a deadline in `State::armed` | `cancel`: idle, without a callback; the thread: running |
+//! | running: the thread calls it, `State::running` names it | the callback's return: idle, or armed if it did that |
 //!
-//! `forget` leads from any state to none, when an element goes or gets another value. One lock guards all of it; it is
-//! not held while a callback runs, and whoever holds it waits for nothing but the two conditions. The lock of a bucket
-//! of a hash map may be held around it, never the other way round.
+//! When an element is removed or gets another value, `forget` leads from any state to none. One lock guards all of
+//! this. It is not held while a callback runs, and whoever holds it waits for nothing but the two conditions. A thread
+//! may take this lock while it holds that of a hash map's bucket, never the other way round.
 //!
 //! # Forks
 //!
-//! A child of `fork` has no such thread, and may have inherited the lock from a thread that it does not have. So
-//! nothing here touches the lock there: timers of a child refuse everything, and never run.
+//! A child of `fork` has no such thread, and may have inherited the lock held by a thread that it does not have. So a
+//! child never touches the lock: its timers refuse everything, and never run.
 
 mod thread;
 
@@ -39,18 +39,18 @@ use palimpsest_sys::clock::Clock;
 /// The clocks that timers know. The numbers are those of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TimerClock {
-    /// Time of the day, which somebody may set.
+    /// Time of day, which may be set.
     Real = 0,
-    /// Since the machine was started, but for when it was suspended.
+    /// Time since the machine started, without the time for which it was suspended.
     Monotonic = 1,
-    /// Since the machine was started.
+    /// Time since the machine started.
     Boot = 7,
 }
 
 impl TimerClock {
     const ALL: [Self; 3] = [Self::Real, Self::Monotonic, Self::Boot];
 
-    /// The clock with this number of Linux.
+    /// The clock that has this number in Linux.
     pub(crate) fn new(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|clock| *clock as u64 == number)
     }
@@ -79,10 +79,9 @@ impl TimeSource for SystemTime {
 
 /// What a timer calls.
 pub(crate) trait Callback: Send + Sync {
-    /// Calls it.
     fn call(&self) -> Ended;
 
-    /// Whether there is still somebody to call.
+    /// Whether what it calls still exists.
     fn is_alive(&self) -> bool;
 }
 
@@ -98,20 +97,20 @@ pub(crate) enum Ended {
 /// Why a timer does not do what it should. Programs get [`errno`](Self::errno), negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimerError {
-    /// It is a timer already.
+    /// The value's timer exists already.
     Busy,
-    /// It is no timer yet, has no callback, or flags are not known.
+    /// There is no timer yet, it has no callback, or a flag is unknown.
     Invalid,
-    /// Its callback would wait for itself.
+    /// Its callback cancels it, and would wait for itself.
     Itself,
-    /// There is no thread for it.
+    /// The thread could not be started.
     Thread,
-    /// This is a child of the process that has the thread.
+    /// This process is a forked child of the one that has the thread.
     Child,
 }
 
 impl TimerError {
-    /// The number that Linux has for it.
+    /// Linux's number for it.
     pub(crate) const fn errno(self) -> i64 {
         match self {
             Self::Busy => 16,
@@ -126,30 +125,30 @@ impl TimerError {
 struct Timer {
     clock: TimerClock,
     callback: Option<Arc<dyn Callback>>,
-    /// If it is armed; then that is among [`State::armed`], too.
+    /// `Some` while it is armed; then [`State::armed`] has the same.
     armed: Option<Armed>,
 }
 
-/// A call that a timer is to make. Those of one clock are in the order in which they are made.
+/// A call that a timer is to make. Within one clock, they are ordered as they are to be made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Armed {
     clock: TimerClock,
     deadline: u64,
-    /// Counts the times that a timer was armed. So those that were first come first, and each call differs from all
-    /// others of its timer.
+    /// Counts how often timers were armed. So of two with one deadline, the one that was armed first is called first,
+    /// and no two calls are equal.
     serial: u64,
     address: u64,
 }
 
 impl Armed {
-    /// All of a clock until `deadline`.
+    /// All calls of a clock that are due by `deadline`.
     const fn until(clock: TimerClock, deadline: u64) -> RangeInclusive<Self> {
         let first = Self { clock, deadline: 0, serial: 0, address: 0 };
         first..=Self { clock, deadline, serial: u64::MAX, address: u64::MAX }
     }
 }
 
-/// A callback that is being called.
+/// The callback that is running.
 struct Running {
     serial: u64,
     address: u64,
@@ -161,14 +160,14 @@ struct State {
     /// By address.
     timers: BTreeMap<u64, Timer>,
     armed: BTreeSet<Armed>,
-    /// That of the next one that is armed.
+    /// The serial of the next timer that is armed.
     serial: u64,
     running: Option<Running>,
-    /// The thread, from when it is started until it ends.
+    /// The thread, from its start until its end.
     thread: Option<ThreadId>,
-    /// Whether nobody has timers any more.
+    /// Whether the [`Timers`] were dropped.
     is_ended: bool,
-    /// Looks at the clock that were asked for, and those that were made.
+    /// How many looks at the clock were asked for, and how many were made.
     wanted: u64,
     made: u64,
 }
@@ -179,8 +178,7 @@ impl State {
         timer.armed.take().is_some_and(|armed| self.armed.remove(&armed))
     }
 
-    /// Whether a call is still to be made, or to come to its end, that had been asked for before `serial` and is due by
-    /// these times.
+    /// Whether a call that was asked for before `serial`, and is due by these times, has not been made or not returned.
     fn owes(&self, serial: u64, times: [(TimerClock, u64); 3]) -> bool {
         let mut due = times.into_iter().flat_map(|(clock, time)| self.armed.range(Armed::until(clock, time)));
         due.any(|armed| armed.serial < serial) || self.running.as_ref().is_some_and(|running| running.serial < serial)
@@ -196,17 +194,17 @@ struct Shared {
     here: ForkDetector,
     time: Box<dyn TimeSource>,
     state: Mutex<State>,
-    /// Told to the thread: something was armed, a look is wanted, all is over.
+    /// Tells the thread that a timer was armed, that a look is wanted, or that it is to end.
     changed: Condvar,
-    /// Told by the thread: a callback has returned, or a look was made.
+    /// By which the thread tells that a callback has returned, or that a look was made.
     done: Condvar,
-    /// Callbacks that failed. The thread adds to it, anybody reads it.
+    /// How many callbacks failed. The thread adds to it, anybody reads it.
     failures: AtomicU64,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that panics leaves the state half changed.
+        // A panic never leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -251,18 +249,18 @@ impl Timers {
         Ok(())
     }
 
-    /// Says what it calls (`bpf_timer_set_callback`).
+    /// Sets what a timer calls (`bpf_timer_set_callback`).
     pub(crate) fn set_callback(&self, address: u64, callback: Arc<dyn Callback>) -> Result<(), TimerError> {
         let mut state = self.state()?;
         let timer = state.timers.get_mut(&address).ok_or(TimerError::Invalid)?;
         let before = timer.callback.replace(callback);
-        // It may be the last that keeps a program.
+        // Without the lock: the old callback may be the last thing that keeps a program.
         drop(state);
         drop(before);
         Ok(())
     }
 
-    /// Arms it (`bpf_timer_start`): `time` is that of its clock, or counts from now.
+    /// Arms a timer (`bpf_timer_start`): `time` is a time of its clock, or counts from now.
     pub(crate) fn start(&self, address: u64, time: u64, from: From) -> Result<(), TimerError> {
         let mut state = self.state()?;
         let timer = state.timers.get(&address).filter(|timer| timer.callback.is_some());
@@ -273,7 +271,8 @@ impl Timers {
         let now = self.shared.time.now(clock);
         let deadline = match from {
             From::Now => now.saturating_add(time),
-            // One that arms itself for a time long ago would always be the latest, and the only one that is called.
+            // Not earlier: a timer that kept arming itself for a time long ago would always be the most overdue, and
+            // the only one that is called.
             From::Beginning => time.max(now),
         };
         state.disarm(address);
@@ -287,8 +286,8 @@ impl Timers {
         Ok(())
     }
 
-    /// Disarms it and takes its callback away; waits for that if it is being called by now (`bpf_timer_cancel`), and
-    /// not for calls that somebody asks for meanwhile. Whether it was armed.
+    /// Disarms a timer and takes its callback away; returns whether it was armed (`bpf_timer_cancel`). If the callback
+    /// is running, waits for that one call, not for calls that are asked for meanwhile.
     pub(crate) fn cancel(&self, address: u64) -> Result<bool, TimerError> {
         let mut state = self.state()?;
         let running = state.running.as_ref().filter(|running| running.address == address);
@@ -306,19 +305,19 @@ impl Timers {
         Ok(was_armed)
     }
 
-    /// Makes no timer of one whose element goes. Its callback, if it is being called, comes to its end.
+    /// Removes the timer of an element that is removed or replaced. A callback that is running runs to its end.
     pub(crate) fn forget(&self, address: u64) {
         let removed = self.state().ok().and_then(|mut state| state.remove(address));
-        // Without the lock: it may be the last that keeps a program.
+        // Without the lock: its callback may be the last thing that keeps a program.
         drop(removed);
     }
 
-    /// The same for all between these addresses.
+    /// Removes all timers in this range of addresses.
     pub(crate) fn forget_all(&self, addresses: Range<u64>) {
         self.forget_where(|address, _| addresses.contains(&address));
     }
 
-    /// The same for those that have nobody left to call.
+    /// Removes the timers whose callbacks have nothing left to call.
     pub(crate) fn forget_dead(&self) {
         self.forget_where(|_, timer| timer.callback.as_ref().is_some_and(|callback| !callback.is_alive()));
     }
@@ -332,8 +331,8 @@ impl Timers {
         drop(removed);
     }
 
-    /// Has the thread look at the clock, and waits until all has been called that is due and was armed by then. A
-    /// callback does not wait.
+    /// Has the thread look at the clock, and waits until every timer that was armed before, and is due now, has been
+    /// called. Returns at once when called from a callback.
     pub(crate) fn look(&self) {
         let Ok(mut state) = self.state() else { return };
         let (serial, times) = (state.serial, TimerClock::ALL.map(|clock| (clock, self.shared.time.now(clock))));
@@ -343,13 +342,13 @@ impl Timers {
         state.wanted += 1;
         let wanted = state.wanted;
         self.shared.changed.notify_one();
-        // A clock may have been set back since: the thread then finds nothing due, and makes the look.
+        // If a clock has been set back since, the thread finds nothing due, and the look is made all the same.
         while state.made < wanted && state.owes(serial, times) && state.thread.is_some() {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Callbacks that failed.
+    /// How many callbacks have failed.
     pub(crate) fn failures(&self) -> u64 {
         // Relaxed: a statistic.
         self.shared.failures.load(Ordering::Relaxed)
@@ -357,7 +356,7 @@ impl Timers {
 }
 
 impl Drop for Timers {
-    /// The thread ends by itself: it may be the one that drops this.
+    /// Does not wait for the thread's end: the thread itself may be the one that drops this.
     fn drop(&mut self) {
         let Ok(mut state) = self.state() else { return };
         state.is_ended = true;

@@ -1,4 +1,4 @@
-//! The thread that calls what timers are for.
+//! The thread that calls the callbacks of timers.
 
 use alloc::sync::Arc;
 use core::cmp::Reverse;
@@ -13,26 +13,26 @@ use palimpsest_sys::threads::quiet;
 
 use super::{Armed, Ended, Running, Shared, State, TimerClock};
 
-/// How long is slept at most for the sake of a clock that does not go as the thread's own: it may be set, or go on
-/// while the machine is suspended.
+/// The longest sleep while a timer waits for another clock than the one that the thread sleeps by: that clock may be
+/// set, or go on while the machine is suspended.
 const MOST_FOR_OTHERS: u64 = 1_000_000_000;
 
-/// Starts it; the state's lock is held.
+/// Starts the thread. The caller holds the state's lock.
 pub(super) fn start(shared: &Arc<Shared>) -> io::Result<ThreadId> {
     let shared = Arc::clone(shared);
     let thread = quiet::spawn("bpf-timers", move || run(&shared))?;
-    // It ends by itself, and nobody waits for it.
+    // Nobody joins it: it ends by itself.
     Ok(thread.thread().id())
 }
 
-/// Tells the state that there is no thread any more: also when a [`TimeSource`](super::TimeSource) has panicked, so
-/// that nobody waits for it, and the next timer that is armed starts another one.
+/// Notes, when dropped, that the thread has ended, also by a panic of a [`TimeSource`](super::TimeSource). So nobody
+/// waits for it, and the next timer that is armed starts another one.
 struct Gone<'a>(&'a Shared);
 
 impl Drop for Gone<'_> {
     fn drop(&mut self) {
         if !self.0.here.is_same_process() {
-            // The callback has forked, and this is the child, where nothing of this is touched.
+            // The callback has forked, and this is the child, which touches nothing of this.
             return;
         }
         let mut state = self.0.lock();
@@ -43,7 +43,7 @@ impl Drop for Gone<'_> {
 }
 
 fn run(shared: &Shared) {
-    // Before the lock, so that it is dropped after it.
+    // Made before the lock is taken, so that it is dropped after the lock.
     let _gone = Gone(shared);
     let mut state = shared.lock();
     while !state.is_ended {
@@ -57,7 +57,7 @@ fn run(shared: &Shared) {
             shared.done.notify_all();
             continue;
         }
-        // All that is due was called.
+        // Everything that was due has been called.
         state.made = state.wanted;
         shared.done.notify_all();
         state = match rest(shared, &state) {
@@ -75,7 +75,7 @@ fn earliest(state: &State) -> impl Iterator<Item = Armed> + '_ {
     TimerClock::ALL.into_iter().filter_map(|clock| state.armed.range(Armed::until(clock, u64::MAX)).next().copied())
 }
 
-/// A timer whose time has come: the one that has waited longest, of several the one that was armed first.
+/// The timer that is most overdue, if one is due; of several, the one that was armed first.
 fn due(shared: &Shared, state: &State) -> Option<Armed> {
     let late = earliest(state).filter_map(|armed| {
         let late = shared.time.now(armed.clock).checked_sub(armed.deadline)?;
@@ -84,7 +84,7 @@ fn due(shared: &Shared, state: &State) -> Option<Armed> {
     late.max().map(|(.., armed)| armed)
 }
 
-/// How long nothing is due.
+/// How long until something may be due; `None` if nothing is armed.
 fn rest(shared: &Shared, state: &State) -> Option<Duration> {
     let rest = earliest(state).map(|Armed { clock, deadline, .. }| {
         let rest = deadline.saturating_sub(shared.time.now(clock));
@@ -93,14 +93,14 @@ fn rest(shared: &Shared, state: &State) -> Option<Duration> {
     rest.min().map(Duration::from_nanos)
 }
 
-/// Calls what a timer is for, without the lock.
+/// Calls a timer's callback, without the lock.
 fn call(shared: &Shared, mut state: MutexGuard<'_, State>, armed: Armed) {
     let Armed { serial, address, .. } = armed;
     state.disarm(address);
     let callback = state.timers.get(&address).and_then(|timer| timer.callback.clone());
     state.running = Some(Running { serial, address, thread: std::thread::current().id() });
     drop(state);
-    // What a host's closures drop in it may panic; the timers of others go on.
+    // If the host is dropped here, what its closures hold is dropped, too, which may panic; other timers go on.
     let ended = catch_unwind(AssertUnwindSafe(move || callback.map_or(Ended::Returned, |callback| callback.call())));
     if let Ok(Ended::Returned) = ended {
         return;

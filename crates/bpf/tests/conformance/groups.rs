@@ -1,7 +1,7 @@
-//! Programs for every instruction of RFC 9669's conformance groups, with numbers near the limits: cases of which the
-//! public vectors have one, two or none. [`model`] says what each returns.
+//! Programs for every instruction of RFC 9669's conformance groups, with numbers near the limits: the public vectors
+//! have at most two cases for each. [`model`] computes what each program returns.
 //!
-//! Instructions are built from their numbers here, so that a mistake in the crate's own encoder shows.
+//! Instructions are built from their numbers here, without the crate's encoder, so that its mistakes show.
 
 use super::model::{self, Bits, arithmetic, reversed, sign_extended, taken};
 use super::vectors::Vector;
@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// Codes with the offsets for which they are defined.
+/// The operations' codes, each with an offset for which it is defined.
 const ARITHMETIC: [(u8, i16); 14] = [
     (0x00, 0),
     (0x10, 0),
@@ -136,7 +136,8 @@ fn operations(all: &mut Vec<Vector>) {
     }
 }
 
-/// Every pair of registers: compilers have their own for shifts and divisions. The other registers keep their values.
+/// Every pair of registers, since compiled shifts and divisions need certain machine registers. All other registers
+/// keep their values.
 fn registers(all: &mut Vec<Vector>) {
     let value = |register: u8| 0x8000_0000_0000_0000_u64.rotate_left(u32::from(register) * 7) | 0x25;
     for (code, offset) in ARITHMETIC {
@@ -163,7 +164,7 @@ fn pairs() -> impl Iterator<Item = (u8, u8)> {
     (0..10).flat_map(|dst| (0..10).map(move |src| (dst, src)))
 }
 
-/// Negation, signed moves, byte orders.
+/// Negation, sign-extending moves, byte swaps.
 fn conversions(all: &mut Vec<Vector>) {
     for value in NUMBERS {
         for bits in Bits::ALL {
@@ -222,7 +223,7 @@ fn branches(all: &mut Vec<Vector>) {
     }
 }
 
-/// The first byte of each loaded number, in tests of loads.
+/// The memory in tests of loads and stores.
 const PATTERN: [u8; 24] = [
     0x80, 0x91, 0x22, 0xb3, 0x44, 0xd5, 0x66, 0xf7, 0x08, 0x19, 0xaa, 0x3b, 0xcc, 0x5d, 0xee, 0x7f, 0xff, 0xfe, 0x7d,
     0x00, 0x01, 0x82, 0x03, 0x84,
@@ -233,7 +234,7 @@ fn number(bytes: &[u8]) -> u64 {
     if cfg!(target_endian = "little") { bytes.iter().rev().fold(0, order) } else { bytes.iter().fold(0, order) }
 }
 
-/// Sizes: the bits in the opcode, and bytes.
+/// Sizes: the opcode's bits, and the number of bytes.
 const SIZES: [(u8, usize); 4] = [(0x10, 1), (0x08, 2), (0x00, 4), (0x18, 8)];
 
 fn loads(all: &mut Vec<Vector>) {
@@ -246,7 +247,7 @@ fn loads(all: &mut Vec<Vector>) {
                     continue;
                 }
                 for base in [1_i16, 10, 20] {
-                    // Registers that need an index byte, or a displacement, in some encodings.
+                    // With some of these registers, x86-64 needs a further byte to encode the address.
                     let (register, dst) = [(1, 0), (7, 3), (4, 4)][base as usize % 3];
                     let program = Program::default().copy(register, 1).slot(0x07, register, 0, 0, base.into());
                     let program = program.slot(0x01 | mode | size, dst, register, at as i16 - base, 0);
@@ -301,7 +302,8 @@ fn stores(all: &mut Vec<Vector>) {
     }
 }
 
-/// Atomic operations: the new contents of memory, the source register and `r0`, in one number.
+/// Atomic operations. Each program returns the new contents of memory, the source register and `r0`, mixed into one
+/// number.
 fn atomics(all: &mut Vec<Vector>) {
     const EXPECTED: u64 = 0x7fff_ffff_8000_0000;
     let olds = [0, u64::MAX, EXPECTED, 0x8000_0000, 0x7fff_ffff_ffff_ffff, 0x0123_4567_89ab_cdef];
@@ -312,7 +314,7 @@ fn atomics(all: &mut Vec<Vector>) {
                 for (base, src) in [(1, 2), (7, 1), (8, 5), (10, 0), (6, 9)] {
                     let memory = model::atomic(code, bits, old, operand, if src == 0 { operand } else { EXPECTED });
                     let given = bits.low(old.into());
-                    // Bytes after a number of 32 bits stay.
+                    // An operation on 32 bits keeps the bytes behind them.
                     let kept = if len == 4 { old & !0xffff_ffff } else { 0 };
                     let (memory, r0) = match code {
                         0xf1 => (memory | kept, given),
@@ -347,7 +349,7 @@ fn atomics(all: &mut Vec<Vector>) {
         }
     }
     for (size, len) in SIZES {
-        // Linux's operations, which RFC 9669 does not have: aligned addresses.
+        // Acquiring loads and releasing stores, which Linux has and RFC 9669 has not. Addresses must be aligned.
         for at in (0..16).step_by(len) {
             let value = number(&PATTERN[at..at + len]);
             let program = Program::default().slot(0xc3 | size, 3, 1, at as i16, 0x100).copy(0, 3).exit();
@@ -360,7 +362,7 @@ fn atomics(all: &mut Vec<Vector>) {
     }
 }
 
-/// Calls, jumps back and forward, numbers of helpers in registers.
+/// Calls, also of helpers whose number is in a register; jumps back and forward.
 fn flow(all: &mut Vec<Vector>) {
     // Functions get five arguments, keep r6 to r9 of their caller, and have their own stack.
     let program = (6..10).fold(Program::default(), |program, kept| program.set(kept, i32::from(kept) * 100));
@@ -373,19 +375,19 @@ fn flow(all: &mut Vec<Vector>) {
         (1..6).fold(program, |program, argument| program.slot(0x27, 0, 0, 0, 10).slot(0x0f, 0, argument, 0, 0));
     let program = (6..10).fold(program, |program, kept| program.set(kept, -1)).exit();
     all.push(program.returns("a function".to_owned(), 12_345 + 3000 + 7));
-    // Eight deep: each adds 1 and calls the next one.
+    // Eight deep: each calls the next one, then adds 1.
     let program = Program::default().set(0, 0);
     let program =
         (0..7).fold(program, |program, _| program.slot(0x85, 0, 1, 0, 2).slot(0x07, 0, 0, 0, 1).exit().set(0, 5));
     all.push(program.exit().returns("eight functions deep".to_owned(), 12));
-    // The first argument comes back, r6 stays.
+    // The helper returns its first argument; r6 stays.
     let program = Program::default().set(6, 40).set(1, 2).slot(0x85, 0, 0, 0, 5).slot(0x0f, 0, 6, 0, 0).exit();
     all.push(program.returns("a helper".to_owned(), 42));
     for register in [2, 5, 6, 9] {
         let program = Program::default().set(register, 5).set(1, 42).slot(0x8d, register, 0, 0, 0).exit();
         all.push(program.returns(format!("a helper by r{register}"), 42));
     }
-    // Ten rounds by each kind of jump back.
+    // Ten rounds of a loop, by each kind of jump back.
     for (name, back) in [("ja", (0x05, -4, 0)), ("ja32", (0x06, 0, -4))] {
         let (opcode, offset, immediate) = back;
         let program = Program::default().set(0, 0).set(1, 10);
@@ -396,13 +398,13 @@ fn flow(all: &mut Vec<Vector>) {
         let program = Program::default().set(0, 0).set(1, 10).slot(0x07, 0, 0, 0, 3).slot(0x17, 1, 0, 0, 1);
         all.push(program.slot(opcode, 1, 0, -3, 0).exit().returns(name.to_owned(), 30));
     }
-    // Over both slots of a wide load, and to one.
+    // A jump over both slots of a wide load, and one to a wide load.
     let program = Program::default().set(0, 1).slot(0x05, 0, 0, 2, 0).wide(0, 2).exit();
     all.push(program.returns("over lddw".to_owned(), 1));
     let program =
         Program::default().slot(0x05, 0, 0, 1, 0).exit().wide(0, 0xfedc_ba98_7654_3210).slot(0x05, 0, 0, -4, 0);
     all.push(program.returns("exit is not last".to_owned(), 0xfedc_ba98_7654_3210));
-    // Linux's `may_goto`: it ends a loop after 65 535 rounds at the latest, and is not taken before.
+    // Linux's `may_goto`, which jumps when it has been reached often enough, does not jump the first time.
     let program = Program::default().set(0, 3).slot(0xe5, 0, 0, 1, 0).set(0, 4).exit();
     all.push(program.returns("may_goto".to_owned(), 4));
     for value in NUMBERS {
@@ -423,7 +425,7 @@ fn far(all: &mut Vec<Vector>) {
     all.push(program.with("store 32767 on".to_owned(), 0x12, memory.clone()));
     let program = Program::default().slot(0x7b, 10, 10, -512, 0).slot(0x72, 10, 0, -1, 9).slot(0x71, 0, 10, -1, 0);
     all.push(program.exit().returns("both ends of the stack".to_owned(), 9));
-    // Forward and back over as much as 16 bits allow, and further with 32 bits.
+    // Forward and back as far as 16 bits reach, and further with 32 bits.
     let over = |count: usize| (0..count).fold(Program::default(), |program, _| program.slot(0x07, 0, 0, 0, 1)).0;
     let mut program = Program::default().set(0, 1).slot(0x05, 0, 0, i16::MAX, 0);
     program.0.extend(over(i16::MAX as usize));
@@ -432,7 +434,7 @@ fn far(all: &mut Vec<Vector>) {
     program.0.extend(over(40_000));
     all.push(program.exit().returns("40000 slots on".to_owned(), 1));
     for (name, taken) in [("32768 slots back", 0x15), ("32768 slots back, 32 bits", 0x16)] {
-        // Once: r1 is 0 on the way here, and 1 after the jump's target.
+        // Jumps back once: r1 is 0 at first, and 1 after the jump's target.
         let mut program =
             Program::default().set(0, 0).set(1, 0).slot(0x05, 0, 0, 2, 0).set(1, 1).slot(0x05, 0, 0, 0, 0);
         program.0.extend(over(32_765));

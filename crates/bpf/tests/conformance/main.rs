@@ -1,7 +1,7 @@
 //! The public conformance vectors, each run in every way.
 //!
 //! They lie beside the repository (`../shared/bpf/conformance.txt`), or where PALIMPSEST_BPF_VECTORS says. A line has a
-//! name, what `r0` must be, memory, and byte code; `r1` points at the memory, `r2` is its length, and helper 5 returns
+//! name, the expected `r0`, memory, and byte code. `r1` points to the memory, `r2` is its length, and helper 5 returns
 //! its first argument.
 
 #[path = "../common/mod.rs"]
@@ -61,7 +61,7 @@ fn interpreted(vector: &Vector) -> Result<u64, String> {
     Interpreter::default().run(&code, arguments, &mut memory, &mut Host).map_err(|error| error.to_string())
 }
 
-/// By the compiler. Programs are kept: where code is emulated, memory that other code comes to goes stale.
+/// Runs it compiled. Keeps the program: emulators may run stale code where new code replaces old.
 fn compiled(packs: &Packs, vector: &Vector, kept: &mut Vec<Program>) -> Result<u64, String> {
     let code = Code::new(&vector.code).map_err(|error| error.to_string())?;
     let program = Program::load(packs, &code, &Host).map_err(|error| format!("{error:?}"))?;
@@ -73,7 +73,7 @@ fn compiled(packs: &Packs, vector: &Vector, kept: &mut Vec<Program>) -> Result<u
     Ok(result)
 }
 
-/// By the compiler, with all that guards against programs whose makers are not trusted.
+/// Runs it compiled, with all guards against programs of untrusted authors. Keeps the program, too.
 fn guarded(packs: &Packs, vector: &Vector, kept: &mut Vec<VerifiedProgram>) -> Result<u64, String> {
     let code = Code::new(&vector.code).map_err(|error| error.to_string())?;
     let contract = Contract::new().context(vector.memory.len() as u32, ContextAccess::Write).helper(5, 1);
@@ -88,7 +88,7 @@ fn guarded(packs: &Packs, vector: &Vector, kept: &mut Vec<VerifiedProgram>) -> R
     result
 }
 
-/// Those of which `run` makes something else than they say.
+/// Returns the vectors for which `run` gives something else than expected.
 fn wrong(vectors: &[Vector], mut run: impl FnMut(&Vector) -> Result<u64, String>) -> Vec<String> {
     let wrong = vectors.iter().filter_map(|vector| {
         let got = run(vector);

@@ -1,7 +1,6 @@
-//! The results of operations according to RFC 9669, written down a second time, in wide numbers, without the crate's
-//! types.
+//! The results of operations according to RFC 9669, defined a second time, in wide numbers, without the crate's types.
 
-/// The bits on which an operation works.
+/// How many bits an operation works on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bits {
     B32,
@@ -18,12 +17,12 @@ impl Bits {
         }
     }
 
-    /// Returns the low bits of a number, the others zero.
+    /// Returns a number's low bits, with all others zero.
     pub(super) fn low(self, value: i128) -> u64 {
         (value as u128 & ((1 << self.count()) - 1)) as u64
     }
 
-    /// Returns the low bits as a signed number.
+    /// Returns a number's low bits as a signed number.
     fn signed(self, value: u64) -> i128 {
         sign_extended(self.count(), value)
     }
@@ -35,8 +34,8 @@ pub(super) fn sign_extended(bits: u32, value: u64) -> i128 {
     if low >> (bits - 1) == 0 { low } else { low - (1 << bits) }
 }
 
-/// Returns the result according to table 4 and section 4.1; `code` with the bit of the source cleared, `offset` as in
-/// the instruction.
+/// Returns the result according to table 4 and section 4.1. `code` is the opcode's operation, without the bit for the
+/// source; `offset` is the instruction's.
 pub(super) fn arithmetic(code: u8, offset: i16, bits: Bits, left: u64, right: u64) -> u64 {
     let (a, b) = (i128::from(bits.low(left.into())), i128::from(bits.low(right.into())));
     let (sa, sb) = (bits.signed(left), bits.signed(right));
@@ -85,12 +84,12 @@ pub(super) fn taken(code: u8, bits: Bits, left: u64, right: u64) -> bool {
     }
 }
 
-/// Returns the low `len` bytes of a number in the opposite order.
+/// Returns the low `len` bytes of a number in reversed order.
 pub(super) fn reversed(len: usize, value: u64) -> u64 {
     value.to_le_bytes()[..len].iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// Returns what memory of `bits` holds after an atomic operation, and its result (section 5.3).
+/// Returns what the memory holds after an atomic operation (section 5.3).
 pub(super) fn atomic(code: i32, bits: Bits, old: u64, operand: u64, expected: u64) -> u64 {
     let low = |value: u64| bits.low(value.into());
     match code & !1 {

@@ -1,4 +1,4 @@
-//! User ring buffers: samples of the host, and of another process that writes what it likes.
+//! User ring buffers: samples from the host, and from another process that may write anything.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,7 +27,8 @@ fn host(map: Map) -> Arc<Host> {
     Host::builder().map(Arc::new(map)).map(array).helper(70_000, Signature::new([Argument::Number]), fails).build()
 }
 
-/// Drains it by this function, with the address of the context's first number, and returns what the helper does.
+/// A program that drains the ring by the function `each`, puts what that folded into the context, and returns the
+/// helper's result.
 fn drains(flags: u64, each: &str) -> String {
     format!(
         "r6 = r1\n*(u64 *)(r10 - 8) = 0\nr1 = map[idx:0] ll\nr2 = func[each] ll\nr3 = r10\nr3 += -8\nr4 = {flags}\n\
@@ -35,12 +36,13 @@ fn drains(flags: u64, each: &str) -> String {
     )
 }
 
-/// Folds the first 8 bytes of each sample, and ends behind one that is 9.
+/// Folds the first 8 bytes of each sample, and stops after a sample that is 9.
 const FOLD: &str = "r6 = r2\n*(u64 *)(r10 - 8) = 0\nr3 = r1\nr1 = r10\nr1 += -8\nr2 = 8\nr4 = 0\nr5 = 0\ncall 201\n\
                     r1 = *(u64 *)(r6 + 0)\nr1 *= 100\nr2 = *(u64 *)(r10 - 8)\nr1 += r2\n*(u64 *)(r6 + 0) = r1\n\
                     r0 = 0\nif r2 != 9 goto on\nr0 = 1\non: exit";
 
-/// What the program returns and has folded, of hosts that are filled alike: interpreted, and compiled.
+/// Returns what the program returned and folded. Runs it interpreted and compiled, on hosts that are filled alike; both
+/// must agree.
 fn drained(fill: impl Fn(&UserRing), flags: u64, each: &str) -> (i64, u64) {
     let text = drains(flags, each);
     let run = |is_compiled: bool| {
@@ -72,12 +74,12 @@ fn samples_come_in_order_until_there_are_no_more() {
     assert_eq!(drained(|_| (), 0, FOLD), (0, 0));
     let three = |ring: &UserRing| put(ring, &[&number(1), &[&number(2)[..], b"more"].concat(), &number(3)]);
     assert_eq!(drained(three, 0, FOLD), (3, 1_02_03));
-    // One that is too short has nothing that could be read.
+    // Nothing is read of a sample that is too short.
     assert_eq!(drained(|ring| put(ring, &[&number(7), b"short", b"", &number(8)]), 1, FOLD), (4, 7_00_00_08));
-    // A result that is not 0 ends it; the others stay.
+    // A result other than 0 stops the draining; the samples behind stay.
     let nine = |ring: &UserRing| put(ring, &[&number(1), &number(9), &number(3)]);
     assert_eq!(drained(nine, 0, FOLD), (2, 1_09));
-    assert_eq!(drained(three, 4, FOLD), (-22, 0), "flags that are not known");
+    assert_eq!(drained(three, 4, FOLD), (-22, 0), "unknown flags");
     // The bytes are a copy, which a program may change.
     let data = "r6 = r2\nr2 = 0\nr3 = 8\ncall 203\nif r0 == 0 goto none\nr1 = *(u64 *)(r0 + 0)\nr1 += 1\n\
                 *(u64 *)(r0 + 0) = r1\nr1 = *(u64 *)(r0 + 0)\n*(u64 *)(r6 + 0) = r1\nnone: r0 = 0\nexit";
@@ -94,7 +96,7 @@ fn what_is_dropped_is_skipped_and_what_is_written_is_waited_for() {
         producer.put(&number(2)).expect("room");
         let mut sample = producer.reserve(8).expect("room");
         sample.write(&number(3));
-        // It is never finished: this is as if the producer were stopped here.
+        // Never finished, as if the producer had stopped here.
         std::mem::forget(sample);
     };
     assert_eq!(drained(fill, 0, FOLD), (2, 1_02));
@@ -111,7 +113,7 @@ fn room_is_given_back_and_samples_go_over_the_end() {
     assert_eq!(producer.reserve(BYTES - 7).err(), Some(ReserveError::Long { len: BYTES - 7, most: BYTES }));
     assert_eq!(producer.reserve(u64::MAX).err(), Some(ReserveError::Long { len: u64::MAX, most: BYTES }));
     for round in 0..200_u64 {
-        // Of a length that no round divides by: in all places, over the end, too.
+        // The length does not divide the buffer's, so samples lie at all places, also over the end.
         let sample = [&number(round)[..], &[round as u8; 1000]].concat();
         for _ in 0..4 {
             producer.put(&sample).expect("room");
@@ -152,29 +154,29 @@ fn another_process_writes_what_it_likes() {
         let result = linked.interpret(&Interpreter::default(), &mut context).expect("it ends") as i64;
         (result, u64::from_ne_bytes(*context.first_chunk().expect("8 bytes")))
     };
-    // As it should be.
+    // A correct sample.
     sample(0, 8, 5);
     write(producer, 16);
     assert_eq!((drain(), read(consumer)), ((1, 5), 16));
-    // Positions that are none, and samples that reach beyond them.
+    // Impossible positions, and samples that reach beyond the position.
     sample(16, 8, 6);
     write(producer, 33);
     assert_eq!((drain(), read(consumer)), ((-22, 0), 16));
     write(producer, 8);
-    assert_eq!(drain(), (0, 0), "behind what was taken");
+    assert_eq!(drain(), (0, 0), "before what was taken");
     sample(16, 8, 6);
     write(producer, 24);
     assert_eq!(drain(), (-22, 0));
     sample(16, 4000, 6);
     write(producer, 32);
     assert_eq!(drain(), (-22, 0));
-    // Longer than everything, though the position says that it is there.
+    // Longer than the buffer, though the position covers it.
     for len in [BYTES - 7, 1 << 29, (1 << 30) - 1] {
         sample(16, len, 6);
         write(producer, !7);
         assert_eq!(drain(), (-7, 0), "{len}");
     }
-    // Being written, skipped, and bits above the length that mean nothing.
+    // A sample that is being written; bits above the length, which mean nothing; a sample to skip.
     write(producer, 32);
     sample(16, 8 | 1 << 31, 6);
     assert_eq!((drain(), read(consumer)), ((0, 0), 16));
@@ -184,12 +186,12 @@ fn another_process_writes_what_it_likes() {
     sample(48, 8, 8);
     write(producer, 64);
     assert_eq!((drain(), read(consumer)), ((1, 8), 64));
-    // A consumer's position that somebody has set means nothing.
+    // Setting the consumer's position has no effect.
     write(consumer, 4000);
     sample(64, 8, 9);
     write(producer, 80);
     assert_eq!((drain(), read(consumer)), ((1, 9), 80));
-    // Over the end, as who has mapped the samples twice writes it.
+    // Over the end, as a process that has mapped the samples twice writes it.
     sample(80, 8 | 1 << 30, 0);
     write(8192 + 80, (BYTES - 80 - 16) | 1 << 30);
     write(producer, BYTES - 8);
@@ -197,7 +199,7 @@ fn another_process_writes_what_it_likes() {
     sample(BYTES - 8, 8, 77);
     write(producer, BYTES + 8);
     assert_eq!((drain(), read(consumer)), ((1, 77), BYTES + 8));
-    // Zeros are samples of no bytes: as many as one go has.
+    // Zeros are samples of no bytes; one call takes 128 Ki of them at most.
     let zeros = vec![0; BYTES as usize];
     memory.write_all_at(&zeros, 8192).expect("there");
     write(producer, BYTES + 8 + 200_000 * 8);
@@ -226,7 +228,7 @@ fn who_waits_for_room_is_woken() {
 #[test]
 fn a_buffer_is_drained_by_one_at_a_time_and_by_others_when_that_was_ended() {
     let Some(packs) = packs() else { return };
-    // In what is called for a sample it is being drained already.
+    // A callback cannot drain the ring again.
     let again = "r6 = r2\nr1 = map[idx:0] ll\nr2 = func[no] ll\nr3 = 0\nr4 = 0\ncall 209\n*(u64 *)(r6 + 0) = r0\n\
                  r0 = 0\nexit\nno: r0 = 0\nexit";
     let (result, inner) = drained(|ring| put(ring, &[&number(1)]), 0, again);
@@ -239,7 +241,7 @@ fn a_buffer_is_drained_by_one_at_a_time_and_by_others_when_that_was_ended() {
     put(host.maps()[0].user_ring().expect("one"), &[&number(1), &number(2)]);
     let ended = load("r1 = 0\ncall 70000\nr0 = 0\nexit").run(&mut [0; LEN]);
     assert!(matches!(ended, Err(HostedError::Helper { id: 70_000, .. })), "{ended:?}");
-    assert_eq!(load(FOLD).run(&mut [0; LEN]), Ok(1), "the second is there, and nobody drains it");
+    assert_eq!(load(FOLD).run(&mut [0; LEN]), Ok(1), "the second sample is there, and the ring is free to drain");
 }
 
 #[test]
@@ -247,7 +249,7 @@ fn samples_reach_one_of_many_threads() {
     let Some(packs) = packs() else { return };
     const SAMPLES: u64 = 5000;
     let host = host(ring());
-    // Adds each sample's number to the array, whoever sees it.
+    // Each thread adds the number of each sample that it sees to the array's value.
     let each = "r6 = r2\n*(u64 *)(r10 - 8) = 0\nr3 = r1\nr1 = r10\nr1 += -8\nr2 = 8\nr4 = 0\nr5 = 0\ncall 201\n\
                 r2 = *(u64 *)(r10 - 8)\nr1 = map[idx:1][0]+0 ll\nlock *(u64 *)(r1 + 0) += r2\nr0 = 0\nexit";
     let drain = host.verify(contract(), code(&drains(0, each))).expect("harmless");
@@ -288,7 +290,7 @@ fn a_waker_that_panics_ends_the_program_and_not_the_process() {
     put(host.maps()[0].user_ring().expect("one"), &[&number(1)]);
     let panicked = HostedError::Helper { id: 209, error: HelperError::Panicked };
     assert_eq!(wakes.run(&mut [0; LEN]), Err(panicked));
-    assert_eq!(quiet.run(&mut [0; LEN]), Ok(0), "nobody drains it any more, and the sample was taken");
+    assert_eq!(quiet.run(&mut [0; LEN]), Ok(0), "the ring is free to drain, and the sample was taken");
 }
 
 #[test]
@@ -313,11 +315,11 @@ fn what_a_sample_is_known_by_is_for_helpers() {
     assert_eq!(refused("*(u64 *)(r1 + 8) = 1\nr0 = 0\nexit"), Fault::NoAddress { register: Register::R1 });
     assert_eq!(refused("r1 += 8\nr0 = 0\nexit"), Fault::Address { register: Register::R1 });
     assert_eq!(refused("r0 = r1\nexit"), Fault::ReturnedAddress);
-    // It is no record that could be given back, and no place for another.
+    // It is no record that could be discarded, and no place for another dynptr.
     assert_eq!(refused("r2 = 0\ncall 199\nr0 = 0\nexit"), Fault::DynptrPlace { register: Register::R1 });
     let place = "r4 = r1\nr1 = map[idx:1][0]+0 ll\nr2 = 8\nr3 = 0\ncall 197\nr0 = 0\nexit";
     assert_eq!(refused(place), Fault::DynptrPlace { register: Register::R4 });
-    // Its bytes are gone with the call, though their address was kept in who drains.
+    // The bytes may not be used after the call, though the callback has kept their address for the program.
     let kept = "r6 = r2\nr2 = 0\nr3 = 8\ncall 203\nif r0 == 0 goto none\n*(u64 *)(r6 + 0) = r0\nnone: r0 = 0\nexit";
     assert_eq!(refused(kept), Fault::Unset { register: Register::R1 });
     let outside = "r2 = 0\nr3 = 8\ncall 203\nif r0 == 0 goto none\nr1 = *(u8 *)(r0 + 8)\nnone: r0 = 0\nexit";

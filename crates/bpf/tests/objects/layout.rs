@@ -1,4 +1,4 @@
-//! Programs and the types of this process: compiled against the header that is made of them, or against an older one
+//! Programs that use the types of this process: compiled against the header made from them, or against an older header
 //! and adapted.
 
 use palimpsest_bpf::elf::{Btf, Object};
@@ -22,7 +22,7 @@ layout! {
         bytes: u64,
     }
 
-    /// Members where no C compiler would put them.
+    /// Members at offsets that C would not give them by itself.
     #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
     #[repr(C, packed(2))]
     struct Packed {
@@ -50,7 +50,7 @@ layout! {
 // ANCHOR_END: layout
 
 layout! {
-    /// Such as are not handed to programs.
+    /// Types that programs are not given.
     struct Node {
         value: u32,
         next: *const Node,
@@ -61,7 +61,7 @@ layout! {
 }
 
 hook! {
-    /// When a session begins.
+    /// Runs when a session begins.
     fn begins(session: &Session) = "session";
 }
 
@@ -81,7 +81,7 @@ const SESSION: Session = Session {
 
 const READ: u64 = 6_05_03_42;
 
-/// What a program returns for a session, interpreted and compiled.
+/// Returns what a program returns for a session; interpreted and compiled it must be the same.
 fn run(object: &Object, name: &str, session: &Session) -> u64 {
     let host = object.host().expect("no maps").build();
     let program = object.program(name).expect("there");
@@ -108,7 +108,7 @@ fn programs_of_older_types_are_adapted_to_those_of_this_process() {
         let object = Object::parse_for(&bytes, Some(&btf)).expect("it is adapted");
         // ANCHOR_END: adapt
         assert_eq!(run(&object, "session", &SESSION), READ);
-        // As many bytes as there are here; what is new is there, and what is gone is not.
+        // The size is that of this process; new members exist, removed ones do not.
         assert_eq!(run(&object, "differences", &SESSION), size_of::<Session>() as u64 + 1000);
         let other = Session { is_secure: 0, ..SESSION };
         assert_eq!(run(&object, "differences", &other), size_of::<Session>() as u64 + 2000);
@@ -117,7 +117,7 @@ fn programs_of_older_types_are_adapted_to_those_of_this_process() {
         if palimpsest_bpf::jit::Target::NATIVE.is_some() {
             assert_eq!(run(&object, "follows", &Session { next: address, ..SESSION }), 77);
         }
-        // Without that they read what is elsewhere.
+        // Unadapted, the program reads other members.
         let as_compiled = Object::parse(&bytes).expect("an object");
         assert_ne!(run(&as_compiled, "session", &SESSION), READ);
     }

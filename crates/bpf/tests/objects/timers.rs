@@ -1,4 +1,4 @@
-//! Timers, as C has them: a lease that is renewed, used up, given up and revoked.
+//! Timers in C: a lease that is renewed, used up, given up and revoked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

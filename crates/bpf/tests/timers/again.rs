@@ -1,5 +1,5 @@
-//! Timers that what they call arms again at once, for ever: others have their turn, and nobody waits for an end. And a
-//! clock that ends their thread.
+//! Timers whose callbacks arm them again at once, for ever: others have their turn, and nobody waits for an end. And a
+//! clock that panics, which ends their thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -11,8 +11,8 @@ use palimpsest_bpf::verify::{Argument, Signature};
 use super::common::packs;
 use super::{CANCEL, FIND, Hand, INIT, SET, START, TICK, array, builder, load, program, run, values};
 
-/// Two timers, of these elements; one of them goes on for ever, by this time and these flags. Time stands still but for
-/// what the test does.
+/// Arms the timers of two elements. One of them arms itself for ever; `time` sets the time and flags for which it does.
+/// Time stands still except where the test moves it.
 fn others_have_their_turn(endless: usize, other: usize, time: &str) {
     let Some(packs) = packs() else { return };
     let hand = Hand::default();
@@ -30,11 +30,11 @@ fn others_have_their_turn(endless: usize, other: usize, time: &str) {
     assert_eq!(run(&arm, other as u64, 10, 0), 0);
     hand.move_on(&host, 10);
     assert_eq!(calls(other), other as u64 + 1);
-    // Due when the other one is, too.
+    // Due at the same time as the endless one.
     assert_eq!(run(&arm, other as u64, 0, 0), 0);
     hand.move_on(&host, 0);
     assert_eq!(calls(other), 2 * (other as u64 + 1));
-    // A set value ends its timer.
+    // Setting a value ends its timer.
     assert_eq!(values.set(endless as u32, &[0; 4]), Ok(()));
 }
 
@@ -61,13 +61,13 @@ fn who_cancels_waits_for_one_call_alone() {
     let goes_on = Mutex::new(goes_on);
     let host = builder(&hand)
         .helper(70_000, Signature::new([Argument::Number]), move |_| {
-            // Later calls find nobody any more.
+            // The test no longer waits for later calls.
             let _ = entered.send(());
             let _ = goes_on.lock().expect("one thread").recv();
             Ok(0)
         })
         .build();
-    // It says what it calls and arms itself, whoever has cancelled it meanwhile.
+    // The callback sets itself and arms the timer again, whoever has cancelled it meanwhile.
     let again = "r1 = r7\nr1 += 8\nr2 = 0\nr3 = 0\ncall 171\nr0 = 0\nexit\n";
     let tick = ["tick: r7 = r3\nr1 = 0\ncall 70000\n", SET, again].concat();
     let arm = load(&packs, &host, &[FIND, INIT, SET, START, "exit\n", &tick].concat());
@@ -79,7 +79,7 @@ fn who_cancels_waits_for_one_call_alone() {
         while run(&start, 0, 1 << 40, 0) == 0 {
             std::thread::yield_now();
         }
-        // From now on it does not wait, and calls itself for ever.
+        // From now on the helper does not wait, and the timer is called for ever.
         drop((go_on, is_entered));
         assert!(matches!(cancels.join().expect("it returns"), 0 | 1), "armed anew or not");
     });

@@ -1,4 +1,4 @@
-//! How timers end: cancelled, with their elements, with their programs, with their hosts.
+//! How timers end: cancelled, with their elements, with their hosts; and programs that stay for their timers.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -12,14 +12,14 @@ use super::{
     CANCEL, FIND, Hand, INIT, SET, START, TICK, Value, array, builder, context, load, map, program, run, values,
 };
 
-/// A helper of the host's with a number.
+/// The number of the host's own helper, which takes a number.
 const OWN: i32 = 70_000;
 
 fn with(builder: HostBuilder, own: impl Fn(u64) -> Result<u64, HelperError> + Send + Sync + 'static) -> Arc<Host> {
     builder.helper(OWN, Signature::new([Argument::Number]), move |call| own(call.number(0))).build()
 }
 
-/// What a timer calls: the host's helper, with the key.
+/// A callback: calls the host's helper with the key.
 const ASK: &str = "tick: r1 = *(u32 *)(r2 + 0)\ncall 70000\nr0 = 0\nexit\n";
 
 #[test]
@@ -37,7 +37,7 @@ fn a_program_stays_as_long_as_its_timers() {
     let cancel = load(&packs, &host, &program(&[CANCEL]));
     assert_eq!(run(&cancel, 0, 0, 0), 0);
     packs.reclaim().expect("one program is left");
-    assert_eq!(packs.stats().programs, 1, "that which has cancelled it");
+    assert_eq!(packs.stats().programs, 1, "the one that cancelled it");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_timer_ends_with_its_element() {
             let mut value = [0; 32];
             timed.read(&key.to_ne_bytes(), 0, &mut value).map(|()| value[0]).ok()
         };
-        // An element that is there anew has no timer.
+        // A new element, or one with a new value, has no timer.
         let again = run(&load(&packs, &host, &program(&[INIT])), 1, 0, 0);
         ((0..5).map(calls).collect::<Vec<_>>(), again)
     };
@@ -75,7 +75,7 @@ fn a_timer_ends_with_its_element() {
         assert_eq!(count(kind, replace), (vec![Some(1), Some(0), Some(3), Some(4), None], 0), "{kind:?}");
         assert_eq!(count(kind, remove), (vec![Some(1), None, Some(3), Some(4), None], 100), "{kind:?}");
     }
-    // What makes room for another one takes its timer with it.
+    // An element that is evicted takes its timer with it.
     let evict: fn(&Map) = |map| map.update(&4_u32.to_ne_bytes(), &[0; 32], Update::Always).expect("room");
     let (calls, _) = count(Kind::LruHash, evict);
     assert_eq!(calls[4], Some(0));
@@ -93,12 +93,12 @@ fn timers_end_with_their_host_and_the_thread_with_the_maps() {
     drop(arm);
     packs.reclaim().expect("its code is not kept");
     assert_eq!(packs.stats().programs, 0);
-    // Another host with the same map: the timer is none any more, and the thread is the same one.
+    // Another host with the same map: the old timer is gone, and the thread is still the same.
     let host = Host::builder().map(Arc::clone(&timed)).build();
     let arm = load(&packs, &host, &program(&[INIT, SET, START]));
     assert_eq!(run(&arm, 0, 10, 0), 0);
     drop((arm, host, timed));
-    // The thread has the clock.
+    // The thread holds the clock until it ends.
     while Arc::strong_count(&hand.0) > 1 {
         std::thread::yield_now();
     }
@@ -127,7 +127,7 @@ fn who_cancels_waits_for_what_is_called() {
             assert!(matches!(run(&cancel, 0, 0, 0), 0 | 1), "armed anew or not");
             said.lock().expect("nobody panics").push("cancelled");
         });
-        // From when it is cancelled it calls nothing any more.
+        // Once it is cancelled, it has no callback, and cannot be started.
         while run(&start, 0, 1 << 40, 0) == 0 {
             std::thread::yield_now();
         }
@@ -141,7 +141,7 @@ fn what_a_timer_calls_cancels_others_and_not_itself() {
     let Some(packs) = packs() else { return };
     let hand = Hand::default();
     let host = builder(&hand).build();
-    // Cancels its own, and that of element 1; what that gives is the number.
+    // Cancels its own timer and that of element 1. The results go into the value's first and last number.
     let tick = ["tick: r7 = r3\n", CANCEL, "*(u64 *)(r7 + 0) = r0\n", "r1 = r7\nr1 += 8\n"].concat();
     let other = "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto none\nr1 = r0\n\
                  r1 += 8\ncall 172\n*(u64 *)(r7 + 24) = r0\nnone: r0 = 0\nexit\n";
@@ -157,7 +157,7 @@ fn an_element_can_end_itself() {
     let Some(packs) = packs() else { return };
     let (hand, timed) = (Hand::default(), map(Kind::Hash, 4));
     let host = Host::builder().map(Arc::clone(&timed)).time(hand.clone()).build();
-    // It removes its element; then there is no timer that could be armed.
+    // The callback removes its own element; then there is no timer left to arm.
     let tick = "tick: r6 = r3\nr1 = *(u32 *)(r2 + 0)\n*(u32 *)(r10 - 4) = r1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\n\
                 call 3\nr1 = r6\nr1 += 8\nr2 = 0\nr3 = 0\ncall 171\n*(u64 *)(r6 + 24) = r0\nr0 = 0\nexit\n";
     let arm = load(&packs, &host, &[FIND, INIT, SET, START, "exit\n", tick].concat());
@@ -181,7 +181,7 @@ fn failures_are_counted_and_other_timers_go_on() {
         2 => panic!("as asked for"),
         _ => Err(HelperError::Unknown),
     });
-    // It has a record while it asks.
+    // The callback holds a record of the ring while it calls the helper.
     let tick = "tick: r7 = *(u32 *)(r2 + 0)\nr1 = map[idx:1] ll\nr2 = 8\nr3 = 0\ncall 131\n\
                 if r0 == 0 goto none\nr6 = r0\n\
                 r1 = r7\ncall 70000\n*(u64 *)(r6 + 0) = r7\nr1 = r6\nr2 = 0\ncall 132\nnone: r0 = 0\nexit\n";
@@ -190,7 +190,7 @@ fn failures_are_counted_and_other_timers_go_on() {
         assert_eq!(run(&arm, 3 - key, 10 + key, 0), 0);
     }
     hand.move_on(&host, 100);
-    assert_eq!(host.timer_failures(), 2, "that which has panicked, and that which has failed");
+    assert_eq!(host.timer_failures(), 2, "the one that panicked, and the one that failed");
     let mut records = Vec::new();
     ring.ring().and_then(|ring| ring.take_consumer()).expect("its only one").drain(|record| records.push(record[0]));
     assert_eq!((records, ring.ring().map(|ring| ring.pending())), (vec![0], Some(0)), "none is kept");

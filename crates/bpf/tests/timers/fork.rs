@@ -4,18 +4,18 @@
 use super::common::packs;
 use super::{CANCEL, Hand, INIT, SET, START, builder, load, program, run, values};
 
-/// Runs `child` in a child; what it has left with.
+/// Runs `child` in a forked child, and returns its exit code.
 fn forked(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child does what programs and maps do, and leaves.
+    // SAFETY: the child runs programs, uses maps, and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "a child");
     if pid == 0 {
         let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
-        // SAFETY: nothing of the parent's is run any more.
+        // SAFETY: it ends this child; nothing of the parent's runs on the way.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: `status` is there to be written.
+    // SAFETY: `status` may be written.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert!(libc::WIFEXITED(status), "{status:#x}");
     libc::WEXITSTATUS(status)
@@ -30,7 +30,8 @@ fn timers_of_a_child_refuse_and_those_of_the_parent_go_on() {
     let (arm, init, start, cancel) = (load(&[INIT, SET, START]), load(&[INIT]), load(&[START]), load(&[CANCEL]));
     assert_eq!(run(&arm, 0, 10, 0), 0);
     let code = forked(|| {
-        // What the thread may have held at this time is not touched: nothing waits for a thread that is not there.
+        // The child does not touch the lock, which the thread may have held: it would wait for a thread that it does
+        // not have.
         hand.0.fetch_add(100, std::sync::atomic::Ordering::SeqCst);
         host.look_at_time();
         let refused = [run(&init, 1, 0, 0), run(&start, 0, 10, 0), run(&cancel, 0, 0, 0)];

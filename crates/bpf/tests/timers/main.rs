@@ -1,4 +1,4 @@
-//! Timers in values of maps. Time is moved by hand but in one test, which waits until something has happened.
+//! Timers in values of maps. Tests move time by hand, except one, which waits until a timer has been called.
 
 mod again;
 #[path = "../common/mod.rs"]
@@ -18,7 +18,7 @@ use palimpsest_bpf::{Code, Packs, asm};
 
 use common::packs;
 
-/// A clock that is moved by hand. The clock of the day is a million ahead.
+/// A clock that is moved by hand. The time of day is a million ahead of it.
 #[derive(Clone, Debug, Default)]
 struct Hand(Arc<AtomicU64>);
 
@@ -36,7 +36,7 @@ impl TimeSource for Hand {
     }
 }
 
-/// A value: calls of its timer, the timer, and a number.
+/// A value: a count that [`TICK`] adds to, the timer (two words), and how often the timer is to arm itself again.
 type Value = [u64; 4];
 
 fn map(kind: Kind, entries: u32) -> Arc<Map> {
@@ -52,7 +52,7 @@ fn builder(hand: &Hand) -> HostBuilder {
     Host::builder().map(array()).time(hand.clone())
 }
 
-/// `r7` is the value whose key is the first byte of the context, `r8` the context.
+/// Puts the context into `r8`, and the value whose key is the context's first byte into `r7`.
 const FIND: &str = "r8 = r1
     r1 = *(u8 *)(r8 + 0)
     *(u32 *)(r10 - 4) = r1
@@ -65,14 +65,15 @@ const FIND: &str = "r8 = r1
     exit
     found: r7 = r0
 ";
-/// The timer of `r7` is made, by the monotonic clock.
+/// Makes the timer of `r7`, with the monotonic clock.
 const INIT: &str = "r1 = r7\nr1 += 8\nr2 = map[idx:0] ll\nr3 = 1\ncall 169\n";
-/// It is to call `tick`.
+/// Sets `tick` as its callback.
 const SET: &str = "r1 = r7\nr1 += 8\nr2 = func[tick] ll\ncall 170\n";
-/// It is armed, for as many nanoseconds as the context's second number says, and by the flags of its third.
+/// Arms it: the context's second number is the time in nanoseconds, the third has the flags.
 const START: &str = "r1 = r7\nr1 += 8\nr2 = *(u64 *)(r8 + 8)\nr3 = *(u64 *)(r8 + 16)\ncall 171\n";
 const CANCEL: &str = "r1 = r7\nr1 += 8\ncall 172\n";
-/// Adds one and the key. Called again 10 later as often as the number says.
+/// Adds one and the key to the value's count. Arms the timer again, for 10 later, as often as the value's last number
+/// says.
 const TICK: &str = "tick: r6 = r3
     r1 = *(u32 *)(r2 + 0)
     r1 += 1
@@ -92,7 +93,7 @@ const TICK: &str = "tick: r6 = r3
     exit
 ";
 
-/// A program that does this, and in the end returns `r0`.
+/// A program of these parts, which returns the last `r0`.
 fn program(parts: &[&str]) -> String {
     let sets = parts.contains(&SET);
     [FIND, &parts.concat(), "exit\n", if sets { TICK } else { "" }].concat()
@@ -112,7 +113,7 @@ fn load(packs: &Packs, host: &Arc<Host>, text: &str) -> HostedProgram {
     HostedProgram::load(packs, &link(host, text)).expect("room")
 }
 
-/// A context: which value, when, flags.
+/// A context: the key, the time, the flags.
 fn context(key: u64, time: u64, flags: u64) -> Vec<u8> {
     [key, time, flags].iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
@@ -139,20 +140,20 @@ fn a_timer_calls_what_it_is_for_when_its_time_has_come() {
     assert_eq!(values.get(2), Some([3, 0, 0, 0]), "one, and the key");
     hand.move_on(&host, 1000);
     assert_eq!(values.get(2), Some([3, 0, 0, 0]), "once");
-    // It is armed again by what it calls, and again by a program; the later time counts.
+    // A program arms it twice; the later call counts. Then its callback arms it, twice.
     assert_eq!(values.set(1, &[0, 7, 7, 2]), Ok(()));
     assert_eq!(run(&arm, 1, 50, 0), 0);
     let start = load(&packs, &host, &program(&[START]));
     assert_eq!(run(&start, 1, 60, 0), 0);
     hand.move_on(&host, 59);
-    assert_eq!(values.get(1), Some([0, 0, 0, 2]), "what was set in the timer's place is nothing");
+    assert_eq!(values.get(1), Some([0, 0, 0, 2]), "the bytes of a timer mean nothing");
     for (by, expected) in
         [(1, [2, 0, 0, 1]), (9, [2, 0, 0, 1]), (1, [4, 0, 0, 0]), (10, [6, 0, 0, 0]), (50, [6, 0, 0, 0])]
     {
         hand.move_on(&host, by);
         assert_eq!(values.get(1), Some(expected));
     }
-    // A time of the clock; one that has passed comes at once.
+    // A time of the clock. One that has passed is due at once.
     let now = hand.0.load(Ordering::SeqCst);
     assert_eq!(run(&start, 2, now + 5, 1), 0);
     hand.move_on(&host, 4);

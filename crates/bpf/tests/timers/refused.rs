@@ -1,4 +1,4 @@
-//! What the verifier refuses of timers, and maps that have none.
+//! What the verifier refuses to do with timers, and maps that cannot have any.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ fn a_timer_is_reached_by_helpers_alone() {
     assert_eq!(body("r0 = *(u8 *)(r7 + 23)\n"), bytes(23, 24));
     assert_eq!(body("*(u32 *)(r7 + 12) = 1\n"), bytes(12, 16));
     assert_eq!(body("r1 = 1\nlock *(u64 *)(r7 + 16) += r1\n"), bytes(16, 24));
-    // One of several places.
+    // At a place that is only known within bounds.
     assert_eq!(body("r1 = *(u8 *)(r8 + 1)\nr1 &= 15\nr7 += r1\nr0 = *(u8 *)(r7 + 0)\n"), bytes(0, 16));
-    // By helpers that take bytes: a value of the same map, a text to format, a dynptr.
+    // By helpers that take bytes: as a value of the same map, a text to format, a dynptr.
     let value = "r1 = map[idx:0] ll\nr2 = r10\nr2 += -4\nr3 = r7\nr4 = 0\ncall 2\n";
     assert_eq!(body(value), bytes(0, 32));
     assert_eq!(body("r1 = r7\nr2 = 9\nr3 = 0\nr4 = 0\nr5 = 0\ncall 6\n"), bytes(0, 9));
     assert_eq!(body("r1 = r7\nr2 = 32\nr3 = 0\nr4 = r10\nr4 += -24\ncall 197\n"), bytes(0, 32));
-    // Beside it all is well.
+    // The bytes beside it may be read.
     let host = Host::builder().map(array()).build();
     link(&host, &[FIND, "r0 = *(u64 *)(r7 + 0)\nr1 = *(u64 *)(r7 + 24)\nr0 += r1\nexit\n"].concat());
 }
@@ -58,7 +58,7 @@ fn what_a_timer_calls_is_followed_as_it_is_called() {
     let with = |tick: &str| refused(&[FIND, SET, "r0 = 0\nexit\ntick: ", tick].concat());
     assert_eq!(with("r0 = 1\nexit\n"), Fault::TimerResult);
     assert_eq!(with("r0 = *(u64 *)(r3 + 0)\nexit\n"), Fault::TimerResult);
-    // It gets a map, a key and a value; nothing of the program that has armed it.
+    // It gets a map, a key and a value, and nothing of the program that armed it.
     assert_eq!(with("r0 = *(u64 *)(r4 + 0)\nexit\n"), Fault::Unset { register: Register::R4 });
     assert_eq!(with("r0 = *(u64 *)(r7 + 0)\nexit\n"), Fault::Unset { register: Register::R7 });
     assert!(matches!(with("r0 = *(u64 *)(r10 - 8)\nexit\n"), Fault::StackUnset { .. }));
@@ -66,7 +66,7 @@ fn what_a_timer_calls_is_followed_as_it_is_called() {
     assert!(matches!(with("r0 = *(u64 *)(r3 + 8)\nexit\n"), Fault::TimerBytes { .. }));
     assert_eq!(with("*(u32 *)(r2 + 0) = 1\nr0 = 0\nexit\n"), Fault::ReadOnlyMap);
     assert_eq!(with("again: goto again\n"), Fault::Endless);
-    // The way of the program that arms it is not the one that it goes.
+    // The callback is followed on a path of its own, not on that of the program that arms it.
     assert!(matches!(with("r6 = r3\nr1 = 0\ngoto +0\nr0 = *(u8 *)(r6 + 99)\nexit\n"), Fault::Outside { .. }));
 }
 
@@ -83,10 +83,10 @@ fn a_tail_call_leaves_no_timer() {
 #[test]
 fn one_function_serves_many_timers_and_itself() {
     let host = Host::builder().map(array()).map(array()).build();
-    // It says what it calls again each time, for another map than the one that it was armed with, too.
+    // The callback sets itself again each time, also for another map than the one it was armed with.
     let other = SET.replace("r7", "r6");
     let again = ["tick: r6 = r3\n", &other, "r0 = 0\nexit\n"].concat();
-    // A helper that calls it makes it deeper and deeper.
+    // A helper that calls the function itself nests ever deeper.
     let deeper = "tick: r1 = 1\nr2 = func[tick] ll\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit\n";
     let once = "r1 = 1\nr2 = func[tick] ll\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit\n";
     assert_eq!(refused(&[once, deeper].concat()), Fault::Depth);
@@ -103,7 +103,7 @@ fn no_helper_calls_the_program_itself() {
     assert_eq!(structure(looped), own);
     let timed = ["tick: ", FIND, INIT, SET, START, "r0 = 0\nexit\n"].concat();
     assert_eq!(structure(&timed), own);
-    // As another function it is structured well.
+    // As another function than the first it may be called.
     assert_eq!(structure(&["call local tick\nexit\n", &timed].concat()), Ok(()));
 }
 
@@ -111,7 +111,7 @@ fn no_helper_calls_the_program_itself() {
 fn a_function_is_followed_for_each_map_that_it_is_called_with() {
     let short = Definition { timer: Some(8), ..Definition::new("short", Kind::Array, 4, 24, 4) };
     let host = Host::builder().map(array()).map(Arc::new(Map::new(short).expect("good measures"))).build();
-    // The first value of a map, found anew.
+    // Looks up the map's first value, and sets its timer's callback.
     let set = |map: u32| {
         let find = format!("*(u32 *)(r10 - 4) = 0\nr1 = map[idx:{map}] ll\nr2 = r10\nr2 += -4\ncall 1\nr7 = r0\n");
         [&find, &format!("if r7 == 0 goto no{map}\n"), SET, &format!("no{map}:\n")].concat()
@@ -132,7 +132,7 @@ fn interpreted_programs_set_no_callback() {
     let linked = link(&host, &program(&[INIT, SET, START]));
     let error = linked.interpret(&Interpreter::default(), &mut context(0, 1, 0)).expect_err("a function without code");
     assert_eq!(error.trap, Trap::Helper { id: 170, error: HelperError::Timer });
-    // All else is the same.
+    // The other helpers work as in compiled programs.
     let linked = link(&host, &program(&[INIT]));
     assert_eq!(linked.interpret(&Interpreter::default(), &mut context(0, 0, 0)), Ok(-16_i64 as u64));
     let Some(packs) = packs() else { return };

@@ -1,4 +1,4 @@
-//! Allocations, of which each byte and each address is known.
+//! Random calls for allocations. A model knows every byte and every address of them.
 
 use std::ptr;
 use std::slice;
@@ -18,12 +18,12 @@ use crate::result::palimpsest_result::{
     PALIMPSEST_STALE,
 };
 
-/// Allocations at a time, in either state.
+/// The most allocations at a time, in either state.
 const MOST: usize = 30;
-/// What a test may ask for and get.
+/// The most bytes that a play asks for.
 const LONGEST: usize = 1 << 20;
 
-/// A part: where it is, the bytes that are or will be there, and where they are written meanwhile.
+/// A part: its address, the bytes that are or will be there, and where they are written before.
 struct Part {
     address: usize,
     bytes: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct Player {
     packs: Option<palimpsest_packs>,
     drafts: Named<Parts>,
     kept: Vec<Parts>,
-    /// Addresses that were released at some time.
+    /// Addresses of released allocations.
     gone: Vec<usize>,
 }
 
@@ -46,7 +46,7 @@ impl Part {
         if self.bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: a part that is in place: readable, and written to by nobody meanwhile.
+        // SAFETY: the part is in place: it can be read, and nobody writes to it.
         let there =
             unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(self.address), self.bytes.len()) };
         if there == self.bytes { Ok(()) } else { Err(format!("other bytes are at {:#x}", self.address)) }
@@ -55,7 +55,7 @@ impl Part {
     fn fill(&mut self, first: u8) {
         self.bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = first.wrapping_add(at as u8));
         let working = ptr::with_exposed_provenance_mut::<u8>(self.working);
-        // SAFETY: what is not finalized has so many bytes there; none of null.
+        // SAFETY: a part that is not finalized has so many bytes there; if it has none, nothing is copied.
         unsafe { working.copy_from_nonoverlapping(self.bytes.as_ptr(), self.bytes.len()) };
     }
 
@@ -77,7 +77,7 @@ impl Player {
         }
     }
 
-    /// One set of packs for a play: every other one is written in a view that is open during copies only.
+    /// Opens the play's packs; half of the plays use a write view that is open only during copies.
     fn packs(&mut self, input: &mut Input<'_>) -> Result<palimpsest_packs, String> {
         if let Some(packs) = self.packs {
             return Ok(packs);
@@ -86,7 +86,7 @@ impl Player {
         options.write_view = (input.byte() % 2) as i32;
         let given = Exactly::of(options, size_of::<palimpsest_packs_options>());
         let mut packs = palimpsest_packs { handle: 0 };
-        // SAFETY: 1. as long as it says. 2. a local. 3. nobody is told of programs.
+        // SAFETY: 1. as long as it says. 2. a local. 3. no observers.
         let answer = unsafe { palimpsest_packs_open(given.as_ptr(), &raw mut packs) };
         expect("open", answer, &[PALIMPSEST_OK])?;
         self.packs = Some(packs);
@@ -208,7 +208,7 @@ impl Player {
     fn drop_one(&mut self, input: &mut Input<'_>) -> Step {
         let alloc = palimpsest_alloc { handle: self.drafts.any(input) };
         let is_there = self.drafts.take(alloc.handle).is_some();
-        // SAFETY: 1. the model has given it up.
+        // SAFETY: 1. the model no longer writes to it.
         let answers = twice(|| unsafe { palimpsest_alloc_drop(alloc) });
         let done = answers.iter().filter(|&&answer| answer == PALIMPSEST_OK).count();
         let late = answers.iter().filter(|&&answer| matches!(answer, PALIMPSEST_STALE | PALIMPSEST_BUSY)).count();
@@ -216,7 +216,7 @@ impl Player {
         if is_right { Ok(()) } else { Err(format!("drop by two threads: {answers:?}")) }
     }
 
-    /// An address of what is in place, mostly, and else one that was, or never was.
+    /// Picks an address: mostly of an allocation that is in place, else of a released one, or any other.
     fn address(&self, input: &mut Input<'_>) -> usize {
         let inside = input.byte() % 3;
         let offset = if inside == 0 { input.number() % LONGEST } else { 0 };
@@ -284,11 +284,11 @@ impl Player {
         if is_right { Ok(()) } else { Err(format!("{told:?} is said of {address:#x}")) }
     }
 
-    /// What is left has its bytes, and goes.
+    /// Ends the play: checks what is left, and drops or releases it.
     pub(super) fn end(self) -> Step {
         let Some(packs) = self.packs else { return Ok(()) };
         for &(handle, _) in &self.drafts.live {
-            // SAFETY: 1. the model ends.
+            // SAFETY: 1. the model does not use it again.
             let answer = unsafe { palimpsest_alloc_drop(palimpsest_alloc { handle }) };
             expect("drop", answer, &[PALIMPSEST_OK])?;
         }

@@ -22,8 +22,8 @@ pub(crate) use isa::thread_block::thread_word;
 pub use isa::thread_pointer::thread_pointer;
 pub use isa::trap_frame::{TRAP_CODE, TrapFrame};
 
-/// Fills `bytes` from index `from` on as [`fill_traps`] fills all of them: traps behind `from` are as aligned as
-/// `bytes`, and of one that begins before it there are the last bytes only.
+/// Fills `bytes` from index `from` on with what [`fill_traps`] would put there. So traps are aligned as `bytes` is; of
+/// a trap that begins before `from`, only the last bytes are written.
 pub fn fill_traps_from(bytes: &mut [u8], from: usize) {
     for (index, byte) in bytes.iter_mut().enumerate().skip(from) {
         *byte = TRAP[index % TRAP.len()];

@@ -28,12 +28,11 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
 /// After how long to look more closely at a thread that does not answer.
 pub(super) const GRACE: Duration = Duration::from_millis(5);
 
-/// How long somebody is waited for. A machine that stands still, or has so much to do that who waits gets no CPU, has
-/// none for who is waited for either: so a look counts for [`GRACE`] at most, however long ago the last one was.
+/// How long to wait for other threads. If the machine is suspended, or so busy that the waiting thread gets no CPU, the
+/// others get none either. So each look counts for at most [`GRACE`], however long ago the last one was.
 ///
-/// So a wait ends by its looks: after as many as [`PATIENCE`] has times [`GRACE`], 200, if each takes that long, and
-/// after one second of its own, the naps included, if they follow each other. By the clock on the wall it takes longer
-/// as far as the machine gives it no processor, which would hold up whoever waits in any case.
+/// A wait ends after 200 looks ([`PATIENCE`] divided by [`GRACE`]) if each is late, or after a second, naps included,
+/// if they follow each other quickly. It takes longer only while the machine gives the waiting thread no CPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     looked: Instant,
@@ -91,9 +90,10 @@ pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize
 
 /// Returns how many threads the process has, including the kernel's workers and the calling thread. Allocates nothing.
 ///
-/// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word,
-/// and the kernel forgets the thread after that. So where all others are ending, their end is waited for, as long as
-/// for a thread to come to rest: a second of its own time at most, naps included. Not for who holds others up.
+/// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word, and only
+/// then does the kernel forget the thread. So if all others are ending, this waits for their end, as long as for a
+/// thread to come to rest: for at most a second of its own time, naps included. Not for callers that hold up other
+/// threads.
 ///
 /// # Errors
 ///
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(wait.look_at(began + Duration::from_millis(60_001)), Duration::from_millis(3) + GRACE);
     }
 
-    /// Fails on: a wait that has no end where each look is late, or as many as there are naps in any time.
+    /// Fails on: a wait that never ends if each look is late, or that ends after a number of naps, however short.
     #[test]
     fn a_wait_ends_by_its_looks_whatever_the_clock_does() {
         let looks = |step: Duration| {

@@ -1,16 +1,17 @@
-//! Threads that keep out of the process's signals.
+//! Threads that do not take the process's signals.
 
 use std::io;
 use std::mem;
 use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
-/// Signals that an instruction of the thread itself causes: blocked, they would end the process and reach no handler.
+/// Signals that a thread's own instructions cause. If they were blocked, they would end the process without reaching a
+/// handler.
 const OWN: [i32; 7] =
     [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS, libc::SIGABRT];
 
-/// Blocks the standard signals in the calling thread, as long as it is there, but for [`OWN`]. Real-time signals stay
-/// as they are: `threads::broadcast` must reach every thread by one.
+/// Blocks the standard signals except [`OWN`] in the calling thread, until it is dropped. Leaves real-time signals
+/// alone: `threads::broadcast` must reach every thread by one.
 struct Blocked {
     before: libc::sigset_t,
 }
@@ -26,7 +27,7 @@ impl Blocked {
         }
         // SAFETY: all-zero is a valid set.
         let mut before: libc::sigset_t = unsafe { mem::zeroed() };
-        // SAFETY: valid sets. It fails for no mode but one that it does not know.
+        // SAFETY: valid sets. The call fails only for an unknown mode.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) };
         Self { before }
     }
@@ -34,19 +35,19 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: a valid set; nothing is asked for.
+        // SAFETY: a valid set; null asks for nothing.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
     }
 }
 
-/// Starts a thread of this name with the standard signals blocked: those that are sent to the process interrupt the
-/// threads that it has itself, as if this one were not there. Faults of its own reach their handlers, as ever.
+/// Starts a thread with this name and with the standard signals blocked: signals that are sent to the process interrupt
+/// the program's own threads, as if this one did not exist. Faults of the thread itself still reach their handlers.
 ///
 /// # Errors
 ///
-/// That of the operating system, if there is no further thread.
+/// The operating system's, if it cannot start a thread.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // A thread begins with the mask of the one that starts it; until it has its own, no signal comes between.
+    // A new thread inherits its starter's mask, so it never runs with these signals unblocked.
     let _blocked = Blocked::standard();
     Builder::new().name(name.to_owned()).spawn(run)
 }

@@ -1,4 +1,4 @@
-//! Where the image runs: at one of several addresses, chosen by the boot code, to which all its pointers are moved.
+//! Checks where the image runs: at an address that the boot code has chosen, with all its pointers moved there.
 
 use palimpsest_paging::VirtAddr;
 
@@ -16,16 +16,16 @@ pub(super) fn run() {
         check::equal("base.asked", slot, asked % image::SLOTS);
     }
     let constant = kernel_space::image_range(ImageRights::Constant);
-    // What it is linked as is nothing, unless it runs there.
+    // Nothing is mapped at the address for which it is linked, unless it runs there.
     let root = kernel_space::get().root(palimpsest_paging::Node(0));
     let linked = VirtAddr(constant.start.0 - moved);
     check::equal("base.linked", kernel_space::walk(root, linked).is_some(), moved == 0);
-    // Pointers of read-only data are what the linker has put there, moved; the boot code's are not.
+    // Pointers in read-only data are those of the linker, moved; pointers to the boot code stay.
     let is_image = |address: u64| address >= layout::LINK_OFFSET;
     let by = |address: u64| if is_image(address) { moved } else { 0 };
     let wrong = image::relocations().iter().find(|pointer| {
         let at = VirtAddr(pointer.address.wrapping_add(by(pointer.address)));
-        // SAFETY: in read-only data, aligned as pointers are, or not looked at.
+        // SAFETY: it is read only if it lies in read-only data, which is mapped.
         constant.contains(&at) && unsafe { (at.0 as *const u64).read_unaligned() } != pointer.value + by(pointer.value)
     });
     check::holds("base.pointers", wrong.is_none(), format_args!("{wrong:x?}"));

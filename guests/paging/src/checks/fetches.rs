@@ -1,5 +1,5 @@
 //! What operations fetch of the kernel's text and of the tables that lead to it, and from which node, without and with
-//! replicas: the table of the replication mail, from a model of caches.
+//! replicas. A model of caches counts it, for the rows of the table in the mail about replication.
 
 use alloc::string::String;
 use alloc::{format, vec};
@@ -46,7 +46,7 @@ const ROWS: [Row; 8] = [
 
 type Rounds = [[Fetches; ROUNDS]; Operation::ALL.len()];
 
-/// The watched CPU, on the last node: what has one copy has it on the first.
+/// The watched CPU. It is of the last node; pages and tables with a single copy are on the first.
 const WATCHED: usize = CPUS - 1;
 
 /// Runs the watched program on `cpu`.
@@ -64,16 +64,16 @@ fn of(rounds: &Rounds, operation: Operation) -> &[Fetches; ROUNDS] {
     &rounds[operation as usize]
 }
 
-/// Returns the sum of `of` over `count` runs of an operation, the first with empty caches; runs that were not watched
-/// count like the last one that was.
+/// Returns the sum of `of` over `count` runs of an operation, the first with empty caches. Runs that were not watched
+/// count like the last watched one.
 fn sum(rounds: &[Fetches; ROUNDS], count: u64, of: impl Fn(&Fetches) -> u64) -> u64 {
     let watched = (ROUNDS as u64).min(count) as usize;
     let rest = count - watched as u64;
     rounds[..watched].iter().map(&of).sum::<u64>() + rest * of(&rounds[ROUNDS - 1])
 }
 
-/// Returns lines fetched from other nodes, and lines of code from any node, in rounds that should fetch none: all but
-/// the first two. (A new process has a new table on its own node.)
+/// Returns how many lines were fetched from other nodes, and lines of code from any node, after the first two rounds,
+/// when none should be. (A new process has a new table on its own node.)
 fn fetched_again(rounds: &Rounds) -> u64 {
     rounds.iter().flat_map(|rounds| &rounds[2..]).map(|fetches| fetches.remote() + fetches.text.own).sum()
 }
@@ -90,7 +90,7 @@ pub(super) fn run() {
     let all = |rounds: &Rounds, count: fn(&Fetches) -> u64| -> u64 { rounds.iter().flatten().map(count).sum() };
     // On node 0 everything is local.
     check::equal("fetch.node-0.remote", all(&first_node, Fetches::remote), 0);
-    // On the other node nothing is, except the roots.
+    // On the other node nothing is local, except the roots.
     check::equal("fetch.without.text.own", all(&without, |fetches| fetches.text.own), 0);
     let cold = |operation| of(&without, operation)[0];
     let remote = Operation::ALL.iter().all(|&operation| cold(operation).text.remote > 0);

@@ -1,5 +1,5 @@
-//! What user mode's tables hide: all of the kernel except the way in and out, on every node, whatever happens to the
-//! tables of processes.
+//! What user mode's tables hide: all of the kernel except the entry, on every node, whatever happens to the tables of
+//! processes.
 
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ fn look(table: Frame, level: Level, start: u64, found: &mut Pages) {
             // The half of processes is skipped.
             continue;
         }
-        // SAFETY: the roots of user mode stay, and what they have of the kernel's half.
+        // SAFETY: the roots of user mode stay, and so do their tables of the kernel's half.
         let entries = unsafe { Memory.table(table) };
         // Acquire, partner: the Release with which the entry was published.
         match (KernelFormat::decode(level, entries.0[index].load(core::sync::atomic::Ordering::Acquire)), level.below())
@@ -71,8 +71,8 @@ pub(super) fn run() {
     check::equal("hidden.leaks", memory::in_use(), frames);
 }
 
-/// Returns whether `cpu` finds the entry's text, and the tables on the way to it, on its own node, when it comes from
-/// user mode; and whether that text is the kernel's copy there.
+/// Returns whether `cpu`, when it comes from user mode, finds the entry's text and the tables that lead to it on its
+/// own node, and whether the kernel runs the same copy there.
 fn is_local(cpu: usize) -> bool {
     let node = cpu::node_of(cpu);
     let kernel = kernel_space::get().root(node);
@@ -85,7 +85,7 @@ fn is_local(cpu: usize) -> bool {
     })
 }
 
-/// What loads in user mode find: nothing of the kernel, and at the entry a page that they may not read.
+/// Checks what loads in user mode find: nothing of the kernel, and at the entry a page that they may not read.
 fn accesses() {
     let physical = VirtAddr(layout::PHYSICAL_MAP + kernel_space::image_frames(ImageRights::Write).end);
     let cases = [
@@ -104,7 +104,7 @@ fn accesses() {
     }
 }
 
-/// The root of user mode matches the process's when tables come and go and are shared.
+/// Checks that user mode's root follows the process's when tables are made, freed and shared.
 fn follows() {
     let space = mmu::new_user_space(kernel_space::get(), next_id()).unwrap_or_else(|error| panic!("{error}"));
     let far = VirtAddr(user::FAR)..VirtAddr(user::FAR + PAGE);

@@ -1,11 +1,11 @@
 // Counts system calls.
 //
-//     counter count PROGRAM ARGUMENT...   executes it and prints how many calls its first process makes on standard error:
-//                                         a number each time that it calls getppid, and one at its end
+//     counter count PROGRAM ARGUMENT...   executes it and prints on standard error how many calls its first process
+//                                         makes: a number each time that it calls getppid, and one at its end
 //     counter fork TIMES MEBIBYTES        writes to that much memory, forks that often and waits for each child; calls
 //                                         getppid before each fork
-//     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select) or
-//                                         for a short time (nanosleep); calls getppid before each wait
+//     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select)
+//                                         or for a short time (nanosleep); calls getppid before each wait
 
 #include <poll.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A program under AddressSanitizer: its shadow memory is frozen with its heap, and still tells good accesses from bad */
+/* A program under AddressSanitizer, whose shadow memory is frozen with its heap, and still knows bad accesses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

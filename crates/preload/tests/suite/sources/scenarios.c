@@ -80,10 +80,12 @@ static void advice(int kind, const char *name, int via_syscall) {
     freeze();
     at[5 * M] = 77;
     errno = 5;
-    long r = via_syscall ? syscall(SYS_madvise, at + 1 * M, 2 * M + 4096, kind) : madvise(at + 1 * M, 2 * M + 4096, kind);
+    size_t length = 2 * M + 4096;
+    long r = via_syscall ? syscall(SYS_madvise, at + 1 * M, length, kind) : madvise(at + 1 * M, length, kind);
     result(name, r);
     if (r == 0) printf("errno %d\n", errno);
-    if (kind == MADV_FREE) memset(at + 1 * M, 0, 2 * M + 4096); /* else old bytes may be seen until the kernel needs the pages */
+    /* Else old bytes may be seen until the kernel needs the pages. */
+    if (kind == MADV_FREE) memset(at + 1 * M, 0, length);
     show("after", at, 8 * M);
     memset(at + 1 * M + 4096, 9, 3 * 4096);
     fork_and_show("written again", at, 8 * M);
@@ -103,7 +105,10 @@ static void wipeonfork(void) { advice(MADV_WIPEONFORK, "WIPEONFORK", 0); }
 static long raw_madvise(void *at, size_t length, long kind) {
 #ifdef __x86_64__
     long r;
-    __asm__ volatile("syscall" : "=a"(r) : "0"((long)SYS_madvise), "D"(at), "S"(length), "d"(kind) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(r)
+                     : "0"((long)SYS_madvise), "D"(at), "S"(length), "d"(kind)
+                     : "rcx", "r11", "memory");
     return r;
 #else
     register long call __asm__("x8") = SYS_madvise, x0 __asm__("x0") = (long)at, x1 __asm__("x1") = (long)length;
@@ -293,7 +298,8 @@ static void mremap_syscall(void) {
 static void map_fixed(void) {
     unsigned char *at = filled(8 * M);
     freeze();
-    unsigned char *new = mmap(at + 2 * M, 3 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    unsigned char *new = mmap(at + 2 * M, 3 * M, PROT_READ | PROT_WRITE, flags, -1, 0);
     printf("fixed: %s\n", new == at + 2 * M ? "there" : "elsewhere");
     show("mapped over", at, 8 * M);
     memset(new, 8, 3 * M);
@@ -352,7 +358,8 @@ static void unmap_syscall(void) {
     unsigned char *at = filled(8 * M);
     freeze();
     result("munmap", syscall(SYS_munmap, at + 1 * M, 4 * M));
-    long new = syscall(SYS_mmap, at + 1 * M, 4 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    long new = syscall(SYS_mmap, at + 1 * M, 4 * M, PROT_READ | PROT_WRITE, flags, -1, 0);
     printf("again: %s\n", new == (long)(at + 1 * M) ? "there" : "elsewhere");
     show("new", at, 8 * M);
     result("bad offset", syscall(SYS_mmap, 0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 7));
@@ -497,7 +504,11 @@ static void callocs(void) {
             if (round == 0 && s == 3) freeze();
             for (size_t i = 0; i < count; i++) free(blocks[i]);
             if (s % 2) usleep(20000); /* allocators that give memory back by time */
-            for (size_t i = 0; i < count; i++) { blocks[i] = calloc(1, sizes[s]); bad += bad_bytes(blocks[i], sizes[s]); memset(blocks[i], 0xBB, sizes[s]); }
+            for (size_t i = 0; i < count; i++) {
+                blocks[i] = calloc(1, sizes[s]);
+                bad += bad_bytes(blocks[i], sizes[s]);
+                memset(blocks[i], 0xBB, sizes[s]);
+            }
             for (size_t i = 0; i < count; i += 2) free(blocks[i]);
             if (round == 1) freeze();
             for (size_t i = 1; i < count; i += 2) free(blocks[i]);
@@ -560,7 +571,9 @@ static void many_forks(void) {
     unsigned char *at = filled(32 * M);
     uint64_t expected = 0;
     for (int i = 0; i < 300; i++) {
-        for (int j = 0; j < 1 + i % 40; j++) at[((size_t)(i * 7919 + j * 104729) * 4096 + (size_t)i) % (32 * M)] = (unsigned char)(i + j);
+        for (int j = 0; j < 1 + i % 40; j++) {
+            at[((size_t)(i * 7919 + j * 104729) * 4096 + (size_t)i) % (32 * M)] = (unsigned char)(i + j);
+        }
         if (i % 17 == 0) madvise(at + (size_t)(i % 30) * M, 1 * M, MADV_DONTNEED);
         if (i % 60 == 0) expected ^= sum(at, 32 * M);
         pid_t child = fork();
@@ -663,7 +676,10 @@ static void executing(void) {
     freeze();
     fflush(stdout);
     pid_t child = fork();
-    if (child == 0) { execlp("sh", "sh", "-c", "echo in the shell; (echo in its child); ls /proc/self/fd | wc -l", NULL); _exit(1); }
+    if (child == 0) {
+        execlp("sh", "sh", "-c", "echo in the shell; (echo in its child); ls /proc/self/fd | wc -l", NULL);
+        _exit(1);
+    }
     printf("shell ended with %d\n", reap(child));
     fflush(stdout);
     child = vfork();
@@ -752,7 +768,11 @@ static void atforks(void) {
     printf("%d %d %d\n", at_fork_calls[0], at_fork_calls[1], at_fork_calls[2]);
     fflush(stdout);
     pid_t child = fork();
-    if (child == 0) { printf("in the child %d %d %d\n", at_fork_calls[0], at_fork_calls[1], at_fork_calls[2]); fflush(stdout); _exit(0); }
+    if (child == 0) {
+        printf("in the child %d %d %d\n", at_fork_calls[0], at_fork_calls[1], at_fork_calls[2]);
+        fflush(stdout);
+        _exit(0);
+    }
     reap(child);
 }
 static void limits(void) {
@@ -932,7 +952,7 @@ static void *write_rounds(void *unused) {
     return unused;
 }
 static void vfork_forks(void) {
-    /* Not compared: the child of vfork is the only thread that it sees, and forks while the parent's other thread writes. */
+    /* Not compared: the child of vfork sees no thread but itself, and forks while the parent's other thread writes. */
     rounds_of = (unsigned long *)filled(8 * M);
     memset(rounds_of, 0, 8 * M);
     pthread_t t;
@@ -971,14 +991,18 @@ static void discard_meanwhile(void) {
 
 static const struct { const char *name; void (*run)(void); } table[] = {
 #define S(n) { #n, n }
-    S(dontneed), S(dontneed_syscall), S(advise_free), S(advise_remove), S(wipeonfork), S(erased), S(dontfork), S(other_advice),
+    S(dontneed), S(dontneed_syscall), S(advise_free), S(advise_remove), S(wipeonfork), S(erased), S(dontfork),
+    S(other_advice),
     S(dontneed_many), S(dontneed_over_hole), S(dontneed_none),
     S(mremap_grow_in_place), S(mremap_move), S(mremap_shrink_regrow), S(mremap_chunks), S(mremap_half_frozen),
     S(mremap_middle), S(mremap_errors), S(mremap_dontunmap), S(mremap_syscall),
     S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
     S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(breaking), S(callocs), S(reallocs),
-    S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
-    S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed), S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_executes), S(child_tables), S(signalled),
+    S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
+    S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
+    S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
+    S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_executes), S(child_tables),
+    S(signalled),
     S(discard_meanwhile), S(vfork_forks),
 };
 

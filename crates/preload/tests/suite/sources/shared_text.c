@@ -1,5 +1,6 @@
-/* A program with 8 MiB of text at the same place in huge pages as in its file, if it is linked with -no-pie. Says which
-   file its text is, and which descriptors of copies it has, a child has, and is left with when it has executed itself. */
+/* A program with 8 MiB of text at the same place in huge pages as in its file, if it is linked with -no-pie. Prints
+   which file its text is mapped from, and which descriptors of copies it has, a child has, and it keeps after it has
+   executed itself. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -43,7 +43,7 @@ pub(crate) fn on() {
 
 /// Ends stepping.
 pub(crate) fn off() {
-    // SAFETY: as before `on`.
+    // SAFETY: as in `on`.
     unsafe {
         asm!(
             "msr daifset, #8",
@@ -66,7 +66,8 @@ pub(crate) fn from_user_mode() -> (impl Iterator<Item = VirtAddr>, impl Iterator
     (vector.chain(first), code(&raw const from_user_switched, &raw const from_user_end))
 }
 
-/// Returns where those after it are, on the way back: first with the kernel's root, then with user mode's.
+/// Returns where the instructions are that run after stepping has ended, on the way back: first with the kernel's root,
+/// then with user mode's.
 pub(crate) fn to_user_mode() -> (impl Iterator<Item = VirtAddr>, impl Iterator<Item = VirtAddr>) {
     (code(&raw const to_user, &raw const to_user_switched), code(&raw const to_user_switched, &raw const to_user_end))
 }
