@@ -1,5 +1,5 @@
-//! The record of a binary interface: what a header declares, sizes and offsets in Rust and in C, and what breaks it. The
-//! tests `abi` of palimpsest-capi and palimpsest-paging-capi share it.
+//! The record of a binary interface: what a header declares, sizes and offsets in Rust and in C, and what breaks it.
+//! The tests `abi` of palimpsest-capi and palimpsest-paging-capi share it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
