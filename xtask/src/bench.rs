@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: the program's suites with the peers, and those of the adapters, which are workspaces of their
-//! own and leave records of the same format.
+//! `cargo xtask bench`: the program's suites with the peers, and the suites of the adapters, which are workspaces of
+//! their own and write records of the same format.
 
 use std::fs;
 use std::path::Path;

@@ -51,15 +51,16 @@ enum Task {
     Book,
     /// Pack the program, man pages, completions and the book: a tarball, and a Debian package.
     Package,
-    /// Check that the crates can be published: what the step `crates` checks, and that each names its repository.
+    /// Check that the crates can be published: runs the checks of the step `crates`, and wants each to name its
+    /// repository.
     ReleaseCheck,
     /// Boot a guest that checks itself and ends.
     Guest {
         #[command(subcommand)]
         guest: Guest,
     },
-    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given; `adapters` instead
-    /// measures the adapters for other programs' compilers, and takes `--quick` and `--check`.
+    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given. `adapters` measures
+    /// the adapters for other programs' compilers instead, and takes `--quick` and `--check`.
     Bench {
         /// For example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -157,7 +158,7 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Package => {
-            let package::Made { tarball, deb, .. } = package::build(&workspace)?;
+            let package::Made { tarball, deb, .. } = package::build(&workspace, package::Built::ToPublish)?;
             println!("{}", tarball.display());
             println!(
                 "{}",

@@ -34,6 +34,14 @@ impl TestProgram {
     }
 }
 
+/// Returns the `cargo test` of the step `test`. Whoever asks cargo for a part of it alone gets other features, and has
+/// Cranelift compiled again.
+pub(crate) fn everything(workspace: &Workspace) -> Command {
+    let mut test = process::cargo(workspace);
+    test.args(["test", "--workspace", "--all-features"]);
+    test
+}
+
 /// Makes `test`, a `cargo test` with packages and features, build its programs, and returns them.
 pub(crate) fn build(test: &mut Command) -> Result<Vec<TestProgram>, StepError> {
     test.args(["--no-run", "--message-format", "json-render-diagnostics"]);

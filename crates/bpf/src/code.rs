@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::insn::{Callee, DecodeError, Instruction, SLOT, Wide, common, decode};
 use crate::source::Source;
+use crate::verify::FunctionType;
 
 /// Most slots that a program can have: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
 pub const MOST_SLOTS: usize = 1_000_000;
@@ -27,6 +28,8 @@ pub struct Code {
     frames: usize,
     needs: Needs,
     source: Option<Arc<Source>>,
+    /// What some functions take, by their first instruction, in order.
+    types: Vec<(u32, FunctionType)>,
 }
 
 /// What some programs have, and most small ones do not: these need not be searched for it.
@@ -183,13 +186,14 @@ impl Code {
         if instructions.is_empty() {
             return Err(StructureError::Empty);
         }
-        let mut code = Self { instructions, slots, functions: Vec::from([0]), frames: 1, needs, source: None };
+        let mut code =
+            Self { instructions, slots, functions: Vec::from([0]), frames: 1, needs, source: None, types: Vec::new() };
         if needs.functions {
             code.functions = code.find_functions()?;
         }
         code.check_jumps()?;
         if needs.functions {
-            code.frames = code.deepest()?;
+            code.frames = code.depths()?.into_iter().max().unwrap_or(1);
         }
         Ok(code)
     }
@@ -197,6 +201,25 @@ impl Code {
     /// Notes where it comes from, for those who profile and debug it.
     pub fn with_source(self, source: Arc<Source>) -> Self {
         Self { source: Some(source), ..self }
+    }
+
+    /// Notes what functions of it take, by the slots in which they begin: these are [verified](crate::verify) alone,
+    /// once, and calls of them are not followed. Slots where none begins are ignored.
+    pub fn with_types(self, types: impl IntoIterator<Item = (usize, FunctionType)>) -> Self {
+        let entry = |slot: usize| {
+            let first = self.at_slot(i64::try_from(slot).ok()?)?;
+            self.function_number(first).map(|_| first as u32)
+        };
+        let mut found: Vec<(u32, FunctionType)> =
+            types.into_iter().filter_map(|(slot, takes)| Some((entry(slot)?, takes))).collect();
+        found.sort_by_key(|(first, _)| *first);
+        found.dedup_by_key(|(first, _)| *first);
+        Self { types: found, ..self }
+    }
+
+    /// Returns what functions take, by their first instructions.
+    pub(crate) fn types(&self) -> impl Iterator<Item = (usize, &FunctionType)> {
+        self.types.iter().map(|(first, takes)| (*first as usize, takes))
     }
 
     /// Returns where it comes from, if that was noted.
@@ -350,10 +373,15 @@ impl Code {
         Ok(())
     }
 
-    /// Returns how deeply calls nest: the length of the longest path in the graph of calls, which must have no circle.
-    /// Each round reaches the functions that are one call deeper, so that as many rounds as there may be frames reach
-    /// all.
-    fn deepest(&self) -> Result<usize, StructureError> {
+    /// Returns how many functions are active at once in each function, itself included.
+    pub(crate) fn heights(&self) -> Vec<usize> {
+        self.depths().expect("the depth was checked when the code was made")
+    }
+
+    /// Returns how deeply calls nest in each function: the length of the longest path in the graph of calls, which must
+    /// have no circle. Each round reaches the functions that are one call deeper, so that as many rounds as there may
+    /// be frames reach all.
+    fn depths(&self) -> Result<Vec<usize>, StructureError> {
         let mut calls = Vec::new();
         for (index, instruction) in self.instructions.iter().enumerate() {
             // A helper may call a function whose address is taken.
@@ -392,7 +420,7 @@ impl Code {
                 break;
             }
         }
-        Ok(depth.into_iter().max().unwrap_or(1))
+        Ok(depth)
     }
 }
 

@@ -25,6 +25,8 @@ extern crate std;
 pub mod asm;
 pub mod classic;
 mod code;
+#[cfg(feature = "dwarf")]
+pub mod dwarf;
 pub mod elf;
 #[cfg(feature = "std")]
 pub mod hook;

@@ -138,6 +138,12 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         if arguments.shared {
             text.push_str(",shared");
         }
+        if arguments.copies {
+            text.push_str(",copies");
+        }
+        if arguments.reread {
+            text.push_str(",reread");
+        }
         variables.push(("PALIMPSEST_TEXT", text.into()));
     }
     if arguments.no_freeze {
@@ -262,6 +268,10 @@ mod tests {
         assert_eq!(variables(&heirs), [("PALIMPSEST_TEXT", "local,heirs".into())]);
         let shared = parse(&["--local-text", "--heirs", "--shared", "true"]).expect("a valid line");
         assert_eq!(variables(&shared)[0], ("PALIMPSEST_TEXT", "local,heirs,shared".into()));
+        for (flag, word) in [("--copies", "local,copies"), ("--reread", "local,reread")] {
+            let of_pages = parse(&["--local-text", flag, "true"]).expect("a valid line");
+            assert_eq!(variables(&of_pages)[0], ("PALIMPSEST_TEXT", word.into()));
+        }
         let both = parse(&["--local-text", "true"]).expect("a valid line");
         assert_eq!(variables(&both), [("PALIMPSEST_TEXT", "local".into())]);
         let reported = parse(&["--report", "--", "true"]).expect("a valid line");
@@ -275,6 +285,8 @@ mod tests {
             &["--no-freeze", "true"],
             &["--node", "1", "true"],
             &["--heirs", "true"],
+            &["--copies", "true"],
+            &["--local-text", "--copies", "--reread", "true"],
             &["--local-text", "--no-freeze", "--at", "fork", "true"],
             &["--local-text", "--no-freeze", "--only", "true", "true"],
             &["--local-text", "--no-freeze", "--huge", "true"],

@@ -67,6 +67,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ),
     ("palimpsest run --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
     ("palimpsest run --local-text --no-freeze -- CMD…", Here(&RUN_LOCAL, &[0])),
+    ("palimpsest run --local-text --no-freeze --reread -- CMD…", Here(&RUN_REREAD, &[0])),
     (
         "palimpsest run --only redis-server --only python3 -- ./start-everything.sh",
         Here(&["run", "--only", "redis-server", "--only", "python3", "--", SHELL[0], SHELL[1], SHELL[2]], &[0]),
@@ -129,6 +130,7 @@ const INTERPRETERS: &str = "crates/preload/tests/programs/interpreters.rs";
 const RUN_FROZEN: [&str; 6] = ["run", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
 const RUN_FROZEN_BY_SIZE: [&str; 10] =
     ["run", "--at", "size:256M", "--threads", "stop", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_REREAD: [&str; 8] = ["run", "--local-text", "--no-freeze", "--reread", "--", SHELL[0], SHELL[1], SHELL[2]];
 const RUN_LOCAL: [&str; 7] = ["run", "--local-text", "--no-freeze", "--", SHELL[0], SHELL[1], SHELL[2]];
 
 /// The root of the tree; `None` in a package, which has no book.

@@ -1,4 +1,4 @@
-//! Linking errors as those of modules: the one conversion that differs between versions of Cranelift.
+//! Turns linking errors into those of modules: the one conversion that differs between versions of Cranelift.
 
 use std::io;
 

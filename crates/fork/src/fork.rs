@@ -150,8 +150,7 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
         Err(_) | Ok((.., Reach::Stopped, _)) => locked.ledger().refused(taken),
         Ok((_, repair, ..)) if repair.quote > most => locked.ledger().declined(repair.quote, taken),
         Ok((_, repair, _, Portion::Part)) if locked.ledger().goes_on(&repair) => {
-            locked.ledger().repaired_in_part(repair);
-            shared.tending.goes_on_with_repair();
+            locked.ledger().repaired_in_part(repair)
         }
         Ok((_, repair, _, portion)) => {
             match portion {

@@ -9,7 +9,7 @@ use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment, nanos};
-use crate::engine::agenda::{Gathered, Gathering, Step, Terms, Where};
+use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Terms, Where};
 use crate::engine::gather::Gatherer;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
@@ -30,19 +30,16 @@ use crate::tending::tend;
 const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
                        freeze in one go (`Pause::AtOnce`, `--pause none`)";
 
-/// What a child that still maps memory is first taken to cost: it is left in peace for four times as long. That doubles
-/// after every `UNTIL_DOUBLED` failures, up to a limit. What is lost after the child's end is then a small part of its
-/// life.
-const CHILD: Duration = Duration::from_millis(10);
+/// What a child that still maps memory is first taken to cost: it is left in peace for four times as long, which is a
+/// hundred times as long as a look at one piece takes. That doubles after every `UNTIL_DOUBLED` failures, up to a
+/// limit. What is lost after the child's end is then a small part of its life.
+const CHILD: Duration = Duration::from_micros(2500);
 const UNTIL_DOUBLED: u32 = 64;
-const MOST_DOUBLINGS: u32 = 8;
+const MOST_DOUBLINGS: u32 = 10;
 
 /// Most and least time in nanoseconds that listing all mappings takes for each MiB of base pages.
 const LOOK: u64 = 40_000;
 const LEAST_LOOK: u64 = 100_000;
-
-/// What gathering leaves is frozen if it is more than this part of the planned memory.
-const LITTLE: usize = 8;
 
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
@@ -219,10 +216,14 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
 /// As [`freeze_slice`].
 pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
     let waited = shared.progress.waited();
-    let gathers = || shared.lock().is_some_and(|mut locked| matches!(locked.agenda().step(), Step::Gather(_)));
+    let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    let gathers = matches!(locked.agenda().step(), Step::Gather(_));
+    let is_slow = locked.agenda().is_gathered_too_slowly();
+    drop(locked);
     let occasion = match waited {
+        _ if is_slow => Occasion::ForkAgain,
         // Who waits between forks has slices there: this fork is not to be longer for one.
-        Waited::Gathered if gathers() => return Ok(()),
+        Waited::Gathered if gathers => return Ok(()),
         Waited::Gathered | Waited::Asked => Occasion::Fork,
         Waited::Not => Occasion::ForkAgain,
     };
@@ -235,7 +236,7 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
 enum Occasion {
     /// Before a fork.
     Fork,
-    /// The same, and there was no wait since the last one.
+    /// The same, and there was no wait since the last one, or too little was gathered at waits.
     ForkAgain,
     /// The program has nothing else to do.
     Wait,

@@ -49,13 +49,18 @@ enum PaidBy {
 }
 
 /// Takes a slice in place of a repair that is due, as long as slices find something to do; returns `None` once they do
-/// not.
+/// not, and while a repair is being made: each fork makes a part of it, whatever slices do meanwhile.
 ///
 /// # Safety
 ///
 /// As [`tend`].
 pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
-    let pause = shared.lock()?.options().pause;
+    let mut locked = shared.lock()?;
+    let pause = locked.options().pause;
+    if locked.ledger().is_repairing() {
+        return None;
+    }
+    drop(locked);
     // SAFETY: 1. is this function's own.
     let outcome = shared.tending.makes_way(pause).then(|| unsafe { slice(shared, PaidBy::Debt) })?;
     if outcome.is_err() {

@@ -259,6 +259,37 @@ fn a_repair_takes_no_longer_than_a_slice_at_a_time() {
     });
 }
 
+/// Fails on: slices between the parts of a repair that make its next part wait until they have seen everything.
+#[test]
+fn a_repair_that_was_begun_goes_on_at_each_fork_whatever_slices_do_between() {
+    play("a_repair_that_was_begun_goes_on_at_each_fork_whatever_slices_do_between", || {
+        // `apart` has the advice against huge pages, so that slices find pieces and can do nothing with them.
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO)));
+        // SAFETY: 1. the scenario keeps the contract of freezing.
+        let slice = || unsafe { palimpsest_fork::freeze_slice() }.is_ok();
+        while progress().stage == Stage::UnderWay && slice() {}
+        (0..4).for_each(|_| assert_eq!(in_child(|| 0), 0));
+        memory.fill(0..memory.len, 2);
+        let (mut has_begun, mut parts) = (false, 0);
+        let forks = (0..100_000).find(|_| {
+            let before = memory.present();
+            assert_eq!(in_child(|| 0), 0);
+            let has_repaired = memory.present() < before;
+            has_begun |= has_repaired;
+            assert!(has_repaired || !has_begun || status().repairs > 0, "no part after {parts}: {:?}", status());
+            parts += usize::from(has_repaired);
+            if has_begun {
+                slice();
+            }
+            status().repairs > 0
+        });
+        assert!(forks.is_some() && parts > 1, "{parts} parts: {:?}", status());
+        assert!(memory.holds(0..memory.len, 2));
+    });
+}
+
 /// Page tables of a child, in kB.
 fn in_child_kb() -> i32 {
     // The status can tell up to 255: in units of 4 kB.

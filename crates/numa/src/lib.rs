@@ -40,5 +40,5 @@ pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating
 pub use replicated::{Local, Plain, Reader, ReplicateError, ReplicateOptions, Replicated, When};
 pub use shared::{Folder, FolderError, NotShared, Origin, Sharing};
 pub use status::{NodeStatus, Placed};
-pub use text::{Alone, Localized, ProgramText, Reach, TextOptions, TextRefusal};
+pub use text::{Alone, Localized, Pages, ProgramText, Reach, TextOptions, TextRefusal};
 pub use topology::{Allowance, Basis, Memory, Node, Topology};

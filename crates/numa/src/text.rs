@@ -17,7 +17,7 @@ use palimpsest_sys::numa::{NodeId, current_node};
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::proc::ProcError;
 
-use crate::shared::{Origin, Patience, Registered, Sharing};
+use crate::shared::{Folder, Origin, Patience, Registered, Sharing};
 use crate::topology::Topology;
 use crate::wishes::line;
 
@@ -27,6 +27,21 @@ pub struct TextOptions {
     node: Option<NodeId>,
     sharing: Sharing,
     reach: Option<Reach>,
+    pages: Pages,
+}
+
+/// Whose huge pages are used on a machine with one node. With several nodes, only copies can be on the wanted one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pages {
+    /// The file's own, where the kernel has them or can make them: nothing is copied or compared, and every process of
+    /// the machine that maps the file uses the same ones. Copies for the rest.
+    #[default]
+    OfTheFile,
+    /// The same, after the kernel has forgotten what it had cached of the file in small pages that no process maps: it
+    /// reads that again, from the disk, into huge pages. The next process finds it so.
+    ReadAnew,
+    /// Only copies.
+    Copied,
 }
 
 impl TextOptions {
@@ -59,6 +74,13 @@ impl TextOptions {
         self.reach = reach.into();
         self
     }
+
+    /// Sets whose huge pages are used on a machine with one node; by default the file's own, where that is possible.
+    #[must_use]
+    pub fn pages(mut self, pages: Pages) -> Self {
+        self.pages = pages;
+        self
+    }
 }
 
 /// The running program's text after [`localize`](Self::localize). It offers copies to other processes until it is
@@ -77,6 +99,8 @@ pub struct Localized {
     pub path: PathBuf,
     /// Its addresses.
     pub span: Span,
+    /// Bytes that are mapped by huge pages of the file itself: they stay where they are.
+    pub in_place: usize,
     /// Exchanged bytes.
     pub exchanged: usize,
     /// Exchanged bytes that are now mapped by huge pages.
@@ -129,9 +153,10 @@ struct Planned {
 
 impl ProgramText {
     /// Moves the text and the constants of the program and its loaded libraries into constant memory objects: on one
-    /// node, in huge pages if they fill them, with the same bytes, rights and addresses. Written pages, such as those
-    /// with breakpoints or switched keys, stay as they are. Leaves libraries that are loaded later alone until it is
-    /// called again; that call also moves what was put on another node.
+    /// node, in huge pages if they fill them, with the same bytes, rights and addresses. On a machine with one node,
+    /// has the kernel use huge pages of the file itself where it can, and copies only the rest. Written pages, such as
+    /// those with breakpoints or switched keys, stay as they are. Leaves libraries that are loaded later alone until it
+    /// is called again; that call also moves what was put on another node.
     ///
     /// Holds other threads still for the moment in which mappings are exchanged. Keeps the libraries that take part
     /// loaded until the process ends.
@@ -145,6 +170,7 @@ impl ProgramText {
         let node = options.node.unwrap_or_else(|| topology.home(current_node()));
         let several = if topology.homes().len() > 1 { Reach::Everything } else { Reach::HugePages };
         let reach = options.reach.unwrap_or(several);
+        let stays = topology.homes().len() <= 1 && reach == Reach::HugePages && options.pages != Pages::Copied;
         let found = text::parts().map_err(TextRefusal::Maps)?;
         let (mut planned, mut offered) = (Vec::new(), Vec::new());
         let mut parts = Vec::new();
@@ -153,13 +179,18 @@ impl ProgramText {
             let mut told = Localized {
                 path: part.path.clone(),
                 span: part.span,
+                in_place: 0,
                 exchanged: 0,
                 huge: 0,
                 origin: None,
                 not_shared: None,
                 lacks: Vec::new(),
             };
-            match part.clean_runs(reach) {
+            let runs = part.clean_runs(reach).map(|runs| match stays {
+                true => without_huge(part, runs, (options.pages, folder), &mut told),
+                false => runs,
+            });
+            match runs {
                 Ok(runs) if runs.is_empty() || is_there(part, node) => {}
                 Ok(runs) => match plan::of(part, &runs, wanted, folder, &mut patience, &mut told) {
                     Ok(plan) => {
@@ -191,7 +222,10 @@ impl ProgramText {
             let in_part = |told: &Localized| entry.pmd_mapped().min(entry.map.overlap(&told.span.range()));
             parts.iter_mut().filter(|told| told.exchanged > 0).for_each(|told| told.huge += in_part(told));
         });
-        parts.iter_mut().filter(|told| told.exchanged == 0).for_each(|told| told.origin = None);
+        for told in &mut parts {
+            told.huge = told.huge.saturating_sub(told.in_place);
+            told.origin = told.origin.filter(|_| told.exchanged > 0);
+        }
         Ok(Self { node, parts, _offered: offered })
     }
 
@@ -209,9 +243,37 @@ impl ProgramText {
 impl fmt::Display for ProgramText {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sum = |of: fn(&Localized) -> usize| self.parts.iter().map(of).sum::<usize>();
-        let (exchanged, huge) = (sum(|part| part.exchanged), sum(|part| part.huge));
-        write!(formatter, "{} KiB of text on {}, {} KiB of it in huge pages", exchanged >> 10, self.node, huge >> 10)
+        let (exchanged, huge, in_place) =
+            (sum(|part| part.exchanged), sum(|part| part.huge), sum(|part| part.in_place));
+        let (all, all_huge) = (exchanged + in_place, huge + in_place);
+        write!(formatter, "{} KiB of text on {}, {} KiB of it in huge pages", all >> 10, self.node, all_huge >> 10)?;
+        match in_place {
+            0 => Ok(()),
+            _ => write!(formatter, ", {} KiB of these the file's own", in_place >> 10),
+        }
     }
+}
+
+/// Returns the runs that need a copy, since the kernel cannot map them by huge pages of the file. Processes that share
+/// a copy must agree on its extent: so with a folder, that is all or nothing.
+fn without_huge(
+    part: &Part,
+    runs: Vec<Span>,
+    (pages, folder): (Pages, Option<&Folder>),
+    told: &mut Localized,
+) -> Vec<Span> {
+    if pages == Pages::ReadAnew
+        && !runs.is_empty()
+        && let Err(error) = part.forget_small(&runs)
+    {
+        told.lacks.push(format!("its file is not read anew: {error}"));
+    }
+    let found = part.huge_in_place(&runs);
+    if folder.is_some() && !found.rest.is_empty() {
+        return runs;
+    }
+    told.in_place = found.huge;
+    found.rest
 }
 
 /// Returns whether a part is a copy already, completely on the node, as far as the kernel tells.

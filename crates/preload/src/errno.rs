@@ -30,7 +30,48 @@ pub(crate) extern "C" fn answer(raw: isize) -> c_long {
     raw as c_long
 }
 
+/// The value to go back to, and its place. In a child of `fork` asking for the place again would be the only call into
+/// that part of the C library: a page fault.
+pub(crate) struct Kept {
+    place: *mut c_int,
+    value: c_int,
+}
+
+impl Kept {
+    /// Notes the present value.
+    pub(crate) fn now() -> Self {
+        Self { place: place(), value: get() }
+    }
+
+    /// Sets it again, in the same thread or in its copy in a child. Written only if it differs.
+    #[inline]
+    pub(crate) fn set_again(&self) {
+        // SAFETY: the place belongs to this thread, which is still running, or to the only thread of a child.
+        let now = unsafe { self.place.read() };
+        if now != self.value {
+            // SAFETY: as above.
+            unsafe { self.place.write(self.value) };
+        }
+    }
+}
+
 fn place() -> *mut c_int {
     // SAFETY: takes nothing and returns an address; glibc keeps it at a fixed distance from the thread pointer.
     unsafe { libc::__errno_location() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_value_comes_back() {
+        set(5);
+        let kept = Kept::now();
+        set(7);
+        kept.set_again();
+        assert_eq!(get(), 5);
+        kept.set_again();
+        assert_eq!(get(), 5);
+    }
 }

@@ -24,9 +24,9 @@ pub(crate) fn resolve() {
 pub unsafe extern "C" fn fork() -> pid_t {
     let Some(started) = started::get() else { return plain() };
     core_filter::take_back();
-    let before = errno::get();
+    let before = errno::Kept::now();
     if !freezing::at_fork(started) {
-        errno::set(before);
+        before.set_again();
         return plain();
     }
     // SAFETY: contract 1.
@@ -34,12 +34,12 @@ pub unsafe extern "C" fn fork() -> pid_t {
     match forked {
         Ok(palimpsest_fork::Forked::Child) => {
             core_filter::born();
-            errno::set(before);
+            before.set_again();
             0
         }
         Ok(palimpsest_fork::Forked::Parent(child)) => {
             freezing::after_slice(started);
-            errno::set(before);
+            before.set_again();
             child.as_raw_nonzero().get()
         }
         Err(error) => {

@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 
-use palimpsest_numa::{Alone, Folder, Localized, NodeId, ProgramText, Sharing, TextOptions};
+use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Sharing, TextOptions};
 use palimpsest_sys::Causes;
 
 use crate::channel::Noted;
@@ -29,6 +29,7 @@ struct Local {
     node: Option<NodeId>,
     whose: Whose,
     with: With,
+    pages: Pages,
 }
 
 /// Who uses the copies.
@@ -61,11 +62,13 @@ fn parse(value: &OsStr) -> Option<Wish> {
             Some(NodeId(digits.parse().ok()?))
         }
     };
-    let mut local = Local { node, whose: Whose::First, with: With::Nobody };
+    let mut local = Local { node, whose: Whose::First, with: With::Nobody, pages: Pages::OfTheFile };
     for word in words {
         match word {
             "heirs" if local.whose == Whose::First => local.whose = Whose::Heirs,
             "shared" if local.with == With::Nobody => local.with = With::User,
+            "copies" if local.pages == Pages::OfTheFile => local.pages = Pages::Copied,
+            "reread" if local.pages == Pages::OfTheFile => local.pages = Pages::ReadAnew,
             _ => return None,
         }
     }
@@ -98,8 +101,9 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
             let value = value.display();
             return tell(&format!(
                 "{VARIABLE}={value}: not understood; allowed: off, local, local:N with the number of a node, both with \
-                 `,heirs` for the programs that it executes and `,shared` for copies that all processes of the user \
-                 use; the program runs from its own file"
+                 `,heirs` for the programs that it executes, `,shared` for copies that all processes of the user use, \
+                 `,reread` to have its file read into huge pages, or `,copies` for copies even of what has these; the \
+                 program runs from its own file"
             ));
         }
     };
@@ -107,7 +111,7 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
         With::User => Sharing::User(Folder::usual()),
         With::Nobody => Sharing::Private,
     };
-    match ProgramText::localize(&TextOptions::new().node(local.node).sharing(sharing)) {
+    match ProgramText::localize(&TextOptions::new().node(local.node).sharing(sharing).pages(local.pages)) {
         Err(error) => tell(&format!("{}; the program runs from its own file", Causes(&error))),
         Ok(text) => {
             // Small programs have nothing to exchange, and there is nothing wrong with them.
@@ -141,12 +145,19 @@ mod tests {
     fn the_variable_is_understood() {
         let parse = |text: &str| parse(OsStr::new(text));
         assert_eq!((parse(""), parse("off")), (Some(Wish::Off), Some(Wish::Off)));
-        let local = |node: Option<u32>, whose, with| Some(Wish::Local(Local { node: node.map(NodeId), whose, with }));
+        let with_pages = |node: Option<u32>, whose, with, pages| {
+            Some(Wish::Local(Local { node: node.map(NodeId), whose, with, pages }))
+        };
+        let local = |node, whose, with| with_pages(node, whose, with, Pages::OfTheFile);
         assert_eq!(parse("local"), local(None, Whose::First, With::Nobody));
         assert_eq!(parse("local:1"), local(Some(1), Whose::First, With::Nobody));
         assert_eq!(parse("local,heirs"), local(None, Whose::Heirs, With::Nobody));
         assert_eq!(parse("local:2,heirs,shared"), local(Some(2), Whose::Heirs, With::User));
         assert_eq!(parse("local,shared"), local(None, Whose::First, With::User));
+        let copied = with_pages(Some(0), Whose::First, With::User, Pages::Copied);
+        assert_eq!(parse("local:0,copies,shared"), copied);
+        let anew = with_pages(None, Whose::First, With::Nobody, Pages::ReadAnew);
+        assert_eq!(parse("local,reread"), anew);
         for wrong in [
             "1",
             "local:",
@@ -160,6 +171,9 @@ mod tests {
             "local,",
             "local,heirs,heirs",
             "local,shared,shared",
+            "local,copies,copies",
+            "local,copies,reread",
+            "off,copies",
             "off,shared",
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");

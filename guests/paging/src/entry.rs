@@ -6,8 +6,9 @@
 //! | AArch64 (the upper half's root) | the kernel | the entry |
 //!
 //! So speculation in user mode cannot reach the kernel's memory (Meltdown, CVE-2017-5754). Each node has its own root
-//! of both kinds, and its own copy of the entry's text, which is the copy that the kernel runs. The entry's data, an
-//! area for each CPU, is mapped by small pages in both roots.
+//! of both kinds, and its own copy of the entry's text, which is the copy that the kernel runs. The entry's data is an
+//! area for each CPU. On AArch64 both roots map text and data by the very same entries: while one root is exchanged for
+//! the other, a TLB may have translations by both.
 
 use core::ops::Range;
 
@@ -37,6 +38,12 @@ pub(crate) fn text() -> Range<VirtAddr> {
 /// Returns the addresses of the CPUs' areas.
 pub(crate) fn data() -> Range<VirtAddr> {
     VirtAddr((&raw const entry_data_start) as u64)..VirtAddr((&raw const entry_data_end) as u64)
+}
+
+/// The large pages in which the data are.
+pub(crate) fn large_data() -> Range<VirtAddr> {
+    let (data, page) = (data(), PageSize::Large.bytes());
+    VirtAddr(data.start.0 / page * page)..VirtAddr(data.end.0.next_multiple_of(page))
 }
 
 fn get() -> &'static KernelSpace {

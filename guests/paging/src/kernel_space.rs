@@ -1,22 +1,24 @@
-//! The address space of the kernel itself: its image with the rights that each part needs, the physical map, and packs
-//! of programs.
+//! The address space of the kernel itself: its image with the rights that each part needs, the physical map, packs of
+//! programs, and what modules have beside their code.
 //!
 //! Text and read-only data are mapped by 4 KiB pages, so that nodes can have their own copies. Data is mapped by large
 //! pages, and the physical map by 1 GiB pages: on x86-64 a process's space is a fork of this one, a fork shares only
-//! tables of 4 KiB pages, stores through a shared table fault, and a store to a stack must not fault.
+//! tables of 4 KiB pages, stores through a shared table fault, and a store to a stack must not fault. On AArch64 the
+//! entry's data are mapped by small pages, as user mode's root has them ([`mmu::ENTRY_DATA`]).
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_paging::format::{Entry, Format};
 use palimpsest_paging::{
-    Attributes, Frame, Machine, MemoryType, PAGE, PageSize, PageSizes, Rights, SpaceId, SpaceOptions, VirtAddr,
+    Attributes, Frame, Level, Machine, MemoryType, PAGE, PageSize, PageSizes, Rights, SpaceId, SpaceOptions, VirtAddr,
 };
 
 use crate::arch::layout;
 use crate::arch::mmu::{self, KernelFormat, KernelSpace};
 use crate::image;
 use crate::memory::{Memory, NODES, nodes};
+use crate::modules;
 use crate::sync::SpinLock;
 
 /// The kernel's ID as an address space.
@@ -103,12 +105,17 @@ pub(crate) fn make() {
         mapped.unwrap_or_else(|error| panic!("{error}"));
     };
     let write = Rights::READ | Rights::WRITE;
-    for (part, rights, size) in [
-        (ImageRights::Execute, Rights::READ | Rights::EXECUTE, PageSize::Small),
-        (ImageRights::Read, Rights::READ, PageSize::Small),
-        (ImageRights::Write, write, PageSize::Large),
+    let [data, entry] = [image_range(ImageRights::Write), crate::entry::large_data()];
+    for (range, rights, size) in [
+        (image_range(ImageRights::Execute), Rights::READ | Rights::EXECUTE, PageSize::Small),
+        (image_range(ImageRights::Read), Rights::READ, PageSize::Small),
+        (data.start..entry.start, write, PageSize::Large),
+        (entry.clone(), write, mmu::ENTRY_DATA),
+        (entry.end..data.end, write, PageSize::Large),
     ] {
-        map(image_range(part), image_frames(part).start, rights, mmu::ORDINARY, size);
+        if !range.is_empty() {
+            map(range.clone(), range.start.0 - image::offset(), rights, mmu::ORDINARY, size);
+        }
     }
     for (gigabytes, memory) in [(layout::RAM_GIGABYTES, mmu::ORDINARY), (layout::DEVICE_GIGABYTES, mmu::DEVICE)] {
         let bytes = gigabytes.start << 30..gigabytes.end << 30;
@@ -118,7 +125,15 @@ pub(crate) fn make() {
     // By large pages, which each node has its own copy of once they are replicated.
     let packs = crate::packs::frames().address();
     assert!(image_frames(ImageRights::Write).end <= packs, "the image ends before the packs begin");
-    map(crate::packs::range(), packs, Rights::READ | Rights::EXECUTE, mmu::ORDINARY, PageSize::Large);
+    let beside = [
+        (crate::packs::range(), Rights::READ | Rights::EXECUTE),
+        (modules::range(modules::Kind::Constants), Rights::READ),
+        (modules::range(modules::Kind::Data), write),
+    ];
+    for (range, rights) in beside {
+        let physical = packs + (range.start.0 - crate::packs::range().start.0);
+        map(range, physical, rights, mmu::ORDINARY, PageSize::Large);
+    }
     *SPACE.lock() = Some(alloc::boxed::Box::leak(alloc::boxed::Box::new(space)));
 }
 
@@ -134,7 +149,8 @@ pub(crate) enum Copies {
 /// Makes or drops the replicas of text, read-only data and packs: the kernel's, and so those of processes that are made
 /// from now on.
 pub(crate) fn set_copies(copies: Copies) {
-    for range in [image_range(ImageRights::Constant), crate::packs::range()] {
+    let beside = crate::packs::range().start..modules::range(modules::Kind::Constants).end;
+    for range in [image_range(ImageRights::Constant), beside] {
         let flush = match copies {
             Copies::One => get().drop_replicas(range),
             Copies::EachNode => get().replicate(range).map(|(_, flush)| flush),
@@ -151,7 +167,16 @@ pub(crate) fn walk(root: Frame, address: VirtAddr) -> Option<u64> {
 }
 
 /// Does what [`walk`] does, and shows `visit` each table on the way.
-pub(crate) fn walk_by(root: Frame, address: VirtAddr, mut visit: impl FnMut(Frame)) -> Option<u64> {
+pub(crate) fn walk_by(root: Frame, address: VirtAddr, visit: impl FnMut(Frame)) -> Option<u64> {
+    let (level, bits) = last_entry(root, address, visit)?;
+    match KernelFormat::decode(level, bits) {
+        Entry::Leaf(leaf) => Some(leaf.frame.address() + (address.0 & (level.entry_bytes() - 1))),
+        Entry::Empty | Entry::Table { .. } => None,
+    }
+}
+
+/// Returns the entry that translates a kernel address below `root`, with its level.
+pub(crate) fn last_entry(root: Frame, address: VirtAddr, mut visit: impl FnMut(Frame)) -> Option<(Level, u64)> {
     let (mut table, mut level) = (root, KernelFormat::TOP);
     loop {
         visit(table);
@@ -161,7 +186,7 @@ pub(crate) fn walk_by(root: Frame, address: VirtAddr, mut visit: impl FnMut(Fram
         let bits = entries.0[level.index(address)].load(Ordering::Acquire);
         match KernelFormat::decode(level, bits) {
             Entry::Empty => return None,
-            Entry::Leaf(leaf) => return Some(leaf.frame.address() + (address.0 & (level.entry_bytes() - 1))),
+            Entry::Leaf(_) => return Some((level, bits)),
             Entry::Table { frame, .. } => (table, level) = (frame, level.below()?),
         }
     }

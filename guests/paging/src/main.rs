@@ -16,6 +16,8 @@
 //! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
 //! | `breakpoints` | a probe in the kernel's own text, in every node's copy |
 //! | `packs` | programs in the kernel's space, and what their faults and traps mean |
+//! | `key` | the static key of the system-call hook: its sites in the kernel and in modules |
+//! | `modules` | relocatable objects that are loaded while the kernel runs |
 //! | `bpf` | programs that are verified, compiled into packs, and attached to system calls |
 //! | `process` | user mode |
 //! | `caches`, `fetches` | a model of caches, and the kernel's instructions shown to it |
@@ -43,7 +45,9 @@ mod flush;
 mod image;
 mod kernel_space;
 mod kernel_text_writer;
+mod key;
 mod memory;
+mod modules;
 mod packs;
 mod probe;
 mod process;
@@ -82,6 +86,7 @@ extern "C" fn cpu_main(number: usize) -> ! {
         kernel_space::make();
         entry::make();
         packs::make();
+        modules::make();
     }
     arch::mmu::load_kernel(kernel_space::get().root(cpu::node_of(number)));
     arch::mmu::make_user_root(number);

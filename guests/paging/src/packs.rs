@@ -3,6 +3,7 @@
 //! | what | where | rights |
 //! |---|---|---|
 //! | packs, as CPUs run them | [`layout::PACKS`], by pages of 2 MiB, to each node's own copy | read, execute |
+//! | constants of modules ([`crate::modules`]) | behind these, to each node's own copy | read |
 //! | every copy, to write through | the physical map | read, write |
 //!
 //! A program is written to all copies, their data caches are cleaned, and then the instruction caches are invalidated
@@ -29,7 +30,7 @@ use crate::sync::SpinLock;
 /// Bytes of a pack.
 pub(crate) const PACK: usize = 2 << 20;
 /// How many there are.
-const PACKS: usize = 2;
+pub(crate) const PACKS: usize = 2;
 /// Bytes of a chunk.
 pub(crate) const CHUNK: usize = 64;
 /// Chunks of a pack.
@@ -84,10 +85,10 @@ pub(crate) fn frames() -> Frame {
     Frame::containing(packs_of(Node(0)))
 }
 
-/// Returns a node's copy of a page of packs.
+/// Returns a node's copy of a page of packs, or of modules' constants, which lie behind them.
 pub(crate) fn copy(page: Page, node: Node) -> Option<Frame> {
     let offset = page.frame.address().checked_sub(packs_of(Node(0)))?;
-    let is_pack = page.size == PageSize::Large && offset < (PACKS * PACK) as u64;
+    let is_pack = page.size == PageSize::Large && offset < ((PACKS + 1) * PACK) as u64;
     is_pack.then(|| Frame::containing(packs_of(node) + offset))
 }
 
@@ -141,11 +142,12 @@ fn told() {
     arch::cpu::serialize();
 }
 
-fn take(count: usize) -> Option<Chunk> {
+/// Takes this many chunks, from a multiple of `align` chunks on.
+fn take(count: usize, align: usize) -> Option<Chunk> {
     let mut taken = TAKEN.lock();
     let packs = taken.as_mut().unwrap_or_else(|| panic!("packs are made first"));
     packs.iter_mut().enumerate().find_map(|(pack, chunks)| {
-        let first = chunks.allocate(count as u32, 1)?;
+        let first = chunks.allocate(count as u32, align as u32)?;
         Some(Chunk { first: pack * CHUNKS + first as usize, count })
     })
 }
@@ -155,14 +157,28 @@ impl Place {
     /// called. `faults` are the loads that may fault, each with where it continues, in bytes from the start of the
     /// code, in order.
     pub(crate) fn new(code: &[u8], faults: &[(u32, u32)]) -> Result<Self, Full> {
-        let table = code.len().next_multiple_of(8);
-        let bytes = table + size_of_val(faults);
-        let count = bytes.div_ceil(CHUNK).max(1);
-        let place = take(count).or_else(|| {
+        let place = Self::reserve(code.len().next_multiple_of(8) + size_of_val(faults), CHUNK)?;
+        place.write(code, faults);
+        Ok(place)
+    }
+
+    /// Reserves a place of `bytes` bytes, from a multiple of `align` on. It has traps until it is
+    /// [written](Self::write).
+    pub(crate) fn reserve(bytes: usize, align: usize) -> Result<Self, Full> {
+        let (count, align) = (bytes.div_ceil(CHUNK).max(1), align.div_ceil(CHUNK));
+        if bytes > PACK || align > CHUNKS {
+            return Err(Full { bytes });
+        }
+        let place = take(count, align).or_else(|| {
             reclaim();
-            take(count)
+            take(count, align)
         });
-        let place = place.ok_or(Full { bytes })?;
+        place.map(Self).ok_or(Full { bytes })
+    }
+
+    /// Fills a place that was reserved, as [`new`](Self::new) does.
+    pub(crate) fn write(&self, code: &[u8], faults: &[(u32, u32)]) {
+        let (place, table) = (self.0, code.len().next_multiple_of(8));
         store(place, |copy| {
             put(place, copy, 0, code);
             for (index, (offset, landing)) in faults.iter().enumerate() {
@@ -176,7 +192,6 @@ impl Place {
         for chunk in &FIRST[place.first..place.first + place.count] {
             chunk.store(place.first as u32 + 1, Ordering::Relaxed);
         }
-        Ok(Self(place))
     }
 
     /// Returns the address where it runs.

@@ -39,7 +39,11 @@ pub(crate) fn test_programs(workspace: &Workspace, depth: Depth) -> Result<Vec<T
     for name in chosen(workspace, depth) {
         test.args(["--test", &name]);
     }
-    programs::build(&mut test)
+    let mut programs = programs::build(&mut test)?;
+    let is_tested =
+        |program: &TestProgram| TESTED.iter().any(|package| program.name.split('.').next() == Some(package));
+    programs.retain(is_tested);
+    Ok(programs)
 }
 
 /// Builds the guest's `/init`, and the libraries as others get them. Returns the path of the first.

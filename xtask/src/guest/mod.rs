@@ -29,8 +29,8 @@ use console::Report;
 pub(crate) const FOLDER: &str = "guests/paging";
 /// The name of its program.
 const PROGRAM: &str = "palimpsest-kernel";
-/// Where QEMU puts the number of stress rounds, from the start of memory, and behind it the other words that
-/// `guests/paging/src/asked.rs` knows.
+/// Where QEMU puts the number of stress rounds, counted from the start of memory. Behind it come the other words that
+/// `guests/paging/src/asked.rs` reads.
 const STRESS_AT: u64 = 47 << 20;
 /// Whether programs are loaded at full length.
 const WHOLE_PROGRAMS_AT: u64 = STRESS_AT + 8;
@@ -54,10 +54,10 @@ pub(crate) struct Arguments {
     /// million, which takes minutes.
     #[arg(long)]
     whole_programs: bool,
-    /// The slot, of 128, that the kernel's image runs in; one at random if none is given.
+    /// The slot in which the kernel's image runs, of 128; a random one if none is given.
     #[arg(long, value_parser = clap::value_parser!(u64).range(..SLOTS))]
     slot: Option<u64>,
-    /// Only the checks of the kernel's own image: its place, rights, replicas, and the patching of its code.
+    /// Run only the checks of the kernel's own image: its place, rights, replicas, and the patching of its code.
     #[arg(long)]
     brief: bool,
     /// Seconds after which a guest that is still running is ended; by default 1200, plus 12 for each round of --stress,

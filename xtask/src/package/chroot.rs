@@ -10,10 +10,10 @@ use std::{
     process::Command,
 };
 
-use super::{FOLDER, Made, build, copy, library, remove};
+use super::{Built, FOLDER, Made, build, copy, library, remove};
 use crate::{
     process,
-    step::{Done, StepError},
+    step::{Depth, Done, StepError},
     workspace::Workspace,
 };
 
@@ -46,8 +46,9 @@ const TRIALS: [Trial; 4] = [
     },
 ];
 
-pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
-    let Made { deb, tree, .. } = build(workspace)?;
+pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
+    let built = if depth == Depth::Exhaustive { Built::ToPublish } else { Built::ByTests };
+    let Made { deb, tree, .. } = build(workspace, built)?;
     library::check(workspace, &workspace.separate_target(FOLDER), &tree)?;
     let Some(deb) = deb else {
         return Ok(Done::Skipped("no dpkg-deb: Debian package dpkg".to_owned()));

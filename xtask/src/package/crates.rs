@@ -1,5 +1,5 @@
-//! The step `crates`: checks that each crate that can be published is complete; and `cargo xtask release-check`, which
-//! also wants what only who publishes knows.
+//! The step `crates`, which checks that each crate that can be published is complete; and `cargo xtask release-check`,
+//! which also asks for what only the publisher knows.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ const FILES: [&str; 4] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT", "Cargo.t
 /// Names in the registry that belong to others.
 const TAKEN: [&str; 2] = ["palimpsest", "palimpsest-cli"];
 
-/// What crates are checked for.
+/// Why crates are checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// To work on them.

@@ -5,11 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{VERSION, committed, copy, list, remove, write};
+use super::{Built, VERSION, committed, copy, list, remove, write};
 use crate::{process, step::StepError, workspace::Workspace};
 
 /// Packs the files of `tree` for `/usr`.
-pub(super) fn build(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<PathBuf, StepError> {
+pub(super) fn build(workspace: &Workspace, folder: &Path, tree: &Path, built: Built) -> Result<PathBuf, StepError> {
     let root = folder.join("debian");
     remove(&root)?;
     let usr = root.join("usr");
@@ -28,6 +28,9 @@ pub(super) fn build(workspace: &Workspace, folder: &Path, tree: &Path) -> Result
     let deb = folder.join(format!("palimpsest_{VERSION}_{}.deb", architecture()));
     let mut pack = process::program("dpkg-deb", workspace);
     pack.env("SOURCE_DATE_EPOCH", committed(workspace)?);
+    if built == Built::ByTests {
+        pack.arg("-Znone");
+    }
     process::stream(pack.args(["--root-owner-group", "--build"]).arg(&root).arg(&deb))?;
     Ok(deb)
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{VERSION, copy, remove, write};
+use super::{Built, VERSION, copy, remove, write};
 use crate::{process, step::StepError, workspace::Workspace};
 
 /// Returns the name with a version. As long as the major version is 0, each minor one may be incompatible.
@@ -16,15 +16,21 @@ fn soname() -> String {
     if major == "0" { format!("libpalimpsest.so.0.{minor}") } else { format!("libpalimpsest.so.{major}") }
 }
 
-/// Builds both forms and lays them out below `tree`, with headers, and files for pkg-config and CMake.
-pub(super) fn lay_out(workspace: &Workspace, tree: &Path) -> Result<(), StepError> {
+/// Lays out both forms below `tree`, with headers, and files for pkg-config and CMake.
+pub(super) fn lay_out(workspace: &Workspace, tree: &Path, built: Built) -> Result<(), StepError> {
     let soname = soname();
-    let mut cargo = process::cargo(workspace);
-    cargo.args(["rustc", "--release", "--package", "palimpsest-capi", "--lib", "--"]);
-    // Signal handlers stay after `dlclose`, and so must the code.
-    cargo.arg(format!("-Clink-arg=-Wl,-soname,{soname},-z,nodelete"));
-    process::stream(&mut cargo)?;
-    let built = workspace.target.join("release");
+    let built = match built {
+        Built::ToPublish => {
+            let mut cargo = process::cargo(workspace);
+            cargo.args(["rustc", "--release", "--package", "palimpsest-capi", "--lib", "--"]);
+            // Signal handlers stay after `dlclose`, and so must the code.
+            cargo.arg(format!("-Clink-arg=-Wl,-soname,{soname},-z,nodelete"));
+            process::stream(&mut cargo)?;
+            workspace.target.join("release")
+        }
+        // Built for the tests of palimpsest-capi, without that name.
+        Built::ByTests => workspace.target.join("debug/deps"),
+    };
     let library = tree.join("lib");
     copy(&built.join("libpalimpsest_capi.so"), &library.join(&soname))?;
     copy(&built.join("libpalimpsest_capi.a"), &library.join("libpalimpsest.a"))?;

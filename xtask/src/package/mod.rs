@@ -11,7 +11,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{book, process, step::StepError, workspace::Workspace};
+use crate::{
+    book, process, programs,
+    step::{LeftOut, StepError},
+    workspace::Workspace,
+};
 
 pub(crate) use chroot::step;
 pub(crate) use crates::{release as check_release, step as crates_step};
@@ -29,12 +33,45 @@ pub(crate) struct Made {
     pub(crate) deb: Option<PathBuf>,
 }
 
-/// Builds the program with optimisation, and packs it with everything that belongs to it.
-pub(crate) fn build(workspace: &Workspace) -> Result<Made, StepError> {
+/// Where the program and the library for C come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Built {
+    /// They are built with optimisation, to be published.
+    ToPublish,
+    /// They are what the step `test` builds, to be tried.
+    ByTests,
+}
+
+impl Built {
+    /// Returns what [`Self::ToPublish`] has for `--list`.
+    pub(crate) const LEFT_OUT: &[LeftOut] = &[LeftOut {
+        what: "optimisation, compression, and the versioned name of the library for C",
+        reason: "the whole tree would be compiled once more; what is packed is what `test` has built and tested",
+    }];
+
+    /// Builds the program, and returns the folder with it.
+    fn program(self, workspace: &Workspace) -> Result<PathBuf, StepError> {
+        match self {
+            Self::ToPublish => {
+                let mut cargo = process::cargo(workspace);
+                cargo.args(["build", "--release", "--package", "palimpsest-live-cli", "--features", "documents"]);
+                process::stream(&mut cargo)?;
+                Ok(workspace.target.join("release"))
+            }
+            Self::ByTests => {
+                programs::build(&mut programs::everything(workspace))?;
+                Ok(workspace.target.join("debug"))
+            }
+        }
+    }
+}
+
+/// Packs the program with everything that belongs to it.
+pub(crate) fn build(workspace: &Workspace, built: Built) -> Result<Made, StepError> {
     let folder = workspace.separate_target(FOLDER);
     let name = format!("palimpsest-{VERSION}-{}-linux", env::consts::ARCH);
     let tree = folder.join(&name);
-    lay_out(workspace, &folder, &tree)?;
+    lay_out(workspace, &folder, &tree, built)?;
     let tarball = folder.join(format!("{name}.tar.gz"));
     let mut tar = process::program("tar", workspace);
     tar.arg("--create").arg("--gzip").arg("--file").arg(&tarball).arg("--directory").arg(&folder);
@@ -42,7 +79,8 @@ pub(crate) fn build(workspace: &Workspace) -> Result<Made, StepError> {
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
     tar.arg(format!("--mtime=@{}", committed(workspace)?)).arg(&name);
     process::stream(&mut tar)?;
-    let deb = if process::is_runnable("dpkg-deb") { Some(debian::build(workspace, &folder, &tree)?) } else { None };
+    let deb =
+        if process::is_runnable("dpkg-deb") { Some(debian::build(workspace, &folder, &tree, built)?) } else { None };
     Ok(Made { tarball, tree, deb })
 }
 
@@ -53,11 +91,8 @@ fn committed(workspace: &Workspace) -> Result<String, StepError> {
 }
 
 /// Lays out the files as they belong below `/usr`, in an empty folder.
-fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), StepError> {
-    let mut cargo = process::cargo(workspace);
-    cargo.args(["build", "--release", "--package", "palimpsest-live-cli", "--features", "documents"]);
-    process::stream(&mut cargo)?;
-    let program = workspace.target.join("release/palimpsest");
+fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path, built: Built) -> Result<(), StepError> {
+    let program = built.program(workspace)?.join("palimpsest");
     let documents = folder.join("documents");
     for old in [tree, &documents] {
         remove(old)?;
@@ -68,7 +103,7 @@ fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), Step
     if process::is_runnable("strip") {
         process::stream(process::program(strip, workspace).arg("--strip-debug").arg(tree.join("bin/palimpsest")))?;
     }
-    library::lay_out(workspace, tree)?;
+    library::lay_out(workspace, tree, built)?;
     for entry in list(&documents)? {
         if let Some(place) = place_of(&entry) {
             copy(&documents.join(&entry), &tree.join(place))?;

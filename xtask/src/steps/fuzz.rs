@@ -23,15 +23,15 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
     -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing \
     -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer";
 /// Time for one target: enough to read every seed and to find what breaks a parser close to them.
-const SECONDS: u64 = 3;
+const SECONDS: u64 = 1;
 /// How much longer a target may take: it ends a hang.
 const HANG: Duration = Duration::from_secs(900);
 /// Time for one target in an exhaustive run.
 const EXHAUSTIVE_SECONDS: u64 = 60;
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "57 of 60 s for each target",
-    reason: "what took seconds to find is found in the first; more is a campaign's work",
+    what: "59 of 60 s for each target",
+    reason: "each seed is played in any case, and random ones close to them; more is a campaign's work",
 }];
 
 pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {

@@ -169,8 +169,8 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[DPKG],
             wants: &[PYTHON, REDIS, REDIS_CLI],
             scratch: None,
-            left_out: &[],
-            run: Check::Always(package::step),
+            left_out: package::Built::LEFT_OUT,
+            run: Check::ByDepth(package::step),
         },
         Step {
             name: "tsan",

@@ -90,13 +90,10 @@ const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_b
 /// Time limit for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
-/// What `test` builds. Whoever asks cargo for a part of it alone gets other features, and has Cranelift compiled again.
-const EVERYTHING: [&str; 3] = ["test", "--workspace", "--all-features"];
-
 pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let programs = programs::build(process::cargo(workspace).args(EVERYTHING))?;
+    let programs = programs::build(&mut programs::everything(workspace))?;
     let ran = programs::run(workspace, &programs, &LONGEST);
-    process::stream(process::cargo(workspace).args(EVERYTHING).args(["--doc", "--no-fail-fast"]))?;
+    process::stream(programs::everything(workspace).args(["--doc", "--no-fail-fast"]))?;
     let ran = ran?;
     if depth == Depth::Exhaustive {
         let find = |name: &str| programs.iter().find(|program| program.name == name);
@@ -117,9 +114,9 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
 
 /// Tests that static keys keep the same promises where nothing can be patched.
 pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--package", "palimpsest-text", "--test", "keys"])
-        .env("RUSTFLAGS", "--cfg palimpsest_atomic_keys");
+    let mut test = programs::everything(workspace);
+    // In the whole workspace: with these features, the tests build a plugin.
+    test.args(["--test", "keys"]).env("RUSTFLAGS", "--cfg palimpsest_atomic_keys");
     process::stream(process::apart(&mut test, workspace, ATOMIC_KEYS))?;
     Ok(Done::Passed)
 }
@@ -144,7 +141,7 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
 /// Tests that plain, frozen and reset targets of AFL++ cover the same on the same inputs.
 pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
     // The program is among what tests are built with.
-    programs::build(process::cargo(workspace).args(EVERYTHING))?;
+    programs::build(&mut programs::everything(workspace))?;
     let mut check = process::program(workspace.target.join("debug/palimpsest"), workspace);
     process::stream(check.args(["bench", "afl", "--check"]))?;
     Ok(Done::Passed)

@@ -51,7 +51,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Chooses the suites with these names; if there is none, all that need not be named.
+    /// Chooses the suites with these names; without names, all suites that need not be named.
     #[must_use]
     pub fn suites(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.suites = names.into_iter().map(Into::into).collect();
@@ -72,9 +72,8 @@ impl Request {
         self
     }
 
-    /// Names a program that calls [`crate::suites::serve`] with what follows [`HELPER`] on its command line, and starts
-    /// other programs frozen when it is told to by `run`. Without it, figures of processes with a past of their own
-    /// are skipped.
+    /// Names a program that calls [`crate::suites::serve`] with the arguments behind [`HELPER`], and that starts other
+    /// programs frozen by its command `run`. Without it, figures of processes with a past of their own are skipped.
     #[must_use]
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
         self.program = Some(path.into());

@@ -160,6 +160,15 @@ pub(super) fn apply(
     }
 }
 
+/// Returns the name of the type that an instruction is to be adapted to.
+pub(super) fn asks<'a>(adaptation: &Adaptation, local: &'a Btf) -> Option<&'a str> {
+    if Wanted::new(adaptation.kind)? == Wanted::LocalId {
+        return None;
+    }
+    let name = plain(local.text(named(local, adaptation.of)?.name));
+    if name.is_empty() { None } else { Some(name) }
+}
+
 /// The type as it is named, behind qualifiers without names.
 fn named(btf: &Btf, mut id: TypeId) -> Option<&Type> {
     for _ in 0..MOST_STEPS {

@@ -163,6 +163,11 @@ pub(super) enum Form {
     /// A name of another type or a qualifier on it; functions and variables count as such, too.
     Alias(TypeId),
     Section(Vec<Variable>),
+    /// A remark on a type: on this parameter of a function, or member.
+    Tag {
+        of: TypeId,
+        component: u32,
+    },
     /// Declared only, or of no use here.
     Other,
     Float {
@@ -253,7 +258,12 @@ impl Btf {
                     (id, count) = (of, count.checked_mul(more)?);
                     continue;
                 }
-                Form::Void | Form::Alias(_) | Form::Section(_) | Form::Function { .. } | Form::Other => return None,
+                Form::Void
+                | Form::Alias(_)
+                | Form::Section(_)
+                | Form::Function { .. }
+                | Form::Tag { .. }
+                | Form::Other => return None,
             };
             return count.checked_mul(size);
         }
@@ -322,10 +332,7 @@ fn one(reader: &mut Reader<'_>, id: u32) -> Result<Type, BtfError> {
             Form::Section((0..count).map(|_| variable(reader)).collect::<Result<_, _>>()?)
         }
         16 => Form::Float { size },
-        17 => {
-            let _component = reader.u32()?;
-            Form::Other
-        }
+        17 => Form::Tag { of: size, component: reader.u32()? },
         kind => return Err(BtfError::Kind { id, kind }),
     };
     Ok(Type { name, form })

@@ -10,10 +10,12 @@ use super::extension::LineRecord;
 use super::externs::Externs;
 use super::maps::{MapSource, Place};
 use super::program::Program;
+use super::types::types;
 use super::{ObjectError, Parts, Reference, Symbol};
 use crate::code::MOST_SLOTS;
 use crate::host::Declaration;
 use crate::insn::SLOT;
+use crate::verify::FunctionType;
 
 /// Kinds of references (`include/llvm/BinaryFormat/ELFRelocs/BPF.def` of LLVM, which RFC 9669's appendix names).
 const WIDE: u32 = 1;
@@ -30,7 +32,7 @@ const LOCAL: u8 = 1;
 const HOST: u8 = 2;
 
 /// Where a function is: its section, and bytes into it.
-type FunctionPlace = (usize, u64);
+pub(super) type FunctionPlace = (usize, u64);
 
 /// A call, or a load of an address, still to be filled in.
 struct Fixup {
@@ -46,6 +48,8 @@ struct Linker<'a> {
     parts: &'a Parts<'a>,
     maps: &'a BTreeMap<Place, i32>,
     functions: &'a BTreeMap<FunctionPlace, u64>,
+    /// What global functions take.
+    types: &'a BTreeMap<FunctionPlace, FunctionType>,
     target: Option<&'a Target<'a>>,
     externs: &'a mut Externs,
     /// Slots that are left.
@@ -53,6 +57,8 @@ struct Linker<'a> {
     name: &'a str,
     bytes: Vec<u8>,
     lines: Vec<(u32, LineRecord)>,
+    /// What functions take, by the slots in which they begin.
+    typed: Vec<(u32, FunctionType)>,
     placed: BTreeMap<FunctionPlace, usize>,
     waiting: Vec<FunctionPlace>,
     fixups: Vec<Fixup>,
@@ -81,6 +87,7 @@ pub(super) fn programs(
     if !entries.iter().all(is_text) {
         entries.retain(|entry| !is_text(entry));
     }
+    let types = types(parts);
     let maps = maps.iter().zip(0..).map(|((place, _), index)| (*place, index)).collect();
     // For all programs together: many may share their functions.
     let mut room = MOST_SLOTS;
@@ -90,12 +97,14 @@ pub(super) fn programs(
             parts,
             maps: &maps,
             functions: &functions,
+            types: &types,
             target,
             externs: &mut externs,
             room,
             name: symbol.name,
             bytes: Vec::new(),
             lines: Vec::new(),
+            typed: Vec::new(),
             placed: BTreeMap::new(),
             waiting: Vec::from([place]),
             fixups: Vec::new(),
@@ -103,7 +112,7 @@ pub(super) fn programs(
         linker.link()?;
         room -= linker.bytes.len() / SLOT;
         let section = parts.sections[place.0].name;
-        programs.push(Program::new(symbol.name, section, linker.bytes, linker.lines, parts.btf.clone()));
+        programs.push(Program::new(symbol.name, section, linker.bytes, linker.lines, linker.typed, parts.btf.clone()));
     }
     let declared = externs.declared(parts.btf.as_deref());
     let names: Arc<[String]> = declared.iter().map(|declared| declared.name.clone()).collect();
@@ -158,6 +167,7 @@ impl Linker<'_> {
             return Err(ObjectError::Long { program: self.name.to_string(), most: MOST_SLOTS });
         }
         self.placed.insert(place, first);
+        self.typed.extend(self.types.get(&place).map(|takes| (first as u32, takes.clone())));
         self.bytes.extend_from_slice(code);
         self.adapt(section, start, size, first)?;
         self.note_lines(section, start, size, first);

@@ -85,6 +85,9 @@ pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectE
                 let mut definition = Definition::new(name, Kind::Array, 4, value_len, 1);
                 if name.starts_with(".rodata") {
                     definition.access = ValueAccess::Read;
+                } else {
+                    let wrong = |what| ObjectError::Map { map: name.to_string(), what };
+                    definition.lock = lock_of_variables(parts, index).map_err(wrong)?;
                 }
                 // Sections that share their bytes could be far more than the file.
                 copied += section.data.len();
@@ -232,7 +235,7 @@ fn define_within(
         return Err(wrong("its structure has more than 64 members"));
     }
     let (mut kind, mut key_len, mut value_len, mut entries) = (None, 0, 0, 0);
-    let (mut values, mut inner, mut timer) = (None, None, None);
+    let (mut values, mut inner, mut timer, mut lock) = (None, None, None, None);
     for member in members {
         let count = || number(member.of).ok_or_else(|| wrong("a number is written wrongly; use __uint"));
         let size = || {
@@ -245,7 +248,12 @@ fn define_within(
             "key_size" => key_len = count()?,
             "value" => {
                 value_len = size()?;
-                timer = pointed(member.of).map(|value| timer_in(btf, value)).transpose().map_err(wrong)?.flatten();
+                let place = |inside| {
+                    let mut budget = MOST_LOOKED_AT;
+                    let place = |value| place_of(btf, inside, value, &mut budget);
+                    Ok::<_, ObjectError>(pointed(member.of).map(place).transpose().map_err(wrong)?.flatten())
+                };
+                (timer, lock) = (place(&TIMER)?, place(&LOCK)?);
             }
             "value_size" => value_len = count()?,
             "max_entries" => entries = count()?,
@@ -264,7 +272,7 @@ fn define_within(
     }
     let kind = kind.ok_or_else(|| wrong("its structure has no `type`"))?;
     let kind = Kind::new(kind).ok_or_else(|| ObjectError::Kind { map: name.to_string(), kind })?;
-    let mut definition = Definition { timer, ..Definition::new(name, kind, key_len, value_len, entries) };
+    let mut definition = Definition { timer, lock, ..Definition::new(name, kind, key_len, value_len, entries) };
     match inner {
         Some(inner) if nesting == Nesting::Outer && kind.has_maps() => {
             let (inner, _) = define_within(btf, name, inner, Nesting::Inner)?;
@@ -282,26 +290,58 @@ fn define_within(
     Ok((definition, values))
 }
 
-/// Members of a value's type that are looked at for timers.
+/// Members of types that are looked at for timers and locks, in all values of a map, or all variables.
 const MOST_LOOKED_AT: usize = 4096;
 
-/// Where a value of this type has a timer (`struct bpf_timer`), in bytes.
-fn timer_in(btf: &Btf, value: TypeId) -> Result<Option<u32>, &'static str> {
-    let mut budget = MOST_LOOKED_AT;
+/// What only helpers reach in a value: its type, and why there is not another one.
+struct Inside {
+    name: &'static str,
+    second: &'static str,
+}
+
+const TIMER: Inside = Inside { name: "bpf_timer", second: "its values have more than one timer" };
+const LOCK: Inside = Inside { name: "bpf_spin_lock", second: "its values have more than one lock" };
+
+/// Where a value of this type has such a thing, in bytes.
+fn place_of(btf: &Btf, inside: &Inside, value: TypeId, budget: &mut usize) -> Result<Option<u32>, &'static str> {
     let mut open = Vec::from([(value, 0_u32)]);
     let mut found = None;
     while let Some((of, offset)) = open.pop() {
         let Some((_, Type { name, form })) = btf.resolved(of) else { continue };
         let Form::Struct { members, .. } = form else { continue };
-        if btf.text(*name) == "bpf_timer" {
+        if btf.text(*name) == inside.name {
             if found.replace(offset).is_some() {
-                return Err("its values have more than one timer");
+                return Err(inside.second);
             }
             continue;
         }
         for member in members.iter().filter(|member| member.bits.is_none()) {
-            budget = budget.checked_sub(1).ok_or("its values have too many members")?;
+            *budget = budget.checked_sub(1).ok_or("its values have too many members")?;
             open.push((member.of, offset.saturating_add(member.offset / 8)));
+        }
+    }
+    Ok(found)
+}
+
+/// Where the variables of a section have a lock.
+fn lock_of_variables(parts: &Parts<'_>, index: usize) -> Result<Option<u32>, &'static str> {
+    let Some(btf) = &parts.btf else { return Ok(None) };
+    let section = btf.ids().find_map(|(_, found)| match &found.form {
+        Form::Section(variables) if btf.text(found.name) == parts.sections[index].name => Some(variables),
+        _ => None,
+    });
+    let in_section = parts.symbols.iter().filter(|symbol| symbol.section == Some(index));
+    let offsets: BTreeMap<&str, u64> = in_section.map(|symbol| (symbol.name, symbol.offset)).collect();
+    let (mut found, mut budget) = (None, MOST_LOOKED_AT);
+    for variable in section.into_iter().flatten() {
+        budget = budget.checked_sub(1).ok_or("it has too many variables")?;
+        let Some(place) = place_of(btf, &LOCK, variable.of, &mut budget)? else { continue };
+        // As for maps: the compiler leaves offsets to the linker.
+        let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
+        let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
+        let place = u32::try_from(offset).ok().and_then(|offset| offset.checked_add(place));
+        if found.replace(place.ok_or("a lock is far behind")?).is_some() {
+            return Err("its variables have more than one lock; put each into a section of its own");
         }
     }
     Ok(found)
@@ -345,10 +385,12 @@ mod tests {
             types.extend(words(&[0, 2 << 24, 2]));
             types.extend(words(&[0, 1 << 31 | 4 << 24 | 2, 64, 11, 5, 0, 11, 2, 7 << 24 | 64]));
             let btf = Btf::parse(&section(&[types, b"\0bpf_timer\0m\0".to_vec()])).expect("six types");
-            [1, 2, 3, 4, 6].map(|of| timer_in(&btf, of))
+            [1, 2, 3, 4, 6].map(|of| place_of(&btf, &TIMER, of, &mut 100))
         };
         assert_eq!(timer(0), [Ok(None), Ok(Some(0)), Ok(Some(8)), Ok(Some(32)), Ok(None)]);
         assert_eq!(timer(1)[3], Err("its values have more than one timer"));
+        let (few, lock) = (place_of(&types(3), &TIMER, 4, &mut 2), place_of(&types(3), &LOCK, 4, &mut 100));
+        assert_eq!((few, lock), (Err("its values have too many members"), Ok(None)));
     }
 
     #[test]

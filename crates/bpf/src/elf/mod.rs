@@ -28,8 +28,9 @@ mod externs;
 mod link;
 mod maps;
 mod program;
+mod types;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -185,6 +186,20 @@ impl Object {
         let (programs, declared) = link::programs(&parts, &maps, target.map(adapt::Target::new).as_ref())?;
         let maps = maps.into_iter().map(|(_, map)| map).collect();
         Ok(Self { maps, programs, declared, btf: parts.btf })
+    }
+
+    /// Returns the names of the types that the programs in a file are to be adapted to, each once: what a host that
+    /// does not describe all its types has to look up.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError`].
+    pub fn asks(bytes: &[u8]) -> Result<Vec<String>, ObjectError> {
+        let parts = read(bytes)?;
+        let Some(btf) = &parts.btf else { return Ok(Vec::new()) };
+        let adaptations = parts.told.values().flat_map(|told| &told.adaptations);
+        let names: BTreeSet<&str> = adaptations.filter_map(|adaptation| adapt::asks(adaptation, btf)).collect();
+        Ok(names.into_iter().map(ToString::to_string).collect())
     }
 
     /// Returns its maps, and its sections of variables, which are arrays of one value.

@@ -10,7 +10,7 @@ use super::btf::Btf;
 use super::extension::LineRecord;
 use crate::code::{Code, StructureError};
 use crate::source::Source;
-use crate::verify::{Fault, VerifyError};
+use crate::verify::{Fault, FunctionType, VerifyError};
 
 /// A line of the source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,6 +66,8 @@ pub struct Program {
     bytes: Vec<u8>,
     /// By slot: the line of the instructions from there on.
     lines: Vec<(u32, LineRecord)>,
+    /// What functions take, by the slots in which they begin.
+    types: Vec<(u32, FunctionType)>,
     /// The texts of lines.
     btf: Option<Arc<Btf>>,
     /// Names of the host's functions that it calls, by index.
@@ -78,10 +80,19 @@ impl Program {
         section: &str,
         bytes: Vec<u8>,
         mut lines: Vec<(u32, LineRecord)>,
+        types: Vec<(u32, FunctionType)>,
         btf: Option<Arc<Btf>>,
     ) -> Self {
         lines.sort_by_key(|(slot, _)| *slot);
-        Self { name: name.to_string(), section: section.to_string(), bytes, lines, btf, functions: Arc::default() }
+        Self {
+            name: name.to_string(),
+            section: section.to_string(),
+            bytes,
+            lines,
+            types,
+            btf,
+            functions: Arc::default(),
+        }
     }
 
     pub(super) fn set_functions(&mut self, functions: &Arc<[String]>) {
@@ -103,7 +114,7 @@ impl Program {
         &self.bytes
     }
 
-    /// Returns its code with its structure checked. It knows its name and its lines.
+    /// Returns its code with its structure checked. It knows its name, its lines, and what its global functions take.
     ///
     /// # Errors
     ///
@@ -115,7 +126,8 @@ impl Program {
                 source.add(*slot, btf.text(record.file), record.line, record.column);
             }
         }
-        Ok(Code::new(&self.bytes)?.with_source(Arc::new(source)))
+        let types = self.types.iter().map(|(slot, takes)| (*slot as usize, takes.clone()));
+        Ok(Code::new(&self.bytes)?.with_types(types).with_source(Arc::new(source)))
     }
 
     /// Returns the line of the source that the instruction in `slot` comes from.

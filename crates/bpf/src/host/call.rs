@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
-use crate::map::{Kind, Map};
+use crate::map::{Kind, Map, Owner};
 use crate::verify::{Argument, Signature, Unproven};
 
 /// The memory that a program can reach.
@@ -170,7 +170,6 @@ impl<'a> Call<'a> {
     }
 
     /// All maps of the host.
-    #[cfg(feature = "std")]
     pub(super) const fn maps(&self) -> &'a [Arc<Map>] {
         self.maps
     }
@@ -207,12 +206,17 @@ impl<'a> Call<'a> {
         if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
     }
 
-    /// Notes that the program gets a record.
+    /// Returns who takes locks for the program.
+    pub(super) fn owner(&self) -> Owner {
+        Owner::here(self.space.cpu())
+    }
+
+    /// Notes that the program gets a record, or a lock.
     pub(super) fn hold(&mut self, record: u64) {
         self.space.hold(record);
     }
 
-    /// Notes that the program gives a record back.
+    /// Notes that the program gives a record or a lock back.
     pub(super) fn let_go(&mut self, record: u64) {
         self.space.let_go(record);
     }

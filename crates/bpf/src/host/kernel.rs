@@ -6,12 +6,12 @@ use alloc::sync::Arc;
 use super::call::{Call, failed};
 #[cfg(feature = "std")]
 use super::timed;
-use super::{dynptr, probe, ring, text};
+use super::{dynptr, lock, probe, ring, text};
 use crate::interp::{Answer, HelperError, Iteration};
 use crate::map::{Kind, OpError, Update, WhenFull};
 use crate::verify::Argument::{
-    Anything, Bytes, BytesOut, Context, Drain, Dynptr, DynptrOut, Each, Key, Loop, Map, MapBytes, Number, NumberOut,
-    Record, RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
+    Anything, Bytes, BytesOut, Context, Drain, Dynptr, DynptrOut, Each, Key, Lock, Loop, Map, MapBytes, Number,
+    NumberOut, Record, RecordDynptr, RecordSize, Size, Text, Unlock, Value, ValueOut,
 };
 #[cfg(feature = "std")]
 use crate::verify::Argument::{OnTimer, Printed, PrintedBytes, Timer};
@@ -25,6 +25,8 @@ type Answered = Result<Answer, HelperError>;
 
 /// Most calls of one `bpf_loop` (`BPF_MAX_LOOPS` of Linux, `include/linux/bpf_verifier.h`).
 const MOST_LOOPS: u64 = 8 << 20;
+/// Under the lock of the value (`BPF_F_LOCK` of Linux, `include/uapi/linux/bpf.h`).
+const LOCKED: u64 = 4;
 const EINVAL: i64 = 22;
 const E2BIG: i64 = 7;
 
@@ -52,6 +54,8 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (87, Signature::new([Map(Push), Value, Number]), push),
     (88, Signature::new([Map(Pop), ValueOut]), pop),
     (89, Signature::new([Map(Peek), ValueOut]), peek),
+    (93, Signature::new([Lock]), lock::take),
+    (94, Signature::new([Unlock]), lock::give_back),
     (105, Signature::new([Bytes, Size, Number, NumberOut]), text::signed),
     (106, Signature::new([Bytes, Size, Number, NumberOut]), text::unsigned),
     (112, PROBE, probe::read),
@@ -132,6 +136,14 @@ fn lookup_of_cpu(call: &mut Call<'_>) -> Answered {
 fn update(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
     let (flags, cpu) = (call.number(3), call.cpu(map));
+    if flags & LOCKED != 0 {
+        let owner = call.owner();
+        let update = |key: &[u8], value: &[u8]| map.update_locked(key, value, Update::new(flags & !LOCKED)?, owner);
+        return match call.with(1, |key| call.with(2, |value| update(key, value)))?? {
+            Err(OpError::Deadlock) => Err(HelperError::Deadlock),
+            result => status(result),
+        };
+    }
     status(call.with(1, |key| {
         call.with(2, |value| Update::new(flags).and_then(|update| map.update_here(key, value, update, cpu)))
     })??)

@@ -14,6 +14,7 @@ mod gate;
 #[cfg(feature = "std")]
 mod kept;
 mod kernel;
+mod lock;
 #[cfg(feature = "std")]
 mod print;
 mod probe;
@@ -437,8 +438,10 @@ impl Host {
         self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
-    /// Gives back records that an ended program did not ([`Runner::hold`]).
+    /// Gives back records and locks that an ended program did not ([`Runner::hold`]). The thread or CPU that ran the
+    /// program calls it.
     pub fn discard(&self, records: &[u64]) {
+        records.iter().for_each(|record| lock::discard(&self.maps, *record));
         for ring in self.maps.iter().filter_map(|map| map.ring()) {
             records.iter().for_each(|record| ring.finish(*record, Fate::Discard, Wake::IfWaiting));
         }

@@ -32,11 +32,11 @@ pub unsafe trait Runner: 'static {
     /// Notes that a helper failed, which ends the run: its gauge is negative. The first failure of a run counts.
     fn failed(callee: Callee, error: HelperError);
 
-    /// Notes that the run has reserved a record of a ring buffer. If the run is ended,
-    /// [`Host::discard`](super::Host::discard) gets those that it has not given back.
+    /// Notes that the run has reserved a record of a ring buffer, or taken a lock. If the run is ended,
+    /// [`Host::discard`](super::Host::discard) gets those that it has not given back, on the same thread or CPU.
     fn hold(record: u64);
 
-    /// Notes that the run has given a record back.
+    /// Notes that the run has given a record or a lock back.
     fn let_go(record: u64);
 
     /// Returns whose values of per-CPU maps the run works on.

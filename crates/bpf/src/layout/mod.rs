@@ -31,6 +31,7 @@
 //! ```
 
 mod header;
+mod section;
 mod types;
 
 use core::sync::atomic::{
@@ -38,6 +39,8 @@ use core::sync::atomic::{
     AtomicU64, AtomicUsize,
 };
 
+#[cfg(feature = "dwarf")]
+pub(crate) use section::{Kind, Section};
 pub use types::{Field, Number, Types};
 use types::{Form, Integer};
 

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::any::TypeId;
 
 use super::Described;
+use super::section::{Kind, Section};
 
 /// The number of a type in its [`Types`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -129,54 +130,33 @@ impl Types {
     /// Writes the types as a section `.BTF`, little-endian, for [`Btf::parse`](crate::elf::Btf::parse), `bpftool` and
     /// others.
     pub fn btf(&self) -> Vec<u8> {
-        let mut strings = Strings::new();
-        let mut words: Vec<u32> = Vec::new();
-        // BTF wants a type for the indexes of arrays: one more, behind the others.
+        let mut section = Section::new();
+        // Indexes of arrays are counted in one more type, behind the others.
         let index = self.types.len() as u32 + 1;
-        let kind = |kind: u32, count: usize| kind << 24 | count as u32;
         for found in &self.types {
             match &found.form {
                 Form::Integer { name, len, sign } => {
-                    words.extend([strings.add(name), kind(1, 0), *len, (*sign as u32) << 24 | (len * 8)]);
+                    let name = section.text(name);
+                    section.add(&[name, Kind::Integer.with(0), *len, (*sign as u32) << 24 | (len * 8)]);
                 }
-                Form::Array { of, count } => words.extend([0, kind(3, 0), 0, of.0, index, *count]),
-                Form::Pointer(to) => words.extend([0, kind(2, 0), to.0]),
+                Form::Array { of, count } => {
+                    section.add(&[0, Kind::Array.with(0), 0, of.0, index, *count]);
+                }
+                Form::Pointer(to) => {
+                    section.add(&[0, Kind::Pointer.with(0), to.0]);
+                }
                 Form::Struct { name, fields } => {
-                    words.extend([strings.add(name), kind(4, fields.len()), found.size as u32]);
+                    let head = [section.text(name), Kind::Struct.with(fields.len() as u32), found.size as u32];
+                    let mut words = Vec::from(head);
                     for field in fields {
-                        words.extend([strings.add(field.name), field.of.0, field.offset as u32 * 8]);
+                        words.extend([section.text(field.name), field.of.0, field.offset as u32 * 8]);
                     }
+                    section.add(&words);
                 }
             }
         }
-        words.extend([strings.add("__ARRAY_SIZE_TYPE__"), kind(1, 0), 4, 32]);
-        /// The magic number, the version and no flags; then the header's own length.
-        const HEADER: [u32; 2] = [0x0001_eb9f, 24];
-        let len = words.len() as u32 * 4;
-        let parts = [0, len, len, strings.bytes.len() as u32];
-        let words = HEADER.into_iter().chain(parts).chain(words).flat_map(u32::to_le_bytes);
-        words.chain(strings.bytes.iter().copied()).collect()
-    }
-}
-
-/// BTF's names, each stored once.
-struct Strings {
-    bytes: Vec<u8>,
-    known: BTreeMap<&'static str, u32>,
-}
-
-impl Strings {
-    fn new() -> Self {
-        // Offset 0 is the empty name.
-        Self { bytes: Vec::from([0]), known: BTreeMap::new() }
-    }
-
-    fn add(&mut self, text: &'static str) -> u32 {
-        let Self { bytes, known } = self;
-        *known.entry(text).or_insert_with(|| {
-            let place = bytes.len() as u32;
-            bytes.extend(text.bytes().chain([0]));
-            place
-        })
+        let name = section.text("__ARRAY_SIZE_TYPE__");
+        section.add(&[name, Kind::Integer.with(0), 4, 32]);
+        section.bytes()
     }
 }

@@ -33,7 +33,8 @@ impl Array {
 
     pub(super) fn new(definition: &Definition, cpus: u32) -> Result<Self, MapError> {
         let count = definition.max_entries;
-        let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?;
+        let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?
+            .with_lock(definition.lock);
         let keys = Cells::new(definition, count.into(), 4)?;
         for index in 0..count {
             keys.write(index as usize, &index.to_ne_bytes());

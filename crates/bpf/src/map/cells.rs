@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::lock::{self, Lock};
 use super::{Definition, MOST_BYTES, MapError};
 
 /// Bytes of a word.
@@ -35,6 +36,8 @@ pub(crate) struct Cells {
     stride: usize,
     /// Bytes of a value.
     len: usize,
+    /// Where in each value a lock lies, whose 4 bytes are never written here.
+    lock: Option<u32>,
 }
 
 /// Returns the word of `bytes` with this number; missing bytes are zero.
@@ -55,7 +58,23 @@ impl Cells {
     /// Makes `count` values of `len` bytes.
     pub(super) fn new(definition: &Definition, count: u64, len: u32) -> Result<Self, MapError> {
         let stride = (len as usize).div_ceil(WORD);
-        Ok(Self { words: words(definition, count.saturating_mul(stride as u64))?, stride, len: len as usize })
+        Ok(Self {
+            words: words(definition, count.saturating_mul(stride as u64))?,
+            stride,
+            len: len as usize,
+            lock: None,
+        })
+    }
+
+    /// The same with a lock in each, if there is one.
+    pub(super) fn with_lock(self, lock: Option<u32>) -> Self {
+        Self { lock, ..self }
+    }
+
+    /// The lock of a value.
+    pub(super) fn lock_of(&self, index: usize) -> Option<Lock<'_>> {
+        let offset = self.lock?;
+        Some(Lock::new(&self.of(index)[offset as usize / WORD], offset))
     }
 
     /// All words.
@@ -88,7 +107,6 @@ impl Cells {
     }
 
     /// The index of the value whose byte `offset` lies at this address.
-    #[cfg(feature = "std")]
     pub(super) fn index_of(&self, address: u64, offset: u32) -> Option<usize> {
         let first = self::address(&self.words);
         let distance = address.checked_sub(first)?.checked_sub(offset.into())? as usize;
@@ -103,11 +121,19 @@ impl Cells {
         }
     }
 
-    /// Copies a value in; missing bytes are zero.
+    /// Copies a value in, without its lock; missing bytes are zero.
     pub(super) fn write(&self, index: usize, value: &[u8]) {
         let value = &value[..value.len().min(self.len)];
+        let locked = self.lock.map(|offset| (offset as usize / WORD, lock::bits(offset)));
         for (number, cell) in self.of(index).iter().enumerate() {
-            cell.store(word(value, number), Ordering::Relaxed);
+            let word = word(value, number);
+            match locked.filter(|(at, _)| *at == number) {
+                None => cell.store(word, Ordering::Relaxed),
+                Some((_, bits)) => {
+                    let _ =
+                        cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & bits | word & !bits));
+                }
+            }
         }
     }
 

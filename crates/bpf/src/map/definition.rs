@@ -117,10 +117,15 @@ pub struct Definition {
     /// The offset of a timer in each value: 16 bytes (`struct bpf_timer`) at a multiple of 8, which programs reach only
     /// through helpers. Arrays and hash maps can have timers, but not per CPU, and not inside other maps.
     pub timer: Option<u32>,
+    /// Where in each value a lock lies: 4 bytes (`struct bpf_spin_lock`) at a multiple of 4, which programs reach by
+    /// helpers alone. For arrays and hash maps that are not per CPU and drop nothing, and in none inside another.
+    pub lock: Option<u32>,
 }
 
 /// Bytes of a timer.
 pub(crate) const TIMER: u32 = 16;
+/// Bytes of a lock.
+pub(crate) const LOCK: u32 = 4;
 
 impl Definition {
     /// A map of these measures.
@@ -137,6 +142,7 @@ impl Definition {
             functions: 0,
             inner: None,
             timer: None,
+            lock: None,
         }
     }
 }
@@ -200,6 +206,21 @@ pub enum MapError {
          {kind:?}; arrays and hash maps have timers, not per CPU and not inside others, at multiples of 8"
     )]
     Timer {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: Kind,
+        /// Where.
+        offset: u32,
+        /// Bytes of a value.
+        value_len: u32,
+    },
+    /// Its values have a lock where none can be.
+    #[error(
+        "map `{name}`: there is no room for a lock at byte {offset} of values of {value_len} in maps of the kind \
+         {kind:?}; arrays and hash maps have locks, not per CPU and not inside others, at multiples of 4 and not in timers"
+    )]
+    Lock {
         /// Its name.
         name: String,
         /// Its kind.
@@ -303,8 +324,12 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         check(inner)?;
     }
     check_timer(definition)?;
+    check_lock(definition)?;
     if let Some(inner) = inner.filter(|inner| inner.timer.is_some()) {
         return Err(no_timer(inner));
+    }
+    if let Some(inner) = inner.filter(|inner| inner.lock.is_some()) {
+        return Err(no_lock(inner));
     }
     if definition.max_entries == 0 || definition.max_entries > 1 << 31 {
         return refuse("the number of entries", "1 to 2^31");
@@ -324,4 +349,19 @@ fn check_timer(definition: &Definition) -> Result<(), MapError> {
         offset.is_multiple_of(8) && offset.checked_add(TIMER).is_some_and(|end| end <= definition.value_len);
     let is_written = definition.access == ValueAccess::Write;
     if has_timers && is_inside && is_written { Ok(()) } else { Err(no_timer(definition)) }
+}
+
+fn no_lock(definition: &Definition) -> MapError {
+    let Definition { kind, value_len, lock, .. } = *definition;
+    MapError::Lock { name: definition.name.clone(), kind, offset: lock.unwrap_or(0), value_len }
+}
+
+fn check_lock(definition: &Definition) -> Result<(), MapError> {
+    let Some(offset) = definition.lock else { return Ok(()) };
+    let has_locks = matches!(definition.kind, Kind::Array | Kind::Hash);
+    let is_inside =
+        offset.is_multiple_of(LOCK) && offset.checked_add(LOCK).is_some_and(|end| end <= definition.value_len);
+    let is_free = definition.timer.is_none_or(|timer| offset + LOCK <= timer || timer + TIMER <= offset);
+    let is_written = definition.access == ValueAccess::Write;
+    if has_locks && is_inside && is_free && is_written { Ok(()) } else { Err(no_lock(definition)) }
 }

@@ -97,7 +97,8 @@ impl Hash {
 
     pub(super) fn new(definition: &Definition, cpus: u32, eviction: Eviction) -> Result<Self, MapError> {
         let count = definition.max_entries;
-        let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?;
+        let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?
+            .with_lock(definition.lock);
         let keys = Cells::new(definition, count.into(), definition.key_len)?;
         let mut index = 0;
         let next = filled(definition, count, || {

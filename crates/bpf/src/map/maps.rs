@@ -49,7 +49,8 @@ type Part = Box<[OnceLock<Arc<Map>>]>;
 
 /// Returns what maps must have in common to stand in each other's place.
 fn shape(definition: &Definition) -> impl PartialEq + use<> {
-    (definition.kind, definition.key_len, definition.value_len, definition.access)
+    // Programs reach every byte of what is inside: a lock would be theirs to write.
+    (definition.kind, definition.key_len, definition.value_len, definition.access, definition.lock)
 }
 
 impl Maps {

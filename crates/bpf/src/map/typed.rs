@@ -130,7 +130,37 @@ impl<V: Plain> ArrayHandle<V> {
     }
 }
 
+fn change_locked<V: Plain, T>(map: &Map, key: &[u8], change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
+    map.change_locked(key, |bytes| {
+        let (len, given) = (size_of::<V>(), bytes.len());
+        let mut value = V::read_from_bytes(bytes).map_err(|_| OpError::Length { len, given })?;
+        let answer = change(&mut value);
+        bytes.copy_from_slice(value.as_bytes());
+        Ok(answer)
+    })?
+}
+
+impl<V: Plain> ArrayHandle<V> {
+    /// Changes the value with this number while its lock is held ([`Map::change_locked`]).
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn change_locked<T>(&self, index: u32, change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
+        change_locked(&self.map, index.as_bytes(), change)
+    }
+}
+
 impl<K: Plain, V: Plain> HashHandle<K, V> {
+    /// Changes the value of `key` while its lock is held ([`Map::change_locked`]).
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn change_locked<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
+        change_locked(&self.map, key.as_bytes(), change)
+    }
+
     /// Returns the value of `key`, of the first CPU.
     pub fn get(&self, key: &K) -> Option<V> {
         read(&self.map, key.as_bytes(), 0).ok()

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
-use super::state::{Area, Backing, Callback, DYNPTR, Dynptr, Frame, State, Unreadable, Value};
+use super::state::{Area, Backing, Callback, DYNPTR, Dynptr, Frame, Held, State, Unreadable, Value};
 use super::step::{Next, Step};
 use super::{Guard, Unproven};
 use crate::code::MOST_FRAMES;
@@ -41,7 +41,7 @@ struct Before {
 }
 
 impl Step<'_> {
-    pub(super) fn call(self, callee: Callee) -> Result<Next, Fault> {
+    pub(super) fn call(mut self, callee: Callee) -> Result<Next, Fault> {
         let behind = self.at + 1;
         match callee {
             Callee::Helper(id) => self.call_helper(id),
@@ -51,6 +51,9 @@ impl Step<'_> {
             }
             Callee::Local(distance) => {
                 let target = self.target(distance);
+                if let Some(next) = self.call_alone(target) {
+                    return Ok(next);
+                }
                 let depth = self.state.frames.len();
                 // The structure does not tell how deeply a function is called whose address was passed to a helper.
                 if depth >= MOST_FRAMES {
@@ -66,6 +69,7 @@ impl Step<'_> {
                     caller.set(*register, Value::Unset);
                 }
                 self.state.frames.push(callee);
+                self.note_frames(depth + 1);
                 Ok(Next::One(target))
             }
             Callee::Kernel { id: index, module: 0 } => {
@@ -79,11 +83,8 @@ impl Step<'_> {
 
     fn call_helper(self, id: i32) -> Result<Next, Fault> {
         let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
-        if id == TAIL_CALL {
-            let [own] = &*self.state.frames else { return Err(Fault::TailCall) };
-            if own.callback.is_some() || !self.state.records.is_empty() {
-                return Err(Fault::TailCall);
-            }
+        if id == TAIL_CALL && !(self.state.is_program() && self.state.records.is_empty()) {
+            return Err(Fault::TailCall);
         }
         self.call_by(signature)
     }
@@ -93,6 +94,10 @@ impl Step<'_> {
         let behind = self.at + 1;
         if signature.returns == Returns::Probed && self.contract.unproven != Unproven::Probe {
             return Err(Fault::Probes);
+        }
+        let may_call = matches!(signature.arguments(), [Argument::Unlock]);
+        if let (Some(held), false) = (self.state.lock, may_call) {
+            return Err(Fault::CallLocked { slot: self.code.slot(held.at as usize) });
         }
         let before = self.arguments(&signature)?;
         for register in &Register::ALL[..6] {
@@ -114,7 +119,8 @@ impl Step<'_> {
                 let mut entered = self.state.clone();
                 // The helper has not returned a value yet.
                 entered.top_mut().set(Register::R0, Value::Unset);
-                entered.enter(callback, self.instance(), 0);
+                entered.enter(callback, self.has_lock(callback), self.instance(), 0);
+                self.note_frames(entered.frames.len());
                 Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
             }
         }
@@ -126,6 +132,11 @@ impl Step<'_> {
         let number = self.instances.get();
         self.instances.set(number + 1);
         number
+    }
+
+    /// Whether a function gets values with locks.
+    fn has_lock(&self, callback: Callback) -> bool {
+        callback.map.is_some_and(|map| self.contract.maps[map as usize].lock.is_some())
     }
 
     fn arguments(&mut self, signature: &Signature) -> Result<Before, Fault> {
@@ -168,9 +179,10 @@ impl Step<'_> {
                     self.bytes(register, value_len.into(), value_len.into(), direction)?;
                 }
                 Argument::Text => {
-                    let Value::Pointer(area @ Area::MapValue(map), start) = self.get(register)? else {
+                    let Value::Pointer(area, start) = self.get(register)? else {
                         return Err(Fault::NoText { register });
                     };
+                    let map = area.value_of().ok_or(Fault::NoText { register })?;
                     let shape = self.contract.maps[map as usize];
                     // The host finds text only in its own maps, and only in the first value.
                     let is_single = (map as usize) < self.contract.own_maps && shape.max_entries == 1;
@@ -203,6 +215,18 @@ impl Step<'_> {
                     let sample = (argument == Argument::Drain).then_some(self.at as u32);
                     before.callback = Some(Callback { entry, map, sample, context: Value::Unset });
                 }
+                Argument::Lock => {
+                    let (map, id) = self.lock(register)?;
+                    self.state.lock = Some(Held { map, id, at: self.at as u32 });
+                }
+                Argument::Unlock => {
+                    let lock = self.lock(register)?;
+                    match self.state.lock.take() {
+                        Some(held) if (held.map, held.id) == lock => {}
+                        Some(held) => return Err(Fault::OtherLock { slot: self.code.slot(held.at as usize) }),
+                        None => return Err(Fault::NotLocked),
+                    }
+                }
                 Argument::Timer => before.timer = Some(self.timer(register)?),
                 Argument::OnTimer => {
                     let Value::Function(entry) = self.get(register)? else {
@@ -221,8 +245,9 @@ impl Step<'_> {
                     before.size = size.ok_or(Fault::VariableSize { register })?;
                 }
                 Argument::MapBytes => {
-                    let Value::Pointer(area @ Area::MapValue(_), _) = self.get(register)? else {
-                        return Err(Fault::NoMapBytes { register });
+                    let area = match self.get(register)? {
+                        Value::Pointer(area, _) if area.value_of().is_some() => area,
+                        _ => return Err(Fault::NoMapBytes { register }),
                     };
                     self.may_write(area)?;
                     // Helpers read and write them, and check that they exist.
@@ -260,7 +285,7 @@ impl Step<'_> {
             (Returns::ValueOrNull, Some(map)) => {
                 self.state.renew(id);
                 let inner = self.contract.maps[map as usize].inner;
-                Ok(Value::Maybe(inner.map_or(Area::MapValue(map), Area::Inner), id))
+                Ok(Value::Maybe(inner.map_or_else(|| self.found(map, id), Area::Inner), id))
             }
             (Returns::SliceOrNull, _) => {
                 let Some(of) = before.dynptr else { return Err(Fault::Unknown) };
@@ -299,12 +324,25 @@ impl Step<'_> {
     fn timer(&self, register: Register) -> Result<u32, Fault> {
         match self.get(register)? {
             // Of a map inside a map nobody knows which one it is; none has timers.
-            Value::Pointer(Area::MapValue(map), offset) => {
+            Value::Pointer(area, offset) if area.value_of().is_some() => {
+                let map = area.value_of().ok_or(Fault::NoTimer { register })?;
                 let at = self.contract.maps[map as usize].timer.map(u64::from);
                 if at.is_some() && offset.as_constant() == at { Ok(map) } else { Err(Fault::NoTimer { register }) }
             }
             Value::Maybe(..) => Err(Fault::MaybeNull { register }),
             _ => Err(Fault::NoTimer { register }),
+        }
+    }
+
+    /// The lock at which a register points: the map, and which of its values.
+    fn lock(&self, register: Register) -> Result<(u32, u32), Fault> {
+        match self.get(register)? {
+            Value::Pointer(Area::Lockable { map, id }, offset) => {
+                let at = self.contract.maps[map as usize].lock.map(u64::from);
+                if offset.as_constant() == at { Ok((map, id)) } else { Err(Fault::NoLock { register }) }
+            }
+            Value::Maybe(..) => Err(Fault::MaybeNull { register }),
+            _ => Err(Fault::NoLock { register }),
         }
     }
 
@@ -377,6 +415,11 @@ impl Step<'_> {
         if result.is_address() {
             return Err(Fault::ReturnedAddress);
         }
+        let is_called = self.state.frames.len() == 1 || self.state.top().callback.is_some();
+        if let (Some(held), true) = (self.state.lock, is_called) {
+            // The host goes on, or a helper.
+            return Err(Fault::StillLocked { slot: self.code.slot(held.at as usize) });
+        }
         if self.state.frames.len() == 1 {
             // The host gets it.
             let result = self.number(Register::R0)?;
@@ -406,7 +449,7 @@ impl Step<'_> {
             self.state.release(sample);
         }
         let mut entered = self.state.clone();
-        entered.enter(callback, instance, rounds + 1);
+        entered.enter(callback, self.has_lock(callback), instance, rounds + 1);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
         Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
     }
@@ -414,14 +457,16 @@ impl Step<'_> {
 
 impl State {
     /// In what a timer calls.
-    pub(super) fn of_timer(callback: Callback, instance: u32) -> Self {
-        let mut state = Self { frames: Vec::new(), records: Vec::new() };
-        state.enter(callback, instance, 0);
+    pub(super) fn of_timer(callback: Callback, has_lock: bool, instance: u32) -> Self {
+        let mut state = Self { frames: Vec::new(), records: Vec::new(), lock: None };
+        state.enter(callback, has_lock, instance, 0);
         state
     }
 
-    /// Enters a function that a helper calls; `rounds` were counted when it was called before.
-    fn enter(&mut self, callback: Callback, instance: u32, rounds: u32) {
+    /// Enters a function that a helper calls, with a value that may have a lock; `rounds` were counted when it was
+    /// called before.
+    fn enter(&mut self, callback: Callback, has_lock: bool, instance: u32, rounds: u32) {
+        let value = callback.map.map(|map| self.value_for_function(map, has_lock));
         let mut frame = Frame::new(self.frames.len(), instance);
         frame.rounds = rounds;
         let start = |area| Value::Pointer(area, Scalar::constant(0));
@@ -429,7 +474,8 @@ impl State {
             (None, None) => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],
             (_, Some(sample)) => [Value::Sample(sample), callback.context, Value::Unset, Value::Unset],
             (Some(map), None) => {
-                [Value::Map(map), start(Area::MapKey(map)), start(Area::MapValue(map)), callback.context]
+                let value = value.unwrap_or(Area::MapValue(map));
+                [Value::Map(map), start(Area::MapKey(map)), start(value), callback.context]
             }
         };
         for (register, value) in Register::ALL[1..].iter().zip(arguments) {

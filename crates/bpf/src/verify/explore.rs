@@ -4,6 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
+use super::alone::Functions;
 use super::fault::{Fault, VerifyError};
 use super::leans::Leans;
 use super::live::live;
@@ -95,6 +96,10 @@ struct Explorer<'a> {
     probes: Vec<Cell<bool>>,
     /// What guards each instruction; empty if the program is trusted.
     guards: Vec<Cell<Option<Guard>>>,
+    /// Functions whose calls need not be followed.
+    alone: &'a Functions<'a>,
+    /// Most functions that were active at once since the latest root.
+    frames: Cell<usize>,
 }
 
 /// Most of what is followed and kept.
@@ -118,8 +123,14 @@ pub(super) struct Explored {
     pub(super) followed: usize,
 }
 
-/// Follows every way through `code`.
-pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Limits) -> Result<Explored, VerifyError> {
+/// Follows every way through `code`, and through the functions that are verified `alone`.
+pub(super) fn explore(
+    code: &Code,
+    alone: &Functions<'_>,
+    contract: &Contract,
+    loops: Loops,
+    limits: Limits,
+) -> Result<Explored, VerifyError> {
     let mut explorer = Explorer {
         code,
         contract,
@@ -139,39 +150,22 @@ pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Li
             Trust::Full => Vec::new(),
             Trust::None => alloc::vec![Cell::new(None); code.instructions().len()],
         },
+        alone,
+        frames: Cell::new(1),
     };
+    let mut followed = 0;
+    for function in alone.in_order() {
+        let state = function.state(explorer.instance());
+        explorer.follow(function.entry, state, limits, &mut followed)?;
+        function.frames.set(explorer.frames.replace(1));
+    }
     let mut state = State::new();
     if contract.context.is_some() {
         let registers = state.top_mut();
         registers.set(Register::R1, Value::Pointer(Area::Context, Scalar::constant(0)));
         registers.set(Register::R2, Value::Scalar(Scalar::UNKNOWN));
     }
-    explorer.values += state.weight();
-    explorer.pending.push(Way { at: 0, state, before: None, entering: false, since: 0 });
-    let Limits { budget, values: most_values } = limits;
-    let mut followed = 0;
-    while let Some(mut way) = explorer.pending.pop() {
-        explorer.values -= way.state.weight();
-        loop {
-            let at = way.at;
-            followed += 1;
-            let outcome = if followed > budget {
-                Err(Fault::Budget { budget })
-            } else if explorer.values > most_values {
-                Err(Fault::Values { most: most_values })
-            } else {
-                explorer.advance(&mut way)
-            };
-            match outcome {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(fault) => {
-                    return Err(VerifyError { slot: code.slot(at), instruction: code.instructions()[at], fault });
-                }
-            }
-        }
-        explorer.end(way.before);
-    }
+    explorer.follow(0, state, limits, &mut followed)?;
     let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
     let guard = |guard: &Cell<Option<Guard>>| guard.get().filter(|guard| *guard != Guard::Unmasked);
     let guards = (0..).zip(&explorer.guards).filter_map(|(index, cell)| Some((index, guard(cell)?))).collect();
@@ -211,6 +205,45 @@ fn heads(code: &Code) -> Vec<bool> {
 }
 
 impl Explorer<'_> {
+    /// Follows every way from instruction `at` on.
+    fn follow(&mut self, at: usize, state: State, limits: Limits, followed: &mut usize) -> Result<(), VerifyError> {
+        self.values += state.weight();
+        self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
+        let Limits { budget, values: most_values } = limits;
+        while let Some(mut way) = self.pending.pop() {
+            self.values -= way.state.weight();
+            loop {
+                let at = way.at;
+                *followed += 1;
+                let outcome = if *followed > budget {
+                    Err(Fault::Budget { budget })
+                } else if self.values > most_values {
+                    Err(Fault::Values { most: most_values })
+                } else {
+                    self.advance(&mut way)
+                };
+                match outcome {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(fault) => {
+                        let (slot, instruction) = (self.code.slot(at), self.code.instructions()[at]);
+                        return Err(VerifyError { slot, instruction, fault });
+                    }
+                }
+            }
+            self.end(way.before);
+        }
+        Ok(())
+    }
+
+    /// Returns a number for a call of a function.
+    fn instance(&self) -> u32 {
+        // Cannot overflow: there are fewer than instructions that are followed, and functions.
+        let instance = self.instances.get();
+        self.instances.set(instance + 1);
+        instance
+    }
+
     /// Follows one instruction. Returns false if the way ends.
     fn advance(&mut self, way: &mut Way) -> Result<bool, Fault> {
         if self.meetings[way.at] != Meeting::Never && self.is_known(way)? {
@@ -226,6 +259,8 @@ impl Explorer<'_> {
             instances: &self.instances,
             is_probe: &self.probes[way.at],
             guard: self.guards.get(way.at),
+            alone: self.alone,
+            frames: &self.frames,
         };
         match step.follow()? {
             Next::One(at) => way.at = at,
@@ -250,10 +285,8 @@ impl Explorer<'_> {
 
     /// Notes a way that begins at another time: no state of this way was before it.
     fn push_later(&mut self, callback: Callback) {
-        let instance = self.instances.get();
-        // Cannot overflow: there are fewer than instructions that are followed.
-        self.instances.set(instance + 1);
-        let state = State::of_timer(callback, instance);
+        let has_lock = callback.map.is_some_and(|map| self.contract.maps[map as usize].lock.is_some());
+        let state = State::of_timer(callback, has_lock, self.instance());
         self.values += state.weight();
         let at = callback.entry as usize;
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });

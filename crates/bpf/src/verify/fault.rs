@@ -283,6 +283,46 @@ pub enum Fault {
     /// What a timer calls returns another number than 0.
     #[error("what a timer calls must return 0, and r0 could be another number here")]
     TimerResult,
+    /// Bytes of a value are touched that are a lock.
+    #[error("bytes {min} to {end} of the value could be meant, and its lock at byte {at} is reached by helpers alone")]
+    LockBytes {
+        /// First byte, at the least.
+        min: i64,
+        /// Behind the last byte, at the most.
+        end: i64,
+        /// Where the lock is.
+        at: u32,
+    },
+    /// A lock is wanted.
+    #[error(
+        "{register} must be the address of the lock in a value here (`struct bpf_spin_lock`, of a map of the host), as \
+         the latest look-up in this place has found the value"
+    )]
+    NoLock {
+        /// The register.
+        register: Register,
+    },
+    /// Something is called under a lock.
+    #[error("under the lock that was taken in slot {slot} only functions of the program are called, and its release")]
+    CallLocked {
+        /// Where it was taken.
+        slot: usize,
+    },
+    /// Another lock is given back than the one that is held.
+    #[error("this is not, or not certainly, the lock that was taken in slot {slot}; keep the address of that value")]
+    OtherLock {
+        /// Where it was taken.
+        slot: usize,
+    },
+    /// A lock is given back that is not held.
+    #[error("no lock is held here")]
+    NotLocked,
+    /// A lock is held where the host or a helper goes on.
+    #[error("the lock that was taken in slot {slot} is not given back on this way")]
+    StillLocked {
+        /// Where it was taken.
+        slot: usize,
+    },
     /// Memory of a map is wanted.
     #[error("{register} must be the address of bytes of a map's value here")]
     NoMapBytes {

@@ -10,6 +10,8 @@
 //!   (`scalar`, `state`), and is refused if it could do harm in any of them.
 //! * *Each way is followed*, unless a state that includes the present one was followed to its ends from the same place
 //!   (`explore`). Registers that nobody reads again do not count (`live`).
+//! * *A function that is followed alone* is followed with all arguments that its type allows, and calls with others are
+//!   followed each by itself (`alone`).
 //! * *It ends.* A way through a program is as long as the followed one; if a loop could go on from exactly the same
 //!   state without a `may_goto` on the way, the program is refused. Behind a `may_goto` whatever differs from round to
 //!   round is forgotten, so that one more round covers all; at run time its count, which each call of a function has
@@ -19,6 +21,7 @@
 //! That a program ends does not say when: nested loops of this kind have 65 535 rounds each, those of helpers up to 8
 //! 388 608. For a bound, give fuel, which those loops always take.
 
+mod alone;
 mod call;
 mod explore;
 mod fault;
@@ -30,13 +33,16 @@ mod state;
 mod step;
 mod tnum;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+pub use alone::{FunctionType, Null, Parameter};
 pub use fault::{Fault, MissingFunction, VerifyError};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};
 pub(crate) use state::Backing;
 
+use alone::Functions;
 use explore::{Explored, Limits, Loops, explore};
 
 use crate::code::Code;
@@ -137,6 +143,8 @@ pub(crate) struct MapShape {
     pub(crate) access: ValueAccess,
     /// Where a timer lies in each value.
     pub(crate) timer: Option<u32>,
+    /// Where a lock lies in each value.
+    pub(crate) lock: Option<u32>,
     /// What maps in it are, by index.
     pub(crate) inner: Option<u32>,
 }
@@ -182,8 +190,8 @@ impl Contract {
     /// Gives programs maps by index: for a host that has those very maps.
     pub(crate) fn set_maps(&mut self, maps: &[&Definition]) {
         let shape = |definition: &Definition, inner| {
-            let Definition { kind, key_len, value_len, max_entries, access, timer, .. } = *definition;
-            MapShape { kind, key_len, value_len, max_entries, access, timer, inner }
+            let Definition { kind, key_len, value_len, max_entries, access, timer, lock, .. } = *definition;
+            MapShape { kind, key_len, value_len, max_entries, access, timer, lock, inner }
         };
         self.own_maps = maps.len();
         let mut inner = Vec::new();
@@ -202,7 +210,8 @@ impl Contract {
         self.helpers.iter().find(|(known, _)| *known == id).map(|(_, signature)| *signature)
     }
 
-    /// Follows this many instructions, on all ways together, before a program is refused; a million if not set.
+    /// Follows this many instructions, on all ways together, before a program is refused; a million if not set. If
+    /// functions that are verified alone are refused, as many more with all calls followed.
     pub fn budget(self, budget: usize) -> Self {
         Self { budget: Some(budget), ..self }
     }
@@ -239,15 +248,15 @@ impl Contract {
     pub fn verify(&self, code: Code) -> Result<Verified, VerifyError> {
         let limits = Limits { budget: self.budget.unwrap_or(BUDGET), values: MOST_VALUES };
         let (explored, fuel) = match self.fuel {
-            None => (explore(&code, self, Loops::Proven, limits)?, None),
+            None => (self.explore(&code, Loops::Proven, limits).map_err(Refused::error)?, None),
             Some(fuel) => {
                 let first = Limits { budget: limits.budget.min(PROOF_BUDGET), ..limits };
-                match explore(&code, self, Loops::Proven, first) {
+                match self.explore(&code, Loops::Proven, first) {
                     Ok(explored) => (explored, counts_rounds(&code).then_some(fuel)),
-                    Err(error) if error.fault.may_be_fuelled() => {
-                        (explore(&code, self, Loops::Fuelled, limits)?, Some(fuel))
+                    Err(Refused { error, .. }) if error.fault.may_be_fuelled() => {
+                        (self.explore(&code, Loops::Fuelled, limits).map_err(Refused::error)?, Some(fuel))
                     }
-                    Err(error) => return Err(error),
+                    Err(refused) => return Err(refused.error()),
                 }
             }
         };
@@ -258,6 +267,39 @@ impl Contract {
         let Explored { probes, guards, followed, .. } = explored;
         let Self { trust, unproven, .. } = *self;
         Ok(Verified { code, context: self.context, context_align, probes, unproven, guards, trust, fuel, followed })
+    }
+
+    /// Follows `code`: functions with types alone, if that is possible, and otherwise in each of their calls.
+    fn explore(&self, code: &Code, loops: Loops, limits: Limits) -> Result<Explored, Refused> {
+        let functions = Functions::of(code);
+        let alone = if functions.is_empty() {
+            None
+        } else {
+            match explore(code, &functions, self, loops, limits) {
+                Ok(explored) => return Ok(explored),
+                Err(error) => Some(Box::new(error)),
+            }
+        };
+        explore(code, &Functions::default(), self, loops, limits).map_err(|error| Refused { error, alone })
+    }
+}
+
+/// Why a program is refused, twice.
+struct Refused {
+    /// If all calls are followed.
+    error: VerifyError,
+    /// If functions with types are verified alone.
+    alone: Option<Box<VerifyError>>,
+}
+
+impl Refused {
+    /// Returns what the program's maker can change: if following all calls takes too long, that is what is wrong with
+    /// the functions.
+    fn error(self) -> VerifyError {
+        let Self { error, alone } = self;
+        alone
+            .filter(|alone| error.fault.may_be_fuelled() && !alone.fault.may_be_fuelled())
+            .map_or(error, |alone| *alone)
     }
 }
 

@@ -108,6 +108,10 @@ pub enum Argument {
     PrintedBytes,
     /// The address of the timer in a value; of the map behind it, if there is one.
     Timer,
+    /// The address of the lock in a value, which the program does not hold, and then holds.
+    Lock,
+    /// The address of the lock in a value, which the program holds, and then no longer.
+    Unlock,
     /// A function of the program, which is called later and by another thread, with the map of the timer before it, a
     /// key and the value.
     OnTimer,
@@ -128,6 +132,8 @@ impl Argument {
                 | Self::PrintedBytes
                 | Self::Timer
                 | Self::OnTimer
+                | Self::Lock
+                | Self::Unlock
         )
     }
 }

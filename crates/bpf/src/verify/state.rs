@@ -15,6 +15,14 @@ pub(super) enum Area {
     Stack(usize),
     /// A value of the map with this index.
     MapValue(u32),
+    /// A value of the map with this index, whose values have locks, and how it was found: no other value has the same
+    /// `id` at the same time.
+    Lockable {
+        /// The map.
+        map: u32,
+        /// The instruction that has found it; [`FIRST`], or [`each`].
+        id: u32,
+    },
     /// A key of the map with this index.
     MapKey(u32),
     /// Not memory but a map like the one with this index: only in what may be 0.
@@ -33,6 +41,43 @@ pub(super) enum Area {
         /// Its bytes.
         len: u32,
     },
+    /// Memory that the caller of a function passes, which is verified alone.
+    Argument {
+        /// The register in which it comes.
+        number: u8,
+        /// Its bytes.
+        len: u32,
+        /// To how many bytes it is aligned.
+        align: u8,
+    },
+}
+
+/// The [`Area::Lockable::id`] of the first value of an array, which programs know by itself.
+pub(super) const FIRST: u32 = u32::MAX;
+
+/// Returns the [`Area::Lockable::id`] of the value that a helper passes to a function with so many around it.
+const fn each(depth: usize) -> u32 {
+    FIRST - 1 - depth as u32
+}
+
+impl Area {
+    /// The map whose value this is.
+    pub(super) const fn value_of(self) -> Option<u32> {
+        match self {
+            Self::MapValue(map) | Self::Lockable { map, .. } => Some(map),
+            _ => None,
+        }
+    }
+
+    /// To how many bytes it is certainly aligned, 8 at most.
+    pub(super) const fn align(self) -> u8 {
+        match self {
+            // The context only if the program asks its caller for it; where a slice begins is not known.
+            Self::Context | Self::Slice { .. } | Self::Inner(_) => 1,
+            Self::Argument { align, .. } => align,
+            Self::Stack(_) | Self::MapValue(_) | Self::Lockable { .. } | Self::MapKey(_) | Self::Record { .. } => 8,
+        }
+    }
 }
 
 /// What is known of a register, or of 8 bytes of the stack.
@@ -373,11 +418,29 @@ pub(super) struct State {
     pub(super) frames: Vec<Frame>,
     /// Records to be given back, by the instructions that reserved them.
     pub(super) records: Vec<u32>,
+    /// The lock that is held.
+    pub(super) lock: Option<Held>,
+}
+
+/// A lock that is held: of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Held {
+    /// The map.
+    pub(super) map: u32,
+    /// Which of its values.
+    pub(super) id: u32,
+    /// The instruction that has taken it.
+    pub(super) at: u32,
 }
 
 impl State {
     pub(super) fn new() -> Self {
-        Self { frames: Vec::from([Frame::new(0, 0)]), records: Vec::new() }
+        Self { frames: Vec::from([Frame::new(0, 0)]), records: Vec::new(), lock: None }
+    }
+
+    /// Whether only the program's own function is active, and nobody but the host has called it.
+    pub(super) fn is_program(&self) -> bool {
+        matches!(&*self.frames, [own] if own.instance == 0)
     }
 
     pub(super) fn top(&self) -> &Frame {
@@ -406,7 +469,7 @@ impl State {
 
     /// Whether every program that is right from here is right from `other`.
     pub(super) fn includes(&self, other: &Self) -> bool {
-        self.records == other.records
+        self.holds_what(other)
             && self.frames.len() == other.frames.len()
             && self.frames.iter().zip(&other.frames).all(|(frame, other)| frame.includes(other))
     }
@@ -415,12 +478,17 @@ impl State {
     /// functions active.
     pub(super) fn widened(&self, other: &Self) -> Self {
         let frames = self.frames.iter().zip(&other.frames).map(|(frame, other)| frame.widened(other)).collect();
-        Self { frames, records: other.records.clone() }
+        Self { frames, records: other.records.clone(), lock: other.lock }
     }
 
-    /// Whether the same functions are active, with the same records.
+    /// Whether both hold the same records, and the same lock.
+    fn holds_what(&self, other: &Self) -> bool {
+        self.records == other.records && self.lock == other.lock
+    }
+
+    /// Whether the same functions are active, with the same records and the same lock.
     pub(super) fn has_functions_of(&self, other: &Self) -> bool {
-        self.records == other.records
+        self.holds_what(other)
             && self.frames.len() == other.frames.len()
             && self.frames.iter().zip(&other.frames).all(|(frame, other)| frame.is_function_of(other))
     }
@@ -438,6 +506,27 @@ impl State {
     /// Forgets what the call in this instruction returned before: a comparison would tell about both.
     pub(super) fn renew(&mut self, id: u32) {
         self.change(|value| if matches!(value, Value::Maybe(_, of) if of == id) { Value::Unset } else { value });
+        self.forget_locks(id);
+    }
+
+    /// Forgets which values were found in this way before: they have the memory, but their locks are no longer known.
+    fn forget_locks(&mut self, id: u32) {
+        self.change(|value| match value {
+            Value::Pointer(Area::Lockable { map, id: of }, offset) if of == id => {
+                Value::Pointer(Area::MapValue(map), offset)
+            }
+            value => value,
+        });
+    }
+
+    /// Returns the value that a helper passes to a function, which is about to be entered.
+    pub(super) fn value_for_function(&mut self, map: u32, has_lock: bool) -> Area {
+        if !has_lock {
+            return Area::MapValue(map);
+        }
+        let id = each(self.frames.len());
+        self.forget_locks(id);
+        Area::Lockable { map, id }
     }
 
     /// Notes that what the call in this instruction returned is an area, or 0.

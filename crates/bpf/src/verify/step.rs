@@ -2,14 +2,15 @@
 
 use core::cell::Cell;
 
+use super::alone::Functions;
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, State, Unreadable, Value};
+use super::state::{Area, Callback, FIRST, State, Unreadable, Value};
 use super::{ContextAccess, ContextUse, Contract, Guard, Side, Unproven};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
-use crate::map::{TIMER, ValueAccess};
+use crate::map::{LOCK, TIMER, ValueAccess};
 
 /// Bytes that an address may be away from where its memory begins: `BPF_MAX_VAR_OFF` of Linux
 /// (`include/linux/bpf_verifier.h`).
@@ -54,6 +55,10 @@ pub(super) struct Step<'a> {
     pub(super) is_probe: &'a Cell<bool>,
     /// What guards the instruction, if the program is not trusted.
     pub(super) guard: Option<&'a Cell<Option<Guard>>>,
+    /// Functions whose calls need not be followed.
+    pub(super) alone: &'a Functions<'a>,
+    /// Most functions that were active at once so far.
+    pub(super) frames: &'a Cell<usize>,
 }
 
 impl Step<'_> {
@@ -134,6 +139,11 @@ impl Step<'_> {
         Ok(Next::One(behind))
     }
 
+    /// Notes how many functions are active at once.
+    pub(super) fn note_frames(&self, frames: usize) {
+        self.frames.set(self.frames.get().max(frames));
+    }
+
     /// Notes what guards the instruction. If different states need different masks, or one needs none, it waits.
     pub(super) fn guard(&self, guard: Guard) {
         let Some(noted) = self.guard else { return };
@@ -195,13 +205,19 @@ impl Step<'_> {
             Wide::Function(distance) => Ok(Value::Function(self.target(distance) as u32)),
             Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
             Wide::MapValueByIndex { map, offset } => {
-                let (area, offset) = (Area::MapValue(self.map(map)?), Scalar::constant(offset.into()));
+                let (area, offset) = (self.found(self.map(map)?, FIRST), Scalar::constant(offset.into()));
                 // At most its end.
                 self.is_inside(area, offset, 0)?;
                 Ok(Value::Pointer(area, offset))
             }
             Wide::MapByDescriptor(_) | Wide::MapValueByDescriptor { .. } | Wide::Variable(_) => Err(Fault::Unknown),
         }
+    }
+
+    /// The value of a map that was found in this way.
+    pub(super) fn found(&self, map: u32, id: u32) -> Area {
+        let has_lock = self.contract.maps[map as usize].lock.is_some();
+        if has_lock { Area::Lockable { map, id } } else { Area::MapValue(map) }
     }
 
     fn map(&self, index: i32) -> Result<u32, Fault> {
@@ -271,10 +287,10 @@ impl Step<'_> {
         };
         let place = start.alu(Width::W64, AluOp::Add, Scalar::constant(i64::from(offset) as u64));
         self.is_inside(area, place, size.bytes() as i64)?;
-        // Where a slice begins is not known.
-        let is_aligned = place.is_aligned(size.bytes() as u64) && !matches!(area, Area::Slice { .. });
-        if alignment == Alignment::Natural && !is_aligned {
-            return Err(Fault::Unaligned { align: size.bytes() });
+        let wanted = size.bytes();
+        let is_aligned = area == Area::Context || wanted <= area.align().into();
+        if alignment == Alignment::Natural && !(is_aligned && place.is_aligned(wanted as u64)) {
+            return Err(Fault::Unaligned { align: wanted });
         }
         if alignment == Alignment::Natural && area == Area::Context {
             self.context_use.set(ContextUse::Atomic);
@@ -297,12 +313,14 @@ impl Step<'_> {
                 return Err(Fault::VariableStack { min, max: place.signed_max() });
             }
             Area::Stack(_) => return Ok(()),
-            Area::MapValue(number) => {
+            Area::MapValue(number) | Area::Lockable { map: number, .. } => {
                 let shape = map(number);
-                if let Some(at) =
-                    shape.timer.filter(|at| len > 0 && min < i64::from(at + TIMER) && end > i64::from(*at))
-                {
+                let touches = |at: u32, bytes: u32| len > 0 && min < i64::from(at + bytes) && end > i64::from(at);
+                if let Some(at) = shape.timer.filter(|at| touches(*at, TIMER)) {
                     return Err(Fault::TimerBytes { min, end, at });
+                }
+                if let Some(at) = shape.lock.filter(|at| touches(*at, LOCK)) {
+                    return Err(Fault::LockBytes { min, end, at });
                 }
                 ("the value", shape.value_len)
             }
@@ -310,6 +328,7 @@ impl Step<'_> {
             Area::Inner(_) => ("the map", 0),
             Area::Slice { len, .. } => ("the slice", len),
             Area::Record { len, .. } => ("the record", len),
+            Area::Argument { len, .. } => ("the memory that the function gets", len),
         };
         let is_inside = min >= 0 && end <= i64::from(room);
         if is_inside { Ok(()) } else { Err(Fault::Outside { what, min, end, len: room }) }
@@ -327,11 +346,18 @@ impl Step<'_> {
                 Some((_, ContextAccess::Write)) => Ok(()),
                 _ => Err(Fault::ReadOnly),
             },
-            Area::MapValue(map) if self.contract.maps[map as usize].access == ValueAccess::Read => {
+            Area::MapValue(map) | Area::Lockable { map, .. }
+                if self.contract.maps[map as usize].access == ValueAccess::Read =>
+            {
                 Err(Fault::ReadOnlyMap)
             }
             Area::MapKey(_) | Area::Inner(_) => Err(Fault::ReadOnlyMap),
-            Area::Stack(_) | Area::MapValue(_) | Area::Slice { .. } | Area::Record { .. } => Ok(()),
+            Area::Stack(_)
+            | Area::MapValue(_)
+            | Area::Lockable { .. }
+            | Area::Slice { .. }
+            | Area::Record { .. }
+            | Area::Argument { .. } => Ok(()),
         }
     }
 

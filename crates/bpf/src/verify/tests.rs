@@ -293,7 +293,7 @@ fn what_is_kept_in_mind_is_bounded() {
     let contract = Contract::new().context(16, ContextAccess::Read);
     let within = |values| {
         let limits = Limits { budget: BUDGET, values };
-        explore(&code, &contract, Loops::Proven, limits).map(drop).map_err(|error| error.fault)
+        explore(&code, &Functions::default(), &contract, Loops::Proven, limits).map(drop).map_err(|error| error.fault)
     };
     assert_eq!(within(2000), Err(Fault::Values { most: 2000 }));
     assert_eq!(within(MOST_VALUES), Ok(()));

@@ -1,12 +1,15 @@
 //! Programs with maps and helpers: verified, interpreted and compiled, on hosts that begin alike and end alike.
 
+mod alone;
 mod arrays;
 #[path = "../common/mod.rs"]
 mod common;
 mod dynptrs;
 mod ended;
+mod fork;
 mod helpers;
 mod kernel;
+mod locks;
 mod nested;
 mod runner;
 mod texts;

@@ -9,7 +9,7 @@ use palimpsest_bpf::insn::{
 };
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers, RunError, Trap};
 use palimpsest_bpf::jit::Target;
-use palimpsest_bpf::verify::{ContextAccess, Contract, Trust, Verified};
+use palimpsest_bpf::verify::{ContextAccess, Contract, FunctionType, Null, Parameter, Trust, Verified};
 use palimpsest_bpf::{Code, ContextError, VerifiedError, VerifiedProgram, asm};
 use palimpsest_text::Packs;
 
@@ -183,6 +183,22 @@ fn looping(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// What the function of [`looping`] takes, as somebody may claim.
+fn takes(random: &mut Random) -> FunctionType {
+    let memory = |random: &mut Random| {
+        let (len, align) = (random.one_of(&[8, 24, LEN, LEN, LEN + 8]), random.one_of(&[1, 8]));
+        Parameter::Memory { len, align, null: random.one_of(&[Null::Excluded, Null::Excluded, Null::Possible]) }
+    };
+    let first = match random.below(4) {
+        0 => Parameter::Number,
+        1 => memory(random),
+        _ => Parameter::Context,
+    };
+    let mut parameters = vec![first];
+    parameters.resize(1 + random.below(5) as usize, Parameter::Number);
+    FunctionType::new(parameters).expect("a type")
+}
+
 /// Runs a program with eight contexts, interpreted and compiled, with guards and without, which must agree. Returns how
 /// often it had no fuel left.
 fn agrees(contract: &Contract, verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u32 {
@@ -261,6 +277,8 @@ fn what_loops_ends_by_itself_or_by_its_fuel() {
     for _ in 0..programs() / 4 {
         let bytes = looping(&mut random);
         let Ok(code) = Code::new(&bytes) else { continue };
+        let function = code.functions().nth(1).map(|first| (code.slot(first), takes(&mut random)));
+        let code = code.with_types(function);
         let contract = Contract::new().context(LEN, ContextAccess::Write).budget(2000).fuel(random.below(40));
         let Ok(verified) = contract.verify(code) else { continue };
         *(if verified.fuel().is_some() { &mut fuelled } else { &mut proven }) += 1;

@@ -30,6 +30,12 @@ pub(crate) struct Arguments {
     /// Do the same with the text of the programs that it executes.
     #[arg(long, requires = "local_text")]
     pub(crate) heirs: bool,
+    /// Make copies even where the kernel has huge pages of the file itself, on a machine with one node.
+    #[arg(long, requires = "local_text")]
+    pub(crate) copies: bool,
+    /// Have files that the kernel has cached in small pages read again, into huge pages, on a machine with one node.
+    #[arg(long, requires = "local_text", conflicts_with = "copies")]
+    pub(crate) reread: bool,
     /// Use copies that all processes of the user share. Each keeps a descriptor of them, which forked children inherit.
     #[arg(long, requires = "local_text")]
     pub(crate) shared: bool,
@@ -40,9 +46,9 @@ pub(crate) struct Arguments {
     /// Report what was frozen and what that gains: on standard error, or to `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
-    /// Which memory to put into huge pages (MADV_COLLAPSE): with `gather`, all that can be, where it is, as long as the
-    /// program waits between its forks: for programs that write all over their memory between forks; with `collapse`,
-    /// what is frozen; with `off`, as by default, only what is written to again and again.
+    /// Which memory to put into huge pages (MADV_COLLAPSE): with `off`, the default, only what is written to again and
+    /// again; with `collapse`, what is frozen; with `gather`, all memory that can be, where it is, if the program waits
+    /// between its forks: for programs that write all over their memory between forks.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]
     pub(crate) huge: Option<Huge>,
@@ -90,9 +96,9 @@ struct NoFileName;
 pub(crate) enum Huge {
     /// Memory that is frozen.
     Collapse,
-    /// All that can be, where it is, while the program waits; what is left is frozen.
+    /// All memory that can be, where it is, while the program waits; the rest is frozen.
     Gather,
-    /// None but what is written to again and again.
+    /// Only what is written to again and again.
     Off,
 }
 

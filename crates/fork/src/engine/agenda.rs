@@ -57,11 +57,17 @@ pub(crate) struct Gathering {
     /// The item being worked on, and the address to go on from.
     item: usize,
     pub(super) at: usize,
-    /// Whether this pass has found pieces that a child still maps; and how many of them in a row.
+    /// Whether this pass has found pieces that a child still maps, and how many of them in a row; and whether it has
+    /// made huge pages.
     has_waiting: bool,
     in_a_row: u32,
+    has_made: bool,
     /// How often a child was waited for since the last huge page was made.
     in_vain: u32,
+    /// Since the last fork: whether a child was waited for, and how many pieces were seen that were gathered before and
+    /// split since, by writes beside a child.
+    has_waited: bool,
+    split: usize,
 }
 
 /// How a slice of gathering ended.
@@ -106,6 +112,9 @@ pub(crate) struct Agenda {
     looked: u64,
     worked: u64,
     gathering: u64,
+    /// Bytes gathered before the last fork; and intervals between forks in a row in which it was little.
+    gathered_at_fork: usize,
+    slow: u32,
     /// Refusals since the last slice.
     refusals: u32,
     /// Forks that put off the look at what was not gathered.
@@ -119,7 +128,8 @@ pub(crate) struct Agenda {
 impl Gathering {
     /// Begins the first pass.
     pub(crate) const fn new(place: Where) -> Self {
-        Self { place, item: 0, at: 0, has_waiting: false, in_a_row: 0, in_vain: 0 }
+        let (has_waiting, has_made, has_waited) = (false, false, false);
+        Self { place, item: 0, at: 0, has_waiting, in_a_row: 0, has_made, in_vain: 0, has_waited, split: 0 }
     }
 
     /// Notes to go on from `at` in the same item.
@@ -127,32 +137,37 @@ impl Gathering {
         self.at = at;
     }
 
-    /// Notes that `pages` huge pages were made.
+    /// Notes that `pages` huge pages were made or mended.
     pub(super) const fn has_made(&mut self, pages: usize) {
         if pages > 0 {
-            (self.in_a_row, self.in_vain) = (0, 0);
+            (self.in_a_row, self.in_vain, self.has_made) = (0, 0, true);
         }
     }
 
+    /// Notes pieces that were gathered before and split since.
+    pub(super) const fn has_seen_split(&mut self, pieces: usize) {
+        self.split += pieces;
+    }
+
     /// Notes a piece that a child still maps. Returns `Waits` if waiting for the child is better than looking at more
-    /// pieces.
+    /// pieces: after several in a row, and after one if the child was waited for already.
     pub(super) const fn has_seen_a_child(&mut self) -> Option<Gathered> {
         self.has_waiting = true;
         self.in_a_row += 1;
-        if self.in_a_row < MOST_SHARED { None } else { Some(self.wait()) }
+        if self.in_a_row < MOST_SHARED && self.in_vain == 0 { None } else { Some(self.wait()) }
     }
 
-    /// Ends a pass. Another begins if a child still maps pieces of this one.
-    pub(super) const fn end_pass(&mut self) -> Gathered {
+    /// Ends a pass. Another begins if a child still maps pieces of this one; at once if the pass was not in vain.
+    pub(super) fn end_pass(&mut self) -> Gathered {
         if !self.has_waiting {
             return Gathered::Done;
         }
         (self.item, self.at, self.has_waiting) = (0, 0, false);
-        self.wait()
+        if std::mem::take(&mut self.has_made) { Gathered::More } else { self.wait() }
     }
 
     const fn wait(&mut self) -> Gathered {
-        self.in_a_row = 0;
+        (self.in_a_row, self.has_waited) = (0, true);
         self.in_vain = self.in_vain.saturating_add(1);
         Gathered::Waits { in_vain: self.in_vain }
     }
@@ -181,6 +196,11 @@ pub(crate) struct Terms {
 
 /// Slices add this many mappings before the list of all is read again, which takes about as long as a slice.
 const MAPPINGS_UNSEEN: usize = 512;
+/// What is gathered from one fork to the next, or left at the end, is little if it is less than this part of what is
+/// planned.
+pub(crate) const LITTLE: usize = 8;
+/// After this many intervals in a row in which little was gathered, the rest is frozen.
+const SLOW_INTERVALS: u32 = 2;
 /// Gives a freeze up after this many refusals in a row.
 const PATIENCE: u32 = 64;
 /// This many forks leave a long look to a wait, which may never come.
@@ -203,6 +223,8 @@ impl Agenda {
             looked: 0,
             worked: 0,
             gathering: 0,
+            gathered_at_fork: 0,
+            slow: 0,
             refusals: 0,
             put_off: 0,
             reason: None,
@@ -217,7 +239,7 @@ impl Agenda {
         (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
         (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
         (self.mappings_known, self.step, self.gathered, self.gathering) = (mappings, step, 0, 0);
-        (self.put_off, self.told) = (0, None);
+        (self.gathered_at_fork, self.slow, self.put_off, self.told) = (0, 0, 0, None);
         eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
         let mut planned = 0;
         for one in eligible {
@@ -329,6 +351,21 @@ impl Agenda {
         self.step
     }
 
+    /// Notes a fork. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
+    /// children, little was gathered from one fork to the next, and what was gathered stays whole. Where that is written
+    /// to all over, so would be what is frozen, and a fork of split huge pages takes less than one of frozen memory that
+    /// was written to.
+    pub(crate) fn is_gathered_too_slowly(&mut self) -> bool {
+        let Step::Gather(gathering) = &mut self.step else { return false };
+        let (has_waited, split) = (std::mem::take(&mut gathering.has_waited), std::mem::take(&mut gathering.split));
+        let since = self.gathered.saturating_sub(self.gathered_at_fork);
+        self.gathered_at_fork = self.gathered;
+        let is_written = split * PIECE > self.gathered / LITTLE;
+        let is_slow = has_waited && since < self.planned / LITTLE && !is_written;
+        self.slow = if is_slow { self.slow + 1 } else { 0 };
+        self.slow >= SLOW_INTERVALS
+    }
+
     /// Ends gathering.
     pub(crate) const fn freeze_the_rest(&mut self) {
         self.step = Step::Freeze;
@@ -382,3 +419,7 @@ impl Agenda {
         self.items.range()
     }
 }
+
+#[cfg(test)]
+#[path = "agenda_tests.rs"]
+mod tests;

@@ -30,10 +30,9 @@ use super::tables::Tables;
 use super::tending::is_late;
 use super::thawing::collapse_run;
 use super::traits::{Traits, is_locked};
+use super::window::Window;
 use crate::clock::{Instant, Moment, nanos};
 
-/// How much is searched for the next populated page in one go.
-const WINDOW: usize = 16 * PIECE;
 /// Places at which a slice looks when its time is up and it has gathered nothing.
 const MOST_LOOKS: u32 = 32;
 
@@ -59,7 +58,7 @@ impl Gatherer<'_, '_> {
         let budget = self.agenda.budget;
         // Nobody is held: if a busy machine puts a thread aside meanwhile, it would have done so anyway.
         let (cpu, mut begun) = (Moment::now(), Moment::now());
-        let (mut bytes, mut worked, mut looks) = (0, 0, 0);
+        let (mut bytes, mut worked, mut looks, mut window) = (0, 0, 0, Window::new());
         let outcome = loop {
             looks += 1;
             let elapsed = begun.elapsed();
@@ -79,22 +78,25 @@ impl Gatherer<'_, '_> {
                 Where::Everywhere => self.anywhere(&mut gathering),
             };
             let Some((whole, traits)) = next else { break Ok(gathering.end_pass()) };
-            let piece = match self.first_populated(whole) {
-                Ok(Some(piece)) => piece,
-                Ok(None) => {
-                    gathering.go_on_at(whole.end.min(whole.start + WINDOW));
-                    continue;
-                }
+            let searched = window.of(whole);
+            let found = match self.first_populated(searched) {
+                Ok(found) => found,
                 Err(error) => break Err(error),
+            };
+            window.has_found(found.is_some());
+            let Some(piece) = found else {
+                gathering.go_on_at(searched.end);
+                continue;
             };
             let room = self.shared.tending.room(elapsed, budget);
             let taken = self.take(Span::new(piece.start, whole.end), room, traits);
-            let Taken { upto, worked: tried, made, waits, is_refused } = match taken {
+            let Taken { upto, worked: tried, made, mended, split, waits, is_refused } = match taken {
                 Ok(taken) => taken,
                 Err(error) => break Err(error),
             };
             gathering.go_on_at(upto);
-            gathering.has_made(made);
+            gathering.has_made(made + mended);
+            gathering.has_seen_split(split);
             (bytes, worked) = (bytes + made * PIECE, worked + tried);
             if is_refused {
                 break Ok(Gathered::Done);
@@ -136,11 +138,10 @@ impl Gatherer<'_, '_> {
         }
     }
 
-    /// Returns the first piece of `whole`, as far as one look reaches, that has a populated page.
-    fn first_populated(&self, whole: Span) -> Result<Option<Span>, PagemapError> {
-        let window = Span::new(whole.start, whole.end.min(whole.start + WINDOW));
+    /// Returns the first of these pieces that has a populated page.
+    fn first_populated(&self, pieces: Span) -> Result<Option<Span>, PagemapError> {
         let mut found = None;
-        self.pagemap.scan(window.range(), Wanted::Present, &mut |run| {
+        self.pagemap.scan(pieces.range(), Wanted::Present, &mut |run| {
             found = Some(run.start & !(PIECE - 1));
             ControlFlow::Break(())
         })?;
@@ -150,11 +151,13 @@ impl Gatherer<'_, '_> {
     /// Gathers pieces at the start of `rest`, `room` at most. All have these traits.
     fn take(&mut self, rest: Span, room: usize, traits: Traits) -> Result<Taken, PagemapError> {
         let mut run = Span::new(rest.start, rest.start);
-        let mut taken = Taken { upto: rest.start, worked: 0, made: 0, waits: false, is_refused: false };
+        let (upto, waits, is_refused) = (rest.start, false, false);
+        let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused };
         for piece in rest.cut(PIECE).take(room) {
             let found = self.look_at(piece, traits)?;
-            if found == Found::Fit {
+            if matches!(found, Found::Fit | Found::Split) {
                 run.end = piece.end;
+                taken.split += usize::from(found == Found::Split);
                 continue;
             }
             taken.upto = piece.end;
@@ -164,7 +167,8 @@ impl Gatherer<'_, '_> {
                     taken.made += 1;
                 }
                 Found::Waits => taken.waits = true,
-                Found::Fit | Found::Unfit => {}
+                Found::SplitAndShown => taken.split += 1,
+                Found::Fit | Found::Split | Found::Unfit => {}
             }
             break;
         }
@@ -175,29 +179,35 @@ impl Gatherer<'_, '_> {
         let before = Moment::now();
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
-        let (mut made, mut whole) = (0, 0);
+        let (mut made, mut mended) = (0, 0);
         let upto = collapse_run(run, is_huge, |piece, came| {
             taken.worked += 1;
-            whole += usize::from(came == Asked::Made);
             // If it was split and mended, its bytes are counted already.
-            made += usize::from(came == Asked::Made && !self.tables.ledger.hot.rests(piece));
+            let is_known = self.tables.ledger.hot.rests(piece);
+            made += usize::from(came == Asked::Made && !is_known);
+            mended += usize::from(came == Asked::Made && is_known);
             self.tables.ledger.asked(piece, came);
             taken.is_refused |= came == Asked::Refused;
         });
         // A failed call is quick, and does not tell how many were made.
-        if whole == run.len() / PIECE {
-            self.shared.tending.took_piece(before.elapsed() / whole as u64);
+        if made + mended == run.len() / PIECE {
+            self.shared.tending.took_piece(before.elapsed() / (made + mended) as u64);
         }
         if upto < run.end {
             // Look at the pieces behind it again.
             (taken.upto, taken.waits) = (upto, false);
         }
-        taken.made += made;
+        (taken.made, taken.mended) = (taken.made + made, mended);
         Ok(taken)
     }
 
     /// Returns the state of a planned piece.
     fn look_at(&self, piece: Span, traits: Traits) -> Result<Found, PagemapError> {
+        let is_known = self.tables.ledger.hot.rests(piece);
+        // Most pieces of a later pass: one call.
+        if is_known && count(self.pagemap, piece, Wanted::Huge)? == PIECE {
+            return Ok(Found::Unfit);
+        }
         let mapping = self.places.next_above(&self.tables.vmas, piece.start);
         let is_whole = |start, end| start <= piece.start && piece.end <= end;
         let fits = mapping.is_some_and(|vma| is_still_eligible(&vma) && is_whole(vma.start, vma.end));
@@ -209,16 +219,15 @@ impl Gatherer<'_, '_> {
         if !suits(piece, populated, traits) || populated < PIECE && self.guards.any_in(piece) {
             return Ok(Found::Unfit);
         }
-        let is_known = self.tables.ledger.hot.rests(piece);
         if count(self.pagemap, piece, Wanted::Huge)? == PIECE {
             return Ok(if is_known { Found::Unfit } else { Found::Huge });
         }
         let is_shared = count(self.pagemap, piece, Wanted::Shared)? > populated / 2;
         Ok(match (is_shared, is_known) {
-            (false, _) => Found::Fit,
+            (false, false) => Found::Fit,
+            (false, true) => Found::Split,
             (true, false) => Found::Waits,
-            // A split one is mended between forks later.
-            (true, true) => Found::Unfit,
+            (true, true) => Found::SplitAndShown,
         })
     }
 }
@@ -228,6 +237,10 @@ impl Gatherer<'_, '_> {
 enum Found {
     /// In base pages that may be gathered.
     Fit,
+    /// The same, and was gathered before.
+    Split,
+    /// Was gathered before and split since, and a child still maps it: it is mended between forks later.
+    SplitAndShown,
     /// A huge page already.
     Huge,
     /// There is nothing to do, or it is left to be frozen.
@@ -242,8 +255,11 @@ struct Taken {
     upto: usize,
     /// Pieces that the kernel was asked to gather, whether it did or not.
     worked: usize,
-    /// Huge pages that are new.
+    /// Huge pages that are new; and those that were split, and are whole again.
     made: usize,
+    mended: usize,
+    /// Pieces that were gathered before, and split since.
+    split: usize,
     /// Whether a child still maps one that was looked at.
     waits: bool,
     /// Whether there are no huge pages left.

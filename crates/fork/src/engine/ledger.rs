@@ -248,6 +248,11 @@ impl Ledger {
         self.debt > self.price()
     }
 
+    /// Whether a repair was made in part, so that the next fork makes another part.
+    pub(crate) const fn is_repairing(&self) -> bool {
+        self.bought.is_some()
+    }
+
     /// Returns the longest that a worthwhile repair may take.
     pub(crate) const fn most(&self) -> u64 {
         if self.bought.is_some() { u64::MAX } else { self.debt / self.patience }

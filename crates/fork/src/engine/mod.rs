@@ -59,6 +59,7 @@ pub(crate) mod tender;
 pub(crate) mod tending;
 mod thawing;
 pub(crate) mod trials;
+mod window;
 
 pub(crate) use ledger::Repair;
 pub(crate) use palimpsest_sys::memory::{span, traits};

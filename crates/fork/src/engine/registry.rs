@@ -133,7 +133,8 @@ fn make() -> Result<&'static Shared, MapError> {
     let ahead = room.as_ptr().addr().next_multiple_of(PIECE) - room.as_ptr().addr();
     // SAFETY: that many bytes more were mapped than are needed.
     let whole = unsafe { room.add(ahead) };
-    let all = Span::new(whole.as_ptr().expose_provenance(), whole.as_ptr().addr() + len);
+    // What is left before and behind as well, or the kernel would cut it into three mappings, and each costs every fork.
+    let all = Span::new(room.as_ptr().expose_provenance(), room.as_ptr().addr() + len + PIECE);
     // A huge page would be copied as a whole. A kernel that refuses makes none. SAFETY: 1. changes no contents.
     let _ = unsafe { calls::advise(all, libc::MADV_NOHUGEPAGE) };
     // SAFETY: inside the memory made for it.
@@ -368,5 +369,25 @@ impl Drop for Locked {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("statistics", &self.statistics).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::pages::maps::{Maps, Permissions};
+
+    use super::*;
+
+    /// Fails on: advice for a part of what was mapped, by which the tables become three mappings that every fork copies.
+    #[test]
+    fn the_tables_are_one_mapping_between_two_without_rights() {
+        let shared = known().expect("memory");
+        let maps = Maps::read().expect("/proc");
+        let own = maps.at(shared.span().start).expect("mapped").range();
+        for beside in [own.start - 1, own.end] {
+            let beside = maps.at(beside).expect("a mapping on each side");
+            assert!(!beside.permissions.contains(Permissions::READ), "{beside:?}");
+        }
+        assert!(own.contains(&(shared.span().end - 1)));
     }
 }

@@ -29,12 +29,10 @@ use super::settle::publish;
 use super::span::Span;
 use super::tables::Tables;
 use super::traits::{Traits, is_locked};
+use super::window::Window;
 use crate::clock::{Instant, Moment};
 use crate::options::Pages;
 
-/// Most memory searched for the next populated page in one go: the kernel looks at each present page of it, not only up
-/// to the first.
-const WINDOW: usize = 16 * PIECE;
 /// Most stretches without gaps that an extent shows in one slice.
 const MOST_SHOWN: usize = 64;
 
@@ -88,7 +86,7 @@ impl Slice<'_, '_> {
             places,
             open: None,
             looked,
-            window: PIECE,
+            window: Window::new(),
             is_idle,
         };
         // SAFETY: 1. is this function's own.
@@ -116,8 +114,7 @@ struct Worker<'a, 't> {
     open: Option<Open>,
     /// How long the look before the current slice took.
     looked: u64,
-    /// How much to search next: ever more while nothing is found.
-    window: usize,
+    window: Window,
     is_idle: &'a mut dyn FnMut() -> bool,
 }
 
@@ -183,18 +180,17 @@ impl Worker<'_, '_> {
     /// of the mapping; `None` if finding it takes another look, from where the item then goes on.
     fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits, usize)>, Stopped> {
         let rest = Span::new(item.at, item.span.end);
-        let window = Span::new(rest.start, rest.end.min((rest.start & !(PIECE - 1)) + self.window));
+        let window = self.window.of(rest);
         let mut populated = None;
         self.pagemap.scan(window.range(), Wanted::Present, &mut |run| {
             populated = Some(run.start);
             ControlFlow::Break(())
         })?;
+        self.window.has_found(populated.is_some());
         let Some(populated) = populated else {
             item.at = window.end;
-            self.window = (2 * self.window).min(WINDOW);
             return Ok(None);
         };
-        self.window = PIECE;
         // From the start of its piece on, so that what lies between populated pages joins one mapping with them.
         let start = rest.start.max(populated & !(PIECE - 1));
         let piece = Span::new(start, rest.end.min((start & !(PIECE - 1)) + PIECE));

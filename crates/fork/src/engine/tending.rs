@@ -135,11 +135,6 @@ impl Tending {
         true
     }
 
-    /// A repair was made in part: the next fork makes another part, and no slice in its place.
-    pub(crate) fn goes_on_with_repair(&self) {
-        self.spent.store(1, Ordering::Relaxed);
-    }
-
     /// Returns where to go on.
     pub(crate) fn at(&self) -> usize {
         self.at.load(Ordering::Relaxed)

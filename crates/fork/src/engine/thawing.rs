@@ -133,6 +133,16 @@ unsafe fn move_aside(parts: &Parts, aside: &mut Parts) -> Result<(), ExtentError
     Ok(())
 }
 
+/// Makes the first page of `piece` writable in the page tables, if the program may write there. Kernels before 6.18
+/// refuse a huge page for a piece that has no such page: after a fork no page is, until it is written to
+/// (`SCAN_PAGE_RO` in `mm/khugepaged.c`).
+fn make_writable(piece: Span) {
+    let first = Span::new(piece.start, piece.start + rustix::param::page_size());
+    // What the kernel refuses stays as it was, and so does the piece. SAFETY: 1. faults a page in, and keeps contents
+    // and rights.
+    let _ = unsafe { calls::advise(first, libc::MADV_POPULATE_WRITE) };
+}
+
 /// Asks for a huge page in place of fresh zeros.
 fn collapse_empty(piece: Span) -> Asked {
     // The kernel needs a page table that it can replace. SAFETY: the caller's own fresh memory, which it has mapped
@@ -143,8 +153,15 @@ fn collapse_empty(piece: Span) -> Asked {
 
 /// Asks for a huge page in place of the base pages of `piece`, whose bytes stay. Threads notice nothing.
 pub(super) fn collapse(piece: Span) -> Asked {
+    let mut answer = Asked::Unfit;
+    collapse_run(piece, |_| false, |_, came| answer = came);
+    answer
+}
+
+/// Asks the kernel once.
+fn ask(run: Span) -> Asked {
     // SAFETY: 1. a collapse keeps contents and rights.
-    Asked::of(unsafe { calls::advise(piece, libc::MADV_COLLAPSE) })
+    Asked::of(unsafe { calls::advise(run, libc::MADV_COLLAPSE) })
 }
 
 /// Asks the same for a run of neighbouring pieces in one call, since each call first makes the kernel empty a list of
@@ -152,16 +169,21 @@ pub(super) fn collapse(piece: Span) -> Asked {
 /// whether a piece is huge. After a run that failed, asks for one piece by itself: a caller with time for more comes
 /// again.
 pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, told: impl FnMut(Span, Asked)) -> usize {
-    collapse_run_by(collapse, run, is_huge, told)
+    collapse_run_by(ask, make_writable, run, is_huge, told)
 }
 
 fn collapse_run_by(
     mut collapse: impl FnMut(Span) -> Asked,
+    make_writable: impl FnMut(Span),
     run: Span,
     is_huge: impl Fn(Span) -> bool,
     mut told: impl FnMut(Span, Asked),
 ) -> usize {
-    let all = collapse(run);
+    let mut all = collapse(run);
+    if all == Asked::Unfit {
+        run.cut(PIECE).filter(|piece| !is_huge(*piece)).for_each(make_writable);
+        all = collapse(run);
+    }
     let mut has_retried = false;
     for piece in run.cut(PIECE) {
         let came = match all {
@@ -193,6 +215,8 @@ fn protect(piece: Span, permissions: Permissions) {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::vec::leak_zeroed;
+
     use super::*;
 
     /// Fails on: asking for each piece of a run that failed; never getting behind a bad piece.
@@ -206,15 +230,55 @@ mod tests {
             asked.push(span);
             Asked::Unfit
         };
-        let upto = collapse_run_by(collapse, run, |piece| piece.start == at(1), |piece, came| told.push((piece, came)));
+        let is_huge = |piece: Span| piece.start == at(1);
+        let upto = collapse_run_by(collapse, |_| (), run, is_huge, |piece, came| told.push((piece, came)));
         assert_eq!(upto, at(3));
-        assert_eq!(asked, [run, Span::new(at(2), at(3))]);
+        assert_eq!(asked, [run, run, Span::new(at(2), at(3))]);
         assert_eq!(told, [(Span::new(at(1), at(2)), Asked::Made), (Span::new(at(2), at(3)), Asked::Unfit)]);
         // No huge page at all.
         let mut told = 0;
-        let upto = collapse_run_by(|_| Asked::Refused, run, |_| false, |_, _| told += 1);
+        let none = |piece| panic!("{piece:?} is written to in vain");
+        let upto = collapse_run_by(|_| Asked::Refused, none, run, |_| false, |_, _| told += 1);
         assert_eq!((upto, told), (at(2), 1));
-        let upto = collapse_run_by(|_| Asked::Made, run, |_| false, |_, came| assert_eq!(came, Asked::Made));
+        let upto = collapse_run_by(|_| Asked::Made, none, run, |_| false, |_, came| assert_eq!(came, Asked::Made));
         assert_eq!(upto, run.end);
+    }
+
+    /// Fails on: kernels before 6.18, which make no huge page of a piece that was not written to since a fork.
+    #[test]
+    fn a_piece_without_a_writable_page_is_asked_for_again_with_one() {
+        let at = |piece: usize| piece * PIECE;
+        for run in [Span::new(at(1), at(4)), Span::new(at(1), at(2))] {
+            // The first one was written to.
+            let writable = std::cell::RefCell::new(vec![Span::new(at(1), at(2))]);
+            let is_writable = |piece: &Span| writable.borrow().contains(piece);
+            let mut calls = 0;
+            let collapse = |span: Span| {
+                calls += 1;
+                if span.cut(PIECE).all(|piece| is_writable(&piece)) { Asked::Made } else { Asked::Unfit }
+            };
+            let is_huge = |piece: Span| piece.start == at(1);
+            let mut made = 0;
+            let make_writable = |piece: Span| writable.borrow_mut().push(piece);
+            let told = |_, came| made += usize::from(came == Asked::Made);
+            assert_eq!(collapse_run_by(collapse, make_writable, run, is_huge, told), run.end);
+            assert_eq!((made, calls), (run.len() / PIECE, run.len().min(2 * PIECE) / PIECE));
+            assert_eq!(writable.borrow().len(), run.len() / PIECE, "pages that need not be are not touched");
+        }
+    }
+
+    /// Fails on: an advice that changes bytes.
+    #[test]
+    fn making_a_page_writable_changes_no_byte() {
+        let memory = leak_zeroed(2 * PIECE).expect("memory");
+        let start = memory.as_ptr().expose_provenance().next_multiple_of(PIECE);
+        let place = ptr::with_exposed_provenance_mut::<u8>(start);
+        for value in [1, 2] {
+            // SAFETY: inside the memory made above.
+            unsafe { place.write_volatile(value) };
+            make_writable(Span::new(start, start + PIECE));
+            // SAFETY: as above.
+            assert_eq!(unsafe { place.read_volatile() }, value);
+        }
     }
 }

@@ -1,4 +1,4 @@
-# Forks until most of its memory is frozen or in huge pages, with or without a wait after each fork, and says which.
+# Forks until most of its memory is frozen or in huge pages, with or without a wait after each fork, and prints which.
 
 import os
 import sys
@@ -40,6 +40,6 @@ for _ in range(10000):
     if done:
         print(done[0])
         break
-# What is left of other memory, so that it is told.
+# Forks on, so that the report tells what is left of other memory.
 for _ in range(200):
     fork()

@@ -36,7 +36,7 @@ fn ruby_forks() {
     compare(&ruby, "heap.rb");
 }
 
-/// Why no memory can be gathered here, if so.
+/// Returns why memory cannot be gathered here, if it cannot.
 fn ungathered() -> Option<String> {
     let system = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let release = system("/proc/sys/kernel/osrelease");
@@ -49,15 +49,15 @@ fn ungathered() -> Option<String> {
     (!enabled.contains("[madvise]")).then(|| format!("huge pages are {:?} here, not by advice", enabled.trim()))
 }
 
-/// Fails on: gathering at forks in a row, or freezing at waits, with `--huge=gather`; freezing at neither without; a
-/// report without what is left.
+/// Fails on: gathering at forks in a row, or freezing at waits, with `--huge=gather`; not freezing without it; a report
+/// that does not tell what is left.
 #[test]
 fn who_waits_is_gathered_on_request_and_who_does_not_is_frozen() {
     let python = support::need!("python3", "/usr/bin/python3", "python3");
     if let Some(reason) = ungathered() {
         return println!("skipped: {reason}");
     }
-    // A pause in which any machine looks at a process.
+    // A pause of 500 ms is long enough for a look at the process on any machine.
     for (waits, huge, pause, expected) in [
         ("waits", "gather", "500ms", "huge"),
         ("hurries", "gather", "2ms", "frozen"),

@@ -31,7 +31,7 @@ impl User {
     fn start(&self, program: &Path) -> (Child, String) {
         let mut command = Command::new(program);
         command.arg("wait").env("LD_PRELOAD", object()).env("XDG_RUNTIME_DIR", self.0.path());
-        command.envs([("PALIMPSEST_TEXT", "local,shared"), ("PALIMPSEST_FREEZE", "off")]);
+        command.envs([("PALIMPSEST_TEXT", "local,shared,copies"), ("PALIMPSEST_FREEZE", "off")]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("readable");
@@ -66,13 +66,13 @@ fn what_a_program_gets_for_sharing_is_read_only_closed_by_exec_and_must_be_asked
         format!("program: {copies} descriptors, 0 can write\nchild: {copies} descriptors, 0 can write\n")
     };
     let user = User::new();
-    for (text, copies) in [("local,shared", 1), ("local", 0), ("off", 0)] {
+    for (text, copies) in [("local,shared,copies", 1), ("local,copies", 0), ("off", 0)] {
         let ran = user.run(&[program], text, "off");
         let expected = lines(copies) + "executed: 0 descriptors, 0 can write\n";
         let told = ran.stdout.split_once('\n').map_or("", |(_, told)| told);
         assert_eq!((told, ran.status), (expected.as_str(), Some(0)), "{text}: {}", ran.stderr);
     }
-    let private = user.run(&[program], "local", "off");
+    let private = user.run(&[program], "local,copies", "off");
     assert!(private.stdout.contains("shared"), "in memory all the same: {}", private.stdout);
 }
 
@@ -84,10 +84,34 @@ fn a_folder_that_others_may_enter_is_told_and_the_text_is_not_shared() {
     let folder = user.0.path().join("palimpsest-numa");
     std::fs::create_dir(&folder).expect("made");
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).expect("own");
-    let ran = user.run(&[program], "local,shared", "off");
+    let ran = user.run(&[program], "local,shared,copies", "off");
     let says = ran.stderr.contains("mode 755") && ran.stderr.contains("this process has a copy of its own");
     assert!(says && ran.stderr.lines().count() == 1, "{}", ran.stderr);
     assert!(ran.stdout.contains("shared") && ran.stdout.contains("program: 0 descriptors"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_folder_that_is_full_or_read_only_is_told_and_the_text_is_not_shared() {
+    let Some(program) = program().and_then(Path::to_str) else { return };
+    let user = User::new();
+    let folder = user.0.path().to_str().expect("UTF-8");
+    for options in ["size=4k,nr_inodes=2", "size=4k,ro"] {
+        // In a mount space of its own. With two inodes there is room for the folder, and for nothing in it.
+        let mount = format!("mount -t tmpfs -o mode=700,{options} none {folder}");
+        let tried = run(&["unshare", "-rm", "sh", "-c", &mount], PLAIN);
+        if tried.status != Some(0) {
+            return println!("skipped: no mount space: {}", tried.stderr);
+        }
+        let ran = user.run(
+            &["unshare", "-rm", "sh", "-c", &format!("{mount} && exec {program}")],
+            "local,shared,copies",
+            "off",
+        );
+        let says = ran.stderr.contains("this process has a copy of its own") && ran.stderr.lines().count() == 1;
+        assert!(says && ran.status == Some(0), "{options}: {}", ran.stderr);
+        let is_own = ran.stdout.contains("shared") && ran.stdout.contains("program: 0 descriptors");
+        assert!(is_own, "{options}: {}", ran.stdout);
+    }
 }
 
 /// Runs `command` plainly, from copies, and from copies and frozen; the output is the same.
@@ -115,7 +139,7 @@ fn programs_of_many_kinds_do_the_same() {
     for (name, flags) in [("stripped", &["-s"][..]), ("static", &["-static"]), ("static_pie", &["-static-pie"])] {
         let Some(program) = compile(Path::new(source), &format!("big_text_{name}"), flags) else { continue };
         let user = User::new();
-        let ran = user.run(&[program.to_str().expect("UTF-8")], "local,shared", "off");
+        let ran = user.run(&[program.to_str().expect("UTF-8")], "local,shared,copies", "off");
         // Static programs load no object.
         let in_memory = usize::from(name == "stripped");
         let expected = format!("text in memory: {in_memory}\nthread: right\nchild: 0\n");
@@ -167,7 +191,7 @@ fn gdb_tells_names_in_a_core_dump_of_exchanged_text() {
     let (core, folder) = (core.to_str().expect("UTF-8"), user.0.path().to_str().expect("UTF-8"));
     let lines = [
         "set startup-with-shell off".to_owned(),
-        "set environment PALIMPSEST_TEXT local".to_owned(),
+        "set environment PALIMPSEST_TEXT local,copies".to_owned(),
         "set environment PALIMPSEST_FREEZE off".to_owned(),
         format!("set environment XDG_RUNTIME_DIR {folder}"),
         format!("set environment LD_PRELOAD {}", object().display()),
@@ -200,7 +224,7 @@ fn perf_tells_names_in_exchanged_text() {
     }
     let folder = format!("XDG_RUNTIME_DIR={}", user.0.path().display());
     let preload = format!("LD_PRELOAD={}", object().display());
-    let variables = ["PALIMPSEST_TEXT=local", "PALIMPSEST_FREEZE=off", &folder, &preload];
+    let variables = ["PALIMPSEST_TEXT=local,copies", "PALIMPSEST_FREEZE=off", &folder, &preload];
     let record = ["perf", "record", "-q", "-e", "cpu-clock", "-o", data, "env"];
     let ran = run(&[&record[..], &variables, &[program]].concat(), PLAIN);
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);

@@ -24,8 +24,8 @@ fn an_unmodified_program_runs_from_memory() {
     let plain = run(&[program.to_str().expect("UTF-8")], PLAIN);
     assert_eq!(plain.stdout, format!("text in memory: 0\n{RUNS}"), "{}", plain.stderr);
     for variables in [
-        &[("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")][..],
-        &[("PALIMPSEST_TEXT", "local:0"), ("PALIMPSEST_FREEZE", "fork")],
+        &[("PALIMPSEST_TEXT", "local,copies"), ("PALIMPSEST_FREEZE", "off")][..],
+        &[("PALIMPSEST_TEXT", "local:0,copies"), ("PALIMPSEST_FREEZE", "fork")],
     ] {
         let ran = with(variables).expect("compiled above");
         let expected = (format!("text in memory: 1\n{RUNS}"), Some(0));
@@ -52,11 +52,80 @@ fn what_is_refused_leaves_the_program_in_its_own_file() {
     // No memory object of that size may be made.
     let line = format!("ulimit -f 100; exec {}", program.display());
     let object = object();
-    let variables = [("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")];
+    let variables = [("PALIMPSEST_TEXT", "local,copies"), ("PALIMPSEST_FREEZE", "off")];
     let ran = run(&["sh", "-c", &line], frozen(object.to_str().expect("UTF-8"), &variables));
     assert_eq!((ran.stdout, ran.status), (format!("text in memory: 0\n{RUNS}"), Some(0)), "{}", ran.stderr);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert!(ran.stderr.contains("RLIMIT_FSIZE") && ran.stderr.contains("runs from its own file"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_program_whose_file_can_have_huge_pages_keeps_its_file() {
+    // Not position-independent, so that its text is at the same place in a huge page as in its file.
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/big_text.c");
+    let Some(built) = compile(Path::new(source), "big_text_fixed", &["-no-pie"]) else { return };
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return println!("skipped: no folder in memory") };
+    // Of this test alone: huge pages stay with the file.
+    let program = folder.path().join("program");
+    std::fs::copy(built, &program).expect("copied");
+    let (object, program) = (object(), program.to_str().expect("UTF-8"));
+    let variables = |text| [("PALIMPSEST_TEXT", text), ("PALIMPSEST_FREEZE", "off"), ("PALIMPSEST_REPORT", "stderr")];
+    let copied = run(&[program], frozen(object.to_str().expect("UTF-8"), &variables("local,copies")));
+    let expected = |in_memory: usize| (format!("text in memory: {in_memory}\n{RUNS}"), Some(0));
+    assert_eq!((copied.stdout, copied.status), expected(1), "{}", copied.stderr);
+    // The second process finds what the first has made, whether it asks the kernel to read the file again or not.
+    for text in ["local", "local,reread"] {
+        let ran = run(&[program], frozen(object.to_str().expect("UTF-8"), &variables(text)));
+        if !ran.stderr.contains("of these the file's own") {
+            assert_eq!((ran.stdout, ran.status), expected(1), "{}", ran.stderr);
+            return println!("skipped: this kernel does not put a file in memory into huge pages: {}", ran.stderr);
+        }
+        assert_eq!((ran.stdout, ran.status), expected(0), "{text}: {}", ran.stderr);
+    }
+}
+
+/// Runs the program from copies, executed by `confined` with this word.
+fn confined(word: &str) -> Option<Ran> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/confined.c");
+    let confined = compile(Path::new(source), "confined", &[])?;
+    let object = object();
+    let variables = [("PALIMPSEST_TEXT", "local,copies"), ("PALIMPSEST_FREEZE", "off")];
+    let command = [confined.to_str()?, word, program()?.to_str()?];
+    let ran = run(&command, frozen(object.to_str()?, &variables));
+    if ran.status == Some(77) {
+        println!("skipped: the kernel does not confine by {word}");
+        return None;
+    }
+    Some(ran)
+}
+
+#[test]
+fn a_program_that_may_never_make_memory_executable_runs_from_copies() {
+    // No page is ever made executable that was not mapped so.
+    let Some(ran) = confined("mdwe") else { return };
+    let expected = (format!("text in memory: 1\n{RUNS}"), String::new(), Some(0));
+    assert_eq!((ran.stdout, ran.stderr, ran.status), expected);
+}
+
+#[test]
+fn whatever_call_a_filter_refuses_the_program_runs_and_tells_in_one_line() {
+    for (call, number) in [
+        ("memfd_create", libc::SYS_memfd_create),
+        ("ftruncate", libc::SYS_ftruncate),
+        ("madvise", libc::SYS_madvise),
+        ("fcntl", libc::SYS_fcntl),
+        ("mremap", libc::SYS_mremap),
+    ] {
+        let Some(ran) = confined(&number.to_string()) else { return };
+        assert_eq!((ran.stdout, ran.status), (format!("text in memory: 0\n{RUNS}"), Some(0)), "{call}: {}", ran.stderr);
+        let is_told = ran.stderr.contains("runs from its own file") && ran.stderr.lines().count() == 1;
+        assert!(is_told, "{call}: {}", ran.stderr);
+    }
+    // These have another way: text is in memory all the same.
+    for (call, number) in [("ioctl", libc::SYS_ioctl), ("mbind", libc::SYS_mbind), ("fchmod", libc::SYS_fchmodat)] {
+        let Some(ran) = confined(&number.to_string()) else { return };
+        assert_eq!((ran.stdout, ran.status), (format!("text in memory: 1\n{RUNS}"), Some(0)), "{call}: {}", ran.stderr);
+    }
 }
 
 #[test]
@@ -83,7 +152,7 @@ fn gdb_stops_in_exchanged_text() {
     let preload = format!("set environment LD_PRELOAD {}", object().display());
     let lines = [
         "set startup-with-shell off",
-        "set environment PALIMPSEST_TEXT local",
+        "set environment PALIMPSEST_TEXT local,copies",
         "set environment PALIMPSEST_FREEZE off",
         &preload,
         // Nothing is exchanged before the object starts: the second breakpoint is set in the old text.
@@ -122,6 +191,7 @@ fn only_the_program_that_was_started_is_localised_and_tells_unless_heirs_are_nam
     for (value, line, in_memory) in
         [("local", program, 1), ("local", &executed, 1), ("local", &started, 0), ("local,heirs", &started, 1)]
     {
+        let value = &format!("{value},copies");
         let ran = run_in_shell(value, "0", line);
         assert_eq!(ran.stdout, format!("text in memory: {in_memory}\n{RUNS}"), "{value} {line}: {}", ran.stderr);
     }

@@ -11,6 +11,8 @@
 //! Stands are moved (`mremap`) and not mapped there for a reason: perf learns of mappings but not of moves, and keeps
 //! resolving symbols from the program's own file.
 
+mod pages;
+
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -38,7 +40,12 @@ use crate::pages::vmas::each_mapping;
 use crate::proc::ProcError;
 use crate::threads::hold::{self, StopError, World};
 
-/// Bytes to read at a time.
+pub use pages::InPlace;
+
+/// This process's memory, which the kernel also reads where a load would fail.
+const MEMORY: &str = "/proc/self/mem";
+
+/// Bytes to read from it at a time.
 const AT_ONCE: usize = 16 << 10;
 
 /// A mapping of an object's file that cannot be written.
@@ -231,28 +238,29 @@ impl Part {
         }
     }
 
-    /// Reads the memory from `address` on.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's.
-    pub fn read(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
-        File::open("/proc/self/mem")?.read_exact_at(into, address as u64)
-    }
-
     /// Reads its file's bytes for `address`, if the file can still be opened by its name.
     ///
     /// # Errors
     ///
     /// The kernel's; or another file has the name.
     pub fn read_from_file(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
+        self.open_file()?.read_exact_at(into, self.offset_of(address))
+    }
+
+    /// Opens its file by its name, if that is still the same file.
+    fn open_file(&self) -> io::Result<File> {
         // With these flags the call never waits for a pipe or a device, and opening one has no effect.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
         if FileId::of(&rustix::fs::fstat(&file)?) != self.file {
             return Err(io::ErrorKind::NotFound.into());
         }
-        File::from(file).read_exact_at(into, self.offset + (address - self.span.start) as u64)
+        Ok(File::from(file))
+    }
+
+    /// Returns the offset of an address in its file, in bytes.
+    fn offset_of(&self, address: usize) -> u64 {
+        self.offset + (address - self.span.start) as u64
     }
 }
 
@@ -312,16 +320,17 @@ impl Stand {
 
     /// Checks that its bytes are those at its place.
     fn compare(&self) -> Result<(), TextError> {
+        let pagemap = Pagemap::open()?;
         for offset in (0..self.own.len()).step_by(HUGE_PAGE) {
             let len = HUGE_PAGE.min(self.own.len() - offset);
             let own = ptr::with_exposed_provenance_mut::<libc::c_void>(self.own.start + offset);
             let there = ptr::with_exposed_provenance_mut::<libc::c_void>(self.place.start + offset);
-            // Reads every page of the piece now: if the file has become shorter, or cannot be read, this fails (EFAULT)
-            // where a load would get SIGBUS. The kernel may take a page back before it is compared, and must then read
-            // it again: if that fails, the program ends, as it would when it executes the page. So pieces are small,
-            // and each is compared as soon as it was read. SAFETY: reads pages and changes nothing, of a loaded object
-            // or of whatever is there by now.
-            if unsafe { rustix::mm::madvise(there, len, Advice::LinuxPopulateRead) }.is_err() {
+            // Reads every page of the piece now: if the file has become shorter, or cannot be read, this fails where a
+            // load would get SIGBUS. The kernel may take a page back before it is compared, and must then read it
+            // again: if that fails, the program ends, as it would when it executes the page. So pieces are small, and
+            // each is compared as soon as it was read.
+            let start = self.place.start + offset;
+            if pages::bring_in(Span::new(start, start + len), &pagemap).is_err() {
                 return self.compare_by_the_kernel();
             }
             // Not by slices: threads may write to their copies of these pages, which `move_over` then detects. SAFETY:
@@ -338,7 +347,7 @@ impl Stand {
     /// missing.
     fn compare_by_the_kernel(&self) -> Result<(), TextError> {
         let failed = |source| TextError::Read { span: self.place, source };
-        let memory = File::open("/proc/self/mem").map_err(failed)?;
+        let memory = File::open(MEMORY).map_err(failed)?;
         let mut there = vec![0; AT_ONCE.min(self.own.len())];
         for offset in (0..self.own.len()).step_by(AT_ONCE) {
             let len = AT_ONCE.min(self.own.len() - offset);

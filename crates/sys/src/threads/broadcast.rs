@@ -35,12 +35,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::list::{Roll, Sentinel, Wait};
-use super::own::{own_process, own_thread};
+use super::own::{is_gone, own_process, own_thread};
 use super::signal::{Call, Hook, Waiting};
 use super::sync_error::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
 use crate::fork::ForkDetector;
-use crate::last_errno;
 use crate::proc::status::Status;
 use crate::threads::task::task_stat;
 
@@ -308,12 +307,4 @@ impl Seat {
 
 fn no_list(errno: Errno) -> SyncError {
     SyncError::ThreadList(errno.into())
-}
-
-/// Returns whether the process no longer has such a thread.
-fn is_gone(tid: i32) -> bool {
-    let pid = own_process();
-    // SAFETY: signal 0 reaches nobody; the call only asks.
-    let answer = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
-    answer != 0 && last_errno() == Errno::SRCH
 }

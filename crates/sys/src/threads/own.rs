@@ -2,6 +2,10 @@
 
 use std::marker::PhantomData;
 
+use rustix::io::Errno;
+
+use crate::last_errno;
+
 /// Returns the calling thread's id.
 pub fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
@@ -10,6 +14,14 @@ pub fn own_thread() -> i32 {
 /// Returns this process's id.
 pub(crate) fn own_process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Returns whether this process has no thread with this id, or no longer.
+pub fn is_gone(tid: i32) -> bool {
+    let pid = own_process();
+    // SAFETY: signal 0 reaches nobody; the call only asks.
+    let answer = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    answer != 0 && last_errno() == Errno::SRCH
 }
 
 /// Returns an address in the C library's control block for this thread, which lies at the thread pointer or just below

@@ -49,6 +49,8 @@ pub enum Field {
     Absolute4,
     /// The address in 8 bytes.
     Absolute8,
+    /// The distance from the field in 4 bytes of data (`R_AARCH64_PREL32`).
+    Distance4,
     /// The distance from the field in 4 bytes (`R_X86_64_PC32`).
     X86Distance,
     /// The same, perhaps in a call (`R_X86_64_PLT32`).
@@ -61,6 +63,9 @@ pub enum Field {
     Aarch64Page,
     /// `add` with the address's low 12 bits (`R_AARCH64_ADD_ABS_LO12_NC`).
     Aarch64InPage,
+    /// A load or store with the address's low 12 bits, of 2 to this power bytes, at most 4
+    /// (`R_AARCH64_LDST8_ABS_LO12_NC` to `R_AARCH64_LDST128_ABS_LO12_NC`).
+    Aarch64Access(u8),
     /// `adrp` of a slot (`R_AARCH64_ADR_GOT_PAGE`).
     Aarch64SlotPage,
     /// `ldr` of a slot (`R_AARCH64_LD64_GOT_LO12_NC`).
@@ -145,7 +150,7 @@ pub trait Encoder: Send + Sync + core::fmt::Debug {
     fn write_veneer(&self, veneer: &mut [u8], callee: u64);
 
     /// Writes into `site`, which will lie at address `at`, a field that means address `to`. The function [`patch`]
-    /// handles absolute fields itself.
+    /// handles absolute fields and distances in data itself.
     ///
     /// Replaces the field's earlier contents, so that patching twice is the same as patching once.
     ///
@@ -171,6 +176,12 @@ pub fn patch(encoder: &dyn Encoder, field: Field, site: &mut [u8], at: u64, to: 
             *first::<4>(site)? = to.to_le_bytes();
             Ok(())
         }
+        Field::Distance4 => {
+            let reach = i32::MAX as u64;
+            let distance = i32::try_from(distance(at, to)).map_err(|_| Misfit::Distance { reach })?;
+            *first::<4>(site)? = distance.to_le_bytes();
+            Ok(())
+        }
         _ => encoder.patch(field, site, at, to),
     }
 }
@@ -178,7 +189,7 @@ pub fn patch(encoder: &dyn Encoder, field: Field, site: &mut [u8], at: u64, to: 
 /// Returns what `field` needs, given the code that precedes it.
 pub fn role(encoder: &dyn Encoder, field: Field, before: &[u8]) -> Role {
     match field {
-        Field::Absolute4 | Field::Absolute8 => Role::Value,
+        Field::Absolute4 | Field::Absolute8 | Field::Distance4 => Role::Value,
         _ => encoder.role(field, before),
     }
 }
@@ -216,5 +227,17 @@ mod tests {
         assert_eq!(site, [0xff; 4]);
         assert_eq!(patch(encoder, Field::Absolute4, &mut site, 0, 0x1_0000_0000), Err(Misfit::Absolute32));
         assert_eq!(patch(encoder, Field::Absolute8, &mut site, 0, 1), Err(Misfit::Truncated { needed: 8 }));
+    }
+
+    #[test]
+    fn distances_in_data_are_the_same_everywhere() {
+        for architecture in [Architecture::X86_64, Architecture::Aarch64, Architecture::Riscv64] {
+            let encoder = encoder(architecture);
+            let mut site = [0; 4];
+            patch(encoder, Field::Distance4, &mut site, 0x8000_0003, 0x8000_0001).unwrap();
+            assert_eq!(site, (-2_i32).to_le_bytes());
+            let far = patch(encoder, Field::Distance4, &mut site, 0, 0x8000_0000);
+            assert_eq!((far, site), (Err(Misfit::Distance { reach: 0x7fff_ffff }), (-2_i32).to_le_bytes()));
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::parts::{Part, Parts};
 use super::program::Program;
 
 /// An [`Allocation`](super::Allocation) in place. Dropping it retires all its parts; after [`keep`](Self::keep),
-/// [`Packs::release`] does.
+/// [`Packs::release`] retires them.
 pub struct Allocated {
     held: Held,
     group: Arc<Group>,

@@ -19,11 +19,11 @@ use super::policy::WriteView;
 use super::staged::{Described, publish, synchronize};
 use crate::observe::Function;
 
-/// Places for code, for data that it reads, and for data that it writes, each with its final address and with memory to
-/// write its bytes to meanwhile: what the linker of a compiler asks of its host.
+/// Places for code, for data that it reads, and for data that it writes. Each has its final address, and memory to
+/// which its bytes are written before. The linker of a compiler asks this of its host.
 ///
-/// All places are in one region, so that relative calls, and loads and stores relative to the instruction, reach from
-/// each to each. Dropping the allocation gives the places back.
+/// All places are in one region, so relative calls, and loads and stores relative to the instruction, reach from each
+/// to each. Dropping the allocation gives the places back.
 ///
 /// ```
 /// use palimpsest_text::{Packs, Part, Parts, Size, Working};
@@ -91,8 +91,8 @@ impl Packs {
         self.write_view() == WriteView::Standing
     }
 
-    /// Finalizes many allocations: does one core synchronisation for all, if the ISA needs it, and opens and closes
-    /// write views only once that are open only during copies ([`WriteView::DuringCopies`]).
+    /// Finalizes many allocations, with one core synchronisation for all if the ISA needs it. Opens write views that
+    /// are open only during copies ([`WriteView::DuringCopies`]) only once.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Draft {
                 let is_code = self.block.kind() == Kind::Code;
                 let bytes = self.block.bytes_in_place().ok_or(ForkedError { address })?;
                 if is_code {
-                    // What is given back may be found free, and free code must be traps.
+                    // What is given back becomes free, and free code must be traps.
                     arch::fill_traps_from(bytes, len);
                 }
             }

@@ -1,9 +1,9 @@
-//! What the parts of an allocation know about each other, and who owns them.
+//! Where the parts of an allocation are, and who owns them.
 //!
 //! | `kept` | who owns the parts | changed by |
 //! |---|---|---|
 //! | null | an [`Allocated`](super::Allocated) | `keep`, once, by its owner |
-//! | a box | the packs, until they are released by an address | `take`, by one thread of those that try |
+//! | a box | the packs, until they are released by an address | `take`, by one of the threads that try |
 //! | [`RELEASED`] | nobody: they are retired | nobody |
 //!
 //! A part refers to its group, which may own the part through the box. Taking the box ends this circle.

@@ -8,8 +8,8 @@ use super::epoch::Seat;
 use super::handle::Packs;
 use super::participant::{Participant, Pinned};
 
-/// A thread's pins, for hosts that say when a stretch begins and when it ends, and have no value to hold meanwhile,
-/// such as hosts in C. Otherwise like [`Participant`].
+/// A thread's pins, counted: for hosts, such as those in C, that call a function at the beginning and at the end of a
+/// stretch and hold no value in between. Otherwise like [`Participant`].
 pub struct Pins {
     /// The seat of each pin: the first pin in a forked child moves to a seat of the child.
     ///
@@ -20,7 +20,7 @@ pub struct Pins {
     participant: Participant,
 }
 
-/// There is no pin to take back.
+/// The thread has no pin to take back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this thread is not pinned: every unpin takes back one pin")]
 pub struct NotPinned;
@@ -33,7 +33,7 @@ impl Packs {
 }
 
 impl Pins {
-    /// Pins: this thread may run code by address from now on, until [`unpin`](Self::unpin) was called as often. See
+    /// Pins the thread: it may run code by address until [`unpin`](Self::unpin) was called as often. See
     /// [`Participant::pin`].
     pub fn pin(&self) {
         let seat = self.participant.pin().into_seat();

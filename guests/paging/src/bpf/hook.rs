@@ -1,7 +1,8 @@
 //! Programs that are asked before each system call.
 //!
 //! While no program is attached, a system call passes one instruction without effect: a site of a static key. Attaching
-//! the first program rewrites it in every node's copy of the kernel, by one store and one call of each CPU.
+//! the first program rewrites it in every node's copy of the kernel and of modules, by one store and one call of each
+//! CPU.
 //!
 //! | | CPU 0 attaches or detaches | CPU 1, in a system call |
 //! |---|---|---|
@@ -18,14 +19,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use palimpsest_text::poke::{self, Code, Site, arch as isa};
-
 use super::Program;
-use crate::arch::key;
-use crate::kernel_text_writer::{Copies, KernelTextWriter};
-use crate::{cpu, flush};
+use crate::{cpu, flush, key};
 
-pub(crate) use key::is_on;
+pub(crate) use crate::arch::key::is_on;
 
 /// What programs see of a system call, read-only.
 #[derive(Clone, Copy, Debug)]
@@ -79,11 +76,6 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 /// Times that the list was looked at.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-unsafe extern "C" {
-    static key_sites_start: [u8; 0];
-    static key_sites_end: [u8; 0];
-}
-
 /// Returns how many programs were ended so far, and how often programs were asked.
 pub(crate) fn counts() -> (u64, u64) {
     // Relaxed: statistics.
@@ -111,50 +103,6 @@ pub(crate) fn ask(call: Call) -> Option<u64> {
     })
 }
 
-/// A site's address and its target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub(crate) struct KeySite {
-    pub(crate) address: usize,
-    target: usize,
-}
-
-impl KeySite {
-    /// Returns the site's bytes while programs are attached (`on`) or not.
-    pub(crate) fn bytes(&self, on: bool) -> impl IntoIterator<Item = u8> + AsRef<[u8]> + use<> {
-        key::bytes(self.address, self.target, on)
-    }
-}
-
-/// Returns the sites of the key.
-pub(crate) fn sites() -> &'static [KeySite] {
-    let (start, end) = ((&raw const key_sites_start) as usize, (&raw const key_sites_end) as usize);
-    // SAFETY: the linker has collected the entries of `key::is_on` there, two aligned words each.
-    unsafe { core::slice::from_raw_parts(start as *const KeySite, (end - start) / size_of::<KeySite>()) }
-}
-
-/// Describes how to switch a site.
-fn site(site: &KeySite, on: bool) -> Site {
-    let code = |bytes: &[u8]| Code::new(bytes).unwrap_or_else(|| unreachable!("an instruction"));
-    let (old, new) = (site.bytes(!on), site.bytes(on));
-    let (old, new) = (old.as_ref(), new.as_ref());
-    let action = isa::check(site.address, old, new).unwrap_or_else(|refusal| panic!("{site:x?}: {refusal:?}"));
-    Site { address: site.address, old: code(old), new: code(new), action }
-}
-
-/// Switches the key, and calls every CPU once.
-fn switch(on: bool) {
-    let writer = KernelTextWriter { copies: Copies::All };
-    let mut all: Vec<Site> = sites().iter().map(|entry| site(entry, on)).collect();
-    all.sort_unstable_by_key(|site| site.address);
-    if let Err(failed) = poke::apply_by_single_stores(&writer, &all) {
-        panic!("{failed:?}");
-    }
-    if let Err(unmapped) = writer.settle(&all) {
-        panic!("{unmapped:?}");
-    }
-}
-
 /// Makes `change` to a copy of the list, and publishes the copy.
 fn publish(change: impl FnOnce(&mut Vec<Attachment>)) {
     // Acquire, partner: the Release below. Waits by `CHANGING` and not by a lock, because its holder waits for other
@@ -173,8 +121,8 @@ fn publish(change: impl FnOnce(&mut Vec<Attachment>)) {
     LIST.store(new, Ordering::Release);
     match (old.is_null(), is_empty) {
         (true, true) => {}
-        (true, false) => switch(true),
-        (false, true) => switch(false),
+        (true, false) => key::switch(true),
+        (false, true) => key::switch(false),
         (false, false) => flush::synchronize_all(),
     }
     if !old.is_null() {

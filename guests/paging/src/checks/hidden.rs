@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use palimpsest_paging::format::{Entry, Format};
-use palimpsest_paging::{ENTRIES, Frame, Level, Machine, PAGE, VirtAddr};
+use palimpsest_paging::{AccessKind, ENTRIES, Frame, Level, Machine, PAGE, VirtAddr};
 
 use super::counts::map_one;
 use super::processes::{codes, run_program, thread};
@@ -14,7 +14,7 @@ use crate::cpu::{self, CPUS};
 use crate::kernel_space::{self, ImageRights};
 use crate::memory::{self, Memory, node_of};
 use crate::process::{CHILD, next_id, user};
-use crate::{check, entry, packs, say};
+use crate::{check, entry, packs, probe, say};
 
 /// Pages of the kernel's half.
 type Pages = Vec<VirtAddr>;
@@ -61,6 +61,10 @@ pub(super) fn run() {
     say!("hidden.user-root.kernel-pages {}", should.len());
     let locals: Vec<usize> = (0..CPUS).filter(|&cpu| is_local(cpu)).collect();
     check::holds("hidden.local", locals.len() == CPUS, format_args!("for CPUs {locals:?} alone"));
+    if mmu::ENTRY_IS_SAME {
+        let different = (0..CPUS).find_map(|cpu| first_difference(cpu).map(|page| (cpu, page)));
+        check::equal("hidden.entry.same", different, None);
+    }
     follows();
     for reader in 1..CPUS {
         let (exits, _) = run_program(user::far_mapper, thread(user::far_reader, reader), 8, 0);
@@ -82,6 +86,17 @@ fn is_local(cpu: usize) -> bool {
             tables_are &= node_of(table.address()) == node;
         });
         tables_are && place.is_some_and(|place| node_of(place) == node) && place == kernel_space::walk(kernel, page)
+    })
+}
+
+/// Returns the first page of the entry that the kernel's root and user mode's map by different entries: other frames,
+/// other rights, or pages of other sizes. A TLB that has both could find either, or fault.
+fn first_difference(cpu: usize) -> Option<VirtAddr> {
+    let kernel = kernel_space::get().root(cpu::node_of(cpu));
+    let entry = |root, page| kernel_space::last_entry(root, page, |_| ());
+    pages(entry::text()).chain(pages(entry::data())).find(|&page| {
+        let (here, there) = (entry(kernel, page), entry(mmu::user_root(cpu), page));
+        here.is_none() || here != there
     })
 }
 
@@ -118,6 +133,7 @@ fn follows() {
     let mut child = None;
     step(&mut || ());
     step(&mut || map_one(&space, far.start));
+    user_memory(far.start);
     step(&mut || {
         let (forked, flush) = space.fork_with(next_id(), CHILD).unwrap_or_else(|error| panic!("{error}"));
         flush.finish();
@@ -132,4 +148,17 @@ fn follows() {
     step(&mut || child.iter().for_each(cpu::run_space));
     cpu::leave_space();
     check::equal("hidden.follows", is_same, alloc::vec![true; 7]);
+}
+
+/// The kernel does not touch what user mode can, except where it says so; and never runs it.
+fn user_memory(address: VirtAddr) {
+    let all = || {
+        [AccessKind::Read, AccessKind::Write, AccessKind::Execute].map(|access| {
+            // SAFETY: 1. the page is this check's own, and holds zeros, which trap if they run.
+            unsafe { probe::passes(address, access) }
+        })
+    };
+    check::equal("hidden.user.refused", all(), [false; 3]);
+    check::equal("hidden.user.meant", hardware::with_user_memory(all), [true, true, false]);
+    check::equal("hidden.user.refused-again", all(), [false; 3]);
 }

@@ -15,7 +15,7 @@ use crate::counts::{COUNTS, now};
 use crate::cpu::{self, CPUS};
 use crate::process::user::{self, ENOUGH, NOBODY, REFUSED};
 use crate::process::{run_all, spawn, take_exits};
-use crate::{check, memory, packs, say};
+use crate::{check, key, memory, packs, say};
 
 /// How often programs are attached and detached.
 const TURNS: usize = 16;
@@ -91,7 +91,7 @@ fn wait_for(count: impl Fn() -> u64) {
 
 /// Returns whether every node's copy of every site is in the state `on`.
 fn sites_are(on: bool) -> bool {
-    hook::sites().iter().all(|site| {
+    key::sites().iter().all(|site| {
         let bytes = site.bytes(on);
         bytes.into_iter().zip(site.address as u64..).all(|(byte, address)| {
             // SAFETY: bytes of the image's text, in every copy. Volatile: they change.
@@ -104,7 +104,7 @@ fn sites_are(on: bool) -> bool {
 pub(super) fn run() {
     let seen = Seen::new();
     let others = CPUS as u64 - 1;
-    check::holds("hook.sites", !hook::sites().is_empty() && sites_are(false), format_args!("{:x?}", hook::sites()));
+    check::holds("hook.sites", !key::sites().is_empty() && sites_are(false), format_args!("{:x?}", key::sites()));
     let long = Arc::new(load(verified(&seen.host, contract(WORDS + 1), "r0 = 0\nexit")));
     check::equal("hook.long", hook::attach(0, long), Err(AttachError::Context { words: WORDS + 1 }));
     let (counter, refuser) = (seen.counter(), seen.refuser());
@@ -115,12 +115,12 @@ pub(super) fn run() {
     };
     let mut attached = None;
     let first = calls_of_cpus(&mut || attached = Some(attach(0, Arc::clone(&counter))));
-    check::holds("hook.on", sites_are(true), format_args!("{:x?}", hook::sites()));
+    check::holds("hook.on", sites_are(true), format_args!("{:x?}", key::sites()));
     let mut second = None;
     let more = calls_of_cpus(&mut || second = Some(attach(1, Arc::clone(&refuser))));
     let one = calls_of_cpus(&mut || second.take().into_iter().for_each(hook::detach));
     let last = calls_of_cpus(&mut || attached.take().into_iter().for_each(hook::detach));
-    check::holds("hook.off", sites_are(false), format_args!("{:x?}", hook::sites()));
+    check::holds("hook.off", sites_are(false), format_args!("{:x?}", key::sites()));
     check::equal("hook.ipis", [first, more, one, last], [2, 2, 1, 1]);
     for (name, count) in
         ["attach-first", "attach-more", "detach-one", "detach-last"].into_iter().zip([first, more, one, last])

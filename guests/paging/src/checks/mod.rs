@@ -8,6 +8,7 @@ mod hidden;
 mod hooks;
 mod kernel;
 mod locality;
+mod modules;
 mod operations;
 mod patching;
 mod processes;
@@ -30,6 +31,7 @@ pub(crate) fn run() {
     }
     programs::run();
     hooks::run();
+    modules::run();
     processes::run();
     counts::run();
     operations::run();

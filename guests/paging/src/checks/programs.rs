@@ -21,6 +21,7 @@ use crate::bpf::{Ended, Program};
 use crate::counts::now;
 use crate::cpu::{self, CPUS};
 use crate::memory::{self, NODES, alias};
+use crate::modules;
 use crate::packs::{self, PACK};
 use crate::{check, kernel_space, probe, say};
 
@@ -67,12 +68,18 @@ pub(super) fn count_in(index: usize) -> String {
 static VALUES: [AtomicU64; CPUS] = [const { AtomicU64::new(0) }; CPUS];
 
 /// Returns what `work` leaves in [`VALUES`] on each CPU.
-fn on_every_cpu(work: cpu::Work) -> [u64; CPUS] {
+pub(super) fn on_every_cpu(work: cpu::Work) -> [u64; CPUS] {
     (1..CPUS).for_each(|cpu| cpu::give(cpu, work));
     work(hardware::number());
     cpu::wait_for_work();
     // Relaxed: `wait_for_work` orders it.
     core::array::from_fn(|cpu| VALUES[cpu].load(Ordering::Relaxed))
+}
+
+/// Leaves a CPU's value for [`on_every_cpu`].
+pub(super) fn store_value(cpu: usize, value: u64) {
+    // Relaxed: `wait_for_work` orders it.
+    VALUES[cpu].store(value, Ordering::Relaxed);
 }
 
 pub(super) fn run() {
@@ -89,13 +96,14 @@ pub(super) fn run() {
     check::equal("bpf.traps", packs::first_that_is_no_trap(), None);
 }
 
-/// Each node runs its own copy of the packs.
+/// Each node runs its own copy of the packs, and of the constants beside them.
 fn replicas() {
-    let replicated = kernel_space::get().replicate(packs::range()).map(|(done, flush)| {
+    let range = packs::range().start..modules::range(modules::Kind::Constants).end;
+    let replicated = kernel_space::get().replicate(range.clone()).map(|(done, flush)| {
         flush.finish();
         (done.pages, done.single, done.tables)
     });
-    let pages = (packs::range().end.0 - packs::range().start.0) as usize / PACK;
+    let pages = (range.end.0 - range.start.0) as usize / PACK;
     // The tables are the image's, which has replicas already.
     check::equal("bpf.replicas", replicated, Ok((pages * (NODES - 1), 0, 0)));
     fn find(cpu: usize) {

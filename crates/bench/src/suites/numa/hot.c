@@ -1,4 +1,6 @@
-/* 20 000 functions in 33 MB, all of whose pages are executed again and again: a program limited by its text. */
+/* 20 000 functions whose pages are executed again and again: a program limited by its text. In 33 MB, and all of it is
+   executed; or with COLD in 83 MB, of which only the first instruction of each function is, as in a program most of
+   whose code handles what seldom happens. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +16,14 @@
 /* On to the next piece of the function, as compiled code goes from block to block. */
 #define PIECE JUMP ".zero 396\n1:\n"
 
-__asm__(".pushsection .text.hot, \"ax\", %progbits\n.balign 4096\nhot:\n.rept 20000\n" PIECE PIECE PIECE PIECE
-        "ret\n.balign 64\n.endr\nhot_end:\n.popsection\n");
+#ifdef COLD
+#define BODY "ret\n.zero 4159\n"
+#else
+#define BODY PIECE PIECE PIECE PIECE "ret\n"
+#endif
+
+__asm__(".pushsection .text.hot, \"ax\", %progbits\n.balign 4096\nhot:\n.rept 20000\n" BODY
+        ".balign 64\n.endr\nhot_end:\n.popsection\n");
 
 extern char hot[], hot_end[];
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::programs::{Ended, ProgramError, Scratch, doing, finish};
 use crate::harness::Context;
@@ -14,62 +14,92 @@ use crate::harness::Context;
 pub(super) enum Mode {
     /// Started without Palimpsest.
     Plain,
+    /// From huge pages of the file itself, which is read anew if it is cached in small ones.
+    Own,
     /// From copies that no other process uses.
     Private,
     /// From copies that all processes of the user share.
     Local,
+    /// From a copy in anonymous memory: the calls of iodlr, which is not packaged.
+    Anonymous,
 }
 
 impl Mode {
-    pub(super) const ALL: [Self; 3] = [Self::Plain, Self::Private, Self::Local];
+    pub(super) const ALL: [Self; 5] = [Self::Plain, Self::Own, Self::Private, Self::Local, Self::Anonymous];
 
     /// Returns the name in the ids of figures.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
+            Self::Own => "own",
             Self::Private => "private",
             Self::Local => "local",
+            Self::Anonymous => "anonymous",
         }
     }
 
-    /// Returns a command that starts `program` in this way. Copies are in `folder`.
-    pub(super) fn command(self, context: &Context<'_>, program: &Path, folder: &Path) -> Result<Command, ProgramError> {
-        let mut command = match self {
-            Self::Plain => Command::new(program),
-            Self::Private | Self::Local => {
-                let mut command = context.local_text().map_err(ProgramError::Unfrozen)?;
-                if self == Self::Local {
-                    command.arg("--shared");
-                }
-                command.arg("--").arg(program);
-                command
-            }
-        };
-        command.env("XDG_RUNTIME_DIR", folder).stdin(Stdio::null());
-        Ok(command)
+    /// Returns what to know of it.
+    pub(super) fn note(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Own => "huge pages of the file itself",
+            Self::Private => "a copy of this process alone",
+            Self::Local => "a copy that processes share",
+            Self::Anonymous => "stands in for iodlr: its calls, but no page is writable and executable",
+        }
     }
 }
 
-/// The generated program, in a folder that is removed with it.
-pub(super) struct Hot {
+/// A program with a file of its own for each mode: huge pages stay with the file that got them.
+pub(super) struct Subject {
     folder: Scratch,
+    /// Preloaded for [`Mode::Anonymous`].
+    copier: PathBuf,
 }
 
-impl Hot {
-    /// Builds the program; fails without a C compiler.
-    pub(super) fn build() -> Result<Self, ProgramError> {
-        let folder = Scratch::new("numa")?;
-        let source = folder.0.join("hot.c");
+impl Subject {
+    /// Builds the generated program with these definitions; fails without a C compiler.
+    pub(super) fn build(name: &str, definitions: &[&str]) -> Result<Self, ProgramError> {
+        let subject = Self::empty(name)?;
+        let (source, program) = (subject.folder.0.join("hot.c"), subject.folder.0.join("built"));
         fs::write(&source, include_str!("hot.c")).map_err(doing("write a C program"))?;
         // Not position-independent, so that its text has the same place in a huge page as in its file everywhere.
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-no-pie", "-o"]).arg(folder.0.join("hot")).arg(&source);
-        finish(&mut compiler)?;
-        Ok(Self { folder })
+        finish(Command::new("cc").args(["-O2", "-no-pie"]).args(definitions).arg("-o").arg(&program).arg(&source))?;
+        subject.spread(&program)?;
+        Ok(subject)
     }
 
-    pub(super) fn program(&self) -> PathBuf {
-        self.folder.0.join("hot")
+    /// Takes copies of a program's file.
+    pub(super) fn copy(name: &str, program: &Path) -> Result<Self, ProgramError> {
+        let subject = Self::empty(name)?;
+        subject.spread(program)?;
+        Ok(subject)
+    }
+
+    fn empty(name: &str) -> Result<Self, ProgramError> {
+        let folder = Scratch::new(&format!("numa-{name}"))?;
+        let (source, copier) = (folder.0.join("copied_text.c"), folder.0.join("copied_text.so"));
+        fs::write(&source, include_str!("copied_text.c")).map_err(doing("write a C program"))?;
+        finish(Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&copier).arg(&source))?;
+        Ok(Self { folder, copier })
+    }
+
+    /// Copies a program's file for each mode, and has the kernel forget it, so that it is read when it runs.
+    fn spread(&self, program: &Path) -> Result<(), ProgramError> {
+        for mode in Mode::ALL {
+            let path = self.program(mode);
+            fs::copy(program, &path).map_err(doing("copy a program"))?;
+            let file = fs::File::open(&path).map_err(doing("open a program"))?;
+            file.sync_all().map_err(doing("write a program to the disk"))?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+                .map_err(|errno| doing("have a program read again")(errno.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the file for a mode.
+    pub(super) fn program(&self, mode: Mode) -> PathBuf {
+        self.folder.0.join(format!("hot-{}", mode.name()))
     }
 
     /// Makes another folder for copies, without any.
@@ -78,22 +108,55 @@ impl Hot {
         fs::create_dir_all(&path).map_err(doing("make a folder for copies"))?;
         Ok(path)
     }
+
+    /// Returns a command that starts the program. Copies are in `folder`.
+    pub(super) fn command(&self, context: &Context<'_>, mode: Mode, folder: &Path) -> Result<Command, ProgramError> {
+        let program = self.program(mode);
+        let mut command = match mode {
+            Mode::Plain => Command::new(program),
+            Mode::Anonymous => {
+                let mut command = Command::new(program);
+                command.env("LD_PRELOAD", &self.copier);
+                command
+            }
+            Mode::Own | Mode::Private | Mode::Local => {
+                let flags: &[&str] = match mode {
+                    Mode::Own => &["--reread"],
+                    Mode::Private => &["--copies"],
+                    _ => &["--copies", "--shared"],
+                };
+                let mut command = context.local_text().map_err(ProgramError::Unfrozen)?;
+                command.args(flags).arg("--").arg(program);
+                command
+            }
+        };
+        command.env("XDG_RUNTIME_DIR", folder).stdin(Stdio::null());
+        Ok(command)
+    }
 }
 
-/// A running [`Hot`].
+/// Returns the processor time that a process has used since it was forked, through all that it has executed.
+pub(super) fn processor_time(process: u32) -> Result<Duration, ProgramError> {
+    let path = format!("/proc/{process}/schedstat");
+    let text = fs::read_to_string(&path).map_err(doing(format!("read {path}")))?;
+    let nanoseconds = text.split(' ').next().and_then(|first| first.parse().ok());
+    let unknown = || ProgramError::Answer { program: "the kernel", question: path.clone(), answer: text.clone() };
+    nanoseconds.map(Duration::from_nanos).ok_or_else(unknown)
+}
+
+/// A running generated program.
 pub(super) struct Running {
     // Before the process, so that this is dropped first and tells it to end.
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
     process: Ended,
-    /// Time from the start to `main`.
+    /// Processor time from the start to `main`.
     pub(super) start: Duration,
 }
 
 impl Running {
-    pub(super) fn start(context: &Context<'_>, hot: &Hot, mode: Mode, folder: &Path) -> Result<Self, ProgramError> {
-        let mut command = mode.command(context, &hot.program(), folder)?;
-        let begun = Instant::now();
+    pub(super) fn start(context: &Context<'_>, hot: &Subject, mode: Mode, folder: &Path) -> Result<Self, ProgramError> {
+        let mut command = hot.command(context, mode, folder)?;
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -104,7 +167,7 @@ impl Running {
         let (questions, answers) = pipes.ok_or(ProgramError::Ended { program: "hot" })?;
         let mut running = Self { questions, answers: BufReader::new(answers), process, start: Duration::ZERO };
         running.read()?;
-        running.start = begun.elapsed();
+        running.start = processor_time(running.process.0.id())?;
         Ok(running)
     }
 

@@ -4,12 +4,13 @@ mod get;
 mod life;
 mod packs;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use palimpsest_sys::Causes;
 
-use self::life::{Hot, Mode, Running};
+use self::life::{Mode, Running, Subject};
 use super::programs::{ProgramError, Tool, finish};
 use crate::harness::record::Unit;
 use crate::harness::sampler::interleave;
@@ -19,6 +20,7 @@ use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples, Su
 pub(super) struct Numa;
 
 const TEXT: &str = "numa.text";
+const COLD: &str = "numa.text.cold";
 const START: &str = "numa.text.start";
 const BYTES: &str = "numa.text.bytes_per_process";
 const NODE: &str = "numa.text.node";
@@ -29,14 +31,20 @@ const SCRIPT: &str = "let n=0;for(let i=0;i<4000;i++){n+=new Function('a','retur
     +JSON.stringify({i,a:[i]}).length+/(\\d+)x?/.exec('n'+i)[1].length}console.log(n)";
 
 /// Starts of the program in one figure: the first makes the copies, the second finds them.
-const STARTS: [(&str, Mode); 4] =
-    [("plain", Mode::Plain), ("private", Mode::Private), ("first", Mode::Local), ("second", Mode::Local)];
+const STARTS: [(&str, Mode); 6] = [
+    ("plain", Mode::Plain),
+    ("own", Mode::Own),
+    ("private", Mode::Private),
+    ("first", Mode::Local),
+    ("second", Mode::Local),
+    ("anonymous", Mode::Anonymous),
+];
 
 fn modes(id: &str, title: &str, unit: Unit) -> Group {
     let own = |mode: Mode| format!("{id}.{}", mode.name());
     let contestant = |mode: Mode| match mode {
         Mode::Plain => Contestant::new(own(mode), unit),
-        Mode::Private | Mode::Local => Contestant::new(own(mode), unit).against([own(Mode::Plain)]),
+        _ => Contestant::new(own(mode), unit).against([own(Mode::Plain)]).note(mode.note()),
     };
     Group::new(id, title, Mode::ALL.map(contestant))
 }
@@ -45,15 +53,20 @@ fn text() -> Group {
     modes(TEXT, "20 000 functions in 33 MB of text, each called once", Unit::Microseconds)
 }
 
+fn cold() -> Group {
+    modes(COLD, "20 000 functions in 83 MB of text, the first instruction of each", Unit::Microseconds)
+}
+
 fn start() -> Group {
     let contestant = |(name, mode): (&str, Mode)| {
         let contestant = Contestant::new(format!("{START}.{name}"), Unit::Milliseconds);
         match mode {
             Mode::Plain => contestant,
-            Mode::Private | Mode::Local => contestant.against([format!("{START}.plain")]),
+            _ => contestant.against([format!("{START}.plain")]).note(mode.note()),
         }
     };
-    Group::new(START, "the start of that program: the first and the second process", STARTS.map(contestant))
+    let title = "processor time of the start of the program with 83 MB: the first and the second process";
+    Group::new(START, title, STARTS.map(contestant))
 }
 
 fn bytes() -> Group {
@@ -74,7 +87,7 @@ impl Suite for Numa {
     }
 
     fn groups(&self) -> Vec<Group> {
-        let others = [get::group(), text(), start(), bytes(), node()];
+        let others = [get::group(), text(), cold(), start(), bytes(), node()];
         others.into_iter().chain(packs::groups()).collect()
     }
 
@@ -84,12 +97,12 @@ impl Suite for Numa {
             get::measure(context, &replicated)?;
         }
         packs::run(context)?;
-        let wanted = context.wanted([text(), start(), bytes(), node()]);
+        let wanted = context.wanted([text(), cold(), start(), bytes(), node()]);
         if wanted.is_empty() {
             return Ok(());
         }
-        let hot = match ready(context) {
-            Ok(hot) => hot,
+        let (hot, cold) = match ready(context) {
+            Ok(built) => built,
             Err(reason) => {
                 wanted.iter().for_each(|group| context.skip(group, &reason));
                 return Ok(());
@@ -98,15 +111,16 @@ impl Suite for Numa {
         for group in wanted {
             context.begin(&group.id);
             let measured = match group.id.as_str() {
-                TEXT => calls(context, &hot),
-                START => starts(context, &hot),
+                TEXT => calls(context, TEXT, &hot),
+                COLD => calls(context, COLD, &cold),
+                START => starts(context, &cold),
                 BYTES => memory(context, &hot),
                 _ => match (Tool { program: "node", package: "nodejs" }).missing() {
                     Some(missing) => {
                         context.skip(&group, &missing);
                         continue;
                     }
-                    None => whole_life(context, &hot),
+                    None => whole_life(context),
                 },
             };
             let samples = measured.map_err(failed(&group.id, "a program"))?;
@@ -116,29 +130,31 @@ impl Suite for Numa {
     }
 }
 
-/// Returns the generated program if it can be built and started from copies, or why not.
-fn ready(context: &Context<'_>) -> Result<Hot, String> {
+/// Returns the generated programs if they can be built and started from copies, or why not.
+fn ready(context: &Context<'_>) -> Result<(Subject, Subject), String> {
     let compiler = Tool { program: "cc", package: "gcc" };
     compiler.missing().map_or(Ok(()), Err)?;
-    context.begin("a program with much text");
+    context.begin("programs with much text");
     let told = |error: ProgramError| Causes(&error).to_string();
-    let hot = Hot::build().map_err(told)?;
+    let hot = Subject::build("hot", &[]).map_err(told)?;
+    let cold = Subject::build("cold", &["-DCOLD"]).map_err(told)?;
     let mut command = context.local_text()?;
     finish(command.args(["--quiet", "--", "true"])).map_err(told)?;
-    Ok(hot)
+    Ok((hot, cold))
 }
 
-/// Returns samples of rounds of calls, each of all functions, in three processes that take turns.
-fn calls(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+/// Returns samples of rounds of calls, each of all functions, in processes that take turns.
+fn calls(context: &Context<'_>, id: &str, subject: &Subject) -> Result<Samples, ProgramError> {
     let mut samples = Samples::default();
-    let folder = hot.fresh(0)?;
+    let folder = subject.fresh(0)?;
     let mut crew = Vec::new();
     for mode in Mode::ALL {
-        let mut running = Running::start(context, hot, mode, &folder)?;
+        let mut running = Running::start(context, subject, mode, &folder)?;
         // Mapping pages is not part of the figure.
         running.rounds(1)?;
-        let huge = running.memory("ShmemPmdMapped")? + running.memory("FilePmdMapped")?;
-        let id = format!("{TEXT}.{}", mode.name());
+        let huge = ["ShmemPmdMapped", "FilePmdMapped", "AnonHugePages"];
+        let huge = huge.iter().map(|figure| running.memory(figure)).sum::<Result<f64, _>>()?;
+        let id = format!("{id}.{}", mode.name());
         samples.note(&id, format!("{:.0} MiB in huge pages", huge / f64::from(1 << 20)));
         crew.push((id, running));
     }
@@ -153,14 +169,14 @@ fn calls(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
 
 /// Returns samples of starts, each round with another folder: the first start finds nothing there, the second what the
 /// first has made.
-fn starts(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+fn starts(context: &Context<'_>, subject: &Subject) -> Result<Samples, ProgramError> {
     let (mut samples, mut round) = (Samples::default(), 1);
     interleave(&mut [()], context.effort.rounds(3, 20, Duration::from_secs(20)), |()| {
-        let folder = hot.fresh(round)?;
+        let folder = subject.fresh(round)?;
         round += 1;
         let mut alive = Vec::new();
         for (name, mode) in STARTS {
-            let running = Running::start(context, hot, mode, &folder)?;
+            let running = Running::start(context, subject, mode, &folder)?;
             samples.add(&format!("{START}.{name}"), running.start.as_secs_f64() * 1e3);
             alive.push(running);
         }
@@ -170,7 +186,7 @@ fn starts(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
 }
 
 /// Returns samples of the memory of many processes at a time, with shared memory counted in parts.
-fn memory(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+fn memory(context: &Context<'_>, hot: &Subject) -> Result<Samples, ProgramError> {
     let mut samples = Samples::default();
     let processes = if context.effort == Effort::Check { 2 } else { 10 };
     let folder = hot.fresh(0)?;
@@ -188,15 +204,15 @@ fn memory(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
 }
 
 /// Returns samples of whole lives of a real program.
-fn whole_life(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+fn whole_life(context: &Context<'_>) -> Result<Samples, ProgramError> {
     let mut samples = Samples::default();
-    let folder = hot.fresh(0)?;
-    let program = located("node").unwrap_or_else(|| PathBuf::from("node"));
+    let node = Subject::copy("node", &located("node").unwrap_or_else(|| PathBuf::from("node")))?;
+    let folder = node.fresh(0)?;
     // The holder keeps the copies for the others.
-    let _holder = Holder::start(context, &program, &folder)?;
+    let _holder = Holder::start(node.command(context, Mode::Local, &folder)?)?;
     interleave(&mut Mode::ALL.to_vec(), context.effort.rounds(3, 20, Duration::from_secs(30)), |mode| {
         let begun = Instant::now();
-        finish(mode.command(context, &program, &folder)?.args(["-e", SCRIPT]))?;
+        finish(node.command(context, *mode, &folder)?.args(["-e", SCRIPT]))?;
         samples.add(&format!("{NODE}.{}", mode.name()), begun.elapsed().as_secs_f64() * 1e3);
         Ok::<(), ProgramError>(())
     })?;
@@ -213,8 +229,7 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(context: &Context<'_>, program: &Path, folder: &Path) -> Result<Self, ProgramError> {
-        let mut command = Mode::Local.command(context, program, folder)?;
+    fn start(mut command: Command) -> Result<Self, ProgramError> {
         command.args(["-e", "console.log('up');setInterval(()=>{},1e6)"]).stdout(std::process::Stdio::piped());
         let mut child = command.spawn().map_err(super::programs::doing("start node"))?;
         let said = child.stdout.take();
@@ -234,7 +249,8 @@ mod tests {
     #[test]
     fn local_text_is_compared_with_plain() {
         let ids: Vec<String> = text().ids().map(str::to_owned).collect();
-        assert_eq!(ids, ["numa.text.plain", "numa.text.private", "numa.text.local"]);
-        assert_eq!(start().ids().count(), 4);
+        let names = ["plain", "own", "private", "local", "anonymous"];
+        assert_eq!(ids, names.map(|name| format!("numa.text.{name}")));
+        assert_eq!(start().ids().count(), 6);
     }
 }

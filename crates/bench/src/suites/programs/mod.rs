@@ -36,14 +36,14 @@ enum Mode {
     Plain,
     /// With an allocator that asks for huge pages: the best fork without Palimpsest.
     Thp,
-    /// Frozen in slices, as `palimpsest run` does it by default.
+    /// Frozen in slices, the default of `palimpsest run`.
     Frozen,
-    /// Frozen all at once, at the first fork, for figures that do not depend on how far the slices are. Its ids are
-    /// those of `Frozen`, since the forks that follow are the same.
+    /// Frozen all at once, at the first fork, so that figures do not depend on how far the slices are. It has the ids
+    /// of `Frozen`, since the later forks are the same.
     FrozenAtOnce,
-    /// The same, and made huge pages of.
+    /// Frozen in slices, and made into huge pages.
     FrozenHuge,
-    /// Put into huge pages where it is while the program waits, and frozen where it does not.
+    /// Put into huge pages where it is if the program waits between forks, and frozen if it does not.
     Gather,
 }
 

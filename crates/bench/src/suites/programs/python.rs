@@ -121,8 +121,9 @@ pub(in crate::suites) fn tour_group() -> Group {
     Group::new(TOUR, "os.fork of an unmodified python3 with 140 MB of objects", [plain, frozen])
 }
 
-/// Forks of two interpreters, which take turns; the first fork of each, at which one is frozen, is not among the
-/// samples. It is frozen at once and not in slices, as by default: on a busy machine the tour ends before these do.
+/// Forks of two interpreters, which take turns. The first fork of each, at which one is frozen, is not among the
+/// samples. That one is frozen at once, and not in slices as by default: on a busy machine the tour would end before
+/// the slices do.
 pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
     let tool = Tool { program: PROGRAM, package: "python3" };
     let mut samples = Samples::default();

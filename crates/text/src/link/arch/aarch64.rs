@@ -24,7 +24,7 @@ impl Encoder for Aarch64 {
     fn role(&self, field: Field, _before: &[u8]) -> Role {
         match field {
             Field::Aarch64Call => Role::Call,
-            Field::Aarch64Page | Field::Aarch64InPage => Role::Value,
+            Field::Aarch64Page | Field::Aarch64InPage | Field::Aarch64Access(0..=4) => Role::Value,
             Field::Aarch64SlotPage | Field::Aarch64SlotInPage => Role::Slot,
             _ => Role::Unsupported,
         }
@@ -70,15 +70,20 @@ impl Encoder for Aarch64 {
                 replace_bits(site, PAGE_HIGH_MASK, (pages >> 2) << 5)
             }
             Field::Aarch64InPage => replace_bits(site, LOW_MASK, in_page(to) << 10),
-            Field::Aarch64SlotInPage => {
-                if !to.is_multiple_of(8) {
-                    return Err(Misfit::Alignment(8));
-                }
-                replace_bits(site, LOW_MASK, (in_page(to) >> 3) << 10)
-            }
+            Field::Aarch64Access(power @ 0..=4) => access(site, power, to),
+            Field::Aarch64SlotInPage => access(site, 3, to),
             _ => Err(Misfit::Unsupported),
         }
     }
+}
+
+/// Writes the place in its page of `to`, counted in units of 2 to the power `power` bytes.
+fn access(site: &mut [u8], power: u8, to: u64) -> Result<(), Misfit> {
+    let unit = 1 << power;
+    if !to.is_multiple_of(unit) {
+        return Err(Misfit::Alignment(unit));
+    }
+    replace_bits(site, LOW_MASK, (in_page(to) >> power) << 10)
 }
 
 /// Returns the low 32 bits of a value that was checked to be small enough.
@@ -135,6 +140,15 @@ mod tests {
         assert_eq!(patched(Field::Aarch64InPage, 0x9100_0000, 0, 0x1_2fff), Ok(0x913f_fc00));
         assert_eq!(patched(Field::Aarch64SlotInPage, 0xf940_0000, 0, 0x1_2ff8), Ok(0xf947_fc00));
         assert_eq!(patched(Field::Aarch64SlotInPage, 0xf940_0000, 0, 0x1_2ff4), Err(Misfit::Alignment(8)));
+        // `ldrb`, `ldrh`, `ldr w`, `ldr x`, `ldr q`, each of x0 + 0.
+        let accesses = [0x3940_0000, 0x7940_0000, 0xb940_0000, 0xf940_0000, 0x3dc0_0000];
+        for (power, (access, last)) in (0..).zip(accesses.into_iter().zip([0xfff, 0xffe, 0xffc, 0xff8, 0xff0])) {
+            let field = Field::Aarch64Access(power);
+            assert_eq!(patched(field, access, 0, 0x1_2000 + last), Ok(access | (last as u32 >> power) << 10));
+            let odd = patched(field, access, 0, 0x1_2001);
+            assert_eq!(odd.is_err(), power > 0, "{odd:?}");
+        }
+        assert_eq!(patched(Field::Aarch64Access(5), 0, 0, 0), Err(Misfit::Unsupported));
     }
 
     #[test]

@@ -30,8 +30,8 @@ start:
     isb
     ldr x0, boot_cpu
     cbnz x0, 9f
-    // The first CPU: the slot that was asked for, or else one at random, where the CPU knows that (FEAT_RNG), or else the
-    // first.
+    // The first CPU chooses the slot: the one that was asked for, or else a random one if the CPU can tell one
+    // (FEAT_RNG), or else the first.
     ldr x1, boot_slot_at
     ldr x2, [x1]
     subs x2, x2, #1
@@ -92,6 +92,20 @@ start:
     blr x1
 1:  b 1b
 
+// replace_kernel_root(root, empty): the boot code's tables map by blocks what the root maps by pages, so that all
+// translations of the upper half are forgotten in between. It runs at its physical address, which the lower half maps.
+.global replace_kernel_root
+replace_kernel_root:
+    dsb ish
+    msr ttbr1_el1, x1
+    isb
+    tlbi vmalle1
+    dsb nsh
+    isb
+    msr ttbr1_el1, x0
+    isb
+    ret
+
 .balign 8
 .global boot_cpu
 boot_cpu:
@@ -135,4 +149,4 @@ boot_image:
 .balign 8
 .global boot_places
 boot_places:
-    .quad start, boot_cpu, boot_stack
+    .quad start, boot_cpu, boot_stack, replace_kernel_root

@@ -4,8 +4,8 @@ use core::arch::asm;
 
 const NOP: u32 = 0xd503_201f;
 const B: u32 = 0x1400_0000;
-/// Bytes of a site.
-const LEN: usize = 4;
+/// Bytes of a site, to which it is aligned too.
+pub(crate) const LEN: usize = 4;
 
 /// Returns whether programs are attached. Compiles to a site of the key, which falls through while there are none.
 #[inline(always)]

@@ -3,7 +3,7 @@
 use core::arch::asm;
 use core::cell::UnsafeCell;
 
-use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, SpaceId, SpaceOptions, VirtAddr, format};
+use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, PageSize, SpaceId, SpaceOptions, VirtAddr, format};
 
 use crate::memory::{Memory, nodes};
 use crate::{cpu, entry, image};
@@ -22,6 +22,14 @@ pub(crate) const DEVICE: MemoryType = MemoryType(1);
 /// MAIR entry 0.
 pub(crate) const ORDINARY: MemoryType = MemoryType(0);
 
+/// How the kernel's root maps the entry's data: as user mode's does. Between the change of roots and the flush behind
+/// it, a TLB may have translations by both, and must not find two of different sizes for one address (Arm ARM D8.16.1,
+/// "Using break-before-make": a change of the size of a block or page).
+pub(crate) const ENTRY_DATA: PageSize = PageSize::Small;
+
+/// Whether both roots must map the entry by the same entries.
+pub(crate) const ENTRY_IS_SAME: bool = true;
+
 #[repr(C, align(4096))]
 struct Empty(UnsafeCell<[u64; 512]>);
 
@@ -38,28 +46,45 @@ pub(crate) fn new_user_space(_kernel: &KernelSpace, id: SpaceId) -> Result<UserS
 
 /// Loads the kernel's own tables, and those of no process.
 pub(crate) fn load_kernel(root: Frame) {
-    // SAFETY: the tables map the kernel as it is linked, and stay.
-    unsafe { asm!("dsb ish", "msr ttbr1_el1, {}", "isb", in(reg) root.address(), options(nostack, preserves_flags)) };
+    let [.., replace] = super::cpu::boot_places();
+    // SAFETY: the tables map the kernel as it is linked, and stay. `boot.s` keeps to these registers.
+    unsafe {
+        asm!(
+            "blr {replace}",
+            replace = in(reg) replace,
+            inlateout("x0") root.address() => _,
+            inlateout("x1") empty().address() => _,
+            out("x30") _,
+            options(nostack, preserves_flags),
+        );
+    }
     leave_user(root);
-    flush_all();
-    flush_done();
 }
 
-/// Loads a process's tables as well. All have ASID 0, so the translations of the process before are flushed first.
+/// Loads a process's tables as well. All have ASID 0: a TLB must not find pages of two processes for one address, so
+/// the old tables are left and their translations flushed before the new ones can be walked.
 pub(crate) fn load_user(root: Frame) {
     // SAFETY: the kernel does not run through these tables; barriers and a flush.
     unsafe {
         asm!(
             "dsb ish",
-            "msr ttbr0_el1, {}",
+            "msr ttbr0_el1, {empty}",
             "isb",
             "tlbi aside1, xzr",
             "dsb nsh",
             "isb",
-            in(reg) root.address(),
+            "msr ttbr0_el1, {root}",
+            "isb",
+            empty = in(reg) empty().address(),
+            root = in(reg) root.address(),
             options(nostack, preserves_flags),
         );
     }
+}
+
+/// Returns the tables of no process.
+fn empty() -> Frame {
+    Frame::containing(EMPTY.0.get() as u64 - image::offset())
 }
 
 /// Makes this CPU's root for user mode: nothing to do, since a node's CPUs share the entry's, and TTBR0 is the
@@ -88,7 +113,7 @@ pub(crate) fn user_half_is_same(_cpu: usize) -> bool {
 
 /// Leaves the process's tables.
 pub(crate) fn leave_user(_kernel_root: Frame) {
-    load_user(Frame::containing(EMPTY.0.get() as u64 - image::offset()));
+    load_user(empty());
 }
 
 /// Returns the root that this CPU walks for the kernel's addresses.

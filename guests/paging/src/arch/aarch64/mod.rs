@@ -15,5 +15,8 @@ pub(crate) mod user;
 /// The code of a return instruction.
 pub(crate) const RETURN: &[u8] = &0xd65f_03c0_u32.to_le_bytes();
 
+/// What modules are compiled for.
+pub(crate) const MODULES: palimpsest_module::Architecture = palimpsest_module::Architecture::Aarch64;
+
 core::arch::global_asm!(include_str!("boot.s"));
 core::arch::global_asm!(include_str!("trap.s"));

@@ -46,8 +46,8 @@ system_call_vector:
     b user_common
 .endm
 
-// What user mode's tables have: the vectors, and the way in and out. It is linked and mapped at the same addresses in both
-// roots of the upper half, so that the change of roots goes on in the next instruction.
+// The entry, which user mode's tables map, too: the vectors, and the code that enters and leaves the kernel. Both roots
+// of the upper half map it at the same addresses, so the next instruction is found after the change of roots.
 .section .entry, "ax"
 .balign 2048
 .global trap_vectors

@@ -73,8 +73,8 @@ start_protected:
 start_long:
     cmp qword ptr [rip + boot_cpu], 0
     jne 9f
-    # The first CPU: the slot that was asked for, or else one at random, where the CPU knows that (SDM volume 1,
-    # 7.3.17), or else the first.
+    # The first CPU chooses the slot: the one that was asked for, or else a random one if the CPU can tell one (SDM
+    # volume 1, 7.3.17), or else the first.
     mov eax, SLOT_AT
     mov rbx, [rax]
     sub rbx, 1
@@ -148,8 +148,8 @@ boot_gdtr:
     .word 31
     .long boot_base + (boot_gdt - boot_begin)
 
-# Maps the first 4 GiB at 0 and at the physical map, and memory at the image's place, all with all rights. Used until the
-# kernel's space is loaded. Entries that lead to tables are their addresses, plus 3.
+# Maps the first 4 GiB at 0 and at the physical map, and memory at the image's slot, all with all rights. Used until
+# the kernel's space is loaded. Entries that lead to tables are their addresses, plus 3.
 .balign 4096
 boot_top:
     .long boot_base + 3 + (boot_low - boot_begin), 0

@@ -12,7 +12,7 @@ const AP_CODE: u64 = 0x8000;
 
 unsafe extern "C" {
     /// The code that other CPUs start at, its end, and the variables that tell them their number and stack. The code of
-    /// this image moves, what these lead to does not: so their addresses cannot be told by their distances.
+    /// this image moves, but what these lead to does not: so their addresses cannot be relative to this code.
     static boot_places: [u64; 4];
 }
 
@@ -25,6 +25,16 @@ pub(crate) fn init(number: usize) {
     unsafe { asm!("mov {0}, cr4", "or {0}, 0x300000", "mov cr4, {0}", out(reg) _, options(nostack)) };
 }
 
+/// Runs `body`, in which the kernel may load and store what user mode can.
+pub(crate) fn with_user_memory<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: only allows more.
+    unsafe { asm!("stac", options(nostack)) };
+    let result = body();
+    // SAFETY: as it was.
+    unsafe { asm!("clac", options(nostack)) };
+    result
+}
+
 /// Returns the number of this CPU.
 pub(crate) fn number() -> usize {
     let number: u64;
@@ -35,7 +45,7 @@ pub(crate) fn number() -> usize {
 
 /// Starts CPU `number` at `cpu_main`, on a stack that ends at `stack_end`.
 pub(crate) fn start(number: usize, stack_end: u64) {
-    // SAFETY: nobody writes it any more.
+    // SAFETY: nobody writes to it any more.
     let [code, code_end, boot_cpu, boot_stack] = unsafe { boot_places };
     let place = |address: u64| (layout::PHYSICAL_MAP + address) as *mut u64;
     // SAFETY: the boot code's variable; CPUs are started one after the other.

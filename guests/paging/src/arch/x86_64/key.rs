@@ -6,7 +6,7 @@ use core::arch::asm;
 const JMP_REL32: u8 = 0xe9;
 const TEST_EAX_IMM32: u8 = 0xa9;
 /// Bytes of a site.
-const LEN: usize = 5;
+pub(crate) const LEN: usize = 5;
 
 /// Returns whether programs are attached. Compiles to a site of the key, which falls through while there are none.
 #[inline(always)]

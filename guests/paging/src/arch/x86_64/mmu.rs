@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palimpsest_paging::{
-    AddressSpace, ENTRIES, ForkError, Frame, Machine, MemoryType, NoTables, SpaceId, VirtAddr, format,
+    AddressSpace, ENTRIES, ForkError, Frame, Machine, MemoryType, NoTables, PageSize, SpaceId, VirtAddr, format,
 };
 
 use super::descriptors;
@@ -26,6 +26,13 @@ pub(crate) type UserSpace = AddressSpace<UserFormat, Memory>;
 pub(crate) const DEVICE: MemoryType = MemoryType(3);
 /// PAT entry 0 after reset: write-back.
 pub(crate) const ORDINARY: MemoryType = MemoryType(0);
+
+/// How the kernel's root maps the entry's data, which user mode's maps by small pages: loading another root forgets all
+/// translations (SDM volume 3, 5.10.4.1), so that those of two sizes never meet.
+pub(crate) const ENTRY_DATA: PageSize = PageSize::Large;
+
+/// Whether both roots must map the entry by the same entries.
+pub(crate) const ENTRY_IS_SAME: bool = false;
 
 /// Creates a space for a process, with nothing of its own yet: a fork of the kernel's, with the kernel's replicas.
 pub(crate) fn new_user_space(kernel: &KernelSpace, id: SpaceId) -> Result<UserSpace, NoTables> {
@@ -150,8 +157,8 @@ pub(crate) fn flush_all() {
     }
 }
 
-/// Entries became valid, or a fault has found them so: walks see them without further ado (SDM volume 3, 5.10.4.3), but
-/// in user mode's root.
+/// Called when entries have become valid, or when a fault has found them so. Walks see them at once (SDM volume 3,
+/// 5.10.4.3), except in user mode's root.
 pub(crate) fn entries_made() {
     tables_changed();
 }

@@ -15,5 +15,8 @@ pub(crate) mod user;
 /// The code of a return instruction.
 pub(crate) const RETURN: &[u8] = &[0xc3];
 
+/// What modules are compiled for.
+pub(crate) const MODULES: palimpsest_module::Architecture = palimpsest_module::Architecture::X86_64;
+
 core::arch::global_asm!(include_str!("boot.s"));
 core::arch::global_asm!(include_str!("trap.s"));

@@ -31,6 +31,8 @@ system_call_stub_end:
 .global from_user
 from_user:
 trap_common:
+    # User mode may have set AC, and the kernel may have for itself: handlers touch nothing of user mode's.
+    clac
     test byte ptr [rsp + 24], 3
     jz kernel_common
     # From user mode, on the entry stack. GS leads to this CPU's entry area; its offsets are those of `PerCpu`.

@@ -1,0 +1,176 @@
+//! Opens files: the program's own, and the one in which its debug information is apart from it.
+
+use alloc::borrow::{Cow, ToOwned};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use object::read::elf::ElfFile64;
+use object::{
+    CompressedData, CompressionFormat, LittleEndian, Object as _, ObjectKind, ObjectSection as _, ReadCache, ReadRef,
+};
+
+use super::DwarfError;
+use super::units::Sections;
+
+/// Where distributions put debug information.
+const APART: &str = "/usr/lib/debug";
+
+fn foreign(error: impl ToString) -> DwarfError {
+    DwarfError::Foreign { reason: error.to_string() }
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> DwarfError {
+    move |source| DwarfError::Read { path: path.to_owned(), source }
+}
+
+/// Opens a file that is one: a pipe would let the caller wait.
+fn regular(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    File::open(path)
+}
+
+/// What identifies the debug information of a program.
+struct Identity {
+    build_id: Option<Vec<u8>>,
+    /// The name of the file, and its checksum.
+    link: Option<(Vec<u8>, u32)>,
+}
+
+/// Reads the sections of `path`, or of the file that has them for it, which may lie beside `beside`.
+pub(super) fn open(path: &Path, beside: &Path, most: u64) -> Result<Sections, DwarfError> {
+    let file = regular(path).map_err(unreadable(path))?;
+    let (sections, identity) = read_file(&file, path, most)?;
+    if !sections.info.is_empty() {
+        return Ok(sections);
+    }
+    let mut tried = Vec::new();
+    for apart in places(&identity, beside) {
+        if let Ok(file) = regular(&apart)
+            && is_for(&identity, &file, &apart)?
+        {
+            let (sections, _) = read_file(&file, &apart, most)?;
+            if !sections.info.is_empty() {
+                return Ok(sections);
+            }
+        }
+        tried.push(apart);
+    }
+    Err(DwarfError::Absent { program: beside.to_owned(), tried })
+}
+
+/// Returns where debug information may be.
+fn places(identity: &Identity, beside: &Path) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    if let Some([first, rest @ ..]) = identity.build_id.as_deref() {
+        let digits: String = rest.iter().map(|byte| alloc::format!("{byte:02x}")).collect();
+        places.push(Path::new(APART).join(alloc::format!(".build-id/{first:02x}/{digits}.debug")));
+    }
+    if let Some((name, _)) = &identity.link {
+        // A name only: the file must not send us anywhere.
+        let name = Path::new(std::ffi::OsStr::from_bytes(name));
+        if let (Some(folder), Some(only)) = (beside.parent(), name.file_name())
+            && only == name.as_os_str()
+        {
+            places.push(folder.join(name));
+            places.push(folder.join(".debug").join(name));
+            places.push(Path::new(APART).join(folder.strip_prefix("/").unwrap_or(folder)).join(name));
+        }
+    }
+    places
+}
+
+/// Says whether the file is that of the program.
+fn is_for(identity: &Identity, file: &File, path: &Path) -> Result<bool, DwarfError> {
+    if let Some(build_id) = &identity.build_id {
+        let cache = ReadCache::new(file);
+        let Ok(found) = ElfFile64::<LittleEndian, _>::parse(&cache) else { return Ok(false) };
+        return Ok(found.build_id().ok().flatten() == Some(build_id));
+    }
+    let Some((_, checksum)) = &identity.link else { return Ok(false) };
+    let mut hasher = crc32fast::Hasher::new();
+    let mut bytes = alloc::vec![0; 1 << 16];
+    let mut offset = 0;
+    loop {
+        let len = file.read_at(&mut bytes, offset).map_err(unreadable(path))?;
+        if len == 0 {
+            return Ok(hasher.finalize() == *checksum);
+        }
+        hasher.update(&bytes[..len]);
+        offset += len as u64;
+    }
+}
+
+/// Reads the sections of a file without the rest of it.
+fn read_file(file: &File, path: &Path, most: u64) -> Result<(Sections, Identity), DwarfError> {
+    let cache = ReadCache::new(file);
+    read(&cache, most, |offset, len| {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|error| unreadable(path)(io::Error::other(error)))?;
+        bytes.resize(len, 0);
+        file.read_exact_at(&mut bytes, offset).map_err(unreadable(path))?;
+        Ok(Cow::Owned(bytes))
+    })
+}
+
+/// Reads the sections of the bytes of a file.
+pub(super) fn parse(bytes: &[u8], most: u64) -> Result<Sections, DwarfError> {
+    let (sections, _) = read(bytes, most, |offset, len| {
+        let part = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..len));
+        Ok(Cow::Borrowed(part.ok_or(DwarfError::Wrong { what: "a section reaches beyond the file" })?))
+    })?;
+    Ok(sections)
+}
+
+/// Reads sections from `data`; what is in them by `bytes_at`.
+fn read<'a, R: ReadRef<'a>>(
+    data: R,
+    most: u64,
+    mut bytes_at: impl FnMut(u64, usize) -> Result<Cow<'a, [u8]>, DwarfError>,
+) -> Result<(Sections, Identity), DwarfError> {
+    let len = data.len().map_err(|()| foreign("its length is not known"))?;
+    let file = ElfFile64::<LittleEndian, R>::parse(data).map_err(foreign)?;
+    if file.kind() == ObjectKind::Relocatable {
+        return Err(foreign("it is an object file, whose debug information is not whole before it is linked"));
+    }
+    let identity = Identity {
+        build_id: file.build_id().map_err(foreign)?.map(Vec::from),
+        link: file.gnu_debuglink().map_err(foreign)?.map(|(name, checksum)| (Vec::from(name), checksum)),
+    };
+    let mut sections = Sections::default();
+    let mut left = most;
+    for section in file.sections() {
+        let Ok(name) = section.name_bytes() else { continue };
+        let into = match name {
+            b".debug_info" => &mut sections.info,
+            b".debug_types" => &mut sections.types,
+            b".debug_abbrev" => &mut sections.abbreviations,
+            b".debug_str" => &mut sections.texts,
+            b".debug_line_str" => &mut sections.line_texts,
+            b".debug_str_offsets" => &mut sections.text_offsets,
+            _ => continue,
+        };
+        let range = section.compressed_file_range().map_err(foreign)?;
+        let all = range.uncompressed_size;
+        left = left.checked_sub(all).ok_or(DwarfError::Long { bytes: most - left + all, most })?;
+        if range.offset.checked_add(range.compressed_size).is_none_or(|end| end > len) {
+            // That of a file whose sections were moved to another one has no bytes.
+            continue;
+        }
+        let bytes = bytes_at(range.offset, range.compressed_size as usize)?;
+        *into = match range.format {
+            CompressionFormat::None => bytes.into_owned(),
+            format => {
+                let compressed = CompressedData { format, data: &bytes, uncompressed_size: all };
+                compressed.decompress().map_err(foreign)?.into_owned()
+            }
+        };
+    }
+    Ok((sections, identity))
+}

@@ -1,0 +1,284 @@
+//! Types of the host from its debug information: what programs are adapted to where nobody has described them by
+//! [`layout!`](crate::layout!).
+//!
+//! A program in C writes down the members that it reads, of whatever structure of the host: one in C, C++ or Rust, also
+//! one without `#[repr(C)]`, whose members are wherever the compiler has put them. The debug information says where,
+//! and [`Object::parse_for`](crate::elf::Object::parse_for) adapts the program to that.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use palimpsest_bpf::dwarf::DebugInfo;
+//! use palimpsest_bpf::elf::Object;
+//!
+//! let bytes = std::fs::read("filter.o")?;
+//! let types = DebugInfo::of_this_process()?.types(Object::asks(&bytes)?)?;
+//! let object = Object::parse_for(&bytes, Some(&types.btf()?))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A host that is shipped without debug information gets its types when it is built: [`HostTypes::section`] is a file
+//! of a few kilobytes.
+//!
+//! # How types look
+//!
+//! Only types that are asked for are read, and what lies in them. What pointers point at is not: a program asks for it
+//! by name. Copies of a type, one in each unit of the program, become one; types that differ and have one name all
+//! remain, and a program that depends on the difference is refused as ambiguous, unless a path ([`Asked::new`]) tells
+//! them apart.
+//!
+//! | in Rust | here |
+//! |---|---|
+//! | structures, tuples (`__0`, `__1`, …), unions, arrays, integers, `bool`, `char` | as in C |
+//! | references, boxes and raw pointers to types with a size | pointers |
+//! | `&[T]`, `&str`, `Box<dyn T>` | structures: `data_ptr` and `length`; `pointer` and `vtable` |
+//! | an `enum` whose variants have no fields | an `enum` |
+//! | `enum State { Idle, Busy(Job) }` | a structure with the members `Idle` and `Busy`, and with `__tag`, whose type is `enum State__tag`: the numbers that mean `Idle` and `Busy`. A variant that is recognised by the absence of others' numbers has none |
+//!
+//! # Limits
+//!
+//! Debug information may be hostile: time and memory are bounded by its length. Wrong types make a program read
+//! something else, but only inside of what it may read: it is verified after it was adapted.
+//!
+//! Types in `.dwo` and `.dwp` files (`split-debuginfo = "unpacked"`) and in supplementary files of `dwz` are not read;
+//! whoever asks for one of the first gets [`DwarfError::Split`].
+
+mod file;
+mod names;
+mod types;
+mod units;
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::elf::{Btf, BtfError};
+use units::{Sections, Units};
+
+/// Most bytes of debug information, unless more are allowed.
+pub const MOST_BYTES: u64 = 2 << 30;
+
+/// Why types are not found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DwarfError {
+    /// A file cannot be read.
+    #[error("{path} cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not a program or a library.
+    #[error("this is no linked ELF file, little-endian and of 64 bits: {reason}")]
+    Foreign {
+        /// Why.
+        reason: String,
+    },
+    /// The program has none.
+    #[error(
+        "{program} has no debug information, and none lies apart from it (looked for: {tried:?}); build it with \
+         `debug = true` (cargo) or -g, or make its types when it is built"
+    )]
+    Absent {
+        /// The program.
+        program: PathBuf,
+        /// Files that do not exist or belong to another program.
+        tried: Vec<PathBuf>,
+    },
+    /// The types are elsewhere.
+    #[error(
+        "the debug information of types is in .dwo files, `{file}` for one; build with `split-debuginfo = \"off\"` or \
+         without -gsplit-dwarf"
+    )]
+    Split {
+        /// One of these files.
+        file: String,
+    },
+    /// There is too much.
+    #[error("the debug information has {bytes} bytes, and {most} are allowed")]
+    Long {
+        /// Bytes, after decompression.
+        bytes: u64,
+        /// Bytes that are allowed.
+        most: u64,
+    },
+    /// It is damaged.
+    #[error("the debug information is damaged")]
+    Damaged(#[from] gimli::Error),
+    /// It says something that cannot be.
+    #[error("the debug information is damaged: {what}")]
+    Wrong {
+        /// What.
+        what: &'static str,
+    },
+    /// Reading would take too long.
+    #[error("the debug information refers to itself so often that reading {bytes} bytes takes more than {steps} steps")]
+    Steps {
+        /// Bytes.
+        bytes: usize,
+        /// Steps.
+        steps: u64,
+    },
+    /// BTF has no place for the type.
+    #[error("the type `{name}` has {what}")]
+    Large {
+        /// Its name.
+        name: String,
+        /// What it has too much of.
+        what: &'static str,
+    },
+    /// The types together are too long.
+    #[error("the types that are asked for, with all that lies in them, take more than {most} bytes; ask for fewer")]
+    Many {
+        /// Bytes.
+        most: usize,
+    },
+}
+
+/// A type that is asked for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Asked {
+    /// Names of what it is in, the outermost first.
+    within: Vec<String>,
+    name: String,
+    called: Option<String>,
+}
+
+impl Asked {
+    /// Asks for a type by its name, or by the end of its path: `Session`, `model::Session`, `server::model::Session`;
+    /// with `::` before it, by its whole path. Types with parameters are called as in the debug information:
+    /// `Ring<u8, alloc::alloc::Global>`.
+    pub fn new(path: &str) -> Self {
+        // Separators between the parameters of a type are part of its name.
+        let path_end = path.find('<').unwrap_or(path.len());
+        let (within, name) = match path[..path_end].rfind("::") {
+            Some(place) => (path[..place].split("::").map(str::to_owned).collect(), &path[place + 2..]),
+            None => (Vec::new(), path),
+        };
+        Self { within, name: name.to_owned(), called: None }
+    }
+
+    /// Says what programs call it, if that is not its name.
+    #[must_use]
+    pub fn called(mut self, name: &str) -> Self {
+        self.called = Some(name.to_owned());
+        self
+    }
+}
+
+impl From<&str> for Asked {
+    fn from(path: &str) -> Self {
+        Self::new(path)
+    }
+}
+
+impl From<String> for Asked {
+    fn from(path: String) -> Self {
+        Self::new(&path)
+    }
+}
+
+/// Types of a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostTypes {
+    section: Vec<u8>,
+    missing: Vec<String>,
+}
+
+impl HostTypes {
+    /// Returns them as a section `.BTF`, to keep in a file.
+    pub fn section(&self) -> &[u8] {
+        &self.section
+    }
+
+    /// Returns them for [`Object::parse_for`](crate::elf::Object::parse_for).
+    ///
+    /// # Errors
+    ///
+    /// [`BtfError`].
+    pub fn btf(&self) -> Result<Btf, BtfError> {
+        Btf::parse(&self.section)
+    }
+
+    /// Returns names that the host has not. A program may do without them; one that cannot is refused by the verifier.
+    pub fn missing(&self) -> &[String] {
+        &self.missing
+    }
+}
+
+/// The debug information of a program or library.
+#[derive(Debug)]
+pub struct DebugInfo {
+    sections: Sections,
+}
+
+impl DebugInfo {
+    /// Reads that of the program that this process runs, even if its file has been replaced or removed since. It may
+    /// lie apart from the program ([`open`](Self::open)).
+    ///
+    /// # Errors
+    ///
+    /// [`DwarfError`].
+    pub fn of_this_process() -> Result<Self, DwarfError> {
+        let own = Path::new("/proc/self/exe");
+        // Where it was started, for what lies beside it.
+        let beside = std::fs::read_link(own).unwrap_or_else(|_| own.to_owned());
+        file::open(own, &beside, MOST_BYTES).map(|sections| Self { sections })
+    }
+
+    /// Reads that of a program or library. If the file has none, reads `/usr/lib/debug/.build-id/xx/….debug`, or the
+    /// file that its section `.gnu_debuglink` names, beside it, in `.debug` beside it or in `/usr/lib/debug`; that
+    /// file's build id, or its checksum if there is none, must be the right one.
+    ///
+    /// # Errors
+    ///
+    /// [`DwarfError`].
+    pub fn open(path: &Path) -> Result<Self, DwarfError> {
+        Self::open_within(path, MOST_BYTES)
+    }
+
+    /// Does the same with at most `most` bytes of debug information.
+    ///
+    /// # Errors
+    ///
+    /// [`DwarfError`].
+    pub fn open_within(path: &Path, most: u64) -> Result<Self, DwarfError> {
+        file::open(path, path, most).map(|sections| Self { sections })
+    }
+
+    /// Reads it from the bytes of a file, without looking for others.
+    ///
+    /// # Errors
+    ///
+    /// [`DwarfError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, DwarfError> {
+        file::parse(bytes, MOST_BYTES).map(|sections| Self { sections })
+    }
+
+    /// Returns the types that are asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`DwarfError`]. A name that is not there is none ([`HostTypes::missing`]).
+    pub fn types<A: Into<Asked>>(&self, asked: impl IntoIterator<Item = A>) -> Result<HostTypes, DwarfError> {
+        let asked: Vec<Asked> = asked.into_iter().map(Into::into).collect();
+        let units = Units::new(&self.sections)?;
+        let found = names::find(&units, &asked)?;
+        let is_missing = |number: usize| !found.iter().any(|(asked, _)| *asked == number);
+        let missing: Vec<String> =
+            (0..asked.len()).filter(|number| is_missing(*number)).map(|number| asked[number].name.clone()).collect();
+        if let (false, Some(file)) = (missing.is_empty(), units.split()) {
+            return Err(DwarfError::Split { file: file.to_owned() });
+        }
+        let mut builder = types::Builder::new(&units);
+        for (number, place) in found {
+            builder.root(place, asked[number].called.as_deref())?;
+        }
+        Ok(HostTypes { section: builder.section(), missing })
+    }
+}

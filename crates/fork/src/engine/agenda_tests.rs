@@ -1,0 +1,67 @@
+use super::*;
+
+fn until_it_waits(gathering: &mut Gathering) -> (usize, Gathered) {
+    let found = (1..100).find_map(|looks| gathering.has_seen_a_child().map(|waits| (looks, waits)));
+    found.expect("it waits")
+}
+
+/// Fails on: as many looks at each trial as at the first, while a child lives for minutes.
+#[test]
+fn who_waits_for_a_child_looks_at_one_piece_at_a_time() {
+    let mut gathering = Gathering::new(Where::Everywhere);
+    let first = MOST_SHARED as usize;
+    assert_eq!(until_it_waits(&mut gathering), (first, Gathered::Waits { in_vain: 1 }));
+    for in_vain in 2..70 {
+        assert_eq!(until_it_waits(&mut gathering), (1, Gathered::Waits { in_vain }));
+    }
+    gathering.has_made(1);
+    assert_eq!(until_it_waits(&mut gathering), (first, Gathered::Waits { in_vain: 1 }), "the child is gone");
+}
+
+/// Fails on: a rest after a pass that was not in vain; passes without a rest that are.
+#[test]
+fn a_pass_beside_a_child_is_followed_by_another_and_by_a_rest_if_it_was_in_vain() {
+    let mut gathering = Gathering::new(Where::Planned);
+    assert_eq!(gathering.end_pass(), Gathered::Done);
+    assert_eq!(gathering.has_seen_a_child(), None);
+    gathering.has_made(3);
+    assert_eq!(gathering.end_pass(), Gathered::More);
+    assert_eq!(gathering.has_seen_a_child(), None);
+    assert_eq!(gathering.end_pass(), Gathered::Waits { in_vain: 1 });
+    assert_eq!(gathering.end_pass(), Gathered::Done);
+}
+
+/// Fails on: waiting for children for ever; freezing what is gathered quickly, or slowly for want of time alone;
+/// freezing what is written to all over.
+#[test]
+fn what_is_gathered_too_slowly_beside_children_is_left_to_be_frozen() {
+    let mut agenda = Agenda::new(MappedVec::with_capacity(16).expect("memory"));
+    let step = Step::Gather(Gathering::new(Where::Everywhere));
+    let terms = Terms { budget: Duration::ZERO, extent: PIECE, pages: Pages::Gather, mappings: 9, looked: 0, step };
+    // What the intervals gather, of 64; whether each had a child; how many were split in each; after which fork the
+    // rest is frozen.
+    for (gathered, has_child, split, expected) in [
+        (&[0, 0, 0, 0][..], false, 0, None),
+        (&[1, 1, 1, 1], false, 0, None),
+        (&[8, 8, 8, 8], true, 0, None),
+        (&[7, 8, 7, 8], true, 0, None),
+        (&[8, 7, 7, 8], true, 0, Some(3)),
+        (&[0, 0], true, 0, Some(2)),
+        (&[7, 7, 7, 7], true, 4, None),
+        (&[7, 7, 7, 7], true, 1, Some(3)),
+    ] {
+        agenda.begin_unseen(64 * PIECE, terms);
+        let forks = gathered.iter().position(|pieces| {
+            let Step::Gather(mut gathering) = agenda.step() else { panic!("it still gathers") };
+            if has_child {
+                until_it_waits(&mut gathering);
+            }
+            gathering.has_seen_split(split);
+            agenda.gathered_until(gathering, pieces * PIECE, 0);
+            agenda.is_gathered_too_slowly()
+        });
+        assert_eq!(forks.map(|fork| fork + 1), expected, "{gathered:?}");
+    }
+    agenda.freeze_the_rest();
+    assert!(!agenda.is_gathered_too_slowly());
+}

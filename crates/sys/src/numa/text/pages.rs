@@ -1,0 +1,355 @@
+//! The pages of a part: brought in before they are read, and mapped by huge pages of their own file.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+
+use super::{MEMORY, Part};
+use crate::memory::area::reserve_aligned;
+use crate::memory::calls;
+use crate::memory::huge::HUGE_PAGE;
+use crate::memory::span::Span;
+use crate::objects::keep_loaded;
+use crate::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
+use crate::pages::smaps;
+
+/// Bytes that one fault maps, if they are cached (`fault_around_bytes` in `mm/memory.c`). If a kernel maps fewer,
+/// [`bring_in`] asks for the others.
+const AROUND: usize = 64 << 10;
+
+/// What huge pages of the file itself bring, and what is left.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct InPlace {
+    /// Bytes that are mapped by huge pages of the file itself.
+    pub huge: usize,
+    /// What is not.
+    pub rest: Vec<Span>,
+}
+
+impl Part {
+    /// Has the kernel map runs of huge pages by huge pages of the file itself, where it can. All processes that execute
+    /// the file use these; nothing is copied, and perf and uprobes see the file as always. Threads may execute the runs
+    /// meanwhile; no byte changes.
+    ///
+    /// The kernel can if the file is cached in huge pages: since it is read now, for the first time (file systems with
+    /// large folios: ext4, xfs and btrfs of recent kernels), or since it is collapsed now (tmpfs; others if the kernel
+    /// has `CONFIG_READ_ONLY_THP_FOR_FS`).
+    pub fn huge_in_place(&self, runs: &[Span]) -> InPlace {
+        let mut found = InPlace::default();
+        let pagemap = Pagemap::open();
+        for run in runs {
+            if !self.is_aligned_as_its_file() || self.is_copy() || !is_whole(*run) {
+                found.rest.push(*run);
+                continue;
+            }
+            // Each of these calls may fail: what is not huge afterwards is left for a copy.
+            let _ = advise(*run, libc::MADV_HUGEPAGE);
+            map_first_pages(*run);
+            let mut huge = huge_in(*run, pagemap.as_ref().ok());
+            if len_of(&huge) < run.len() && advise(*run, libc::MADV_COLLAPSE).is_ok() {
+                map_first_pages(*run);
+                huge = huge_in(*run, pagemap.as_ref().ok());
+            }
+            found.huge += len_of(&huge);
+            found.rest.extend(without(*run, &huge));
+        }
+        found
+    }
+
+    /// Has the kernel forget what it has cached of runs of huge pages in small pages, as far as no process maps that.
+    /// Then [`huge_in_place`](Self::huge_in_place) has it read again, into huge pages.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's; or another file has the name by now.
+    pub fn forget_small(&self, runs: &[Span]) -> io::Result<()> {
+        let file = self.open_file()?;
+        let pagemap = Pagemap::open().ok();
+        for run in runs.iter().filter(|run| self.is_aligned_as_its_file() && is_whole(**run)) {
+            // Looks through a mapping of its own, for a page that this process maps stays cached.
+            let area = reserve_aligned(run.len(), HUGE_PAGE).map_err(io::Error::other)?;
+            let view = Span::new(area.address(), area.address() + run.len());
+            let at = ptr::with_exposed_provenance_mut(view.start);
+            let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED;
+            let offset = self.offset_of(run.start);
+            // SAFETY: reserved just now, for nobody else.
+            let mapped = unsafe { rustix::mm::mmap(at, view.len(), rustix::mm::ProtFlags::READ, flags, &file, offset) };
+            let _ = advise(view, libc::MADV_HUGEPAGE);
+            map_first_pages(view);
+            let small = without(view, &huge_in(view, pagemap.as_ref()));
+            // SAFETY: 1. reserved or mapped just now, and not used any more.
+            unsafe { calls::unmap(view) }?;
+            mapped?;
+            for piece in small {
+                let from = offset + (piece.start - view.start) as u64;
+                let len = NonZeroU64::new(piece.len() as u64);
+                rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the memory from `address` on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn read(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
+        let wanted = Span::new(address, address.saturating_add(into.len()));
+        let is_kept = wanted.intersection(self.span) == wanted && keep_loaded(address).is_ok();
+        let by_the_kernel = |at: usize, bytes: &mut [u8]| File::open(MEMORY)?.read_exact_at(bytes, at as u64);
+        let Some(pagemap) = Pagemap::open().ok().filter(|_| is_kept) else { return by_the_kernel(address, into) };
+        for (at, bytes) in (address..).step_by(HUGE_PAGE).zip(into.chunks_mut(HUGE_PAGE)) {
+            if bring_in(Span::new(at, at + bytes.len()), &pagemap).is_err() {
+                // At a quarter of the speed.
+                by_the_kernel(at, bytes)?;
+                continue;
+            }
+            let there = ptr::with_exposed_provenance::<libc::c_void>(at);
+            // Not by slices: threads may write to their copies of these pages, which an exchange then detects. SAFETY:
+            // `there` belongs to an object that is kept loaded, and its pages were all there just now; `bytes` is
+            // borrowed mutably, and no text.
+            unsafe { libc::memcpy(bytes.as_mut_ptr().cast(), there, bytes.len()) };
+        }
+        Ok(())
+    }
+}
+
+/// Maps every page of `piece`, so that loads from it need no fault. Fails where a load would get SIGBUS, for example
+/// since the file has become shorter; and before Linux 5.14.
+///
+/// Asking for one page at a time and leaving its neighbours to the kernel takes two thirds of the time of asking for
+/// all, for which the kernel looks up each page once more.
+pub(super) fn bring_in(piece: Span, pagemap: &Pagemap) -> io::Result<()> {
+    let page = rustix::param::page_size();
+    // Whole pages; the end of a piece need not be one.
+    let piece = piece.rounded_out(page);
+    if pagemap.way() == ScanWay::Entries {
+        return populate(piece);
+    }
+    let first_of = |span: Span| Span::new(span.start, span.start + page);
+    populate(first_of(piece))?;
+    for window in absent(piece, pagemap)?.into_iter().flat_map(|gap| gap.cut(AROUND)) {
+        populate(first_of(window))?;
+    }
+    absent(piece, pagemap)?.into_iter().try_for_each(populate)
+}
+
+/// Returns what of `piece` is not mapped.
+fn absent(piece: Span, pagemap: &Pagemap) -> io::Result<Vec<Span>> {
+    Ok(without(piece, &found(piece, Wanted::Present, pagemap).map_err(io::Error::other)?))
+}
+
+/// Returns `span` without `parts`, which are ascending and inside it.
+fn without(span: Span, parts: &[Span]) -> Vec<Span> {
+    let starts = std::iter::once(span.start).chain(parts.iter().map(|part| part.end));
+    let ends = parts.iter().map(|part| part.start).chain(std::iter::once(span.end));
+    starts.zip(ends).map(|(start, end)| Span::new(start, end)).filter(|gap| !gap.is_empty()).collect()
+}
+
+/// Returns the pages of a kind in `span`.
+fn found(span: Span, wanted: Wanted, pagemap: &Pagemap) -> Result<Vec<Span>, PagemapError> {
+    let mut found = Vec::new();
+    pagemap.scan(span.range(), wanted, &mut |run| {
+        found.push(Span::new(run.start, run.end));
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+/// Returns what of `run` is mapped by huge pages; where the kernel only tells how much, that is all or nothing.
+fn huge_in(run: Span, pagemap: Option<&Pagemap>) -> Vec<Span> {
+    match pagemap {
+        Some(pagemap) if pagemap.way() == ScanWay::Ioctl => found(run, Wanted::Huge, pagemap).unwrap_or_default(),
+        _ => {
+            let mut huge = 0;
+            let told = smaps::each_overlapping(run.range(), &mut |entry| {
+                huge += entry.pmd_mapped().min(entry.map.overlap(&run.range()));
+            });
+            if told.is_ok() && huge == run.len() { vec![run] } else { Vec::new() }
+        }
+    }
+}
+
+fn map_first_pages(run: Span) {
+    let page = rustix::param::page_size();
+    for start in run.range().step_by(HUGE_PAGE) {
+        // If this fails, the page is not huge.
+        let _ = populate(Span::new(start, start + page));
+    }
+}
+
+fn is_whole(run: Span) -> bool {
+    run.start.is_multiple_of(HUGE_PAGE) && run.end.is_multiple_of(HUGE_PAGE) && !run.is_empty()
+}
+
+fn len_of(spans: &[Span]) -> usize {
+    spans.iter().map(|span| span.len()).sum()
+}
+
+fn populate(span: Span) -> io::Result<()> {
+    advise(span, libc::MADV_POPULATE_READ)
+}
+
+/// Gives one of the three kinds of advice used here.
+fn advise(span: Span, advice: i32) -> io::Result<()> {
+    // SAFETY: 1. MADV_HUGEPAGE, MADV_COLLAPSE and MADV_POPULATE_READ change no contents, whatever is mapped there.
+    Ok(unsafe { calls::advise(span, advice) }?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::memory::area::Area;
+    use crate::memory::file::FileId;
+    use crate::numa::text::Branches;
+    use crate::pages::maps::Permissions;
+
+    fn spans(spans: &[(usize, usize)]) -> Vec<Span> {
+        spans.iter().map(|(start, end)| Span::new(*start, *end)).collect()
+    }
+
+    #[test]
+    fn what_is_left_of_a_span_is_all_but_its_parts() {
+        let all = Span::new(10, 20);
+        for (parts, left) in [
+            (&[][..], &[(10, 20)][..]),
+            (&[(10, 20)], &[]),
+            (&[(10, 12), (15, 16)], &[(12, 15), (16, 20)]),
+            (&[(12, 15), (15, 20)], &[(10, 12)]),
+        ] {
+            assert_eq!(without(all, &spans(parts)), spans(left), "{parts:?}");
+        }
+    }
+
+    /// A file in memory, and a part that shows it: `shift` bytes behind the place where huge pages could show it.
+    fn part_in_memory(len: usize, shift: usize) -> Option<(Part, Area)> {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let path = PathBuf::from(format!("/dev/shm/palimpsest-part-{}-{shift}", std::process::id()));
+        if let Err(error) = std::fs::write(&path, vec![7; len]) {
+            println!("skipped: no file in memory: {error}");
+            return None;
+        }
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let area = reserve_aligned(HUGE_PAGE + len, HUGE_PAGE).unwrap();
+        let start = area.address() + shift;
+        let (at, flags) = (ptr::with_exposed_provenance_mut(start), MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: reserved just now, for this test.
+        unsafe { rustix::mm::mmap(at, len, ProtFlags::READ, flags, &file, 0) }.unwrap();
+        let part = Part {
+            span: Span::new(start, start + len),
+            permissions: Permissions::READ,
+            file: FileId::of(&rustix::fs::fstat(&file).unwrap()),
+            offset: 0,
+            path,
+            branches: Branches::Anywhere,
+        };
+        Some((part, area))
+    }
+
+    #[test]
+    fn a_file_gets_huge_pages_where_it_is_if_they_fit_its_addresses() {
+        let len = 2 * HUGE_PAGE;
+        let (Some((judge, _own)), Some((part, _area)), Some((shifted, _other))) =
+            (part_in_memory(len, 0), part_in_memory(len, 0), part_in_memory(len, 64 << 10))
+        else {
+            return;
+        };
+        let whole = Span::new(shifted.span.start.next_multiple_of(HUGE_PAGE), shifted.span.end & !(HUGE_PAGE - 1));
+        assert_eq!(shifted.huge_in_place(&[whole]), InPlace { huge: 0, rest: vec![whole] });
+        // The kernel's own answer, for another file.
+        map_first_pages(judge.span);
+        if let Err(error) = advise(judge.span, libc::MADV_COLLAPSE) {
+            return println!("skipped: MADV_COLLAPSE of a file in memory: {error}");
+        }
+        assert_eq!(part.huge_in_place(&[part.span]), InPlace { huge: len, rest: Vec::new() });
+        let mut bytes = vec![0; len];
+        part.read(part.span.start, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        assert!(part.forget_small(&[part.span]).is_err(), "the file has no name any more");
+    }
+
+    #[test]
+    fn what_is_cached_in_small_pages_is_forgotten() {
+        use rustix::fs::Advice;
+        use rustix::mm::{MapFlags, ProtFlags};
+        let (len, page) = (2 * HUGE_PAGE, rustix::param::page_size());
+        let path = std::env::temp_dir().join(format!("palimpsest-small-{}", std::process::id()));
+        std::fs::write(&path, vec![7; len]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+        let area = reserve_aligned(len, HUGE_PAGE).unwrap();
+        let (at, flags) = (ptr::with_exposed_provenance_mut(area.address()), MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: reserved just now, for this test.
+        unsafe { rustix::mm::mmap(at, len, ProtFlags::READ, flags, &file, 0) }.unwrap();
+        let part = Part {
+            span: Span::new(area.address(), area.address() + len),
+            permissions: Permissions::READ,
+            file: FileId::of(&rustix::fs::fstat(&file).unwrap()),
+            offset: 0,
+            path: path.clone(),
+            branches: Branches::Anywhere,
+        };
+        let cached = || {
+            let mut pages = vec![0_u8; len / page];
+            // SAFETY: a byte for each page of this test's own mapping.
+            assert_eq!(unsafe { libc::mincore(at, len, pages.as_mut_ptr()) }, 0);
+            pages.iter().filter(|page| **page & 1 != 0).count()
+        };
+        if cached() != 0 {
+            std::fs::remove_file(&path).unwrap();
+            return println!("skipped: the files of {} stay in memory", path.display());
+        }
+        let mut bytes = vec![0; page];
+        (0..len).step_by(page).for_each(|offset| file.read_exact_at(&mut bytes, offset as u64).unwrap());
+        assert_eq!(cached(), len / page);
+        part.forget_small(&[part.span]).unwrap();
+        let left = cached();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(left, 0);
+        part.read(part.span.start, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        // SAFETY: 1. this test's own mapping.
+        unsafe { calls::unmap(part.span) }.unwrap();
+    }
+
+    #[test]
+    fn all_pages_are_there_afterwards_and_those_behind_the_end_of_a_file_are_an_error() {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let page = rustix::param::page_size();
+        let len = HUGE_PAGE + 5 * page;
+        let path = std::env::temp_dir().join(format!("palimpsest-pages-{}", std::process::id()));
+        std::fs::write(&path, vec![7; len]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // SAFETY: new memory.
+        let at =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.unwrap();
+        let all = Span::new(at.expose_provenance(), at.expose_provenance() + len);
+        for way in [ScanWay::Ioctl, ScanWay::Entries] {
+            let pagemap = match Pagemap::with_way(way) {
+                Ok(pagemap) => pagemap,
+                Err(why) => {
+                    println!("skipped: {why}");
+                    continue;
+                }
+            };
+            // SAFETY: 1. pages of a file that nobody writes.
+            unsafe { calls::discard(all, calls::Discard::Private) }.unwrap();
+            bring_in(all, &pagemap).unwrap();
+            assert_eq!(found(all, Wanted::Present, &pagemap).unwrap(), [all]);
+        }
+        file.set_len((len - 3 * page) as u64).unwrap();
+        assert!(bring_in(all, &Pagemap::open().unwrap()).is_err());
+        // SAFETY: 1. this test's own mapping.
+        unsafe { calls::unmap(all) }.unwrap();
+    }
+}
