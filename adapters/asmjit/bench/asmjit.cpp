@@ -1,5 +1,5 @@
-// Packs beside asmjit's own runtime, in one run: functions that are added one by one and called in turn. See `measure.h`
-// for arguments.
+// Packs beside asmjit's own runtime, in one run: functions that are added one by one and called in turn. Arguments are
+// those of `measure.h`.
 
 #include <memory>
 

@@ -16,7 +16,7 @@ using namespace llvm::orc;
 
 namespace {
 
-// Of a name, so that objects differ in as many bytes and one compilation makes them all.
+// The digits of a function's name: objects differ only in these bytes, so one compilation makes them all.
 constexpr const char *name_pattern = "f%07zu";
 
 using Called = int64_t(int64_t);

@@ -59,20 +59,23 @@ define i64 @orc_outer(i64 %x) noinline uwtable "frame-pointer"="none" !dbg !20 {
 
 !llvm.dbg.cu = !{!0}
 !llvm.module.flags = !{!2, !3}
-!0 = distinct !DICompileUnit(language: DW_LANG_C99, file: !1, producer: "test", isOptimized: true, emissionKind: FullDebug)
+!0 = distinct !DICompileUnit(language: DW_LANG_C99, file: !1, producer: "test", isOptimized: true,
+                             emissionKind: FullDebug)
 !1 = !DIFile(filename: "formulas.txt", directory: "/formulas")
 !2 = !{i32 2, !"Debug Info Version", i32 3}
 !3 = !{i32 7, !"Dwarf Version", i32 4}
 !4 = !DISubroutineType(types: !5)
 !5 = !{!6, !6}
 !6 = !DIBasicType(name: "number", size: 64, encoding: DW_ATE_signed)
-!10 = distinct !DISubprogram(name: "orc_inner", file: !1, line: 1, type: !4, scopeLine: 1, spFlags: DISPFlagDefinition, unit: !0, retainedNodes: !15)
+!10 = distinct !DISubprogram(name: "orc_inner", file: !1, line: 1, type: !4, scopeLine: 1,
+                             spFlags: DISPFlagDefinition, unit: !0, retainedNodes: !15)
 !11 = !DILocation(line: 1, scope: !10)
 !12 = !DILocation(line: 2, scope: !10)
 !13 = !DILocation(line: 3, scope: !10)
 !14 = !DILocalVariable(name: "x", arg: 1, scope: !10, file: !1, line: 1, type: !6)
 !15 = !{!14}
-!20 = distinct !DISubprogram(name: "orc_outer", file: !1, line: 4, type: !4, scopeLine: 4, spFlags: DISPFlagDefinition, unit: !0)
+!20 = distinct !DISubprogram(name: "orc_outer", file: !1, line: 4, type: !4, scopeLine: 4,
+                             spFlags: DISPFlagDefinition, unit: !0)
 !21 = !DILocation(line: 4, scope: !20)
 !22 = !DILocation(line: 5, scope: !20)
 !23 = !DILocation(line: 6, scope: !20)
@@ -229,8 +232,9 @@ void gdb_stops_and_unwinds(const std::string &self, const std::string &folder, M
   auto test = is_writable ? "gdb_stops_and_unwinds(debuggable)" : "gdb_stops_and_unwinds(default)";
   if (!run(folder, "gdb --version").succeeded)
     return void(std::printf("%s: skipped: no gdb\n", test));
-  auto ran = run(folder, std::string("gdb -batch -nx -ex 'set debuginfod enabled off' -ex 'set breakpoint pending on'") +
-                         " -ex '" + (is_writable ? "break" : "hbreak") + " orc_inner' -ex 'break orc_tools_inside'"
+  auto kind = std::string(is_writable ? "break" : "hbreak");
+  auto ran = run(folder, "gdb -batch -nx -ex 'set debuginfod enabled off' -ex 'set breakpoint pending on'"
+                         " -ex '" + kind + " orc_inner' -ex 'break orc_tools_inside'"
                          " -ex run -ex backtrace -ex 'print x'"
                          " -ex continue -ex backtrace -ex 'frame 2' -ex 'info frame' -ex 'delete 2'"
                          " -ex continue -ex 'print x' -ex finish"
@@ -265,9 +269,9 @@ void gdb_knows_names_by_the_observer(const std::string &self, const std::string 
                          " -ex 'info symbol orc_busy_leaf' --args '" + self + "' gdb observer");
   if (has(ran.printed, "ptrace: ") || has(ran.printed, "Could not trace"))
     return void(std::printf("%s: skipped: gdb may not trace\n", test));
-  must_have(ran.printed, {"#0 ", "orc_tools_inside", "#1 ", "orc_busy_caller", "#2 ", "main", "orc_busy_leaf in section",
+  must_have(ran.printed, {"#0 ", "orc_tools_inside", "#1 ", "orc_busy_caller", "#2 ", "main",
                           // Gone when the object is.
-                          "orc_tools_removed", "No symbol \"orc_busy_leaf\""});
+                          "orc_busy_leaf in section", "orc_tools_removed", "No symbol \"orc_busy_leaf\""});
   std::printf("%s: ok\n", test);
 }
 

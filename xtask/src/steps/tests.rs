@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    aarch64, guest,
     need::Need,
     process, programs,
     step::{Depth, Done, LeftOut, StepError},
@@ -37,16 +38,32 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
     }
     process::stream(&mut build)?;
     if bare && cfg!(target_arch = "x86_64") {
-        link_kernel(workspace)?;
+        link_kernel(workspace, BARE_TRIPLE, "cc", &[])?;
     }
+    link_aarch64_kernel(workspace)?;
     Ok(if bare { Done::Passed } else { Done::PassedWith("built for the host, which has std".to_owned()) })
+}
+
+/// Links the kernel in C for AArch64, too, where a compiler and a target without std are installed.
+fn link_aarch64_kernel(workspace: &Workspace) -> Result<(), StepError> {
+    let triple = guest::Arch::Aarch64.triple();
+    if !(Need::Target { triple }.is_met(workspace) && process::is_runnable(aarch64::LINKER)) {
+        println!("no kernel in C for AArch64: {triple} or {} is missing", aarch64::LINKER);
+        return Ok(());
+    }
+    let mut build = process::cargo(workspace);
+    build.args(["build", "--package", "palimpsest-paging-capi", "--no-default-features", "--target", triple]);
+    process::stream(&mut build)?;
+    // As the target, which kernels take because they do not save registers of floating point.
+    link_kernel(workspace, triple, aarch64::LINKER, &["-mgeneral-regs-only"])
 }
 
 /// Links a kernel in C with the functions of palimpsest-paging for C: the library needs nothing but what their header
 /// asks for.
-fn link_kernel(workspace: &Workspace) -> Result<(), StepError> {
-    let built = workspace.target.join(BARE_TRIPLE).join("debug");
-    let mut link = process::program("cc", workspace);
+fn link_kernel(workspace: &Workspace, triple: &str, compiler: &str, options: &[&str]) -> Result<(), StepError> {
+    let built = workspace.target.join(triple).join("debug");
+    let mut link = process::program(compiler, workspace);
+    link.args(options);
     link.args(["-std=c99", "-ffreestanding", "-nostdlib", "-static", "-Wall", "-Wextra", "-Werror", "-I"]);
     link.arg(workspace.root.join("crates/paging-capi/include"));
     link.arg(workspace.root.join("crates/paging-capi/tests/kernel.c"));

@@ -28,13 +28,13 @@
 
 namespace palimpsest {
 
-// Puts code into packs. Sections that run go to executable memory that no thread can write through, read-only sections
-// near them, and the others to writable memory near both. What is added is freed by `release`, or with the runtime; its
-// bytes stay until no pinned thread (`palimpsest_pin`) and no forked child can run them.
+// Puts code into packs. Sections that run go to executable memory that no thread can write through, read-only
+// sections near them, and the others to writable memory near both. What is added is freed by `release`, or with the
+// runtime; its bytes stay until no pinned thread (`palimpsest_pin`) and no forked child can run them.
 //
 // `packs` stays open as long as the runtime. Any number of threads may add and release at once. When palimpsest itself
-// has refused (`kErrorOutOfMemory`, `kErrorInvalidArgument`, `kErrorInvalidState`), `palimpsest_error_message()` has the
-// values, and what to change.
+// has refused (`kErrorOutOfMemory`, `kErrorInvalidArgument`, `kErrorInvalidState`), `palimpsest_error_message()` names
+// the values, and what to change.
 class AsmjitRuntime : public asmjit::Target {
 public:
   explicit AsmjitRuntime(palimpsest_packs packs) noexcept : packs(packs) {
@@ -47,8 +47,9 @@ public:
   // Places the code, relocates it, and lets it run: `function` gets the address of its first byte, or null. Observers
   // of the packs know it as `name`; global labels with names begin functions of their own.
   //
-  // A `CodeHolder` with several sections can be added once, and not after `flatten`, since asmjit resolves the distances
-  // between them for good: `kErrorInvalidState`. `kErrorInvalidLabel`: a label that the code uses was never bound.
+  // A `CodeHolder` with several sections can be added once, and not after `flatten`, since asmjit resolves the
+  // distances between them for good: `kErrorInvalidState`. `kErrorInvalidLabel`: a label that the code uses was never
+  // bound.
   template <typename Function>
   asmjit::Error add(Function *function, asmjit::CodeHolder *code, const char *name = nullptr) noexcept {
     static_assert(sizeof(Function) == sizeof(size_t), "the result is a pointer");
@@ -117,7 +118,8 @@ private:
       if (place.len != 0)
         base = std::min(base, place.address);
     for (auto *section : code.sections())
-      section->setOffset(section->realSize() == 0 ? 0 : place_of(draft, code, *section).address - base + section->offset());
+      if (section->realSize() != 0)
+        section->setOffset(place_of(draft, code, *section).address - base + section->offset());
     if (auto error = code.resolveUnresolvedLinks())
       return error;
     if (code.hasUnresolvedLinks())

@@ -224,9 +224,10 @@ private:
         return llvm::Error::success();
       std::vector<std::pair<const llvm::jitlink::Symbol *, std::string>> found;
       for (auto *symbol : graph.defined_symbols()) {
-        auto offset = address_of(*symbol) - group.address;
-        if (symbol->isCallable() && offset < group.code_len)
-          found.emplace_back(symbol, symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol));
+        if (!symbol->isCallable() || address_of(*symbol) - group.address >= group.code_len)
+          continue;
+        auto name = symbol->hasName() ? std::string(llvm::StringRef(symbol->getName())) : stub(*symbol);
+        found.emplace_back(symbol, std::move(name));
       }
       std::vector<palimpsest_function> functions;
       for (auto &one : found) {

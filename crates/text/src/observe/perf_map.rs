@@ -1,4 +1,5 @@
-//! `/tmp/perf-PID.map`: one line per program, or per function inside if those are known, read by `perf report` and other profilers.
+//! `/tmp/perf-PID.map`: one line per program, or per function inside if those are known, read by `perf report` and
+//! other profilers.
 //!
 //! The format has no removal: when an address is used again, both lines stay and the reader picks one.
 //! [`JitDump`](super::JitDump) has times and does not confuse them.

@@ -20,8 +20,8 @@ pub(super) enum ImageError {
     Lines(#[from] gimli::write::Error),
 }
 
-/// Writes an ELF file with a symbol for the program, or for each function inside that is known, at the final address, and the known information on its
-/// frames and lines.
+/// Writes an ELF file with the known information on frames and lines, and with symbols at their final addresses: one
+/// for the program, or one for each function inside if those are known.
 ///
 /// The code itself is not copied: `.text` is NOBITS at that address, and debuggers read instructions from the process.
 /// It has the flags of code, because gdb looks only at allocated sections when it asks which object owns an address.
