@@ -352,9 +352,9 @@ impl Agenda {
     }
 
     /// Notes a fork. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
-    /// children, little was gathered from one fork to the next, and what was gathered stays whole. Where that is written
-    /// to all over, so would be what is frozen, and a fork of split huge pages takes less than one of frozen memory that
-    /// was written to.
+    /// children, little was gathered from one fork to the next, and what was gathered stays whole. Where that is
+    /// written to all over, so would be what is frozen, and a fork of split huge pages takes less than one of frozen
+    /// memory that was written to.
     pub(crate) fn is_gathered_too_slowly(&mut self) -> bool {
         let Step::Gather(gathering) = &mut self.step else { return false };
         let (has_waited, split) = (std::mem::take(&mut gathering.has_waited), std::mem::take(&mut gathering.split));
