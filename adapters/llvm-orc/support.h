@@ -85,7 +85,7 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
 }
 
 // ANCHOR: gdb
-// Hands gdb each object with debug information when it is linked, and takes it back when it is removed.
+// Hands gdb each object with debug information when it is linked, and does not take it back.
 inline void debug_with_gdb(llvm::orc::LLJIT &jit) {
   auto &session = jit.getExecutionSession();
   auto &layer = static_cast<llvm::orc::ObjectLinkingLayer &>(jit.getObjLinkingLayer());

@@ -86,6 +86,15 @@ void sections_have_their_rights() {
   {
     AsmjitRuntime runtime(packs);
     for (int round = 0; round < 3; ++round) {
+      // Fills a pack, so that the next code is behind the data, and the first is before it.
+      CodeHolder filling;
+      MUST(filling.init(runtime.environment()) == kErrorOk);
+      x86::Assembler f(&filling);
+      f.ret();
+      filling.textSection()->setVirtualSize((2 << 20) - 64 * 16);
+      void (*filled)() = nullptr;
+      if (round != 0)
+        MUST(runtime.add(&filled, &filling) == kErrorOk);
       CodeHolder code;
       MUST(code.init(runtime.environment()) == kErrorOk);
       Section *constants = nullptr, *variables = nullptr, *cold = nullptr;
@@ -294,6 +303,9 @@ void mistakes_are_errors() {
     x86::Assembler b(&huge);
     b.ret();
     Section *data = nullptr;
+    Section *first = nullptr;
+    MUST(huge.newSection(&first, ".first", SIZE_MAX, SectionFlags::kNone, 8) == kErrorOk);
+    first->setVirtualSize(8);
     MUST(huge.newSection(&data, ".data", SIZE_MAX, SectionFlags::kNone, 8) == kErrorOk);
     for (auto len : {uint64_t(1) << 28, UINT64_MAX, UINT64_MAX - 6}) {
       data->setVirtualSize(len);
@@ -304,14 +316,14 @@ void mistakes_are_errors() {
     MUST(runtime.add(&called, &huge) == kErrorOk);
     called(1);
     // A name that is no text costs nothing but itself.
-    auto before = stats(packs).programs;
+    auto before = stats(packs).used_bytes;
     CodeHolder named;
     MUST(named.init(runtime.environment()) == kErrorOk);
     x86::Assembler c(&named);
     c.ret();
     MUST(runtime.add(&called, &named, "\xff") == kErrorInvalidArgument && called == nullptr);
     MUST(std::strstr(palimpsest_error_message(), "UTF-8") != nullptr);
-    MUST(stats(packs).programs == before);
+    MUST(stats(packs).used_bytes == before);
     MUST(runtime.add(&called, &named, "name") == kErrorOk);
   }
   MUST(palimpsest_packs_reclaim(packs, nullptr) == PALIMPSEST_OK);

@@ -1,10 +1,12 @@
-// A kernel in C on an arena that stands for physical memory. It reads the tables of x86-64 by itself, as a CPU does
-// (Intel SDM volume 3, 5.5), and compares them with a plain list of what it has asked for.
+// A kernel in C on an arena that stands for physical memory. It reads the tables of every format by itself, as CPUs do
+// (`walk.h`), and compares them with a plain list of what it has asked for.
 
 #include <palimpsest_paging.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "walk.h"
 
 #define CHECK(what) \
     do { \
@@ -22,9 +24,12 @@
 // Device memory, which nobody counts.
 #define DEVICE 0x10000000000ull
 #define RW (PALIMPSEST_PAGING_READ | PALIMPSEST_PAGING_WRITE)
+#define RX (PALIMPSEST_PAGING_READ | PALIMPSEST_PAGING_EXECUTE)
 #define USERS PALIMPSEST_PAGING_USERS_ONLY
 
 struct kernel {
+    // What the CPU takes the tables for.
+    uint32_t format;
     char *memory;
     struct palimpsest_paging_meta *metas;
     unsigned uses[FRAMES];
@@ -111,24 +116,15 @@ static struct palimpsest_paging_machine machine_of(struct kernel *k) {
     return machine;
 }
 
+static uint64_t entry_at(void *context, uint64_t table, unsigned index) {
+    return ((uint64_t *)at(context, table))[index];
+}
+
 // What a CPU finds at an address: the physical address, and whether a store passes. Returns 0 for a fault.
 static int walk(struct kernel *k, uint64_t root, uint64_t address, uint64_t *physical, int *stores) {
-    uint64_t table = root;
-    *stores = 1;
-    for (int level = 4; level >= 1; level--) {
-        int shift = 12 + 9 * (level - 1);
-        uint64_t entry = ((uint64_t *)at(k, table))[address >> shift & 511];
-        if (!(entry & 1)) return 0;
-        *stores &= entry >> 1 & 1;
-        uint64_t frame = entry & 0x000ffffffffff000ull;
-        if (level == 1 || (level < 4 && entry & 1 << 7)) {
-            uint64_t mask = (1ull << shift) - 1;
-            *physical = (frame & ~mask) | (address & mask);
-            return 1;
-        }
-        table = frame;
-    }
-    return 0;
+    struct translation there = walk_format(k->format, entry_at, k, root, address);
+    *physical = there.physical, *stores = (there.rights & MAY_WRITE) != 0;
+    return there.len != 0;
 }
 
 static uint64_t root_of(struct palimpsest_paging_space *space) {
@@ -194,30 +190,40 @@ static void forks_in_constant_time(struct kernel *k, struct palimpsest_paging_ma
 #define SPACES 3
 #define PLACES 24
 // A place in three regions, so that several tables of each level are used.
-static uint64_t place(unsigned index) {
-    return (index % 3) * (1ull << 39) + (index % 2 + 1) * (2ull << 20) + index * PAGE;
+static uint64_t place(const struct kernel *k, unsigned index) {
+    // The upper half of AArch64; and what one entry of the root reaches.
+    uint64_t first = k->format == PALIMPSEST_PAGING_AARCH64_UPPER ? 0xffff000000000000ull : 0;
+    uint64_t region = reach_of(levels_of(k->format));
+    return first + (index % 3) * region + (index % 2 + 1) * (2ull << 20) + index * PAGE;
 }
 
 struct model {
-    int lives, is_mapped[PLACES], is_writable[PLACES];
+    int lives, is_mapped[PLACES];
+    // As `PALIMPSEST_PAGING_READ` and so on.
+    uint32_t rights[PLACES];
     uint64_t value[PLACES];
 };
 
 static void compare(struct kernel *k, struct palimpsest_paging_space *space, const struct model *model) {
     for (unsigned index = 0; index < PLACES; index++) {
-        uint64_t physical = 0;
-        int stores = 0, is_there = walk(k, root_of(space), place(index), &physical, &stores);
+        struct translation there = walk_format(k->format, entry_at, k, root_of(space), place(k, index));
+        // The CPU's rights are those of the header; the one to write is missing while a fork shares the page.
+        uint32_t may = (there.rights & MAY_READ ? PALIMPSEST_PAGING_READ : 0) |
+                       (there.rights & MAY_EXECUTE ? PALIMPSEST_PAGING_EXECUTE : 0);
+        int is_there = there.len != 0;
         CHECK(is_there == model->is_mapped[index]);
         struct palimpsest_paging_mapping found = {.size = sizeof found};
         if (!is_there) {
-            IS(palimpsest_paging_query(space, place(index), &found), NOT_MAPPED);
+            IS(palimpsest_paging_query(space, place(k, index), &found), NOT_MAPPED);
             continue;
         }
-        IS(palimpsest_paging_query(space, place(index) + 123, &found), OK);
-        CHECK(found.start == place(index) && found.len == PAGE && found.physical == physical);
-        CHECK(found.attributes == (model->is_writable[index] ? RW : PALIMPSEST_PAGING_READ));
-        CHECK(!stores || model->is_writable[index]);
-        CHECK(load(k, space, place(index)) == model->value[index]);
+        IS(palimpsest_paging_query(space, place(k, index) + 123, &found), OK);
+        CHECK(found.start == place(k, index) && found.len == PAGE && found.physical == there.physical);
+        CHECK(there.len == PAGE);
+        CHECK(found.attributes == model->rights[index]);
+        CHECK(may == (model->rights[index] & RX));
+        CHECK(!(there.rights & MAY_WRITE) || model->rights[index] & PALIMPSEST_PAGING_WRITE);
+        CHECK(load(k, space, place(k, index)) == model->value[index]);
     }
 }
 
@@ -225,40 +231,40 @@ static void compare(struct kernel *k, struct palimpsest_paging_space *space, con
 static void does_what_a_plain_list_does(struct kernel *k, struct palimpsest_paging_machine *machine, uint32_t share) {
     static struct palimpsest_paging_space spaces[SPACES];
     static struct model models[SPACES];
-    uint64_t random = 88172645463325252ull + share;
+    uint64_t random = 88172645463325252ull + share + 16 * k->format;
     memset(models, 0, sizeof models);
-    IS(palimpsest_paging_space_new(&spaces[0], machine, PALIMPSEST_PAGING_X86_64, 10, share), OK);
+    IS(palimpsest_paging_space_new(&spaces[0], machine, k->format, 10, share), OK);
     models[0].lives = 1;
-    for (unsigned round = 0; round < 1000; round++) {
+    for (unsigned round = 0; round < 300; round++) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         unsigned which = random % SPACES, index = random / 8 % PLACES, other = (which + 1) % SPACES;
         struct palimpsest_paging_space *space = &spaces[which];
         struct model *model = &models[which];
         if (!model->lives) {
-            IS(palimpsest_paging_unmap(space, place(index), PAGE, USERS), STALE);
+            IS(palimpsest_paging_unmap(space, place(k, index), PAGE, USERS), STALE);
             continue;
         }
         switch (random / 1024 % 8) {
         case 0: case 1:
             if (model->is_mapped[index]) {
-                IS(palimpsest_paging_map(space, place(index), DEVICE, PAGE, RW, PALIMPSEST_PAGING_4K), MAPPED);
+                IS(palimpsest_paging_map(space, place(k, index), DEVICE, PAGE, RW, PALIMPSEST_PAGING_4K), MAPPED);
             } else {
                 uint64_t frame = take(k);
                 memcpy(at(k, frame), &random, sizeof random);
-                IS(palimpsest_paging_map(space, place(index), frame, PAGE, RW, PALIMPSEST_PAGING_4K), OK);
-                model->is_mapped[index] = model->is_writable[index] = 1;
+                IS(palimpsest_paging_map(space, place(k, index), frame, PAGE, RW, PALIMPSEST_PAGING_4K), OK);
+                model->is_mapped[index] = 1, model->rights[index] = RW;
                 model->value[index] = random;
             }
             break;
         case 2:
-            IS(palimpsest_paging_unmap(space, place(index), PAGE, USERS), OK);
-            model->is_mapped[index] = model->is_writable[index] = 0;
+            IS(palimpsest_paging_unmap(space, place(k, index), PAGE, USERS), OK);
+            model->is_mapped[index] = 0;
             break;
         case 3: {
-            int writable = random >> 20 & 1;
-            uint32_t rights = writable ? RW : PALIMPSEST_PAGING_READ;
-            IS(palimpsest_paging_protect(space, place(index), PAGE, rights, USERS), OK);
-            model->is_writable[index] = writable && model->is_mapped[index];
+            static const uint32_t choices[] = {PALIMPSEST_PAGING_READ, RW, RX, RW | RX};
+            uint32_t rights = choices[random >> 20 & 3];
+            IS(palimpsest_paging_protect(space, place(k, index), PAGE, rights, USERS), OK);
+            model->rights[index] = rights;
             break;
         }
         case 4:
@@ -270,10 +276,11 @@ static void does_what_a_plain_list_does(struct kernel *k, struct palimpsest_pagi
             models[other] = *model;
             break;
         default: {
-            enum palimpsest_paging_result done = store(k, space, place(index), random);
-            CHECK(done == (!model->is_mapped[index]     ? PALIMPSEST_PAGING_NOT_MAPPED
-                           : model->is_writable[index] ? PALIMPSEST_PAGING_OK
-                                                       : PALIMPSEST_PAGING_DENIED));
+            enum palimpsest_paging_result done = store(k, space, place(k, index), random);
+            int is_writable = (model->rights[index] & PALIMPSEST_PAGING_WRITE) != 0;
+            CHECK(done == (!model->is_mapped[index] ? PALIMPSEST_PAGING_NOT_MAPPED
+                           : is_writable            ? PALIMPSEST_PAGING_OK
+                                                    : PALIMPSEST_PAGING_DENIED));
             if (done == PALIMPSEST_PAGING_OK) model->value[index] = random;
         }
         }
@@ -285,6 +292,33 @@ static void does_what_a_plain_list_does(struct kernel *k, struct palimpsest_pagi
         if (models[all].lives) IS(palimpsest_paging_space_drop(&spaces[all]), OK);
     }
     // Every table and every page was given back.
+    CHECK(used(k) == 0);
+}
+
+// Pages of 1 GiB and 2 MiB are where the CPU expects them, and become smaller ones when a part of them changes.
+static void large_pages_are_split(struct kernel *k, struct palimpsest_paging_machine *machine) {
+    static struct palimpsest_paging_space space;
+    uint64_t giga = 1ull << 30, mega = 2ull << 20;
+    uint64_t start = (k->format == PALIMPSEST_PAGING_AARCH64_UPPER ? 0xffff000000000000ull : 0) + giga;
+    IS(palimpsest_paging_space_new(&space, machine, k->format, 1, PALIMPSEST_PAGING_SHARE_LAST), OK);
+    uint32_t attributes = RW | PALIMPSEST_PAGING_SHARED;
+    IS(palimpsest_paging_map(&space, start, DEVICE, giga, attributes, PALIMPSEST_PAGING_ONLY_1G), OK);
+    uint64_t root = root_of(&space), inside = start + 5 * mega + 3 * PAGE + 77;
+    struct translation there = walk_format(k->format, entry_at, k, root, inside);
+    CHECK(there.len == giga && there.physical == DEVICE + (inside - start) && there.rights == (MAY_READ | MAY_WRITE));
+    // One page in it may no longer be written, and another one is gone.
+    IS(palimpsest_paging_protect(&space, inside - 77, PAGE, RX, USERS), OK);
+    IS(palimpsest_paging_unmap(&space, inside - 77 + PAGE, PAGE, USERS), OK);
+    there = walk_format(k->format, entry_at, k, root, inside);
+    CHECK(there.len == PAGE && there.physical == DEVICE + (inside - start) && there.rights == (MAY_READ | MAY_EXECUTE));
+    CHECK(walk_format(k->format, entry_at, k, root, inside + PAGE).len == 0);
+    // Its neighbours are as they were, in pages as large as they can be.
+    there = walk_format(k->format, entry_at, k, root, inside - PAGE);
+    CHECK(there.len == PAGE && there.rights == (MAY_READ | MAY_WRITE));
+    there = walk_format(k->format, entry_at, k, root, inside + mega);
+    CHECK(there.len == mega && there.physical == DEVICE + (inside + mega - start));
+    CHECK(there.rights == (MAY_READ | MAY_WRITE));
+    IS(palimpsest_paging_space_drop(&space), OK);
     CHECK(used(k) == 0);
 }
 
@@ -424,9 +458,13 @@ int main(int count, char **words) {
         return 0;
     }
     forks_in_constant_time(&k, &machine);
-    for (uint32_t share = PALIMPSEST_PAGING_SHARE_NONE; share <= 3; share++) {
-        does_what_a_plain_list_does(&k, &machine, share);
+    for (k.format = PALIMPSEST_PAGING_X86_64; k.format <= PALIMPSEST_PAGING_SV48; k.format++) {
+        for (uint32_t share = PALIMPSEST_PAGING_SHARE_NONE; share < levels_of(k.format); share++) {
+            does_what_a_plain_list_does(&k, &machine, share);
+        }
+        large_pages_are_split(&k, &machine);
     }
+    k.format = PALIMPSEST_PAGING_X86_64;
     refuses_mistakes(&k, &machine);
     every_format_works(&k, &machine);
     free(k.memory);

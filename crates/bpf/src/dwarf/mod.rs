@@ -33,7 +33,10 @@
 //! | references, boxes and raw pointers to types with a size | pointers |
 //! | `&[T]`, `&str`, `Box<dyn T>` | structures: `data_ptr` and `length`; `pointer` and `vtable` |
 //! | an `enum` whose variants have no fields | an `enum` |
-//! | `enum State { Idle, Busy(Job) }` | a structure with the members `Idle` and `Busy`, and with `__tag`, whose type is `enum State__tag`: the numbers that mean `Idle` and `Busy`. A variant that is recognised by the absence of others' numbers has none |
+//! | `enum State { Idle, Busy(Job) }` | a structure: `__tag`, and all variants as members |
+//!
+//! The type of `__tag` is `enum State__tag`, with the numbers that mean `Idle` and `Busy`. A variant that is recognised
+//! by the absence of the others' numbers has none.
 //!
 //! # Limits
 //!

@@ -173,7 +173,7 @@ impl<'u, 'a> Builder<'u, 'a> {
             Some(AttributeValue::Encoding(gimli::DW_ATE_boolean)) => TRUTH,
             _ => 0,
         };
-        self.record(Vec::from([text, Kind::Integer.with(0), size, meaning | size * 8]))
+        self.record(Vec::from([text, Kind::Integer.with(0), size, meaning | (size * 8)]))
     }
 
     fn array(&mut self, place: Place, of: Refers, depth: usize) -> Result<TypeId, DwarfError> {

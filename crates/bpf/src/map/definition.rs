@@ -175,7 +175,6 @@ pub enum MapError {
         bytes: u64,
     },
     /// A map cannot be put into it.
-    #[cfg(feature = "std")]
     #[error("map `{name}`: what it begins with at {number}")]
     Inner {
         /// Its name.

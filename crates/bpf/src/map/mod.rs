@@ -14,8 +14,8 @@
 //! | bloom filter | `bloom` | nobody |
 //! | ring buffer | `ring` | producers for nobody |
 //! | user ring buffer | `user_ring` | nobody |
-//! | programs | `programs` (with `std`) | nobody |
-//! | array, hash of maps | `maps` (with `std`) | as array, hash |
+//! | programs | `programs` | nobody; without `std`, everybody for each other |
+//! | array, hash of maps | `maps` | as array, hash |
 
 mod array;
 mod bloom;
@@ -23,10 +23,9 @@ pub(crate) mod cells;
 mod definition;
 mod hash;
 mod lock;
-#[cfg(feature = "std")]
 mod maps;
 mod memory;
-#[cfg(feature = "std")]
+mod once;
 mod programs;
 mod queue;
 mod ring;
@@ -51,10 +50,8 @@ pub(crate) use definition::{LOCK, TIMER};
 use hash::{Eviction, Hash};
 use lock::Held;
 pub(crate) use lock::{Lock, Owner};
-#[cfg(feature = "std")]
 pub use maps::{Maps, NestError};
-#[cfg(feature = "std")]
-pub use programs::{InsertError, Programs};
+pub use programs::{Foreign, InsertError, Programs};
 use queue::{Order, Queue};
 pub(crate) use ring::Fate;
 pub use ring::{Consumer, Ring, Wake};
@@ -174,9 +171,7 @@ enum Store {
     Bloom(Bloom),
     Ring(Ring),
     UserRing(UserRing),
-    #[cfg(feature = "std")]
     Programs(Programs),
-    #[cfg(feature = "std")]
     Maps(alloc::boxed::Box<Maps>),
 }
 
@@ -218,12 +213,8 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
         Kind::BloomFilter => Bloom::bytes(definition),
         Kind::RingBuffer => Ring::bytes(definition),
         Kind::UserRingBuffer => UserRing::bytes(definition),
-        #[cfg(feature = "std")]
         Kind::Programs => Programs::bytes(definition),
-        #[cfg(feature = "std")]
         Kind::ArrayOfMaps | Kind::HashOfMaps => Maps::bytes(definition),
-        #[cfg(not(feature = "std"))]
-        Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps => 0,
     }
 }
 
@@ -246,14 +237,8 @@ impl Map {
             Kind::BloomFilter => Store::Bloom(Bloom::new(&definition)?),
             Kind::RingBuffer => Store::Ring(Ring::new(&definition)?),
             Kind::UserRingBuffer => Store::UserRing(UserRing::new(&definition)?),
-            #[cfg(feature = "std")]
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
-            #[cfg(feature = "std")]
             Kind::ArrayOfMaps | Kind::HashOfMaps => Store::Maps(alloc::boxed::Box::new(Maps::new(&definition)?)),
-            #[cfg(not(feature = "std"))]
-            Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps => {
-                return Err(definition::measure(&definition, "the kind", "one that needs no feature `std`"));
-            }
         };
         Ok(Self { definition, cpus, store, timed: Timed::default() })
     }
@@ -520,7 +505,6 @@ impl Map {
     }
 
     /// Returns its programs, if that is its kind.
-    #[cfg(feature = "std")]
     pub const fn programs(&self) -> Option<&Programs> {
         match &self.store {
             Store::Programs(programs) => Some(programs),
@@ -529,7 +513,6 @@ impl Map {
     }
 
     /// Returns its maps, if that is its kind.
-    #[cfg(feature = "std")]
     pub const fn maps(&self) -> Option<&Maps> {
         match &self.store {
             Store::Maps(maps) => Some(maps),
