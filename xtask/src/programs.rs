@@ -86,8 +86,8 @@ pub(crate) fn shorten(programs: &mut [TestProgram], left_out: &[LeftOut]) {
     }
 }
 
-/// Runs `programs`, two at a time and with these variables; first those that `first` names. Returns a remark on the
-/// slow ones.
+/// Runs `programs`, those named by `first` before the others, two at a time and with these variables. Returns a remark
+/// on the slow ones.
 pub(crate) fn run(
     workspace: &Workspace,
     programs: &[TestProgram],

@@ -245,8 +245,8 @@ pub enum Fault {
     },
     /// A record is reserved while one of the same call is still held.
     #[error(
-        "the record that was reserved here before was neither submitted nor discarded, or the object not given back; do \
-         that first"
+        "the record that was reserved here before was neither submitted nor discarded, or the object not given back; \
+         do that first"
     )]
     Reserved,
     /// A dynptr is needed.
