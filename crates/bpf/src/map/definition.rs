@@ -218,7 +218,8 @@ pub enum MapError {
     /// Its values have a lock where none can be.
     #[error(
         "map `{name}`: there is no room for a lock at byte {offset} of values of {value_len} in maps of the kind \
-         {kind:?}; arrays and hash maps have locks, not per CPU and not inside others, at multiples of 4 and not in timers"
+         {kind:?}; arrays and hash maps have locks, not per CPU and not inside others, at multiples of 4 and not in \
+         timers"
     )]
     Lock {
         /// Its name.
