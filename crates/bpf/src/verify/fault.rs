@@ -340,8 +340,8 @@ pub enum Fault {
     },
     /// The program ends while it holds a record.
     #[error(
-        "the record that was reserved in slot {slot} is neither submitted nor discarded on this way, or the object \
-         from there not given back"
+        "the record that was reserved in slot {slot} is neither submitted nor discarded on this way, or the object of \
+         that slot not given back"
     )]
     Unreleased {
         /// Where it was reserved.
