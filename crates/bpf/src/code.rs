@@ -7,9 +7,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::function::FunctionType;
 use crate::insn::{Callee, DecodeError, Instruction, SLOT, Wide, common, decode};
 use crate::source::Source;
-use crate::verify::FunctionType;
 
 /// Most slots that a program can have: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
 pub const MOST_SLOTS: usize = 1_000_000;

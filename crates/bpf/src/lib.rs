@@ -28,6 +28,7 @@ mod code;
 #[cfg(feature = "dwarf")]
 pub mod dwarf;
 pub mod elf;
+mod function;
 #[cfg(feature = "std")]
 pub mod hook;
 pub mod host;

@@ -222,7 +222,7 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
     drop(locked);
     let occasion = match waited {
         _ if is_slow => Occasion::ForkAgain,
-        // Who waits between forks has slices there: this fork is not to be longer for one.
+        // A program that waits between forks has slices there: a slice must not lengthen this fork.
         Waited::Gathered if gathers => return Ok(()),
         Waited::Gathered | Waited::Asked => Occasion::Fork,
         Waited::Not => Occasion::ForkAgain,
@@ -236,7 +236,7 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
 enum Occasion {
     /// Before a fork.
     Fork,
-    /// The same, and there was no wait since the last one, or too little was gathered at waits.
+    /// Before a fork, and there was no wait since the last one, or too little was gathered at waits.
     ForkAgain,
     /// The program has nothing else to do.
     Wait,

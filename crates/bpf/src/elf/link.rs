@@ -10,7 +10,7 @@ use super::extension::LineRecord;
 use super::externs::Externs;
 use super::maps::{MapSource, Place};
 use super::program::Program;
-use super::types::types;
+use super::types::{FunctionPlace, types};
 use super::{ObjectError, Parts, Reference, Symbol};
 use crate::code::MOST_SLOTS;
 use crate::host::Declaration;
@@ -30,9 +30,6 @@ const MAP: u8 = 5;
 const MAP_VALUE: u8 = 6;
 const LOCAL: u8 = 1;
 const HOST: u8 = 2;
-
-/// Where a function is: its section, and bytes into it.
-pub(super) type FunctionPlace = (usize, u64);
 
 /// A call, or a load of an address, still to be filled in.
 struct Fixup {

@@ -9,8 +9,10 @@ use alloc::vec::Vec;
 
 use super::Parts;
 use super::btf::{Btf, Form, Type, TypeId};
-use super::link::FunctionPlace;
 use crate::verify::{FunctionType, Null, Parameter};
+
+/// Where a function is: its section, and bytes into it.
+pub(super) type FunctionPlace = (usize, u64);
 
 /// Members of a type that are looked at for its alignment.
 const MOST_LOOKED_AT: usize = 256;

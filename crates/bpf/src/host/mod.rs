@@ -458,8 +458,8 @@ impl Host {
         self.shared.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
-    /// Gives back records, locks and objects that an ended program did not ([`Runner::hold`]). The thread or CPU that ran the
-    /// program calls it.
+    /// Gives back records, locks and objects that an ended program did not ([`Runner::hold`]). The thread or CPU that
+    /// ran the program calls it.
     pub fn discard(&self, records: &[u64]) {
         records.iter().for_each(|record| lock::discard(&self.shared.maps, *record));
         #[cfg(feature = "std")]

@@ -174,14 +174,3 @@ pub(super) fn seed() -> u64 {
 pub(super) const fn seed() -> u64 {
     0x243f_6a88_85a3_08d3
 }
-
-/// Waits a little for another thread to finish.
-pub(super) fn pause(round: u32) {
-    if round < 64 {
-        return core::hint::spin_loop();
-    }
-    #[cfg(feature = "std")]
-    std::thread::yield_now();
-    #[cfg(not(feature = "std"))]
-    core::hint::spin_loop();
-}

@@ -25,7 +25,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::cells::{Cells, hash, pause, seed};
+use super::cells::{Cells, hash, seed};
+use super::pause::pause;
 use super::{Definition, Element, MapError, OpError, Update};
 
 /// What happens if there is no room.

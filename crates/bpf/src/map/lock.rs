@@ -14,7 +14,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::cells::{WORD, pause};
+use super::pause::pause;
 
 #[cfg(feature = "std")]
 #[path = "owner.rs"]
@@ -46,13 +46,15 @@ pub(crate) struct Lock<'a> {
     shift: u32,
 }
 
+/// Bytes of a word.
+const WORD: u32 = size_of::<AtomicU64>() as u32;
 /// The bits of an owner.
 const OWNER: u64 = u32::MAX as u64;
 
 /// Bits below the 4 bytes at `offset`, a multiple of 4, in their word.
 const fn shift(offset: u32) -> u32 {
-    let bytes = offset % WORD as u32;
-    let below = if cfg!(target_endian = "little") { bytes } else { WORD as u32 - 4 - bytes };
+    let bytes = offset % WORD;
+    let below = if cfg!(target_endian = "little") { bytes } else { WORD - 4 - bytes };
     below * 8
 }
 

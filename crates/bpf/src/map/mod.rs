@@ -23,9 +23,11 @@ pub(crate) mod cells;
 mod definition;
 mod hash;
 mod lock;
+mod locked;
 mod maps;
 mod memory;
 mod once;
+mod pause;
 mod programs;
 mod queue;
 mod ring;
@@ -48,7 +50,6 @@ use definition::check;
 pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
 pub(crate) use definition::{LOCK, TIMER};
 use hash::{Eviction, Hash};
-use lock::Held;
 pub(crate) use lock::{Lock, Owner};
 pub use maps::{Maps, NestError};
 pub use programs::{Foreign, InsertError, Programs};
@@ -311,85 +312,6 @@ impl Map {
         Ok(())
     }
 
-    /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), so programs and threads of the host that
-    /// take the lock come before or after. `change` sees zeros in place of the lock's bytes, and cannot change them. If
-    /// `change` panics, nothing is written, and the lock is given back.
-    ///
-    /// # Errors
-    ///
-    /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in a signal handler that has interrupted `change` or a
-    /// program.
-    pub fn change_locked<T>(&self, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
-        self.change_by(Owner::here(this_cpu()), key, change)
-    }
-
-    fn change_by<T>(&self, owner: Owner, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
-        self.check_key(key)?;
-        let offset = self.definition.lock.ok_or(OpError::NoLock)?;
-        loop {
-            let address = self.address_of(key, 0).ok_or(OpError::NotFound)?;
-            let lock = self.lock_at(address + u64::from(offset)).ok_or(OpError::NotFound)?;
-            lock.take(owner).map_err(|_| OpError::Deadlock)?;
-            let held = Held(lock, owner);
-            // The element may have become another key's before the lock was free.
-            if self.address_of(key, 0) != Some(address) {
-                continue;
-            }
-            let mut value = alloc::vec![0; self.definition.value_len as usize];
-            self.read(key, 0, &mut value)?;
-            let answer = change(&mut value);
-            let values = self.value_cells().ok_or(OpError::NotFound)?;
-            if let Some(index) = values.index_of(address, 0) {
-                values.write(index, &value);
-            }
-            drop(held);
-            return Ok(answer);
-        }
-    }
-
-    /// Sets the value of `key` under its lock, if the key exists (`BPF_F_LOCK`). The bytes of a timer stay as they are.
-    pub(crate) fn update_locked(&self, key: &[u8], value: &[u8], update: Update, owner: Owner) -> Result<(), OpError> {
-        self.check_value(value.len())?;
-        if self.definition.lock.is_none() {
-            return Err(OpError::NoLock);
-        }
-        loop {
-            if update != Update::Insert {
-                match self.change_by(owner, key, |there| self.copy_plain(value, there)) {
-                    Err(OpError::NotFound) if update == Update::Always => {}
-                    done => return done,
-                }
-            }
-            match self.update_of(key, value, Update::Insert, None) {
-                // Another thread was faster.
-                Err(OpError::Exists) if update == Update::Always => {}
-                done => return done,
-            }
-        }
-    }
-
-    /// Copies a value except its timer.
-    fn copy_plain(&self, from: &[u8], to: &mut [u8]) {
-        let timer = self.definition.timer.map_or(0..0, |at| at as usize..(at + TIMER) as usize);
-        to[..timer.start].copy_from_slice(&from[..timer.start]);
-        to[timer.end..].copy_from_slice(&from[timer.end..]);
-    }
-
-    fn value_cells(&self) -> Option<&cells::Cells> {
-        match &self.store {
-            Store::Array(array) => Some(array.values()),
-            Store::Hash(hash) => Some(hash.values()),
-            _ => None,
-        }
-    }
-
-    /// Returns the lock at this address, in one of its values.
-    pub(crate) fn lock_at(&self, address: u64) -> Option<Lock<'_>> {
-        let offset = self.definition.lock?;
-        let values = self.value_cells()?;
-        values.lock_of(values.index_of(address, offset)?)
-    }
-
     /// Sets the value of `key`, for every CPU in per-CPU maps. If the old value has a timer, removes it.
     ///
     /// # Errors
@@ -535,19 +457,6 @@ impl Map {
         if let Some(offset) = self.definition.timer {
             self.timed.forget(value + u64::from(offset));
         }
-    }
-
-    /// The element whose value has a timer at this address.
-    #[cfg(feature = "std")]
-    pub(crate) fn timed_element(&self, address: u64) -> Option<Element> {
-        let offset = self.definition.timer?;
-        let (keys, values) = match &self.store {
-            Store::Array(array) => (array.keys(), array.values()),
-            Store::Hash(hash) => (hash.keys(), hash.values()),
-            _ => return None,
-        };
-        let index = values.index_of(address, offset)?;
-        Some(Element { index, key: keys.address(index), value: values.address(index) })
     }
 
     /// What drives its timers: that of the first host that it was given to.

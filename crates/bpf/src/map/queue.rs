@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::cells::{Cells, pause};
+use super::cells::Cells;
+use super::pause::pause;
 use super::{Definition, MapError, OpError, WhenFull};
 
 /// Which value leaves first.

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use std::sync::OnceLock;
 
+use super::{Element, Map, Store};
 use crate::timer::Timers;
 
 /// The timers of the first host that the map was given to; until then, empty.
@@ -33,5 +34,19 @@ impl Timed {
         if let Some(timers) = self.get() {
             timers.forget_all(addresses);
         }
+    }
+}
+
+impl Map {
+    /// The element whose value has a timer at this address.
+    pub(crate) fn timed_element(&self, address: u64) -> Option<Element> {
+        let offset = self.definition.timer?;
+        let (keys, values) = match &self.store {
+            Store::Array(array) => (array.keys(), array.values()),
+            Store::Hash(hash) => (hash.keys(), hash.values()),
+            _ => return None,
+        };
+        let index = values.index_of(address, offset)?;
+        Some(Element { index, key: keys.address(index), value: values.address(index) })
     }
 }

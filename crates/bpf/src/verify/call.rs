@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 use core::any::TypeId;
 
-use super::alone::Null;
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
@@ -11,6 +10,7 @@ use super::state::{Area, Backing, Callback, DYNPTR, Dynptr, Frame, Held, State, 
 use super::step::{Next, Step};
 use super::{Guard, Unproven};
 use crate::code::MOST_FRAMES;
+use crate::function::Null;
 use crate::insn::{Callee, Register};
 use crate::map::{Kind, ValueAccess};
 

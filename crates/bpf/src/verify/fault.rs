@@ -245,8 +245,8 @@ pub enum Fault {
     },
     /// A record is reserved while one of the same call is still held.
     #[error(
-        "the record that was reserved here before was neither submitted nor discarded, or the object not given back; do that \
-         first"
+        "the record that was reserved here before was neither submitted nor discarded, or the object not given back; \
+         do that first"
     )]
     Reserved,
     /// A dynptr is needed.
@@ -340,8 +340,8 @@ pub enum Fault {
     },
     /// The program ends while it holds a record.
     #[error(
-        "the record that was reserved in slot {slot} is neither submitted nor discarded on this way, or the object from \
-         there not given back"
+        "the record that was reserved in slot {slot} is neither submitted nor discarded on this way, or the object of \
+         that slot not given back"
     )]
     Unreleased {
         /// Where it was reserved.

@@ -32,12 +32,13 @@ mod signature;
 mod state;
 mod step;
 mod tnum;
+mod typed_call;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::TypeId;
 
-pub use alone::{FunctionType, Null, Parameter};
+pub use crate::function::{FunctionType, Null, Parameter};
 pub use fault::{Fault, MissingFunction, VerifyError};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};

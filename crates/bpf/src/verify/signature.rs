@@ -2,8 +2,8 @@
 
 use core::any::TypeId;
 
-use super::alone::Null;
 use super::state::Backing;
+use crate::function::Null;
 use crate::insn::Register;
 use crate::map::Kind;
 

@@ -195,8 +195,8 @@ fn objects_are_neither_kept_nor_forged() {
     assert_eq!(refused(&leaked), Fault::StoredAddress { register: Register::R6 });
     // A function that a helper calls gives it back in every round, or none.
     let callback = format!(
-        "{FIND}*(u64 *)(r10 - 8) = r6\nr1 = 2\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 181\n{PUT}r0 = 0{NONE}\n\
-         f: r1 = *(u64 *)(r2 + 0)\ncall kernel 2\nr0 = 0\nexit"
+        "{FIND}*(u64 *)(r10 - 8) = r6\nr1 = 2\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 181\n{PUT}r0 = 0\
+         {NONE}\nf: r1 = *(u64 *)(r2 + 0)\ncall kernel 2\nr0 = 0\nexit"
     );
     assert!(matches!(refused(&callback), Fault::Unset { .. } | Fault::StackUnset { .. } | Fault::Unreleased { .. }));
     let kept = "r1 = 2\nr2 = func[f] ll\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit\n\

@@ -29,7 +29,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME=FILE")]
     map: Vec<MapContent>,
     /// Load the program this many times.
-    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u32).range(3..=100_000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(3..=100_000))]
     loads: u32,
     /// Print JSON.
     #[arg(long)]

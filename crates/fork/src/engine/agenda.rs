@@ -351,10 +351,10 @@ impl Agenda {
         self.step
     }
 
-    /// Notes a fork. Returns whether the rest is better frozen, which waits for no child: twice in a row, beside
-    /// children, little was gathered from one fork to the next, and what was gathered stays whole. If the gathered
-    /// memory is written to all over, frozen memory would be, too; and then forking split huge pages takes less than
-    /// forking frozen memory that was written to.
+    /// Notes a fork. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
+    /// children, little was gathered from one fork to the next, and what was gathered stays whole. Where that is
+    /// written to all over, so would be what is frozen, and a fork of split huge pages takes less than one of frozen
+    /// memory that was written to.
     pub(crate) fn is_gathered_too_slowly(&mut self) -> bool {
         let Step::Gather(gathering) = &mut self.step else { return false };
         let (has_waited, split) = (std::mem::take(&mut gathering.has_waited), std::mem::take(&mut gathering.split));
