@@ -71,7 +71,15 @@ pub(crate) struct Entry {
     maps: Arc<[Arc<Map>]>,
     /// Whether the programs that call it may read from unproven addresses.
     unproven: Unproven,
+    /// Whether it calls functions of the program, which leaves its fifth argument free. Noted, as is the next, since
+    /// each call of it depends on it.
+    calls: bool,
+    /// Which argument is a map; [`NO_MAP`] if none is.
+    map: u8,
 }
+
+/// Beyond the last argument.
+const NO_MAP: u8 = 5;
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,14 +91,24 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// Whether it calls functions of the program, which leaves its fifth argument free.
-    fn calls(&self) -> bool {
-        let calls = self
-            .signature
-            .arguments()
-            .iter()
-            .any(|argument| matches!(argument, Argument::Loop | Argument::Each | Argument::Drain));
-        calls && matches!(self.function, Function::Kernel(_))
+    fn new(
+        callee: Callee,
+        signature: Signature,
+        function: Function,
+        maps: &Arc<[Arc<Map>]>,
+        unproven: Unproven,
+    ) -> Self {
+        let arguments = signature.arguments();
+        let is_called = |argument: &Argument| matches!(argument, Argument::Loop | Argument::Each | Argument::Drain);
+        let calls = matches!(function, Function::Kernel(_)) && arguments.iter().any(is_called);
+        let map = arguments.iter().position(|argument| matches!(argument, Argument::Map(_)));
+        let map = map.map_or(NO_MAP, |place| place as u8);
+        Self { callee, signature, function, maps: Arc::clone(maps), unproven, calls, map }
+    }
+
+    /// Whether it calls functions of the program.
+    const fn calls(&self) -> bool {
+        self.calls
     }
 
     /// Whether it does more for programs that may read from unproven addresses.
@@ -99,13 +117,14 @@ impl Entry {
         self.signature.returns == Returns::Probed || self.signature.arguments().iter().any(prints)
     }
 
-    /// Calls it.
+    /// Calls it. In place where compiled code enters: its result is long, and would be copied once more.
+    #[inline(always)]
     fn call(&self, arguments: [u64; 5], space: &mut dyn Space) -> Result<Answer, HelperError> {
         let rest = match &self.function {
             Function::Kernel(_) => Rest::Kept,
             Function::Custom(_) => Rest::Zeroed,
         };
-        let mut call = Call::new(arguments, &self.signature, &self.maps, space, rest, self.unproven);
+        let mut call = Call::new(arguments, self, space, rest);
         match &self.function {
             Function::Kernel(function) => function(&mut call),
             Function::Custom(function) => function(&mut call).map(Answer::Value),
@@ -225,8 +244,7 @@ impl HostBuilder {
             kernel::HELPERS.iter().map(|(id, signature, function)| (*id, *signature, Function::Kernel(*function)));
         let custom = self.entries.into_iter().map(|(id, signature, Custom(function))| (id, signature, function));
         for (id, signature, function) in kernel.chain(custom) {
-            let (maps, unproven) = (Arc::clone(&maps), Unproven::Refuse);
-            let entry = Entry { callee: Callee::Helper(id), signature, function, maps, unproven };
+            let entry = Entry::new(Callee::Helper(id), signature, function, &maps, Unproven::Refuse);
             match entries.binary_search_by_key(&id, |(known, _)| *known) {
                 Ok(place) => entries[place] = (id, entry),
                 Err(place) => entries.insert(place, (id, entry)),
@@ -239,18 +257,13 @@ impl HostBuilder {
             Function::Kernel(function) => {
                 let Entry { callee, signature, .. } = *entry;
                 let function = Function::Kernel(function);
-                Some((*id, Entry { callee, signature, function, maps: Arc::clone(&maps), unproven: Unproven::Probe }))
+                Some((*id, Entry::new(callee, signature, function, &maps, Unproven::Probe)))
             }
             Function::Custom(_) => None,
         });
         let probing = probing.collect();
-        let absent = Entry {
-            callee: Callee::Helper(-1),
-            signature: Signature::new([]),
-            function: Function::Kernel(|_| Err(HelperError::Unknown)),
-            maps: Arc::clone(&maps),
-            unproven: Unproven::Refuse,
-        };
+        let nobody = Function::Kernel(|_| Err(HelperError::Unknown));
+        let absent = Entry::new(Callee::Helper(-1), Signature::new([]), nobody, &maps, Unproven::Refuse);
         #[cfg(feature = "std")]
         let timers = timers(&maps, self.time);
         Arc::new(Host {
@@ -297,7 +310,7 @@ fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, ma
     let mut functions: Vec<Named> = Vec::new();
     let entry = |index: usize, signature, Custom(function)| {
         let callee = Callee::Kernel { id: index as i32, module: 0 };
-        Entry { callee, signature, function, maps: Arc::clone(maps), unproven: Unproven::Refuse }
+        Entry::new(callee, signature, function, maps, Unproven::Refuse)
     };
     for Declaration { name, prototype } in declared {
         let index = functions.len();
