@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 #[cfg(feature = "std")]
 use core::any::Any;
 
-use super::Shared;
+use super::{Entry, Shared};
 #[cfg(feature = "std")]
 use super::objects::Objects;
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
@@ -82,12 +82,16 @@ pub(super) const fn failed(errno: i64) -> Result<Answer, HelperError> {
 
 /// Bytes that fit without allocating memory.
 pub(super) const SMALL: usize = 64;
+/// Bytes of most keys and values.
+const TINY: usize = 16;
 
 /// One call of a helper.
 pub struct Call<'a> {
     arguments: [u64; 5],
     signature: &'a Signature,
     shared: &'a Shared,
+    /// Which argument is one of its maps.
+    map: u8,
     space: &'a mut dyn Space,
     /// How many bytes of each argument were written.
     written: [usize; 5],
@@ -106,18 +110,10 @@ pub(super) enum Rest {
 
 impl Drop for Call<'_> {
     /// Not earlier: what a helper reads and what it writes may overlap. Also if it panics.
+    #[inline]
     fn drop(&mut self) {
-        if self.rest == Rest::Kept {
-            return;
-        }
-        for index in 0..self.signature.arguments().len() {
-            // What does not exist could not be written either.
-            let _ = self.zero_rest(index);
-            // The verifier counts it as given back, too.
-            #[cfg(feature = "std")]
-            if matches!(self.signature.arguments()[index], Argument::Release(_)) {
-                drop(self.release(index));
-            }
+        if self.rest == Rest::Zeroed {
+            self.end();
         }
     }
 }
@@ -129,15 +125,10 @@ impl core::fmt::Debug for Call<'_> {
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(
-        arguments: [u64; 5],
-        signature: &'a Signature,
-        shared: &'a Shared,
-        space: &'a mut dyn Space,
-        rest: Rest,
-        unproven: Unproven,
-    ) -> Self {
-        Self { arguments, signature, shared, space, written: [0; 5], rest, unproven }
+    #[inline]
+    pub(super) fn new(arguments: [u64; 5], entry: &'a Entry, space: &'a mut dyn Space, rest: Rest) -> Self {
+        let Entry { signature, shared, unproven, map, .. } = entry;
+        Self { arguments, signature, shared, map: *map, space, written: [0; 5], rest, unproven: *unproven }
     }
 
     /// Whether the argument with this number is room to write to.
@@ -148,6 +139,20 @@ impl<'a> Call<'a> {
             Argument::ValueOut => self.map()?.definition().kind != Kind::BloomFilter,
             _ => false,
         })
+    }
+
+    /// Zeroes all room that was not written, and gives back what is still held.
+    #[inline(never)]
+    fn end(&mut self) {
+        for index in 0..self.signature.arguments().len() {
+            // What does not exist could not be written either.
+            let _ = self.zero_rest(index);
+            // The verifier counts it as given back, too.
+            #[cfg(feature = "std")]
+            if matches!(self.signature.arguments()[index], Argument::Release(_)) {
+                drop(self.release(index));
+            }
+        }
     }
 
     fn zero_rest(&mut self, index: usize) -> Result<(), HelperError> {
@@ -173,11 +178,11 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the map among the arguments.
+    #[inline]
     pub(super) fn map(&self) -> Result<&'a Arc<Map>, HelperError> {
-        let arguments = self.signature.arguments();
-        let place = arguments.iter().position(|argument| matches!(argument, Argument::Map(_)));
-        let index = place.ok_or(HelperError::NoArgument { index: 0 })?;
-        super::find(&self.shared.maps, self.arguments[index]).ok_or(HelperError::NoArgument { index })
+        let index = usize::from(self.map);
+        let handle = self.arguments.get(index).ok_or(HelperError::NoArgument { index: 0 })?;
+        super::find(&self.shared.maps, *handle).ok_or(HelperError::NoArgument { index })
     }
 
     /// Returns all ring buffers: a record's address tells which one it is of.
@@ -326,6 +331,12 @@ impl<'a> Call<'a> {
         let len = self.len(index)?;
         if len > SMALL {
             return self.bytes(index).map(|bytes| take(&bytes));
+        }
+        if len <= TINY {
+            // Most keys: zeroing more would take as long as all the rest.
+            let mut bytes = [0; TINY];
+            self.space.read(self.arguments[index], &mut bytes[..len])?;
+            return Ok(take(&bytes[..len]));
         }
         let mut bytes = [0; SMALL];
         self.space.read(self.arguments[index], &mut bytes[..len])?;

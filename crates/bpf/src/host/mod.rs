@@ -86,7 +86,15 @@ pub(crate) struct Entry {
     shared: Shared,
     /// Whether the programs that call it may read from unproven addresses.
     unproven: Unproven,
+    /// Whether it calls functions of the program, which leaves its fifth argument free. Noted, as is the next, since
+    /// each call of it depends on it.
+    calls: bool,
+    /// Which argument is a map; [`NO_MAP`] if none is.
+    map: u8,
 }
+
+/// Beyond the last argument.
+const NO_MAP: u8 = 5;
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,14 +106,24 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// Whether it calls functions of the program, which leaves its fifth argument free.
-    fn calls(&self) -> bool {
-        let calls = self
-            .signature
-            .arguments()
-            .iter()
-            .any(|argument| matches!(argument, Argument::Loop | Argument::Each | Argument::Drain));
-        calls && matches!(self.function, Function::Kernel(_))
+    fn new(
+        callee: Callee,
+        signature: Signature,
+        function: Function,
+        shared: &Shared,
+        unproven: Unproven,
+    ) -> Self {
+        let arguments = signature.arguments();
+        let is_called = |argument: &Argument| matches!(argument, Argument::Loop | Argument::Each | Argument::Drain);
+        let calls = matches!(function, Function::Kernel(_)) && arguments.iter().any(is_called);
+        let map = arguments.iter().position(|argument| matches!(argument, Argument::Map(_)));
+        let map = map.map_or(NO_MAP, |place| place as u8);
+        Self { callee, signature, function, shared: shared.clone(), unproven, calls, map }
+    }
+
+    /// Whether it calls functions of the program.
+    const fn calls(&self) -> bool {
+        self.calls
     }
 
     /// Whether it does more for programs that may read from unproven addresses.
@@ -114,13 +132,14 @@ impl Entry {
         self.signature.returns == Returns::Probed || self.signature.arguments().iter().any(prints)
     }
 
-    /// Calls it.
+    /// Calls it. In place where compiled code enters: its result is long, and would be copied once more.
+    #[inline(always)]
     fn call(&self, arguments: [u64; 5], space: &mut dyn Space) -> Result<Answer, HelperError> {
         let rest = match &self.function {
             Function::Kernel(_) => Rest::Kept,
             Function::Custom(_) => Rest::Zeroed,
         };
-        let mut call = Call::new(arguments, &self.signature, &self.shared, space, rest, self.unproven);
+        let mut call = Call::new(arguments, self, space, rest);
         match &self.function {
             Function::Kernel(function) => function(&mut call),
             Function::Custom(function) => function(&mut call).map(Answer::Value),
@@ -252,8 +271,7 @@ impl HostBuilder {
             kernel::HELPERS.iter().map(|(id, signature, function)| (*id, *signature, Function::Kernel(*function)));
         let custom = self.entries.into_iter().map(|(id, signature, Custom(function))| (id, signature, function));
         for (id, signature, function) in kernel.chain(custom) {
-            let (shared, unproven) = (shared.clone(), Unproven::Refuse);
-            let entry = Entry { callee: Callee::Helper(id), signature, function, shared, unproven };
+            let entry = Entry::new(Callee::Helper(id), signature, function, &shared, Unproven::Refuse);
             match entries.binary_search_by_key(&id, |(known, _)| *known) {
                 Ok(place) => entries[place] = (id, entry),
                 Err(place) => entries.insert(place, (id, entry)),
@@ -266,18 +284,13 @@ impl HostBuilder {
             Function::Kernel(function) => {
                 let Entry { callee, signature, .. } = *entry;
                 let function = Function::Kernel(function);
-                Some((*id, Entry { callee, signature, function, shared: shared.clone(), unproven: Unproven::Probe }))
+                Some((*id, Entry::new(callee, signature, function, &shared, Unproven::Probe)))
             }
             Function::Custom(_) => None,
         });
         let probing = probing.collect();
-        let absent = Entry {
-            callee: Callee::Helper(-1),
-            signature: Signature::new([]),
-            function: Function::Kernel(|_| Err(HelperError::Unknown)),
-            shared: shared.clone(),
-            unproven: Unproven::Refuse,
-        };
+        let nobody = Function::Kernel(|_| Err(HelperError::Unknown));
+        let absent = Entry::new(Callee::Helper(-1), Signature::new([]), nobody, &shared, Unproven::Refuse);
         #[cfg(feature = "std")]
         let timers = timers(&shared.maps, self.time);
         Arc::new(Host {
@@ -324,7 +337,7 @@ fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, sh
     let mut functions: Vec<Named> = Vec::new();
     let entry = |index: usize, signature, Custom(function)| {
         let callee = Callee::Kernel { id: index as i32, module: 0 };
-        Entry { callee, signature, function, shared: shared.clone(), unproven: Unproven::Refuse }
+        Entry::new(callee, signature, function, shared, Unproven::Refuse)
     };
     for Declaration { name, prototype } in declared {
         let index = functions.len();

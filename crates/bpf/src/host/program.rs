@@ -64,7 +64,7 @@ pub enum HostedError {
 }
 
 /// What helpers of the run in progress tell it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Run {
     context: Option<Context>,
     /// That of the program that runs now; a tail call changes it.
@@ -72,6 +72,11 @@ struct Run {
     tail_calls: u32,
     next: Option<Arc<HostedProgram>>,
     failure: Option<(Callee, HelperError)>,
+}
+
+impl Run {
+    /// That of a thread that runs nothing.
+    const NONE: Self = Self { context: None, kept: None, tail_calls: 0, next: None, failure: None };
 }
 
 /// The context of a run: what decides whether another program may have it.
@@ -89,7 +94,7 @@ enum Access {
 }
 
 std::thread_local! {
-    static RUN: RefCell<Run> = RefCell::default();
+    static RUN: RefCell<Run> = const { RefCell::new(Run::NONE) };
     /// Records that programs of this thread have reserved and not given back, those of outer runs first.
     static HELD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
@@ -156,7 +161,7 @@ pub(super) fn kept() -> Option<Arc<Kept>> {
 
 /// Runs a timer's function as a run of its own.
 pub(super) fn run_later(host: &Host, kept: &Arc<Kept>, enter: impl FnOnce() -> Outcome) -> Ended {
-    let outer = RUN.replace(Run { kept: Some(Arc::clone(kept)), ..Run::default() });
+    let outer = RUN.replace(Run { kept: Some(Arc::clone(kept)), ..Run::NONE });
     let outer_held = HELD.with_borrow(Vec::len);
     let outcome = enter();
     if outcome.gauge < 0 {
@@ -248,7 +253,7 @@ impl HostedProgram {
         enter: &mut dyn FnMut(&VerifiedProgram, i64) -> Result<Outcome, ContextError>,
     ) -> Result<u64, HostedError> {
         // A helper may run a program, too: the outer run goes on with its own.
-        let outer = RUN.replace(Run { context: Some(context), kept: self.kept.clone(), ..Run::default() });
+        let outer = RUN.replace(Run { context: Some(context), kept: self.kept.clone(), ..Run::NONE });
         let outer_held = HELD.with_borrow(Vec::len);
         let mut fuel = self.program.fuel();
         let mut result = enter(&self.program, fuel);
