@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{cmake, need::Need, process, step::StepError, workspace::Workspace};
 
-/// The name that stands for all adapters, and of the folder that they are in.
+/// The argument that chooses the adapters, and the name of their folder.
 pub(crate) const ADAPTERS: &str = "adapters";
 
 /// How an adapter is measured.

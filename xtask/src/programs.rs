@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{process, step::StepError, workspace::Workspace};
+use crate::{
+    process,
+    step::{LeftOut, StepError},
+    workspace::Workspace,
+};
 
 /// Time limit for one program; a program that hangs must not stop the rest of the run.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -73,8 +77,23 @@ fn named(messages: &str) -> Result<Vec<TestProgram>, StepError> {
     Ok(programs)
 }
 
-/// Runs `programs`, those named by `first` before the others, two at a time. Returns a remark on the slow ones.
-pub(crate) fn run(workspace: &Workspace, programs: &[TestProgram], first: &[&str]) -> Result<String, StepError> {
+/// Makes `programs` skip the tests that `left_out` names, as `package.program::test`.
+pub(crate) fn shorten(programs: &mut [TestProgram], left_out: &[LeftOut]) {
+    for (name, test) in left_out.iter().filter_map(|left| left.what.split_once("::")) {
+        for program in programs.iter_mut().filter(|program| program.name == name) {
+            program.arguments.extend(["--skip", test]);
+        }
+    }
+}
+
+/// Runs `programs`, those named by `first` before the others, two at a time and with these variables. Returns a remark on
+/// the slow ones.
+pub(crate) fn run(
+    workspace: &Workspace,
+    programs: &[TestProgram],
+    first: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<String, StepError> {
     let place = |program: &TestProgram| first.iter().position(|name| *name == program.name).unwrap_or(first.len());
     let mut waiting: Vec<&TestProgram> = programs.iter().collect();
     // The next one is taken from the end.
@@ -85,7 +104,7 @@ pub(crate) fn run(workspace: &Workspace, programs: &[TestProgram], first: &[&str
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(program) = next else { break };
-            let result = run_one(workspace, program);
+            let result = run_one(workspace, program, variables);
             ended.lock().unwrap_or_else(PoisonError::into_inner).push((program.name.clone(), result));
         }
     };
@@ -111,7 +130,7 @@ pub(crate) fn run(workspace: &Workspace, programs: &[TestProgram], first: &[&str
 }
 
 /// Runs `program` as cargo would, shows its output when it has ended, and returns its processor time.
-fn run_one(workspace: &Workspace, program: &TestProgram) -> Result<Duration, StepError> {
+fn run_one(workspace: &Workspace, program: &TestProgram, variables: &[(&str, &str)]) -> Result<Duration, StepError> {
     let folder = workspace.separate_target(crate::runner::FOLDER).join("programs");
     let log = folder.join(&program.name);
     let file = |action| {
@@ -121,7 +140,7 @@ fn run_one(workspace: &Workspace, program: &TestProgram) -> Result<Duration, Ste
     fs::create_dir_all(&folder).map_err(file("make the folder of"))?;
     let output = fs::File::create(&log).map_err(file("write"))?;
     let mut command = process::test_program(workspace, &program.path, &program.folder);
-    command.args(&program.arguments).stdin(Stdio::null());
+    command.args(&program.arguments).envs(variables.iter().copied()).stdin(Stdio::null());
     command.stderr(output.try_clone().map_err(file("write"))?).stdout(output);
     let start = Instant::now();
     let ended = process::spawn_measured(&mut command, LIMIT);
@@ -163,6 +182,16 @@ mod tests {
     }
 
     #[test]
+    fn a_program_skips_its_own_tests() {
+        let left_out = [LeftOut { what: "a.b::c::d", reason: "" }, LeftOut { what: "a.b", reason: "" }];
+        let mut programs =
+            ["a.b", "a.bc"].map(|name| TestProgram::new(name.to_owned(), name.into(), "/".into())).to_vec();
+        shorten(&mut programs, &left_out);
+        assert_eq!(programs[0].arguments, ["--skip", "c::d"]);
+        assert!(programs[1].arguments.is_empty());
+    }
+
+    #[test]
     fn other_output_is_an_error_that_shows_it() {
         let error = named("warning: hello").expect_err("not JSON");
         assert!(error.to_string().ends_with("warning: hello"));
@@ -174,8 +203,8 @@ mod tests {
         let workspace = Workspace { root: folder.path().into(), target: folder.path().join("target") };
         let program = |name: &str| TestProgram::new(format!("a.{name}"), format!("/bin/{name}").into(), "/".into());
         let good = ["true", "true", "true"].map(program);
-        assert_eq!(run(&workspace, &good, &["a.true"]).expect("all pass"), "3 programs");
-        let error = run(&workspace, &["true", "false"].map(program), &[]).expect_err("one fails");
+        assert_eq!(run(&workspace, &good, &["a.true"], &[]).expect("all pass"), "3 programs");
+        let error = run(&workspace, &["true", "false"].map(program), &[], &[]).expect_err("one fails");
         assert!(error.to_string().starts_with("1 of 2 programs failed: a.false"), "{error}");
     }
 }

@@ -271,6 +271,22 @@ mod tests {
     }
 
     #[test]
+    fn programs_and_tests_that_are_left_out_exist() {
+        let workspace = Workspace::find();
+        let left_out: Vec<&str> = steps::all().iter().flat_map(|step| step.left_out).map(|left| left.what).collect();
+        for name in left_out.into_iter().filter(|what| what.contains('.') && !what.contains(' ')) {
+            let (program, test) = name.split_once("::").unwrap_or((name, ""));
+            let (package, program) = program.split_once('.').expect("package.program");
+            assert!(workspace.integration_tests(package).iter().any(|known| known == program), "no program {name}");
+            let (module, function) = test.rsplit_once("::").unwrap_or(("main", test));
+            let file = workspace.root.join(format!("crates/{package}/tests/{program}.rs"));
+            let source = if file.is_file() { file } else { file.with_extension("").join(format!("{module}.rs")) };
+            let source = fs::read_to_string(source).expect("the test's file");
+            assert!(function.is_empty() || source.contains(&format!("fn {function}() {{")), "no test {name}");
+        }
+    }
+
+    #[test]
     fn an_unknown_step_is_named() {
         let error = select(&steps::all(), &Selection { only: vec!["tset".into()], pace: Pace::Slow }).err();
         assert!(error.is_some_and(|error| error.to_string().starts_with("there is no step \"tset\"")));

@@ -29,7 +29,7 @@ impl Workspace {
         self.target.join(name)
     }
 
-    /// Returns the names of the integration tests of the crate in `folder` below `crates`, in the order of the alphabet.
+    /// Returns the names of the integration tests of the crate in `folder` below `crates`, in alphabetical order.
     pub(crate) fn integration_tests(&self, folder: &str) -> Vec<String> {
         let tests = fs::read_dir(self.root.join("crates").join(folder).join("tests")).into_iter().flatten().flatten();
         let name = |path: PathBuf| {

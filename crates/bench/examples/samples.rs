@@ -1,4 +1,4 @@
-//! Makes a record of what a program in another language measures: `samples RECORD PROGRAM [ARGUMENT…]`.
+//! Writes a record of what a program in another language measures: `samples RECORD PROGRAM [ARGUMENT…]`.
 //!
 //! The program prints a line for each value: id, unit, value. Ids are `SUITE.WHAT.COUNT.CONTESTANT`; the contestant
 //! `packs` is compared with the others of its group. `cargo xtask bench adapters` runs it for adapters in C++.
@@ -12,10 +12,10 @@ use palimpsest_bench::harness::record::Unit;
 use palimpsest_bench::harness::{self, BenchError, Contestant, Context, Group, Request, Samples, Suite, host};
 use palimpsest_text::Packs;
 
-/// The contestant that is ours.
+/// Our contestant.
 const OURS: &str = "packs";
 
-/// What is measured of each suite, and how a heading calls it.
+/// What is measured of each suite, with its heading.
 const TITLES: [(&str, &str); 5] = [
     ("load", "load one function"),
     ("call", "call one function of all, in turn"),
@@ -31,7 +31,7 @@ struct Figure {
     values: Vec<f64>,
 }
 
-/// What the program has printed.
+/// The values that the program has printed.
 struct Measured(Vec<Figure>);
 
 impl Measured {
@@ -53,7 +53,7 @@ impl Measured {
         if figures.is_empty() { Err("the program printed no values".into()) } else { Ok(Self(figures)) }
     }
 
-    /// Returns the figures whose ids differ in the contestant alone.
+    /// Returns the figures whose ids differ only in the contestant.
     fn of_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a Figure> {
         self.0.iter().filter(move |figure| group_of(&figure.id) == group)
     }

@@ -28,7 +28,7 @@ pub struct Code {
     frames: usize,
     needs: Needs,
     source: Option<Arc<Source>>,
-    /// What some functions take, by their first instruction, in order.
+    /// The types of some functions, by their first instruction, in order.
     types: Vec<(u32, FunctionType)>,
 }
 
@@ -203,8 +203,8 @@ impl Code {
         Self { source: Some(source), ..self }
     }
 
-    /// Notes what functions of it take, by the slots in which they begin: these are [verified](crate::verify) alone,
-    /// once, and calls of them are not followed. Slots where none begins are ignored.
+    /// Sets the types of functions, by the slots in which they begin. These functions are [verified](crate::verify)
+    /// alone, once, and calls of them are not followed. Slots in which no function begins are ignored.
     pub fn with_types(self, types: impl IntoIterator<Item = (usize, FunctionType)>) -> Self {
         let entry = |slot: usize| {
             let first = self.at_slot(i64::try_from(slot).ok()?)?;
@@ -217,7 +217,7 @@ impl Code {
         Self { types: found, ..self }
     }
 
-    /// Returns what functions take, by their first instructions.
+    /// Returns the types of functions, by their first instructions.
     pub(crate) fn types(&self) -> impl Iterator<Item = (usize, &FunctionType)> {
         self.types.iter().map(|(first, takes)| (*first as usize, takes))
     }

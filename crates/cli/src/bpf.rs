@@ -1,8 +1,10 @@
 //! `palimpsest bpf`: eBPF programs on the command line.
 
+mod bench;
 mod conformance;
 mod engine;
 mod hex;
+mod report;
 mod source;
 mod tools;
 
@@ -32,6 +34,8 @@ enum Command {
     Verify(tools::Verify),
     /// Run a program and print r0.
     Run(tools::Run),
+    /// Measure what loading and running a program costs.
+    Bench(bench::Arguments),
 }
 
 /// Why a command failed.
@@ -61,6 +65,8 @@ enum Failure {
         #[source]
         source: tools::FillError,
     },
+    #[error("a document on standard output says what is wrong")]
+    Told,
     #[error("cannot write the result")]
     Output(#[from] std::io::Error),
 }
@@ -73,9 +79,12 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Asm(arguments) => tools::asm(arguments),
         Command::Verify(arguments) => tools::verify(arguments),
         Command::Run(arguments) => tools::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // The document says it.
+        Err(Failure::Told) => exit::FAILED.into(),
         Err(failure) => {
             complain(&failure);
             exit::FAILED.into()

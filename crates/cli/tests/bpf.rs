@@ -181,3 +181,73 @@ fn programs_of_objects_are_shown_verified_and_run() {
     }
     assert_eq!(palimpsest(&["run", &object, "--map", "a"], b"").status.code(), Some(2));
 }
+
+fn json(arguments: &[&str], input: &[u8], code: i32) -> serde_json::Value {
+    let output = palimpsest(arguments, input);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!((document["version"].as_u64(), &document["palimpsest"]), (Some(1), &env!("CARGO_PKG_VERSION").into()));
+    document
+}
+
+#[test]
+fn documents_say_what_the_verifier_says() {
+    let verify = ["verify", "--json", "--from", "asm", "--context", "8"];
+    let right = json(&verify, b"call local f\nexit\nf: r0 = *(u8 *)(r1 + 7)\nexit", 0);
+    let measures = serde_json::json!({
+        "slots": 4, "functions": 2, "frames": 2, "followed": 4, "fuel": null, "probes": 0
+    });
+    let program = serde_json::json!({ "program": null, "verified": true, "measures": measures });
+    assert_eq!((&right["verified"], &right["programs"]), (&true.into(), &serde_json::json!([program])));
+    let wrong = json(&verify, b"r0 = *(u8 *)(r1 + 8)\nexit", 1);
+    assert_eq!(wrong["verified"], false);
+    let refusal = &wrong["programs"][0]["refusal"];
+    assert_eq!((&refusal["slot"], &refusal["instruction"]), (&0.into(), &"r0 = *(u8 *)(r1 + 8)".into()));
+    assert!(refusal["reason"].as_str().is_some_and(|reason| reason.contains("bytes 8 to 9 of the context")), "{wrong}");
+    assert!(refusal["line"].is_null());
+    // An object's programs, also those behind one that is refused, with its lines.
+    let calls = concat!(env!("CARGO_MANIFEST_DIR"), "/../bpf/tests/objects/golden/calls.o");
+    if !std::path::Path::new(calls).is_file() {
+        eprintln!("skipped: {calls} is not here");
+        return;
+    }
+    let object = json(&["verify", "--json", calls, "--context", "16"], b"", 1);
+    let programs = object["programs"].as_array().expect("a list");
+    assert_eq!(programs.iter().map(|one| one["program"].as_str()).collect::<Vec<_>>(), [Some("weighs"), Some("lacks")]);
+    let line = &programs[1]["refusal"]["line"];
+    assert_eq!((&line["file"], &line["line"]), (&"./calls.c".into(), &24.into()), "{object}");
+    // What is no program is no document.
+    assert!(refused(&["verify", "--json", "/nowhere"], b"").contains("cannot read /nowhere"));
+}
+
+#[test]
+fn documents_say_what_a_run_gave() {
+    for engine in ENGINES {
+        let run = ["run", "--json", "--from", "asm", "--engine", engine];
+        let ran = json(&run, b"r0 = 0xfedcba9876543210 ll\nexit", 0);
+        assert_eq!((&ran["engine"], &ran["r0"]), (&engine.into(), &"0xfedcba9876543210".into()));
+        assert!(ran["error"].is_null() && ran["refusal"].is_null() && ran["program"].is_null(), "{ran}");
+        let ended = json(&run, b"r1 = 1\ncall 77\nexit", 1);
+        assert!(ended["r0"].is_null());
+        match engine {
+            "compiler" => assert_eq!(ended["refusal"]["slot"], 1, "{ended}"),
+            _ => assert!(ended["error"].as_str().is_some_and(|error| error.contains("call of helper 77")), "{ended}"),
+        }
+    }
+}
+
+#[test]
+fn a_program_of_ones_own_is_measured() {
+    let bench = ["bench", "--json", "--from", "asm", "--loads", "3"];
+    let measured = json(&bench, b"r0 = 3\nexit", 0);
+    assert_eq!((&measured["loads"], measured["program"].is_null()), (&3.into(), true));
+    for field in ["verify_us", "load_us", "compiled_ns", "interpreted_ns"] {
+        let [low, median, high] = ["low", "median", "high"].map(|name| measured[field][name].as_f64().expect(field));
+        assert!(0.0 < low && low <= median && median <= high, "{field}: {measured}");
+    }
+    assert!(measured["core_syncs"].is_u64() && measured["loads_per_second"].is_f64(), "{measured}");
+    let shown = printed(&["bench", "--from", "asm", "--loads", "3"], b"r0 = 3\nexit");
+    assert!(shown.contains(" ns a call") && shown.contains("core syncs"), "{shown}");
+    assert!(refused(&bench, b"r0 = *(u8 *)(r1 + 0)\nexit").contains("the program is refused"));
+}

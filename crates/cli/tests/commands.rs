@@ -26,6 +26,7 @@ const PEERS: &str = "needs an optimised build with Cranelift; a group of the sam
 const MEASURES: &str = "measures programs of others for minutes; that they run frozen is what crates/preload/tests see";
 const WHEEL: &str = "takes a program from PyPI; the step `python` does it in an exhaustive run";
 const ORC: &str = "needs LLVM's development files; the step `llvm-orc` does it in an exhaustive run";
+const ASMJIT: &str = "needs asmjit's development files; the step `asmjit` does it in an exhaustive run";
 const INSTALL: &str = "builds everything once more; the step `package` installs what it would";
 
 /// Every command, with its proof.
@@ -103,6 +104,12 @@ const COMMANDS: &[(&str, Proof)] = &[
     ),
     ("cmake --build target/llvm-orc", Not(ORC)),
     ("target/llvm-orc/orc-bench", Not("measures for minutes; the step `llvm-orc` builds it and runs it once, briefly")),
+    (
+        "cmake -S adapters/asmjit -B target/asmjit -DPALIMPSEST_LIBRARY=$PWD/target/release/libpalimpsest_capi.a",
+        Not(ASMJIT),
+    ),
+    ("cmake --build target/asmjit", Not(ASMJIT)),
+    ("target/asmjit/asmjit-bench", Not("measures for minutes; the step `asmjit` builds it and runs it once, briefly")),
     ("cargo install --path crates/cli", Not(INSTALL)),
     ("cargo xtask package", Not("the step `package`")),
     ("cargo xtask guest paging", Not("the steps `guest-x86_64` and `guest-aarch64`")),

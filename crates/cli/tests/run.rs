@@ -61,6 +61,28 @@ fn what_is_preloaded_already_stays_behind_the_object() {
     assert!(Path::new(object).is_absolute() && object.ends_with("/libpalimpsest_preload.so"), "{object}");
 }
 
+/// Removes the names of libraries (`DT_NEEDED`) from a 64-bit program.
+fn without_libraries(mut program: Vec<u8>) -> Vec<u8> {
+    const PT_DYNAMIC: u64 = 2;
+    const DT_NEEDED: u64 = 1;
+    const DT_DEBUG: u64 = 21;
+    let number = |program: &[u8], at: usize, len: usize| {
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(&program[at..at + len]);
+        usize::try_from(u64::from_le_bytes(bytes)).expect("small")
+    };
+    let (headers, size, count) = (number(&program, 32, 8), number(&program, 54, 2), number(&program, 56, 2));
+    let headers = (0..count).map(|index| headers + index * size);
+    let dynamic = headers.into_iter().find(|at| number(&program, *at, 4) as u64 == PT_DYNAMIC).expect("dynamic");
+    let (start, len) = (number(&program, dynamic + 8, 8), number(&program, dynamic + 32, 8));
+    for entry in (start..start + len).step_by(16) {
+        if number(&program, entry, 8) as u64 == DT_NEEDED {
+            program[entry..entry + 8].copy_from_slice(&DT_DEBUG.to_le_bytes());
+        }
+    }
+    program
+}
+
 #[test]
 fn programs_that_cannot_be_served_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -70,6 +92,7 @@ fn programs_that_cannot_be_served_are_refused_with_a_reason() {
         fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).expect("it is ours");
     };
     let mut shell = fs::read("/bin/sh").expect("there is a shell");
+    write("alone", &without_libraries(shell.clone()), 0o755);
     // No program headers (`e_phnum`): no dynamic linker.
     shell[56..58].fill(0);
     write("static", &shell, 0o755);
@@ -83,6 +106,7 @@ fn programs_that_cannot_be_served_are_refused_with_a_reason() {
         (at("static"), 125, "statically linked"),
         (at("foreign"), 125, "another architecture"),
         (at("script"), 125, "statically linked"),
+        (at("alone"), 125, "needs no library"),
         (at("text"), 125, "neither an ELF program nor a script"),
         (at("plain"), 126, "not executable"),
         (at("missing"), 127, "not found"),

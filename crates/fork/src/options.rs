@@ -23,9 +23,9 @@ pub enum Pages {
     /// refuses.
     Collapse,
     /// As [`Base`](Self::Base); but a freeze in slices ([`Pause::Within`]) that must pay within some forks
-    /// ([`Pays::Within`]) first puts memory into huge pages where it is, and freezes only what cannot be put so. This
-    /// goes on while somebody asks for slices between forks: for programs that wait there and write to most of their
-    /// memory, as a database under load does. Once nobody has asked since the last fork, the rest is frozen.
+    /// ([`Pays::Within`]) first puts memory into huge pages where it is, and freezes only what cannot be put there. For
+    /// programs that wait between forks and write to most of their memory, as a database under load does: it goes on as
+    /// long as somebody asks for slices between forks. If nobody has asked since the last fork, the rest is frozen.
     Gather,
 }
 

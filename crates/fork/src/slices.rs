@@ -286,8 +286,8 @@ unsafe fn slice(
     }
     if let Step::Gather(gathering) = locked.agenda().step() {
         if occasion == Occasion::ForkAgain {
-            // Each huge page would be made while somebody waits for the fork, and little is written in between: what is
-            // as cold as that is better frozen.
+            // Huge pages would be made while somebody waits for the fork. And such a program writes little between
+            // forks: its memory is better frozen.
             return freeze_the_rest(&mut locked, gathering);
         }
         let before = locked.agenda().gathered();
@@ -326,7 +326,7 @@ unsafe fn slice(
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        // Not counted: where all others are ending, that waits for their end, with everybody held.
+        // Counting all threads could wait for those that are ending, while everybody is held.
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
         let mut may_go_on = || !is_shared && is_idle();
         let slice = Slice {
@@ -384,7 +384,7 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
             return;
         }
     }
-    // What came of it is told by how the freeze goes on.
+    // If it fails, the freeze ends, and says why.
     let _ = freeze_the_rest(locked, gathering);
 }
 

@@ -44,9 +44,9 @@ fn a_child_has_small_page_tables() {
         assert_eq!(plain, 0, "a plain child has 512 kB of page tables and more");
         freeze(&Options::new());
         let frozen = in_child_kb();
-        // Two page tables: of this library's tables, which have 2 MiB to themselves, and where the memory's neighbours
-        // are cut off. Each place across a border of a GiB takes one more of the next level: of 60 runs with other
-        // addresses 49 took 8 kB, 9 took 12, and 2 took 16. One of three borders in a run is left.
+        // Two page tables: for this library's tables, which have 2 MiB to themselves, and for the memory's cut-off
+        // neighbours. Each border of a GiB that they cross takes one more table of the next level: of 60 runs with
+        // other addresses 49 took 8 kB, 9 took 12, and 2 took 16. The limit leaves room for one more.
         assert!(frozen <= empty + 20, "{frozen} kB, and {empty} kB in a child of an empty process");
     });
 }
@@ -227,7 +227,7 @@ fn what_the_parent_writes_is_repaired_when_that_pays() {
     });
 }
 
-/// Fails on: a repair that takes all of the debt while everybody is held; one that never comes to its end.
+/// Fails on: a repair that is made in one go while everybody is held; a repair that never ends.
 #[test]
 fn a_repair_takes_no_longer_than_a_slice_at_a_time() {
     play("a_repair_takes_no_longer_than_a_slice_at_a_time", || {
@@ -239,7 +239,7 @@ fn a_repair_takes_no_longer_than_a_slice_at_a_time() {
         while progress().stage == Stage::UnderWay && unsafe { palimpsest_fork::freeze_slice() }.is_ok() {}
         (0..4).for_each(|_| assert_eq!(in_child(|| 0), 0));
         memory.fill(0..memory.len, 2);
-        // And what has come since is frozen by the same repair.
+        // The same repair also freezes new memory.
         let later = Memory::apart(4 * PIECE);
         later.fill(0..later.len, 3);
         let left = || memory.present() + later.present();

@@ -61,7 +61,7 @@ fn slice() -> Progress {
     unsafe { palimpsest_fork::freeze_slice() }.expect("a slice can be taken")
 }
 
-/// What the program asks that is about to wait, without a slice.
+/// Asks what a program asks when it is about to wait, without a slice.
 fn about_to_wait() {
     let _ = palimpsest_fork::next_slice();
 }
@@ -155,8 +155,8 @@ fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_st
     });
 }
 
-/// Fails on: making huge pages at each fork of a program that never waits; taking the time before the first fork for
-/// one without waits.
+/// Fails on: making huge pages at each fork of a program that never waits; taking the time before the first fork for a
+/// time without waits.
 #[test]
 fn who_forks_again_and_again_without_waiting_has_all_frozen() {
     play("who_forks_again_and_again_without_waiting_has_all_frozen", || {

@@ -30,15 +30,16 @@ pub struct TextOptions {
     pages: Pages,
 }
 
-/// Whose huge pages are used on a machine with one node. With several nodes, only copies can be on the wanted one.
+/// Which huge pages to use on a machine with one node. With several nodes only copies are used, since only they can be
+/// on the wanted node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pages {
-    /// The file's own, where the kernel has them or can make them: nothing is copied or compared, and every process of
-    /// the machine that maps the file uses the same ones. Copies for the rest.
+    /// The file's own, where the kernel has them or can make them. For these nothing is copied or compared, and all
+    /// processes that map the file share them. Copies for the rest.
     #[default]
     OfTheFile,
-    /// The same, after the kernel has forgotten what it had cached of the file in small pages that no process maps: it
-    /// reads that again, from the disk, into huge pages. The next process finds it so.
+    /// The file's own, after the kernel has dropped the small pages of the file from its cache, except those that a
+    /// process maps. It then reads the file again from the disk, into huge pages, which the next process finds.
     ReadAnew,
     /// Only copies.
     Copied,
@@ -75,7 +76,7 @@ impl TextOptions {
         self
     }
 
-    /// Sets whose huge pages are used on a machine with one node; by default the file's own, where that is possible.
+    /// Sets which huge pages to use on a machine with one node; by default the file's own, where possible.
     #[must_use]
     pub fn pages(mut self, pages: Pages) -> Self {
         self.pages = pages;

@@ -30,8 +30,8 @@ pub(crate) extern "C" fn answer(raw: isize) -> c_long {
     raw as c_long
 }
 
-/// The value to go back to, and its place. In a child of `fork` asking for the place again would be the only call into
-/// that part of the C library: a page fault.
+/// The value to restore, and its place. The place is kept, since in a child of `fork` asking for it again would be the
+/// only call into that part of the C library, and cost a page fault.
 pub(crate) struct Kept {
     place: *mut c_int,
     value: c_int,
@@ -43,7 +43,7 @@ impl Kept {
         Self { place: place(), value: get() }
     }
 
-    /// Sets it again, in the same thread or in its copy in a child. Written only if it differs.
+    /// Restores the value, in the same thread or in its copy in a child. Writes only if it differs.
     #[inline]
     pub(crate) fn set_again(&self) {
         // SAFETY: the place belongs to this thread, which is still running, or to the only thread of a child.

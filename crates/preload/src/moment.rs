@@ -18,10 +18,11 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// The most private memory in bytes seen at a fork. `Relaxed`: a figure.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
-/// The most resident memory in kB, of files as well, when private memory was last looked at. `Relaxed`: a figure.
+/// The peak of resident memory, with files', in kB, when private memory was last looked at. `Relaxed`: a figure.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// A fork of this many looks at private memory in any case: it may grow while the program gives back as much else.
+/// One fork in this many looks at private memory in any case: it may grow while the program gives back as much of other
+/// memory.
 const LOOKS_AFTER: u64 = 16;
 
 /// Whether the signal has come. `Relaxed`: it publishes nothing, and a fork that just misses it is not an error.
@@ -74,8 +75,8 @@ fn has_come(moment: Moment, number: u64) -> bool {
     }
 }
 
-/// Whether private memory may have grown since it was last looked at, before fork `number`: one call instead of three,
-/// in a program that forks again and again and never has much.
+/// Whether private memory may have grown since the last look, before fork `number`. A program that forks again and
+/// again and never has much then needs one call instead of three.
 fn may_have_grown(number: u64) -> bool {
     // SAFETY: all zeros is a valid value.
     let mut usage: libc::rusage = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -86,7 +87,7 @@ fn may_have_grown(number: u64) -> bool {
 
 /// Whether `most` differs from what was noted, or is not known. Notes it.
 fn has_grown(most: Option<u64>, noted: &AtomicU64) -> bool {
-    // Written only if it differs: after a fork the first write to a page copies it.
+    // Writes only if it differs: after a fork the first write to a page copies it.
     let is_new = most.is_none_or(|most| most != noted.load(Ordering::Relaxed));
     if is_new {
         noted.store(most.unwrap_or(0), Ordering::Relaxed);
@@ -166,7 +167,8 @@ mod tests {
         assert!(after >= before + (48 << 20), "{before} {after} {}", much.len());
     }
 
-    /// Fails on: a program that grows and is never looked at again; three calls at each fork of one that does not.
+    /// Fails on: a program that grows and is never looked at again; three calls at each fork of a program that does not
+    /// grow.
     #[test]
     fn private_memory_is_looked_at_when_more_is_resident_than_ever() {
         let noted = AtomicU64::new(0);

@@ -6,7 +6,7 @@ use super::{build, left_out};
 use crate::{
     guest::Arch,
     linux::{self, Guest},
-    programs::TestProgram,
+    programs::{self, TestProgram},
     step::{Depth, Done, StepError},
     workspace::Workspace,
 };
@@ -27,7 +27,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     programs.retain(|program| !program.name.starts_with(build::NUMA) && program.name.contains(&part));
     let is_short = depth == Depth::Short && part.is_empty();
     if is_short {
-        programs.iter_mut().for_each(left_out::shorten);
+        programs::shorten(&mut programs, left_out::LEFT_OUT);
     }
     let cases = if is_short { left_out::CASES } else { &[] };
     let init = build::guest_init(workspace)?;

@@ -1,4 +1,4 @@
-//! Opens files: the program's own, and the one in which its debug information is apart from it.
+//! Opens the program's file, and the separate file that may hold its debug information.
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::string::{String, ToString};
@@ -28,7 +28,7 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> DwarfError {
     move |source| DwarfError::Read { path: path.to_owned(), source }
 }
 
-/// Opens a file that is one: a pipe would let the caller wait.
+/// Opens a regular file; a pipe could make the caller wait.
 fn regular(path: &Path) -> io::Result<File> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
@@ -43,7 +43,7 @@ struct Identity {
     link: Option<(Vec<u8>, u32)>,
 }
 
-/// Reads the sections of `path`, or of the file that has them for it, which may lie beside `beside`.
+/// Reads the sections of `path`, or of the separate file that holds them, which may lie beside `beside`.
 pub(super) fn open(path: &Path, beside: &Path, most: u64) -> Result<Sections, DwarfError> {
     let file = regular(path).map_err(unreadable(path))?;
     let (sections, identity) = read_file(&file, path, most)?;
@@ -65,7 +65,7 @@ pub(super) fn open(path: &Path, beside: &Path, most: u64) -> Result<Sections, Dw
     Err(DwarfError::Absent { program: beside.to_owned(), tried })
 }
 
-/// Returns where debug information may be.
+/// Returns the files that may hold the debug information.
 fn places(identity: &Identity, beside: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     if let Some([first, rest @ ..]) = identity.build_id.as_deref() {
@@ -73,7 +73,7 @@ fn places(identity: &Identity, beside: &Path) -> Vec<PathBuf> {
         places.push(Path::new(APART).join(alloc::format!(".build-id/{first:02x}/{digits}.debug")));
     }
     if let Some((name, _)) = &identity.link {
-        // A name only: the file must not send us anywhere.
+        // Only a name: the program's file must not choose the folder.
         let name = Path::new(std::ffi::OsStr::from_bytes(name));
         if let (Some(folder), Some(only)) = (beside.parent(), name.file_name())
             && only == name.as_os_str()
@@ -86,7 +86,7 @@ fn places(identity: &Identity, beside: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// Says whether the file is that of the program.
+/// Returns whether the file belongs to the program.
 fn is_for(identity: &Identity, file: &File, path: &Path) -> Result<bool, DwarfError> {
     if let Some(build_id) = &identity.build_id {
         let cache = ReadCache::new(file);
@@ -128,7 +128,7 @@ pub(super) fn parse(bytes: &[u8], most: u64) -> Result<Sections, DwarfError> {
     Ok(sections)
 }
 
-/// Reads sections from `data`; what is in them by `bytes_at`.
+/// Reads the list of sections from `data`, and their contents by `bytes_at`.
 fn read<'a, R: ReadRef<'a>>(
     data: R,
     most: u64,
@@ -160,7 +160,7 @@ fn read<'a, R: ReadRef<'a>>(
         let all = range.uncompressed_size;
         left = left.checked_sub(all).ok_or(DwarfError::Long { bytes: most - left + all, most })?;
         if range.offset.checked_add(range.compressed_size).is_none_or(|end| end > len) {
-            // That of a file whose sections were moved to another one has no bytes.
+            // It has no bytes if the file's sections were moved to another file.
             continue;
         }
         let bytes = bytes_at(range.offset, range.compressed_size as usize)?;

@@ -1,9 +1,9 @@
-//! Types of the host from its debug information: what programs are adapted to where nobody has described them by
+//! Types of the host, from its debug information: programs are adapted to these if nobody has described the types by
 //! [`layout!`](crate::layout!).
 //!
-//! A program in C writes down the members that it reads, of whatever structure of the host: one in C, C++ or Rust, also
-//! one without `#[repr(C)]`, whose members are wherever the compiler has put them. The debug information says where,
-//! and [`Object::parse_for`](crate::elf::Object::parse_for) adapts the program to that.
+//! A program in C declares the members that it reads, of any structure of the host: in C, C++ or Rust, also without
+//! `#[repr(C)]`, where the compiler chooses the members' places. The debug information says where they are, and
+//! [`Object::parse_for`](crate::elf::Object::parse_for) adapts the program.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,15 +17,15 @@
 //! # }
 //! ```
 //!
-//! A host that is shipped without debug information gets its types when it is built: [`HostTypes::section`] is a file
-//! of a few kilobytes.
+//! A host that is shipped without debug information can keep its types from when it was built: [`HostTypes::section`]
+//! is a file of a few kilobytes.
 //!
 //! # How types look
 //!
-//! Only types that are asked for are read, and what lies in them. What pointers point at is not: a program asks for it
-//! by name. Copies of a type, one in each unit of the program, become one; types that differ and have one name all
-//! remain, and a program that depends on the difference is refused as ambiguous, unless a path ([`Asked::new`]) tells
-//! them apart.
+//! Only types that are asked for are read, and the types that lie in them. Types behind pointers are not read: a
+//! program asks for them by name. Copies of a type, one in each unit of the program, become one. Different types with
+//! the same name all remain, and a program that depends on the difference is refused as ambiguous, unless a path
+//! ([`Asked::new`]) tells them apart.
 //!
 //! | in Rust | here |
 //! |---|---|
@@ -33,15 +33,18 @@
 //! | references, boxes and raw pointers to types with a size | pointers |
 //! | `&[T]`, `&str`, `Box<dyn T>` | structures: `data_ptr` and `length`; `pointer` and `vtable` |
 //! | an `enum` whose variants have no fields | an `enum` |
-//! | `enum State { Idle, Busy(Job) }` | a structure with the members `Idle` and `Busy`, and with `__tag`, whose type is `enum State__tag`: the numbers that mean `Idle` and `Busy`. A variant that is recognised by the absence of others' numbers has none |
+//! | `enum State { Idle, Busy(Job) }` | a structure: `__tag`, and all variants as members |
+//!
+//! The type of `__tag` is `enum State__tag`, with the numbers that mean `Idle` and `Busy`. A variant that is recognised
+//! by the absence of the others' numbers has none.
 //!
 //! # Limits
 //!
-//! Debug information may be hostile: time and memory are bounded by its length. Wrong types make a program read
-//! something else, but only inside of what it may read: it is verified after it was adapted.
+//! Debug information may be hostile: its length bounds time and memory. Wrong types make a program read something else,
+//! but only memory that it may read: it is verified after it was adapted.
 //!
 //! Types in `.dwo` and `.dwp` files (`split-debuginfo = "unpacked"`) and in supplementary files of `dwz` are not read;
-//! whoever asks for one of the first gets [`DwarfError::Split`].
+//! asking for a type in one of the first is [`DwarfError::Split`].
 
 mod file;
 mod names;
@@ -60,7 +63,7 @@ use units::{Sections, Units};
 /// Most bytes of debug information, unless more are allowed.
 pub const MOST_BYTES: u64 = 2 << 30;
 
-/// Why types are not found.
+/// Why types cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DwarfError {
@@ -79,7 +82,7 @@ pub enum DwarfError {
         /// Why.
         reason: String,
     },
-    /// The program has none.
+    /// The program has no debug information.
     #[error(
         "{program} has no debug information, and none lies apart from it (looked for: {tried:?}); build it with \
          `debug = true` (cargo) or -g, or make its types when it is built"
@@ -90,7 +93,7 @@ pub enum DwarfError {
         /// Files that do not exist or belong to another program.
         tried: Vec<PathBuf>,
     },
-    /// The types are elsewhere.
+    /// The types are in other files.
     #[error(
         "the debug information of types is in .dwo files, `{file}` for one; build with `split-debuginfo = \"off\"` or \
          without -gsplit-dwarf"
@@ -99,7 +102,7 @@ pub enum DwarfError {
         /// One of these files.
         file: String,
     },
-    /// There is too much.
+    /// There is more debug information than allowed.
     #[error("the debug information has {bytes} bytes, and {most} are allowed")]
     Long {
         /// Bytes, after decompression.
@@ -107,10 +110,10 @@ pub enum DwarfError {
         /// Bytes that are allowed.
         most: u64,
     },
-    /// It is damaged.
+    /// The debug information is damaged.
     #[error("the debug information is damaged")]
     Damaged(#[from] gimli::Error),
-    /// It says something that cannot be.
+    /// The debug information says something impossible.
     #[error("the debug information is damaged: {what}")]
     Wrong {
         /// What.
@@ -143,7 +146,7 @@ pub enum DwarfError {
 /// A type that is asked for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Asked {
-    /// Names of what it is in, the outermost first.
+    /// Names of the namespaces and types around it, the outermost first.
     within: Vec<String>,
     name: String,
     called: Option<String>,
@@ -163,7 +166,7 @@ impl Asked {
         Self { within, name: name.to_owned(), called: None }
     }
 
-    /// Says what programs call it, if that is not its name.
+    /// Sets the name by which programs call it, if that is another one.
     #[must_use]
     pub fn called(mut self, name: &str) -> Self {
         self.called = Some(name.to_owned());
@@ -205,7 +208,8 @@ impl HostTypes {
         Btf::parse(&self.section)
     }
 
-    /// Returns names that the host has not. A program may do without them; one that cannot is refused by the verifier.
+    /// Returns the names that the host does not have. A program may do without them; the verifier refuses one that
+    /// cannot.
     pub fn missing(&self) -> &[String] {
         &self.missing
     }
@@ -218,22 +222,23 @@ pub struct DebugInfo {
 }
 
 impl DebugInfo {
-    /// Reads that of the program that this process runs, even if its file has been replaced or removed since. It may
-    /// lie apart from the program ([`open`](Self::open)).
+    /// Reads the debug information of the program that this process runs, even if its file has been replaced or removed
+    /// since. It may be in a separate file ([`open`](Self::open)).
     ///
     /// # Errors
     ///
     /// [`DwarfError`].
     pub fn of_this_process() -> Result<Self, DwarfError> {
         let own = Path::new("/proc/self/exe");
-        // Where it was started, for what lies beside it.
+        // The path by which it was started, for files beside it.
         let beside = std::fs::read_link(own).unwrap_or_else(|_| own.to_owned());
         file::open(own, &beside, MOST_BYTES).map(|sections| Self { sections })
     }
 
-    /// Reads that of a program or library. If the file has none, reads `/usr/lib/debug/.build-id/xx/….debug`, or the
-    /// file that its section `.gnu_debuglink` names, beside it, in `.debug` beside it or in `/usr/lib/debug`; that
-    /// file's build id, or its checksum if there is none, must be the right one.
+    /// Reads the debug information of a program or library. If the file has none, reads
+    /// `/usr/lib/debug/.build-id/xx/….debug`, or the file that its section `.gnu_debuglink` names, beside it, in
+    /// `.debug` beside it or in `/usr/lib/debug`; that file's build id, or its checksum if there is none, must be the
+    /// right one.
     ///
     /// # Errors
     ///
@@ -242,7 +247,7 @@ impl DebugInfo {
         Self::open_within(path, MOST_BYTES)
     }
 
-    /// Does the same with at most `most` bytes of debug information.
+    /// Opens a file like [`open`](Self::open), with at most `most` bytes of debug information.
     ///
     /// # Errors
     ///
@@ -251,7 +256,7 @@ impl DebugInfo {
         file::open(path, path, most).map(|sections| Self { sections })
     }
 
-    /// Reads it from the bytes of a file, without looking for others.
+    /// Reads the debug information from the bytes of a file, without looking for other files.
     ///
     /// # Errors
     ///
@@ -264,7 +269,7 @@ impl DebugInfo {
     ///
     /// # Errors
     ///
-    /// [`DwarfError`]. A name that is not there is none ([`HostTypes::missing`]).
+    /// [`DwarfError`]. A name that does not exist is no error ([`HostTypes::missing`]).
     pub fn types<A: Into<Asked>>(&self, asked: impl IntoIterator<Item = A>) -> Result<HostTypes, DwarfError> {
         let asked: Vec<Asked> = asked.into_iter().map(Into::into).collect();
         let units = Units::new(&self.sections)?;

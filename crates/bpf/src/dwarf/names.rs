@@ -12,12 +12,12 @@ use super::{Asked, DwarfError};
 /// How deeply entries nest at most; compilers need a few dozen levels.
 const MOST_DEPTH: usize = 4096;
 
-/// What has a name that counts.
+/// Entries whose names matter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Named {
     /// A type.
     Type,
-    /// Only what types are in.
+    /// Only contains types.
     Place,
 }
 
@@ -43,7 +43,7 @@ struct Said<'a> {
     completes: bool,
 }
 
-/// Returns where the types are that are asked for, each with its number in `asked`.
+/// Returns the places of the types that are asked for, each with its number in `asked`.
 pub(super) fn find(units: &Units<'_>, asked: &[Asked]) -> Result<Vec<(usize, Place)>, DwarfError> {
     let mut numbers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (number, asked) in asked.iter().enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn find(units: &Units<'_>, asked: &[Asked]) -> Result<Vec<(usize, Pla
     let mut found = Vec::new();
     for root in units.roots() {
         let mut cursor = units.cursor(root)?;
-        // Names of what the entry is in, one for each level; empty for what has none.
+        // The names of the entries around it, one for each level; empty for entries without names.
         let mut path: Vec<&str> = Vec::new();
         // Behind the root's children there may be padding.
         while let Some(depth) = cursor.depth().and_then(|depth| usize::try_from(depth).ok()) {

@@ -1,6 +1,6 @@
-//! Makes BTF of entries.
+//! Writes entries as BTF.
 //!
-//! A type's record is made after those of what lies in it, and pointers point at nothing, so that equal types have
+//! A type's record is made after those of the types that lie in it, and pointers point to nothing. So equal types have
 //! equal records, and get one number.
 
 use alloc::borrow::ToOwned;
@@ -32,7 +32,7 @@ enum Made {
     Done(TypeId),
 }
 
-/// What is in a structure.
+/// The contents of a structure.
 #[derive(Clone, Copy)]
 struct Member<'a> {
     name: &'a str,
@@ -91,13 +91,13 @@ impl<'u, 'a> Builder<'u, 'a> {
         if self.section.len() > MOST { Err(DwarfError::Many { most: MOST }) } else { Ok(id) }
     }
 
-    /// A type of which only the name is known.
+    /// Adds a type of which only the name is known.
     fn declared(&mut self, name: &str) -> Result<TypeId, DwarfError> {
         let name = self.section.text(name);
         self.record(Vec::from([name, Kind::Declared.with(0), 0]))
     }
 
-    /// Makes the type once.
+    /// Makes a type, unless it was made before.
     fn make(&mut self, place: Place, depth: usize) -> Result<TypeId, DwarfError> {
         match self.made.get(&place) {
             Some(Made::Done(id)) => return Ok(*id),
@@ -158,7 +158,7 @@ impl<'u, 'a> Builder<'u, 'a> {
         let text = self.section.text(name);
         let size = match size {
             1..=16 => size as u32,
-            // `()` and `!` have nothing in them.
+            // `()` and `!` are empty.
             0 => return self.record(Vec::from([text, Kind::Struct.with(0), 0])),
             _ => return self.declared(name),
         };
@@ -173,7 +173,7 @@ impl<'u, 'a> Builder<'u, 'a> {
             Some(AttributeValue::Encoding(gimli::DW_ATE_boolean)) => TRUTH,
             _ => 0,
         };
-        self.record(Vec::from([text, Kind::Integer.with(0), size, meaning | size * 8]))
+        self.record(Vec::from([text, Kind::Integer.with(0), size, meaning | (size * 8)]))
     }
 
     fn array(&mut self, place: Place, of: Refers, depth: usize) -> Result<TypeId, DwarfError> {
@@ -328,7 +328,7 @@ impl<'u, 'a> Builder<'u, 'a> {
         self.enumerators(&name, size, &values)
     }
 
-    /// Reads what is in the structure at this place.
+    /// Reads the contents of the structure at this place.
     fn contents(&self, place: Place, kind: Kind) -> Result<Contents<'a>, DwarfError> {
         let mut contents = Contents::default();
         let mut entry = Entry::null();
@@ -366,7 +366,7 @@ impl<'u, 'a> Builder<'u, 'a> {
         Ok(contents)
     }
 
-    /// Reads a member; `None` if it is none of each value, or where it is depends on the value.
+    /// Reads a member; `None` if it is no part of each value, or if its place depends on the value.
     fn member(&self, place: Place, entry: &Entry<'a>, kind: Kind) -> Result<Option<Member<'a>>, DwarfError> {
         // Those of a class, in C++, have no place.
         let is_set = |name: DwAt| entry.attr_value(name) == Some(AttributeValue::Flag(true));
@@ -380,7 +380,7 @@ impl<'u, 'a> Builder<'u, 'a> {
             Some(AttributeValue::Exprloc(expression)) => {
                 let mut operations = expression.operations(self.units.encoding(place));
                 match operations.next()? {
-                    // Compilers for DWARF 2 say so: what is on the stack, plus this.
+                    // Compilers for DWARF 2 write it like this: what is on the stack, plus this number.
                     Some(Operation::PlusConstant { value }) if operations.next()?.is_none() => Some(value),
                     _ => None,
                 }

@@ -1,8 +1,8 @@
 //! Units of debug information, and entries in them, read with a budget of steps.
 //!
-//! Entries refer to others anywhere, and may be read again through each reference; and an entry of one byte may have
-//! thousands of attributes, which lie in its abbreviation. So each attribute is a step, and so are 16 bytes; honest
-//! debug information has more than a byte for an attribute, and is read twice at most.
+//! An entry may refer to any other, and be read again through each reference; and an entry of one byte may have
+//! thousands of attributes, which lie in its abbreviation. So each attribute counts as a step, and so does every 16
+//! bytes. Honest debug information has more than a byte for each attribute, and is read at most twice.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -19,7 +19,7 @@ use super::DwarfError;
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 
-/// Longest name: as many others may be parts of one long text. It is the `KSYM_NAME_LEN` of Linux.
+/// The longest name, since many names may be parts of one long text: Linux's `KSYM_NAME_LEN`.
 const MOST_NAME: usize = 512;
 /// Steps for each byte of debug information.
 const STEPS: u64 = 16;
@@ -54,7 +54,7 @@ pub(super) enum Refers {
 struct Unit<'a> {
     header: UnitHeader<Slice<'a>>,
     abbreviations: Arc<Abbreviations>,
-    /// Where its offsets of texts begin.
+    /// Where its table of texts' offsets begins.
     text_base: usize,
 }
 

@@ -293,7 +293,7 @@ fn define_within(
 /// Members of types that are looked at for timers and locks, in all values of a map, or all variables.
 const MOST_LOOKED_AT: usize = 4096;
 
-/// What only helpers reach in a value: its type, and why there is not another one.
+/// A part of a value that only helpers reach: its type, and why there cannot be two.
 struct Inside {
     name: &'static str,
     second: &'static str,
@@ -302,7 +302,7 @@ struct Inside {
 const TIMER: Inside = Inside { name: "bpf_timer", second: "its values have more than one timer" };
 const LOCK: Inside = Inside { name: "bpf_spin_lock", second: "its values have more than one lock" };
 
-/// Where a value of this type has such a thing, in bytes.
+/// Returns the offset of such a part in a value of this type, in bytes.
 fn place_of(btf: &Btf, inside: &Inside, value: TypeId, budget: &mut usize) -> Result<Option<u32>, &'static str> {
     let mut open = Vec::from([(value, 0_u32)]);
     let mut found = None;
@@ -323,7 +323,7 @@ fn place_of(btf: &Btf, inside: &Inside, value: TypeId, budget: &mut usize) -> Re
     Ok(found)
 }
 
-/// Where the variables of a section have a lock.
+/// Returns the offset of the lock among a section's variables.
 fn lock_of_variables(parts: &Parts<'_>, index: usize) -> Result<Option<u32>, &'static str> {
     let Some(btf) = &parts.btf else { return Ok(None) };
     let section = btf.ids().find_map(|(_, found)| match &found.form {

@@ -188,8 +188,8 @@ impl Object {
         Ok(Self { maps, programs, declared, btf: parts.btf })
     }
 
-    /// Returns the names of the types that the programs in a file are to be adapted to, each once: what a host that
-    /// does not describe all its types has to look up.
+    /// Returns the names of the types to which the programs in a file are to be adapted, each once. A host that has not
+    /// described these types looks them up.
     ///
     /// # Errors
     ///
@@ -248,14 +248,12 @@ impl Object {
         self.maps.iter().try_for_each(|source| Map::take_room(source.definition(), &mut room))?;
         let maps: Vec<Arc<Map>> =
             self.maps.iter().map(|source| source.make().map(Arc::new)).collect::<Result<_, _>>()?;
-        #[cfg(feature = "std")]
         self.nest(&maps)?;
         let builder = Host::builder().declared(&self.declared);
         Ok(maps.into_iter().fold(builder, HostBuilder::map))
     }
 
     /// Puts maps into maps.
-    #[cfg(feature = "std")]
     fn nest(&self, maps: &[Arc<Map>]) -> Result<(), MapError> {
         for (outer, source) in maps.iter().zip(&self.maps) {
             for (number, initial) in source.initial() {

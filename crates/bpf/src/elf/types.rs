@@ -1,4 +1,4 @@
-//! What the global functions of an object take, as compilers describe it: so they are verified alone.
+//! The types of an object's global functions, as compilers describe them: with these they are verified alone.
 //!
 //! As in Linux (`btf_prepare_func_args` of `kernel/bpf/btf.c`): numbers, addresses of memory as large as the type that
 //! they point to, and tags of parameters (`__arg_ctx`, `__arg_nonnull` of libbpf). A function that takes or returns
@@ -15,7 +15,7 @@ use crate::verify::{FunctionType, Null, Parameter};
 /// Members of a type that are looked at for its alignment.
 const MOST_LOOKED_AT: usize = 256;
 
-/// Returns what global functions take, by their places.
+/// Returns the types of global functions, by their places.
 pub(super) fn types(parts: &Parts<'_>) -> BTreeMap<FunctionPlace, FunctionType> {
     let mut places: BTreeMap<&str, FunctionPlace> = BTreeMap::new();
     for symbol in parts.symbols.iter().filter(|symbol| symbol.is_function && symbol.is_global) {
@@ -58,7 +58,7 @@ fn parameter(btf: &Btf, id: TypeId, tags: &[&str]) -> Option<Parameter> {
         match *tag {
             "arg:ctx" => return Some(Parameter::Context),
             "arg:nonnull" => null = Null::Excluded,
-            // Of the kernel's own objects, of memory that is not trusted, and whatever comes.
+            // Tags for objects of the kernel, for memory that is not trusted, and unknown ones.
             tag if tag.starts_with("arg:") => return None,
             _ => {}
         }
@@ -72,7 +72,7 @@ fn parameter(btf: &Btf, id: TypeId, tags: &[&str]) -> Option<Parameter> {
     Some(Parameter::Memory { len, align: align(btf, to), null })
 }
 
-/// Returns to how many bytes the compiler aligns a type, if nobody says otherwise.
+/// Returns to how many bytes the compiler aligns a type by default.
 fn align(btf: &Btf, id: TypeId) -> u8 {
     let mut most = 1;
     let mut open = Vec::from([id]);

@@ -2,7 +2,12 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+#[cfg(feature = "std")]
+use core::any::Any;
 
+use super::Shared;
+#[cfg(feature = "std")]
+use super::objects::Objects;
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
 use crate::map::{Kind, Map, Owner};
 use crate::verify::{Argument, Signature, Unproven};
@@ -26,6 +31,12 @@ pub(crate) trait Space {
 
     /// Whose values of per-CPU maps the program works on.
     fn cpu(&self) -> u32;
+
+    /// Has the program in `index` of `map` run when this one has returned. Returns whether it will.
+    fn tail_call(&self, map: &Map, index: u32) -> bool {
+        let _ = (map, index);
+        false
+    }
 
     /// Whether the program is compiled, not interpreted.
     #[cfg(feature = "std")]
@@ -76,7 +87,7 @@ pub(super) const SMALL: usize = 64;
 pub struct Call<'a> {
     arguments: [u64; 5],
     signature: &'a Signature,
-    maps: &'a [Arc<Map>],
+    shared: &'a Shared,
     space: &'a mut dyn Space,
     /// How many bytes of each argument were written.
     written: [usize; 5],
@@ -102,6 +113,11 @@ impl Drop for Call<'_> {
         for index in 0..self.signature.arguments().len() {
             // What does not exist could not be written either.
             let _ = self.zero_rest(index);
+            // The verifier counts it as given back, too.
+            #[cfg(feature = "std")]
+            if matches!(self.signature.arguments()[index], Argument::Release(_)) {
+                drop(self.release(index));
+            }
         }
     }
 }
@@ -116,12 +132,12 @@ impl<'a> Call<'a> {
     pub(super) fn new(
         arguments: [u64; 5],
         signature: &'a Signature,
-        maps: &'a [Arc<Map>],
+        shared: &'a Shared,
         space: &'a mut dyn Space,
         rest: Rest,
         unproven: Unproven,
     ) -> Self {
-        Self { arguments, signature, maps, space, written: [0; 5], rest, unproven }
+        Self { arguments, signature, shared, space, written: [0; 5], rest, unproven }
     }
 
     /// Whether the argument with this number is room to write to.
@@ -161,17 +177,40 @@ impl<'a> Call<'a> {
         let arguments = self.signature.arguments();
         let place = arguments.iter().position(|argument| matches!(argument, Argument::Map(_)));
         let index = place.ok_or(HelperError::NoArgument { index: 0 })?;
-        super::find(self.maps, self.arguments[index]).ok_or(HelperError::NoArgument { index })
+        super::find(&self.shared.maps, self.arguments[index]).ok_or(HelperError::NoArgument { index })
     }
 
     /// Returns all ring buffers: a record's address tells which one it is of.
     pub(super) fn rings(&self) -> impl Iterator<Item = &'a crate::map::Ring> {
-        self.maps.iter().filter_map(|map| map.ring())
+        self.shared.maps.iter().filter_map(|map| map.ring())
     }
 
     /// All maps of the host.
-    pub(super) const fn maps(&self) -> &'a [Arc<Map>] {
-        self.maps
+    pub(super) fn maps(&self) -> &'a [Arc<Map>] {
+        &self.shared.maps
+    }
+
+    /// The objects that programs hold.
+    #[cfg(feature = "std")]
+    pub(super) fn objects(&self) -> &Objects {
+        &self.shared.objects
+    }
+
+    /// Has the program hold an object. Returns the number by which it knows it.
+    #[cfg(feature = "std")]
+    pub(super) fn acquire(&mut self, object: Arc<dyn Any + Send + Sync>) -> u64 {
+        let number = self.shared.objects.put(object);
+        self.space.hold(number);
+        number
+    }
+
+    /// Takes the object from the program that the argument with this number stands for.
+    #[cfg(feature = "std")]
+    pub(super) fn release(&mut self, index: usize) -> Option<Arc<dyn Any + Send + Sync>> {
+        let number = self.number(index);
+        let object = self.shared.objects.take(number)?;
+        self.space.let_go(number);
+        Some(object)
     }
 
     /// Whether the program is compiled, not interpreted.
@@ -204,6 +243,11 @@ impl<'a> Call<'a> {
     /// Returns whose values of `map` the program works on. Asks the runner only if that makes a difference.
     pub(super) fn cpu(&self, map: &Map) -> u32 {
         if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
+    }
+
+    /// Has the program in `index` of `map` run when this one has returned. Returns whether it will.
+    pub(super) fn tail_call(&self, map: &Map, index: u32) -> bool {
+        self.space.tail_call(map, index)
     }
 
     /// Returns who takes locks for the program.
@@ -270,7 +314,7 @@ impl<'a> Call<'a> {
             return Err(HelperError::NoArgument { index });
         }
         let start = self.arguments[index];
-        let rest = self.maps.iter().find_map(|map| map.rest_of_value(start));
+        let rest = self.shared.maps.iter().find_map(|map| map.rest_of_value(start));
         let len = rest.ok_or(HelperError::NoArgument { index })?.min(most as u64);
         let mut bytes = alloc::vec![0; len as usize];
         self.space.read(start, &mut bytes)?;

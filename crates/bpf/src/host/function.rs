@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Entry;
-use crate::verify::{Argument, MissingFunction, Signature};
+use crate::verify::{Argument, MissingFunction, Returns, Signature};
 
 /// What C says of a parameter, or of a result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,7 +38,10 @@ impl Prototype {
         };
         self.parameters.len() == signature.arguments().len()
             && self.parameters.iter().zip(signature.arguments()).all(fits)
-            && matches!(self.result, Shape::Nothing | Shape::Number)
+            && match signature.returns {
+                Returns::Object(..) => self.result == Shape::Address,
+                _ => matches!(self.result, Shape::Nothing | Shape::Number),
+            }
     }
 }
 

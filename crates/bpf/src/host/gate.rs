@@ -10,8 +10,8 @@ use super::{Entry, Host, Runner};
 use crate::insn::Callee;
 use crate::interp::{Answer, Iteration, MemoryFault};
 use crate::jit::{Called, Outcome, Resolve, STOPPED, Then};
-use crate::map::ArrayPlace;
 use crate::map::cells::WORD;
+use crate::map::{ArrayPlace, Map};
 use crate::verify::{TAIL_CALL, Unproven};
 
 /// Compiled code calls this for each helper of a host, with `r1` to `r5` and the address of the [`Entry`].
@@ -187,6 +187,10 @@ impl<R: Runner> Space for Vouched<R> {
 
     fn cpu(&self) -> u32 {
         R::cpu()
+    }
+
+    fn tail_call(&self, map: &Map, index: u32) -> bool {
+        map.programs().is_some_and(|programs| R::tail_call(programs, index))
     }
 
     #[cfg(feature = "std")]

@@ -25,7 +25,7 @@ type Answered = Result<Answer, HelperError>;
 
 /// Most calls of one `bpf_loop` (`BPF_MAX_LOOPS` of Linux, `include/linux/bpf_verifier.h`).
 const MOST_LOOPS: u64 = 8 << 20;
-/// Under the lock of the value (`BPF_F_LOCK` of Linux, `include/uapi/linux/bpf.h`).
+/// Works under the value's lock (Linux's `BPF_F_LOCK`, `include/uapi/linux/bpf.h`).
 const LOCKED: u64 = 4;
 const EINVAL: i64 = 22;
 const E2BIG: i64 = 7;
@@ -118,7 +118,6 @@ fn status(result: Result<(), OpError>) -> Answered {
 
 fn lookup(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    #[cfg(feature = "std")]
     if map.definition().kind.has_maps() {
         return Ok(Answer::Value(call.with(1, |key| super::inner_handle(call.number(0), map, key))?));
     }
@@ -202,11 +201,7 @@ fn times(call: &mut Call<'_>) -> Answered {
 }
 
 fn tail_call(call: &mut Call<'_>) -> Answered {
-    #[cfg(feature = "std")]
-    return super::program::tail_call(call.map()?, call.number(2));
-    #[cfg(not(feature = "std"))]
-    {
-        let _ = call;
-        failed(EINVAL)
-    }
+    let (map, index) = (Arc::clone(call.map()?), u32::try_from(call.number(2)));
+    let is_taken = index.is_ok_and(|index| call.tail_call(&map, index));
+    Ok(Answer::Value(is_taken.into()))
 }

@@ -14,7 +14,10 @@ mod gate;
 #[cfg(feature = "std")]
 mod kept;
 mod kernel;
+pub mod kfunc;
 mod lock;
+#[cfg(feature = "std")]
+mod objects;
 #[cfg(feature = "std")]
 mod print;
 mod probe;
@@ -53,6 +56,9 @@ use crate::verify::{
 use call::{Rest, Space};
 use function::Function as Named;
 use gate::RunBy;
+use kfunc::Kfunc;
+#[cfg(feature = "std")]
+use objects::Objects;
 
 /// A helper of the host's.
 type Closure = dyn Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync;
@@ -63,12 +69,21 @@ enum Function {
     Custom(Box<Closure>),
 }
 
+/// What all helpers of a host share.
+#[derive(Clone, Debug)]
+struct Shared {
+    maps: Arc<[Arc<Map>]>,
+    /// What programs hold.
+    #[cfg(feature = "std")]
+    objects: Arc<Objects>,
+}
+
 /// A helper with all that it needs: compiled code knows its address.
 pub(crate) struct Entry {
     callee: Callee,
     signature: Signature,
     function: Function,
-    maps: Arc<[Arc<Map>]>,
+    shared: Shared,
     /// Whether the programs that call it may read from unproven addresses.
     unproven: Unproven,
 }
@@ -105,7 +120,7 @@ impl Entry {
             Function::Kernel(_) => Rest::Kept,
             Function::Custom(_) => Rest::Zeroed,
         };
-        let mut call = Call::new(arguments, &self.signature, &self.maps, space, rest, self.unproven);
+        let mut call = Call::new(arguments, &self.signature, &self.shared, space, rest, self.unproven);
         match &self.function {
             Function::Kernel(function) => function(&mut call),
             Function::Custom(function) => function(&mut call).map(Answer::Value),
@@ -116,7 +131,7 @@ impl Entry {
 /// Maps and helpers.
 #[derive(Debug)]
 pub struct Host {
-    maps: Arc<[Arc<Map>]>,
+    shared: Shared,
     /// By number, in order.
     entries: Box<[(i32, Entry)]>,
     /// The entries that differ for programs that may read from unproven addresses.
@@ -204,6 +219,14 @@ impl HostBuilder {
         self
     }
 
+    /// Does the same with a function that [`kfunc!`](crate::kfunc) has made.
+    pub fn kfunc(mut self, kfunc: Kfunc) -> Self {
+        let Kfunc { name, signature, function } = kfunc;
+        self.functions.retain(|(known, ..)| known != name);
+        self.functions.push((name.to_string(), signature, Custom(Function::Custom(function))));
+        self
+    }
+
     /// Notes which functions programs know by their indexes.
     pub(crate) fn declared(mut self, declared: &[Declaration]) -> Self {
         self.declared.extend_from_slice(declared);
@@ -219,27 +242,31 @@ impl HostBuilder {
 
     /// The host.
     pub fn build(self) -> Arc<Host> {
-        let maps: Arc<[Arc<Map>]> = self.maps.into();
+        let shared = Shared {
+            maps: self.maps.into(),
+            #[cfg(feature = "std")]
+            objects: Arc::default(),
+        };
         let mut entries: Vec<(i32, Entry)> = Vec::new();
         let kernel =
             kernel::HELPERS.iter().map(|(id, signature, function)| (*id, *signature, Function::Kernel(*function)));
         let custom = self.entries.into_iter().map(|(id, signature, Custom(function))| (id, signature, function));
         for (id, signature, function) in kernel.chain(custom) {
-            let (maps, unproven) = (Arc::clone(&maps), Unproven::Refuse);
-            let entry = Entry { callee: Callee::Helper(id), signature, function, maps, unproven };
+            let (shared, unproven) = (shared.clone(), Unproven::Refuse);
+            let entry = Entry { callee: Callee::Helper(id), signature, function, shared, unproven };
             match entries.binary_search_by_key(&id, |(known, _)| *known) {
                 Ok(place) => entries[place] = (id, entry),
                 Err(place) => entries.insert(place, (id, entry)),
             }
         }
-        let functions = named(self.declared, self.functions, &maps);
+        let functions = named(self.declared, self.functions, &shared);
         // Linux's helpers, unless the host has replaced them.
         let probes = entries.iter().filter(|(_, entry)| entry.probes());
         let probing = probes.filter_map(|(id, entry)| match entry.function {
             Function::Kernel(function) => {
                 let Entry { callee, signature, .. } = *entry;
                 let function = Function::Kernel(function);
-                Some((*id, Entry { callee, signature, function, maps: Arc::clone(&maps), unproven: Unproven::Probe }))
+                Some((*id, Entry { callee, signature, function, shared: shared.clone(), unproven: Unproven::Probe }))
             }
             Function::Custom(_) => None,
         });
@@ -248,13 +275,13 @@ impl HostBuilder {
             callee: Callee::Helper(-1),
             signature: Signature::new([]),
             function: Function::Kernel(|_| Err(HelperError::Unknown)),
-            maps: Arc::clone(&maps),
+            shared: shared.clone(),
             unproven: Unproven::Refuse,
         };
         #[cfg(feature = "std")]
-        let timers = timers(&maps, self.time);
+        let timers = timers(&shared.maps, self.time);
         Arc::new(Host {
-            maps,
+            shared,
             entries: entries.into_boxed_slice(),
             probing,
             functions,
@@ -280,7 +307,7 @@ fn timers(maps: &[Arc<Map>], time: Option<Time>) -> Option<Arc<Timers>> {
 impl Drop for Host {
     /// Removes the timers that call its programs, also in maps that other hosts share.
     fn drop(&mut self) {
-        self.maps.iter().filter_map(|map| map.timed().get()).for_each(Timers::forget_dead);
+        self.shared.maps.iter().filter_map(|map| map.timed().get()).for_each(Timers::forget_dead);
     }
 }
 
@@ -291,13 +318,13 @@ fn refuse_linux(signature: &Signature) {
 }
 
 /// Returns the declared functions, followed by all others.
-fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, maps: &Arc<[Arc<Map>]>) -> Box<[Named]> {
+fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, shared: &Shared) -> Box<[Named]> {
     let mut given: BTreeMap<usize, _> = given.into_iter().enumerate().collect();
     let places: BTreeMap<String, usize> = given.iter().map(|(place, (name, ..))| (name.clone(), *place)).collect();
     let mut functions: Vec<Named> = Vec::new();
     let entry = |index: usize, signature, Custom(function)| {
         let callee = Callee::Kernel { id: index as i32, module: 0 };
-        Entry { callee, signature, function, maps: Arc::clone(maps), unproven: Unproven::Refuse }
+        Entry { callee, signature, function, shared: shared.clone(), unproven: Unproven::Refuse }
     };
     for Declaration { name, prototype } in declared {
         let index = functions.len();
@@ -335,15 +362,11 @@ fn find(maps: &[Arc<Map>], handle: u64) -> Option<&Arc<Map>> {
     let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
     match number >> INDEX_BITS {
         0 => maps.get(index),
-        #[cfg(feature = "std")]
         outer => maps.get(usize::try_from(outer).ok()? - 1)?.maps()?.numbered(index as u32),
-        #[cfg(not(feature = "std"))]
-        _ => None,
     }
 }
 
 /// Returns the handle of the map with this key inside the one with `handle`; 0 if there is none.
-#[cfg(feature = "std")]
 fn inner_handle(handle: u64, outer: &Map, key: &[u8]) -> u64 {
     let number = outer.maps().and_then(|maps| maps.number(key));
     number.map_or(0, |number| MAP_TAG | ((handle ^ MAP_TAG) + 1) << INDEX_BITS | u64::from(number))
@@ -357,12 +380,12 @@ impl Host {
 
     /// Its maps.
     pub fn maps(&self) -> &[Arc<Map>] {
-        &self.maps
+        &self.shared.maps
     }
 
     /// The map of this name.
     pub fn map(&self, name: &str) -> Option<&Arc<Map>> {
-        self.maps.iter().find(|map| map.definition().name == name)
+        self.shared.maps.iter().find(|map| map.definition().name == name)
     }
 
     /// Has timers look at their clock, and waits until every timer that was armed before, and is due now, has been
@@ -417,44 +440,43 @@ impl Host {
         let signature =
             |function: &Named| function.entry.as_ref().map(|entry| entry.signature).map_err(|missing| *missing);
         contract.set_functions(self.functions.iter().map(signature).collect());
-        let definitions: Vec<&Definition> = self.maps.iter().map(|map| map.definition()).collect();
+        let definitions: Vec<&Definition> = self.shared.maps.iter().map(|map| map.definition()).collect();
         contract.set_maps(&definitions);
         Ok(Linked { verified: contract.verify(code)?, host: Arc::clone(self) })
     }
 
     /// Returns the words of its maps, and of maps inside them, by address.
     fn words(&self) -> BTreeMap<u64, &[AtomicU64]> {
-        let own = self.maps.iter();
-        #[cfg(feature = "std")]
-        let all = own.chain(self.maps.iter().filter_map(|map| map.maps()).flat_map(|maps| maps.kept()));
-        #[cfg(not(feature = "std"))]
-        let all = own;
+        let own = self.shared.maps.iter();
+        let all = own.chain(self.shared.maps.iter().filter_map(|map| map.maps()).flat_map(|maps| maps.kept()));
         all.flat_map(|map| map.shared()).map(|words| (cells::address(words), words)).collect()
     }
 
     /// Returns where the values of an array lie, if helper 1 is Linux's.
     fn array_place(&self, index: i32) -> Option<ArrayPlace> {
         let is_linux = matches!(self.entry(1)?.function, Function::Kernel(_));
-        self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
+        self.shared.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
-    /// Gives back records and locks that an ended program did not ([`Runner::hold`]). The thread or CPU that ran the
+    /// Gives back records, locks and objects that an ended program did not ([`Runner::hold`]). The thread or CPU that ran the
     /// program calls it.
     pub fn discard(&self, records: &[u64]) {
-        records.iter().for_each(|record| lock::discard(&self.maps, *record));
-        for ring in self.maps.iter().filter_map(|map| map.ring()) {
+        records.iter().for_each(|record| lock::discard(&self.shared.maps, *record));
+        #[cfg(feature = "std")]
+        records.iter().for_each(|record| drop(self.shared.objects.take(*record)));
+        for ring in self.shared.maps.iter().filter_map(|map| map.ring()) {
             records.iter().for_each(|record| ring.finish(*record, Fate::Discard, Wake::IfWaiting));
         }
     }
 
     fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
-        let map = self.maps.get(usize::try_from(index).ok()?)?;
+        let map = self.shared.maps.get(usize::try_from(index).ok()?)?;
         Some(map.first_value()? + u64::from(offset))
     }
 
     fn map_handle(&self, index: i32) -> Option<u64> {
         let index = u32::try_from(index).ok()?;
-        self.maps.get(index as usize).map(|_| handle(index))
+        self.shared.maps.get(index as usize).map(|_| handle(index))
     }
 }
 
@@ -550,7 +572,7 @@ impl Helpers for Interpreted<'_> {
         arguments: [u64; 5],
         memory: &mut Memory<'_>,
     ) -> Option<Result<Answer, HelperError>> {
-        Some(self.host.function(index)?.call(arguments, memory))
+        Some(Host::function(self.host, index)?.call(arguments, memory))
     }
 
     fn map(&self, index: i32) -> Option<u64> {

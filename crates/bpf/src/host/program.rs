@@ -16,7 +16,7 @@ use crate::code::Code;
 use crate::insn::{Callee, Instruction};
 use crate::interp::{Answer, HelperError};
 use crate::jit::{OUT_OF_FUEL, Outcome};
-use crate::map::{self, Map};
+use crate::map::{self, Programs};
 use crate::program::{ContextError, LoadError, VerifiedProgram};
 use crate::timer::Ended;
 
@@ -134,6 +134,19 @@ unsafe impl Runner for Threads {
     fn cpu() -> u32 {
         map::this_cpu()
     }
+
+    fn tail_call(programs: &Programs, index: u32) -> bool {
+        let next = programs.get(index);
+        RUN.with_borrow_mut(|run| {
+            let (Some(next), Some(context)) = (next, run.context) else { return false };
+            if run.tail_calls == MOST_TAIL_CALLS || next.check(context).is_err() {
+                return false;
+            }
+            run.tail_calls += 1;
+            run.next = Some(next);
+            true
+        })
+    }
 }
 
 /// Returns what timers keep of the program that this thread runs.
@@ -163,22 +176,6 @@ fn sets_timers(code: &Code) -> bool {
     code.instructions()
         .iter()
         .any(|instruction| matches!(instruction, Instruction::Call(Callee::Helper(SET_CALLBACK) | Callee::Register(_))))
-}
-
-/// Has the program in `index` of `map` run next; 0 if it cannot, and the program goes on.
-pub(super) fn tail_call(map: &Map, index: u64) -> Result<Answer, HelperError> {
-    let index = u32::try_from(index).ok();
-    let next = index.and_then(|index| map.programs()?.get(index));
-    let taken = RUN.with_borrow_mut(|run| {
-        let (Some(next), Some(context)) = (next, run.context) else { return false };
-        if run.tail_calls == MOST_TAIL_CALLS || next.check(context).is_err() {
-            return false;
-        }
-        run.tail_calls += 1;
-        run.next = Some(next);
-        true
-    });
-    Ok(Answer::Value(taken.into()))
 }
 
 impl HostedProgram {

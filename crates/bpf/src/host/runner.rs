@@ -3,6 +3,7 @@
 
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError};
+use crate::map::Programs;
 
 /// Whoever runs compiled programs: the threads of a process, or the CPUs of a kernel. With the feature `std`, threads
 /// run [`HostedProgram`](super::HostedProgram)s; callers with packs of their own implement this, and compile programs
@@ -41,4 +42,13 @@ pub unsafe trait Runner: 'static {
 
     /// Returns whose values of per-CPU maps the run works on.
     fn cpu() -> u32;
+
+    /// Notes that the program in `index` of `programs` is to run next. Returns whether it will: the program that makes
+    /// the call then returns at once, and whoever has entered it enters the next one with the same context and what is
+    /// left of the fuel. What is called must accept this context ([`Verified`](crate::verify::Verified)), and somebody
+    /// must count: Linux takes 33 such calls in a run. Runners that know no tail calls let the program go on.
+    fn tail_call(programs: &Programs, index: u32) -> bool {
+        let _ = (programs, index);
+        false
+    }
 }

@@ -92,7 +92,7 @@ pub enum HelperError {
     /// An interpreted program sets a timer's callback; only functions of compiled programs can be one.
     #[error("timers call functions of compiled programs only; load the program instead of interpreting it")]
     Timer,
-    /// It waits for a lock that this thread holds: the program has interrupted what the thread does under the lock.
+    /// It asks for a lock that its own thread holds: the program has interrupted what the thread does under the lock.
     #[error("this thread holds the lock already; a signal handler must not run programs that may interrupt others")]
     Deadlock,
     /// It ends the program, which returns this.

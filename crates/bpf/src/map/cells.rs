@@ -36,7 +36,7 @@ pub(crate) struct Cells {
     stride: usize,
     /// Bytes of a value.
     len: usize,
-    /// Where in each value a lock lies, whose 4 bytes are never written here.
+    /// The offset of a lock in each value. Its 4 bytes are never written here.
     lock: Option<u32>,
 }
 
@@ -66,12 +66,12 @@ impl Cells {
         })
     }
 
-    /// The same with a lock in each, if there is one.
+    /// Notes that each value has a lock at this offset, if it has one.
     pub(super) fn with_lock(self, lock: Option<u32>) -> Self {
         Self { lock, ..self }
     }
 
-    /// The lock of a value.
+    /// Returns the lock of a value.
     pub(super) fn lock_of(&self, index: usize) -> Option<Lock<'_>> {
         let offset = self.lock?;
         Some(Lock::new(&self.of(index)[offset as usize / WORD], offset))

@@ -117,8 +117,9 @@ pub struct Definition {
     /// The offset of a timer in each value: 16 bytes (`struct bpf_timer`) at a multiple of 8, which programs reach only
     /// through helpers. Arrays and hash maps can have timers, but not per CPU, and not inside other maps.
     pub timer: Option<u32>,
-    /// Where in each value a lock lies: 4 bytes (`struct bpf_spin_lock`) at a multiple of 4, which programs reach by
-    /// helpers alone. For arrays and hash maps that are not per CPU and drop nothing, and in none inside another.
+    /// The offset of a lock in each value: 4 bytes (`struct bpf_spin_lock`) at a multiple of 4, which programs reach
+    /// only through helpers. Arrays and hash maps can have locks, but not per CPU, not inside other maps, and not if
+    /// they drop elements.
     pub lock: Option<u32>,
 }
 
@@ -174,7 +175,6 @@ pub enum MapError {
         bytes: u64,
     },
     /// A map cannot be put into it.
-    #[cfg(feature = "std")]
     #[error("map `{name}`: what it begins with at {number}")]
     Inner {
         /// Its name.
@@ -215,10 +215,11 @@ pub enum MapError {
         /// Bytes of a value.
         value_len: u32,
     },
-    /// Its values have a lock where none can be.
+    /// Its values cannot have a lock there.
     #[error(
         "map `{name}`: there is no room for a lock at byte {offset} of values of {value_len} in maps of the kind \
-         {kind:?}; arrays and hash maps have locks, not per CPU and not inside others, at multiples of 4 and not in timers"
+         {kind:?}; arrays and hash maps have locks, not per CPU and not inside others, at multiples of 4 and not in \
+         timers"
     )]
     Lock {
         /// Its name.

@@ -1,15 +1,16 @@
-//! Locks in the values of maps: `struct bpf_spin_lock`, of 4 bytes, which programs and the host take in turn.
+//! Locks in the values of maps: `struct bpf_spin_lock`, of 4 bytes, which programs and the host take.
 //!
-//! The 4 bytes hold the [`Owner`] of the lock, or 0. They are half of a word; nobody stores over them, since programs
-//! reach them by helpers alone, and whoever copies a value into a map leaves them out ([`Cells`](super::cells::Cells)).
+//! The 4 bytes hold the [`Owner`] of the lock, or 0. They are half of a word. Nothing else writes to them: programs
+//! reach them only through helpers, and copying a value into a map leaves them out ([`Cells`](super::cells::Cells)).
 //!
-//! # Why nobody waits for ever
+//! # Why no thread waits for ever
 //!
-//! * A program holds one lock at most, calls nothing meanwhile, and gives it back on every way (the verifier). If it is
-//!   ended instead, by its fuel or by a fault, its runner gives the lock back, as it does with records.
-//! * Who asks for a lock that its own thread holds, in a signal handler or in what the host does under a lock, gets an
+//! * The verifier makes sure that a program holds at most one lock, meanwhile calls only its own functions, and gives
+//!   the lock back on every path. If the program is ended before, by its fuel or by a fault, its runner gives the lock
+//!   back, as it does with records.
+//! * Asking for a lock that the same thread holds, in a signal handler or in what the host does under a lock, is an
 //!   error ([`Deadlock`]).
-//! * In a child of `fork` the locks of threads that it does not have count as free.
+//! * In a child of `fork`, the locks of threads that it does not have count as free.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +23,7 @@ mod owner;
 #[path = "cpu_owner.rs"]
 mod owner;
 
-/// Who takes locks: a thread, or without an operating system a CPU.
+/// An owner of locks: a thread, or, without an operating system, a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(u32);
 
@@ -33,7 +34,7 @@ impl Owner {
     }
 }
 
-/// The lock is held by who asks for it.
+/// The owner that asks for the lock holds it already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadlock;
 
@@ -80,8 +81,8 @@ impl<'a> Lock<'a> {
                 continue;
             }
             let taken = word & !(OWNER << self.shift) | mine;
-            // Acquire: with the release of `give_back`; without it reads of the value could come before the last
-            // holder's writes. The other half of the word is exchanged for itself.
+            // Acquire: with the release of `give_back`; without it, this thread could read the value as it was before
+            // the last holder's writes. The other half of the word is exchanged for itself.
             if self.word.compare_exchange_weak(word, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Ok(());
             }
@@ -95,12 +96,12 @@ impl<'a> Lock<'a> {
         if self.word.load(Ordering::Relaxed) & OWNER << self.shift != mine {
             return false;
         }
-        // Release: with the acquire of `take`; without it the next holder could miss some of what was written.
+        // Release: with the acquire of `take`; without it, the next holder could miss some of what was written.
         self.word.fetch_and(!(OWNER << self.shift), Ordering::Release);
         true
     }
 
-    /// Gives the lock back that its owner's program had when it was ended.
+    /// Gives back the lock that its owner's program held when it was ended.
     pub(crate) fn discard(&self) {
         // Release: as in `give_back`.
         self.word.fetch_and(!(OWNER << self.shift), Ordering::Release);

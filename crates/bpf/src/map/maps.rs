@@ -6,8 +6,8 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::once::{Mutex, OnceLock, lock};
 use super::{Definition, Kind, Map, MapError, OpError, Update};
 
 /// An outer map keeps fewer than 2 to this power of inner ones: programs know them by numbers of 24 bits.
@@ -49,7 +49,7 @@ type Part = Box<[OnceLock<Arc<Map>>]>;
 
 /// Returns what maps must have in common to stand in each other's place.
 fn shape(definition: &Definition) -> impl PartialEq + use<> {
-    // Programs reach every byte of what is inside: a lock would be theirs to write.
+    // Programs reach every byte of maps inside a map, so they could write to a lock.
     (definition.kind, definition.key_len, definition.value_len, definition.access, definition.lock)
 }
 
@@ -72,7 +72,7 @@ impl Maps {
             outer: definition.name.clone(),
             shape: definition.inner.clone().ok_or_else(none)?,
             kept: [const { OnceLock::new() }; PARTS],
-            known: Mutex::default(),
+            known: Mutex::new(BTreeMap::new()),
         })
     }
 
@@ -96,7 +96,7 @@ impl Maps {
             return Err(NestError::Shape { outer: self.outer.clone(), inner });
         }
         // A number without a map means nothing, should something panic in between.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         let next = known.len() as u32 + 1;
         let place = Arc::as_ptr(&map).addr();
         let number = match known.get(&place) {

@@ -14,8 +14,8 @@
 //! | bloom filter | `bloom` | nobody |
 //! | ring buffer | `ring` | producers for nobody |
 //! | user ring buffer | `user_ring` | nobody |
-//! | programs | `programs` (with `std`) | nobody |
-//! | array, hash of maps | `maps` (with `std`) | as array, hash |
+//! | programs | `programs` | nobody; without `std`, everybody for each other |
+//! | array, hash of maps | `maps` | as array, hash |
 
 mod array;
 mod bloom;
@@ -23,10 +23,9 @@ pub(crate) mod cells;
 mod definition;
 mod hash;
 mod lock;
-#[cfg(feature = "std")]
 mod maps;
 mod memory;
-#[cfg(feature = "std")]
+mod once;
 mod programs;
 mod queue;
 mod ring;
@@ -51,10 +50,8 @@ pub(crate) use definition::{LOCK, TIMER};
 use hash::{Eviction, Hash};
 use lock::Held;
 pub(crate) use lock::{Lock, Owner};
-#[cfg(feature = "std")]
 pub use maps::{Maps, NestError};
-#[cfg(feature = "std")]
-pub use programs::{InsertError, Programs};
+pub use programs::{Foreign, InsertError, Programs};
 use queue::{Order, Queue};
 pub(crate) use ring::Fate;
 pub use ring::{Consumer, Ring, Wake};
@@ -103,7 +100,7 @@ pub enum OpError {
     /// Its values have no locks.
     #[error("the values of the map have no locks")]
     NoLock,
-    /// The lock is held by the thread that asks for it.
+    /// The thread that asks for the lock holds it already.
     #[error("this thread holds the lock of the value already")]
     Deadlock,
     /// An unknown flag.
@@ -174,9 +171,7 @@ enum Store {
     Bloom(Bloom),
     Ring(Ring),
     UserRing(UserRing),
-    #[cfg(feature = "std")]
     Programs(Programs),
-    #[cfg(feature = "std")]
     Maps(alloc::boxed::Box<Maps>),
 }
 
@@ -218,12 +213,8 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
         Kind::BloomFilter => Bloom::bytes(definition),
         Kind::RingBuffer => Ring::bytes(definition),
         Kind::UserRingBuffer => UserRing::bytes(definition),
-        #[cfg(feature = "std")]
         Kind::Programs => Programs::bytes(definition),
-        #[cfg(feature = "std")]
         Kind::ArrayOfMaps | Kind::HashOfMaps => Maps::bytes(definition),
-        #[cfg(not(feature = "std"))]
-        Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps => 0,
     }
 }
 
@@ -246,14 +237,8 @@ impl Map {
             Kind::BloomFilter => Store::Bloom(Bloom::new(&definition)?),
             Kind::RingBuffer => Store::Ring(Ring::new(&definition)?),
             Kind::UserRingBuffer => Store::UserRing(UserRing::new(&definition)?),
-            #[cfg(feature = "std")]
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
-            #[cfg(feature = "std")]
             Kind::ArrayOfMaps | Kind::HashOfMaps => Store::Maps(alloc::boxed::Box::new(Maps::new(&definition)?)),
-            #[cfg(not(feature = "std"))]
-            Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps => {
-                return Err(definition::measure(&definition, "the kind", "one that needs no feature `std`"));
-            }
         };
         Ok(Self { definition, cpus, store, timed: Timed::default() })
     }
@@ -326,13 +311,14 @@ impl Map {
         Ok(())
     }
 
-    /// Changes the value of `key` while its lock is held (`struct bpf_spin_lock`): programs and threads of the host
-    /// that take the lock come before or after. The bytes of the lock are zeros, and stay as they are. If `change`
-    /// panics, nothing is written, and the lock is given back.
+    /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), so programs and threads of the host that
+    /// take the lock come before or after. `change` sees zeros in place of the lock's bytes, and cannot change them. If
+    /// `change` panics, nothing is written, and the lock is given back.
     ///
     /// # Errors
     ///
-    /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in a signal handler that has interrupted it, or a program.
+    /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in a signal handler that has interrupted `change` or a
+    /// program.
     pub fn change_locked<T>(&self, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
         self.change_by(Owner::here(this_cpu()), key, change)
     }
@@ -345,7 +331,7 @@ impl Map {
             let lock = self.lock_at(address + u64::from(offset)).ok_or(OpError::NotFound)?;
             lock.take(owner).map_err(|_| OpError::Deadlock)?;
             let held = Held(lock, owner);
-            // It may have become another key's until the lock was free.
+            // The element may have become another key's before the lock was free.
             if self.address_of(key, 0) != Some(address) {
                 continue;
             }
@@ -361,8 +347,7 @@ impl Map {
         }
     }
 
-    /// Sets the value of `key` while its lock is held, if it is there (`BPF_F_LOCK`). What is in the place of a timer
-    /// stays.
+    /// Sets the value of `key` under its lock, if the key exists (`BPF_F_LOCK`). The bytes of a timer stay as they are.
     pub(crate) fn update_locked(&self, key: &[u8], value: &[u8], update: Update, owner: Owner) -> Result<(), OpError> {
         self.check_value(value.len())?;
         if self.definition.lock.is_none() {
@@ -383,7 +368,7 @@ impl Map {
         }
     }
 
-    /// Copies all of a value but a timer.
+    /// Copies a value except its timer.
     fn copy_plain(&self, from: &[u8], to: &mut [u8]) {
         let timer = self.definition.timer.map_or(0..0, |at| at as usize..(at + TIMER) as usize);
         to[..timer.start].copy_from_slice(&from[..timer.start]);
@@ -398,7 +383,7 @@ impl Map {
         }
     }
 
-    /// The lock that lies at this address in one of its values.
+    /// Returns the lock at this address, in one of its values.
     pub(crate) fn lock_at(&self, address: u64) -> Option<Lock<'_>> {
         let offset = self.definition.lock?;
         let values = self.value_cells()?;
@@ -520,7 +505,6 @@ impl Map {
     }
 
     /// Returns its programs, if that is its kind.
-    #[cfg(feature = "std")]
     pub const fn programs(&self) -> Option<&Programs> {
         match &self.store {
             Store::Programs(programs) => Some(programs),
@@ -529,7 +513,6 @@ impl Map {
     }
 
     /// Returns its maps, if that is its kind.
-    #[cfg(feature = "std")]
     pub const fn maps(&self) -> Option<&Maps> {
         match &self.store {
             Store::Maps(maps) => Some(maps),

@@ -149,7 +149,8 @@ impl Ring {
         position & (self.len - 1) & !(HEADER - 1)
     }
 
-    /// Which word is at this position.
+    /// Returns which word is at this position.
+    #[inline]
     fn index(&self, position: u64) -> usize {
         (RECORDS + self.offset(position) as usize) / WORD
     }
@@ -165,45 +166,55 @@ impl Ring {
 
     /// Takes room for `len` bytes. Returns where they lie.
     pub(crate) fn reserve(&self, len: u64) -> Option<u64> {
-        let position = self.take(len);
+        let words = self.words();
+        // Behind the header, which may be the last word.
+        let first = self.index(self.take(words, len)?) + 1;
+        Some(address(&words[first..]))
+    }
+
+    /// Takes room for `len` bytes among `words`, its own, or counts what finds none. Returns the record's position.
+    #[inline]
+    fn take(&self, words: &[AtomicU64], len: u64) -> Option<u64> {
+        let position = self.try_take(words, len);
         if position.is_none() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        // Behind the header, which may be the last word.
-        let first = self.index(position?) + 1;
-        Some(address(&self.words()[first..]))
+        position
     }
 
-    fn take(&self, len: u64) -> Option<u64> {
+    #[inline]
+    fn try_take(&self, words: &[AtomicU64], len: u64) -> Option<u64> {
         if len > LEN {
             return None;
         }
+        // Looked up once, and not for each word: where the words are is a question by itself.
+        let (consumers, producers) = (&words[0], &words[PRODUCERS / WORD]);
         let total = HEADER + len.next_multiple_of(WORD as u64);
         if total > self.len {
             return None;
         }
         // Relaxed: the exchange below finds out if it has changed.
-        let mut seen = self.producers().load(Ordering::Relaxed);
+        let mut seen = producers.load(Ordering::Relaxed);
         loop {
             let rest = self.len - self.offset(seen);
             let skipped = if rest < total { rest } else { 0 };
             // P1. Acquire: with the release of C4; without it the consumer could clear what is written here.
-            let consumer = self.consumer().load(Ordering::Acquire);
+            let consumer = consumers.load(Ordering::Acquire);
             let end = seen.wrapping_add(skipped + total);
             if end.wrapping_sub(consumer) > self.len {
                 return None;
             }
             // P2. Relaxed: only who takes which room matters; the header publishes.
-            match self.producers().compare_exchange_weak(seen, end, Ordering::Relaxed, Ordering::Relaxed) {
+            match producers.compare_exchange_weak(seen, end, Ordering::Relaxed, Ordering::Relaxed) {
                 Err(now) => seen = now,
                 Ok(_) => {
                     if skipped > 0 {
                         // Release as in P5, though only the header is published.
-                        self.word(seen).store(THERE | SKIP | (skipped - HEADER), Ordering::Release);
+                        words[self.index(seen)].store(THERE | SKIP | (skipped - HEADER), Ordering::Release);
                     }
                     let position = seen.wrapping_add(skipped);
                     // P3. Relaxed: the consumer stops at it.
-                    self.word(position).store(THERE | BUSY | len, Ordering::Relaxed);
+                    words[self.index(position)].store(THERE | BUSY | len, Ordering::Relaxed);
                     return Some(position);
                 }
             }
@@ -212,9 +223,16 @@ impl Ring {
 
     /// Finishes the record whose bytes lie at `address`. Ignores an address that is not a record's.
     pub(crate) fn finish(&self, record: u64, fate: Fate, wake: Wake) {
-        let start = address(&self.words()[RECORDS / WORD..]);
+        let words = self.words();
+        let start = address(words) + RECORDS as u64;
         let Some(offset) = record.checked_sub(start + HEADER).filter(|offset| *offset < self.len) else { return };
-        let header = self.word(offset);
+        self.finish_at(words, offset, fate, wake);
+    }
+
+    /// Finishes the record at this position.
+    #[inline]
+    fn finish_at(&self, words: &[AtomicU64], position: u64, fate: Fate, wake: Wake) {
+        let header = &words[self.index(position)];
         let len = header.load(Ordering::Relaxed) & LEN;
         // P5. Release: with the acquire of C1; without it the consumer could miss some of the bytes.
         let skip = if fate == Fate::Discard { SKIP } else { 0 };
@@ -227,7 +245,7 @@ impl Ring {
                 // With the fence of C5: without it both could read old values, and the consumer would sleep. It takes
                 // longer than all the rest, and nothing else needs it.
                 fence(Ordering::SeqCst);
-                if self.offset(self.consumer().load(Ordering::Relaxed)) == offset {
+                if self.offset(words[0].load(Ordering::Relaxed)) == self.offset(position) {
                     waker();
                 }
             }
@@ -236,14 +254,20 @@ impl Ring {
 
     /// Copies `bytes` into a record of their own; false if there is no room.
     pub fn output(&self, bytes: &[u8], wake: Wake) -> bool {
-        let Some(record) = self.reserve(bytes.len() as u64) else { return false };
-        let first = (record - address(self.words())) as usize / WORD;
-        for (cell, chunk) in self.words()[first..].iter().zip(bytes.chunks(WORD)) {
+        let words = self.words();
+        let Some(position) = self.take(words, bytes.len() as u64) else { return false };
+        let first = self.index(position) + 1;
+        let cells = &words[first..][..bytes.len().div_ceil(WORD)];
+        let (whole, rest) = bytes.as_chunks::<WORD>();
+        for (cell, word) in cells.iter().zip(whole) {
+            cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        if let (false, Some(cell)) = (rest.is_empty(), cells.last()) {
             let mut word = [0; WORD];
-            word[..chunk.len()].copy_from_slice(chunk);
+            word[..rest.len()].copy_from_slice(rest);
             cell.store(u64::from_ne_bytes(word), Ordering::Relaxed);
         }
-        self.finish(record, Fate::Submit, wake);
+        self.finish_at(words, position, Fate::Submit, wake);
         true
     }
 
@@ -308,10 +332,10 @@ impl Consumer<'_> {
 
     /// Copies the next record. Returns whether to skip it.
     pub(super) fn next(&mut self) -> Option<bool> {
-        let ring = self.ring;
-        let position = ring.consumer().load(Ordering::Relaxed);
+        let (ring, words) = (self.ring, self.ring.words());
+        let position = words[0].load(Ordering::Relaxed);
         // C1. Acquire: with the release of `finish`; without it some bytes could be old ones.
-        let header = ring.word(position).load(Ordering::Acquire);
+        let header = words[ring.index(position)].load(Ordering::Acquire);
         if header == 0 || header & BUSY != 0 {
             return None;
         }
@@ -320,18 +344,22 @@ impl Consumer<'_> {
         let rest = ring.len - ring.offset(position) - HEADER;
         let len = (header & LEN).min(rest);
         let (first, count) = (ring.index(position) + 1, len.div_ceil(WORD as u64) as usize);
-        let cells = &ring.words()[first..first + count];
+        let cells = &words[first..first + count];
         self.bytes.clear();
         if !is_skipped {
-            let bytes = cells.iter().flat_map(|cell| cell.load(Ordering::Relaxed).to_ne_bytes());
-            self.bytes.extend(bytes.take(len as usize));
+            // Whole words, which is faster, and then as many bytes as there are.
+            self.bytes.reserve(count * WORD);
+            for cell in cells {
+                self.bytes.extend_from_slice(&cell.load(Ordering::Relaxed).to_ne_bytes());
+            }
+            self.bytes.truncate(len as usize);
         }
         // C3. Relaxed: C4 publishes.
         cells.iter().for_each(|cell| cell.store(0, Ordering::Relaxed));
-        ring.word(position).store(0, Ordering::Relaxed);
+        words[ring.index(position)].store(0, Ordering::Relaxed);
         let end = position.wrapping_add(HEADER + len.next_multiple_of(WORD as u64));
         // C4. Release: with the acquire of P1; without it a producer could write before this has cleared.
-        ring.consumer().store(end, Ordering::Release);
+        words[0].store(end, Ordering::Release);
         Some(is_skipped)
     }
 }

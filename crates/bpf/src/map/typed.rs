@@ -141,7 +141,7 @@ fn change_locked<V: Plain, T>(map: &Map, key: &[u8], change: impl FnOnce(&mut V)
 }
 
 impl<V: Plain> ArrayHandle<V> {
-    /// Changes the value with this number while its lock is held ([`Map::change_locked`]).
+    /// Changes the value with this number under its lock ([`Map::change_locked`]).
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl<V: Plain> ArrayHandle<V> {
 }
 
 impl<K: Plain, V: Plain> HashHandle<K, V> {
-    /// Changes the value of `key` while its lock is held ([`Map::change_locked`]).
+    /// Changes the value of `key` under its lock ([`Map::change_locked`]).
     ///
     /// # Errors
     ///

@@ -1,12 +1,12 @@
-//! Functions that are verified alone, by what their types say of their arguments: Linux's global functions.
+//! Functions that are verified alone, by the types of their arguments: Linux's global functions.
 //!
-//! Such a function is followed once, with any arguments that its [`FunctionType`] allows. A call with arguments of this
-//! type is not followed: behind it `r0` is any number, and memory that was passed holds any bytes. So a program takes
-//! as long to verify as its functions one after the other, however they call each other. A call with other arguments
-//! is followed like any other.
+//! Such a function is followed once, with all arguments that its [`FunctionType`] allows. A call with arguments of this
+//! type is not followed: behind it `r0` is any number, and memory that was passed holds any bytes. So verifying a
+//! program takes as long as verifying its functions one after the other, however they call each other. A call with
+//! arguments that are not of this type is followed.
 //!
 //! Nothing here trusts the types, which may be hostile: a body that does more than its type allows is refused, and so
-//! is then the whole attempt ([`Contract::verify`](super::Contract::verify) follows all calls instead).
+//! is the whole attempt ([`Contract::verify`](super::Contract::verify) follows all calls instead).
 
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -20,7 +20,7 @@ use crate::insn::Register;
 /// Whether an address may be 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Null {
-    /// It may: the function compares it with 0 first.
+    /// It may be 0: the function must compare it with 0 first.
     Possible,
     /// It is never 0 (libbpf: `__arg_nonnull`).
     Excluded,
@@ -37,14 +37,14 @@ pub enum Parameter {
     Memory {
         /// Its bytes.
         len: u32,
-        /// To how many bytes it is aligned: a power of 2, at most 8.
+        /// Its alignment in bytes: a power of 2, at most 8.
         align: u8,
-        /// Whether there may be none.
+        /// Whether the address may be 0.
         null: Null,
     },
 }
 
-/// What a function of a program takes that returns a number.
+/// The type of a function that returns a number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FunctionType(Vec<Parameter>);
 
@@ -85,7 +85,7 @@ pub(super) struct Functions<'a> {
 }
 
 impl<'a> Functions<'a> {
-    /// Finds those of `code`.
+    /// Finds the functions of `code` that have types.
     pub(super) fn of(code: &'a Code) -> Self {
         let mut functions = Self::default();
         if code.types().next().is_none() {
@@ -156,7 +156,7 @@ impl Step<'_> {
     pub(super) fn call_alone(&mut self, target: usize) -> Option<Next> {
         let called = self.alone.get(target)?;
         let frames = self.state.frames.len() + called.frames.get();
-        // Alone it was followed without a lock, and may take one.
+        // It was followed without a lock held, and may take one.
         if frames > MOST_FRAMES || self.state.lock.is_some() {
             return None;
         }

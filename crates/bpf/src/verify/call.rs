@@ -1,7 +1,9 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
 use alloc::vec::Vec;
+use core::any::TypeId;
 
+use super::alone::Null;
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
@@ -215,6 +217,16 @@ impl Step<'_> {
                     let sample = (argument == Argument::Drain).then_some(self.at as u32);
                     before.callback = Some(Callback { entry, map, sample, context: Value::Unset });
                 }
+                Argument::Object(of) => drop(self.object(register, of)?),
+                Argument::Release(of) => before.released = Some(self.object(register, of)?),
+                Argument::ObjectOrNull(of) => {
+                    let wanted = self.contract.object(of);
+                    match self.get(register)? {
+                        Value::Scalar(number) if number.as_constant() == Some(0) => {}
+                        Value::Maybe(Area::Object { of, .. }, _) if Some(of) == wanted => {}
+                        _ => drop(self.object(register, of)?),
+                    }
+                }
                 Argument::Lock => {
                     let (map, id) = self.lock(register)?;
                     self.state.lock = Some(Held { map, id, at: self.at as u32 });
@@ -308,6 +320,19 @@ impl Step<'_> {
                 self.guard(Guard::Behind);
                 Ok(Value::Scalar(Scalar::UNKNOWN))
             }
+            (Returns::Object(of, null), _) => {
+                let Some(of) = self.contract.object(of) else { return Err(Fault::Unknown) };
+                if self.state.records.contains(&id) {
+                    return Err(Fault::Reserved);
+                }
+                self.state.renew(id);
+                self.state.records.push(id);
+                let area = Area::Object { id, of };
+                Ok(match null {
+                    Null::Possible => Value::Maybe(area, id),
+                    Null::Excluded => Value::Pointer(area, Scalar::constant(0)),
+                })
+            }
             (Returns::RecordOrNull, _) => {
                 if self.state.records.contains(&id) {
                     return Err(Fault::Reserved);
@@ -331,6 +356,20 @@ impl Step<'_> {
             }
             Value::Maybe(..) => Err(Fault::MaybeNull { register }),
             _ => Err(Fault::NoTimer { register }),
+        }
+    }
+
+    /// The object of this type that is in a register: the instruction that has got it.
+    fn object(&self, register: Register, of: TypeId) -> Result<u32, Fault> {
+        let wanted = self.contract.object(of);
+        match self.get(register)? {
+            Value::Pointer(Area::Object { id, of }, offset)
+                if Some(of) == wanted && offset.as_constant() == Some(0) =>
+            {
+                Ok(id)
+            }
+            Value::Maybe(Area::Object { of, .. }, _) if Some(of) == wanted => Err(Fault::MaybeNull { register }),
+            _ => Err(Fault::NoObject { register }),
         }
     }
 

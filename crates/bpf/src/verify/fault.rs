@@ -237,8 +237,17 @@ pub enum Fault {
         /// The register.
         register: Register,
     },
+    /// An object of the host is needed.
+    #[error("{register} must be an object of the type that the function takes, as another one has given it")]
+    NoObject {
+        /// The register.
+        register: Register,
+    },
     /// A record is reserved while one of the same call is still held.
-    #[error("the record that was reserved here before was neither submitted nor discarded; do that first")]
+    #[error(
+        "the record that was reserved here before was neither submitted nor discarded, or the object not given back; do that \
+         first"
+    )]
     Reserved,
     /// A dynptr is needed.
     #[error("{register} must be the address of a dynptr here, of a record if it is given back; make one by a helper")]
@@ -330,7 +339,10 @@ pub enum Fault {
         register: Register,
     },
     /// The program ends while it holds a record.
-    #[error("the record that was reserved in slot {slot} is neither submitted nor discarded on this way")]
+    #[error(
+        "the record that was reserved in slot {slot} is neither submitted nor discarded on this way, or the object from \
+         there not given back"
+    )]
     Unreleased {
         /// Where it was reserved.
         slot: usize,

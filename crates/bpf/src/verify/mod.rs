@@ -35,6 +35,7 @@ mod tnum;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::any::TypeId;
 
 pub use alone::{FunctionType, Null, Parameter};
 pub use fault::{Fault, MissingFunction, VerifyError};
@@ -124,6 +125,8 @@ pub struct Contract {
     context: Option<(u32, ContextAccess)>,
     helpers: Vec<(i32, Signature)>,
     functions: Vec<Result<Signature, MissingFunction>>,
+    /// Types of the host's objects, in order.
+    objects: Vec<TypeId>,
     /// The host's, and behind them those that stand for maps inside maps.
     maps: Vec<MapShape>,
     own_maps: usize,
@@ -184,6 +187,10 @@ impl Contract {
 
     /// Gives programs functions by index: for a host that has those very functions.
     pub(crate) fn set_functions(&mut self, functions: Vec<Result<Signature, MissingFunction>>) {
+        let found = functions.iter().flatten().chain(self.helpers.iter().map(|(_, signature)| signature));
+        self.objects = found.flat_map(Signature::objects).collect();
+        self.objects.sort_unstable();
+        self.objects.dedup();
         self.functions = functions;
     }
 
@@ -204,6 +211,11 @@ impl Contract {
             })
             .collect();
         self.maps.extend(inner);
+    }
+
+    /// Returns the number of a type of objects.
+    fn object(&self, of: TypeId) -> Option<u32> {
+        self.objects.binary_search(&of).ok().map(|number| number as u32)
     }
 
     fn signature(&self, id: i32) -> Option<Signature> {

@@ -1,5 +1,8 @@
 //! What helpers take and return.
 
+use core::any::TypeId;
+
+use super::alone::Null;
 use super::state::Backing;
 use crate::insn::Register;
 use crate::map::Kind;
@@ -89,6 +92,12 @@ pub enum Argument {
     Anything,
     /// How many bytes a record will have: a constant.
     RecordSize,
+    /// An object of the host of this type, as one of its functions has given it.
+    Object(TypeId),
+    /// The same, or 0.
+    ObjectOrNull(TypeId),
+    /// The same, which the program holds, and then no longer. At most one in a signature.
+    Release(TypeId),
     /// A record, which is given back: for Linux's helpers only.
     Record,
     /// The address of bytes of a map's value, to read and to write; the next argument is how many. Only for Linux's
@@ -153,6 +162,9 @@ pub(crate) enum Returns {
     SliceOrNull,
     /// A number, after making a dynptr.
     Dynptr(Backing),
+    /// An object of the host of this type, which is to be given back.
+    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "without `std` a host has no objects"))]
+    Object(TypeId, Null),
 }
 
 /// What a helper takes and returns.
@@ -168,18 +180,29 @@ impl Signature {
     ///
     /// # Panics
     ///
-    /// If bytes are not followed by their size; if keys, values or functions for elements do not come behind a map; or
-    /// if there are two maps: nobody would know how many bytes there are.
+    /// If bytes are not followed by their size; if keys, values or functions for elements do not come behind a map; if
+    /// there are two maps: nobody would know how many bytes there are; or if there are two objects to be given back.
     pub const fn new<const COUNT: usize>(arguments: [Argument; COUNT]) -> Self {
         const { assert!(COUNT <= 5, "helpers have five arguments at most") };
+        Self::of(&arguments)
+    }
+
+    /// Makes the same of a list.
+    ///
+    /// # Panics
+    ///
+    /// As [`new`](Self::new), and for more than five arguments.
+    pub const fn of(arguments: &[Argument]) -> Self {
+        let count = arguments.len();
+        assert!(count <= 5, "helpers have five arguments at most");
         let mut all = [Argument::Number; 5];
-        let mut has_map = false;
+        let (mut has_map, mut has_release) = (false, false);
         let mut index = 0;
-        while index < COUNT {
+        while index < count {
             all[index] = arguments[index];
             match arguments[index] {
                 Argument::Bytes | Argument::BytesOut | Argument::MapBytes | Argument::PrintedBytes => {
-                    let has_size = index + 1 < COUNT && matches!(arguments[index + 1], Argument::Size);
+                    let has_size = index + 1 < count && matches!(arguments[index + 1], Argument::Size);
                     assert!(has_size, "bytes are followed by their size");
                 }
                 Argument::Map(_) => {
@@ -189,11 +212,15 @@ impl Signature {
                 Argument::Key | Argument::Value | Argument::ValueOut | Argument::Each => {
                     assert!(has_map, "keys, values and functions for elements stand behind their map");
                 }
+                Argument::Release(_) => {
+                    assert!(!has_release, "a function takes one object at most that is given back");
+                    has_release = true;
+                }
                 _ => {}
             }
             index += 1;
         }
-        Self { arguments: all, count: COUNT as u8, returns: Returns::Number }
+        Self { arguments: all, count: count as u8, returns: Returns::Number }
     }
 
     pub(crate) const fn returning(self, returns: Returns) -> Self {
@@ -208,6 +235,19 @@ impl Signature {
     /// Its arguments.
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments[..usize::from(self.count)]
+    }
+
+    /// The types of objects in it.
+    pub(super) fn objects(&self) -> impl Iterator<Item = TypeId> {
+        let returned = match self.returns {
+            Returns::Object(of, _) => Some(of),
+            _ => None,
+        };
+        let taken = self.arguments().iter().filter_map(|argument| match argument {
+            Argument::Object(of) | Argument::ObjectOrNull(of) | Argument::Release(of) => Some(*of),
+            _ => None,
+        });
+        taken.chain(returned)
     }
 
     /// Its arguments with their registers.

@@ -41,6 +41,13 @@ pub(super) enum Area {
         /// Its bytes.
         len: u32,
     },
+    /// Not memory but an object of the host.
+    Object {
+        /// The instruction that has got it.
+        id: u32,
+        /// The number of its type.
+        of: u32,
+    },
     /// Memory that the caller of a function passes, which is verified alone.
     Argument {
         /// The register in which it comes.
@@ -73,7 +80,7 @@ impl Area {
     pub(super) const fn align(self) -> u8 {
         match self {
             // The context only if the program asks its caller for it; where a slice begins is not known.
-            Self::Context | Self::Slice { .. } | Self::Inner(_) => 1,
+            Self::Context | Self::Slice { .. } | Self::Inner(_) | Self::Object { .. } => 1,
             Self::Argument { align, .. } => align,
             Self::Stack(_) | Self::MapValue(_) | Self::Lockable { .. } | Self::MapKey(_) | Self::Record { .. } => 8,
         }
@@ -539,7 +546,7 @@ impl State {
         let mut is_record = false;
         self.change(|value| match value {
             Value::Maybe(of, by) if by == id => {
-                is_record |= matches!(of, Area::Record { .. });
+                is_record |= matches!(of, Area::Record { .. } | Area::Object { .. });
                 known
             }
             value => value,
@@ -554,7 +561,10 @@ impl State {
     pub(super) fn release(&mut self, id: u32) {
         self.records.retain(|record| *record != id);
         let is_of = |value: &Value| match value {
-            Value::Pointer(Area::Record { id: of, .. } | Area::Slice { id: of, .. }, _) => *of == id,
+            Value::Pointer(
+                Area::Record { id: of, .. } | Area::Slice { id: of, .. } | Area::Object { id: of, .. },
+                _,
+            ) => *of == id,
             Value::Maybe(Area::Slice { id: of, .. }, _) | Value::Sample(of) => *of == id,
             _ => false,
         };

@@ -326,6 +326,7 @@ impl Step<'_> {
             }
             Area::MapKey(number) => ("the key", map(number).key_len),
             Area::Inner(_) => ("the map", 0),
+            Area::Object { .. } => ("the object", 0),
             Area::Slice { len, .. } => ("the slice", len),
             Area::Record { len, .. } => ("the record", len),
             Area::Argument { len, .. } => ("the memory that the function gets", len),
@@ -351,7 +352,7 @@ impl Step<'_> {
             {
                 Err(Fault::ReadOnlyMap)
             }
-            Area::MapKey(_) | Area::Inner(_) => Err(Fault::ReadOnlyMap),
+            Area::MapKey(_) | Area::Inner(_) | Area::Object { .. } => Err(Fault::ReadOnlyMap),
             Area::Stack(_)
             | Area::MapValue(_)
             | Area::Lockable { .. }

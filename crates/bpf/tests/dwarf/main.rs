@@ -23,6 +23,9 @@ use common::packs;
 
 const HOST: &[u8] = include_bytes!("golden/host.so");
 const SESSION: &[u8] = include_bytes!("golden/session.o");
+/// A host in C++, and a program that asks where members of its classes are.
+const CLASSES: &[u8] = include_bytes!("golden/classes.so");
+const PLACES: &[u8] = include_bytes!("golden/classes.o");
 const FIELDS: &[u8] = include_bytes!("golden/fields.o");
 /// The host in C, with its types as debug information of DWARF 2 and 5, and as BTF.
 const IN_C: [&[u8]; 2] = [include_bytes!("golden/fields2.so"), include_bytes!("golden/fields5.so")];
@@ -158,6 +161,24 @@ fn types_in_c_are_as_clang_says_in_btf() {
             let (own, other) = (object.programs()[0].bytes(), expected.programs()[0].bytes());
             own.chunks(8).zip(other.chunks(8)).enumerate().for_each(differ);
         }
+    }
+}
+
+#[test]
+fn classes_have_bases_and_are_in_units_of_their_own() {
+    let source = "-shared -fPIC -nostdlib -fno-rtti classes.cpp";
+    let built = |flags: &str| {
+        let arguments: Vec<&str> = flags.split(' ').chain(source.split(' ')).collect();
+        compiled("clang++", &arguments)
+    };
+    let now = ["-gdwarf-4 -fdebug-types-section", "-gdwarf-5 -fdebug-types-section", "-gdwarf-5"];
+    for library in [CLASSES.to_vec()].into_iter().chain(now.into_iter().filter_map(built)) {
+        let debug = DebugInfo::parse(&library).expect("with -g");
+        let types = debug.types(Object::asks(PLACES).expect("an object")).expect("right");
+        assert_eq!(types.missing(), [""; 0]);
+        let object = Object::parse_for(PLACES, Some(&types.btf().expect("types"))).expect("it is adapted");
+        // Behind the table of virtual functions; in the base class's padding, or behind it; statics are nowhere.
+        assert_eq!(run(&object, "places", &[0; 8]), 12 + 32 * 100 + 16 * 10_000 + 16 * 1_000_000);
     }
 }
 

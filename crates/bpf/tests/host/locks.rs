@@ -203,6 +203,14 @@ fn what_could_keep_or_break_a_lock_is_refused() {
     };
     assert!(locked().build().verify(contract(), code(&each(&format!("{LOCK}{UNLOCK}")))).is_ok());
     assert!(matches!(refused(&each(LOCK)), Fault::StillLocked { .. }));
+    // Nor takes one in a round, to give it back in another one, which is for another element.
+    let rounds = "*(u64 *)(r10 - 8) = 0\nr1 = map[idx:8] ll\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 164\n\
+                  r1 = *(u64 *)(r10 - 8)\non: if r1 != 0 goto on\nr0 = 0\nexit\n\
+                  f: r6 = r4\nr1 = r3\nr1 += 8\nr2 = *(u64 *)(r6 + 0)\nif r2 != 0 goto give\n\
+                  *(u64 *)(r6 + 0) = 1\ncall 93\nr0 = 0\nexit\n\
+                  give: *(u64 *)(r6 + 0) = 0\ncall 94\nr0 = 0\nexit";
+    let rounds = locked().build().verify(contract().fuel(10), code(rounds)).map(drop);
+    assert!(matches!(rounds.map_err(|error| error.fault), Err(Fault::StillLocked { .. })));
     // What the last one has kept is another element than what the next one gets.
     let kept = "*(u64 *)(r10 - 8) = 0\nr1 = map[idx:8] ll\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 164\n\
                 r1 = map[idx:8] ll\nr2 = func[g] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 164\nr0 = 0\nexit\n\

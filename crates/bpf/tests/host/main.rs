@@ -9,11 +9,13 @@ mod ended;
 mod fork;
 mod helpers;
 mod kernel;
+mod kfuncs;
 mod locks;
 mod nested;
 mod runner;
 mod texts;
 mod user_ring;
+mod wakes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod globals;
+mod kfuncs;
 mod layout;
 mod locks;
 mod timers;
@@ -25,13 +26,14 @@ use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature
 use common::packs;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 13] = [
+const GOLDEN: [(&str, &[u8]); 14] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("commands", include_bytes!("golden/commands.o")),
     ("count", include_bytes!("golden/count.o")),
     ("dynptr", include_bytes!("golden/dynptr.o")),
     ("global", include_bytes!("golden/global.o")),
+    ("kfunc", include_bytes!("golden/kfunc.o")),
     ("legacy", include_bytes!("golden/legacy.o")),
     ("lock", include_bytes!("golden/lock.o")),
     ("nested", include_bytes!("golden/nested.o")),

@@ -19,6 +19,16 @@ pub(crate) enum Engine {
     Compiler,
 }
 
+impl Engine {
+    /// Returns its name on the command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Interpreter => "interpreter",
+            Self::Compiler => "compiler",
+        }
+    }
+}
+
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineError {
@@ -86,7 +96,7 @@ pub(super) fn contract(len: u32, access: ContextAccess) -> Contract {
 /// The address of an interpreted program's context.
 const CONTEXT: u64 = 0x10_0000;
 
-fn promised(context: &[u8]) -> Result<u32, EngineError> {
+pub(super) fn promised(context: &[u8]) -> Result<u32, EngineError> {
     u32::try_from(context.len()).map_err(|_| EngineError::Long { len: context.len() })
 }
 

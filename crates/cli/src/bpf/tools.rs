@@ -6,13 +6,15 @@ use std::str::FromStr;
 
 use clap::Args;
 use palimpsest_bpf::elf::Program;
+use palimpsest_bpf::host::Host;
 use palimpsest_bpf::map::{Kind, Map, OpError, Update};
 use palimpsest_bpf::verify::{ContextAccess, Contract};
 use palimpsest_bpf::{Code, asm};
 use serde::Serialize;
 
 use super::conformance::aligned;
-use super::engine::{self, Engine};
+use super::engine::{self, Engine, EngineError};
+use super::report::{self, Checked, Ran, Verification};
 use super::source::{self, Loaded, Source, SourceError};
 use super::{Failure, hex};
 
@@ -109,6 +111,9 @@ pub(super) struct Verify {
     /// Give it a context that it must not write.
     #[arg(long)]
     read_only: bool,
+    /// Print JSON, about all programs, also behind one that is refused.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
@@ -121,10 +126,13 @@ pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
             "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most"
         )
     };
+    if arguments.json {
+        return verify_all(arguments, access);
+    }
     match arguments.source.load()? {
         Loaded::Code(code) => {
             let verified = engine::contract(arguments.context, access).verify(code);
-            tell(None, verified.map_err(engine::EngineError::from)?.code())?;
+            tell(None, verified.map_err(EngineError::from)?.code())?;
         }
         Loaded::Object(object) => {
             let host = object.host()?.build();
@@ -137,6 +145,31 @@ pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Verifies all programs, and says what became of each.
+fn verify_all(arguments: &Verify, access: ContextAccess) -> Result<(), Failure> {
+    let mut programs = Vec::new();
+    match arguments.source.load()? {
+        Loaded::Code(code) => {
+            let verified = engine::contract(arguments.context, access).verify(code);
+            programs.push(Checked::new(None, verified.as_ref().map_err(|error| EngineError::from(*error)))?);
+        }
+        Loaded::Object(object) => {
+            let host = object.host()?.build();
+            let contract = Contract::new().context(arguments.context, access);
+            for program in arguments.source.chosen(&object)? {
+                let checked = match engine::link(&host, program, contract.clone()) {
+                    Ok(linked) => Checked::linked(program.name(), Ok(&linked)),
+                    Err(error) => Checked::linked(program.name(), Err(error)),
+                };
+                programs.push(checked?);
+            }
+        }
+    }
+    let verified = programs.iter().all(Checked::is_verified);
+    report::write(Verification { verified, programs })?;
+    if verified { Ok(()) } else { Err(Failure::Told) }
 }
 
 /// The arguments of `palimpsest bpf run`.
@@ -154,11 +187,14 @@ pub(super) struct Run {
     /// Who runs the program.
     #[arg(long, value_name = "ENGINE", default_value = "compiler")]
     engine: Engine,
+    /// Print JSON, also if there is no result.
+    #[arg(long)]
+    json: bool,
 }
 
 /// What a map is filled with.
 #[derive(Clone, Debug)]
-struct MapContent {
+pub(super) struct MapContent {
     name: String,
     file: PathBuf,
 }
@@ -189,20 +225,30 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let context = arguments.input.as_deref().map(source::read).transpose()?.unwrap_or_default();
     let mut room = Vec::new();
     let context = aligned(&mut room, &context);
-    let result = match arguments.source.load()? {
+    let (name, result) = match arguments.source.load()? {
         Loaded::Code(_) if !arguments.map.is_empty() => return Err(Failure::NoMaps),
-        Loaded::Code(code) => arguments.engine.run(code, context)?,
+        Loaded::Code(code) => (None, arguments.engine.run(code, context)),
         Loaded::Object(object) => {
             let program = arguments.source.one(&object)?;
             let host = object.host()?.build();
-            for MapContent { name, file } in &arguments.map {
-                let map = host.map(name).ok_or_else(|| Failure::NoMap { name: name.clone() })?;
-                fill(map, &source::read(file)?).map_err(|source| Failure::Fill { name: name.clone(), source })?;
-            }
-            arguments.engine.run_hosted(&host, program, context)?
+            fill_all(&host, &arguments.map)?;
+            (Some(program.name().to_owned()), arguments.engine.run_hosted(&host, program, context))
         }
     };
-    writeln!(io::stdout(), "{result:#x}")?;
+    if arguments.json {
+        report::write(Ran::new(name, arguments.engine.name(), &result))?;
+        return result.map(drop).map_err(|_| Failure::Told);
+    }
+    writeln!(io::stdout(), "{:#x}", result?)?;
+    Ok(())
+}
+
+/// Puts what the command line says into maps.
+pub(super) fn fill_all(host: &Host, contents: &[MapContent]) -> Result<(), Failure> {
+    for MapContent { name, file } in contents {
+        let map = host.map(name).ok_or_else(|| Failure::NoMap { name: name.clone() })?;
+        fill(map, &source::read(file)?).map_err(|source| Failure::Fill { name: name.clone(), source })?;
+    }
     Ok(())
 }
 

@@ -30,10 +30,10 @@ pub(crate) struct Arguments {
     /// Do the same with the text of the programs that it executes.
     #[arg(long, requires = "local_text")]
     pub(crate) heirs: bool,
-    /// Make copies even where the kernel has huge pages of the file itself, on a machine with one node.
+    /// Make copies even if the kernel has huge pages of the file itself, on a machine with one node.
     #[arg(long, requires = "local_text")]
     pub(crate) copies: bool,
-    /// Have files that the kernel has cached in small pages read again, into huge pages, on a machine with one node.
+    /// Have the kernel read files again that it has cached in small pages, into huge pages, on a machine with one node.
     #[arg(long, requires = "local_text", conflicts_with = "copies")]
     pub(crate) reread: bool,
     /// Use copies that all processes of the user share. Each keeps a descriptor of them, which forked children inherit.

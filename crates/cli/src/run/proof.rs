@@ -24,6 +24,12 @@ pub(crate) enum NotLoaded {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "{} needs no library (Go links position-independent programs so), and then its dynamic linker does not tell \
+         what it loads; link it with one, as `go build -ldflags=-linkmode=external` does",
+        program.display()
+    )]
+    NoLibraries { program: PathBuf },
     #[error("the dynamic linker {} does not load the object: {said}; {}", linker.display(), way_out(said))]
     Refused { linker: PathBuf, said: String },
 }
@@ -49,6 +55,10 @@ pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> R
     match outputs(&mut question(loader, preloaded)) {
         Err(source) => Err(NotLoaded::Linker { linker, source }),
         Ok((listing, errors)) if lists(&listing, entry) && complaint(&errors, entry).is_none() => Ok(()),
+        // `elf/rtld.c`, for a program without DT_NEEDED.
+        Ok((listing, errors)) if lines(&errors).next().is_none() && listing.trim_ascii() == b"statically linked" => {
+            Err(NotLoaded::NoLibraries { program: loader.program.clone() })
+        }
         Ok((_, errors)) => {
             let said = complaint(&errors, entry).or_else(|| lines(&errors).next());
             let said = said.map_or_else(|| "it says nothing".to_owned(), |line| String::from_utf8_lossy(line).into());

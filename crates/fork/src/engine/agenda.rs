@@ -65,7 +65,7 @@ pub(crate) struct Gathering {
     /// How often a child was waited for since the last huge page was made.
     in_vain: u32,
     /// Since the last fork: whether a child was waited for, and how many pieces were seen that were gathered before and
-    /// split since, by writes beside a child.
+    /// that writes beside a child have split since.
     has_waited: bool,
     split: usize,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Agenda {
     looked: u64,
     worked: u64,
     gathering: u64,
-    /// Bytes gathered before the last fork; and intervals between forks in a row in which it was little.
+    /// Bytes gathered before the last fork, and in how many intervals between forks in a row they were few.
     gathered_at_fork: usize,
     slow: u32,
     /// Refusals since the last slice.
@@ -121,7 +121,7 @@ pub(crate) struct Agenda {
     put_off: u32,
     /// Why it ended early.
     reason: Option<String>,
-    /// What the plan of the rest tells, if what was planned first was not listed.
+    /// The report of the rest's plan, if the first plan did not list that memory.
     told: Option<Report>,
 }
 
@@ -157,7 +157,7 @@ impl Gathering {
         if self.in_a_row < MOST_SHARED && self.in_vain == 0 { None } else { Some(self.wait()) }
     }
 
-    /// Ends a pass. Another begins if a child still maps pieces of this one; at once if the pass was not in vain.
+    /// Ends a pass. Another begins if a child still maps pieces of this one; at once if this pass made huge pages.
     pub(super) fn end_pass(&mut self) -> Gathered {
         if !self.has_waiting {
             return Gathered::Done;
@@ -196,8 +196,8 @@ pub(crate) struct Terms {
 
 /// Slices add this many mappings before the list of all is read again, which takes about as long as a slice.
 const MAPPINGS_UNSEEN: usize = 512;
-/// What is gathered from one fork to the next, or left at the end, is little if it is less than this part of what is
-/// planned.
+/// What is gathered from one fork to the next, or left at the end, is little if it is less than one part in this many
+/// of what is planned.
 pub(crate) const LITTLE: usize = 8;
 /// After this many intervals in a row in which little was gathered, the rest is frozen.
 const SLOW_INTERVALS: u32 = 2;
@@ -265,12 +265,12 @@ impl Agenda {
         self.reason.as_deref()
     }
 
-    /// The rest is planned, of which this is to be told.
+    /// Notes the report of the rest's plan, which is to be told.
     pub(crate) fn tells(&mut self, report: Report) {
         self.told = Some(report);
     }
 
-    /// What is to be told of the rest, once.
+    /// Takes the report of the rest's plan, if it is still to be told.
     pub(crate) const fn told(&mut self) -> Option<Report> {
         self.told.take()
     }
@@ -351,10 +351,10 @@ impl Agenda {
         self.step
     }
 
-    /// Notes a fork. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
-    /// children, little was gathered from one fork to the next, and what was gathered stays whole. Where that is written
-    /// to all over, so would be what is frozen, and a fork of split huge pages takes less than one of frozen memory that
-    /// was written to.
+    /// Notes a fork. Returns whether the rest is better frozen, which waits for no child: twice in a row, beside
+    /// children, little was gathered from one fork to the next, and what was gathered stays whole. If the gathered
+    /// memory is written to all over, frozen memory would be, too; and then forking split huge pages takes less than
+    /// forking frozen memory that was written to.
     pub(crate) fn is_gathered_too_slowly(&mut self) -> bool {
         let Step::Gather(gathering) = &mut self.step else { return false };
         let (has_waited, split) = (std::mem::take(&mut gathering.has_waited), std::mem::take(&mut gathering.split));

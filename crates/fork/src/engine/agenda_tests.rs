@@ -5,7 +5,7 @@ fn until_it_waits(gathering: &mut Gathering) -> (usize, Gathered) {
     found.expect("it waits")
 }
 
-/// Fails on: as many looks at each trial as at the first, while a child lives for minutes.
+/// Fails on: each trial looking as often as the first one, while a child lives for minutes.
 #[test]
 fn who_waits_for_a_child_looks_at_one_piece_at_a_time() {
     let mut gathering = Gathering::new(Where::Everywhere);
@@ -18,7 +18,7 @@ fn who_waits_for_a_child_looks_at_one_piece_at_a_time() {
     assert_eq!(until_it_waits(&mut gathering), (first, Gathered::Waits { in_vain: 1 }), "the child is gone");
 }
 
-/// Fails on: a rest after a pass that was not in vain; passes without a rest that are.
+/// Fails on: a rest after a pass that made huge pages; no rest after a pass in vain.
 #[test]
 fn a_pass_beside_a_child_is_followed_by_another_and_by_a_rest_if_it_was_in_vain() {
     let mut gathering = Gathering::new(Where::Planned);
@@ -31,7 +31,7 @@ fn a_pass_beside_a_child_is_followed_by_another_and_by_a_rest_if_it_was_in_vain(
     assert_eq!(gathering.end_pass(), Gathered::Done);
 }
 
-/// Fails on: waiting for children for ever; freezing what is gathered quickly, or slowly for want of time alone;
+/// Fails on: waiting for children for ever; freezing what is gathered quickly, or slowly only for lack of time;
 /// freezing what is written to all over.
 #[test]
 fn what_is_gathered_too_slowly_beside_children_is_left_to_be_frozen() {

@@ -13,7 +13,7 @@ pub(crate) struct Budget {
     /// Mappings that may be added.
     mappings: usize,
     time: Time,
-    /// Whether anything was begun, and whether something was left since the time was used up.
+    /// Whether any piece was begun, and whether one was left because the time was used up.
     has_begun: bool,
     has_left: bool,
 }
@@ -21,9 +21,9 @@ pub(crate) struct Budget {
 /// How long a round may work.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Time {
-    /// Until all is done.
+    /// Until everything is done.
     Unlimited,
-    /// For so many nanoseconds from then on.
+    /// For this many nanoseconds, counted from `since`.
     For { nanos: u64, since: Instant },
 }
 
@@ -32,13 +32,13 @@ impl Budget {
         Self { mappings, time: Time::Unlimited, has_begun: false, has_left: false }
     }
 
-    /// The same, with an end.
+    /// Limits the time.
     #[must_use]
     pub(super) const fn within(self, time: Time) -> Self {
         Self { time, ..self }
     }
 
-    /// Whether there is time for another piece. The first one is worked on in any case, or there would be no end.
+    /// Whether there is time for another piece. There always is for the first one, or the work would never end.
     pub(super) fn begins(&mut self) -> bool {
         let is_over = match self.time {
             Time::Unlimited => false,
@@ -48,7 +48,7 @@ impl Budget {
         !is_over
     }
 
-    /// Whether something was left to do.
+    /// Whether a piece was left for lack of time.
     pub(super) const fn has_left(&self) -> bool {
         self.has_left
     }

@@ -47,7 +47,7 @@ enum State {
     Base { until: u64 },
     /// Huge, until this fork. If it is split, rounds from this one on mend it.
     Huge { until: u64, mended_from: u64 },
-    /// The program has given it back: out of the table with the next round or pass.
+    /// The program has given it back. It leaves the table with the next round or pass.
     Gone,
 }
 
@@ -202,7 +202,8 @@ impl HotPieces {
         rest.find(|(_, piece)| matches!(piece.state, State::Huge { .. })).map(|(place, piece)| (place, piece.span))
     }
 
-    /// In between rounds: a huge page comes to rest for so many forks the first time, and what is gone is forgotten.
+    /// Begins a pass between rounds, in which huge pages first rest for `huge_rest` forks. Forgets pieces that are
+    /// gone.
     pub(super) fn begin_pass(&mut self, huge_rest: u64) {
         self.huge_rest = huge_rest;
         let mut kept = 0;
@@ -239,10 +240,10 @@ impl HotPieces {
         self.count();
     }
 
-    /// Notes that nothing is left of the piece at this place: no count knows it any more.
+    /// Notes that nothing is left of the piece at this place, and takes it out of all counts.
     pub(super) fn is_gone_now(&mut self, index: usize) {
         let Some(&piece) = self.all.get(index) else { return };
-        // By itself: a program may give much back at once.
+        // Corrects the counts for this piece alone: a program may give back many at once.
         let is_at_rest = self.is_at_rest(&piece);
         self.resting -= usize::from(is_at_rest);
         if matches!(piece.state, State::Huge { .. }) {
@@ -252,7 +253,7 @@ impl HotPieces {
         self.all[index].state = State::Gone;
     }
 
-    /// Notes which huge pages are gone: those of which nothing is mapped.
+    /// Notes which huge pages are gone, because nothing of them is mapped.
     pub(super) fn look_for_gone(&mut self, is_mapped: impl Fn(Span) -> bool) {
         for piece in self.all.iter_mut() {
             if matches!(piece.state, State::Huge { .. }) && !is_mapped(piece.span) {

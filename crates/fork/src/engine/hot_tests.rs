@@ -166,7 +166,7 @@ fn what_is_let_go_is_forgotten_where_huge_pages_rest_for_ever() {
     panic!("it is known for ever");
 }
 
-/// Fails on: huge pages that a program has unmapped, which are counted and looked at for ever.
+/// Fails on: huge pages that a program has unmapped, and that are counted and looked at for ever.
 #[test]
 fn what_is_gone_is_forgotten_with_the_next_round_or_pass() {
     let mut pieces = pieces();
@@ -181,7 +181,7 @@ fn what_is_gone_is_forgotten_with_the_next_round_or_pass() {
     assert_eq!((pieces.huge(), pieces.resting()), (1, 1));
     assert_eq!(round(&mut pieces, &[]).1, 1);
     assert_eq!(pieces.all.len(), 1);
-    // What comes to the same place is as any other.
+    // New memory at the same place is like any other.
     pieces.is_gone_now(0);
     pieces.is_huge_now(of(3)).expect("room");
     assert_eq!((pieces.huge(), pieces.resting()), (1, 1));

@@ -49,7 +49,7 @@ const MAPPING: u64 = 6_000;
 /// Freezing is given up once it has cost more than it saved this many times in a row, from repair to repair.
 const MOST_LOSSES: u32 = 2;
 
-/// How many times what it was expected to take a repair in parts may take.
+/// How many times its expected time a repair in parts may take, at most.
 const MOST_WORK: u64 = 4;
 
 /// The account.
@@ -85,7 +85,7 @@ pub(crate) struct Ledger {
     spent: u64,
     /// How many times in a row freezing has cost more than it saved.
     losses: u32,
-    /// A repair that was made in part.
+    /// The repair of which a part was made, if there is one.
     bought: Option<Bought>,
     pub(super) prices: Prices,
     /// The pieces that are left alone.
@@ -110,16 +110,16 @@ impl Work {
     }
 }
 
-/// A repair of which a part was made.
+/// A repair that is made in parts.
 #[derive(Clone, Copy, Debug)]
 struct Bought {
-    /// What all of it had been expected to take.
+    /// How long the whole repair was expected to take.
     quote: u64,
-    /// What it took so far.
+    /// How long it has taken so far.
     worked: u64,
-    /// What a fork took before its first part.
+    /// How long a fork took before the first part.
     typical: u64,
-    /// Huge pages that its parts made.
+    /// How many huge pages its parts have made.
     huge: usize,
 }
 
@@ -383,25 +383,25 @@ impl Ledger {
         (self.before_repair, self.is_clean_anew) = (whole.typical, whole.huge + huge > 0);
     }
 
-    /// Returns a repair of which nothing was made yet.
+    /// Returns a repair that is about to begin.
     const fn begun(&self, quote: u64) -> Bought {
         Bought { quote, worked: 0, typical: self.typical, huge: 0 }
     }
 
-    /// Whether a repair goes on after this part of it. Parts that a program undoes between forks as fast as they are
-    /// made would have no end.
+    /// Whether a repair goes on after this part. It would never end if the program undid the parts between forks as
+    /// fast as they are made.
     pub(crate) fn goes_on(&self, part: &Repair) -> bool {
         let so_far = self.bought.unwrap_or(self.begun(part.quote));
         so_far.worked.saturating_add(part.worked) <= so_far.quote.saturating_mul(MOST_WORK)
     }
 
-    /// Ends a repair after a part that was not the last: as a finished one, with a round that counts.
+    /// Ends a repair after a part that was not the last. It counts as finished, and its parts as a round.
     pub(crate) fn gives_up(&mut self, part: Repair) {
         self.hot.end();
         self.repaired(part);
     }
 
-    /// A part of a repair was made, for which there was time. What was bought is made to its end, a part at each fork.
+    /// Notes that a part of a repair was made. Once bought, a repair goes on to its end, a part at each fork.
     pub(crate) fn repaired_in_part(&mut self, repair: Repair) {
         let Repair { quote, looked, worked, froze, huge, frozen, .. } = repair;
         let taken = looked.saturating_add(worked);

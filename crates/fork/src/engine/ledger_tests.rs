@@ -185,8 +185,8 @@ fn what_costs_more_than_it_saves_twice_in_a_row_is_given_up() {
     assert_eq!((ledger.has_lost(), ledger.debt(), ledger.saved()), (false, 0, 0));
 }
 
-/// Fails on: parts that are each bought anew, so that the last ones are never made; a scale that knows the last part
-/// alone.
+/// Fails on: parts that are each bought again, so that the last ones are never made; a scale that counts only the last
+/// part.
 #[test]
 fn a_repair_that_was_begun_is_made_to_its_end() {
     let mut ledger = ledger(100, 50);
@@ -207,8 +207,8 @@ fn a_repair_that_was_begun_is_made_to_its_end() {
     assert!(ledger.price() > 0 && ledger.most() == 0);
 }
 
-/// Fails on: parts that go on for ever, since the program undoes between forks what they do; a repair that is judged by
-/// its last part.
+/// Fails on: parts that go on for ever because the program undoes between forks what they do; a repair that is judged
+/// by its last part.
 #[test]
 fn a_repair_that_is_undone_as_fast_is_given_up() {
     let mut ledger = ledger(100, 50);

@@ -46,7 +46,7 @@ pub(super) fn work(tables: &Tables<'_>) -> Work {
 
 /// Mends what is split and worth it. Returns how many pieces that were.
 ///
-/// No contents change, so that this asks nothing of its caller.
+/// Needs nothing of its caller, since no contents change.
 pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap, budget: &mut Budget) -> Result<usize, Stopped> {
     let mut mended = 0;
     for index in 0..tables.vmas.len() {
@@ -181,8 +181,8 @@ fn split_run(
     Ok((found, run))
 }
 
-/// Mends the piece at this place of the table if it is split, unless it is split again after each mending; nothing if
-/// there is no time for it.
+/// Mends the piece at this place of the table if it is split, unless it was split again after each mending. Returns
+/// `None` if there is no time for it.
 fn mend_by_cost(
     tables: &mut Tables<'_>,
     pagemap: &Pagemap,
@@ -260,7 +260,7 @@ enum Found {
     Shared,
     /// Too little of it is populated, or with something else than anonymous memory.
     Sparse,
-    /// Nothing of it is there any more.
+    /// Nothing of it is left.
     Gone,
 }
 

@@ -68,11 +68,11 @@ pub enum Stage {
 /// How a program has waited between two forks, while its memory was being gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waited {
-    /// Never, as far as this library is told.
+    /// It has not, as far as this library is told.
     Not,
     /// It has, but no huge page was made then.
     Asked,
-    /// It has, and huge pages were made; or nothing is known of it yet.
+    /// It has, and huge pages were made; or nothing is known yet.
     Gathered,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Figures {
     /// The earliest time of the next slice at a wait, on the clock of [`Instant`](crate::clock::Instant), in
     /// nanoseconds.
     not_before: AtomicU64,
-    /// What has come of gathering at waits since the last fork: a [`Waited`].
+    /// How the program has waited since the last fork, as a [`Waited`].
     waited: AtomicUsize,
     /// How many looks before a slice in a row took longer than a pause may: each looks at every descriptor.
     long_looks: AtomicUsize,
@@ -111,7 +111,7 @@ impl Figures {
     pub(crate) fn begin(&self, planned: usize, looked: u64) {
         self.frozen.store(0, Ordering::Relaxed);
         self.gathered(0);
-        // How the program waits is seen from its first fork on, before which this is.
+        // Before its first fork, nothing is known of how the program waits.
         self.gathered_in_wait();
         for figure in [&self.slices, &self.longest, &self.taken, &self.not_before] {
             figure.store(0, Ordering::Relaxed);
@@ -146,9 +146,9 @@ impl Figures {
         self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
     }
 
-    /// The program is about to wait, and could have a slice then.
+    /// Notes that the program is about to wait, and could have a slice.
     pub(crate) fn asked_in_wait(&self) {
-        // Written only if it differs: it is asked at each wait.
+        // Written only if it differs, since every wait comes here.
         if self.waited.load(Ordering::Relaxed) == Waited::Not as usize {
             self.waited.store(Waited::Asked as usize, Ordering::Relaxed);
         }
@@ -159,7 +159,7 @@ impl Figures {
         self.waited.store(Waited::Gathered as usize, Ordering::Relaxed);
     }
 
-    /// How the program has waited since the last fork, which is now.
+    /// Called at a fork: returns how the program has waited since the last one.
     pub(crate) fn waited(&self) -> Waited {
         let waited = self.waited.swap(Waited::Not as usize, Ordering::Relaxed);
         let all = [Waited::Asked, Waited::Gathered];

@@ -133,7 +133,8 @@ fn make() -> Result<&'static Shared, MapError> {
     let ahead = room.as_ptr().addr().next_multiple_of(PIECE) - room.as_ptr().addr();
     // SAFETY: that many bytes more were mapped than are needed.
     let whole = unsafe { room.add(ahead) };
-    // What is left before and behind as well, or the kernel would cut it into three mappings, and each costs every fork.
+    // Also for what is left before and behind: otherwise the kernel would make three mappings of it, each of which
+    // costs every fork.
     let all = Span::new(room.as_ptr().expose_provenance(), room.as_ptr().addr() + len + PIECE);
     // A huge page would be copied as a whole. A kernel that refuses makes none. SAFETY: 1. changes no contents.
     let _ = unsafe { calls::advise(all, libc::MADV_NOHUGEPAGE) };
@@ -378,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails on: advice for a part of what was mapped, by which the tables become three mappings that every fork copies.
+    /// Fails on: advice for only a part of what was mapped, which makes it three mappings that every fork copies.
     #[test]
     fn the_tables_are_one_mapping_between_two_without_rights() {
         let shared = known().expect("memory");

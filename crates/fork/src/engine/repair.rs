@@ -129,7 +129,7 @@ impl Repairer<'_, '_> {
             let is_listed = !matches!(taken, Err(Stopped::Tables(_)));
             result = result.and(taken);
             if self.budget.has_left() {
-                // Neither this piece nor those behind it: another round comes.
+                // Leaves this piece and those behind it to another round.
                 if self.tables.runs.push(Span::new(piece.start, whole.end)).is_err() {
                     self.tables.runs.clear();
                     // There is room for one.

@@ -47,16 +47,16 @@ pub(crate) struct Done {
     pub(crate) frozen: Memory,
     /// Whether there was an inventory: without one nothing was looked at and nothing was done.
     pub(crate) reach: Reach,
-    /// How much of it was done.
+    /// How much of the work was done.
     pub(crate) portion: Portion,
 }
 
 /// How much of its work a round has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Portion {
-    /// All that could be done.
+    /// Everything that could be done.
     Whole,
-    /// What there was time for: the rest takes another round.
+    /// As much as there was time for; the rest needs another round.
     Part,
 }
 
@@ -172,9 +172,9 @@ impl Round<'_, '_> {
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
     }
 
-    /// Returns how long this round may work after its look. Where pauses are to be short, a repair works for one pause
-    /// at a time, or for as long as its look took: each part needs a look, so that at most half of the time is for
-    /// looks. With a budget of no time it does one piece.
+    /// Returns how long this round may work after its look. If pauses are to be short, a repair works for one pause at
+    /// a time, or for as long as its look took if that is longer: each part needs a look, and looks should take no more
+    /// than half of the time. With a pause of zero it does one piece.
     fn time(&self, mode: Mode, looked: Duration) -> Time {
         match (mode, self.options.pause) {
             (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: Instant::now() },
@@ -226,7 +226,7 @@ impl Round<'_, '_> {
         done.figures = freezer.figures;
         done.portion = if budget.has_left() { Portion::Part } else { Portion::Whole };
         done.stopped = repair.and(freeze).err();
-        // Parts of a repair are one round, however many forks they take: what is hot is told by rounds.
+        // All parts of a repair are one round, however many forks they take, since rounds tell what is hot.
         if done.portion == Portion::Whole {
             self.tables.ledger.hot.end();
         }

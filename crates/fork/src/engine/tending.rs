@@ -6,8 +6,8 @@
 //! may, slices follow at the program's waits, for a twentieth of the time between two forks. As long as they find
 //! something to do, they come after the next fork as well: what a save has split is whole again before the next one.
 //!
-//! A repair that is due makes way for them: a fork takes a slice in its place, until a pass over the memory finds
-//! little to do beside what is owed, or a child in the way.
+//! A repair that is due makes way for slices: a fork takes a slice in its place, until a pass over the memory finds
+//! little to do compared with the debt, or finds a child in the way.
 //!
 //! Relaxed everywhere: each figure is read on its own, and publishes nothing. [`Tending`] says who may write to which.
 
@@ -23,7 +23,7 @@ const SHARE: u64 = 20;
 const MOST_AT_ONCE: usize = 16;
 /// How many times its budget a slice may take in wall-clock time before it asks for another piece.
 const MOST_ON_THE_WALL: u64 = 4;
-/// What slices have done in a pass is little if it is no more than this part of what is owed.
+/// Slices have done little in a pass if their work is worth at most one part in this many of the debt.
 const LITTLE: u64 = 8;
 /// What a piece is first expected to take, in nanoseconds.
 const CAUTIOUS: u64 = 1_000_000;
@@ -186,13 +186,13 @@ impl Tending {
         self.piece.store(if taken > known { taken } else { (known * 7 + taken) / 8 }, Ordering::Relaxed);
     }
 
-    /// A slice took so many nanoseconds of CPU time, and did so many pieces. So much debt is still owed, with which a
-    /// repair would be bought.
+    /// Notes that a slice took `taken` CPU nanoseconds and did `worked` pieces. `owed` is the debt that would buy a
+    /// repair.
     pub(crate) fn took(&self, (taken, owed): (u64, u64), worked: usize, tended: Tended) {
         self.worked.fetch_add(worked as u64, Ordering::Relaxed);
         let in_pass = self.worked_in_pass.fetch_add(worked as u64, Ordering::Relaxed) + worked as u64;
         let left = self.left.load(Ordering::Relaxed).saturating_sub(taken);
-        // What keeps a few pieces split keeps no repair away for ever.
+        // A program that keeps splitting a few pieces must not keep a repair away for ever.
         let is_little = |pieces: u64| pieces.saturating_mul(self.price()) <= owed / LITTLE;
         let (is_spent, left, at) = match tended {
             Tended::More { at } => (false, left, at),
@@ -288,7 +288,7 @@ mod tests {
         assert!(!tending.makes_way(PAUSE));
     }
 
-    /// Fails on: a program that has one page split in each pass, whose debt grows for ever.
+    /// Fails on: a debt that grows for ever because the program splits one huge page in each pass.
     #[test]
     fn a_repair_makes_no_way_for_slices_that_do_little_beside_what_is_owed() {
         let tending = Tending::default();

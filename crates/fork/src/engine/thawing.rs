@@ -134,12 +134,11 @@ unsafe fn move_aside(parts: &Parts, aside: &mut Parts) -> Result<(), ExtentError
 }
 
 /// Makes the first page of `piece` writable in the page tables, if the program may write there. Kernels before 6.18
-/// refuse a huge page for a piece that has no such page: after a fork no page is, until it is written to
+/// refuse a huge page for a piece without a writable page, and after a fork no page is writable until it is written to
 /// (`SCAN_PAGE_RO` in `mm/khugepaged.c`).
 fn make_writable(piece: Span) {
     let first = Span::new(piece.start, piece.start + rustix::param::page_size());
-    // What the kernel refuses stays as it was, and so does the piece. SAFETY: 1. faults a page in, and keeps contents
-    // and rights.
+    // If the kernel refuses, nothing has changed. SAFETY: 1. faults a page in, and keeps contents and rights.
     let _ = unsafe { calls::advise(first, libc::MADV_POPULATE_WRITE) };
 }
 
@@ -158,7 +157,7 @@ pub(super) fn collapse(piece: Span) -> Asked {
     answer
 }
 
-/// Asks the kernel once.
+/// Asks the kernel once for a huge page.
 fn ask(run: Span) -> Asked {
     // SAFETY: 1. a collapse keeps contents and rights.
     Asked::of(unsafe { calls::advise(run, libc::MADV_COLLAPSE) })
@@ -244,7 +243,8 @@ mod tests {
         assert_eq!(upto, run.end);
     }
 
-    /// Fails on: kernels before 6.18, which make no huge page of a piece that was not written to since a fork.
+    /// Fails on: leaving it to kernels before 6.18, which make no huge page of a piece that was not written to since a
+    /// fork.
     #[test]
     fn a_piece_without_a_writable_page_is_asked_for_again_with_one() {
         let at = |piece: usize| piece * PIECE;

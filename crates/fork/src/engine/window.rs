@@ -1,12 +1,12 @@
 //! How much memory to search for the next populated page in one go.
 //!
-//! The kernel looks at each present page of what is searched, not only up to the first. So where pages are found, a
-//! search reaches no farther than a piece; where none are, ever farther.
+//! The kernel looks at every present page of the searched memory, not only up to the first. So where pages are found, a
+//! search reaches no farther than a piece; where none are found, each search reaches farther than the last.
 
 use super::piece::PIECE;
 use super::span::Span;
 
-/// Most memory searched in one go.
+/// The most memory to search in one go.
 const MOST: usize = 16 * PIECE;
 
 /// The length of the next search.
@@ -34,8 +34,8 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// Searches `rest`, where the pieces that `is_populated` says have pages. Returns searches, and bytes whose pages
-    /// the kernel has looked at.
+    /// Searches `rest`, in which `is_populated` says which pieces have pages. Returns the number of searches, and the
+    /// bytes whose pages the kernel has looked at.
     fn search(rest: Span, is_populated: impl Fn(usize) -> bool) -> (usize, usize) {
         let (mut window, mut at, mut searches, mut looked) = (Window::new(), rest.start, 0, 0);
         while at < rest.end {
@@ -49,7 +49,7 @@ mod tests {
         (searches, looked)
     }
 
-    /// Fails on: 32 MiB of page tables read for each piece; a piece at a time through what is empty.
+    /// Fails on: looking at 32 MiB for each piece; searching empty memory a piece at a time.
     #[test]
     fn pages_are_looked_at_once_and_what_is_empty_in_few_steps() {
         let all = Span::new(4 * PIECE, 1028 * PIECE);

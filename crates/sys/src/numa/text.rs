@@ -42,7 +42,7 @@ use crate::threads::hold::{self, StopError, World};
 
 pub use pages::InPlace;
 
-/// This process's memory, which the kernel also reads where a load would fail.
+/// This process's memory as a file, which the kernel also reads where a load would fail.
 const MEMORY: &str = "/proc/self/mem";
 
 /// Bytes to read from it at a time.

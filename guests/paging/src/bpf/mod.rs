@@ -8,4 +8,4 @@ pub(crate) mod hook;
 mod program;
 mod runner;
 
-pub(crate) use program::{Ended, Program};
+pub(crate) use program::{Ended, Program, set_tail};

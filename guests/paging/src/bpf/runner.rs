@@ -1,18 +1,44 @@
 //! What helpers ask about the CPU that runs a program.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use palimpsest_bpf::host::Runner;
 use palimpsest_bpf::insn::Callee;
 use palimpsest_bpf::interp::{Answer, HelperError};
+use palimpsest_bpf::map::Programs;
 use palimpsest_paging::{AccessKind, VirtAddr};
 
+use super::Program;
 use crate::cpu::CPUS;
 use crate::sync::SpinLock;
 use crate::{arch, probe};
 
 /// This kernel's CPUs. Notes are per CPU: a program runs to its end before another begins there.
 pub(super) struct Cpus;
+
+/// What tail calls of the run know.
+struct Tail {
+    /// Words of the context.
+    words: usize,
+    calls: u32,
+    next: Option<Arc<Program>>,
+}
+
+/// Tail calls of one run at most, as in Linux (`MAX_TAIL_CALL_CNT`, `include/linux/bpf.h`).
+const MOST_TAIL_CALLS: u32 = 33;
+
+static TAIL: [SpinLock<Tail>; CPUS] = [const { SpinLock::new(Tail { words: 0, calls: 0, next: None }) }; CPUS];
+
+/// Begins a run with a context of so many words.
+pub(super) fn begin(words: usize) {
+    *TAIL[arch::cpu::number()].lock() = Tail { words, calls: 0, next: None };
+}
+
+/// Takes the program that the one which has just returned has called.
+pub(super) fn take_next() -> Option<Arc<Program>> {
+    TAIL[arch::cpu::number()].lock().next.take()
+}
 
 static FAILED: [SpinLock<Option<HelperError>>; CPUS] = [const { SpinLock::new(None) }; CPUS];
 static HELD: [SpinLock<Vec<u64>>; CPUS] = [const { SpinLock::new(Vec::new()) }; CPUS];
@@ -62,6 +88,17 @@ unsafe impl Runner for Cpus {
         if let Some(place) = held.iter().rposition(|known| *known == record) {
             held.remove(place);
         }
+    }
+
+    fn tail_call(programs: &Programs, index: u32) -> bool {
+        let next = programs.foreign(index).and_then(|program| program.downcast::<Program>().ok());
+        let mut tail = TAIL[arch::cpu::number()].lock();
+        let Some(next) = next.filter(|next| next.words() <= tail.words && tail.calls < MOST_TAIL_CALLS) else {
+            return false;
+        };
+        tail.calls += 1;
+        tail.next = Some(next);
+        true
     }
 
     fn cpu() -> u32 {

@@ -9,6 +9,7 @@ mod hooks;
 mod kernel;
 mod locality;
 mod modules;
+mod nested;
 mod operations;
 mod patching;
 mod processes;
@@ -30,6 +31,7 @@ pub(crate) fn run() {
         return;
     }
     programs::run();
+    nested::run();
     hooks::run();
     modules::run();
     processes::run();

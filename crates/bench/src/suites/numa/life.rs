@@ -14,7 +14,7 @@ use crate::harness::Context;
 pub(super) enum Mode {
     /// Started without Palimpsest.
     Plain,
-    /// From huge pages of the file itself, which is read anew if it is cached in small ones.
+    /// From huge pages of the file itself, which is read again if it is cached in small ones.
     Own,
     /// From copies that no other process uses.
     Private,
@@ -38,7 +38,7 @@ impl Mode {
         }
     }
 
-    /// Returns what to know of it.
+    /// Returns a note for readers of the figures.
     pub(super) fn note(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -50,7 +50,7 @@ impl Mode {
     }
 }
 
-/// A program with a file of its own for each mode: huge pages stay with the file that got them.
+/// A program, with a file of its own for each mode, since huge pages stay with the file that got them.
 pub(super) struct Subject {
     folder: Scratch,
     /// Preloaded for [`Mode::Anonymous`].

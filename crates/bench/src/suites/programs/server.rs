@@ -37,11 +37,7 @@ impl Server {
         // Otherwise it turns huge pages off for itself.
         let thp = if mode == Mode::Thp { "no" } else { "yes" };
         command.args(["--port", "0", "--save", "", "--enable-debug-command", "yes", "--disable-thp", thp]);
-        command
-            .args(["--dbfilename", &format!("{}.rdb", mode.name()), "--dir"])
-            .arg(folder)
-            .arg("--unixsocket")
-            .arg(&socket);
+        command.args(["--dbfilename", &file_name(mode), "--dir"]).arg(folder).arg("--unixsocket").arg(&socket);
         let child = command.stdout(Stdio::null()).spawn().map_err(doing("start redis-server"))?;
         let mut process = Ended(child);
         let start = Instant::now();
@@ -59,6 +55,11 @@ impl Server {
         };
         stream.set_read_timeout(Some(PATIENCE)).map_err(doing("limit the time of a socket"))?;
         Ok(Self { process, stream: BufReader::new(stream), socket, dice: 88_172_645_463_325_252 })
+    }
+
+    /// Returns the file to which a server of this mode saves.
+    pub(super) fn saved(mode: Mode, folder: &Path) -> PathBuf {
+        folder.join(file_name(mode))
     }
 
     /// Makes another connection to the server.
@@ -184,6 +185,10 @@ impl Server {
     fn answer(&mut self) -> Result<String, ProgramError> {
         answer(&mut self.stream)
     }
+}
+
+fn file_name(mode: Mode) -> String {
+    format!("{}.rdb", mode.name())
 }
 
 /// Returns a command as an array of strings.

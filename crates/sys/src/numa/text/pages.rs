@@ -20,12 +20,12 @@ use crate::pages::smaps;
 /// [`bring_in`] asks for the others.
 const AROUND: usize = 64 << 10;
 
-/// What huge pages of the file itself bring, and what is left.
+/// How much huge pages of the file itself map, and what is left.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InPlace {
     /// Bytes that are mapped by huge pages of the file itself.
     pub huge: usize,
-    /// What is not.
+    /// Runs that are not.
     pub rest: Vec<Span>,
 }
 
@@ -34,8 +34,8 @@ impl Part {
     /// the file use these; nothing is copied, and perf and uprobes see the file as always. Threads may execute the runs
     /// meanwhile; no byte changes.
     ///
-    /// The kernel can if the file is cached in huge pages: since it is read now, for the first time (file systems with
-    /// large folios: ext4, xfs and btrfs of recent kernels), or since it is collapsed now (tmpfs; others if the kernel
+    /// The kernel can if the file is cached in huge pages: because this reads it for the first time (file systems with
+    /// large folios: ext4, xfs and btrfs of recent kernels), or because this collapses it (tmpfs; others if the kernel
     /// has `CONFIG_READ_ONLY_THP_FOR_FS`).
     pub fn huge_in_place(&self, runs: &[Span]) -> InPlace {
         let mut found = InPlace::default();
@@ -45,7 +45,7 @@ impl Part {
                 found.rest.push(*run);
                 continue;
             }
-            // Each of these calls may fail: what is not huge afterwards is left for a copy.
+            // Each of these calls may fail. What is not huge afterwards is left for a copy.
             let _ = advise(*run, libc::MADV_HUGEPAGE);
             map_first_pages(*run);
             let mut huge = huge_in(*run, pagemap.as_ref().ok());
@@ -59,17 +59,17 @@ impl Part {
         found
     }
 
-    /// Has the kernel forget what it has cached of runs of huge pages in small pages, as far as no process maps that.
-    /// Then [`huge_in_place`](Self::huge_in_place) has it read again, into huge pages.
+    /// Has the kernel drop from its cache the small pages of runs of huge pages, except those that a process maps. Then
+    /// [`huge_in_place`](Self::huge_in_place) has it read again, into huge pages.
     ///
     /// # Errors
     ///
-    /// The kernel's; or another file has the name by now.
+    /// The kernel's errors; or another file has the name by now.
     pub fn forget_small(&self, runs: &[Span]) -> io::Result<()> {
         let file = self.open_file()?;
         let pagemap = Pagemap::open().ok();
         for run in runs.iter().filter(|run| self.is_aligned_as_its_file() && is_whole(**run)) {
-            // Looks through a mapping of its own, for a page that this process maps stays cached.
+            // Looks through a mapping of its own, since pages that this process maps stay cached.
             let area = reserve_aligned(run.len(), HUGE_PAGE).map_err(io::Error::other)?;
             let view = Span::new(area.address(), area.address() + run.len());
             let at = ptr::with_exposed_provenance_mut(view.start);
@@ -132,8 +132,10 @@ pub(super) fn bring_in(piece: Span, pagemap: &Pagemap) -> io::Result<()> {
     }
     let first_of = |span: Span| Span::new(span.start, span.start + page);
     populate(first_of(piece))?;
-    for window in absent(piece, pagemap)?.into_iter().flat_map(|gap| gap.cut(AROUND)) {
-        populate(first_of(window))?;
+    // More than the neighbours: a huge page, or the pages were there before.
+    let start = Span::new(piece.start, piece.end.min(piece.start + 2 * AROUND));
+    if !absent(start, pagemap)?.is_empty() {
+        piece.cut(AROUND).try_for_each(|window| populate(first_of(window)))?;
     }
     absent(piece, pagemap)?.into_iter().try_for_each(populate)
 }
@@ -269,6 +271,8 @@ mod tests {
             return println!("skipped: MADV_COLLAPSE of a file in memory: {error}");
         }
         assert_eq!(part.huge_in_place(&[part.span]), InPlace { huge: len, rest: Vec::new() });
+        // Without the ioctl the kernel tells only how much.
+        assert_eq!((huge_in(part.span, None), huge_in(whole, None)), (vec![part.span], Vec::new()));
         let mut bytes = vec![0; len];
         part.read(part.span.start, &mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 7));

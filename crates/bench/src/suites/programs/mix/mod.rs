@@ -6,18 +6,21 @@
 //! in which the freeze goes on, then the measured time.
 //!
 //! `fork` is what Redis reports of its forks (`latest_fork_usec`), `p99` and `p999` are latencies of all requests of
-//! the measured time, `rss` is what server and saving child occupy together at its end.
+//! the measured time, `rss` is what server and saving child occupy together at its end. The last file that was saved is
+//! checked by Redis's own program and must have all keys.
 
 mod footprint;
 mod load;
 
 use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use self::load::{Load, Writes};
 use super::server::{PROGRAM, Server};
-use super::{Mode, ProgramError, Scratch, Threads, Tool, doing, unfrozen};
+use super::{Mode, ProgramError, Scratch, Threads, Tool, doing, finish, unfrozen};
 use crate::harness::host::available_memory;
 use crate::harness::record::Unit;
 use crate::harness::sampler::{Rounds, interleave};
@@ -29,6 +32,9 @@ pub(in crate::suites) struct Mix;
 /// Keys, with values of this many bytes: 640 MB as Redis keeps them.
 const KEYS: u64 = 1_140_000;
 const VALUE: usize = 400;
+
+/// Reads a saved file from beginning to end, with its checksum.
+const CHECKER: Tool = Tool { program: "redis-check-rdb", package: "redis-tools" };
 
 /// Percentage of requests that write.
 const SHARES: [u32; 2] = [2, 20];
@@ -119,7 +125,10 @@ impl Suite for Mix {
             let (available, needed) = (available >> 20, NEEDED >> 20);
             let lacking = format!("{available} MiB of memory are available, and {needed} are needed");
             let tool = Tool { program: PROGRAM, package: PROGRAM };
-            tool.missing().or((available < needed).then_some(lacking)).or_else(|| unfrozen(context))
+            tool.missing()
+                .or_else(|| CHECKER.missing())
+                .or((available < needed).then_some(lacking))
+                .or_else(|| unfrozen(context))
         };
         let wanted = context.wanted(self.groups());
         if let Some(reason) = missing().filter(|_| !wanted.is_empty()) {
@@ -148,7 +157,10 @@ impl Suite for Mix {
             let rounds = Rounds { least: 1, most, budget: Duration::from_secs(120) };
             interleave(&mut MODES.to_vec(), rounds, |&mut mode| {
                 let command = mode.command(context, PROGRAM, Threads::Stop).map_err(failed(&id, mode.name()))?;
-                let life = Server::start(command, mode, &scratch.0).and_then(|server| live(server, share, times));
+                let life = Server::start(command, mode, &scratch.0).and_then(|server| {
+                    let life = live(server, share, times)?;
+                    check(&Server::saved(mode, &scratch.0)).map(|()| life)
+                });
                 life.map_err(failed(&id, mode.name()))?.tell(share, mode, &mut samples);
                 Ok::<(), BenchError>(())
             })?;
@@ -243,6 +255,22 @@ fn live(mut server: Server, share: u32, times: Times) -> Result<Life, ProgramErr
     })
 }
 
+/// Checks a saved file.
+fn check(file: &Path) -> Result<(), ProgramError> {
+    let output = finish(Command::new(CHECKER.program).arg(file).stdin(Stdio::null()))?;
+    let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+    if keys_read(&answer) == Some(KEYS) {
+        return Ok(());
+    }
+    let question = format!("whether {} has {KEYS} keys", file.display());
+    Err(ProgramError::Answer { program: CHECKER.program, question, answer })
+}
+
+/// Returns how many keys the checker has read.
+fn keys_read(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.strip_prefix("[info] ")?.strip_suffix(" keys read")?.parse().ok())
+}
+
 fn nothing() -> ProgramError {
     doing("count answers of redis-server")(io::ErrorKind::UnexpectedEof.into())
 }
@@ -250,6 +278,13 @@ fn nothing() -> ProgramError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_a_checked_file_are_read() {
+        let said = "[offset 0] Checking RDB file x.rdb\n[offset 9] \\o/ RDB looks OK! \\o/\n\
+            [info] 1140000 keys read\n[info] 0 expires\n";
+        assert_eq!((keys_read(said), keys_read("[info] 5 expires\n")), (Some(KEYS), None));
+    }
 
     #[test]
     fn each_share_has_four_figures_of_four_modes() {

@@ -1,0 +1,99 @@
+//! Ring buffers wake a host that sleeps on an eventfd: whenever there is something, and not more often.
+#![expect(unsafe_code, reason = "the standard library makes no eventfds")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+/// Makes an eventfd, and a ring buffer that wakes who reads it.
+fn ring() -> (Arc<Map>, Arc<File>, Arc<AtomicUsize>) {
+    // SAFETY: an eventfd has no memory of ours.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    assert!(descriptor >= 0, "an eventfd");
+    // SAFETY: it is open, and nobody else has it.
+    let event = Arc::new(unsafe { File::from_raw_fd(descriptor) });
+    let (wakes, count) = (Arc::clone(&event), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&count);
+    let waker = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        (&*wakes).write_all(&1_u64.to_ne_bytes()).expect("its count is far from its end");
+    };
+    let definition = Definition::new("ring", Kind::RingBuffer, 0, 0, 4096);
+    (Arc::new(Map::new(definition).expect("good measures").waking(waker)), event, count)
+}
+
+/// Waits so many milliseconds, or without end for -1, until there is something to read, and leaves it there.
+fn is_readable(event: &File, patience: i32) -> bool {
+    let mut poll = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `poll` is there to be written.
+    unsafe { libc::poll(&mut poll, 1, patience) == 1 }
+}
+
+/// Puts the 8 bytes of the context into a record; returns 0 if there was room.
+const OUTPUT: &str = "r2 = r1\nr1 = map[idx:0] ll\nr3 = 8\nr4 = 0\ncall 130\nexit";
+
+#[test]
+fn nobody_is_woken_who_has_something_to_do() {
+    let (map, event, count) = ring();
+    let host = Host::builder().map(Arc::clone(&map)).build();
+    let linked = host.verify(contract(), code(OUTPUT)).expect("it is right");
+    let output = || linked.interpret(&Interpreter::default(), &mut [0; LEN]);
+    assert!(!is_readable(&event, 0));
+    (0..9).for_each(|_| assert_eq!(output(), Ok(0)));
+    assert_eq!((is_readable(&event, 0), count.load(Ordering::Relaxed)), (true, 1), "the first one finds who waits");
+    let mut consumer = map.ring().and_then(|ring| ring.take_consumer()).expect("nobody has it");
+    assert_eq!(consumer.drain(|_| ()), 9);
+    assert_eq!(output(), Ok(0));
+    assert_eq!(count.load(Ordering::Relaxed), 2, "it waits again");
+}
+
+#[test]
+fn who_sleeps_on_an_eventfd_misses_nothing() {
+    const RECORDS: u64 = 20_000;
+    let Some(packs) = packs() else { return };
+    let (map, event, _) = ring();
+    let host = Host::builder().map(Arc::clone(&map)).build();
+    let linked = host.verify(contract(), code(OUTPUT)).expect("it is right");
+    let program = HostedProgram::load(&packs, &linked).expect("room");
+    // Odd while the consumer is about to sleep, or sleeps: then nobody takes the wake-up away.
+    let (naps, sum) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| {
+            let mut consumer = map.ring().and_then(|ring| ring.take_consumer()).expect("nobody has it");
+            let mut seen = 0;
+            while seen < RECORDS {
+                seen += consumer.drain(|record| {
+                    let number = u64::from_ne_bytes(record.try_into().expect("8 bytes"));
+                    sum.fetch_add(number, Ordering::Relaxed);
+                }) as u64;
+                if seen < RECORDS {
+                    naps.fetch_add(1, Ordering::SeqCst);
+                    while !is_readable(&event, -1) {}
+                    naps.fetch_add(1, Ordering::SeqCst);
+                    (&*event).read_exact(&mut [0; 8]).expect("its count");
+                }
+            }
+        });
+        for number in 0..RECORDS {
+            let mut context = [0; LEN];
+            context[..8].copy_from_slice(&number.to_ne_bytes());
+            while program.run(&mut context) != Ok(0) {
+                std::thread::yield_now();
+            }
+        }
+        // All is there: who sleeps now, and is not woken yet, sleeps for ever.
+        while !consumer.is_finished() {
+            let before = naps.load(Ordering::SeqCst);
+            let is_left = before % 2 == 1 && !is_readable(&event, 0) && naps.load(Ordering::SeqCst) == before;
+            if is_left {
+                (&*event).write_all(&1_u64.to_ne_bytes()).expect("so that the test ends");
+            }
+            assert!(!is_left, "nobody woke the consumer");
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(sum.load(Ordering::Relaxed), RECORDS * (RECORDS - 1) / 2);
+}
