@@ -71,14 +71,20 @@ fn chosen(workspace: &Workspace, depth: Depth) -> Vec<String> {
 
 /// Returns a cargo command for all packages at once: alone, each would have dependencies with features of its own.
 fn cross_cargo(workspace: &Workspace, task: &str) -> Command {
-    let mut cargo = process::cargo(workspace);
-    cargo.args([task, "--target", TARGET, "--all-features"]);
+    let mut cargo = cross(workspace, task);
     for package in TESTED {
         cargo.arg(format!("--package=palimpsest-{package}"));
     }
     for package in BESIDE {
         cargo.args(["--package", package]);
     }
+    cargo
+}
+
+/// Returns a cargo command for [`TARGET`] that names no packages yet.
+pub(super) fn cross(workspace: &Workspace, task: &str) -> Command {
+    let mut cargo = process::cargo(workspace);
+    cargo.args([task, "--target", TARGET, "--all-features"]);
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
     // Emulation is slow, and the programs are sent in an initramfs: some optimisation, no debug information.
     cargo.envs([

@@ -1,7 +1,8 @@
 //! The tests on AArch64: cross-compiled ([`build`]), then run by qemu's user mode ([`user`]) and in a guest of its own
-//! ([`system`]).
+//! ([`system`]); and a program in C ([`capi`]).
 
 pub(crate) mod build;
+pub(crate) mod capi;
 pub(crate) mod left_out;
 pub(crate) mod system;
 pub(crate) mod user;

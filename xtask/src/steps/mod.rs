@@ -143,6 +143,16 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::ByDepth(|workspace, depth| aarch64::user::step(workspace, depth, AARCH64_SYSTEM)),
         },
         Step {
+            name: "aarch64-capi",
+            about: "a program in C over the library for C runs on AArch64",
+            pace: Pace::Slow,
+            needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
+            wants: &[],
+            scratch: Some(aarch64::build::FOLDER),
+            left_out: aarch64::capi::LEFT_OUT,
+            run: Check::Exhaustive(&aarch64::capi::step),
+        },
+        Step {
             name: "aarch64-system",
             about: "every AArch64 test passes in a guest with a kernel of its own",
             pace: Pace::Slow,
