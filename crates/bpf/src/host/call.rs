@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 #[cfg(feature = "std")]
 use core::any::Any;
 
-use super::{Entry, Shared};
 #[cfg(feature = "std")]
 use super::objects::Objects;
+use super::{Entry, Shared};
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
 use crate::map::{Kind, Map, Owner};
 use crate::verify::{Argument, Signature, Unproven};

@@ -106,13 +106,7 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    fn new(
-        callee: Callee,
-        signature: Signature,
-        function: Function,
-        shared: &Shared,
-        unproven: Unproven,
-    ) -> Self {
+    fn new(callee: Callee, signature: Signature, function: Function, shared: &Shared, unproven: Unproven) -> Self {
         let arguments = signature.arguments();
         let is_called = |argument: &Argument| matches!(argument, Argument::Loop | Argument::Each | Argument::Drain);
         let calls = matches!(function, Function::Kernel(_)) && arguments.iter().any(is_called);
