@@ -9,6 +9,14 @@ use std::{
 use super::{Built, VERSION, copy, remove, write};
 use crate::{process, step::StepError, workspace::Workspace};
 
+/// Headers, with the folder of their crate or adapter.
+const HEADERS: [(&str, &str); 4] = [
+    ("crates/capi", "palimpsest.h"),
+    ("crates/capi", "palimpsest_key.h"),
+    ("adapters/llvm-orc", "palimpsest/orc.h"),
+    ("adapters/asmjit", "palimpsest/asmjit.h"),
+];
+
 /// Returns the name with a version. As long as the major version is 0, each minor one may be incompatible.
 fn soname() -> String {
     let mut parts = VERSION.split('.');
@@ -40,8 +48,8 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path, built: Built) -> Resul
     }
     let link = library.join("libpalimpsest.so");
     symlink(&soname, &link).map_err(|source| StepError::File { action: "make", path: link, source })?;
-    for header in ["palimpsest.h", "palimpsest_key.h"] {
-        let from = workspace.root.join("crates/capi/include").join(header);
+    for (folder, header) in HEADERS {
+        let from = workspace.root.join(folder).join("include").join(header);
         copy(&from, &tree.join("include").join(header))?;
     }
     write(&library.join("pkgconfig/palimpsest.pc"), pkg_config().as_bytes())?;
