@@ -256,6 +256,9 @@ impl<'u, 'a> Builder<'u, 'a> {
         }
         let Some(size) = constant(entry, gimli::DW_AT_byte_size) else { return self.declared(name) };
         let mut contents = self.contents(place, name, kind)?;
+        // They stay while the types that lie in it are made.
+        let count = contents.members.len() + contents.variants.len();
+        self.units.keep(count * size_of::<(Variant<'_>, Member<'_>, TypeId)>())?;
         let mut fields = Vec::new();
         let mut has_bits = false;
         contents.members.sort_by_key(|member| member.offset);

@@ -247,27 +247,37 @@ fn what_is_kept_of_debug_information_has_a_limit() {
         [abbreviation(1, 0x11, HAS_CHILDREN, &[]), abbreviation(2, 0x24, 0, &[NAME_IN_PLACE]), vec![0]].concat();
     let entries = [&[1], &[2, b'T', 0].repeat(500)[..], &[0]].concat();
     let named = file(&[(".debug_info", unit(&entries)), (".debug_abbrev", named)]);
-    // 150 types of one byte each, behind the members that are of them.
+    // 60 members of one byte each; and 150 types, each of which is the next one, of five bytes.
     let abbreviations = [
         abbreviation(1, 0x11, HAS_CHILDREN, &[]),
         abbreviation(2, 0x17, HAS_CHILDREN, &[NAME_IN_PLACE, SIZE]),
-        abbreviation(3, 0x0d, 0, &[OF]),
-        abbreviation(4, 0x24, 0, &[]),
+        abbreviation(3, 0x0d, 0, &[]),
+        abbreviation(4, 0x16, 0, &[NAME_IN_PLACE, OF]),
+        abbreviation(5, 0x26, 0, &[OF]),
         vec![0],
     ]
     .concat();
-    let members = (0..150_u32).flat_map(|number| [&[3], &(17 + 150 * 5 + number).to_le_bytes()[..]].concat());
-    let entries: Vec<u8> =
-        [1, 2, b'T', 0, 8].into_iter().chain(members).chain([0]).chain([4; 150]).chain([0]).collect();
+    let many = [&[1, 2, b'T', 0, 8], &[3; 60][..], &[0, 0]].concat();
+    let many = file(&[(".debug_info", unit(&many)), (".debug_abbrev", abbreviations.clone())]);
+    let of = |place: u32| place.to_le_bytes();
+    let next = (1..=150).flat_map(|number| [&[5], &of(19 + 5 * number)[..]].concat());
+    let entries: Vec<u8> = [1, 4, b'T', 0].into_iter().chain(of(19)).chain(next).chain([3, 0]).collect();
     let made = file(&[(".debug_info", unit(&entries)), (".debug_abbrev", abbreviations)]);
-    let files = [("units", units), ("table", table), ("attributes", attributes), ("named", named), ("made", made)];
+    let files = [
+        ("units", units),
+        ("table", table),
+        ("attributes", attributes),
+        ("named", named),
+        ("made", made),
+        ("many", many),
+    ];
     let is_refused =
         |file: &[u8], most| matches!(limited(file, most), Err(DwarfError::Memory { most: told }) if told == most);
     let refused = |most| -> Vec<&str> {
         files.iter().filter(|(_, file)| is_refused(file, most)).map(|(what, _)| *what).collect()
     };
     assert_eq!(refused(1 << 20), [""; 0]);
-    assert_eq!(refused(4096), ["units", "table", "attributes", "named", "made"]);
+    assert_eq!(refused(4096), ["units", "table", "attributes", "named", "made", "many"]);
 }
 
 #[test]
