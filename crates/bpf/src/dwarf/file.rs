@@ -3,6 +3,8 @@
 use alloc::borrow::{Cow, ToOwned};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::cell::Cell;
+use core::ops::Range;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +55,7 @@ pub(super) fn open(path: &Path, beside: &Path, most: u64) -> Result<Sections, Dw
     let mut tried = Vec::new();
     for apart in places(&identity, beside) {
         if let Ok(file) = regular(&apart)
-            && is_for(&identity, &file, &apart)?
+            && is_for(&identity, &file, &apart, most)?
         {
             let (sections, _) = read_file(&file, &apart, most)?;
             if !sections.info.is_empty() {
@@ -87,35 +89,87 @@ fn places(identity: &Identity, beside: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns whether the file belongs to the program.
-fn is_for(identity: &Identity, file: &File, path: &Path) -> Result<bool, DwarfError> {
+fn is_for(identity: &Identity, file: &File, path: &Path, most: u64) -> Result<bool, DwarfError> {
     if let Some(build_id) = &identity.build_id {
-        let cache = ReadCache::new(file);
-        let Ok(found) = ElfFile64::<LittleEndian, _>::parse(&cache) else { return Ok(false) };
-        return Ok(found.build_id().ok().flatten() == Some(build_id));
+        return within(file, most, |data| {
+            let Ok(found) = ElfFile64::<LittleEndian, _>::parse(data) else { return Ok(false) };
+            Ok(found.build_id().ok().flatten() == Some(build_id))
+        });
     }
     let Some((_, checksum)) = &identity.link else { return Ok(false) };
+    let all = file.metadata().map_err(unreadable(path))?.len();
+    if all > most {
+        return Err(DwarfError::Long { bytes: all, most });
+    }
     let mut hasher = crc32fast::Hasher::new();
     let mut bytes = alloc::vec![0; 1 << 16];
     let mut offset = 0;
-    loop {
+    // It may grow meanwhile.
+    while offset < all {
         let len = file.read_at(&mut bytes, offset).map_err(unreadable(path))?;
         if len == 0 {
-            return Ok(hasher.finalize() == *checksum);
+            break;
         }
         hasher.update(&bytes[..len]);
         offset += len as u64;
     }
+    Ok(hasher.finalize() == *checksum)
+}
+
+/// A file of which only so many bytes are read: a hostile one names the same ones as many sections.
+#[derive(Clone, Copy)]
+struct Limited<'a> {
+    cache: &'a ReadCache<&'a File>,
+    /// `None` if more were wanted.
+    left: &'a Cell<Option<u64>>,
+}
+
+impl Limited<'_> {
+    fn pay(self, bytes: u64) -> Result<(), ()> {
+        self.left.set(self.left.get().and_then(|left| left.checked_sub(bytes)));
+        self.left.get().map(drop).ok_or(())
+    }
+}
+
+impl<'a> ReadRef<'a> for Limited<'a> {
+    fn len(self) -> Result<u64, ()> {
+        self.cache.len()
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        // What lies beyond the end is never read.
+        if self.len()?.checked_sub(offset).is_none_or(|rest| size > rest) {
+            return Err(());
+        }
+        self.pay(size)?;
+        self.cache.read_bytes_at(offset, size)
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        // At most 4096 bytes.
+        let bytes = self.cache.read_bytes_at_until(range, delimiter)?;
+        self.pay(bytes.len() as u64)?;
+        Ok(bytes)
+    }
+}
+
+/// Calls `work` with a file of which at most `most` bytes are read; wanting more is an error, whatever it returns.
+fn within<T>(file: &File, most: u64, work: impl FnOnce(Limited<'_>) -> Result<T, DwarfError>) -> Result<T, DwarfError> {
+    let (cache, left) = (ReadCache::new(file), Cell::new(Some(most)));
+    let result = work(Limited { cache: &cache, left: &left });
+    if left.get().is_none() { Err(DwarfError::Memory { most }) } else { result }
 }
 
 /// Reads the sections of a file without the rest of it.
 fn read_file(file: &File, path: &Path, most: u64) -> Result<(Sections, Identity), DwarfError> {
-    let cache = ReadCache::new(file);
-    read(&cache, most, |offset, len| {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).map_err(|error| unreadable(path)(io::Error::other(error)))?;
-        bytes.resize(len, 0);
-        file.read_exact_at(&mut bytes, offset).map_err(unreadable(path))?;
-        Ok(Cow::Owned(bytes))
+    within(file, most, |data| {
+        read(data, most, |offset, len| {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(len).map_err(|error| unreadable(path)(io::Error::other(error)))?;
+            bytes.resize(len, 0);
+            file.read_exact_at(&mut bytes, offset).map_err(unreadable(path))?;
+            Ok(Cow::Owned(bytes))
+        })
     })
 }
 
@@ -158,7 +212,10 @@ fn read<'a, R: ReadRef<'a>>(
         };
         let range = section.compressed_file_range().map_err(foreign)?;
         let all = range.uncompressed_size;
-        left = left.checked_sub(all).ok_or(DwarfError::Long { bytes: most - left + all, most })?;
+        // What is compressed is read first, and need not be shorter.
+        let bytes = all.max(range.compressed_size);
+        let long = || DwarfError::Long { bytes: (most - left).saturating_add(bytes), most };
+        left = left.checked_sub(bytes).ok_or_else(long)?;
         if range.offset.checked_add(range.compressed_size).is_none_or(|end| end > len) {
             // It has no bytes if the file's sections were moved to another file.
             continue;

@@ -60,7 +60,7 @@ use std::path::{Path, PathBuf};
 use crate::elf::{Btf, BtfError};
 use units::{Sections, Units};
 
-/// Most bytes of debug information, unless more are allowed.
+/// Most bytes of debug information, unless more are allowed; and most bytes of what is kept while it is read.
 pub const MOST_BYTES: u64 = 2 << 30;
 
 /// Why types cannot be read.
@@ -107,6 +107,15 @@ pub enum DwarfError {
     Long {
         /// Bytes, after decompression.
         bytes: u64,
+        /// Bytes that are allowed.
+        most: u64,
+    },
+    /// What is kept of the debug information while it is read takes more memory than allowed.
+    #[error(
+        "reading the debug information takes more than {most} bytes of memory besides its own; \
+         `DebugInfo::open_within` allows more"
+    )]
+    Memory {
         /// Bytes that are allowed.
         most: u64,
     },
@@ -215,10 +224,21 @@ impl HostTypes {
     }
 }
 
+/// Returns the names of those that are asked for and not among the numbers found, each of which is looked at once: a
+/// program asks for as many as it wants.
+fn missing(asked: &[Asked], found: impl Iterator<Item = usize>) -> Vec<String> {
+    let mut is_found = alloc::vec![false; asked.len()];
+    found.for_each(|number| is_found[number] = true);
+    let missing = asked.iter().zip(is_found).filter(|(_, is_found)| !is_found);
+    missing.map(|(asked, _)| asked.name.clone()).collect()
+}
+
 /// The debug information of a program or library.
 #[derive(Debug)]
 pub struct DebugInfo {
     sections: Sections,
+    /// Most bytes that are kept while they are read.
+    most: u64,
 }
 
 impl DebugInfo {
@@ -232,7 +252,7 @@ impl DebugInfo {
         let own = Path::new("/proc/self/exe");
         // The path by which it was started, for files beside it.
         let beside = std::fs::read_link(own).unwrap_or_else(|_| own.to_owned());
-        file::open(own, &beside, MOST_BYTES).map(|sections| Self { sections })
+        file::open(own, &beside, MOST_BYTES).map(|sections| Self { sections, most: MOST_BYTES })
     }
 
     /// Reads the debug information of a program or library. If the file has none, reads
@@ -247,13 +267,15 @@ impl DebugInfo {
         Self::open_within(path, MOST_BYTES)
     }
 
-    /// Opens a file like [`open`](Self::open), with at most `most` bytes of debug information.
+    /// Opens a file like [`open`](Self::open), with at most `most` bytes of debug information. The list of its sections
+    /// and its symbols, and then what is kept while types are read, take no more either; and a file that is known by
+    /// its checksum is no longer.
     ///
     /// # Errors
     ///
     /// [`DwarfError`].
     pub fn open_within(path: &Path, most: u64) -> Result<Self, DwarfError> {
-        file::open(path, path, most).map(|sections| Self { sections })
+        file::open(path, path, most).map(|sections| Self { sections, most })
     }
 
     /// Reads the debug information from the bytes of a file, without looking for other files.
@@ -262,7 +284,7 @@ impl DebugInfo {
     ///
     /// [`DwarfError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, DwarfError> {
-        file::parse(bytes, MOST_BYTES).map(|sections| Self { sections })
+        file::parse(bytes, MOST_BYTES).map(|sections| Self { sections, most: MOST_BYTES })
     }
 
     /// Returns the types that are asked for.
@@ -272,11 +294,9 @@ impl DebugInfo {
     /// [`DwarfError`]. A name that does not exist is no error ([`HostTypes::missing`]).
     pub fn types<A: Into<Asked>>(&self, asked: impl IntoIterator<Item = A>) -> Result<HostTypes, DwarfError> {
         let asked: Vec<Asked> = asked.into_iter().map(Into::into).collect();
-        let units = Units::new(&self.sections)?;
+        let units = Units::new(&self.sections, self.most)?;
         let found = names::find(&units, &asked)?;
-        let is_missing = |number: usize| !found.iter().any(|(asked, _)| *asked == number);
-        let missing: Vec<String> =
-            (0..asked.len()).filter(|number| is_missing(*number)).map(|number| asked[number].name.clone()).collect();
+        let missing = missing(&asked, found.iter().map(|(number, _)| *number));
         if let (false, Some(file)) = (missing.is_empty(), units.split()) {
             return Err(DwarfError::Split { file: file.to_owned() });
         }
@@ -285,5 +305,19 @@ impl DebugInfo {
             builder.root(place, asked[number].called.as_deref())?;
         }
         Ok(HostTypes { section: builder.section(), missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_is_looked_at_once() {
+        let asked = ["a", "b", "c", "d"].map(Asked::new);
+        let mut looks = 0;
+        let found = [2, 0, 2, 2, 0].into_iter().inspect(|_| looks += 1);
+        assert_eq!(missing(&asked, found), ["b", "d"]);
+        assert_eq!(looks, 5);
     }
 }

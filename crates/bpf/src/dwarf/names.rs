@@ -80,9 +80,12 @@ pub(super) fn find(units: &Units<'_>, asked: &[Asked]) -> Result<Vec<(usize, Pla
             };
             let name = name.unwrap_or_default();
             if named == Named::Type && !said.is_declared_only {
-                let numbers = numbers.get(name).into_iter().flatten();
-                let here = numbers.filter(|number| ends_with(&path, &asked[**number].within));
-                found.extend(here.map(|number| (*number, place)));
+                let numbers = numbers.get(name).map_or(&[] as &[usize], |numbers| numbers);
+                units.look(numbers.len())?;
+                for number in numbers.iter().filter(|number| ends_with(&path, &asked[**number].within)) {
+                    units.keep(size_of::<(usize, Place)>())?;
+                    found.push((*number, place));
+                }
             }
             path.push(name);
         }

@@ -107,6 +107,7 @@ impl<'u, 'a> Builder<'u, 'a> {
         if depth > MOST_NESTED {
             return Err(DwarfError::Wrong { what: "types nest too deeply" });
         }
+        self.units.keep(size_of::<(Place, Made)>())?;
         self.made.insert(place, Made::Begun);
         let id = self.convert(place, None, depth)?;
         self.made.insert(place, Made::Done(id));
@@ -143,7 +144,7 @@ impl<'u, 'a> Builder<'u, 'a> {
                 let name = self.section.text(name);
                 self.record(Vec::from([name, Kind::Name.with(0), of]))
             }
-            gimli::DW_TAG_array_type => self.array(place, of, depth),
+            gimli::DW_TAG_array_type => self.array(place, name, of, depth),
             gimli::DW_TAG_enumeration_type => self.enumeration(place, &entry, name),
             gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type => {
                 self.structure(place, &entry, name, Kind::Struct, depth)
@@ -176,7 +177,7 @@ impl<'u, 'a> Builder<'u, 'a> {
         self.record(Vec::from([text, Kind::Integer.with(0), size, meaning | (size * 8)]))
     }
 
-    fn array(&mut self, place: Place, of: Refers, depth: usize) -> Result<TypeId, DwarfError> {
+    fn array(&mut self, place: Place, name: &str, of: Refers, depth: usize) -> Result<TypeId, DwarfError> {
         let mut counts = Vec::new();
         let mut entry = Entry::null();
         let mut cursor = self.units.cursor(place)?;
@@ -189,7 +190,7 @@ impl<'u, 'a> Builder<'u, 'a> {
                 let count = constant(&entry, gimli::DW_AT_count)
                     .or_else(|| last.map(|last| last.wrapping_sub(first).wrapping_add(1)));
                 // An array without a length ends its structure.
-                counts.push(count.unwrap_or(0));
+                push(&mut counts, count.unwrap_or(0), name)?;
             }
         }
         let mut id = self.referred(of, depth)?;
@@ -216,7 +217,7 @@ impl<'u, 'a> Builder<'u, 'a> {
                 && entry.tag() == gimli::DW_TAG_enumerator
                 && let Some(value) = signed_or_not(&entry, gimli::DW_AT_const_value)
             {
-                values.push((self.name(place, &entry), value));
+                push(&mut values, (self.name(place, &entry), value), name)?;
             }
         }
         self.enumerators(name, size, &values)
@@ -254,7 +255,10 @@ impl<'u, 'a> Builder<'u, 'a> {
             return self.make(place, depth + 1);
         }
         let Some(size) = constant(entry, gimli::DW_AT_byte_size) else { return self.declared(name) };
-        let mut contents = self.contents(place, kind)?;
+        let mut contents = self.contents(place, name, kind)?;
+        // They stay while the types that lie in it are made.
+        let count = contents.members.len() + contents.variants.len();
+        self.units.keep(count * size_of::<(Variant<'_>, Member<'_>, TypeId)>())?;
         let mut fields = Vec::new();
         let mut has_bits = false;
         contents.members.sort_by_key(|member| member.offset);
@@ -329,7 +333,7 @@ impl<'u, 'a> Builder<'u, 'a> {
     }
 
     /// Reads the contents of the structure at this place.
-    fn contents(&self, place: Place, kind: Kind) -> Result<Contents<'a>, DwarfError> {
+    fn contents(&self, place: Place, name: &str, kind: Kind) -> Result<Contents<'a>, DwarfError> {
         let mut contents = Contents::default();
         let mut entry = Entry::null();
         let mut cursor = self.units.cursor(place)?;
@@ -347,7 +351,9 @@ impl<'u, 'a> Builder<'u, 'a> {
                 (1, gimli::DW_TAG_variant_part) => is_in_part = true,
                 (1, gimli::DW_TAG_member | gimli::DW_TAG_inheritance) => {
                     is_in_part = false;
-                    contents.members.extend(self.member(place, &entry, kind)?);
+                    if let Some(member) = self.member(place, &entry, kind)? {
+                        push(&mut contents.members, member, name)?;
+                    }
                 }
                 (1, _) => is_in_part = false,
                 (2, gimli::DW_TAG_member) if is_in_part => contents.tag = self.member(place, &entry, kind)?,
@@ -357,7 +363,7 @@ impl<'u, 'a> Builder<'u, 'a> {
                 (2, _) => variant = None,
                 (3, gimli::DW_TAG_member) if is_in_part => {
                     if let (Some(tag), Some(member)) = (variant, self.member(place, &entry, kind)?) {
-                        contents.variants.push(Variant { tag, member });
+                        push(&mut contents.variants, Variant { tag, member }, name)?;
                     }
                 }
                 _ => {}
@@ -423,4 +429,11 @@ fn parts(name: &str, parts: usize) -> Result<u32, DwarfError> {
         return Err(DwarfError::Large { name: name.to_owned(), what: "more members than BTF can say" });
     }
     Ok(parts as u32)
+}
+
+/// Adds a part of the type `name`, unless it is one too many: what is read of an entry is far longer than the entry.
+fn push<T>(into: &mut Vec<T>, part: T, name: &str) -> Result<(), DwarfError> {
+    parts(name, into.len() + 1)?;
+    into.push(part);
+    Ok(())
 }

@@ -3,6 +3,8 @@
 //! An entry may refer to any other, and be read again through each reference; and an entry of one byte may have
 //! thousands of attributes, which lie in its abbreviation. So each attribute counts as a step, and so does every 16
 //! bytes. Honest debug information has more than a byte for each attribute, and is read at most twice.
+//!
+//! What is kept has a limit, too: units, abbreviations and types of a few bytes are far longer in memory.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -10,8 +12,9 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use gimli::{
-    Abbreviation, Abbreviations, Attribute, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugInfo, DebugTypes,
-    DebuggingInformationEntry, DwAt, EndianSlice, EntriesRaw, Format, LittleEndian, UnitHeader, UnitOffset, UnitType,
+    Abbreviation, Abbreviations, Attribute, AttributeSpecification, AttributeValue, DebugAbbrev, DebugAbbrevOffset,
+    DebugInfo, DebugTypes, DebuggingInformationEntry, DwAt, EndianSlice, EntriesRaw, Format, LittleEndian, Reader as _,
+    UnitHeader, UnitOffset, UnitType,
 };
 
 use super::DwarfError;
@@ -23,6 +26,10 @@ pub(super) type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 const MOST_NAME: usize = 512;
 /// Steps for each byte of debug information.
 const STEPS: u64 = 16;
+/// Bytes of an abbreviation in memory: with the room for more that a table has.
+const ABBREVIATION: usize = 128;
+/// Bytes of an attribute of an abbreviation.
+const ATTRIBUTE: usize = size_of::<AttributeSpecification>();
 
 /// The sections that are read.
 #[derive(Debug, Default)]
@@ -75,6 +82,21 @@ impl Budget {
     }
 }
 
+/// How many bytes may still be kept.
+#[derive(Debug)]
+struct Memory {
+    left: Cell<u64>,
+    most: u64,
+}
+
+impl Memory {
+    fn keep(&self, bytes: usize) -> Result<(), DwarfError> {
+        let left = self.left.get().checked_sub(bytes as u64);
+        self.left.set(left.ok_or(DwarfError::Memory { most: self.most })?);
+        Ok(())
+    }
+}
+
 /// All units.
 pub(super) struct Units<'a> {
     sections: &'a Sections,
@@ -85,23 +107,31 @@ pub(super) struct Units<'a> {
     signatures: BTreeMap<u64, Place>,
     split: Option<&'a str>,
     budget: Budget,
+    memory: Memory,
 }
 
 impl<'a> Units<'a> {
-    pub(super) fn new(sections: &'a Sections) -> Result<Self, DwarfError> {
+    /// Reads the units, and keeps at most `most` bytes of what they say.
+    pub(super) fn new(sections: &'a Sections, most: u64) -> Result<Self, DwarfError> {
+        /// Bytes of a unit, with its signature.
+        const UNIT: usize = size_of::<(UnitHeader<Slice<'_>>, Unit<'_>, u64, Place)>();
+        let memory = Memory { left: Cell::new(most), most };
         let mut headers = Vec::new();
         for header in DebugInfo::new(&sections.info, LittleEndian).units() {
+            memory.keep(UNIT)?;
             headers.push(header?);
         }
         let in_info = headers.len();
         for header in DebugTypes::new(&sections.types, LittleEndian).units() {
+            memory.keep(UNIT)?;
             headers.push(header?);
         }
-        let tables = tables(sections, &headers)?;
+        let tables = tables(sections, &headers, &memory)?;
         let bytes = sections.info.len() + sections.types.len();
         let all = STEPS * bytes as u64 + (1 << 16);
         let budget = Budget { left: Cell::new(all), all, bytes };
-        let mut this = Self { sections, units: Vec::new(), in_info, signatures: BTreeMap::new(), split: None, budget };
+        let (units, signatures) = (Vec::new(), BTreeMap::new());
+        let mut this = Self { sections, units, in_info, signatures, split: None, budget, memory };
         for header in headers {
             if header.encoding().address_size != 8 {
                 return Err(DwarfError::Wrong { what: "an address has not 8 bytes" });
@@ -146,6 +176,16 @@ impl<'a> Units<'a> {
     /// Returns a file in which the types of a unit are, if they are not here.
     pub(super) const fn split(&self) -> Option<&'a str> {
         self.split
+    }
+
+    /// Pays for looking at so many things more.
+    pub(super) fn look(&self, count: usize) -> Result<(), DwarfError> {
+        self.budget.pay(count, 0)
+    }
+
+    /// Notes that so many bytes more are kept of what the units say.
+    pub(super) fn keep(&self, bytes: usize) -> Result<(), DwarfError> {
+        self.memory.keep(bytes)
     }
 
     /// Returns the entries from this place on, to the end of its unit.
@@ -211,6 +251,7 @@ impl<'a> Units<'a> {
 fn tables(
     sections: &Sections,
     headers: &[UnitHeader<Slice<'_>>],
+    memory: &Memory,
 ) -> Result<BTreeMap<usize, Arc<Abbreviations>>, DwarfError> {
     let mut offsets: Vec<usize> = headers.iter().map(|header| header.debug_abbrev_offset().0).collect();
     offsets.sort_unstable();
@@ -218,10 +259,32 @@ fn tables(
     let ends = offsets.iter().skip(1).copied().chain([sections.abbreviations.len()]);
     let table = |(start, end): (&usize, usize)| {
         let bytes = sections.abbreviations.get(*start..end).unwrap_or_default();
+        keep_table(EndianSlice::new(bytes, LittleEndian), memory)?;
         let table = DebugAbbrev::new(bytes, LittleEndian).abbreviations(DebugAbbrevOffset(0))?;
         Ok((*start, Arc::new(table)))
     };
     offsets.iter().zip(ends).map(table).collect()
+}
+
+/// Notes how many bytes a table of abbreviations will have in memory, before it is read.
+fn keep_table(mut table: Slice<'_>, memory: &Memory) -> Result<(), DwarfError> {
+    while table.read_uleb128()? != 0 {
+        memory.keep(ABBREVIATION)?;
+        // What kind of entry it is, and whether it has children.
+        table.skip_leb128()?;
+        table.skip(1)?;
+        loop {
+            let (name, form) = (table.read_uleb128()?, table.read_uleb128()?);
+            if (name, form) == (0, 0) {
+                break;
+            }
+            memory.keep(ATTRIBUTE)?;
+            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                table.skip_leb128()?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Entries one after the other.

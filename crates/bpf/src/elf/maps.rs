@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::btf::{Btf, Form, Type, TypeId};
+use super::btf::{Btf, Form, Type, TypeId, Variable};
 use super::{ObjectError, Parts};
 use crate::map::{Definition, Kind, ValueAccess};
 
@@ -69,6 +69,12 @@ const MOST_MEMBERS: usize = 64;
 
 /// Finds all maps, and where they are.
 pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectError> {
+    let mut all = MOST_IN_ALL;
+    find_within(parts, &mut all)
+}
+
+fn find_within(parts: &Parts<'_>, all: &mut usize) -> Result<Vec<(Place, MapSource)>, ObjectError> {
+    let variables = Variables::new(parts);
     let mut maps = Vec::new();
     let mut copied = 0;
     let mut defining = BTreeSet::new();
@@ -79,7 +85,7 @@ pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectE
         }
         match section.name {
             "maps" => legacy(parts, index, &mut maps)?,
-            ".maps" => typed(parts, index, &mut maps)?,
+            ".maps" => typed(parts, index, all, &mut maps)?,
             name if is_variables(name) && section.size > 0 => {
                 let value_len = u32::try_from(section.size).unwrap_or(u32::MAX);
                 let mut definition = Definition::new(name, Kind::Array, 4, value_len, 1);
@@ -87,7 +93,7 @@ pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectE
                     definition.access = ValueAccess::Read;
                 } else {
                     let wrong = |what| ObjectError::Map { map: name.to_string(), what };
-                    definition.lock = lock_of_variables(parts, index).map_err(wrong)?;
+                    definition.lock = within(all, |budget| variables.lock(index, name, budget)).map_err(wrong)?;
                 }
                 // Sections that share their bytes could be far more than the file.
                 copied += section.data.len();
@@ -131,7 +137,12 @@ fn legacy(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -
     Ok(())
 }
 
-fn typed(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -> Result<(), ObjectError> {
+fn typed(
+    parts: &Parts<'_>,
+    index: usize,
+    all: &mut usize,
+    maps: &mut Vec<(Place, MapSource)>,
+) -> Result<(), ObjectError> {
     let none = |what| ObjectError::Map { map: ".maps".to_string(), what };
     let btf = parts.btf.as_ref().ok_or_else(|| none("the section needs types; compile with -g"))?;
     let variables = btf.ids().find_map(|(_, found)| match &found.form {
@@ -146,7 +157,7 @@ fn typed(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) ->
         let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
         // The compiler leaves offsets to the linker, so that the symbol tells the place.
         let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
-        let (definition, values) = define(btf, name, variable.of)?;
+        let (definition, values) = define(btf, name, variable.of, all)?;
         let source = MapSource { definition, value: None, initial: Vec::new() };
         if let Some(values) = values {
             starts.insert(offset, (maps.len(), offset + u64::from(values)));
@@ -201,8 +212,8 @@ fn initialise(
 /// Makes a map from the structure that defines it: numbers are the counts of arrays that pointers point to, and types
 /// are what pointers point to (libbpf's `__uint` and `__type`). Also returns the offset in bytes at which its initial
 /// values begin (`__array`).
-fn define(btf: &Btf, name: &str, of: TypeId) -> Result<(Definition, Option<u32>), ObjectError> {
-    define_within(btf, name, of, Nesting::Outer)
+fn define(btf: &Btf, name: &str, of: TypeId, all: &mut usize) -> Result<(Definition, Option<u32>), ObjectError> {
+    define_within(btf, name, of, Nesting::Outer, all)
 }
 
 /// Whether a map is defined by itself, or as one inside others.
@@ -217,6 +228,7 @@ fn define_within(
     name: &str,
     of: TypeId,
     nesting: Nesting,
+    all: &mut usize,
 ) -> Result<(Definition, Option<u32>), ObjectError> {
     let wrong = |what| ObjectError::Map { map: name.to_string(), what };
     let Some(Form::Struct { members, .. }) = btf.resolved(of).map(|(_, found)| &found.form) else {
@@ -248,9 +260,8 @@ fn define_within(
             "key_size" => key_len = count()?,
             "value" => {
                 value_len = size()?;
-                let place = |inside| {
-                    let mut budget = MOST_LOOKED_AT;
-                    let place = |value| place_of(btf, inside, value, &mut budget);
+                let mut place = |inside| {
+                    let place = |value| within(all, |budget| place_of(btf, inside, value, budget));
                     Ok::<_, ObjectError>(pointed(member.of).map(place).transpose().map_err(wrong)?.flatten())
                 };
                 (timer, lock) = (place(&TIMER)?, place(&LOCK)?);
@@ -275,7 +286,7 @@ fn define_within(
     let mut definition = Definition { timer, lock, ..Definition::new(name, kind, key_len, value_len, entries) };
     match inner {
         Some(inner) if nesting == Nesting::Outer && kind.has_maps() => {
-            let (inner, _) = define_within(btf, name, inner, Nesting::Inner)?;
+            let (inner, _) = define_within(btf, name, inner, Nesting::Inner, all)?;
             definition.inner = Some(Box::new(inner));
         }
         Some(_) => return Err(wrong("maps are in maps of maps, and not deeper")),
@@ -292,6 +303,18 @@ fn define_within(
 
 /// Members of types that are looked at for timers and locks, in all values of a map, or all variables.
 const MOST_LOOKED_AT: usize = 4096;
+/// The same in all maps and variables of an object: many may have one type.
+const MOST_IN_ALL: usize = 1 << 20;
+
+/// Calls `search` with a budget that is part of what is left for all.
+fn within<T>(all: &mut usize, search: impl FnOnce(&mut usize) -> Result<T, &'static str>) -> Result<T, &'static str> {
+    let most = all.checked_sub(1).ok_or("the maps and variables up to it have too many members")?;
+    let given = most.min(MOST_LOOKED_AT);
+    let mut budget = given;
+    let found = search(&mut budget);
+    *all = most - (given - budget);
+    found
+}
 
 /// A part of a value that only helpers reach: its type, and why there cannot be two.
 struct Inside {
@@ -323,34 +346,57 @@ fn place_of(btf: &Btf, inside: &Inside, value: TypeId, budget: &mut usize) -> Re
     Ok(found)
 }
 
-/// Returns the offset of the lock among a section's variables.
-fn lock_of_variables(parts: &Parts<'_>, index: usize) -> Result<Option<u32>, &'static str> {
-    let Some(btf) = &parts.btf else { return Ok(None) };
-    let section = btf.ids().find_map(|(_, found)| match &found.form {
-        Form::Section(variables) if btf.text(found.name) == parts.sections[index].name => Some(variables),
-        _ => None,
-    });
-    let in_section = parts.symbols.iter().filter(|symbol| symbol.section == Some(index));
-    let offsets: BTreeMap<&str, u64> = in_section.map(|symbol| (symbol.name, symbol.offset)).collect();
-    let (mut found, mut budget) = (None, MOST_LOOKED_AT);
-    for variable in section.into_iter().flatten() {
-        budget = budget.checked_sub(1).ok_or("it has too many variables")?;
-        let Some(place) = place_of(btf, &LOCK, variable.of, &mut budget)? else { continue };
-        // As for maps: the compiler leaves offsets to the linker.
-        let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
-        let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
-        let place = u32::try_from(offset).ok().and_then(|offset| offset.checked_add(place));
-        if found.replace(place.ok_or("a lock is far behind")?).is_some() {
-            return Err("its variables have more than one lock; put each into a section of its own");
+/// Variables: what the types tell of each section, and where its symbols are. Many sections may have variables, so that
+/// each list is read once for all.
+struct Variables<'a> {
+    btf: Option<&'a Btf>,
+    /// By the section's name.
+    told: BTreeMap<&'a str, &'a [Variable]>,
+    /// Bytes into the section, by its index and the name.
+    offsets: BTreeMap<(usize, &'a str), u64>,
+}
+
+impl<'a> Variables<'a> {
+    fn new(parts: &'a Parts<'_>) -> Self {
+        let mut this = Self { btf: parts.btf.as_deref(), told: BTreeMap::new(), offsets: BTreeMap::new() };
+        let Some(btf) = this.btf else { return this };
+        for (_, found) in btf.ids() {
+            if let Form::Section(variables) = &found.form {
+                this.told.entry(btf.text(found.name)).or_insert(variables);
+            }
         }
+        for symbol in &parts.symbols {
+            let section = symbol.section.filter(|section| this.told.contains_key(parts.sections[*section].name));
+            this.offsets.extend(section.map(|section| ((section, symbol.name), symbol.offset)));
+        }
+        this
     }
-    Ok(found)
+
+    /// Returns the offset of the lock among a section's variables.
+    fn lock(&self, index: usize, section: &str, budget: &mut usize) -> Result<Option<u32>, &'static str> {
+        let Some(btf) = self.btf else { return Ok(None) };
+        let mut found = None;
+        for variable in self.told.get(section).copied().unwrap_or_default() {
+            *budget = budget.checked_sub(1).ok_or("it has too many variables")?;
+            let Some(place) = place_of(btf, &LOCK, variable.of, budget)? else { continue };
+            // As for maps: the compiler leaves offsets to the linker.
+            let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
+            let offset = self.offsets.get(&(index, name)).copied().unwrap_or_else(|| variable.offset.into());
+            let place = u32::try_from(offset).ok().and_then(|offset| offset.checked_add(place));
+            if found.replace(place.ok_or("a lock is far behind")?).is_some() {
+                return Err("its variables have more than one lock; put each into a section of its own");
+            }
+        }
+        Ok(found)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Section;
+    use alloc::sync::Arc;
+
     use super::super::extension::tests::{section, words};
+    use super::super::{Section, Symbol};
     use super::*;
 
     /// A structure with the member `type`, a ring buffer, and `others` called `map_flags`.
@@ -366,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_map_is_defined_by_few_members() {
-        let kind = |others| define(&types(others), "m", 4).map(|(definition, _)| definition.kind);
+        let kind = |others| define(&types(others), "m", 4, &mut 100).map(|(definition, _)| definition.kind);
         assert_eq!(kind(63), Ok(Kind::RingBuffer));
         let what = "its structure has more than 64 members";
         assert_eq!(kind(64), Err(ObjectError::Map { map: "m".to_string(), what }));
@@ -407,5 +453,45 @@ mod tests {
         assert_eq!(find(&parts(1)), Ok(Vec::new()));
         let reason = "there are two sections `maps`".to_string();
         assert_eq!(find(&parts(2)), Err(ObjectError::Damaged { reason }));
+    }
+
+    /// An object with sections of these names, of 8 bytes, and symbols; types: 1: 8 bytes; 2: a lock; 3: a structure
+    /// with one at 8; 4: a variable `v` of it; 5: the section `.bss.a` with this at 16; 6: the same once more, empty.
+    fn with_variables(names: &[&'static str], symbols: Vec<Symbol<'static>>) -> Parts<'static> {
+        let mut types = words(&[0, 1 << 24, 8, 64]);
+        types.extend(words(&[1, 4 << 24 | 1, 4, 0, 1, 0]));
+        types.extend(words(&[0, 4 << 24 | 2, 16, 0, 1, 0, 0, 2, 64]));
+        types.extend(words(&[15, 14 << 24, 3, 1]));
+        types.extend(words(&[17, 15 << 24 | 1, 0, 4, 16, 16]));
+        types.extend(words(&[17, 15 << 24, 0]));
+        let btf = Btf::parse(&section(&[types, b"\0bpf_spin_lock\0v\0.bss.a\0".to_vec()])).expect("six types");
+        let section = |name: &&'static str| Section { name, data: &[], size: 8, is_code: false };
+        Parts {
+            len: 0,
+            sections: names.iter().map(section).collect(),
+            symbols,
+            references: Vec::new(),
+            btf: Some(Arc::new(btf)),
+            told: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_lock_is_where_its_sections_symbol_is() {
+        let symbol = |section, offset| Symbol { name: "v", section: Some(section), offset, ..Symbol::none() };
+        let parts = with_variables(&[".bss.b", ".bss.a", ".bss.a"], Vec::from([symbol(0, 64), symbol(2, 32)]));
+        let locks: Vec<_> = find(&parts).expect("right").into_iter().map(|(_, map)| map.definition.lock).collect();
+        assert_eq!(locks, [None, Some(16 + 8), Some(32 + 8)]);
+    }
+
+    #[test]
+    fn all_sections_of_variables_have_one_budget() {
+        let parts = with_variables(&[".bss.a"; 10], Vec::new());
+        // For each: the section, its variable, and the two members of that.
+        let mut all = 100;
+        assert_eq!(find_within(&parts, &mut all).map(|maps| maps.len()), Ok(10));
+        assert_eq!(all, 60);
+        let what = "the maps and variables up to it have too many members";
+        assert_eq!(find_within(&parts, &mut 36).map(drop), Err(ObjectError::Map { map: ".bss.a".to_string(), what }));
     }
 }

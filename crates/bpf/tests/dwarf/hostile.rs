@@ -1,6 +1,8 @@
 //! Debug information that was damaged, or made to take long.
 
-use palimpsest_bpf::dwarf::{DebugInfo, DwarfError};
+use std::fs;
+
+use palimpsest_bpf::dwarf::{DebugInfo, DwarfError, HostTypes};
 
 use super::{HOST, IN_C};
 
@@ -174,4 +176,164 @@ fn sections_that_claim_to_be_long_are_refused_before_they_are_unpacked() {
     bytes[headers + 64 + 8..][..8].copy_from_slice(&0x800_u64.to_le_bytes());
     let error = DebugInfo::parse(&bytes).map(drop).expect_err("a petabyte");
     assert!(matches!(error, DwarfError::Long { bytes, .. } if bytes == 1 << 50), "{error}");
+}
+
+/// The types called `T` in a file, opened with a limit.
+fn limited(file: &[u8], most: u64) -> Result<HostTypes, DwarfError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("host.so");
+    fs::write(&path, file).expect("room");
+    DebugInfo::open_within(&path, most)?.types(["T"])
+}
+
+/// Changes a field of four or eight bytes in the header of the first section.
+fn set_first<const LEN: usize>(file: &mut [u8], field: usize, value: [u8; LEN]) {
+    let headers = u64::from_le_bytes(file[40..48].try_into().expect("8 bytes")) as usize;
+    file[headers + 64 + field..][..LEN].copy_from_slice(&value);
+}
+
+#[test]
+fn what_has_more_parts_than_btf_can_say_is_not_read_to_its_end() {
+    // Passed over without a look, and an error where it is read: a number of more than 64 bits.
+    let broken = [[0xff; 11].as_slice(), &[0x7f]].concat();
+    let number = |attribute: u8| [[attribute, 0x0f]];
+    let abbreviations = [
+        abbreviation(1, 0x11, HAS_CHILDREN, &[]),
+        abbreviation(2, 0x17, HAS_CHILDREN, &[NAME_IN_PLACE, SIZE]),
+        abbreviation(3, 0x0d, 0, &[]),
+        abbreviation(4, 0x0d, 0, &number(0x0b)),
+        abbreviation(5, 0x04, HAS_CHILDREN, &[NAME_IN_PLACE, SIZE]),
+        abbreviation(6, 0x28, 0, &[[0x1c, 0x0b]]),
+        abbreviation(7, 0x28, 0, &number(0x1c)),
+        abbreviation(8, 0x16, 0, &[NAME_IN_PLACE, OF]),
+        abbreviation(9, 0x01, HAS_CHILDREN, &[]),
+        abbreviation(10, 0x21, 0, &[]),
+        abbreviation(11, 0x21, 0, &number(0x37)),
+        abbreviation(12, 0x33, HAS_CHILDREN, &[]),
+        abbreviation(13, 0x19, HAS_CHILDREN, &[]),
+        vec![0],
+    ]
+    .concat();
+    // The array is at byte 19 of its unit.
+    let array = [&[8, b'T', 0][..], &19_u32.to_le_bytes(), &[9]].concat();
+    let cases: [(Vec<u8>, &[u8], &[u8]); 4] = [
+        (vec![2, b'T', 0, 8], &[3], &[4]),
+        (vec![2, b'T', 0, 8, 12], &[13, 3, 0], &[13, 4]),
+        (vec![5, b'T', 0, 8], &[6, 1], &[7]),
+        (array, &[10], &[11]),
+    ];
+    let is_refused = cases.map(|(start, part, last)| {
+        let read = |parts| {
+            let entries = [&[1], &start[..], &part.repeat(parts), last, &broken, &[0; 4]].concat();
+            types(unit(&entries), abbreviations.clone(), Vec::new()).expect_err("its last part is broken")
+        };
+        let most = read(65_535);
+        assert!(matches!(most, DwarfError::Damaged(_)), "{start:?}: {most}");
+        matches!(read(65_536), DwarfError::Large { .. })
+    });
+    assert_eq!(is_refused, [true; 4]);
+}
+
+#[test]
+fn what_is_kept_of_debug_information_has_a_limit() {
+    let root = abbreviation(1, 0x11, 0, &[]);
+    let units = file(&[(".debug_info", unit(&[1]).repeat(100)), (".debug_abbrev", [&root[..], &[0]].concat())]);
+    let table: Vec<u8> = (1..=100).flat_map(|code| abbreviation(code, 0x11, 0, &[])).chain([0]).collect();
+    let table = file(&[(".debug_info", unit(&[1])), (".debug_abbrev", table)]);
+    // Two bytes in the table, and more in memory.
+    let attributes = [abbreviation(1, 0x11, 0, &vec![[0x3c, 0x19]; 1000]), vec![0]].concat();
+    let attributes = file(&[(".debug_info", unit(&[1])), (".debug_abbrev", attributes)]);
+    let named =
+        [abbreviation(1, 0x11, HAS_CHILDREN, &[]), abbreviation(2, 0x24, 0, &[NAME_IN_PLACE]), vec![0]].concat();
+    let entries = [&[1], &[2, b'T', 0].repeat(500)[..], &[0]].concat();
+    let named = file(&[(".debug_info", unit(&entries)), (".debug_abbrev", named)]);
+    // 60 members of one byte each; and 150 types, each of which is the next one, of five bytes.
+    let abbreviations = [
+        abbreviation(1, 0x11, HAS_CHILDREN, &[]),
+        abbreviation(2, 0x17, HAS_CHILDREN, &[NAME_IN_PLACE, SIZE]),
+        abbreviation(3, 0x0d, 0, &[]),
+        abbreviation(4, 0x16, 0, &[NAME_IN_PLACE, OF]),
+        abbreviation(5, 0x26, 0, &[OF]),
+        vec![0],
+    ]
+    .concat();
+    let many = [&[1, 2, b'T', 0, 8], &[3; 60][..], &[0, 0]].concat();
+    let many = file(&[(".debug_info", unit(&many)), (".debug_abbrev", abbreviations.clone())]);
+    let of = |place: u32| place.to_le_bytes();
+    let next = (1..=150).flat_map(|number| [&[5], &of(19 + 5 * number)[..]].concat());
+    let entries: Vec<u8> = [1, 4, b'T', 0].into_iter().chain(of(19)).chain(next).chain([3, 0]).collect();
+    let made = file(&[(".debug_info", unit(&entries)), (".debug_abbrev", abbreviations)]);
+    let files = [
+        ("units", units),
+        ("table", table),
+        ("attributes", attributes),
+        ("named", named),
+        ("made", made),
+        ("many", many),
+    ];
+    let is_refused =
+        |file: &[u8], most| matches!(limited(file, most), Err(DwarfError::Memory { most: told }) if told == most);
+    let refused = |most| -> Vec<&str> {
+        files.iter().filter(|(_, file)| is_refused(file, most)).map(|(what, _)| *what).collect()
+    };
+    assert_eq!(refused(1 << 20), [""; 0]);
+    assert_eq!(refused(4096), ["units", "table", "attributes", "named", "made", "many"]);
+}
+
+#[test]
+fn names_with_many_paths_are_not_compared_without_end() {
+    let abbreviations =
+        [abbreviation(1, 0x11, HAS_CHILDREN, &[]), abbreviation(2, 0x24, 0, &[NAME_IN_PLACE]), vec![0]].concat();
+    let entries = [&[1], &[2, b'T', 0].repeat(500)[..], &[0]].concat();
+    let file = file(&[(".debug_info", unit(&entries)), (".debug_abbrev", abbreviations)]);
+    let debug = DebugInfo::parse(&file).expect("an ELF file");
+    let types = |paths| debug.types((0..paths).map(|path| format!("a{path}::T")));
+    assert_eq!(types(10).expect("few").missing().len(), 10);
+    let error = types(1000).expect_err("half a million comparisons for 1500 bytes");
+    assert!(matches!(error, DwarfError::Steps { .. }), "{error}");
+}
+
+#[test]
+fn sections_count_with_as_many_bytes_as_they_have_in_the_file() {
+    // Compressed by zlib: says that it has one byte, and has thousands.
+    let claimed = [&1_u32.to_le_bytes()[..], &[0; 4], &1_u64.to_le_bytes(), &1_u64.to_le_bytes(), &[0; 8000]];
+    let mut bytes = file(&[(".debug_info", claimed.concat())]);
+    set_first(&mut bytes, 8, 0x800_u64.to_le_bytes());
+    let error = limited(&bytes, 4096).expect_err("8000 bytes");
+    assert!(matches!(error, DwarfError::Long { bytes: 8000, most: 4096 }), "{error}");
+    // The note that may have the build id.
+    let mut bytes = file(&[(".note", vec![0; 12 * 700])]);
+    set_first(&mut bytes, 4, 7_u32.to_le_bytes());
+    let error = limited(&bytes, 1 << 20).expect_err("no debug information");
+    assert!(matches!(error, DwarfError::Absent { .. }), "{error}");
+    let error = limited(&bytes, 4096).expect_err("8400 bytes");
+    assert!(matches!(error, DwarfError::Memory { most: 4096 }), "{error}");
+    assert!(error.to_string().contains("more than 4096 bytes of memory"), "{error}");
+}
+
+#[test]
+fn sections_that_claim_to_be_longer_than_all_numbers_are_an_error() {
+    let claimed = [&1_u32.to_le_bytes()[..], &[0; 4], &u64::MAX.to_le_bytes(), &1_u64.to_le_bytes(), &[0; 8]];
+    // Behind one that has a byte.
+    let mut bytes = file(&[(".debug_info", claimed.concat()), (".debug_str", vec![0])]);
+    let headers = u64::from_le_bytes(bytes[40..48].try_into().expect("8 bytes")) as usize;
+    set_first(&mut bytes, 8, 0x800_u64.to_le_bytes());
+    let (first, second) = bytes[headers + 64..][..128].split_at_mut(64);
+    first.swap_with_slice(second);
+    let error = DebugInfo::parse(&bytes).map(drop).expect_err("more than there can be");
+    assert!(matches!(error, DwarfError::Long { bytes: u64::MAX, .. }), "{error}");
+}
+
+#[test]
+fn a_long_file_is_not_summed_to_see_whether_it_belongs_to_a_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("host.so");
+    let link = [b"debug\0\0\0".as_slice(), &0_u32.to_le_bytes()].concat();
+    fs::write(&program, file(&[(".gnu_debuglink", link)])).expect("room");
+    fs::write(folder.path().join("debug"), [1; 8000]).expect("room");
+    let opened = |most| DebugInfo::open_within(&program, most).map(drop).expect_err("it is another one's");
+    let short = opened(8000);
+    assert!(matches!(short, DwarfError::Absent { .. }), "{short}");
+    let long = opened(7999);
+    assert!(matches!(long, DwarfError::Long { bytes: 8000, most: 7999 }), "{long}");
 }
