@@ -251,7 +251,7 @@ fn an_object_that_panics_when_it_is_dropped_keeps_nothing_else() {
         let linked = host.verify(contract(), code(text)).unwrap_or_else(|error| panic!("{error}"));
         Arc::new(HostedProgram::load(&packs, &linked).expect("room"))
     };
-    let inner = load(&host, &text);
+    let inner = load(&host, text);
     let nested = Arc::clone(&inner);
     let run = move || nested.run(&mut [0; LEN]);
     let outer_host = builder().helper(1001, Signature::new([]), move |_| Ok(run().map_or(1, |_| 0))).build();
