@@ -48,8 +48,8 @@ pub unsafe trait Runner: 'static {
     /// left of the fuel. What is called must accept this context ([`Verified`](crate::verify::Verified)), and somebody
     /// must count: Linux takes 33 such calls in a run. Runners that know no tail calls let the program go on.
     ///
-    /// Without `std`, [`Programs::foreign`] spins while the place is looked up or changed elsewhere: a CPU that looks it
-    /// up must not be interrupted by something that looks up the same place on that CPU.
+    /// Without `std`, [`Programs::foreign`] spins while the place is looked up or changed elsewhere: a CPU that looks
+    /// it up must not be interrupted by something that looks up the same place on that CPU.
     fn tail_call(programs: &Programs, index: u32) -> bool {
         let _ = (programs, index);
         false

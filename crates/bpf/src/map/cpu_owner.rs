@@ -12,8 +12,8 @@ pub(super) const fn is_gone(_owner: u32) -> bool {
     false
 }
 
-/// What the owner with this number does. Locks that ask for this do not know on which CPU they are taken, so that whoever
-/// holds one must not be interrupted by somebody who wants it.
+/// What the owner with this number does. Locks that ask for this do not know on which CPU they are taken, so that
+/// whoever holds one must not be interrupted by somebody who wants it.
 pub(super) const fn holder(_owner: u32) -> Holder {
     Holder::Runs
 }

@@ -23,9 +23,9 @@
 //!
 //! # Who does not go on
 //!
-//! The version has its writer beside it. In a child of `fork` a writer may be a thread that the child does not have: the
-//! child goes on without it. A signal handler may have interrupted the writer: it reads what is there, and may not
-//! write. Both find whole chains, since each change of one is a single store; what the writer was about to link, or had
+//! The version has its writer beside it. In a child of `fork` a writer may be a thread that the child does not have:
+//! the child goes on without it. A signal handler may have interrupted the writer: it reads what is there, and may not
+//! write. Both find whole chains, since each change of one is a single store. What the writer was about to link, or had
 //! just unlinked, is lost to the child, and a value may be a mixture.
 
 use alloc::boxed::Box;

@@ -22,8 +22,8 @@ impl Map {
         self.change_by(Owner::here(super::this_cpu()), key, change)
     }
 
-    /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), for the CPU `cpu`, on which this runs until it
-    /// has returned: the number that [`Runner::cpu`](crate::host::Runner::cpu) returns there. `change` sees zeros in
+    /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), for the CPU `cpu`, on which this runs until
+    /// it has returned: the number that [`Runner::cpu`](crate::host::Runner::cpu) returns there. `change` sees zeros in
     /// place of the lock's bytes, and cannot change them.
     ///
     /// Removing a key takes no lock. If the key of a hash map is removed during `change`, nothing is written, whoever's

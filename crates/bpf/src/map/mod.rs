@@ -5,9 +5,10 @@
 //! them at the same time as the host and other threads; so everything that a program can reach consists of atomic words
 //! (`cells`), and what one reads while another writes is a mixture of both, and never undefined.
 //!
-//! Nobody waits for a thread that does not go on: in a child of `fork`, what threads hold that it does not have is free;
-//! and a signal handler that has interrupted a change on its own thread reads what is there, while its changes of the
-//! same part are errors ([`OpError::Deadlock`]). Putting maps into maps ([`Maps::set`]) is the exception: not in signal
+//! Nobody waits for a thread that does not go on. In a child of `fork`, what is held by threads that it does not have
+//! is free.
+//! A signal handler that has interrupted a change on its own thread reads what is there, while its changes of the same
+//! part are errors ([`OpError::Deadlock`]). Putting maps into maps ([`Maps::set`]) is the exception: not in signal
 //! handlers, and not in a child whose parent may have been doing so. Without `std` whoever changes a hash map, trie or
 //! queue must not be interrupted by somebody who uses the same map.
 //!

@@ -52,8 +52,8 @@ impl Queue {
         })
     }
 
-    /// Locks the queue; waits while another has it. If that is a thread that a child of `fork` does not have, a value may
-    /// be lost or be there twice.
+    /// Locks the queue; waits while another has it. If that is a thread that a child of `fork` does not have, a value
+    /// may be lost or be there twice.
     fn lock(&self) -> Result<Held<'_>, OpError> {
         let mine = Owner::here(this_cpu()).number();
         for round in 0.. {
