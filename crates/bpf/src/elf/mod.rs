@@ -409,10 +409,10 @@ mod tests {
         assert_eq!(least(Kind::Array, 4, 9, 10), 10 * (16 + 8));
         assert_eq!(least(Kind::PerCpuArray, 4, 9, 10), 10 * (3 * 16 + 8));
         // Values, keys, links, marks; 16 buckets.
-        assert_eq!(least(Kind::Hash, 12, 8, 10), 10 * (8 + 16 + 4 + 1) + 16 * 8);
-        assert_eq!(least(Kind::LruPerCpuHash, 12, 8, 10), 10 * (3 * 8 + 16 + 4 + 1) + 16 * 8);
+        assert_eq!(least(Kind::Hash, 12, 8, 10), 10 * (8 + 16 + 4 + 1) + 16 * 16);
+        assert_eq!(least(Kind::LruPerCpuHash, 12, 8, 10), 10 * (3 * 8 + 16 + 4 + 1) + 16 * 16);
         // And how many prefixes there are of 0 to 64 bits.
-        assert_eq!(least(Kind::LpmTrie, 12, 8, 10), 10 * (8 + 16 + 4 + 1) + 16 * 8 + 65 * 4);
+        assert_eq!(least(Kind::LpmTrie, 12, 8, 10), 10 * (8 + 16 + 4 + 1) + 16 * 16 + 65 * 4);
         assert_eq!(least(Kind::Queue, 0, 8, 10), 80);
         assert_eq!(least(Kind::BloomFilter, 0, 8, 1000), 1024);
         assert!(least(Kind::RingBuffer, 0, 0, 4096) > 4096);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 #[cfg(feature = "std")]
-use super::objects::Objects;
+use super::objects;
 use super::{Entry, Shared};
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
 use crate::map::{Kind, Map, Owner};
@@ -195,27 +195,29 @@ impl<'a> Call<'a> {
         &self.shared.maps
     }
 
-    /// The objects that programs hold.
-    #[cfg(feature = "std")]
-    pub(super) fn objects(&self) -> &Objects {
-        &self.shared.objects
-    }
-
     /// Has the program hold an object. Returns the number by which it knows it.
     #[cfg(feature = "std")]
-    pub(super) fn acquire(&mut self, object: Arc<dyn Any + Send + Sync>) -> u64 {
-        let number = self.shared.objects.put(object);
+    pub(super) fn acquire(&mut self, object: Arc<dyn Any + Send + Sync>) -> Result<u64, HelperError> {
+        let number = objects::put(object)?;
         self.space.hold(number);
-        number
+        Ok(number)
+    }
+
+    /// Returns the object that the argument with this number stands for.
+    #[cfg(feature = "std")]
+    pub(super) fn object(&self, index: usize) -> Result<Option<Arc<dyn Any + Send + Sync>>, HelperError> {
+        objects::get(self.number(index))
     }
 
     /// Takes the object from the program that the argument with this number stands for.
     #[cfg(feature = "std")]
-    pub(super) fn release(&mut self, index: usize) -> Option<Arc<dyn Any + Send + Sync>> {
+    pub(super) fn release(&mut self, index: usize) -> Result<Option<Arc<dyn Any + Send + Sync>>, HelperError> {
         let number = self.number(index);
-        let object = self.shared.objects.take(number)?;
-        self.space.let_go(number);
-        Some(object)
+        let object = objects::take(number)?;
+        if object.is_some() {
+            self.space.let_go(number);
+        }
+        Ok(object)
     }
 
     /// Whether the program is compiled, not interpreted.

@@ -301,7 +301,7 @@ mod objects {
         }
 
         fn load(call: &mut Call<'_>, index: usize) -> Result<Arc<T>, HelperError> {
-            object(call.objects().get(call.number(index)), index)
+            object(call.object(index)?, index)
         }
 
         fn pass(room: &mut Arc<T>) -> Self {
@@ -335,7 +335,7 @@ mod objects {
         }
 
         fn load(call: &mut Call<'_>, index: usize) -> Result<Arc<T>, HelperError> {
-            object(call.release(index), index)
+            object(call.release(index)?, index)
         }
 
         fn pass(room: &mut Arc<T>) -> Self {
@@ -349,7 +349,7 @@ mod objects {
         }
 
         fn answer(self, call: &mut Call<'_>) -> Result<u64, HelperError> {
-            Ok(call.acquire(self.0))
+            call.acquire(self.0)
         }
     }
 
@@ -359,7 +359,7 @@ mod objects {
         }
 
         fn answer(self, call: &mut Call<'_>) -> Result<u64, HelperError> {
-            Ok(self.map_or(0, |object| call.acquire(object.0)))
+            self.map_or(Ok(0), |object| call.acquire(object.0))
         }
     }
 }

@@ -47,7 +47,7 @@ use crate::code::Code;
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
 use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
-use crate::map::{ArrayPlace, Definition, Fate, Map, Wake, cells};
+use crate::map::{ArrayPlace, Definition, Map, cells};
 #[cfg(feature = "std")]
 use crate::timer::{SystemTime, TimeSource, Timers};
 use crate::verify::{
@@ -57,8 +57,6 @@ use call::{Rest, Space};
 use function::Function as Named;
 use gate::RunBy;
 use kfunc::Kfunc;
-#[cfg(feature = "std")]
-use objects::Objects;
 
 /// A helper of the host's.
 type Closure = dyn Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync;
@@ -73,9 +71,6 @@ enum Function {
 #[derive(Clone, Debug)]
 struct Shared {
     maps: Arc<[Arc<Map>]>,
-    /// What programs hold.
-    #[cfg(feature = "std")]
-    objects: Arc<Objects>,
 }
 
 /// A helper with all that it needs: compiled code knows its address.
@@ -233,8 +228,13 @@ impl HostBuilder {
     }
 
     /// Does the same with a function that [`kfunc!`](crate::kfunc) has made.
+    ///
+    /// # Panics
+    ///
+    /// As [`function`](Self::function); never for what the macro makes.
     pub fn kfunc(mut self, kfunc: Kfunc) -> Self {
         let Kfunc { name, signature, function } = kfunc;
+        refuse_linux(&signature);
         self.functions.retain(|(known, ..)| known != name);
         self.functions.push((name.to_string(), signature, Custom(Function::Custom(function))));
         self
@@ -255,11 +255,7 @@ impl HostBuilder {
 
     /// The host.
     pub fn build(self) -> Arc<Host> {
-        let shared = Shared {
-            maps: self.maps.into(),
-            #[cfg(feature = "std")]
-            objects: Arc::default(),
-        };
+        let shared = Shared { maps: self.maps.into() };
         let mut entries: Vec<(i32, Entry)> = Vec::new();
         let kernel =
             kernel::HELPERS.iter().map(|(id, signature, function)| (*id, *signature, Function::Kernel(*function)));
@@ -466,14 +462,13 @@ impl Host {
     }
 
     /// Gives back records, locks and objects that an ended program did not ([`Runner::hold`]). The thread or CPU that
-    /// ran the program calls it.
+    /// ran the program calls it. If a waker of a ring, or what drops an object, panics, all is given back nevertheless.
     pub fn discard(&self, records: &[u64]) {
-        records.iter().for_each(|record| lock::discard(&self.shared.maps, *record));
+        // They are dropped last: what drops them is the host's, and may panic.
         #[cfg(feature = "std")]
-        records.iter().for_each(|record| drop(self.shared.objects.take(*record)));
-        for ring in self.shared.maps.iter().filter_map(|map| map.ring()) {
-            records.iter().for_each(|record| ring.finish(*record, Fate::Discard, Wake::IfWaiting));
-        }
+        let _objects: Vec<_> = records.iter().filter_map(|record| objects::take(*record).ok().flatten()).collect();
+        records.iter().for_each(|record| lock::discard(&self.shared.maps, *record));
+        ring::discard_all(&self.shared.maps, records);
     }
 
     fn map_value(&self, index: i32, offset: u32) -> Option<u64> {

@@ -154,6 +154,32 @@ unsafe impl Runner for Threads {
     }
 }
 
+/// A run in progress on this thread. When it is dropped, the outer run goes on with its own: also if what the run held
+/// panics while it is given back.
+struct Inner {
+    /// `None` when it has ended.
+    outer: Option<Run>,
+}
+
+impl Inner {
+    fn begin(run: Run) -> Self {
+        Self { outer: Some(RUN.replace(run)) }
+    }
+
+    /// Returns what its helpers have told it.
+    fn end(mut self) -> Run {
+        RUN.replace(self.outer.take().unwrap_or(Run::NONE))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(outer) = self.outer.take() {
+            drop(RUN.replace(outer));
+        }
+    }
+}
+
 /// Returns what timers keep of the program that this thread runs.
 pub(super) fn kept() -> Option<Arc<Kept>> {
     RUN.with_borrow(|run| run.kept.clone())
@@ -161,15 +187,14 @@ pub(super) fn kept() -> Option<Arc<Kept>> {
 
 /// Runs a timer's function as a run of its own.
 pub(super) fn run_later(host: &Host, kept: &Arc<Kept>, enter: impl FnOnce() -> Outcome) -> Ended {
-    let outer = RUN.replace(Run { kept: Some(Arc::clone(kept)), ..Run::NONE });
+    let run = Inner::begin(Run { kept: Some(Arc::clone(kept)), ..Run::NONE });
     let outer_held = HELD.with_borrow(Vec::len);
     let outcome = enter();
     if outcome.gauge < 0 {
         let held = HELD.with_borrow_mut(|held| held.split_off(outer_held));
         host.discard(&held);
     }
-    let run = RUN.replace(outer);
-    match run.failure {
+    match run.end().failure {
         Some((_, HelperError::Exit(_))) => Ended::Returned,
         None if outcome.gauge >= 0 => Ended::Returned,
         _ => Ended::Failed,
@@ -253,7 +278,7 @@ impl HostedProgram {
         enter: &mut dyn FnMut(&VerifiedProgram, i64) -> Result<Outcome, ContextError>,
     ) -> Result<u64, HostedError> {
         // A helper may run a program, too: the outer run goes on with its own.
-        let outer = RUN.replace(Run { context: Some(context), kept: self.kept.clone(), ..Run::NONE });
+        let run = Inner::begin(Run { context: Some(context), kept: self.kept.clone(), ..Run::NONE });
         let outer_held = HELD.with_borrow(Vec::len);
         let mut fuel = self.program.fuel();
         let mut result = enter(&self.program, fuel);
@@ -265,8 +290,7 @@ impl HostedProgram {
             result = enter(&next.program, fuel);
             next.give_back(&result, outer_held);
         }
-        let run = RUN.replace(outer);
-        match (run.failure, result?) {
+        match (run.end().failure, result?) {
             (Some((_, HelperError::Exit(value))), _) => Ok(value),
             (Some((Callee::Kernel { id: index, .. }, error)), _) => Err(HostedError::Function { index, error }),
             (Some((Callee::Helper(id) | Callee::Local(id), error)), _) => Err(HostedError::Helper { id, error }),

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use super::call::{Call, failed};
 use crate::interp::{Answer, HelperError, Iteration};
-use crate::map::{Fate, Wake};
+use crate::map::{Fate, Map, Ring, Wake};
 
 type Answered = Result<Answer, HelperError>;
 
@@ -33,6 +33,29 @@ pub(super) fn reserve(call: &mut Call<'_>) -> Answered {
         call.hold(record);
     }
     Ok(Answer::Value(record.unwrap_or(0)))
+}
+
+/// Records that an ended program has left, each with a ring that it may be of.
+struct Left<'a, I: Iterator<Item = (&'a Ring, u64)>>(I);
+
+impl<'a, I: Iterator<Item = (&'a Ring, u64)>> Left<'a, I> {
+    fn discard(&mut self, wake: Wake) {
+        self.0.by_ref().for_each(|(ring, record)| ring.finish(record, Fate::Discard, wake));
+    }
+}
+
+impl<'a, I: Iterator<Item = (&'a Ring, u64)>> Drop for Left<'a, I> {
+    /// What is left when a waker has panicked; a second panic would end the process.
+    fn drop(&mut self) {
+        self.discard(Wake::Never);
+    }
+}
+
+/// Discards records that an ended program has left: all, also if somebody panics who is woken.
+pub(super) fn discard_all(maps: &[Arc<Map>], records: &[u64]) {
+    let rings = maps.iter().filter_map(|map| map.ring());
+    let left = rings.flat_map(|ring| records.iter().map(move |record| (ring, *record)));
+    Left(left).discard(Wake::IfWaiting);
 }
 
 fn finish(call: &mut Call<'_>, fate: Fate) -> Answered {

@@ -47,6 +47,9 @@ pub unsafe trait Runner: 'static {
     /// the call then returns at once, and whoever has entered it enters the next one with the same context and what is
     /// left of the fuel. What is called must accept this context ([`Verified`](crate::verify::Verified)), and somebody
     /// must count: Linux takes 33 such calls in a run. Runners that know no tail calls let the program go on.
+    ///
+    /// Without `std`, [`Programs::foreign`] spins while the place is looked up or changed elsewhere: a CPU that looks
+    /// it up must not be interrupted by something that looks up the same place on that CPU.
     fn tail_call(programs: &Programs, index: u32) -> bool {
         let _ = (programs, index);
         false

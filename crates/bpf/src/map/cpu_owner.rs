@@ -1,5 +1,7 @@
 //! Owners of locks without an operating system: CPUs.
 
+use super::Holder;
+
 /// Returns the owner's number, which is not 0.
 pub(super) const fn number(cpu: u32) -> u32 {
     cpu.wrapping_add(1)
@@ -8,4 +10,10 @@ pub(super) const fn number(cpu: u32) -> u32 {
 /// No CPU goes away.
 pub(super) const fn is_gone(_owner: u32) -> bool {
     false
+}
+
+/// What the owner with this number does. Locks that ask for this do not know on which CPU they are taken, so that
+/// whoever holds one must not be interrupted by somebody who wants it.
+pub(super) const fn holder(_owner: u32) -> Holder {
+    Holder::Runs
 }

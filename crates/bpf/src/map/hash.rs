@@ -20,14 +20,22 @@
 //!
 //! A value that was looked up is used after that: by then its element may belong to another key, which gives a wrong
 //! number but touches no wrong memory. Linux does the same.
+//!
+//! # Who does not go on
+//!
+//! The version has its writer beside it. In a child of `fork` a writer may be a thread that the child does not have:
+//! the child goes on without it. A signal handler may have interrupted the writer: it reads what is there, and may not
+//! write. Both find whole chains, since each change of one is a single store. What the writer was about to link, or had
+//! just unlinked, is lost to the child, and a value may be a mixture.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::cells::{Cells, hash, seed};
+use super::lock::{Holder, Owner};
 use super::pause::pause;
-use super::{Definition, Element, MapError, OpError, Update};
+use super::{Definition, Element, MapError, OpError, Update, this_cpu};
 
 /// What happens if there is no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,10 +51,21 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Bucket {
-    /// Odd while somebody writes; whoever made it odd is the bucket's writer.
-    version: AtomicU32,
+    /// A number of 32 bits, which is odd while somebody writes, and above it who does: whoever made it odd is the
+    /// bucket's writer.
+    version: AtomicU64,
     /// The first element. The writer changes it, anybody follows it.
     head: AtomicU32,
+}
+
+/// Returns the version behind this one, with its writer.
+fn behind(version: u64, steps: u32, writer: Option<Owner>) -> u64 {
+    u64::from((version as u32).wrapping_add(steps)) | u64::from(writer.map_or(0, Owner::number)) << 32
+}
+
+/// Returns what the writer does that a version tells of; `None` if nobody writes.
+fn writer(version: u64) -> Option<Holder> {
+    (!version.is_multiple_of(2)).then(|| Holder::of((version >> 32) as u32))
 }
 
 /// An element is linked from a bucket.
@@ -106,7 +125,7 @@ impl Hash {
             index += 1;
             AtomicU32::new(if index == count { NONE } else { index })
         })?;
-        let bucket = || Bucket { version: AtomicU32::new(0), head: AtomicU32::new(NONE) };
+        let bucket = || Bucket { version: AtomicU64::new(0), head: AtomicU32::new(NONE) };
         Ok(Self {
             buckets: filled(definition, count.next_power_of_two(), bucket)?,
             keys,
@@ -160,7 +179,8 @@ impl Hash {
         for round in 0.. {
             // Acquire: with the release of `Held::drop`; without it `look` could see what was before that.
             let version = bucket.version.load(Ordering::Acquire);
-            if version.is_multiple_of(2) {
+            // A writer that does not go on changes nothing meanwhile.
+            if writer(version) != Some(Holder::Runs) {
                 let found = look();
                 // With the fence of `lock`: without it `look` could see part of what a writer does, and this load the
                 // old version.
@@ -174,17 +194,26 @@ impl Hash {
         unreachable!("the rounds are without end")
     }
 
-    fn lock<'a>(&self, bucket: &'a Bucket) -> Held<'a> {
+    /// Makes this thread the writer of a bucket; waits while another is.
+    fn lock<'a>(&self, bucket: &'a Bucket) -> Result<Held<'a>, OpError> {
+        let owner = Owner::here(this_cpu());
         for round in 0.. {
             let version = bucket.version.load(Ordering::Relaxed);
+            let locked = match writer(version) {
+                None => behind(version, 1, Some(owner)),
+                Some(Holder::Gone) => behind(version, 2, Some(owner)),
+                Some(Holder::Interrupted) => return Err(OpError::Deadlock),
+                Some(Holder::Runs) => {
+                    pause(round);
+                    continue;
+                }
+            };
             // Acquire: with the release of `Held::drop`; everything that the last writer did is visible.
             let change = (Ordering::Acquire, Ordering::Relaxed);
-            if version.is_multiple_of(2)
-                && bucket.version.compare_exchange_weak(version, version.wrapping_add(1), change.0, change.1).is_ok()
-            {
+            if bucket.version.compare_exchange_weak(version, locked, change.0, change.1).is_ok() {
                 // With the fence of `consistent`: whoever sees what is written from here on sees the odd version, too.
                 fence(Ordering::Release);
-                return Held { bucket };
+                return Ok(Held { bucket });
             }
             pause(round);
         }
@@ -253,7 +282,7 @@ impl Hash {
             }
             self.keys.read(element as usize, &mut key);
             let bucket = self.bucket(&key);
-            let held = self.lock(bucket);
+            let Ok(held) = self.lock(bucket) else { continue };
             // It may belong to another key by now.
             if let Some((before, found)) = self.walk(bucket, &key)
                 && found == element
@@ -295,7 +324,7 @@ impl Hash {
             self.use_it(element);
             Ok(false)
         };
-        let held = self.lock(bucket);
+        let held = self.lock(bucket)?;
         if let Some((_, element)) = self.walk(bucket, key) {
             return replace(element);
         }
@@ -306,7 +335,7 @@ impl Hash {
         // Not under the lock: making room locks another bucket.
         let evict = || if self.eviction == Eviction::Unused { self.evict(renew) } else { None };
         let element = self.take_free().or_else(evict).ok_or(OpError::Full)?;
-        let held = self.lock(bucket);
+        let held = self.lock(bucket).inspect_err(|_| self.give_back(element))?;
         if let Some((_, found)) = self.walk(bucket, key) {
             // Another thread was faster.
             let replaced = replace(found);
@@ -329,10 +358,21 @@ impl Hash {
         Ok(true)
     }
 
+    /// Writes the value of `key`, of the first CPU, if it still lies at `address`.
+    pub(super) fn write_at(&self, key: &[u8], address: u64, value: &[u8]) -> Result<(), OpError> {
+        let bucket = self.bucket(key);
+        // Meanwhile nobody removes it.
+        let _held = self.lock(bucket)?;
+        let found = self.walk(bucket, key).map(|(_, element)| element);
+        let element = found.filter(|element| self.values.address(*element as usize) == address);
+        self.write(element.ok_or(OpError::NotFound)?, Some(0), value);
+        Ok(())
+    }
+
     /// Removes a key; `renew` as in [`update`](Self::update).
     pub(super) fn remove(&self, key: &[u8], renew: &dyn Fn(u64)) -> Result<(), OpError> {
         let bucket = self.bucket(key);
-        let held = self.lock(bucket);
+        let held = self.lock(bucket)?;
         let (before, element) = self.walk(bucket, key).ok_or(OpError::NotFound)?;
         self.unlink(bucket, before, element);
         renew(self.values.address(element as usize));
@@ -375,6 +415,34 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let version = self.bucket.version.load(Ordering::Relaxed);
         // Release: with the acquires of `lock` and `consistent`, which then see all that was written.
-        self.bucket.version.store(version.wrapping_add(1), Ordering::Release);
+        self.bucket.version.store(behind(version, 1, None), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Kind;
+    use crate::map::tests::beside;
+
+    #[test]
+    fn nobody_waits_for_who_does_not_go_on() {
+        // One bucket.
+        let definition = Definition::new("hash", Kind::Hash, 4, 8, 1);
+        let hash = Hash::new(&definition, 1, Eviction::Never).expect("room");
+        let set = |value| hash.update(&[1; 4], None, &[value; 8], Update::Always, &|_| ());
+        let read = || {
+            let mut value = [0; 8];
+            hash.read(&[1; 4], 0, &mut value).map(|()| value)
+        };
+        assert_eq!(set(1), Ok(true));
+        let held = hash.lock(&hash.buckets[0]).expect("it is free");
+        // As a signal handler that has interrupted its thread.
+        assert_eq!((set(2), read()), (Err(OpError::Deadlock), Ok([1; 8])));
+        assert_eq!(hash.remove(&[1; 4], &|_| ()), Err(OpError::Deadlock));
+        drop(held);
+        assert_eq!((set(3), read()), (Ok(false), Ok([3; 8])));
+        beside(|| hash.lock(&hash.buckets[0]), || read() == Ok([3; 8]) && set(4) == Ok(false) && read() == Ok([4; 8]));
+        assert_eq!(read(), Ok([3; 8]), "what the child did is the child's");
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! * The verifier makes sure that a program holds at most one lock, meanwhile calls only its own functions, and gives
 //!   the lock back on every path. If the program is ended before, by its fuel or by a fault, its runner gives the lock
-//!   back, as it does with records.
+//!   back, as it does with records. Loops that only a count ends (`may_goto`), which nested take hours, are refused
+//!   under a lock unless the program has fuel: with much fuel others wait for long, as its contract allows.
 //! * Asking for a lock that the same thread holds, in a signal handler or in what the host does under a lock, is an
 //!   error ([`Deadlock`]).
 //! * In a child of `fork`, the locks of threads that it does not have count as free.
@@ -31,6 +32,31 @@ impl Owner {
     /// Returns the owner that runs here; `cpu` is the CPU.
     pub(crate) fn here(cpu: u32) -> Self {
         Self(owner::number(cpu))
+    }
+
+    /// Returns its number, which is not 0.
+    pub(super) const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// What the holder of a lock does that somebody else wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Holder {
+    /// It goes on.
+    Runs,
+    /// It does not before who asks returns: a signal handler, on its thread.
+    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "without `std` nobody knows who is interrupted"))]
+    Interrupted,
+    /// It is a thread that this process does not have.
+    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "no CPU goes away"))]
+    Gone,
+}
+
+impl Holder {
+    /// What the owner with this number does. For locks in which nothing of the host's runs.
+    pub(super) fn of(number: u32) -> Self {
+        owner::holder(number)
     }
 }
 

@@ -2,19 +2,40 @@
 
 use super::cells::Cells;
 use super::lock::{Held, Lock, Owner};
-use super::{Map, OpError, Store, TIMER, Update, this_cpu};
+use super::{Map, OpError, Store, TIMER, Update};
 
 impl Map {
     /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), so programs and threads of the host that
     /// take the lock come before or after. `change` sees zeros in place of the lock's bytes, and cannot change them. If
     /// `change` panics, nothing is written, and the lock is given back.
     ///
+    /// Removing a key takes no lock. If the key of a hash map is removed during `change`, nothing is written, whoever's
+    /// the element is by then ([`OpError::NotFound`]). If it is put in again meanwhile, and gets the same element, its
+    /// new value is written over.
+    ///
     /// # Errors
     ///
     /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in a signal handler that has interrupted `change` or a
     /// program.
+    #[cfg(feature = "std")]
     pub fn change_locked<T>(&self, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
-        self.change_by(Owner::here(this_cpu()), key, change)
+        self.change_by(Owner::here(super::this_cpu()), key, change)
+    }
+
+    /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), for the CPU `cpu`, on which this runs until
+    /// it has returned: the number that [`Runner::cpu`](crate::host::Runner::cpu) returns there. `change` sees zeros in
+    /// place of the lock's bytes, and cannot change them.
+    ///
+    /// Removing a key takes no lock. If the key of a hash map is removed during `change`, nothing is written, whoever's
+    /// the element is by then ([`OpError::NotFound`]). If it is put in again meanwhile, and gets the same element, its
+    /// new value is written over.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in what has interrupted `change` or a program on this CPU.
+    #[cfg(not(feature = "std"))]
+    pub fn change_locked_on<T>(&self, cpu: u32, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
+        self.change_by(Owner::here(cpu), key, change)
     }
 
     fn change_by<T>(&self, owner: Owner, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
@@ -32,10 +53,7 @@ impl Map {
             let mut value = alloc::vec![0; self.definition.value_len as usize];
             self.read(key, 0, &mut value)?;
             let answer = change(&mut value);
-            let values = self.value_cells().ok_or(OpError::NotFound)?;
-            if let Some(index) = values.index_of(address, 0) {
-                values.write(index, &value);
-            }
+            self.write_at(key, address, &value)?;
             drop(held);
             return Ok(answer);
         }
@@ -67,6 +85,18 @@ impl Map {
         let timer = self.definition.timer.map_or(0..0, |at| at as usize..(at + TIMER) as usize);
         to[..timer.start].copy_from_slice(&from[..timer.start]);
         to[timer.end..].copy_from_slice(&from[timer.end..]);
+    }
+
+    /// Writes the value of `key`, if it still lies at `address`.
+    fn write_at(&self, key: &[u8], address: u64, value: &[u8]) -> Result<(), OpError> {
+        match &self.store {
+            Store::Hash(hash) => hash.write_at(key, address, value),
+            _ => {
+                let values = self.value_cells().ok_or(OpError::NotFound)?;
+                values.write(values.index_of(address, 0).ok_or(OpError::NotFound)?, value);
+                Ok(())
+            }
+        }
     }
 
     fn value_cells(&self) -> Option<&Cells> {

@@ -5,6 +5,13 @@
 //! them at the same time as the host and other threads; so everything that a program can reach consists of atomic words
 //! (`cells`), and what one reads while another writes is a mixture of both, and never undefined.
 //!
+//! Nobody waits for a thread that does not go on. In a child of `fork`, what is held by threads that it does not have
+//! is free.
+//! A signal handler that has interrupted a change on its own thread reads what is there, while its changes of the same
+//! part are errors ([`OpError::Deadlock`]). Putting maps into maps ([`Maps::set`]) is the exception: not in signal
+//! handlers, and not in a child whose parent may have been doing so. Without `std` whoever changes a hash map, trie or
+//! queue must not be interrupted by somebody who uses the same map.
+//!
 //! | kind | module | who waits for whom |
 //! |---|---|---|
 //! | array, per-CPU array | `array` | nobody |
@@ -101,8 +108,9 @@ pub enum OpError {
     /// Its values have no locks.
     #[error("the values of the map have no locks")]
     NoLock,
-    /// The thread that asks for the lock holds it already.
-    #[error("this thread holds the lock of the value already")]
+    /// The thread that asks for the lock holds it already: that of a value, or, in a signal handler, that of a part of
+    /// the map.
+    #[error("this thread holds the lock already; a signal handler may have interrupted a change of the map")]
     Deadlock,
     /// An unknown flag.
     #[error("the flags {flags:#x} are not known")]

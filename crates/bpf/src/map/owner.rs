@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use palimpsest_sys::ForkDetector;
 use palimpsest_sys::threads::own::{is_gone as is_gone_thread, own_thread};
 
+use super::Holder;
+
 /// The process that took the first lock.
 static HERE: LazyLock<ForkDetector> = LazyLock::new(ForkDetector::new);
 
@@ -32,4 +34,12 @@ pub(super) fn number(_cpu: u32) -> u32 {
 /// In the first process, threads give their locks back.
 pub(super) fn is_gone(owner: u32) -> bool {
     !HERE.is_same_process() && is_gone_thread(owner.cast_signed())
+}
+
+/// What the owner with this number does.
+pub(super) fn holder(owner: u32) -> Holder {
+    if owner == number(0) {
+        return Holder::Interrupted;
+    }
+    if is_gone(owner) { Holder::Gone } else { Holder::Runs }
 }

@@ -10,7 +10,9 @@ use core::fmt;
 #[cfg(feature = "std")]
 use arc_swap::ArcSwapOption;
 
-use super::once::{Mutex, OnceLock, lock};
+use super::once::OnceLock;
+#[cfg(not(feature = "std"))]
+use super::once::{Mutex, lock};
 use super::{Definition, MapError};
 #[cfg(feature = "std")]
 use crate::host::HostedProgram;
@@ -27,8 +29,14 @@ pub struct Programs {
     programs: Box<[ArcSwapOption<HostedProgram>]>,
     count: usize,
     /// Made when the first is put in, or, where there are no others, with the map.
-    foreign: OnceLock<Box<[Mutex<Option<Foreign>>]>>,
+    foreign: OnceLock<Box<[ForeignPlace]>>,
 }
+
+/// A place for another runner's program. With an operating system nobody waits for whoever changes it.
+#[cfg(feature = "std")]
+type ForeignPlace = ArcSwapOption<Foreign>;
+#[cfg(not(feature = "std"))]
+type ForeignPlace = Mutex<Option<Foreign>>;
 
 impl fmt::Debug for Programs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,12 +46,22 @@ impl fmt::Debug for Programs {
 
 /// Why a program cannot be put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no place {index} among {count} programs")]
-pub struct InsertError {
-    /// The place.
-    pub index: u32,
-    /// How many there are.
-    pub count: usize,
+#[non_exhaustive]
+pub enum InsertError {
+    /// There is no such place.
+    #[error("there is no place {index} among {count} programs")]
+    NoPlace {
+        /// The place.
+        index: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// There is no memory for the places of other runners' programs, which the first such program needs.
+    #[error("no memory for {count} programs of other runners; make a map with fewer")]
+    Memory {
+        /// How many there are.
+        count: usize,
+    },
 }
 
 impl Programs {
@@ -83,7 +101,7 @@ impl Programs {
         index: u32,
         program: Option<Arc<HostedProgram>>,
     ) -> Result<Option<Arc<HostedProgram>>, InsertError> {
-        let place = self.programs.get(index as usize).ok_or(InsertError { index, count: self.count })?;
+        let place = self.programs.get(index as usize).ok_or(InsertError::NoPlace { index, count: self.count })?;
         Ok(place.swap(program))
     }
 
@@ -100,14 +118,31 @@ impl Programs {
     /// [`InsertError`].
     pub fn set_foreign(&self, index: u32, program: Option<Foreign>) -> Result<Option<Foreign>, InsertError> {
         let count = self.count;
-        let empty = || (0..count).map(|_| Mutex::new(None)).collect();
-        let place = self.foreign.get_or_init(empty).get(index as usize).ok_or(InsertError { index, count })?;
-        Ok(core::mem::replace(&mut lock(place), program))
+        let no_place = InsertError::NoPlace { index, count };
+        if index as usize >= count {
+            return Err(no_place);
+        }
+        #[cfg(feature = "std")]
+        if self.foreign.get().is_none() {
+            let made = places(count, ArcSwapOption::empty).map_err(|_| InsertError::Memory { count })?;
+            // Another thread may have been faster.
+            let _ = self.foreign.set(made);
+        }
+        let place = self.foreign.get().and_then(|places| places.get(index as usize)).ok_or(no_place)?;
+        #[cfg(feature = "std")]
+        return Ok(place.swap(program.map(Arc::new)).map(|old| Foreign::clone(&old)));
+        #[cfg(not(feature = "std"))]
+        return Ok(core::mem::replace(&mut lock(place), program));
     }
 
-    /// The other runner's program with this number.
+    /// The other runner's program with this number. Without `std`, whoever changes or looks up this place must not be
+    /// interrupted, on its CPU, by somebody who looks up the same place: that one would wait for ever.
     pub fn foreign(&self, index: u32) -> Option<Foreign> {
-        lock(self.foreign.get()?.get(index as usize)?).clone()
+        let place = self.foreign.get()?.get(index as usize)?;
+        #[cfg(feature = "std")]
+        return place.load().as_deref().cloned();
+        #[cfg(not(feature = "std"))]
+        return lock(place).clone();
     }
 }
 
@@ -124,3 +159,23 @@ fn places<T>(count: usize, empty: impl FnMut() -> T) -> Result<Box<[T]>, TryRese
 const PLACE: u64 = size_of::<ArcSwapOption<HostedProgram>>() as u64;
 #[cfg(not(feature = "std"))]
 const PLACE: u64 = size_of::<Mutex<Option<Foreign>>>() as u64;
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_for_which_there_is_no_memory_are_an_error() {
+        let definition = Definition::new("programs", crate::map::Kind::Programs, 4, 4, 2);
+        let programs = Programs::new(&definition).expect("room");
+        assert!(programs.set_foreign(0, Some(Arc::new(7))).is_ok_and(|old| old.is_none()));
+        let old = programs.set_foreign(0, None).expect("a place").and_then(|old| old.downcast::<i32>().ok());
+        assert_eq!((old.as_deref(), programs.foreign(0).is_none()), (Some(&7), true));
+        let none = programs.set_foreign(2, None).map(drop);
+        assert_eq!(none, Err(InsertError::NoPlace { index: 2, count: 2 }));
+        // More than there is address space.
+        let count = usize::MAX;
+        let programs = Programs { count, ..Programs::new(&definition).expect("room") };
+        assert_eq!(programs.set_foreign(0, None).map(drop), Err(InsertError::Memory { count }));
+    }
+}

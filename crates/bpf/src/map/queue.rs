@@ -1,10 +1,11 @@
 //! Queues and stacks.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::cells::Cells;
+use super::lock::{Holder, Owner};
 use super::pause::pause;
-use super::{Definition, MapError, OpError, WhenFull};
+use super::{Definition, MapError, OpError, WhenFull, this_cpu};
 
 /// Which value leaves first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,20 +19,20 @@ pub(super) enum Order {
 pub(super) struct Queue {
     values: Cells,
     order: Order,
-    /// Set by whoever may use the values and the following fields, so that relaxed is enough for these.
-    locked: AtomicBool,
+    /// The number of whoever may use the values and the following fields, so that relaxed is enough for these; or 0.
+    owner: AtomicU32,
     /// Where the oldest value is.
     oldest: AtomicUsize,
     /// How many there are.
     len: AtomicUsize,
 }
 
-struct Held<'a>(&'a AtomicBool);
+struct Held<'a>(&'a AtomicU32);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // Release: with the acquire of `lock`, which then sees all that was done.
-        self.0.store(false, Ordering::Release);
+        self.0.store(0, Ordering::Release);
     }
 }
 
@@ -45,24 +46,36 @@ impl Queue {
         Ok(Self {
             values: Cells::new(definition, definition.max_entries.into(), definition.value_len)?,
             order,
-            locked: AtomicBool::new(false),
+            owner: AtomicU32::new(0),
             oldest: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
         })
     }
 
-    fn lock(&self) -> Held<'_> {
-        let mut round = 0;
-        // Acquire: with the release of `Held::drop`.
-        while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            pause(round);
-            round += 1;
+    /// Locks the queue; waits while another has it. If that is a thread that a child of `fork` does not have, a value
+    /// may be lost or be there twice.
+    fn lock(&self) -> Result<Held<'_>, OpError> {
+        let mine = Owner::here(this_cpu()).number();
+        for round in 0.. {
+            let owner = self.owner.load(Ordering::Relaxed);
+            match (owner != 0).then(|| Holder::of(owner)) {
+                Some(Holder::Interrupted) => return Err(OpError::Deadlock),
+                Some(Holder::Runs) => {
+                    pause(round);
+                    continue;
+                }
+                None | Some(Holder::Gone) => {}
+            }
+            // Acquire: with the release of `Held::drop`.
+            if self.owner.compare_exchange_weak(owner, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Ok(Held(&self.owner));
+            }
         }
-        Held(&self.locked)
+        unreachable!("the rounds are without end")
     }
 
     pub(super) fn push(&self, value: &[u8], when_full: WhenFull) -> Result<(), OpError> {
-        let _held = self.lock();
+        let _held = self.lock()?;
         let capacity = self.values.count();
         let (mut oldest, mut len) = (self.oldest.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
         if len == capacity {
@@ -91,7 +104,7 @@ impl Queue {
     }
 
     pub(super) fn pop(&self, value: &mut [u8]) -> Result<(), OpError> {
-        let _held = self.lock();
+        let _held = self.lock()?;
         let (oldest, left) = self.next(value)?;
         self.oldest.store(oldest, Ordering::Relaxed);
         self.len.store(left, Ordering::Relaxed);
@@ -99,7 +112,27 @@ impl Queue {
     }
 
     pub(super) fn peek(&self, value: &mut [u8]) -> Result<(), OpError> {
-        let _held = self.lock();
+        let _held = self.lock()?;
         self.next(value).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Kind;
+    use crate::map::tests::beside;
+
+    #[test]
+    fn nobody_waits_for_who_does_not_go_on() {
+        let definition = Definition::new("queue", Kind::Queue, 0, 8, 2);
+        let queue = Queue::new(&definition, Order::OldestFirst).expect("room");
+        let held = queue.lock().expect("it is free");
+        // As a signal handler that has interrupted its thread.
+        assert_eq!(queue.push(&[1; 8], WhenFull::Refuse), Err(OpError::Deadlock));
+        assert_eq!((queue.pop(&mut [0; 8]), queue.peek(&mut [0; 8])), (Err(OpError::Deadlock), Err(OpError::Deadlock)));
+        drop(held);
+        assert_eq!(queue.push(&[1; 8], WhenFull::Refuse), Ok(()));
+        beside(|| queue.lock(), || queue.push(&[2; 8], WhenFull::Refuse).is_ok() && queue.pop(&mut [0; 8]).is_ok());
     }
 }

@@ -277,3 +277,32 @@ fn measures_are_checked() {
     assert!(HashHandle::<u32, u64>::new(Arc::new(map(Kind::Hash, 8, 8, 1))).is_err());
     assert!(ArrayHandle::<u64>::new(Arc::new(map(Kind::Hash, 4, 8, 1))).is_err());
 }
+
+/// Has another thread hold what `hold` returns, and asserts that `check` is true in a child of `fork`, which does not
+/// have that thread.
+#[expect(unsafe_code, reason = "processes are forked")]
+pub(super) fn beside<T, E: core::fmt::Debug>(hold: impl FnOnce() -> Result<T, E> + Send, check: impl FnOnce() -> bool) {
+    let (held, is_held) = std::sync::mpsc::channel();
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _kept = hold().expect("it is free");
+            held.send(()).expect("somebody listens");
+            let _ = is_done.recv();
+        });
+        is_held.recv().expect("it is held");
+        // SAFETY: the child makes the check, and leaves.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "a child");
+        if child == 0 {
+            let status = i32::from(check()) + 7;
+            // SAFETY: nothing of the parent's is run any more.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is there to be written.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        drop(done);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 8, "{status:#x}");
+    });
+}

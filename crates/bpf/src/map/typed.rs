@@ -130,6 +130,7 @@ impl<V: Plain> ArrayHandle<V> {
     }
 }
 
+#[cfg(feature = "std")]
 fn change_locked<V: Plain, T>(map: &Map, key: &[u8], change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
     map.change_locked(key, |bytes| {
         let (len, given) = (size_of::<V>(), bytes.len());
@@ -140,6 +141,7 @@ fn change_locked<V: Plain, T>(map: &Map, key: &[u8], change: impl FnOnce(&mut V)
     })?
 }
 
+#[cfg(feature = "std")]
 impl<V: Plain> ArrayHandle<V> {
     /// Changes the value with this number under its lock ([`Map::change_locked`]).
     ///
@@ -157,6 +159,7 @@ impl<K: Plain, V: Plain> HashHandle<K, V> {
     /// # Errors
     ///
     /// [`OpError`].
+    #[cfg(feature = "std")]
     pub fn change_locked<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
         change_locked(&self.map, key.as_bytes(), change)
     }

@@ -317,6 +317,15 @@ pub enum Fault {
         /// Where it was taken.
         slot: usize,
     },
+    /// Only a count would end a loop under a lock.
+    #[error(
+        "under the lock that was taken in slot {slot} a `may_goto` may go round 65535 times, and as often again where \
+         they are nested; have the contract give fuel, bound the loop by a constant, or give the lock back first"
+    )]
+    CountsLocked {
+        /// Where it was taken.
+        slot: usize,
+    },
     /// Another lock is given back than the one that is held.
     #[error("this is not, or not certainly, the lock that was taken in slot {slot}; keep the address of that value")]
     OtherLock {

@@ -19,7 +19,8 @@
 //!   like any other loop. A program with fuel may have any loops, since each has a jump back, which costs fuel.
 //!
 //! That a program ends does not say when: nested loops of this kind have 65 535 rounds each, those of helpers up to 8
-//! 388 608. For a bound, give fuel, which those loops always take.
+//! 388 608. For a bound, give fuel, which those loops always take. Under a lock they are refused without it, since
+//! others wait.
 
 mod alone;
 mod call;

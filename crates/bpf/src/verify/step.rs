@@ -123,6 +123,10 @@ impl Step<'_> {
             }
             Instruction::MayGoto { offset } => {
                 let target = self.target(offset.into());
+                if let (Some(held), None) = (self.state.lock, self.contract.fuel) {
+                    // Nested ones go round for hours, while everybody waits for the lock.
+                    return Err(Fault::CountsLocked { slot: self.code.slot(held.at as usize) });
+                }
                 if self.state.top().is_spent {
                     self.guard(Guard::Edges);
                     return Ok(Next::One(target));
@@ -368,13 +372,13 @@ impl Step<'_> {
         overwritten.map_err(|dynptr| Fault::DynptrLost { slot: self.code.slot(dynptr.id as usize) })
     }
 
-    /// Whether an unproven load may be tried: not on the stack, where the host keeps things of its own, and not without
-    /// a value, or with something that is not an address at all.
+    /// Whether an unproven load may be tried: not on the stack, where the host keeps things of its own and to which the
+    /// arguments of a function may point, and not without a value, or with something that is not an address at all.
     fn may_probe(&self, base: Register) -> bool {
         self.contract.unproven == Unproven::Probe
             && match self.state.top().get(base) {
                 Value::Scalar(_) | Value::Maybe(..) => true,
-                Value::Pointer(area, _) => !matches!(area, Area::Stack(_)),
+                Value::Pointer(area, _) => !matches!(area, Area::Stack(_) | Area::Argument { .. }),
                 Value::Unset | Value::Map(_) | Value::Function(_) | Value::Sample(_) => false,
             }
     }

@@ -150,3 +150,23 @@ fn types_of_nothing_are_ignored() {
     let linked = linked.expect("the call is followed: r3 has no value");
     assert_eq!(linked.interpret(&Interpreter::default(), &mut [0; LEN]), Ok(2));
 }
+
+#[test]
+fn arguments_may_lie_on_a_stack_and_are_not_probed() {
+    use palimpsest_bpf::verify::Unproven;
+
+    let verified = |text: &str| {
+        let code = code(text);
+        let slot = code.functions().last().map_or(0, |first| code.slot(first));
+        let takes = FunctionType::new([THERE]).expect("a type");
+        let contract = contract().unproven(Unproven::Probe);
+        builder().build().verify(contract, code.with_types([(slot, takes)])).map(drop).map_err(|error| error.fault)
+    };
+    let stack = "*(u64 *)(r10 - 8) = 5\nr1 = r10\nr1 += -8\ncall local f\nexit\n";
+    for (offset, fault) in [(-64, Fault::StackUnset { offset: -72, len: 8 }), (8, Fault::Stack { min: 0, end: 8 })] {
+        let text = format!("{stack}f: r0 = *(u64 *)(r1 + {offset})\nexit").replace("+ -", "- ");
+        assert_eq!(verified(&text), Err(fault), "the host keeps things of its own there");
+    }
+    let far = found(1, "r1 = r0\ncall local f") + "\nf: r0 = *(u64 *)(r1 + 64)\nexit";
+    assert_eq!(verified(&far), Ok(()), "a value is probed");
+}

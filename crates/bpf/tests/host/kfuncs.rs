@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use palimpsest_bpf::host::kfunc::{Acquired, Ref, Released};
+use palimpsest_bpf::host::kfunc::{Acquired, Kfunc, Ref, Released};
 use palimpsest_bpf::interp::Trap;
 use palimpsest_bpf::kfunc;
 
@@ -215,4 +215,62 @@ fn a_signature_gives_one_object_back_at_most() {
         )
     };
     std::panic::catch_unwind(two).map(drop).expect_err("the verifier would count one");
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn an_object_that_panics_when_it_is_dropped_keeps_nothing_else() {
+    let Some(packs) = packs() else { return };
+    let bombs = || {
+        builder()
+            .kfunc(kfunc!(
+                fn bomb() -> Acquired<Bomb> {
+                    Acquired::new(Arc::new(Bomb))
+                }
+            ))
+            .kfunc(kfunc!(
+                fn put_bomb(bomb: Released<Bomb>) {
+                    std::mem::forget(bomb.into_inner())
+                }
+            ))
+            .helper(1000, Signature::new([]), |_| Err(HelperError::NoArgument { index: 7 }))
+    };
+    let output = "*(u64 *)(r10 - 8) = 7\nr1 = map[idx:2] ll\nr2 = r10\nr2 += -8\nr3 = 8\nr4 = 0\ncall 130\n";
+    let text = "call kernel 0\nr6 = r0\nr1 = map[idx:2] ll\nr2 = 16\nr3 = 0\ncall 131\nr7 = r0\n\
+         call 1000\nif r7 == 0 goto none\nr1 = r7\nr2 = 0\ncall 132\nnone: r1 = r6\ncall kernel 1\nr0 = 0\nexit";
+    let host = bombs().build();
+    let load = |host: &Arc<Host>, text: &str| {
+        let linked = host.verify(contract(), code(text)).unwrap_or_else(|error| panic!("{error}"));
+        Arc::new(HostedProgram::load(&packs, &linked).expect("room"))
+    };
+    let inner = load(&host, text);
+    let nested = Arc::clone(&inner);
+    let run = move || nested.run(&mut [0; LEN]);
+    let outer_host = builder().helper(1001, Signature::new([]), move |_| Ok(run().map_or(1, |_| 0))).build();
+    let outer = load(&outer_host, "call 1001\nr0 = 5\nexit");
+    for _ in 0..2 {
+        assert_eq!(outer.run(&mut [0; LEN]), Err(HostedError::Helper { id: 1001, error: HelperError::Panicked }));
+    }
+    assert_eq!(load(&outer_host, "r0 = 3\nexit").run(&mut [0; LEN]), Ok(3), "nothing of the inner run is left");
+    // The consumer comes to the record behind those of the ended runs.
+    assert_eq!(load(&host, &format!("{output}r0 = 0\nexit")).run(&mut [0; LEN]), Ok(0));
+    let ring = host.map("ring").and_then(|map| map.ring()).expect("there");
+    let mut records = Vec::new();
+    ring.take_consumer().expect("the only one").drain(|record| records.push(record.to_vec()));
+    assert_eq!((records, ring.pending()), (vec![7_u64.to_ne_bytes().to_vec()], 0));
+}
+
+#[test]
+#[should_panic(expected = "take no records and dynptrs")]
+fn a_function_made_by_hand_takes_nothing_of_linuxs_helpers() {
+    let unlock = Kfunc::new("unlock", &[&[Argument::Unlock]], |_| Ok(0), || std::marker::PhantomData::<u64>);
+    drop(builder().kfunc(unlock));
 }

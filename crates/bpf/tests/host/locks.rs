@@ -230,3 +230,47 @@ fn maps_with_locks_are_not_inside_others() {
     let map = Arc::clone(locked().build().map("locked array").expect("it is there"));
     into.set(&[0; 4], Some(map)).expect_err("a program could write its lock");
 }
+
+#[test]
+fn loops_that_only_a_count_ends_hold_no_lock() {
+    let host = locked().build();
+    let verify = |contract: Contract, body: &str| {
+        let text = format!("{}\nloop: may_goto out\ngoto loop\nout: r0 = 0\nexit", found(8, body));
+        host.verify(contract, code(&text)).map(drop).map_err(|error| error.fault)
+    };
+    let inside = [
+        format!("{LOCK}again: may_goto on\ngoto again\non: {UNLOCK}r0 = 0"),
+        format!("{LOCK}call local loop\n{UNLOCK}r0 = 0"),
+    ];
+    for body in inside {
+        let refused = verify(contract(), &body);
+        assert!(matches!(refused, Err(Fault::CountsLocked { slot: 11 })), "{refused:?}\n{body}");
+        assert_eq!(verify(contract().fuel(1000), &body), Ok(()), "fuel bounds it");
+    }
+    for body in [
+        format!("call local loop\n{LOCK}{UNLOCK}call local loop\nr0 = 0"),
+        // What is followed to its end.
+        format!("{LOCK}r1 = 9\nagain: r1 -= 1\nif r1 != 0 goto again\n{UNLOCK}r0 = 0"),
+    ] {
+        assert_eq!(verify(contract(), &body), Ok(()), "{body}");
+    }
+}
+
+#[test]
+fn a_key_that_is_removed_while_its_value_changes_is_not_written() {
+    let definition = Definition { lock: Some(8), ..Definition::new("one", Kind::Hash, 4, 24, 1) };
+    let map = Arc::new(Map::new(definition).expect("good measures"));
+    let values = HashHandle::<u32, Value>::new(Arc::clone(&map)).expect("its type");
+    let remove = |key: u32| map.remove(&key.to_ne_bytes());
+    values.set(&1, &[1, 0, 1], Update::Always).expect("room");
+    // There is one element, which is then another key's.
+    let changed = values.change_locked(&1, |value| {
+        remove(1).expect("it is there");
+        values.set(&2, &[5, 0, 5], Update::Always).expect("room");
+        *value = [9; 3];
+    });
+    assert_eq!((changed, values.get(&2), values.get(&1)), (Err(OpError::NotFound), Some([5, 0, 5]), None));
+    assert_eq!(values.change_locked(&2, |_| remove(2)), Err(OpError::NotFound));
+    values.set(&3, &[6, 0, 6], Update::Always).expect("room");
+    assert_eq!(values.change_locked(&3, |value| value[0]), Ok(6), "the lock was given back");
+}

@@ -97,3 +97,26 @@ fn who_sleeps_on_an_eventfd_misses_nothing() {
     });
     assert_eq!(sum.load(Ordering::Relaxed), RECORDS * (RECORDS - 1) / 2);
 }
+
+#[test]
+fn a_waker_that_panics_leaves_no_record_behind() {
+    let Some(packs) = packs() else { return };
+    let ring = |waker: fn()| {
+        let definition = Definition::new("ring", Kind::RingBuffer, 0, 0, 4096);
+        Arc::new(Map::new(definition).expect("good measures").waking(waker))
+    };
+    let host = Host::builder().map(ring(|| panic!("on purpose"))).map(ring(|| ()));
+    let host = host.helper(1000, Signature::new([]), |_| Err(HelperError::NoArgument { index: 7 })).build();
+    let reserve = |map: u32, to: u32| format!("r1 = map[idx:{map}] ll\nr2 = 16\nr3 = 0\ncall 131\nr{to} = r0\n");
+    let submit = |at: u32| format!("if r{at} == 0 goto +3\nr1 = r{at}\nr2 = 0\ncall 132\n");
+    let all = reserve(0, 6) + &reserve(0, 7) + &reserve(1, 8) + "call 1000\n" + &submit(6) + &submit(7) + &submit(8);
+    let linked = host.verify(contract(), code(&format!("{all}r0 = 0\nexit"))).unwrap_or_else(|error| panic!("{error}"));
+    let program = HostedProgram::load(&packs, &linked).expect("room");
+    let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| program.run(&mut [0; LEN])));
+    assert!(run.is_err(), "the waker's panic is the host's");
+    for map in host.maps() {
+        let ring = map.ring().expect("a ring");
+        ring.take_consumer().expect("the only one").drain(|_| panic!("it was discarded"));
+        assert_eq!(ring.pending(), 0);
+    }
+}
