@@ -11,7 +11,8 @@
 static bool release_fails = false;
 
 // What the header under test calls: nothing that a host does makes palimpsest's own function fail.
-static palimpsest_result failing_release(palimpsest_packs packs, const size_t *addresses, size_t count, size_t *released) {
+static palimpsest_result failing_release(palimpsest_packs packs, const size_t *addresses, size_t count,
+                                         size_t *released) {
   return release_fails ? PALIMPSEST_PANIC : palimpsest_alloc_release(packs, addresses, count, released);
 }
 
