@@ -31,7 +31,7 @@ fuzz_target!(|input: &[u8]| {
         let is_in = |part: &Part| (AT.of(*part)..=AT.of(*part) + module.extent(*part).len as u64).contains(address);
         assert!(Part::ALL.iter().any(is_in), "{address:#x}");
     }
-    if let Some((part, place)) = module.section(".key_sites") {
+    if let Ok(Some((part, place))) = module.table(".key_sites", 16) {
         assert!(linked.bytes(part).get(place).is_some());
     }
 });

@@ -6,7 +6,19 @@
 #include <unistd.h>
 #include <vector>
 
+#include "palimpsest.h"
+
+static bool release_fails = false;
+
+// What the header under test calls: nothing that a host does makes palimpsest's own function fail.
+static palimpsest_result failing_release(palimpsest_packs packs, const size_t *addresses, size_t count,
+                                         size_t *released) {
+  return release_fails ? PALIMPSEST_PANIC : palimpsest_alloc_release(packs, addresses, count, released);
+}
+
+#define palimpsest_alloc_release failing_release
 #include "../support.h"
+#undef palimpsest_alloc_release
 
 using namespace asmjit;
 using palimpsest::AsmjitRuntime;
@@ -281,6 +293,28 @@ void children_run_what_they_inherit() {
   MUST(palimpsest_packs_close(packs) == PALIMPSEST_OK);
 }
 
+// A release that palimpsest does not make, by a defect of it, can be asked for again.
+void what_is_not_released_is_remembered() {
+  auto packs = open_packs();
+  {
+    AsmjitRuntime runtime(packs);
+    auto called = add_one(runtime, 5);
+    release_fails = true;
+    MUST(runtime.release(called) == kErrorInvalidState && runtime.release(called) == kErrorInvalidState);
+    release_fails = false;
+    MUST(called(1) == 6);
+    MUST(runtime.release(called) == kErrorOk && runtime.release(called) == kErrorInvalidArgument);
+    // The runtime's end releases it, too.
+    auto kept = add_one(runtime, 7);
+    release_fails = true;
+    MUST(runtime.release(kept) == kErrorInvalidState);
+    release_fails = false;
+  }
+  MUST(palimpsest_packs_reclaim(packs, nullptr) == PALIMPSEST_OK);
+  MUST(stats(packs).programs == 0);
+  MUST(palimpsest_packs_close(packs) == PALIMPSEST_OK);
+}
+
 void mistakes_are_errors() {
   palimpsest_packs_options options = {};
   options.region_len = 16 << 20;
@@ -350,6 +384,7 @@ int main() {
       {"perf_knows_names", perf_knows_names},
       {"threads_add_and_release_at_once", threads_add_and_release_at_once},
       {"children_run_what_they_inherit", children_run_what_they_inherit},
+      {"what_is_not_released_is_remembered", what_is_not_released_is_remembered},
       {"mistakes_are_errors", mistakes_are_errors},
   };
   for (auto &test : tests) {

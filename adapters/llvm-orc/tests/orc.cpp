@@ -151,6 +151,17 @@ void perf_knows_names() {
       is_there |= line.compare(0, std::string(start).size(), start) == 0 &&
                   line.find("named_by_me") != std::string::npos;
     MUST(is_there);
+    // A symbol that claims to be longer than its section ends with it.
+    add(*jit, "module asm \".text\"\nmodule asm \".type claims, @function\"\n"
+              "module asm \"claims: ret\"\nmodule asm \".size claims, 4096\"\n"
+              "declare void @claims()\ndefine void @calls() {\n  call void @claims()\n  ret void\n}\n");
+    find<void()>(*jit, "calls")();
+    map.clear();
+    is_there = false;
+    for (std::string line; std::getline(map, line);)
+      if (line.find(" claims") != std::string::npos)
+        is_there = std::stoul(line.substr(line.find(' ') + 1), nullptr, 16) < 4096;
+    MUST(is_there);
   }
   must(palimpsest_packs_close(packs));
   unlink(path.c_str());

@@ -44,6 +44,16 @@ pub enum ReadError {
         /// How many there may be.
         limit: usize,
     },
+    /// A name is too long.
+    #[error("number {index} of {what:?} has a name of more than {limit} bytes")]
+    LongName {
+        /// Among what.
+        what: Count,
+        /// Its number there.
+        index: usize,
+        /// How many bytes it may have.
+        limit: usize,
+    },
     /// A section cannot be loaded.
     #[error("section {index} cannot be loaded: {fault}")]
     Section {
@@ -51,6 +61,26 @@ pub enum ReadError {
         index: usize,
         /// Why.
         fault: SectionFault,
+    },
+    /// There are several sections of a name that the kernel reads as one table.
+    #[error("sections {first} and {second} are both called {name}; link them into one with `ld -r`")]
+    Twice {
+        /// Their name.
+        name: String,
+        /// The number of the first.
+        first: usize,
+        /// The number of the second.
+        second: usize,
+    },
+    /// A table has a part of an entry.
+    #[error("section {index} has {len} bytes, which are no whole number of entries of {entry} bytes")]
+    Entries {
+        /// Its number.
+        index: usize,
+        /// Its bytes.
+        len: usize,
+        /// Bytes of an entry.
+        entry: usize,
     },
     /// A part is too large.
     #[error("{part:?} takes more than {limit} bytes")]

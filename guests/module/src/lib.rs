@@ -1,4 +1,4 @@
-//! Relocatable objects (ELF `ET_REL`) as modules of a kernel: what a compiler leaves is read, laid out in three parts,
+//! Relocatable objects (ELF `ET_REL`) as modules of a kernel: what a compiler writes is read, laid out in three parts,
 //! and linked with the kernel that loads it.
 //!
 //! | step | what is known |
@@ -62,9 +62,11 @@ pub struct Limits {
     pub align: usize,
     /// Sections, symbols and relocations, each.
     pub entries: usize,
+    /// Bytes of a name: names may share bytes of the file, and each costs its whole length.
+    pub name: usize,
 }
 
 impl Limits {
-    /// A MiB for each part, and 65 536 entries.
-    pub const USUAL: Self = Self { part: 1 << 20, align: 4096, entries: 1 << 16 };
+    /// A MiB for each part, 65 536 entries, and 512 bytes for a name.
+    pub const USUAL: Self = Self { part: 1 << 20, align: 4096, entries: 1 << 16, name: 512 };
 }

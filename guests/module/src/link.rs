@@ -4,11 +4,12 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
 use alloc::{collections::BTreeMap, vec};
+use core::ops::Range;
 
 use palimpsest_text::link::{self, Misfit, Role};
 
-use crate::error::LinkError;
-use crate::read::{Meant, Module, Relocation};
+use crate::error::{LinkError, ReadError};
+use crate::read::{Loaded, Meant, Module, Relocation};
 use crate::{Part, relocation};
 
 /// Where the parts will lie.
@@ -118,9 +119,23 @@ impl Module<'_> {
         }
     }
 
-    /// Returns the part and the place there of the section with this name, if there is one and it is loaded.
-    pub fn section(&self, name: &str) -> Option<(Part, core::ops::Range<usize>)> {
-        let found = self.sections.iter().flatten().find(|section| section.name == name.as_bytes())?;
-        Some((found.part, found.offset..found.offset + found.len))
+    /// Returns the part and the place there of the section with this name, if there is one and it is loaded: a table
+    /// with entries of `entry` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::Twice`], and [`ReadError::Entries`] if the last entry is not whole.
+    pub fn table(&self, name: &str, entry: usize) -> Result<Option<(Part, Range<usize>)>, ReadError> {
+        let is_wanted = |section: &Loaded<'_>| section.name == name.as_bytes();
+        let sections = self.sections.iter().enumerate();
+        let mut found = sections.filter_map(|(index, section)| Some((index, section.filter(is_wanted)?)));
+        let Some((index, section)) = found.next() else { return Ok(None) };
+        if let Some((second, _)) = found.next() {
+            return Err(ReadError::Twice { name: name.to_owned(), first: index, second });
+        }
+        if !section.len.is_multiple_of(entry) {
+            return Err(ReadError::Entries { index, len: section.len, entry });
+        }
+        Ok(Some((section.part, section.offset..section.offset + section.len)))
     }
 }

@@ -103,7 +103,8 @@ impl<'a> Module<'a> {
             veneers: BTreeMap::new(),
         };
         for (index, section) in sections.enumerate() {
-            let loaded = module.place(&sections, section, bytes, limits).map_err(|why| why.of_section(index.0))?;
+            let loaded = module.place(&sections, (index.0, section), bytes, limits);
+            let loaded = loaded.map_err(|why| why.of_section(index.0))?;
             module.sections.push(loaded);
         }
         module.read_symbols(&sections, bytes, limits)?;
@@ -129,9 +130,10 @@ impl<'a> Module<'a> {
     /// Takes `len` bytes at the end of a part. Returns where they begin.
     fn append(&mut self, part: Part, len: usize, align: usize, limits: &Limits) -> Result<usize, ReadError> {
         let extent = &mut self.extents[part as usize];
-        let offset = extent.len.next_multiple_of(align);
+        let large = ReadError::Large { part, limit: limits.part };
+        let Some(offset) = extent.len.checked_next_multiple_of(align) else { return Err(large) };
         let end = offset.checked_add(len).filter(|end| *end <= limits.part);
-        extent.len = end.ok_or(ReadError::Large { part, limit: limits.part })?;
+        extent.len = end.ok_or(large)?;
         extent.align = extent.align.max(align);
         Ok(offset)
     }
@@ -140,7 +142,7 @@ impl<'a> Module<'a> {
     fn place(
         &mut self,
         sections: &Sections<'a>,
-        section: &SectionHeader64<Le>,
+        (index, section): (usize, &SectionHeader64<Le>),
         file: &'a [u8],
         limits: &Limits,
     ) -> Result<Option<Loaded<'a>>, Why> {
@@ -149,6 +151,9 @@ impl<'a> Module<'a> {
             return Ok(None);
         }
         let name = sections.section_name(Le, section).map_err(ReadError::Elf)?;
+        if name.len() > limits.name {
+            return Err(ReadError::LongName { what: Count::Sections, index, limit: limits.name }.into());
+        }
         let kind = section.sh_type(Le);
         // What is filled in once, when it is linked, and never changes again.
         let is_constant = !has(elf::SHF_WRITE) || name.starts_with(b".data.rel.ro");
@@ -164,7 +169,7 @@ impl<'a> Module<'a> {
         if has(elf::SHF_COMPRESSED) {
             return Err(SectionFault::Compressed.into());
         }
-        if [elf::SHT_INIT_ARRAY, elf::SHT_FINI_ARRAY, elf::SHT_PREINIT_ARRAY].contains(&kind) {
+        if [elf::SHT_INIT_ARRAY, elf::SHT_FINI_ARRAY, elf::SHT_PREINIT_ARRAY].contains(&kind) || lists_functions(name) {
             return Err(SectionFault::Constructors.into());
         }
         let align = section.sh_addralign(Le).max(1);
@@ -193,8 +198,11 @@ impl<'a> Module<'a> {
                 continue;
             }
             let name = || {
-                let name = table.symbol_name(Le, symbol).ok().and_then(|name| core::str::from_utf8(name).ok());
-                name.ok_or(fault(SymbolFault::Name))
+                let name = table.symbol_name(Le, symbol).map_err(|_| fault(SymbolFault::Name))?;
+                if name.len() > limits.name {
+                    return Err(ReadError::LongName { what: Count::Symbols, index, limit: limits.name });
+                }
+                core::str::from_utf8(name).map_err(|_| fault(SymbolFault::Name))
             };
             let meant = match symbol.st_shndx(Le) {
                 elf::SHN_UNDEF => Meant::There(name()?),
@@ -352,6 +360,13 @@ impl From<ReadError> for Why {
     fn from(error: ReadError) -> Self {
         Self::Object(error)
     }
+}
+
+/// Whether a section of this name lists functions to be called before or after others, whatever its type: `.ctors` has
+/// none of its own, and assemblers give the others' any. Priorities follow a dot.
+fn lists_functions(name: &[u8]) -> bool {
+    let lists: [&[u8]; 5] = [b".init_array", b".fini_array", b".preinit_array", b".ctors", b".dtors"];
+    lists.iter().any(|list| name.strip_prefix(*list).is_some_and(|rest| rest.is_empty() || rest.starts_with(b".")))
 }
 
 fn bound(what: Count, count: usize, limits: &Limits) -> Result<(), ReadError> {

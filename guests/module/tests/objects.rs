@@ -4,7 +4,7 @@
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolSection};
 use object::{BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf};
 use palimpsest_module::{
-    Addresses, Architecture, Limits, LinkError, Linked, Module, Part, ReadError, RelocationFault, SectionFault,
+    Addresses, Architecture, Count, Limits, LinkError, Linked, Module, Part, ReadError, RelocationFault, SectionFault,
     SymbolFault,
 };
 use palimpsest_text::link::Misfit;
@@ -277,10 +277,86 @@ fn what_cannot_be_loaded_is_refused_with_its_place() {
         made.defined("one", made.text, 4);
     });
     assert!(matches!(twice, ReadError::Symbol { fault: SymbolFault::Taken(_), .. }), "{twice}");
+    // Lists of functions that nobody would call, by their names: their type says nothing of it.
+    for name in [".ctors", ".dtors", ".init_array", ".init_array.00100", ".fini_array", ".preinit_array"] {
+        let listed = with(&|made| {
+            let list = made.section(name, SectionKind::Data);
+            made.object.append_section_data(list, &[0; 8], 8);
+            made.object.section_mut(list).flags = flags(elf::SectionFlags(elf::SHF_ALLOC.0 | elf::SHF_WRITE.0));
+        });
+        assert_eq!(fault(listed), SectionFault::Constructors, "{name}");
+    }
     let other = Module::read(&sample(Architecture::Aarch64), of, &Limits::USUAL).expect_err("another machine");
     assert_eq!(other, ReadError::Machine { machine: 183, wanted: 62 });
     let few = Limits { entries: 3, ..Limits::USUAL };
     assert!(matches!(Module::read(&sample(of), of, &few), Err(ReadError::Many { limit: 3, .. })));
+}
+
+/// Many symbols may share the bytes of one long name, so that names are bounded one by one.
+#[test]
+fn long_names_are_refused() {
+    let of = Architecture::X86_64;
+    let limits = Limits { name: 12, ..Limits::USUAL };
+    let with = |change: &dyn Fn(&mut Made)| {
+        let mut made = Made::new(of);
+        made.object.append_section_data(made.text, &[0; 8], 4);
+        change(&mut made);
+        Module::read(&made.bytes(), of, &limits).map(|_| ())
+    };
+    let exported = |name: &str| {
+        with(&|made| {
+            made.defined(name, made.text, 0);
+        })
+    };
+    let needed = |name: &str| {
+        with(&|made| {
+            made.undefined(name);
+        })
+    };
+    let placed = |name: &str| {
+        with(&|made| {
+            let data = made.section(name, SectionKind::Data);
+            made.object.append_section_data(data, &[0; 8], 8);
+        })
+    };
+    for name in [&exported as &dyn Fn(&str) -> Result<(), ReadError>, &needed] {
+        assert_eq!(name("just_as_long"), Ok(()));
+        let long = name("one_too_longs").expect_err("13 bytes");
+        assert!(matches!(long, ReadError::LongName { what: Count::Symbols, limit: 12, .. }), "{long}");
+    }
+    assert_eq!(placed(".data.long_1"), Ok(()));
+    let long = placed(".data.long_12").expect_err("13 bytes");
+    assert!(matches!(long, ReadError::LongName { what: Count::Sections, limit: 12, .. }), "{long}");
+}
+
+#[test]
+fn lengths_do_not_wrap() {
+    let of = Architecture::X86_64;
+    let mut made = Made::new(of);
+    for (name, len) in [(".bss.most", u64::MAX - 7), (".bss.more", 8)] {
+        let zeros = made.section(name, SectionKind::UninitializedData);
+        made.object.append_section_bss(zeros, len, 16);
+    }
+    let limits = Limits { part: usize::MAX, ..Limits::USUAL };
+    let error = Module::read(&made.bytes(), of, &limits).expect_err("longer than the address space");
+    assert_eq!(error, ReadError::Large { part: Part::Data, limit: usize::MAX });
+}
+
+#[test]
+fn tables_are_whole_and_one() {
+    let of = Architecture::X86_64;
+    let with = |lens: &[usize]| {
+        let mut made = Made::new(of);
+        for len in lens {
+            let table = made.section(".table", SectionKind::Data);
+            made.object.append_section_data(table, &vec![0; *len], 8);
+        }
+        read(&made.bytes(), of).expect("a module").table(".table", 16)
+    };
+    assert_eq!(with(&[]), Ok(None));
+    assert_eq!(with(&[32]), Ok(Some((Part::Data, 0..32))));
+    assert!(matches!(with(&[24]), Err(ReadError::Entries { len: 24, entry: 16, .. })));
+    assert!(matches!(with(&[16, 16]), Err(ReadError::Twice { .. })));
 }
 
 #[test]

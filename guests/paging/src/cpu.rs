@@ -68,6 +68,27 @@ pub(crate) fn leave_space() {
     RUNS[here].store(NO_SPACE, Ordering::Release);
 }
 
+/// What one CPU at a time does, also if it waits for others meanwhile: for which nobody may hold a `SpinLock`.
+pub(crate) struct Turns(AtomicBool);
+
+impl Turns {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Runs `work` while no other CPU has its turn.
+    pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Acquire, partner: the Release below. Those who wait answer calls, because who has the turn may call them.
+        while self.0.swap(true, Ordering::Acquire) {
+            relax();
+        }
+        let result = work();
+        // Release, partner: the Acquire above. Forbids that the next one finds what `work` changed as it was before.
+        self.0.store(false, Ordering::Release);
+        result
+    }
+}
+
 /// Spends one turn of waiting for another CPU.
 pub(crate) fn relax() {
     flush::serve();

@@ -7,12 +7,11 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_text::poke::{self, Code, Site, arch as isa};
 
 use crate::arch::key;
-use crate::cpu;
+use crate::cpu::Turns;
 use crate::kernel_text_writer::{Copies, KernelTextWriter};
 use crate::sync::SpinLock;
 
@@ -38,8 +37,8 @@ struct State {
 }
 
 static STATE: SpinLock<State> = SpinLock::new(State { is_on: false, sites: Vec::new() });
-/// Whether somebody changes it.
-static CHANGING: AtomicBool = AtomicBool::new(false);
+/// Those who change it, or its sites.
+static CHANGES: Turns = Turns::new();
 
 unsafe extern "C" {
     static key_sites_start: [u8; 0];
@@ -83,19 +82,6 @@ pub(crate) fn sites() -> Vec<KeySite> {
     own_sites().iter().chain(&STATE.lock().sites).copied().collect()
 }
 
-/// Runs `change` while nobody else changes the key or its sites.
-fn alone<T>(change: impl FnOnce() -> T) -> T {
-    // Acquire, partner: the Release below. Waits by `CHANGING` and not by a lock, because its holder waits for other
-    // CPUs.
-    while CHANGING.swap(true, Ordering::Acquire) {
-        cpu::relax();
-    }
-    let result = change();
-    // Release, partner: the Acquire above. Forbids that the next one finds the sites as they were before.
-    CHANGING.store(false, Ordering::Release);
-    result
-}
-
 /// Describes how to switch a site.
 fn site(site: &KeySite, on: bool) -> Site {
     let code = |bytes: &[u8]| Code::new(bytes).unwrap_or_else(|| unreachable!("an instruction"));
@@ -107,7 +93,7 @@ fn site(site: &KeySite, on: bool) -> Site {
 
 /// Switches the key, and calls every CPU once.
 pub(crate) fn switch(on: bool) {
-    alone(|| {
+    CHANGES.alone(|| {
         let writer = KernelTextWriter { copies: Copies::All };
         let mut all: Vec<Site> = sites().iter().map(|entry| site(entry, on)).collect();
         all.sort_unstable_by_key(|site| site.address);
@@ -131,7 +117,7 @@ pub(crate) fn adopt(sites: &[KeySite], code: &mut [u8], start: u64, store: impl 
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0].1.end > pair[1].1.start) {
         return Err(NoSite(*pair[1].0));
     }
-    alone(|| {
+    CHANGES.alone(|| {
         if STATE.lock().is_on {
             for (site, place) in sites.iter().zip(places.iter().cloned()) {
                 code[place].copy_from_slice(site.bytes(true).as_ref());
@@ -145,5 +131,5 @@ pub(crate) fn adopt(sites: &[KeySite], code: &mut [u8], start: u64, store: impl 
 
 /// Forgets the sites in this range of addresses: they are not written any more.
 pub(crate) fn abandon(code: &Range<u64>) {
-    alone(|| STATE.lock().sites.retain(|site| !code.contains(&(site.address as u64))));
+    CHANGES.alone(|| STATE.lock().sites.retain(|site| !code.contains(&(site.address as u64))));
 }

@@ -23,6 +23,7 @@ use palimpsest_text::{ChunkMap, poke::arch::TRAP};
 use crate::arch::patch::{clean, forget_fetched};
 use crate::arch::{self, layout};
 use crate::counts::{COUNTS, add};
+use crate::cpu::Turns;
 use crate::flush;
 use crate::memory::{alias, nodes, packs_of};
 use crate::sync::SpinLock;
@@ -48,6 +49,8 @@ static FIRST: [AtomicU32; PACKS * CHUNKS] = [const { AtomicU32::new(0) }; PACKS 
 /// For the first chunk of a program: the distance of its table in bytes, and in the upper half the number of entries.
 static TABLE: [AtomicU64; PACKS * CHUNKS] = [const { AtomicU64::new(0) }; PACKS * CHUNKS];
 static RETIRED: SpinLock<Vec<Chunk>> = SpinLock::new(Vec::new());
+/// Those who reclaim: who has waited for a turn finds what was retired before reclaimed, whoever has done it.
+static RECLAIMS: Turns = Turns::new();
 
 /// The chunks of a program.
 #[derive(Clone, Copy, Debug)]
@@ -218,8 +221,14 @@ impl Drop for Place {
     }
 }
 
-/// Calls every CPU, after which none is inside a retired program, and gives back the places of these. Returns how many.
+/// Calls every CPU, after which none is inside a retired program, and gives back the places of these: when this
+/// returns, traps are where all programs were that had been retired before. Returns how many this CPU has given back.
 pub(crate) fn reclaim() -> usize {
+    RECLAIMS.alone(reclaim_retired)
+}
+
+/// Does it, with the turn.
+fn reclaim_retired() -> usize {
     let retired = core::mem::take(&mut *RETIRED.lock());
     if retired.is_empty() {
         return 0;

@@ -60,13 +60,21 @@ public:
   }
 
   // Releases what `add` gave. `kErrorInvalidArgument` if that was another runtime's, or is released already.
+  // `kErrorInvalidState` if palimpsest has refused: what is still there then stays the runtime's.
   template <typename Function> asmjit::Error release(Function function) noexcept {
     static_assert(sizeof(Function) == sizeof(size_t), "the argument is a pointer");
     size_t entry = 0;
     std::memcpy(&entry, &function, sizeof entry);
-    if (!forget(entry))
+    // Held over both, so that no other thread is given the same address in between.
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = added.find(entry);
+    if (found == added.end())
       return asmjit::kErrorInvalidArgument;
-    return answer(palimpsest_alloc_release(packs, &entry, 1, nullptr));
+    auto result = palimpsest_alloc_release(packs, &entry, 1, nullptr);
+    // The last two: it is gone without this runtime, or the packs are closed.
+    if (result == PALIMPSEST_OK || result == PALIMPSEST_NOT_FOUND || result == PALIMPSEST_STALE)
+      added.erase(found);
+    return answer(result);
   }
 
   // Releases all that was added.
@@ -245,9 +253,9 @@ private:
     return true;
   }
 
-  bool forget(size_t entry) noexcept {
+  void forget(size_t entry) noexcept {
     std::lock_guard<std::mutex> guard(lock);
-    return added.erase(entry) != 0;
+    added.erase(entry);
   }
 
   // The table of addresses is beside the calls that go through it.

@@ -232,9 +232,12 @@ private:
       std::vector<palimpsest_function> functions;
       for (auto &one : found) {
         auto offset = address_of(*one.first) - group.address;
-        // What assembly says nothing of ends with its block.
-        auto len = one.first->getSize() != 0 ? one.first->getSize()
-                                             : one.first->getBlock().getSize() - one.first->getOffset();
+        auto block = one.first->getBlock().getSize();
+        auto begin = one.first->getOffset();
+        // What assembly says nothing of ends with its block, and so does what an object claims to be longer.
+        uint64_t len = begin < block ? block - begin : 0;
+        if (one.first->getSize() != 0)
+          len = std::min<uint64_t>(len, one.first->getSize());
         functions.push_back({one.second.c_str(), offset, static_cast<size_t>(len)});
       }
       if (palimpsest_alloc_set_functions(group.alloc, functions.data(), functions.size()) != PALIMPSEST_OK)

@@ -1,4 +1,4 @@
-//! `palimpsest bpf bench`: what loading and running one's own program costs.
+//! `palimpsest bpf bench`: what it costs to load and to run a program of one's own.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -39,12 +39,12 @@ pub(super) struct Arguments {
 
 /// Samples of a time.
 const SAMPLES: usize = 31;
-/// Shortest time of a sample of several calls: the clock and its reading do not count then.
+/// The shortest time of a sample: so long that reading the clock does not matter.
 const SAMPLE: Duration = Duration::from_micros(500);
-/// Most calls of a sample.
+/// The most calls in a sample.
 const MOST_CALLS: u32 = 1 << 20;
 
-/// The middle of several times, and where the quarters below and above it end.
+/// The median of several times, and the quartiles below and above it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 struct Spread {
     median: f64,
@@ -53,7 +53,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Of at least one time.
+    /// Returns the spread of at least one time.
     fn of(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let at = |quarter: usize| times[(times.len() - 1) * quarter / 4];
@@ -72,21 +72,21 @@ impl std::fmt::Display for Spread {
 struct Measured {
     /// Its name, if it is an object's.
     program: Option<String>,
-    /// Times that it was loaded.
+    /// How many times it was loaded.
     loads: u32,
     /// Microseconds to verify it.
     verify_us: Spread,
     /// Microseconds to verify, compile and place it.
     load_us: Spread,
     loads_per_second: f64,
-    /// Times that other CPUs were told to fetch instructions anew.
+    /// How many times other CPUs were told to fetch instructions anew.
     core_syncs: u64,
     /// Nanoseconds of a call.
     compiled_ns: Spread,
     interpreted_ns: Spread,
     /// How many times as long the interpreter takes.
     interpreted_by_compiled: f64,
-    /// What else the machine did: processes that wanted to run in the last minute.
+    /// How busy the machine was: processes that wanted to run, on average over the last minute.
     load_average: Option<f64>,
 }
 
@@ -124,7 +124,7 @@ fn measure(
         let start = Instant::now();
         let linked = link()?;
         verify.push(micros(start));
-        // All stay, as in a program with many of them.
+        // All of them stay loaded, as in a host with many programs.
         programs.push(HostedProgram::load(&packs, &linked)?);
         load.push(micros(start));
     }

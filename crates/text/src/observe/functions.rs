@@ -14,17 +14,23 @@ pub struct Function {
 }
 
 impl<'a> Loaded<'a> {
-    /// Returns what tables of symbols list one by one: the functions, if they are known, or else the program. Lines
-    /// belong to the program as a whole. Leaves out functions that are not inside it.
+    /// Returns what tables of symbols list one by one: the functions, or else the program. Lines belong to the program
+    /// as a whole. Leaves out functions that are not inside it; if none is, as after a shrink, the program stands for
+    /// itself.
     #[cfg(feature = "observe")]
     pub(super) fn symbols(&self) -> impl Iterator<Item = Loaded<'a>> {
         let whole = *self;
-        let inside = whole.functions.iter().filter_map(move |function| {
-            let code = whole.code.get(function.offset..)?.get(..function.len)?;
-            let address = whole.address.offset(function.offset);
-            Some(Loaded { name: &function.name, address, code, lines: None, functions: &[], ..whole })
-        });
-        inside.chain(whole.functions.is_empty().then_some(whole))
+        let mut inside = whole
+            .functions
+            .iter()
+            .filter_map(move |function| {
+                let code = whole.code.get(function.offset..)?.get(..function.len)?;
+                let address = whole.address.offset(function.offset);
+                Some(Loaded { name: &function.name, address, code, lines: None, functions: &[], ..whole })
+            })
+            .peekable();
+        let none = inside.peek().is_none();
+        inside.chain(none.then_some(Loaded { functions: &[], ..whole }))
     }
 }
 
@@ -69,5 +75,8 @@ mod tests {
         ];
         let split = Loaded { functions: &functions, ..whole };
         assert_eq!(told(&split), [("one".to_owned(), 0x1000, vec![1]), ("two".to_owned(), 0x1002, vec![3, 4])]);
+        // A program that has lost all of them has its own name.
+        let lost = Loaded { functions: &functions[2..], ..whole };
+        assert_eq!(told(&lost), told(&whole));
     }
 }

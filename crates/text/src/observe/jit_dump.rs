@@ -4,6 +4,8 @@
 //! Usage: `perf record -k mono …`, then `perf inject --jit -i perf.data -o jitted.data`, then
 //! `perf report -i jitted.data`.
 
+mod cursor;
+mod instructions;
 mod record;
 mod unwinding;
 
@@ -22,7 +24,10 @@ use std::{
 use palimpsest_sys::memory::calls::map_for_onlookers;
 use rustix::time::{ClockId, clock_gettime};
 
-use self::record::{CodeLoad, Header};
+use self::{
+    record::{CodeLoad, Header},
+    unwinding::{Frames, Table},
+};
 use super::{
     Loaded, ObserveError, Observer, Patched,
     arch::ELF_MACHINE,
@@ -85,7 +90,8 @@ impl Default for JitDump {
 
 impl Observer for JitDump {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
-        let load = |file: &DumpFile| loaded.symbols().try_for_each(|one| file.load(&one));
+        let frames = loaded.eh_frame.and_then(Frames::read);
+        let load = |file: &DumpFile| loaded.symbols().try_for_each(|one| file.load(&one, frames.as_ref()));
         self.dump.file().and_then(load).map_err(|error| ObserveError::new(OBSERVER, error))
     }
 
@@ -195,9 +201,10 @@ impl DumpFile {
         Ok(DumpFile { output, pid, programs: AtomicU64::new(0), broken: AtomicBool::new(false) })
     }
 
-    fn load(&self, loaded: &Loaded<'_>) -> Result<(), DumpError> {
+    /// Records a program, or a function of it; `frames` are the program's.
+    fn load(&self, loaded: &Loaded<'_>, frames: Option<&Frames<'_>>) -> Result<(), DumpError> {
         let name = symbol_name(loaded.name);
-        let unwinding = loaded.eh_frame.and_then(|eh_frame| unwinding::Table::convert(eh_frame, loaded));
+        let unwinding = frames.and_then(|frames| Table::of(frames, loaded));
         let nanoseconds = monotonic_nanoseconds();
         let load = CodeLoad {
             nanoseconds,

@@ -25,13 +25,12 @@ pub(crate) fn noted() -> u64 {
     NOTED.load(Ordering::Relaxed)
 }
 
-/// Returns the address of what the kernel exports by this name.
+/// Returns the address of what the kernel exports by this name. Names of the kernel come before those of modules.
 pub(super) fn address(name: &str) -> Option<u64> {
     match name {
         "kernel_cpu" => Some(cpu_number as *const () as u64),
         "kernel_note" => Some(note as *const () as u64),
         "kernel_relax" => Some(relax as *const () as u64),
-        // A module's own name would have been taken first: the kernel's are its own.
         _ => None,
     }
 }

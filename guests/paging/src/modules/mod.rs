@@ -92,6 +92,7 @@ pub(crate) fn load(name: &str, object: &[u8]) -> Result<(), LoadError> {
     }
     let object = Object::read(object, arch::MODULES, &Limits::USUAL).map_err(LoadError::Read)?;
     let [text, constants, data] = Part::ALL.map(|part| object.extent(part));
+    let key_sites = object.table(".key_sites", key::ENTRY).map_err(LoadError::Read)?;
     let code = Place::reserve(text.len, text.align).map_err(LoadError::Full)?;
     let constants = Room::take(Kind::Constants, constants).map_err(LoadError::Full)?;
     let data = Room::take(Kind::Data, data).map_err(LoadError::Full)?;
@@ -108,7 +109,7 @@ pub(crate) fn load(name: &str, object: &[u8]) -> Result<(), LoadError> {
     };
     let linked = object.link(&at, resolve).map_err(LoadError::Link)?;
     let mut sites = Vec::new();
-    if let Some((part, place)) = object.section(".key_sites") {
+    if let Some((part, place)) = key_sites {
         let (entries, _) = linked.bytes(part)[place].as_chunks();
         sites.extend(entries.iter().map(|entry| KeySite::from_entry(*entry)));
     }
