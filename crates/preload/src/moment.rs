@@ -18,8 +18,8 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// The most private memory in bytes seen at a fork. `Relaxed`: a figure.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
-/// The peak of resident memory, with files', in kB, when private memory was last looked at; 0 if it says nothing of this
-/// program. `Relaxed`: a figure.
+/// The peak of resident memory, with files', in kB, when private memory was last looked at; 0 if it says nothing of
+/// this program. `Relaxed`: a figure.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// One fork in this many looks at private memory in any case: it may grow while the program gives back as much of other

@@ -169,9 +169,9 @@ pub(super) fn collapse(piece: Span, is_private: impl FnMut(Span) -> bool) -> Ask
 }
 
 /// Asks for huge pages in place of the base pages of neighbouring pieces, whose bytes stay. Asks for all in one call,
-/// since each call first makes the kernel empty a list of every CPU, and may sleep meanwhile. Calls `told` for each piece below the address that it returns; `is_huge` tells
-/// whether a piece is huge. After a run that failed, asks for one piece by itself: a caller with time for more comes
-/// again.
+/// since each call first makes the kernel empty a list of every CPU, and may sleep meanwhile. Calls `told` for each
+/// piece below the address that it returns; `is_huge` tells whether a piece is huge. After a run that failed, asks for
+/// one piece by itself: a caller with time for more comes again.
 ///
 /// If an old kernel refuses the run, makes a page of each piece writable and asks for the run a second time. That may
 /// write only to private anonymous memory: `is_private` looks whether it is still there.

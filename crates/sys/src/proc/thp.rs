@@ -112,8 +112,8 @@ fn chosen(text: &[u8]) -> Option<&[u8]> {
     words.filter_map(|word| word.strip_prefix(b"[")?.strip_suffix(b"]")).next()
 }
 
-/// Whether the kernel may refuse a huge page for memory without a page that is writable in the page tables: before Linux
-/// 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing.
+/// Whether the kernel may refuse a huge page for memory without a page that is writable in the page tables: before
+/// Linux 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing.
 pub fn needs_writable_page() -> bool {
     is_before(rustix::system::uname().release().to_bytes(), (6, 18))
 }
