@@ -111,7 +111,8 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         let mut tables = locked.tables()?;
         // A handler that leaves by `longjmp` would keep the lock.
         let _blocked = Blocked::all();
-        let mender = Mender { tables: &mut tables, shared, options: &options, pagemap: &pagemap, started: cpu };
+        let (tables, options, pagemap, places) = (&mut tables, &options, &pagemap, &places);
+        let mender = Mender { tables, shared, options, pagemap, places, started: cpu };
         mender.play().map_err(Stopped::from)
     };
     let taken = cpu.elapsed();

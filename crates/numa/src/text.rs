@@ -35,7 +35,8 @@ pub struct TextOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pages {
     /// The file's own, where the kernel has them or can make them. For these nothing is copied or compared, and all
-    /// processes that map the file share them. Copies for the rest.
+    /// processes that map the file share them. The rest gets copies; but with [`Sharing::User`] a part that is not all
+    /// in huge pages of its file is copied as a whole.
     #[default]
     OfTheFile,
     /// The file's own, after the kernel has dropped the small pages of the file from its cache, except those that a

@@ -64,10 +64,12 @@ pub(crate) struct Gathering {
     has_made: bool,
     /// How often a child was waited for since the last huge page was made.
     in_vain: u32,
-    /// Since the last fork: whether a child was waited for, and how many pieces were seen that were gathered before and
-    /// that writes beside a child have split since.
+    /// Since the last fork: whether a child was waited for; and how many pieces were seen that were gathered before and
+    /// that writes beside a child have split since: in this pass, and in the pass that saw most. Each pass sees the
+    /// same pieces again.
     has_waited: bool,
     split: usize,
+    most_split: usize,
 }
 
 /// How a slice of gathering ended.
@@ -129,7 +131,8 @@ impl Gathering {
     /// Begins the first pass.
     pub(crate) const fn new(place: Where) -> Self {
         let (has_waiting, has_made, has_waited) = (false, false, false);
-        Self { place, item: 0, at: 0, has_waiting, in_a_row: 0, has_made, in_vain: 0, has_waited, split: 0 }
+        let (item, at, in_a_row, in_vain, split, most_split) = (0, 0, 0, 0, 0, 0);
+        Self { place, item, at, has_waiting, in_a_row, has_made, in_vain, has_waited, split, most_split }
     }
 
     /// Notes to go on from `at` in the same item.
@@ -159,6 +162,7 @@ impl Gathering {
 
     /// Ends a pass. Another begins if a child still maps pieces of this one; at once if this pass made huge pages.
     pub(super) fn end_pass(&mut self) -> Gathered {
+        self.most_split = self.most_split.max(std::mem::take(&mut self.split));
         if !self.has_waiting {
             return Gathered::Done;
         }
@@ -170,6 +174,14 @@ impl Gathering {
         (self.in_a_row, self.has_waited) = (0, true);
         self.in_vain = self.in_vain.saturating_add(1);
         Gathered::Waits { in_vain: self.in_vain }
+    }
+
+    /// Begins the time to the next fork. Returns whether a child was waited for since the last one, and how many pieces
+    /// were split.
+    fn begin_interval(&mut self) -> (bool, usize) {
+        let split = self.most_split.max(self.split);
+        (self.split, self.most_split) = (0, 0);
+        (std::mem::take(&mut self.has_waited), split)
     }
 
     /// Whether no huge page was made since a child was last waited for.
@@ -352,12 +364,11 @@ impl Agenda {
     }
 
     /// Notes a fork. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
-    /// children, little was gathered from one fork to the next, and what was gathered stays whole. Where that is
-    /// written to all over, so would be what is frozen, and a fork of split huge pages takes less than one of frozen
-    /// memory that was written to.
+    /// children, little was gathered from one fork to the next, and what was gathered stays whole. If gathered memory
+    /// is written to, frozen memory would be, too, and then costs a fork more than split huge pages do.
     pub(crate) fn is_gathered_too_slowly(&mut self) -> bool {
         let Step::Gather(gathering) = &mut self.step else { return false };
-        let (has_waited, split) = (std::mem::take(&mut gathering.has_waited), std::mem::take(&mut gathering.split));
+        let (has_waited, split) = gathering.begin_interval();
         let since = self.gathered.saturating_sub(self.gathered_at_fork);
         self.gathered_at_fork = self.gathered;
         let is_written = split * PIECE > self.gathered / LITTLE;

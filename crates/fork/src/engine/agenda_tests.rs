@@ -31,6 +31,34 @@ fn a_pass_beside_a_child_is_followed_by_another_and_by_a_rest_if_it_was_in_vain(
     assert_eq!(gathering.end_pass(), Gathered::Done);
 }
 
+/// Fails on: one split piece that many passes beside a child see, counted as many.
+#[test]
+fn a_piece_that_each_pass_sees_split_is_one_piece() {
+    let mut agenda = Agenda::new(MappedVec::with_capacity(16).expect("memory"));
+    let step = Step::Gather(Gathering::new(Where::Everywhere));
+    let terms = Terms { budget: Duration::ZERO, extent: PIECE, pages: Pages::Gather, mappings: 9, looked: 0, step };
+    // In each pass, how many were split; whether the rest is frozen after two intervals.
+    for (split, expected) in [(1, true), (2, false)] {
+        agenda.begin_unseen(64 * PIECE, terms);
+        // One part in eight of what was gathered is one piece.
+        agenda.gathered_before(8 * PIECE, 0);
+        agenda.gathered_at_fork = agenda.gathered;
+        let is_slow = [(); 2].map(|()| {
+            let Step::Gather(mut gathering) = agenda.step() else { panic!("it still gathers") };
+            for _ in 0..100 {
+                gathering.has_seen_split(split);
+                assert_eq!(gathering.has_seen_a_child().is_some(), gathering.is_stuck());
+                gathering.end_pass();
+            }
+            // In the middle of a pass.
+            gathering.has_seen_split(1);
+            agenda.gathered_until(gathering, 0, 0);
+            agenda.is_gathered_too_slowly()
+        });
+        assert_eq!(is_slow, [false, expected], "{split}");
+    }
+}
+
 /// Fails on: waiting for children for ever; freezing what is gathered quickly, or slowly only for lack of time;
 /// freezing what is written to all over.
 #[test]

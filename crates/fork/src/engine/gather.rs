@@ -180,7 +180,8 @@ impl Gatherer<'_, '_> {
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
         let (mut made, mut mended) = (0, 0);
-        let upto = collapse_run(run, is_huge, |piece, came| {
+        let is_private = |piece| self.places.is_private(&self.tables.vmas, piece);
+        let upto = collapse_run(run, is_huge, is_private, |piece, came| {
             taken.worked += 1;
             // If it was split and mended, its bytes are counted already.
             let is_known = self.tables.ledger.hot.rests(piece);

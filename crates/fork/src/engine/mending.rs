@@ -15,8 +15,9 @@ use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
 use super::huge::{Asked, fills};
-use super::ledger::Work;
+use super::ledger::{Ledger, Work};
 use super::piece::PIECE;
+use super::places::Places;
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
@@ -46,7 +47,7 @@ pub(super) fn work(tables: &Tables<'_>) -> Work {
 
 /// Mends what is split and worth it. Returns how many pieces that were.
 ///
-/// Needs nothing of its caller, since no contents change.
+/// Needs nothing of its caller but a list of mappings that is not out of date, since no contents change.
 pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap, budget: &mut Budget) -> Result<usize, Stopped> {
     let mut mended = 0;
     for index in 0..tables.vmas.len() {
@@ -91,6 +92,7 @@ pub(crate) struct Mender<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) options: &'a Options,
     pub(crate) pagemap: &'a Pagemap,
+    pub(crate) places: &'a Places,
     /// When the slice began, in CPU time: nobody is held.
     pub(crate) started: Moment,
 }
@@ -98,7 +100,7 @@ pub(crate) struct Mender<'a, 't> {
 impl Mender<'_, '_> {
     /// Takes a slice. Returns how far it came, and how many pieces it mended.
     pub(crate) fn play(self) -> Result<(Tended, usize), PagemapError> {
-        let Self { tables, shared, options, pagemap, started } = self;
+        let Self { tables, shared, options, pagemap, places, started } = self;
         let tending = &shared.tending;
         let Pause::Within(time) = options.pause else { return Ok((Tended::Done, 0)) };
         if pagemap.way() == ScanWay::Entries {
@@ -141,11 +143,14 @@ impl Mender<'_, '_> {
                 Found::Split => {
                     let before = Moment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
+                    let Tables { vmas, ledger, .. } = &mut *tables;
+                    // Nobody is held: a list would be out of date.
+                    let is_private = |piece| places.begin(vmas).is_ok() && places.is_private(vmas, piece);
                     let mut mended = 0;
-                    at = collapse_run(run, is_huge, |piece, came| {
-                        let place = tables.ledger.hot.in_span(piece).start;
+                    at = collapse_run(run, is_huge, is_private, |piece, came| {
+                        let place = ledger.hot.in_span(piece).start;
                         tried += 1;
-                        mended += usize::from(treat_split(tables, place, came) == Mended::Now);
+                        mended += usize::from(treat_split(ledger, place, came) == Mended::Now);
                     });
                     worked += mended;
                     // A failed call is quick, and does not tell how many were mended.
@@ -196,16 +201,22 @@ fn mend_by_cost(
     if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
         return Ok(Some(Mended::Refused));
     }
-    Ok(Some(treat(tables, place, found)))
+    // The list is as old as the round, which holds the process still.
+    Ok(Some(treat(tables, &Places::Listed, place, found)))
 }
 
-/// Mends the piece at this place if it is split.
-pub(super) fn mend(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
+/// Mends the piece at this place if it is split. The caller holds the process still.
+pub(super) fn mend(
+    tables: &mut Tables<'_>,
+    pagemap: &Pagemap,
+    places: &Places,
+    place: usize,
+) -> Result<Mended, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
-    Ok(treat(tables, place, found))
+    Ok(treat(tables, places, place, found))
 }
 
-fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
+fn treat(tables: &mut Tables<'_>, places: &Places, place: usize, found: Found) -> Mended {
     match (found, tables.ledger.hot.piece(place)) {
         (Found::Whole, _) | (_, None) => Mended::Whole,
         (Found::Shared, _) => Mended::Shared,
@@ -217,24 +228,27 @@ fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
             tables.ledger.hot.is_gone_now(place);
             Mended::LetGo
         }
-        (Found::Split, Some(piece)) => treat_split(tables, place, collapse(piece)),
+        (Found::Split, Some(piece)) => {
+            let came = collapse(piece, |piece| places.is_private(&tables.vmas, piece));
+            treat_split(tables.ledger, place, came)
+        }
     }
 }
 
 /// Notes what came of mending the piece at this place.
-fn treat_split(tables: &mut Tables<'_>, place: usize, came: Asked) -> Mended {
+fn treat_split(ledger: &mut Ledger, place: usize, came: Asked) -> Mended {
     match came {
         Asked::Made => {
-            tables.ledger.huge.made();
+            ledger.huge.made();
             Mended::Now
         }
         Asked::Refused => {
-            tables.ledger.huge.refused();
+            ledger.huge.refused();
             Mended::Refused
         }
         // Another piece may do.
         Asked::Unfit => {
-            tables.ledger.hot.let_go(place);
+            ledger.hot.let_go(place);
             Mended::LetGo
         }
     }

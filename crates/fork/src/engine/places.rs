@@ -7,6 +7,7 @@ use palimpsest_sys::pages::vmas::{Detail, Vma, Vmas, VmasError};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 
+use super::span::Span;
 use crate::error::FreezeError;
 
 /// Mappings with fewer pages are left alone. The C library's own mappings that children must not get, or must find
@@ -32,7 +33,7 @@ impl Places {
         Ok(if query::next_above(file.as_fd(), 0).is_ok() { Self::Asked(file) } else { Self::Listed })
     }
 
-    /// Reads the list if there must be one. The caller holds the process still from here to the end of the slice.
+    /// Reads the list if there must be one. It is true as long as the caller holds the process still.
     pub(super) fn begin(&self, list: &mut Vmas) -> Result<(), VmasError> {
         match self {
             Self::Asked(_) => Ok(()),
@@ -47,6 +48,14 @@ impl Places {
             Self::Listed => list.get(list.partition_point(|vma| vma.end <= address)).copied(),
         }
     }
+
+    /// Whether all of `piece` lies in one private anonymous mapping that the program may write to.
+    pub(super) fn is_private(&self, list: &Vmas, piece: Span) -> bool {
+        self.next_above(list, piece.start).is_some_and(|vma| {
+            let is_whole = vma.start <= piece.start && piece.end <= vma.end;
+            is_whole && is_still_eligible(&vma) && vma.permissions.contains(Permissions::WRITE)
+        })
+    }
 }
 
 /// Whether a part of this mapping, planned as one that can be frozen, still can be: rights may have changed, and
@@ -59,7 +68,39 @@ pub(super) fn is_still_eligible(vma: &Vma) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::calls;
+    use palimpsest_sys::memory::vec::leak_zeroed;
+
     use super::*;
+
+    /// Fails on: a file's page, or memory that must not be written to, taken for private memory.
+    #[test]
+    fn memory_is_private_until_something_else_is_mapped_there() {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let page = rustix::param::page_size();
+        let memory = leak_zeroed(3 * LEAST_PAGES * page).expect("memory");
+        let start = memory.as_ptr().expose_provenance();
+        let at = |pages: usize| start + pages * LEAST_PAGES * page;
+        let (whole, middle) = (Span::new(at(0), at(3)), Span::new(at(1), at(2)));
+        let mut list = Vmas::with_capacity(1 << 16).expect("memory");
+        let mut told = |piece: Span| {
+            list.read(Detail::Places).expect("/proc");
+            let listed = Places::Listed.is_private(&list, piece);
+            let asked = Places::open().expect("/proc");
+            assert_eq!(asked.is_private(&list, piece), listed, "{piece:?}");
+            listed
+        };
+        assert!(told(whole) && told(middle));
+        // SAFETY: 1. this test's memory, which nobody writes to.
+        unsafe { calls::protect(middle, Permissions::READ) }.expect("mprotect");
+        assert!(!told(whole) && !told(middle));
+        let file = std::fs::File::open("/proc/self/exe").expect("this program");
+        let (place, rights) = (std::ptr::with_exposed_provenance_mut(middle.start), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: this test's memory, which is not used any more.
+        unsafe { rustix::mm::mmap(place, middle.len(), rights, MapFlags::PRIVATE | MapFlags::FIXED, &file, 0) }
+            .expect("mmap");
+        assert!(!told(middle) && told(Span::new(at(0), at(1))));
+    }
 
     #[test]
     fn both_ways_tell_the_same() {

@@ -173,7 +173,7 @@ impl Tender<'_, '_> {
     }
 
     fn mend(&mut self, place: usize) -> Result<Did, Stopped> {
-        Ok(match mend(self.tables, self.pagemap, place)? {
+        Ok(match mend(self.tables, self.pagemap, self.places, place)? {
             Mended::Whole | Mended::Refused | Mended::LetGo => Did::Nothing,
             Mended::Shared => Did::Waits,
             Mended::Now => Did::Work,

@@ -7,6 +7,8 @@ use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Extent, ExtentError, Use, map_zeros_over};
 use palimpsest_sys::memory::remap::{self, give_up};
 use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::proc::thp::needs_writable_page;
+use rustix::io::Errno;
 
 use super::huge::Asked;
 use super::piece::{PIECE, Target, show};
@@ -133,9 +135,12 @@ unsafe fn move_aside(parts: &Parts, aside: &mut Parts) -> Result<(), ExtentError
     Ok(())
 }
 
-/// Makes the first page of `piece` writable in the page tables, if the program may write there. Kernels before 6.18
-/// refuse a huge page for a piece without a writable page, and after a fork no page is writable until it is written to
-/// (`SCAN_PAGE_RO` in `mm/khugepaged.c`).
+/// Makes the first page of `piece` writable in the page tables, if the program may write there: after a fork no page is
+/// until it is written to.
+///
+/// The caller has just seen that private anonymous memory is there, but holds nobody. If a thread maps something else
+/// there in between, no byte changes either: of a file's private mapping the process gets a copy of one page, which
+/// later writes to the file do not reach; a file's shared page counts as written to, and takes its place on the disk.
 fn make_writable(piece: Span) {
     let first = Span::new(piece.start, piece.start + rustix::param::page_size());
     // If the kernel refuses, nothing has changed. SAFETY: 1. faults a page in, and keeps contents and rights.
@@ -147,42 +152,63 @@ fn collapse_empty(piece: Span) -> Asked {
     // The kernel needs a page table that it can replace. SAFETY: the caller's own fresh memory, which it has mapped
     // writable.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(piece.start).write_volatile(0) };
-    collapse(piece)
+    Asked::of(ask(piece))
 }
 
-/// Asks for a huge page in place of the base pages of `piece`, whose bytes stay. Threads notice nothing.
-pub(super) fn collapse(piece: Span) -> Asked {
+/// Asks the kernel once for huge pages in place of base pages, whose bytes stay. Threads notice nothing.
+fn ask(run: Span) -> Result<(), Errno> {
+    // SAFETY: 1. a collapse keeps contents and rights.
+    unsafe { calls::advise(run, libc::MADV_COLLAPSE) }
+}
+
+/// Asks for a huge page in place of the base pages of `piece`, as [`collapse_run`] does.
+pub(super) fn collapse(piece: Span, is_private: impl FnMut(Span) -> bool) -> Asked {
     let mut answer = Asked::Unfit;
-    collapse_run(piece, |_| false, |_, came| answer = came);
+    collapse_run(piece, |_| false, is_private, |_, came| answer = came);
     answer
 }
 
-/// Asks the kernel once for a huge page.
-fn ask(run: Span) -> Asked {
-    // SAFETY: 1. a collapse keeps contents and rights.
-    Asked::of(unsafe { calls::advise(run, libc::MADV_COLLAPSE) })
+/// Asks for huge pages in place of the base pages of neighbouring pieces, whose bytes stay. Asks for all in one call,
+/// since each call first makes the kernel empty a list of every CPU, and may sleep meanwhile. Calls `told` for each
+/// piece below the address that it returns; `is_huge` tells whether a piece is huge. After a run that failed, asks for
+/// one piece by itself: a caller with time for more comes again.
+///
+/// If an old kernel refuses the run, makes a page of each piece writable and asks for the run a second time. That may
+/// write only to private anonymous memory: `is_private` looks whether it is still there.
+pub(super) fn collapse_run(
+    run: Span,
+    is_huge: impl Fn(Span) -> bool,
+    mut is_private: impl FnMut(Span) -> bool,
+    told: impl FnMut(Span, Asked),
+) -> usize {
+    let write = |piece| {
+        let may_write = needs_writable_page() && is_private(piece);
+        if may_write {
+            make_writable(piece);
+        }
+        may_write
+    };
+    collapse_run_by(ask, write, run, is_huge, told)
 }
 
-/// Asks the same for a run of neighbouring pieces in one call, since each call first makes the kernel empty a list of
-/// every CPU, and may sleep meanwhile. Calls `told` for each piece below the address that it returns; `is_huge` tells
-/// whether a piece is huge. After a run that failed, asks for one piece by itself: a caller with time for more comes
-/// again.
-pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, told: impl FnMut(Span, Asked)) -> usize {
-    collapse_run_by(ask, make_writable, run, is_huge, told)
-}
-
+/// `write` returns whether it made a page of the piece writable.
 fn collapse_run_by(
-    mut collapse: impl FnMut(Span) -> Asked,
-    make_writable: impl FnMut(Span),
+    mut ask: impl FnMut(Span) -> Result<(), Errno>,
+    mut write: impl FnMut(Span) -> bool,
     run: Span,
     is_huge: impl Fn(Span) -> bool,
     mut told: impl FnMut(Span, Asked),
 ) -> usize {
-    let mut all = collapse(run);
-    if all == Asked::Unfit {
-        run.cut(PIECE).filter(|piece| !is_huge(*piece)).for_each(make_writable);
-        all = collapse(run);
+    let mut answer = ask(run);
+    // `SCAN_PAGE_RO` is one of the reasons for this errno.
+    if answer == Err(Errno::INVAL) {
+        let mut has_written = false;
+        run.cut(PIECE).filter(|piece| !is_huge(*piece)).for_each(|piece| has_written |= write(piece));
+        if has_written {
+            answer = ask(run);
+        }
     }
+    let all = Asked::of(answer);
     let mut has_retried = false;
     for piece in run.cut(PIECE) {
         let came = match all {
@@ -194,7 +220,7 @@ fn collapse_run_by(
             Asked::Unfit if has_retried => return piece.start,
             Asked::Unfit => {
                 has_retried = true;
-                collapse(piece)
+                Asked::of(ask(piece))
             }
         };
         told(piece, came);
@@ -227,20 +253,63 @@ mod tests {
         let (mut asked, mut told) = (Vec::new(), Vec::new());
         let collapse = |span: Span| {
             asked.push(span);
-            Asked::Unfit
+            Err(Errno::INVAL)
         };
         let is_huge = |piece: Span| piece.start == at(1);
-        let upto = collapse_run_by(collapse, |_| (), run, is_huge, |piece, came| told.push((piece, came)));
+        let upto = collapse_run_by(collapse, |_| true, run, is_huge, |piece, came| told.push((piece, came)));
         assert_eq!(upto, at(3));
         assert_eq!(asked, [run, run, Span::new(at(2), at(3))]);
         assert_eq!(told, [(Span::new(at(1), at(2)), Asked::Made), (Span::new(at(2), at(3)), Asked::Unfit)]);
         // No huge page at all.
         let mut told = 0;
-        let none = |piece| panic!("{piece:?} is written to in vain");
-        let upto = collapse_run_by(|_| Asked::Refused, none, run, |_| false, |_, _| told += 1);
+        let none = |piece| -> bool { panic!("{piece:?} is written to in vain") };
+        let upto = collapse_run_by(|_| Err(Errno::NOMEM), none, run, |_| false, |_, _| told += 1);
         assert_eq!((upto, told), (at(2), 1));
-        let upto = collapse_run_by(|_| Asked::Made, none, run, |_| false, |_, came| assert_eq!(came, Asked::Made));
+        let upto = collapse_run_by(|_| Ok(()), none, run, |_| false, |_, came| assert_eq!(came, Asked::Made));
         assert_eq!(upto, run.end);
+    }
+
+    /// Fails on: a write, or a second call for the run, that cannot help: pages are in use, or something else is mapped
+    /// there by now.
+    #[test]
+    fn a_run_is_not_asked_for_again_if_no_page_was_made_writable() {
+        let run = Span::new(PIECE, 4 * PIECE);
+        for (errno, may_write, expected) in [
+            (Errno::AGAIN, true, (0, 1)),
+            (Errno::NOMEM, true, (0, 1)),
+            (Errno::INVAL, false, (3, 1)),
+            (Errno::INVAL, true, (3, 2)),
+        ] {
+            let (mut writes, mut calls) = (0, 0);
+            let ask = |span| {
+                calls += usize::from(span == run);
+                Err(errno)
+            };
+            let write = |_| {
+                writes += 1;
+                may_write
+            };
+            collapse_run_by(ask, write, run, |_| false, |_, _| ());
+            assert_eq!((writes, calls), expected, "{errno} {may_write}");
+        }
+    }
+
+    /// Fails on: a write by kernels that need none.
+    #[test]
+    fn only_old_kernels_get_a_writable_page() {
+        let memory = leak_zeroed(2 * PIECE).expect("memory");
+        let start = memory.as_ptr().expose_provenance().next_multiple_of(PIECE);
+        let piece = Span::new(start, start + PIECE);
+        // SAFETY: 1. this test's memory, which keeps its contents.
+        unsafe { calls::advise(piece, libc::MADV_NOHUGEPAGE) }.expect("MADV_NOHUGEPAGE");
+        assert_eq!(ask(piece), Err(Errno::INVAL), "base pages are wanted there");
+        let mut looks = 0;
+        let is_private = |_| {
+            looks += 1;
+            false
+        };
+        assert_eq!(collapse(piece, is_private), Asked::Unfit);
+        assert_eq!(looks, usize::from(needs_writable_page()));
     }
 
     /// Fails on: leaving it to kernels before 6.18, which make no huge page of a piece that was not written to since a
@@ -255,13 +324,16 @@ mod tests {
             let mut calls = 0;
             let collapse = |span: Span| {
                 calls += 1;
-                if span.cut(PIECE).all(|piece| is_writable(&piece)) { Asked::Made } else { Asked::Unfit }
+                if span.cut(PIECE).all(|piece| is_writable(&piece)) { Ok(()) } else { Err(Errno::INVAL) }
             };
             let is_huge = |piece: Span| piece.start == at(1);
             let mut made = 0;
-            let make_writable = |piece: Span| writable.borrow_mut().push(piece);
+            let write = |piece: Span| {
+                writable.borrow_mut().push(piece);
+                true
+            };
             let told = |_, came| made += usize::from(came == Asked::Made);
-            assert_eq!(collapse_run_by(collapse, make_writable, run, is_huge, told), run.end);
+            assert_eq!(collapse_run_by(collapse, write, run, is_huge, told), run.end);
             assert_eq!((made, calls), (run.len() / PIECE, run.len().min(2 * PIECE) / PIECE));
             assert_eq!(writable.borrow().len(), run.len() / PIECE, "pages that need not be are not touched");
         }

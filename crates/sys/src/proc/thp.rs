@@ -112,6 +112,22 @@ fn chosen(text: &[u8]) -> Option<&[u8]> {
     words.filter_map(|word| word.strip_prefix(b"[")?.strip_suffix(b"]")).next()
 }
 
+/// Whether the kernel may refuse a huge page for memory without a page that is writable in the page tables: before
+/// Linux 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing.
+pub fn needs_writable_page() -> bool {
+    is_before(rustix::system::uname().release().to_bytes(), (6, 18))
+}
+
+/// Whether a release, as `uname -r` prints it, is older. One that cannot be read counts as old.
+fn is_before(release: &[u8], wanted: (u32, u32)) -> bool {
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(|digits| {
+        let digits = std::str::from_utf8(digits).ok()?;
+        digits.parse::<u32>().ok()
+    });
+    let mut next = || numbers.next().flatten();
+    next().zip(next()).is_none_or(|found| found < wanted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,5 +144,22 @@ mod tests {
         assert!(enabled().map_or_else(|error| error.is_absent(), |_| true));
         assert!(shmem_enabled().map_or_else(|error| error.is_absent(), |_| true));
         assert!(hpage_pmd_size().map_or_else(|error| error.is_absent(), |size| size >= 4096));
+    }
+
+    #[test]
+    fn releases_are_older_by_their_first_two_numbers() {
+        for (release, is_old) in [
+            ("6.17.9-200.fc42.x86_64", true),
+            ("5.19.0", true),
+            ("6.18.0-rc1", false),
+            ("6.18-custom", false),
+            ("6.100.0", false),
+            ("7.0", false),
+            ("", true),
+            ("6", true),
+            ("next-20260101", true),
+        ] {
+            assert_eq!(is_before(release.as_bytes(), (6, 18)), is_old, "{release}");
+        }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn own_process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Returns whether this process has no thread with this id, or no longer.
+/// Returns whether no thread of this process has this id: it has ended, or there never was one.
 pub fn is_gone(tid: i32) -> bool {
     let pid = own_process();
     // SAFETY: signal 0 reaches nobody; the call only asks.
