@@ -1,7 +1,7 @@
 //! The static key of the system-call hook: its sites in the kernel's own text and in that of modules, and how all of
 //! them change together, in every node's copy.
 //!
-//! One CPU at a time changes the key or the list of sites ([`alone`]). So a module's code is stored with the key as it
+//! One CPU at a time changes the key or the list of sites ([`Turns`]). So a module's code is stored with the key as it
 //! is, and before it changes again the module's sites are among those that change; and a module goes only when nobody
 //! writes its sites.
 
