@@ -17,26 +17,47 @@ pub struct ForkDetector(Detector);
 enum Detector {
     /// A page that the kernel wipes in the child (`MADV_WIPEONFORK`): works for `fork` by any way, and for `vfork`,
     /// whose child shares the memory and may use it.
-    Page(Mapping),
+    Page {
+        /// The generation of the process; 0 in a child that has not asked.
+        page: Mapping,
+        /// At least the generation of this process, and what a child counts on from: it is inherited.
+        last: AtomicU32,
+    },
     /// Before Linux 4.14, or without memory for a page: the process id, which takes a system call.
     Pid(rustix::process::Pid),
 }
 
-const HERE: u32 = 1;
+/// The generation of the process that has made the detector.
+const FIRST: u32 = 1;
 
 impl ForkDetector {
     /// Creates a detector for the calling process.
     pub fn new() -> Self {
-        Self(wiped_page().map_or_else(|_| Detector::Pid(rustix::process::getpid()), Detector::Page))
+        let counted = |page| Detector::Page { page, last: AtomicU32::new(FIRST) };
+        Self(wiped_page().map_or_else(|_| Detector::Pid(rustix::process::getpid()), counted))
     }
 
     /// Returns whether this is still the process that has made the detector.
     #[inline]
     pub fn is_same_process(&self) -> bool {
         match &self.0 {
-            // Relaxed: only the kernel ever changes it, before the child's first instruction.
-            Detector::Page(page) => flag(page).load(Ordering::Relaxed) == HERE,
+            // Relaxed: only the kernel takes it away, before the child's first instruction.
+            Detector::Page { page, .. } => flag(page).load(Ordering::Relaxed) == FIRST,
             Detector::Pid(pid) => *pid == rustix::process::getpid(),
+        }
+    }
+
+    /// Returns a number that this process shares with none from which it was forked, by however many forks. Signal
+    /// handlers may ask. Where the process id must do, the kernel may have given it to such a process, too.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        match &self.0 {
+            // Acquire: with the release of `next_generation`.
+            Detector::Page { page, last } => match flag(page).load(Ordering::Acquire) {
+                0 => next_generation(flag(page), last),
+                generation => generation,
+            },
+            Detector::Pid(_) => rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
         }
     }
 }
@@ -47,11 +68,24 @@ impl Default for ForkDetector {
     }
 }
 
+/// Takes the next generation for a child. Threads may do so at the same time: one of their numbers counts. `last` goes
+/// first, so that it is never below the page's number, whenever another thread forks.
+#[cold]
+fn next_generation(own: &AtomicU32, last: &AtomicU32) -> u32 {
+    let next = last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    // Release, and acquire if another was first, here and in `generation`: without it, a thread could read the page's
+    // number, fork, and leave the child an older `last`, from which it would count to the same number.
+    match own.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => next,
+        Err(other) => other,
+    }
+}
+
 fn wiped_page() -> Result<Mapping, MapError> {
     let page = rustix::param::page_size();
     let mapping = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page)?;
     mapping.on_fork(OnFork::Wipe)?;
-    flag(&mapping).store(HERE, Ordering::Relaxed);
+    flag(&mapping).store(FIRST, Ordering::Relaxed);
     Ok(mapping)
 }
 
@@ -173,6 +207,21 @@ mod tests {
         assert!(detector.is_same_process());
         assert!(forked(|| !detector.is_same_process(), || {}));
         assert!(detector.is_same_process());
+    }
+
+    #[test]
+    fn a_child_has_another_number_than_all_before_it() {
+        let detector = ForkDetector::new();
+        let first = detector.generation();
+        let has_another = || {
+            let second = detector.generation();
+            let third = || ![first, second].contains(&detector.generation());
+            second != first && detector.generation() == second && forked(third, || {})
+        };
+        assert!(forked(has_another, || {}));
+        // A child that does not ask itself.
+        assert!(forked(|| forked(|| detector.generation() != first, || {}), || {}));
+        assert_eq!(detector.generation(), first);
     }
 
     #[test]

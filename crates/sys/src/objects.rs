@@ -179,6 +179,7 @@ pub struct NotLoaded {
 
 /// Returns whether the process has more rights than its caller (`AT_SECURE`), so that the environment must not steer
 /// it.
+#[inline]
 pub fn in_secure_execution() -> bool {
     // SAFETY: reads the vector that the kernel gave to the process at its start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

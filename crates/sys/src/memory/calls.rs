@@ -35,6 +35,7 @@ pub enum Commit {
 /// # Errors
 ///
 /// The kernel's.
+#[inline]
 pub unsafe fn advise(span: Span, advice: i32) -> Result<(), Errno> {
     // SAFETY: (1).
     answer(unsafe { libc::syscall(libc::SYS_madvise, span.start, span.len(), advice) })
@@ -169,6 +170,7 @@ pub fn map_for_onlookers(file: impl AsFd, len: usize) -> Result<(), Errno> {
 /// # Errors
 ///
 /// The kernel's.
+#[inline]
 pub fn map(len: usize, permissions: Permissions, commit: Commit) -> Result<Span, Errno> {
     let flags = anonymous(commit);
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
@@ -216,6 +218,7 @@ pub unsafe fn set_program_break(wanted: usize) -> Result<(), Errno> {
 }
 
 /// Returns the rights for `mmap` that stand for `permissions`: those that the program itself has given to its memory.
+#[inline]
 pub(crate) const fn protection(permissions: Permissions) -> i32 {
     let mut protection = libc::PROT_NONE;
     if permissions.contains(Permissions::READ) {
@@ -230,6 +233,7 @@ pub(crate) const fn protection(permissions: Permissions) -> i32 {
     protection
 }
 
+#[inline]
 const fn anonymous(commit: Commit) -> i32 {
     let counted = match commit {
         Commit::Counted => 0,
@@ -238,6 +242,7 @@ const fn anonymous(commit: Commit) -> i32 {
     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | counted
 }
 
+#[inline]
 fn answer(answer: i64) -> Result<(), Errno> {
     if answer == -1 { Err(last_errno()) } else { Ok(()) }
 }

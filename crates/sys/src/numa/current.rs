@@ -86,8 +86,8 @@ fn located_slowly(known: usize) -> NodeId {
 fn sequence() -> Option<isize> {
     // SAFETY: only reads what the kernel handed this process.
     let known_to_kernel = unsafe { libc::getauxval(FEATURE_SIZE) };
-    let size = variable(global_symbol("__rseq_size")?.cast::<c_uint>());
-    let offset = variable(global_symbol("__rseq_offset")?.cast::<isize>());
+    let size = variable(global_symbol(c"__rseq_size")?.cast::<c_uint>());
+    let offset = variable(global_symbol(c"__rseq_offset")?.cast::<isize>());
     // The size is 0 if glibc has registered none (`glibc.pthread.rseq=0`), else that of the features that glibc itself
     // knows. A sequence is registered with at least 32 bytes (`ORIG_RSEQ_SIZE` in `kernel/rseq.c`), of which the kernel
     // fills all that it knows.
@@ -110,7 +110,7 @@ fn by_getcpu() -> NodeId {
     let mut found = GETCPU.load(Ordering::Relaxed);
     if found.is_null() {
         // The kernel's own call has the same first two parameters.
-        found = global_symbol("getcpu").map_or(kernel_getcpu as *mut u8, NonNull::as_ptr);
+        found = global_symbol(c"getcpu").map_or(kernel_getcpu as *mut u8, NonNull::as_ptr);
         GETCPU.store(found, Ordering::Relaxed);
     }
     // SAFETY: a function of this type, by getcpu(2).

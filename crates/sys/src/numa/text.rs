@@ -12,6 +12,7 @@
 //! resolving symbols from the program's own file.
 
 mod pages;
+mod shown;
 
 use std::fs::File;
 use std::io;
@@ -41,6 +42,7 @@ use crate::proc::ProcError;
 use crate::threads::hold::{self, StopError, World};
 
 pub use pages::InPlace;
+pub use shown::{Piece, Shown};
 
 /// This process's memory as a file, which the kernel also reads where a load would fail.
 const MEMORY: &str = "/proc/self/mem";

@@ -4,6 +4,7 @@ pub(crate) mod broadcast;
 pub mod child;
 pub(crate) mod core_sync;
 mod cpu;
+pub mod deputy;
 pub mod hold;
 pub(crate) mod list;
 pub mod own;

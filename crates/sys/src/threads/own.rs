@@ -26,6 +26,7 @@ pub fn is_gone(tid: i32) -> bool {
 
 /// Returns an address in the C library's control block for this thread, which lies at the thread pointer or just below
 /// (glibc: `struct pthread`).
+#[inline]
 pub fn thread_pointer() -> usize {
     // SAFETY: only returns the calling thread's identity.
     unsafe { libc::pthread_self() as usize }

@@ -1,17 +1,18 @@
 //! Restartable sequences: memory that the kernel writes for a thread besides its stack (`rseq(2)`).
 
-use std::ffi::{CStr, c_void};
 use std::ops::Range;
 
 use crate::arch::thread_pointer;
+use crate::global_symbol;
 
 /// Returns the addresses of the calling thread's area of restartable sequences, which the kernel writes; empty if
 /// neither glibc (2.35) nor tcmalloc has registered one.
+#[inline]
 pub fn area() -> Range<usize> {
     /// The size of `struct rseq` in the kernel's first version; later fields lie behind.
     const LEAST: usize = 32;
-    let offset = symbol(c"__rseq_offset");
-    let size = symbol(c"__rseq_size");
+    let offset = global_symbol(c"__rseq_offset");
+    let size = global_symbol(c"__rseq_size");
     if let (Some(offset), Some(size)) = (offset, size) {
         // SAFETY: glibc exports this as a `const unsigned int`.
         let size = unsafe { size.cast::<u32>().read() } as usize;
@@ -22,14 +23,7 @@ pub fn area() -> Range<usize> {
             return start..start + size.max(LEAST);
         }
     }
-    symbol(c"__rseq_abi").map_or(0..0, |area| area.addr()..area.addr() + LEAST)
-}
-
-/// Looks up a symbol. Unlike [`global_symbol`](crate::global_symbol), does not use the heap.
-fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: looks a name up; the name is a C string.
-    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    (!address.is_null()).then_some(address)
+    global_symbol(c"__rseq_abi").map_or(0..0, |area| area.addr().get()..area.addr().get() + LEAST)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use core::arch::asm;
 
 /// Returns the thread pointer, from which thread-local variables are counted: `TPIDR_EL0`.
+#[inline]
 pub fn thread_pointer() -> usize {
     let value: usize;
     // SAFETY: reads a register.

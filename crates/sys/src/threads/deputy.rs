@@ -1,0 +1,425 @@
+//! A process that asks for huge pages in its parent's memory, so that the parent need not wait for them.
+//!
+//! `MADV_COLLAPSE` first sleeps until every processor has emptied a list of its own (`lru_add_drain_all`), and then
+//! copies 2 MiB for each huge page. The deputy makes that one call and ends. It borrows the parent's memory
+//! (`CLONE_VM`), as a tracer does: making it copies no page table. It has its own stack, beside the
+//! [`Desk`] through which it gets its errand, and borrows the parent's thread-local storage, so that it runs only
+//! atomics and bare system calls. It is no thread of the program: nobody who counts or holds threads sees it, and it
+//! keeps no rights that the program gives up in all of its threads. It has no exit signal: a SIGCHLD handler and
+//! `waitpid(-1, …)` do not see it either.
+//!
+//! # Who may access the desk
+//!
+//! | `state` | the errand belongs to |
+//! |---|---|
+//! | `FREE` | whoever makes it `TAKEN` |
+//! | `TAKEN` | whoever has taken it: fills it in, or reads the answer |
+//! | `BUSY` | the deputy |
+//! | `ENDED` | nobody until it is `TAKEN`: the deputy has ended, and was waited for |
+//!
+//! Any thread may ask for the deputy's end, without a lock. So a word that says `BUSY` names the deputy, too:
+//!
+//! ```text
+//! thread A                              thread B
+//! reads BUSY, deputy 1
+//!                                       waits for 1: ENDED; takes the answer: FREE; sends 2: BUSY, deputy 2
+//! waits for 1: no such child
+//! exchanges "BUSY, 1" for ENDED: fails, since the word says 2
+//! ```
+//!
+//! Else A would call deputy 2 ended, and a third would run on its stack. Only a child without exit signal is waited for
+//! (`__WCLONE`), so that A takes no child of the program that has been given the id of 1 meanwhile. That a deputy gets
+//! the id of the one before it is no danger either, short of A standing still between its wait and the exchange while
+//! the kernel gives out all other ids.
+//!
+//! # What happens if one of them dies
+//!
+//! - The thread that has made the deputy dies: the kernel kills the deputy (`PR_SET_PDEATHSIG`).
+//! - The deputy is killed: its errand is taken for failed.
+//! - The parent executes another program: the deputy must be [waited for](Desk::dismiss) before, or the new program
+//!   would have a child that it does not know. It has one if a thread executes it while another, in a wait, is just
+//!   sending a deputy: the kernel kills that with its sender, but a defunct process remains. Sending is not forbidden
+//!   from there on, since a program that cannot be executed leaves everything as it was, and that is not seen.
+//! - The parent forks: the desk in the child's memory belongs to the parent's process id, and counts as free.
+//! - The deputy is stopped (`kill(-group, SIGSTOP)`): who finds it so kills it. SIGCONT may come for the parent only.
+//!
+//! # What the program can notice, for some milliseconds
+//!
+//! - **Descriptors** are shared (`CLONE_FILES`). With a copy, what the program closes meanwhile would stay open: a lock
+//!   (`flock`), a port, the end of a pipe. `unshare(CLONE_FILES)`, `close_range(…, CLOSE_RANGE_UNSHARE)` and an exec
+//!   that nobody saw copy the table; only then the deputy keeps the old one until it ends.
+//! - **Directories** are not shared. Whoever shares them cannot `setns` to a mount or user namespace, and gains no
+//!   rights from a set-user-id program; a `chroot` meanwhile does not concern the deputy, which opens nothing.
+//! - **Rights**: a `setuid`, or a seccomp filter installed meanwhile, does not reach the deputy, which makes one
+//!   `madvise` and ends. It cannot be taken over by those who cannot trace the program: whether memory is `dumpable` is
+//!   a property of the memory.
+//! - **Sharing memory**: the kernel takes whoever shares memory for a program of several threads
+//!   (`current_is_single_threaded`). It refuses `setns` to a time namespace (EUSERS), `unshare(CLONE_VM)` (EINVAL) and,
+//!   under SELinux, a `setcon` to a context that is not bounded by the old one (EPERM).
+//! - **Waiting**: only `waitpid(…, __WALL)` or `__WCLONE` see it; if the program takes its end, that is noted as
+//!   the end of the errand. `RUSAGE_CHILDREN` contains its time.
+//! - **Searches**: it is in `/proc`, and in `/proc/…/children`. Its name is its own, its command line the program's.
+//! - **Limits**: it counts for `RLIMIT_NPROC` and `pids.max` until it has been waited for: at the next wait or fork. A
+//!   program that computes after its last wait has a defunct child until then. If it cannot be made, the caller is told
+//!   and does the work; a fork of the program's that needs the last place may fail meanwhile, and is then tried again
+//!   without it (`palimpsest_fork::fork`). It is never made where children
+//!   begin in another PID namespace, since it would be the first process of that.
+//! - **Signals**: it blocks all. `kill(-1, …)` and signals to the group reach it: SIGKILL ends it; SIGSTOP stops it,
+//!   for which the parent may get a SIGCHLD.
+//! - **Debuggers** do not follow it. If it runs into a breakpoint of theirs, it is killed, and its errand has failed.
+//! - **Lack of memory**: asking for a huge page never calls the OOM killer. If that comes for other reasons, it kills
+//!   all processes that share the memory, and finds the deputy as heavy as the program, with the same `oom_score_adj`.
+//! - **`vfork` and `posix_spawn`** do not care: the deputy belongs to the parent, whose memory they borrow as well.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+
+use super::child::{NoChild, are_near};
+use super::own::{Blocked, own_process};
+use crate::arch::system_call;
+use crate::last_errno;
+use crate::memory::span::Span;
+
+/// More than twenty times what the deputy uses in an unoptimised build.
+const STACK: usize = 16 << 10;
+
+/// The lowest two bits of the word `state`; see the module. Its upper half is the process id of the desk's owner, and
+/// the rest that of the deputy if it is `BUSY`. A free desk's word may be 0.
+const FREE: u64 = 0;
+const TAKEN: u64 = 1;
+const BUSY: u64 = 2;
+const ENDED: u64 = 3;
+
+/// Process ids have at most 22 bits.
+const ID: u64 = (1 << 30) - 1;
+
+/// The kernel's answer to a wait that a signal has ended; and that of a deputy that has not come to give one.
+const INTERRUPTED: isize = -(libc::EINTR as isize);
+
+/// The kernel's answer to a wait for a child that is none, or was waited for.
+const NO_CHILD: isize = -(libc::ECHILD as isize);
+
+/// The memory through which a process and its deputy communicate, with the deputy's stack. Zeroed memory is a valid
+/// one. It must not be frozen, and not move.
+pub struct Desk {
+    state: AtomicU64,
+    /// The process that has sent the deputy.
+    parent: AtomicI32,
+    /// The errand, and the answer.
+    start: AtomicUsize,
+    len: AtomicUsize,
+    answer: AtomicIsize,
+    stack: Stack,
+}
+
+#[repr(C, align(64))]
+struct Stack(UnsafeCell<[MaybeUninit<u8>; STACK]>);
+
+// SAFETY: only the deputy uses the bytes, as its stack.
+unsafe impl Sync for Stack {}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// An errand that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errand {
+    /// The memory.
+    pub span: Span,
+    /// The kernel's answer.
+    pub answer: Result<(), Errno>,
+}
+
+impl Desk {
+    /// Returns a free desk.
+    pub const fn new() -> Self {
+        Self {
+            state: AtomicU64::new(FREE),
+            parent: AtomicI32::new(0),
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            answer: AtomicIsize::new(0),
+            stack: Stack(UnsafeCell::new([const { MaybeUninit::uninit() }; STACK])),
+        }
+    }
+
+    /// Sends a deputy to ask for huge pages in `span`. Contents, rights and mappings stay as they are, whatever becomes
+    /// of the memory meanwhile: the kernel refuses what cannot be. Returns false if another errand is not over, or its
+    /// answer not [taken](Self::answered). Does not use the heap.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoChild`].
+    pub fn send(&'static self, span: Span) -> Result<bool, NoChild> {
+        let found = self.state.load(Ordering::Relaxed);
+        // Acquire, partner: the Release stores of `FREE`. Forbids filling in an errand of which another thread still
+        // reads the answer.
+        if own(found) != FREE
+            || self.state.compare_exchange(found, owned(TAKEN), Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return Ok(false);
+        }
+        let sent = self.make(span);
+        // Release, partner: the Acquire load in `look`. Forbids asking for a child that is not made yet.
+        self.state.store(sent.map_or(FREE, busy), Ordering::Release);
+        sent.map(|_| true)
+    }
+
+    /// Makes the deputy, and returns its process id.
+    fn make(&'static self, span: Span) -> Result<i32, NoChild> {
+        if !are_near() {
+            return Err(NoChild::PidNamespace);
+        }
+        // Relaxed, all: the deputy is made after these stores.
+        self.parent.store(own_process(), Ordering::Relaxed);
+        self.start.store(span.start, Ordering::Relaxed);
+        self.len.store(span.len(), Ordering::Relaxed);
+        self.answer.store(INTERRUPTED, Ordering::Relaxed);
+        let top = self.stack.0.get().wrapping_add(1).cast::<c_void>();
+        // It shares our memory, and also our descriptors, so that it keeps none open itself; but not our directories:
+        // who shares them cannot enter a namespace (`setns`), and gains no rights from a program. Debuggers do not
+        // follow it.
+        let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_UNTRACED;
+        // The deputy must not run a handler of the program.
+        let blocked = Blocked::all();
+        let arg = ptr::from_ref(self).cast_mut().cast::<c_void>();
+        // SAFETY: the child runs `serve` on a stack that nobody else uses until it has ended; `serve` touches only the
+        // desk, which lives for ever.
+        let pid = unsafe { libc::clone(serve, top, flags, arg) };
+        let errno = last_errno();
+        drop(blocked);
+        if pid < 0 {
+            return Err(NoChild::Refused(errno));
+        }
+        Ok(pid)
+    }
+
+    /// Whether a deputy of this process is still at work. Costs a load while the desk is free, else system calls.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != FREE && self.look(libc::WNOHANG) == BUSY
+    }
+
+    /// Returns the errand that is over, once.
+    pub fn answered(&self) -> Option<Errand> {
+        if self.state.load(Ordering::Relaxed) == FREE || self.look(libc::WNOHANG) != ENDED {
+            return None;
+        }
+        // Acquire, partner: the Release exchange in `look`. Forbids that two threads take it, or see an older answer.
+        self.state.compare_exchange(owned(ENDED), owned(TAKEN), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        let answer = match i32::try_from(self.answer.load(Ordering::Relaxed)) {
+            Ok(errno @ ..=-1) => Err(Errno::from_raw_os_error(-errno)),
+            _ => Ok(()),
+        };
+        // Release, partner: the Acquire exchange in `send`.
+        self.state.store(FREE, Ordering::Release);
+        Some(Errand { span: Span::new(start, start + len), answer })
+    }
+
+    /// Waits for a deputy of this process that is still at work, for a few milliseconds at most; kills one that was
+    /// stopped. Returns whether one was at work, or had not been waited for. Makes atomic accesses and system calls
+    /// only, and none of these while the desk is free.
+    pub fn dismiss(&self) -> bool {
+        let found = self.state.load(Ordering::Relaxed);
+        let was_busy = found != FREE && own(found) == BUSY;
+        if was_busy {
+            self.look(0);
+        }
+        was_busy
+    }
+
+    /// Returns the state. If a deputy of this process is at work, asks or, without `WNOHANG`, waits for its end.
+    fn look(&self, flags: c_int) -> u64 {
+        loop {
+            // Acquire, partner: the Release store in `send`. Forbids asking for a child that is not made yet.
+            let found = self.state.load(Ordering::Acquire);
+            if own(found) != BUSY {
+                return own(found);
+            }
+            if let Some(state) = self.wait(found, flags) {
+                return state;
+            }
+        }
+    }
+
+    /// Asks or waits for the end of the deputy that `found` names. Returns the state; `None` if the word is another by
+    /// now.
+    fn wait(&self, found: u64, flags: c_int) -> Option<u64> {
+        let deputy = found >> 2 & ID;
+        let flags = flags | libc::WUNTRACED | libc::__WCLONE;
+        loop {
+            let mut status = 0_i32;
+            let arguments = [deputy as usize, (&raw mut status).addr(), flags as usize, 0];
+            // SAFETY: `status` outlives the call, and the kernel writes no more than an int to it.
+            match unsafe { system_call(libc::SYS_wait4, arguments) } {
+                INTERRUPTED => {}
+                waited if waited == deputy as isize && libc::WIFSTOPPED(status) => {
+                    if self.state.load(Ordering::Relaxed) != found {
+                        return None;
+                    }
+                    // SAFETY: takes numbers: a child of ours that was not waited for.
+                    unsafe { system_call(libc::SYS_kill, [deputy as usize, libc::SIGKILL as usize, 0, 0]) };
+                }
+                // If it is no child any more, somebody else has waited for it: another thread here, or one of the
+                // program's that waits for children that it does not know. Release, partner: the Acquire exchange in
+                // `answered`: what the deputy wrote happened before its end.
+                waited if waited == deputy as isize || waited == NO_CHILD => {
+                    let ended = self.state.compare_exchange(found, owned(ENDED), Ordering::Release, Ordering::Relaxed);
+                    return ended.is_ok().then_some(ENDED);
+                }
+                // Still at work; or a filter of the program's refuses the question.
+                _ => return Some(BUSY),
+            }
+        }
+    }
+}
+
+/// Returns a state of this process's.
+fn owned(state: u64) -> u64 {
+    u64::from(own_process().unsigned_abs()) << 32 | state
+}
+
+/// Returns the state of this process's in which `deputy` is at work.
+fn busy(deputy: i32) -> u64 {
+    owned(u64::from(deputy.unsigned_abs()) << 2 | BUSY)
+}
+
+/// Returns a state as far as it is this process's: what a child has inherited is free.
+fn own(found: u64) -> u64 {
+    if found >> 32 == owned(FREE) >> 32 { found & 3 } else { FREE }
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Is the deputy. Runs on the parent's thread-local storage, so without the C library and without panics.
+extern "C" fn serve(desk: *mut c_void) -> c_int {
+    // SAFETY: the parent passes its desk, which lives for ever.
+    let desk = unsafe { &*desk.cast::<Desk>() };
+    // SAFETY: takes numbers.
+    unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
+    // Renames itself, so that a search for processes by name does not take it for the program. SAFETY: a C string that
+    // lives for ever.
+    unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"palimpsest-huge".as_ptr().addr(), 0, 0]) };
+    // SAFETY: takes nothing.
+    let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
+    // Relaxed, all: stored before this process was made; and its end, for which the parent waits, publishes the answer.
+    if parent == desk.parent.load(Ordering::Relaxed) as isize {
+        let (start, len) = (desk.start.load(Ordering::Relaxed), desk.len.load(Ordering::Relaxed));
+        // SAFETY: keeps contents and rights of whatever is mapped there.
+        let answer = unsafe { system_call(libc::SYS_madvise, [start, len, libc::MADV_COLLAPSE as usize]) };
+        desk.answer.store(answer, Ordering::Relaxed);
+    }
+    loop {
+        // SAFETY: ends this process; nothing of it is used afterwards.
+        unsafe { system_call(libc::SYS_exit_group, [0; 4]) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::memory::calls;
+
+    static DESK: Desk = Desk::new();
+
+    /// Two pieces of memory in base pages, at a boundary of two.
+    static MEMORY: LazyLock<Span> = LazyLock::new(|| {
+        let piece = 2 << 20;
+        let room = crate::memory::vec::leak_zeroed(4 * piece).expect("memory");
+        let start = room.as_ptr().expose_provenance().next_multiple_of(2 * piece);
+        Span::new(start, start + 2 * piece)
+    });
+
+    fn deputy() -> i32 {
+        i32::try_from(DESK.state.load(Ordering::Relaxed) >> 2 & ID).expect("an id")
+    }
+
+    fn is_waited_for(deputy: i32) -> bool {
+        let mut status = 0;
+        // SAFETY: the status goes to a local.
+        let waited = unsafe { libc::waitpid(deputy, &raw mut status, libc::__WALL | libc::WNOHANG) };
+        (waited, last_errno()) == (-1, Errno::CHILD)
+    }
+
+    /// One test, since a process has one desk here. Fails on: a deputy that nobody waits for; an answer that is given
+    /// twice, or lost; a child that takes its parent's deputy for its own; waiting for a deputy that was stopped; a
+    /// thread that takes the end of one deputy for that of the next; one that waits for a child of the program.
+    #[test]
+    fn an_errand_is_done_beside_and_answered_once() {
+        let memory = *MEMORY;
+        let place = ptr::with_exposed_provenance_mut::<u8>(memory.start);
+        // SAFETY: memory of this test alone.
+        unsafe { place.write_bytes(7, memory.len()) };
+        assert!(!DESK.is_busy() && DESK.answered().is_none());
+        assert_eq!(DESK.send(memory), Ok(true));
+        let (first, word) = (deputy(), DESK.state.load(Ordering::Relaxed));
+        assert_eq!(DESK.send(memory), Ok(false), "one errand at a time, until its answer is taken");
+        // SAFETY: the child makes atomic accesses and system calls only.
+        let child =
+            unsafe { super::super::child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
+        assert_eq!(child.expect("a child").wait(), Ok(0), "a child has no deputy");
+        assert!(DESK.dismiss(), "there was one");
+        assert!(!DESK.is_busy() && !DESK.dismiss());
+        let errand = DESK.answered().expect("it is over");
+        assert_eq!((errand.span, DESK.answered()), (memory, None));
+        // Whether there are huge pages is the machine's affair.
+        assert!(!matches!(errand.answer, Err(Errno::INTR)), "{errand:?}");
+        assert!(is_waited_for(first), "nothing of it is left");
+        // A thread that has read the word of the first deputy asks only now.
+        assert_eq!(DESK.send(memory), Ok(true));
+        let (second, now) = (deputy(), DESK.state.load(Ordering::Relaxed));
+        assert_eq!((DESK.wait(word, 0), DESK.state.load(Ordering::Relaxed)), (None, now));
+        DESK.dismiss();
+        assert!(DESK.answered().is_some() && is_waited_for(second));
+        // The program has a child with the id of the first deputy.
+        // SAFETY: the child makes one system call.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        DESK.wait(busy(child), 0);
+        let mut status = 0;
+        // SAFETY: the status goes to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child, "the program's to wait for");
+        // Killed at work, or over.
+        assert_eq!(DESK.send(memory), Ok(true));
+        // SAFETY: a signal to a child of ours that was not waited for.
+        unsafe { libc::kill(deputy(), libc::SIGKILL) };
+        DESK.dismiss();
+        assert!(DESK.answered().is_some() && !DESK.is_busy());
+        // SAFETY: memory of this test alone.
+        assert!((0..memory.len()).step_by(4096).all(|offset| unsafe { place.wrapping_add(offset).read() } == 7));
+        // What is not there is an answer, too. SAFETY: 1. nobody uses it any more.
+        unsafe { calls::unmap(memory) }.expect("unmapped");
+        assert_eq!(DESK.send(memory), Ok(true));
+        DESK.dismiss();
+        assert_eq!(DESK.answered().map(|errand| errand.answer.is_err()), Some(true));
+        // Stopped, or over: nobody waits for ever, nor asks for ever.
+        for turn in 0..20 {
+            assert_eq!(DESK.send(memory), Ok(true));
+            // SAFETY: as above.
+            unsafe { libc::kill(deputy(), libc::SIGSTOP) };
+            if turn % 2 == 0 {
+                DESK.dismiss();
+            }
+            while DESK.is_busy() {}
+            assert!(DESK.answered().is_some());
+        }
+    }
+}
