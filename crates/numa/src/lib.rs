@@ -6,6 +6,7 @@
 //! | [`current_node`] | the node that the calling thread runs on |
 //! | [`Replicated`] | plain read-only data, with a copy on every node that is worth one |
 //! | [`ProgramText`] | the program's own text, in huge pages on its node |
+//! | [`FileText`] | the text of a program that loads no object, in huge pages of its file |
 //! | [`Folder`] | where processes of one user find each other's copies |
 //!
 //! ```
@@ -40,5 +41,5 @@ pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating
 pub use replicated::{Local, Plain, Reader, ReplicateError, ReplicateOptions, Replicated, When};
 pub use shared::{Folder, FolderError, NotShared, Origin, Sharing};
 pub use status::{NodeStatus, Placed};
-pub use text::{Alone, Localized, Pages, ProgramText, Reach, TextOptions, TextRefusal};
+pub use text::{Alone, FileText, FileTextError, Localized, Pages, Piece, ProgramText, Reach, TextOptions, TextRefusal};
 pub use topology::{Allowance, Basis, Memory, Node, Topology};

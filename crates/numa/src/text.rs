@@ -4,11 +4,14 @@
 //! one node. That suits programs that run one process per node (`numactl --cpunodebind`); on a machine with one node
 //! the gain of 2 MiB pages remains.
 
+mod file;
 mod plan;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use file::{FileText, FileTextError, Piece};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::numa::placement::{self, Place};
 pub use palimpsest_sys::numa::text::Reach;
@@ -107,6 +110,9 @@ pub struct Localized {
     pub exchanged: usize,
     /// Exchanged bytes that are now mapped by huge pages.
     pub huge: usize,
+    /// Bytes of a copy made here that are on other nodes than the wanted one, since that has no room; `lacks` says on
+    /// which. Nobody asks on a machine with one node.
+    pub elsewhere: usize,
     /// The origin of the copies; `None` if nothing was exchanged.
     pub origin: Option<Origin>,
     /// Why other processes do not use the same copy, if they should; also among `lacks`.
@@ -184,6 +190,7 @@ impl ProgramText {
                 in_place: 0,
                 exchanged: 0,
                 huge: 0,
+                elsewhere: 0,
                 origin: None,
                 not_shared: None,
                 lacks: Vec::new(),
@@ -214,7 +221,13 @@ impl ProgramText {
             let told = &mut parts[index];
             let place = stand.place();
             match stand.into_outcome() {
-                Some(Ok(())) => told.exchanged += place.len(),
+                Some(Ok(())) => {
+                    told.exchanged += place.len();
+                    // Whoever finds a copy has the same memory as its maker, who has told.
+                    if topology.homes().len() > 1 && !matches!(told.origin, Some(Origin::Found { .. })) {
+                        tell_elsewhere(place, node, told);
+                    }
+                }
                 Some(Err(error)) => told.lacks.push(line(&error)),
                 None => {}
             }
@@ -276,6 +289,24 @@ fn without_huge(
     }
     told.in_place = found.huge;
     found.rest
+}
+
+/// Tells how much of an exchanged run is on which other nodes, as far as the kernel tells.
+fn tell_elsewhere(run: Span, node: NodeId, told: &mut Localized) {
+    let places = placement::of_own_pages(run.range()).unwrap_or_default();
+    let page = run.len() / places.len().max(1);
+    let mut elsewhere = BTreeMap::new();
+    for place in places {
+        if let Place::On(other) = place
+            && other != node
+        {
+            *elsewhere.entry(other).or_insert(0) += page;
+        }
+    }
+    for (other, bytes) in elsewhere {
+        told.elsewhere += bytes;
+        told.lacks.push(format!("{} KiB at {:#x} are on {other}: {node} has no room", bytes >> 10, run.start));
+    }
 }
 
 /// Returns whether a part is a copy already, completely on the node, as far as the kernel tells.

@@ -41,10 +41,15 @@ pub(crate) fn whole() -> Range<usize> {
     start().next_multiple_of(HUGE)..(start() + FUNCTIONS * APART) & !(HUGE - 1)
 }
 
+/// Returns the address of a function.
+pub(crate) fn address_of(number: usize) -> usize {
+    assert!(number < FUNCTIONS);
+    start() + number * APART
+}
+
 /// Calls a function. Returns the number behind it.
 pub(crate) fn call(number: usize) -> usize {
-    assert!(number < FUNCTIONS);
-    let at = start() + number * APART;
+    let at = address_of(number);
     // SAFETY: one of the functions above, which only returns.
     let function = unsafe { std::mem::transmute::<usize, extern "C" fn()>(at) };
     function();

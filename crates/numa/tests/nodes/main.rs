@@ -10,3 +10,4 @@ mod packs;
 mod rights;
 mod sharing;
 mod text;
+mod uprobes;

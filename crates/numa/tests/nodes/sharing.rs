@@ -105,8 +105,9 @@ fn ten_processes_use_the_text_of_one() {
     let inodes: BTreeSet<String> = said.iter().map(|line| word(line, 1)).collect();
     assert_eq!((made, inodes.len()), (1, 1), "{said:#?}");
     for line in said.iter().filter(|line| word(line, 0) == "found") {
-        // Includes what waiting for each other takes, but nothing of the 10 MiB of text.
-        assert!(own_memory(line) <= 4 * MOST_OF_ITS_OWN, "{line}");
+        // Includes what waiting for each other takes, and a huge page where the kernel gives the heap one by itself,
+        // but nothing of the 10 MiB of text.
+        assert!(own_memory(line) <= 4 * MOST_OF_ITS_OWN + (2 << 20), "{line}");
     }
 }
 

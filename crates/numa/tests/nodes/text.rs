@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_numa::{NodeId, ProgramText, TextOptions};
+use palimpsest_numa::{NodeId, ProgramText, ReplicateOptions, Replicated, TextOptions};
 
 use crate::big_text::{all_work, whole};
 use crate::machine::{apart, placed, several_nodes};
@@ -23,6 +23,8 @@ fn text_is_moved_to_the_node_that_is_asked_while_threads_execute_it() {
 fn exchanged_while_it_runs() {
     several_nodes().expect("as the parent has found");
     let node = NodeId(std::env::var(NODE).expect("told").parse().expect("a number"));
+    all_work();
+    println!("numa.guest.remote_pages.plain {}", remote_pages(node));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -38,13 +40,51 @@ fn exchanged_while_it_runs() {
         assert_eq!(text.node(), node);
         let exchanged: usize = text.parts().iter().map(|part| part.exchanged).sum();
         assert!(exchanged >= whole().len(), "{:?}", text.parts());
+        assert!(text.parts().iter().all(|part| part.elsewhere == 0), "{:?}", text.parts());
     });
     all_work();
+    println!("numa.guest.remote_pages.local {}", remote_pages(node));
     let (on, nowhere) = placed(whole());
     assert_eq!((on, nowhere), (vec![(node, whole().len())], 0));
     let maps = palimpsest_sys::numa::numa_maps::of_process(rustix::process::getpid()).expect("the kernel tells");
     let map = maps.iter().rev().find(|map| map.start <= whole().start).expect("mapped");
     assert!(map.present.iter().all(|(on, _)| *on == node) && map.policy.contains(&node.0.to_string()), "{map:?}");
+}
+
+/// Returns how many pages of the big text are on other nodes than `node`.
+fn remote_pages(node: NodeId) -> usize {
+    let remote: usize = placed(whole()).0.into_iter().filter(|(on, _)| *on != node).map(|(_, bytes)| bytes).sum();
+    remote / rustix::param::page_size()
+}
+
+#[test]
+fn text_for_a_full_node_is_on_others_which_is_told() {
+    let Some(machine) = several_nodes() else { return };
+    let of_home = |home: &NodeId| machine.node(*home);
+    let small = machine.homes().iter().filter_map(of_home).min_by_key(|node| node.memory.total).expect("several");
+    if small.memory.total > 128 << 20 {
+        return println!("skipped: {} has too much memory to be filled", small.id);
+    }
+    let content = vec![7; usize::try_from(small.memory.total).expect("checked above") * 5 / 4];
+    let filler = Replicated::<[u8]>::new(&content, ReplicateOptions::new()).expect("made");
+    let _full = filler.get_on(small.id);
+    apart("text::asked_of_a_full_node", &[(NODE, &small.id.0.to_string())]);
+}
+
+#[test]
+#[ignore = "runs in a process of its own, as part of another test"]
+fn asked_of_a_full_node() {
+    several_nodes().expect("as the parent has found");
+    let node = NodeId(std::env::var(NODE).expect("told").parse().expect("a number"));
+    let text = ProgramText::localize(&TextOptions::new().node(node)).expect("nothing is in the way");
+    all_work();
+    let (on, nowhere) = placed(whole());
+    assert_eq!((on.iter().map(|(_, bytes)| bytes).sum::<usize>(), nowhere), (whole().len(), 0));
+    let part = text.parts().iter().find(|part| part.span.range().contains(&whole().start)).expect("a part");
+    let remote = remote_pages(node) * rustix::param::page_size();
+    assert!(remote > 0 && part.elsewhere >= remote && part.exchanged >= whole().len(), "{on:?}: {part:?}");
+    assert!(part.lacks.iter().any(|lack| lack.contains("has no room")), "{part:?}");
+    println!("{} of {} KiB are elsewhere", part.elsewhere >> 10, part.exchanged >> 10);
 }
 
 #[test]

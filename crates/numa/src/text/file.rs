@@ -1,0 +1,110 @@
+//! The text of a program that is not running yet, and that no object will be loaded into.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+pub use palimpsest_sys::numa::text::Piece;
+use palimpsest_sys::numa::text::Shown;
+use rustix::fs::OFlags;
+
+use super::Pages;
+
+/// How much of a program's text its file has in huge pages.
+///
+/// A program without a dynamic linker can be served by nothing else: its process has no copies, and no code of ours.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FileText {
+    /// Bytes of its text and constants in whole huge pages.
+    pub whole: usize,
+    /// How many of these the kernel has cached in huge pages, so that every process which executes the file has them
+    /// mapped so, if its addresses fit.
+    pub huge: usize,
+    /// Wishes that were not fulfilled, with reasons.
+    pub lacks: Vec<String>,
+}
+
+/// Why a file was left alone.
+#[derive(Debug, thiserror::Error)]
+pub enum FileTextError {
+    /// It cannot be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's error.
+        #[source]
+        source: io::Error,
+    },
+    /// It cannot be mapped as when it is executed.
+    #[error("cannot map {} as when it is executed", path.display())]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's error.
+        #[source]
+        source: io::Error,
+    },
+    /// Copies were wanted.
+    #[error("copies need the object, which this program does not load")]
+    Copies,
+}
+
+impl FileText {
+    /// Has the kernel cache pieces of a program's file in huge pages: those that it maps without the right to write,
+    /// and at the same place in a huge page as in the file. Reads nothing of their contents.
+    ///
+    /// # Errors
+    ///
+    /// See [`FileTextError`].
+    pub fn prepare(path: &Path, pieces: &[Piece], pages: Pages) -> Result<Self, FileTextError> {
+        if pages == Pages::Copied {
+            return Err(FileTextError::Copies);
+        }
+        let opened = open(path).map_err(|source| FileTextError::Open { path: path.to_owned(), source })?;
+        let mut text = Self::default();
+        for piece in pieces {
+            let shown = match Shown::of(&opened, path, *piece) {
+                Ok(Some(shown)) => shown,
+                Ok(None) => continue,
+                // What the pieces before it have come to counts.
+                Err(error) if text.whole > 0 => {
+                    text.lacks.push(format!("not all of it can be mapped: {error}"));
+                    continue;
+                }
+                Err(source) => return Err(FileTextError::Map { path: path.to_owned(), source }),
+            };
+            if pages == Pages::ReadAnew
+                && let Err(error) = shown.forget_small()
+            {
+                text.lacks.push(format!("its file is not read anew: {error}"));
+            }
+            text.whole += shown.len();
+            text.huge += shown.huge_in_place().huge;
+        }
+        Ok(text)
+    }
+}
+
+/// Opens a file to look at; whatever it is, that neither waits nor has an effect.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    // The bits of the kernel's own interface.
+    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_told() {
+        let all = [Piece { offset: 0, len: 8 << 20 }];
+        let prepare = |path: &str, pages| FileText::prepare(Path::new(path), &all, pages);
+        assert!(matches!(prepare("/nonexistent", Pages::OfTheFile), Err(FileTextError::Open { .. })));
+        assert!(matches!(prepare("/proc/self/exe", Pages::Copied), Err(FileTextError::Copies)));
+        // A device has no length, so that nothing of it is text.
+        assert_eq!(prepare("/dev/null", Pages::ReadAnew).expect("it can be opened"), FileText::default());
+    }
+}
