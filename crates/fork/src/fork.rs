@@ -1,6 +1,7 @@
 //! Forks, and keeps an account of what forks cost.
 
 use palimpsest_sys::last_errno;
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::clock::{Instant, Moment, nanos, share};
@@ -69,7 +70,11 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     let idle = shared.filter(|shared| shared.is_idle());
     let started = shared.map(|_| Moment::now());
     // SAFETY: (1).
-    let child = unsafe { libc::fork() };
+    let forks = || unsafe { libc::fork() };
+    let mut child = forks();
+    if child < 0 && last_errno() == Errno::AGAIN && !is_confined && has_dismissed() {
+        child = forks();
+    }
     if child == 0 {
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();
@@ -111,6 +116,12 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         }
     }
     Ok(Forked::Parent(pid))
+}
+
+/// Waits for a deputy, if there is one. It may have had the last place that `RLIMIT_NPROC` or `pids.max` allows.
+#[cold]
+fn has_dismissed() -> bool {
+    registry::shared().is_some_and(|shared| shared.desk.dismiss())
 }
 
 /// Looks at what was written to frozen memory, and repairs it if the debt exceeds what the repair is expected to take.

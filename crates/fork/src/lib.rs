@@ -53,10 +53,10 @@ pub use error::{ForkError, FreezeError};
 pub use fork::{Forked, Status, fork, frozen_bytes, status};
 pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
-pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
+pub use options::{Answer, Errands, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
-pub use slices::{freeze_slice, freeze_while, next_slice, progress, put_off_slices};
+pub use slices::{dismiss_deputy, freeze_slice, freeze_while, next_slice, progress, put_off_slices};
 pub use worth::Worth;
 
 /// The examples of the book.

@@ -92,6 +92,24 @@ pub enum Pause {
     Within(Duration),
 }
 
+/// Who asks the kernel for huge pages between forks. Such a call copies 2 MiB for each, and may sleep first until all
+/// processors have done their part.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Errands {
+    /// The thread that takes the slice.
+    #[default]
+    Own,
+    /// A process that borrows this one's memory for the call (`clone` with `CLONE_VM`), so that the thread goes on
+    /// meanwhile. It has no exit signal: neither a SIGCHLD handler nor `waitpid(-1, …)` sees it. It makes up to eight
+    /// huge pages and ends; before this process executes another program, or installs a seccomp filter,
+    /// [wait](crate::dismiss_deputy) for it. If none can be made, the thread asks.
+    ///
+    /// What does see it: `waitpid` with `__WALL` or `__WCLONE`; `/proc/…/children`, `pgrep -f` and `pidof`, since its
+    /// command line is the program's; `RLIMIT_NPROC` and `pids.max`, until it was waited for; `RUSAGE_CHILDREN`; and
+    /// what the kernel refuses to processes that share memory (`setns` to a time namespace, SELinux `setcon`).
+    Deputy,
+}
+
 /// How to freeze. The default freezes all that can be frozen, and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -102,12 +120,14 @@ pub struct Options {
     pub(crate) measure: Measure,
     pub(crate) pays: Pays,
     pub(crate) pause: Pause,
+    pub(crate) errands: Errands,
     /// One bit for each [`Answer`].
     answers: usize,
 }
 
 impl Options {
     /// Returns the defaults.
+    #[inline]
     pub fn new() -> Self {
         Self {
             extent: ExtentLen::default(),
@@ -117,12 +137,14 @@ impl Options {
             measure: Measure::default(),
             pays: Pays::default(),
             pause: Pause::default(),
+            errands: Errands::default(),
             answers: 0,
         }
     }
 
     /// Sets how long extents are.
     #[must_use]
+    #[inline]
     pub fn extent(mut self, len: ExtentLen) -> Self {
         self.extent = len;
         self
@@ -137,6 +159,7 @@ impl Options {
 
     /// Sets which pages frozen memory consists of.
     #[must_use]
+    #[inline]
     pub fn pages(mut self, pages: Pages) -> Self {
         self.pages = pages;
         self
@@ -144,6 +167,7 @@ impl Options {
 
     /// Sets what to do about other threads.
     #[must_use]
+    #[inline]
     pub fn other_threads(mut self, other_threads: OtherThreads) -> Self {
         self.other_threads = other_threads;
         self
@@ -165,6 +189,7 @@ impl Options {
 
     /// Sets which memory is worth freezing.
     #[must_use]
+    #[inline]
     pub fn pays(mut self, pays: Pays) -> Self {
         self.pays = pays;
         self
@@ -172,8 +197,16 @@ impl Options {
 
     /// Sets how long the process may be held up at a time.
     #[must_use]
+    #[inline]
     pub fn pause(mut self, pause: Pause) -> Self {
         self.pause = pause;
+        self
+    }
+
+    /// Sets who asks the kernel for huge pages between forks.
+    #[must_use]
+    pub fn errands(mut self, errands: Errands) -> Self {
+        self.errands = errands;
         self
     }
 

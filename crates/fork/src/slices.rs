@@ -10,6 +10,7 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment, nanos};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Terms, Where};
+use crate::engine::errands::Errands;
 use crate::engine::gather::Gatherer;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
@@ -20,8 +21,8 @@ use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
-use crate::hazards::{self, FileSize, Watcher};
-use crate::options::{ExtentLen, Options, OtherThreads, Pause};
+use crate::hazards::{self, Checked, FileSize, Watcher};
+use crate::options::{self, ExtentLen, Options, OtherThreads, Pause};
 use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
@@ -37,6 +38,9 @@ const CHILD: Duration = Duration::from_micros(2500);
 const UNTIL_DOUBLED: u32 = 64;
 const MOST_DOUBLINGS: u32 = 10;
 
+/// How long to leave a deputy to its errand before another look.
+const ERRAND: Duration = Duration::from_millis(1);
+
 /// Most and least time in nanoseconds that listing all mappings takes for each MiB of base pages.
 const LOOK: u64 = 40_000;
 const LEAST_LOOK: u64 = 100_000;
@@ -44,9 +48,15 @@ const LEAST_LOOK: u64 = 100_000;
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check(options)?;
-    let headroom = hazards::headroom();
     let before = Moment::now();
-    let (watcher, walked) = (Watcher::find()?, before.elapsed());
+    let watcher = Watcher::find()?;
+    begin_checked(options, budget, Checked { watcher, taken: before.elapsed() })
+}
+
+/// Plans in a process that may be frozen.
+fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Result<Report, FreezeError> {
+    let Checked { watcher, taken: walked } = checked;
+    let headroom = hazards::headroom();
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     locked.drop_plan();
     let places = Places::open()?;
@@ -114,7 +124,8 @@ pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeErro
         return None;
     }
     let started = Moment::now();
-    let planned = begin(&options, budget);
+    // Not all is looked at anew: whoever was frozen once is about to fork, and nobody is held yet.
+    let planned = hazards::check_again(&options).and_then(|checked| begin_checked(&options, budget, checked));
     if !shared.progress.is_under_way()
         && let Some(mut locked) = shared.lock()
     {
@@ -220,6 +231,9 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
     let gathers = matches!(locked.agenda().step(), Step::Gather(_));
     let is_slow = locked.agenda().is_gathered_too_slowly();
     drop(locked);
+    if shared.desk.is_busy() {
+        return Ok(());
+    }
     let occasion = match waited {
         _ if is_slow => Occasion::ForkAgain,
         // A program that waits between forks has slices there: a slice must not lengthen this fork.
@@ -270,6 +284,9 @@ unsafe fn slice(
     occasion: Occasion,
     is_idle: &mut dyn FnMut() -> bool,
 ) -> Result<(), FreezeError> {
+    if shared.desk.is_busy() {
+        return Ok(());
+    }
     let (begun, cpu) = (Instant::now(), Moment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check_again(&options)?;
@@ -292,7 +309,13 @@ unsafe fn slice(
         }
         let before = locked.agenda().gathered();
         let (mut tables, agenda) = locked.tables_and_agenda()?;
+        let errands = match (occasion, options.errands) {
+            (Occasion::Wait, options::Errands::Deputy) => Errands::deputies(shared),
+            // A deputy would copy what the child is about to show.
+            _ => Errands::own(),
+        };
         let gatherer = Gatherer {
+            errands,
             tables: &mut tables,
             shared,
             agenda,
@@ -438,12 +461,16 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
 
 /// Returns how soon a thread that is about to wait should take a slice; `None` if this process itself has no freeze
 /// under way, or if looking at all open descriptors before a slice takes longer than a pause may. A child goes on when
-/// it forks, not when it waits: most live too short a time. Takes no lock.
+/// it forks, not when it waits: most live too short a time. Takes no lock. Makes no system call, unless a
+/// [deputy](crate::Errands::Deputy) was sent whose answer was not taken yet.
 pub fn next_slice() -> Option<Duration> {
-    let shared =
-        registry::shared().filter(|shared| is_wanted(shared) && !shared.progress.is_for_forks() && is_home())?;
-    if shared.progress.is_under_way() {
-        shared.progress.asked_in_wait();
+    let shared = registry::shared().filter(|_| is_home())?;
+    shared.progress.asked_in_wait();
+    if !is_wanted(shared) || shared.progress.is_for_forks() {
+        return None;
+    }
+    if shared.desk.is_busy() {
+        return Some(ERRAND);
     }
     let until = shared.progress.rests_until();
     Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
@@ -454,6 +481,15 @@ pub fn next_slice() -> Option<Duration> {
 pub fn put_off_slices(taken: Duration) {
     if let Some(shared) = registry::shared() {
         shared.progress.put_off(taken);
+    }
+}
+
+/// Waits for a [deputy](crate::Errands::Deputy) that is at work, for some milliseconds at most. Call it before this
+/// process executes another program, which would have a child that it does not know, and before it installs a
+/// seccomp filter. Async-signal-safe.
+pub fn dismiss_deputy() {
+    if let Some(shared) = registry::shared() {
+        let _ = shared.desk.dismiss();
     }
 }
 

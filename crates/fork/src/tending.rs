@@ -7,19 +7,24 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment};
 use crate::engine::budget::Stopped;
+use crate::engine::errands::Errands;
 use crate::engine::guards::open_pages;
 use crate::engine::mending::Mender;
 use crate::engine::own::{exclude, find_rseq};
 use crate::engine::places::Places;
+use crate::engine::progress::Waited;
 use crate::engine::registry::Shared;
 use crate::engine::tender::Tender;
 use crate::engine::tending::Tended;
 use crate::error::FreezeError;
 use crate::hazards::{self, Watcher};
-use crate::options::OtherThreads;
+use crate::options::{self, OtherThreads};
 
 /// What a child that still maps the memory is taken to cost: it is left in peace for four times as long.
 const A_WHILE: Duration = Duration::from_millis(10);
+
+/// What a deputy takes for a piece, in CPU nanoseconds.
+const ERRAND: u64 = 500_000;
 
 /// Takes a slice.
 ///
@@ -56,13 +61,24 @@ enum PaidBy {
 /// As [`tend`].
 pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
     let mut locked = shared.lock()?;
-    let pause = locked.options().pause;
+    let (pause, errands) = (locked.options().pause, locked.options().errands);
     if locked.ledger().is_repairing() {
         return None;
     }
     drop(locked);
+    let waits = shared.progress.waited() != Waited::Not;
+    if shared.desk.is_busy() {
+        return Some(Ok(()));
+    }
+    if !shared.tending.makes_way(pause) {
+        return None;
+    }
+    // Deputies do the work while the program waits: a slice would lengthen this fork.
+    if waits && errands == options::Errands::Deputy && shared.statistics.frozen_bytes() == 0 {
+        return Some(Ok(()));
+    }
     // SAFETY: 1. is this function's own.
-    let outcome = shared.tending.makes_way(pause).then(|| unsafe { slice(shared, PaidBy::Debt) })?;
+    let outcome = unsafe { slice(shared, PaidBy::Debt) };
     if outcome.is_err() {
         shared.tending.give_up();
     }
@@ -73,6 +89,9 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
 ///
 /// As [`tend`].
 unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeError> {
+    if shared.desk.is_busy() {
+        return Ok(());
+    }
     let (started, cpu) = (Instant::now(), Moment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check_again(&options)?;
@@ -94,6 +113,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     };
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
     let is_shared;
+    let sends = !holds && paid_by == PaidBy::Time && options.errands == options::Errands::Deputy;
     let played = if holds {
         let mut tables = locked.tables()?;
         let blocked = Blocked::all();
@@ -112,13 +132,16 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         // A handler that leaves by `longjmp` would keep the lock.
         let _blocked = Blocked::all();
         let (tables, options, pagemap, places) = (&mut tables, &options, &pagemap, &places);
-        let mender = Mender { tables, shared, options, pagemap, places, started: cpu };
+        let errands = if sends { Errands::deputies(shared) } else { Errands::own() };
+        let mender = Mender { tables, shared, options, pagemap, places, errands, started: cpu };
         mender.play().map_err(Stopped::from)
     };
     let taken = cpu.elapsed();
     let (tended, worked) = played.unwrap_or((Tended::Done, 0));
-    if worked > 0 && paid_by == PaidBy::Debt {
-        locked.ledger().tended(taken);
+    if worked > 0 && (paid_by == PaidBy::Debt || sends) {
+        // Else a repair would do at a fork what deputies have done before it.
+        let deputies = if sends { ERRAND.saturating_mul(worked as u64) } else { 0 };
+        locked.ledger().tended(taken.saturating_add(deputies));
     }
     let owed = locked.ledger().debt();
     drop(locked);

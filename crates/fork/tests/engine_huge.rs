@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use common::{Memory, freeze, guarded, in_child, page, play, skip, wait};
-use palimpsest_fork::{ExtentLen, Forked, Measure, Options, Pause, Stage, status};
+use palimpsest_fork::{ExtentLen, Forked, Measure, Options, Pages, Pause, Pays, Stage, status};
 use palimpsest_sys::memory::extent::is_mapped;
 use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
@@ -385,5 +385,30 @@ fn advice_that_came_after_the_freeze_is_kept() {
             ))),
             0
         );
+    });
+}
+
+/// Fails on: leaving it to kernels before 6.18, which make no huge page of a piece of which every page is shared or
+/// write-protected, as after a fork.
+#[test]
+fn what_was_not_written_to_since_a_fork_is_gathered_too() {
+    play("what_was_not_written_to_since_a_fork_is_gathered_too", || {
+        needs_huge_pages();
+        if thp::enabled().is_ok_and(|when| when == thp::Anonymous::Always) {
+            skip("the kernel makes huge pages by itself (transparent_hugepage/enabled)");
+        }
+        let memory = Memory::unadvised(LEN);
+        memory.fill(0..LEN, 1);
+        assert_eq!(in_child(|| 0), 0, "its parent's pages are write-protected from here on");
+        let pause = Pause::Within(Duration::ZERO);
+        let options =
+            Options::new().measure(Measure::Nothing).pages(Pages::Gather).pays(Pays::Within(1500)).pause(pause);
+        if freeze(&options).way != ScanWay::Ioctl {
+            skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
+        }
+        while palimpsest_fork::progress().stage == Stage::UnderWay {
+            slice();
+        }
+        assert_eq!((memory.huge(), memory.holds(0..LEN, 1)), (LEN, true), "{:?}", palimpsest_fork::progress());
     });
 }

@@ -9,7 +9,8 @@ mod common;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::time::Duration;
 
-use common::{Memory, freeze, page, play, skip, wait};
+use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
+use common::{Memory, freeze, page, play, wait};
 use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage, progress};
 
 const MIB: usize = 1 << 20;
@@ -32,26 +33,6 @@ enum End {
 
 /// The system call that marks a slice's end; a slice makes no such call.
 const MARK: libc::c_long = libc::SYS_getppid;
-
-fn ptrace(request: libc::c_uint, pid: i32, data: usize) -> bool {
-    // SAFETY: touches no memory of this process.
-    unsafe { libc::ptrace(request, pid, std::ptr::null_mut::<u8>(), data) != -1 }
-}
-
-/// Waits for the next stop of a traced child. Returns its signal; `None` for a system call.
-fn next_stop(child: i32) -> Option<i32> {
-    let mut status = 0;
-    // SAFETY: `status` outlives the call.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) }, child);
-    assert!(libc::WIFSTOPPED(status), "it ends by itself: {status:#x}");
-    (libc::WSTOPSIG(status) != libc::SIGTRAP | 0x80).then_some(libc::WSTOPSIG(status))
-}
-
-/// Whether a stopped child is in this system call.
-fn is_in(child: i32, call: libc::c_long) -> bool {
-    let told = std::fs::read_to_string(format!("/proc/{child}/syscall")).unwrap_or_default();
-    told.split(' ').next() == Some(&call.to_string())
-}
 
 /// Kills a child that is about to take a slice at its `step`th stop.
 fn kill_at(child: i32, step: usize) -> End {
@@ -163,32 +144,6 @@ fn kill_at_each_step(budget: Duration, beside: Beside, stride: usize) {
     }
     println!("killed at steps up to {steps}");
     assert!(steps > 30, "a slice makes more calls");
-}
-
-/// Ends the scenario if no child can be traced, or asked what it does.
-fn needs_ptrace() {
-    // SAFETY: one thread.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let is_traced = ptrace(libc::PTRACE_TRACEME, 0, 0);
-        // SAFETY: stops the child for its tracer, if it has one.
-        let _ = is_traced && unsafe { libc::raise(libc::SIGSTOP) } == 0;
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(0) };
-    }
-    let mut status = 0;
-    // SAFETY: `status` outlives the call.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) }, child);
-    if !libc::WIFSTOPPED(status) {
-        skip("a child cannot be traced here");
-    }
-    let is_told = std::fs::read_to_string(format!("/proc/{child}/syscall")).is_ok();
-    // SAFETY: a child that was not waited for.
-    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
-    assert_eq!(wait(child), 1000 + libc::SIGKILL);
-    if !is_told {
-        skip("the kernel does not tell of calls (/proc/PID/syscall)");
-    }
 }
 
 #[test]

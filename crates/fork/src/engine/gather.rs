@@ -19,6 +19,7 @@ use palimpsest_sys::pages::vmas::VmaFlags;
 use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::{Agenda, Gathered, Gathering, Where};
+use super::errands::Errands;
 use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::mending::count;
@@ -44,6 +45,7 @@ pub(crate) struct Gatherer<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
+    pub(crate) errands: Errands,
     /// When it began.
     pub(crate) started: Instant,
     /// How long the process was looked at before, in nanoseconds.
@@ -88,9 +90,9 @@ impl Gatherer<'_, '_> {
                 gathering.go_on_at(searched.end);
                 continue;
             };
-            let room = self.shared.tending.room(elapsed, budget);
+            let room = self.errands.room(self.shared.tending.room(elapsed, budget));
             let taken = self.take(Span::new(piece.start, whole.end), room, traits);
-            let Taken { upto, worked: tried, made, mended, split, waits, is_refused } = match taken {
+            let Taken { upto, worked: tried, made, mended, split, waits, is_refused, is_sent } = match taken {
                 Ok(taken) => taken,
                 Err(error) => break Err(error),
             };
@@ -100,6 +102,11 @@ impl Gatherer<'_, '_> {
             (bytes, worked) = (bytes + made * PIECE, worked + tried);
             if is_refused {
                 break Ok(Gathered::Done);
+            }
+            if is_sent {
+                // So the next fork need not take a slice.
+                self.shared.progress.gathered_in_wait();
+                break Ok(Gathered::More);
             }
             if let Some(waits) = waits.then(|| gathering.has_seen_a_child()).flatten() {
                 break Ok(waits);
@@ -151,8 +158,8 @@ impl Gatherer<'_, '_> {
     /// Gathers pieces at the start of `rest`, `room` at most. All have these traits.
     fn take(&mut self, rest: Span, room: usize, traits: Traits) -> Result<Taken, PagemapError> {
         let mut run = Span::new(rest.start, rest.start);
-        let (upto, waits, is_refused) = (rest.start, false, false);
-        let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused };
+        let (upto, waits, is_refused, is_sent) = (rest.start, false, false, false);
+        let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused, is_sent };
         for piece in rest.cut(PIECE).take(room) {
             let found = self.look_at(piece, traits)?;
             if matches!(found, Found::Fit | Found::Split) {
@@ -175,6 +182,11 @@ impl Gatherer<'_, '_> {
         taken.upto = taken.upto.max(run.end);
         if run.is_empty() {
             return Ok(taken);
+        }
+        if self.errands.send(run) {
+            // The next slice looks at them again, and counts what is new.
+            let mended = taken.split.min(run.len() / PIECE);
+            return Ok(Taken { upto: run.start, mended, waits: false, is_sent: true, ..taken });
         }
         let before = Moment::now();
         let pagemap = self.pagemap;
@@ -265,4 +277,6 @@ struct Taken {
     waits: bool,
     /// Whether there are no huge pages left.
     is_refused: bool,
+    /// Whether a deputy was sent to gather some.
+    is_sent: bool,
 }

@@ -12,6 +12,7 @@
 //! | `tending`, `tender` | between forks: what makes the next one long, one slice at a time |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to, and memory that becomes anonymous again |
 //! | `mending` | huge pages of ours that were split |
+//! | `errands` | who asks for huge pages between forks: the thread, or a deputy |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
 //! | `ledger`, `prices`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
 //! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
@@ -28,6 +29,7 @@ pub(crate) mod agenda;
 pub(crate) mod budget;
 mod contents;
 mod copy;
+pub(crate) mod errands;
 mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod gather;

@@ -115,11 +115,12 @@ pub(crate) fn is_alone_for_sure() -> bool {
 
 /// Asks the C library, once, where the area of restartable sequences is. Takes locks of the dynamic linker, and may
 /// allocate.
+#[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
 pub(crate) fn find_rseq() {
     if RSEQ.1.load(Ordering::Relaxed) != UNASKED {
         return;
     }
-    let single = palimpsest_sys::global_symbol("__libc_single_threaded");
+    let single = palimpsest_sys::global_symbol(c"__libc_single_threaded");
     SINGLE.store(single.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
     let area = rseq::area();
     RSEQ.0.store(area.start.wrapping_sub(thread_pointer()).cast_signed(), Ordering::Relaxed);

@@ -19,6 +19,7 @@ use palimpsest_sys::MapError;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::vec::{MappedVec, leak_zeroed};
 use palimpsest_sys::proc::sysctl;
+use palimpsest_sys::threads::deputy::Desk;
 
 use super::agenda::{Agenda, Item, MOST_ITEMS};
 use super::contents::Contents;
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) left_alone: LeftAlone,
     pub(crate) map: FrozenMap,
     pub(crate) origins: Origins,
+    /// The process that asks for huge pages while this one goes on. Last, since its stack is seldom used.
+    pub(crate) desk: Desk,
 }
 
 // SAFETY: everything is atomic but `lasting`, which only the holder of `owner` refers to, one at a time in a process.

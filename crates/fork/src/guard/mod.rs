@@ -53,12 +53,14 @@ pub fn touches(range: Range<usize>) -> bool {
 
 /// Whether this process runs in another's memory, as children of `vfork` do: then it must leave frozen memory to the
 /// owner. The first call in a process decides that the memory is its own: make it early.
+#[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
 pub fn is_borrowed() -> bool {
     crate::hazards::borrowed::owner().is_some()
 }
 
 /// Looks up what a freeze needs from the dynamic linker, which takes locks and may allocate: for callers that may
 /// freeze inside `malloc` or in a signal handler. Otherwise a freeze does it itself.
+#[inline]
 pub fn prepare() {
     crate::engine::own::find_rseq();
 }

@@ -7,7 +7,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use palimpsest_sys::{Mapping, OnFork, Protection, Source};
+use palimpsest_sys::memory::calls::{self, Commit};
+use palimpsest_sys::pages::maps::Permissions;
 
 /// Types that may start as zeros.
 ///
@@ -52,17 +53,22 @@ impl<T: Zeroed> Wiped<T> {
         self.get().unwrap_or_else(|| self.settle(ptr::from_ref(instead).cast_mut()).0)
     }
 
+    /// Each program below `palimpsest run` does this before its `main`: so by bare calls, and beside all else that such
+    /// a program runs (`palimpsest_sys::broken_pipe`).
     #[cold]
+    #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
     fn make(&self) -> Option<&'static T> {
-        let len = rustix::param::page_size();
-        let mapping = Mapping::new(Source::Anonymous, len, Protection::ReadWrite, len).ok()?;
-        mapping.on_fork(OnFork::Wipe).ok()?;
+        let both = Permissions::READ.union(Permissions::WRITE);
+        let page = calls::map(rustix::param::page_size(), both, Commit::Counted).ok()?;
+        // SAFETY: 1. made just now, and only known here.
+        let is_wiped = unsafe { calls::advise(page, libc::MADV_WIPEONFORK) }.is_ok();
         // Big enough, aligned, and valid as zeros, by the contract of the trait.
-        let (value, choice) = self.settle(mapping.as_ptr().cast());
-        if choice == Choice::Ours {
-            std::mem::forget(mapping);
+        let settled = is_wiped.then(|| self.settle(ptr::with_exposed_provenance_mut(page.start)));
+        if !matches!(settled, Some((_, Choice::Ours))) {
+            // SAFETY: 1. made above, and known to nobody else.
+            let _ = unsafe { calls::unmap(page) };
         }
-        Some(value)
+        settled.map(|(value, _)| value)
     }
 
     /// Makes `place`, whose value lives for ever once chosen, the one for all, unless another thread's came first.

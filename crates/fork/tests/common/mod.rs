@@ -7,7 +7,9 @@
     reason = "each test binary uses a part, so that an expectation would fail in some"
 )]
 
+pub(crate) mod gathering;
 pub(crate) mod guarded;
+pub(crate) mod traced;
 
 use std::env;
 use std::ffi::c_void;

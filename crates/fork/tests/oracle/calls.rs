@@ -78,7 +78,7 @@ impl World {
     }
 
     pub(crate) fn advise(self, range: Range<usize>, advice: i32) -> Answer {
-        if matches!(self, Self::Frozen | Self::Sliced | Self::Budgeted) {
+        if !matches!(self, Self::Plain | Self::Mutant) {
             // SAFETY: the range is in the region of the programs.
             if let Outcome::Done(done) = unsafe { guard::madvise(range.start, range.len(), advice) } {
                 return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |()| 0);

@@ -95,7 +95,7 @@ impl Family {
         let own = std::env::current_exe().expect("/proc is mounted");
         let c_string = |text: &[u8]| CString::new(text).expect("no zero byte");
         let arguments = [c_string(own.as_os_str().as_bytes())];
-        let environment = [(PROGRAM, program), (PATH, &format!("{}!", self.path)), (run::WORLD, run::name(world))];
+        let environment = [(PROGRAM, program), (PATH, &format!("{}!", self.path)), (run::WORLD, &run::name(world))];
         let environment: Vec<CString> =
             environment.iter().map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect();
         let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {

@@ -31,9 +31,13 @@ use proptest::test_runner::TestCaseError;
 use crate::calls::World;
 use crate::hunt::Hunt;
 use crate::program::{Code, Program};
+use crate::world::BUDGETS;
 
 /// Programs per test; each takes some 50 ms on the machine of the records.
 const PROGRAMS: u32 = 300;
+
+/// Programs at each budget of slices.
+const BUDGETED_PROGRAMS: u32 = 10;
 
 /// A missing guard must be noticed within this many programs.
 const MUTANT_PROGRAMS: u32 = 200;
@@ -70,6 +74,14 @@ fn frozen_programs_run_as_plain_ones() {
 #[test]
 fn programs_that_are_frozen_in_slices_run_as_plain_ones() {
     Hunt { of: "ORACLE", programs: PROGRAMS, shrinks: 300 }.finds_none_in(World::Sliced, &any_program(), compare);
+}
+
+#[test]
+fn programs_that_are_frozen_at_any_budget_run_as_plain_ones() {
+    for microseconds in BUDGETS {
+        let hunt = Hunt { of: "ORACLE", programs: BUDGETED_PROGRAMS, shrinks: 300 };
+        hunt.finds_none_in(World::Budgeted(microseconds), &any_program(), compare);
+    }
 }
 
 #[test]

@@ -27,14 +27,18 @@ static BEFORE_MAIN: extern "C" fn() = interpret;
 const ADDR_NO_RANDOMIZE: libc::c_ulong = 0x004_0000;
 
 /// The name of a world in the environment.
-pub(crate) fn name(world: World) -> &'static str {
+pub(crate) fn name(world: World) -> String {
     match world {
-        World::Plain => "plain",
-        World::Frozen => "frozen",
-        World::Sliced => "sliced",
-        World::Budgeted => "budgeted",
-        World::Mutant => "mutant",
+        World::Budgeted(microseconds) => microseconds.to_string(),
+        named => format!("{named:?}"),
     }
+}
+
+/// The world of this name.
+fn named(text: &str) -> Option<World> {
+    let known = [World::Plain, World::Frozen, World::Sliced, World::Mutant];
+    let budgeted = || text.parse().ok().map(World::Budgeted);
+    known.into_iter().find(|world| name(*world) == text).or_else(budgeted)
 }
 
 /// Enters the interpreter; returns at once in a process that is not one.
@@ -43,8 +47,7 @@ extern "C" fn interpret() {
         return;
     };
     let program = Program::from_hex(&program).expect("a program in hexadecimal");
-    let worlds = [World::Plain, World::Frozen, World::Sliced, World::Budgeted, World::Mutant];
-    let world = worlds.into_iter().find(|known| name(*known) == world).expect("a world");
+    let world = named(&world).expect("a world");
     Interpreter::new(world, path).run(&program.0)
 }
 

@@ -11,18 +11,21 @@ pub(crate) enum World {
     Frozen,
     /// The same in slices: the least possible before each operation.
     Sliced,
-    /// In slices of 100 µs: how much that is depends on the machine.
-    Budgeted,
+    /// In slices of so many microseconds: how much that is depends on the machine.
+    Budgeted(u32),
     /// As frozen, with something wrong on purpose, to show that the oracle notices.
     Mutant,
 }
+
+/// Budgets from the least that is promised to one in which all fits, in microseconds.
+pub(crate) const BUDGETS: [u32; 4] = [100, 500, 2000, 20_000];
 
 impl World {
     /// Returns how long a slice may take, if freezes are in slices.
     pub(crate) const fn budget(self) -> Option<Duration> {
         match self {
             Self::Sliced => Some(Duration::ZERO),
-            Self::Budgeted => Some(Duration::from_micros(100)),
+            Self::Budgeted(microseconds) => Some(Duration::from_micros(microseconds as u64)),
             Self::Plain | Self::Frozen | Self::Mutant => None,
         }
     }

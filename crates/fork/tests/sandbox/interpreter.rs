@@ -265,7 +265,7 @@ impl Interpreter {
         let c_string = |text: &[u8]| CString::new(text).expect("no zero byte");
         let own = std::env::current_exe().map(|path| c_string(path.as_os_str().as_bytes()));
         let own = own.unwrap_or_else(|_| c"/proc/self/exe".to_owned());
-        let environment = [(PROGRAM, program), (PATH, &format!("{}!", self.path)), (WORLD, run::name(self.world))];
+        let environment = [(PROGRAM, program), (PATH, &format!("{}!", self.path)), (WORLD, &run::name(self.world))];
         let environment: Vec<CString> =
             environment.iter().map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect();
         let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {

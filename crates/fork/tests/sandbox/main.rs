@@ -36,12 +36,16 @@ use proptest::test_runner::TestCaseError;
 use crate::calls::World;
 use crate::hunt::Hunt;
 use crate::program::{Code, Program};
+use crate::world::BUDGETS;
 
 /// Programs per test; each takes some 100 ms on the machine of the records, twice.
 const PROGRAMS: u32 = 60;
 
 /// Programs per test that are frozen in slices.
 const SLICED_PROGRAMS: u32 = 25;
+
+/// Programs at each budget of slices.
+const BUDGETED_PROGRAMS: u32 = 2;
 
 /// A superfluous descriptor must be noticed within this many programs.
 const MUTANT_PROGRAMS: u32 = 20;
@@ -90,7 +94,8 @@ fn assert_same(codes: &[Code]) {
     say_what_is_left_out();
     let program = Program(codes.to_vec());
     let plain = run::run(&program, World::Plain);
-    for world in [World::Frozen, World::Sliced, World::Budgeted] {
+    let budgeted = World::Budgeted(BUDGETS[codes.len() % BUDGETS.len()]);
+    for world in [World::Frozen, World::Sliced, budgeted] {
         let other = run::run(&program, world);
         let difference = run::difference(&plain, &other);
         assert!(difference.is_none(), "{world:?} {program:?}{}", difference.unwrap_or_default());
@@ -109,6 +114,14 @@ fn frozen_programs_reach_and_do_what_plain_ones_do() {
 fn programs_that_are_frozen_in_slices_reach_and_do_what_plain_ones_do() {
     let hunt = Hunt { of: "SANDBOX", programs: SLICED_PROGRAMS, shrinks: 100 };
     hunt.finds_none_in(World::Sliced, &any_program(), compare);
+}
+
+#[test]
+fn programs_that_are_frozen_at_any_budget_reach_and_do_what_plain_ones_do() {
+    for microseconds in BUDGETS {
+        let hunt = Hunt { of: "SANDBOX", programs: BUDGETED_PROGRAMS, shrinks: 100 };
+        hunt.finds_none_in(World::Budgeted(microseconds), &any_program(), compare);
+    }
 }
 
 #[test]
