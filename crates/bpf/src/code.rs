@@ -20,7 +20,7 @@ pub const MOST_FRAMES: usize = 8;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Code {
     instructions: Vec<Instruction>,
-    /// The slot of each instruction.
+    /// The slot of each instruction; empty if all have one slot, since both then count alike.
     slots: Vec<u32>,
     /// The first instruction of each function, in order; the program's own comes first.
     functions: Vec<u32>,
@@ -137,6 +137,50 @@ enum Outside {
     Calls,
 }
 
+/// What has been read of a program.
+#[derive(Default)]
+struct Read {
+    instructions: Vec<Instruction>,
+    /// As in [`Code`].
+    slots: Vec<u32>,
+    /// The instructions that jump, in order.
+    jumps: Vec<u32>,
+    needs: Needs,
+}
+
+impl Read {
+    /// Reads an instruction that is not a common one. Returns how many slots it has. Apart from the loop over the
+    /// common ones, which is faster by itself.
+    #[cold]
+    #[inline(never)]
+    fn uncommon(&mut self, bytes: &[u8], slot: usize) -> Result<usize, StructureError> {
+        let needs = &mut self.needs;
+        let instruction = decode(bytes, slot)?;
+        instruction.each_register(|register| needs.registers |= 1 << register.number());
+        match instruction {
+            Instruction::MayGoto { .. } => needs.counts = true,
+            Instruction::Call(Callee::Local(_)) => needs.functions = true,
+            Instruction::Call(_) => needs.outside = Outside::Calls,
+            Instruction::LoadWide { value: Wide::Function(_), .. } => needs.functions = true,
+            Instruction::LoadWide { value: Wide::Value(_), .. } => {}
+            Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
+                refuse(slot, instruction)?;
+                needs.outside = needs.outside.max(Outside::Maps);
+            }
+            _ => {}
+        }
+        if matches!(instruction, Instruction::Jump { .. } | Instruction::Branch { .. } | Instruction::MayGoto { .. }) {
+            self.jumps.push(self.instructions.len() as u32);
+        }
+        self.instructions.push(instruction);
+        if instruction.slots() > 1 && self.slots.is_empty() {
+            // Up to here both count alike.
+            self.slots = (0..self.instructions.len() as u32).collect();
+        }
+        Ok(instruction.slots())
+    }
+}
+
 impl Code {
     /// Checks the slots of a program.
     ///
@@ -148,41 +192,27 @@ impl Code {
         if count > MOST_SLOTS {
             return Err(StructureError::Long { slots: count });
         }
-        let (mut instructions, mut slots) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut needs = Needs::default();
-        let mut slot = 0;
-        while let Some(rest) = bytes.get(slot * SLOT..).filter(|rest| !rest.is_empty()) {
-            slots.push(slot as u32);
-            let first = rest.first_chunk();
-            if first
-                .and_then(|slot| {
-                    common::decode(slot, |instruction, named| {
-                        needs.registers |= named;
-                        instructions.push(instruction);
-                    })
+        let mut read = Read { instructions: Vec::with_capacity(count), ..Read::default() };
+        let (whole, _) = bytes.as_chunks::<SLOT>();
+        let (mut slot, mut registers) = (0, 0);
+        while slot < count {
+            let index = read.instructions.len() as u32;
+            if !read.slots.is_empty() {
+                read.slots.push(slot as u32);
+            }
+            let common = whole.get(slot).and_then(|slot| {
+                common::decode(slot, |instruction, named| {
+                    registers |= named;
+                    if matches!(instruction, Instruction::Branch { .. }) {
+                        read.jumps.push(index);
+                    }
+                    read.instructions.push(instruction);
                 })
-                .is_some()
-            {
-                slot += 1;
-                continue;
-            }
-            let instruction = decode(bytes, slot)?;
-            instruction.each_register(|register| needs.registers |= 1 << register.number());
-            match instruction {
-                Instruction::MayGoto { .. } => needs.counts = true,
-                Instruction::Call(Callee::Local(_)) => needs.functions = true,
-                Instruction::Call(_) => needs.outside = Outside::Calls,
-                Instruction::LoadWide { value: Wide::Function(_), .. } => needs.functions = true,
-                Instruction::LoadWide { value: Wide::Value(_), .. } => {}
-                Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
-                    refuse(slot, instruction)?;
-                    needs.outside = needs.outside.max(Outside::Maps);
-                }
-                _ => {}
-            }
-            slot += instruction.slots();
-            instructions.push(instruction);
+            });
+            slot += if common.is_some() { 1 } else { read.uncommon(bytes, slot)? };
         }
+        read.needs.registers |= registers;
+        let Read { instructions, slots, jumps, needs } = read;
         if instructions.is_empty() {
             return Err(StructureError::Empty);
         }
@@ -191,7 +221,7 @@ impl Code {
         if needs.functions {
             code.functions = code.find_functions()?;
         }
-        code.check_jumps()?;
+        code.check_jumps(&jumps)?;
         if needs.functions {
             code.frames = code.depths()?.into_iter().max().unwrap_or(1);
         }
@@ -234,7 +264,7 @@ impl Code {
 
     /// Returns the slot of an instruction.
     pub fn slot(&self, index: usize) -> usize {
-        self.slots[index] as usize
+        if self.slots.is_empty() { index } else { self.slots[index] as usize }
     }
 
     /// Returns how many slots it has.
@@ -310,11 +340,11 @@ impl Code {
     /// Returns the instruction that begins in this slot.
     pub(crate) fn at_slot(&self, slot: i64) -> Option<usize> {
         let slot = usize::try_from(slot).ok()?;
+        if self.slots.is_empty() {
+            return (slot < self.instructions.len()).then_some(slot);
+        }
         // Before a slot begin as many instructions as there are slots, less one for each of two slots.
         let wide = self.len() - self.slots.len();
-        if wide == 0 {
-            return (slot < self.slots.len()).then_some(slot);
-        }
         let first = slot.saturating_sub(wide);
         let near = self.slots.get(first..=slot.min(self.slots.len() - 1))?;
         Some(first + near.binary_search(&(slot as u32)).ok()?)
@@ -348,10 +378,12 @@ impl Code {
         (number, self.functions[number] as usize..end)
     }
 
-    fn check_jumps(&self) -> Result<(), StructureError> {
+    /// Checks those instructions, all that jump, and the ends of functions.
+    fn check_jumps(&self, jumps: &[u32]) -> Result<(), StructureError> {
+        let mut jumps = jumps.iter().map(|index| *index as usize).peekable();
         let ends = self.functions().skip(1).chain([self.instructions.len()]);
         for function in self.functions().zip(ends).map(|(start, end)| start..end) {
-            for index in function.clone() {
+            while let Some(index) = jumps.next_if(|index| *index < function.end) {
                 let distance = match self.instructions[index] {
                     Instruction::Jump { offset, .. } => offset,
                     Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => offset.into(),

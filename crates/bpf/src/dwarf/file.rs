@@ -5,19 +5,20 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::ops::Range;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
 use object::{
     CompressedData, CompressionFormat, LittleEndian, Object as _, ObjectKind, ObjectSection as _, ReadCache, ReadRef,
 };
+use rustix::fs::OFlags;
 
 use super::DwarfError;
-use super::units::Sections;
+use super::units::{Role, Sections};
 
 /// Where distributions put debug information.
 const APART: &str = "/usr/lib/debug";
@@ -30,12 +31,17 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> DwarfError {
     move |source| DwarfError::Read { path: path.to_owned(), source }
 }
 
-/// Opens a regular file; a pipe could make the caller wait.
+/// Opens a regular file. Opening a pipe could make the caller wait, and opening a device does something: so what the
+/// path leads to is looked at before; and again afterwards, since somebody may have put another thing there.
 fn regular(path: &Path) -> io::Result<File> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    File::open(path)
+    let is_regular = |metadata: Metadata| {
+        if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is no regular file")) }
+    };
+    is_regular(std::fs::metadata(path)?)?;
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    is_regular(file.metadata()?)?;
+    Ok(file)
 }
 
 /// What identifies the debug information of a program.
@@ -45,21 +51,22 @@ struct Identity {
     link: Option<(Vec<u8>, u32)>,
 }
 
-/// Reads the sections of `path`, or of the separate file that holds them, which may lie beside `beside`.
-pub(super) fn open(path: &Path, beside: &Path, most: u64) -> Result<Sections, DwarfError> {
+/// Reads the sections of `path`, or of the separate file that holds them, which may lie beside `beside`. Returns them
+/// with the path of that file, or with `beside`.
+pub(super) fn open(path: &Path, beside: &Path, most: u64) -> Result<(Sections, PathBuf), DwarfError> {
     let file = regular(path).map_err(unreadable(path))?;
-    let (sections, identity) = read_file(&file, path, most)?;
+    let (sections, identity) = read_file(&file, path, Role::Program, &mut Rest::new(most))?;
     if !sections.info.is_empty() {
-        return Ok(sections);
+        return Ok((sections, beside.to_owned()));
     }
     let mut tried = Vec::new();
     for apart in places(&identity, beside) {
         if let Ok(file) = regular(&apart)
             && is_for(&identity, &file, &apart, most)?
         {
-            let (sections, _) = read_file(&file, &apart, most)?;
+            let (sections, _) = read_file(&file, &apart, Role::Program, &mut Rest::new(most))?;
             if !sections.info.is_empty() {
-                return Ok(sections);
+                return Ok((sections, apart));
             }
         }
         tried.push(apart);
@@ -91,7 +98,7 @@ fn places(identity: &Identity, beside: &Path) -> Vec<PathBuf> {
 /// Returns whether the file belongs to the program.
 fn is_for(identity: &Identity, file: &File, path: &Path, most: u64) -> Result<bool, DwarfError> {
     if let Some(build_id) = &identity.build_id {
-        return within(file, most, |data| {
+        return within(file, &mut { most }, |data| {
             let Ok(found) = ElfFile64::<LittleEndian, _>::parse(data) else { return Ok(false) };
             Ok(found.build_id().ok().flatten() == Some(build_id))
         });
@@ -120,14 +127,17 @@ fn is_for(identity: &Identity, file: &File, path: &Path, most: u64) -> Result<bo
 #[derive(Clone, Copy)]
 struct Limited<'a> {
     cache: &'a ReadCache<&'a File>,
-    /// `None` if more were wanted.
-    left: &'a Cell<Option<u64>>,
+    left: &'a Cell<u64>,
+    /// Whether more were wanted.
+    is_over: &'a Cell<bool>,
 }
 
 impl Limited<'_> {
     fn pay(self, bytes: u64) -> Result<(), ()> {
-        self.left.set(self.left.get().and_then(|left| left.checked_sub(bytes)));
-        self.left.get().map(drop).ok_or(())
+        let left = self.left.get().checked_sub(bytes);
+        self.is_over.set(self.is_over.get() || left.is_none());
+        self.left.set(left.ok_or(())?);
+        Ok(())
     }
 }
 
@@ -153,17 +163,50 @@ impl<'a> ReadRef<'a> for Limited<'a> {
     }
 }
 
-/// Calls `work` with a file of which at most `most` bytes are read; wanting more is an error, whatever it returns.
-fn within<T>(file: &File, most: u64, work: impl FnOnce(Limited<'_>) -> Result<T, DwarfError>) -> Result<T, DwarfError> {
-    let (cache, left) = (ReadCache::new(file), Cell::new(Some(most)));
-    let result = work(Limited { cache: &cache, left: &left });
-    if left.get().is_none() { Err(DwarfError::Memory { most }) } else { result }
+/// Calls `work` with a file of which at most `left` bytes are read, and counts these; wanting more is an error,
+/// whatever it returns.
+fn within<T>(
+    file: &File,
+    left: &mut u64,
+    work: impl FnOnce(Limited<'_>) -> Result<T, DwarfError>,
+) -> Result<T, DwarfError> {
+    let most = *left;
+    let (cache, rest, is_over) = (ReadCache::new(file), Cell::new(most), Cell::new(false));
+    let result = work(Limited { cache: &cache, left: &rest, is_over: &is_over });
+    *left = rest.get();
+    if is_over.get() { Err(DwarfError::Memory { most }) } else { result }
+}
+
+/// Reads the sections of a `.dwo` file, or of a package of such files; `None` if there is no such file. Takes what was
+/// read from `left`, also if it is of no use: reading takes time.
+pub(super) fn open_split(path: &Path, left: &mut u64) -> Result<Option<Sections>, DwarfError> {
+    let Ok(file) = regular(path) else { return Ok(None) };
+    let most = *left;
+    let mut rest = Rest::new(most);
+    let read = read_file(&file, path, Role::Split, &mut rest);
+    *left = rest.lists.saturating_sub(most - rest.sections);
+    Ok(Some(read?.0))
+}
+
+/// How many bytes of a file may still be read.
+struct Rest {
+    /// Of the list of its sections, of its symbols and notes.
+    lists: u64,
+    /// Of its sections.
+    sections: u64,
+}
+
+impl Rest {
+    const fn new(most: u64) -> Self {
+        Self { lists: most, sections: most }
+    }
 }
 
 /// Reads the sections of a file without the rest of it.
-fn read_file(file: &File, path: &Path, most: u64) -> Result<(Sections, Identity), DwarfError> {
-    within(file, most, |data| {
-        read(data, most, |offset, len| {
+fn read_file(file: &File, path: &Path, role: Role, rest: &mut Rest) -> Result<(Sections, Identity), DwarfError> {
+    let Rest { lists, sections } = rest;
+    within(file, lists, |data| {
+        read(data, role, sections, |offset, len| {
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(len).map_err(|error| unreadable(path)(io::Error::other(error)))?;
             bytes.resize(len, 0);
@@ -175,22 +218,23 @@ fn read_file(file: &File, path: &Path, most: u64) -> Result<(Sections, Identity)
 
 /// Reads the sections of the bytes of a file.
 pub(super) fn parse(bytes: &[u8], most: u64) -> Result<Sections, DwarfError> {
-    let (sections, _) = read(bytes, most, |offset, len| {
+    let (sections, _) = read(bytes, Role::Program, &mut { most }, |offset, len| {
         let part = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)?.get(..len));
         Ok(Cow::Borrowed(part.ok_or(DwarfError::Wrong { what: "a section reaches beyond the file" })?))
     })?;
     Ok(sections)
 }
 
-/// Reads the list of sections from `data`, and their contents by `bytes_at`.
+/// Reads the list of sections from `data`, and their contents by `bytes_at`. Takes their bytes from `left`.
 fn read<'a, R: ReadRef<'a>>(
     data: R,
-    most: u64,
+    role: Role,
+    left: &mut u64,
     mut bytes_at: impl FnMut(u64, usize) -> Result<Cow<'a, [u8]>, DwarfError>,
 ) -> Result<(Sections, Identity), DwarfError> {
     let len = data.len().map_err(|()| foreign("its length is not known"))?;
     let file = ElfFile64::<LittleEndian, R>::parse(data).map_err(foreign)?;
-    if file.kind() == ObjectKind::Relocatable {
+    if role == Role::Program && file.kind() == ObjectKind::Relocatable {
         return Err(foreign("it is an object file, whose debug information is not whole before it is linked"));
     }
     let identity = Identity {
@@ -198,36 +242,51 @@ fn read<'a, R: ReadRef<'a>>(
         link: file.gnu_debuglink().map_err(foreign)?.map(|(name, checksum)| (Vec::from(name), checksum)),
     };
     let mut sections = Sections::default();
-    let mut left = most;
+    let most = *left;
     for section in file.sections() {
         let Ok(name) = section.name_bytes() else { continue };
-        let into = match name {
-            b".debug_info" => &mut sections.info,
-            b".debug_types" => &mut sections.types,
-            b".debug_abbrev" => &mut sections.abbreviations,
-            b".debug_str" => &mut sections.texts,
-            b".debug_line_str" => &mut sections.line_texts,
-            b".debug_str_offsets" => &mut sections.text_offsets,
-            _ => continue,
-        };
+        let Some(into) = section_of(&mut sections, name, role) else { continue };
         let range = section.compressed_file_range().map_err(foreign)?;
         let all = range.uncompressed_size;
         // What is compressed is read first, and need not be shorter.
         let bytes = all.max(range.compressed_size);
-        let long = || DwarfError::Long { bytes: (most - left).saturating_add(bytes), most };
-        left = left.checked_sub(bytes).ok_or_else(long)?;
+        let long = || DwarfError::Long { bytes: (most - *left).saturating_add(bytes), most };
+        *left = left.checked_sub(bytes).ok_or_else(long)?;
         if range.offset.checked_add(range.compressed_size).is_none_or(|end| end > len) {
             // It has no bytes if the file's sections were moved to another file.
             continue;
         }
         let bytes = bytes_at(range.offset, range.compressed_size as usize)?;
-        *into = match range.format {
+        let contents = match range.format {
             CompressionFormat::None => bytes.into_owned(),
             format => {
                 let compressed = CompressedData { format, data: &bytes, uncompressed_size: all };
                 compressed.decompress().map_err(foreign)?.into_owned()
             }
         };
+        // A `.dwo` file that was not linked may have a section for each type.
+        if into.is_empty() { *into = contents } else { into.extend(contents) }
     }
     Ok((sections, identity))
+}
+
+/// Returns where the contents of the section with this name go, if they are read.
+fn section_of<'a>(sections: &'a mut Sections, name: &[u8], role: Role) -> Option<&'a mut Vec<u8>> {
+    // What GNU's tools once compressed has another name.
+    let name = name.strip_prefix(b".z").or_else(|| name.strip_prefix(b"."))?;
+    match (role, name) {
+        (Role::Split, b"debug_cu_index") => return Some(&mut sections.unit_index),
+        (Role::Split, b"debug_tu_index") => return Some(&mut sections.type_index),
+        _ => {}
+    }
+    let name = if role == Role::Split { name.strip_suffix(b".dwo")? } else { name };
+    Some(match name {
+        b"debug_info" => &mut sections.info,
+        b"debug_types" => &mut sections.types,
+        b"debug_abbrev" => &mut sections.abbreviations,
+        b"debug_str" => &mut sections.texts,
+        b"debug_line_str" => &mut sections.line_texts,
+        b"debug_str_offsets" => &mut sections.text_offsets,
+        _ => return None,
+    })
 }

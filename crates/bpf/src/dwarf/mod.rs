@@ -43,22 +43,27 @@
 //! Debug information may be hostile: its length bounds time and memory. Wrong types make a program read something else,
 //! but only memory that it may read: it is verified after it was adapted.
 //!
-//! Types in `.dwo` and `.dwp` files (`split-debuginfo = "unpacked"`) and in supplementary files of `dwz` are not read;
-//! asking for a type in one of the first is [`DwarfError::Split`].
+//! Types in `.dwo` files (`-gsplit-dwarf`, `split-debuginfo`) are read from the program's `.dwp` file, or beside the
+//! program, or where the compiler has left these files; a file of another build counts as absent. Absolute paths are
+//! followed wherever the program says, so that a hostile one has files of its choice opened and looked at; relative
+//! ones begin at the program's folder. Types in supplementary files of `dwz` are not read.
 
 mod file;
 mod names;
+mod split;
 mod types;
 mod units;
 
 use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::elf::{Btf, BtfError};
-use units::{Sections, Units};
+use split::Files;
+use units::Units;
 
 /// Most bytes of debug information, unless more are allowed; and most bytes of what is kept while it is read.
 pub const MOST_BYTES: u64 = 2 << 30;
@@ -95,12 +100,22 @@ pub enum DwarfError {
     },
     /// The types are in other files.
     #[error(
-        "the debug information of types is in .dwo files, `{file}` for one; build with `split-debuginfo = \"off\"` or \
-         without -gsplit-dwarf"
+        "the types are in .dwo files, and `{file}`, for one, is not there, or is another build's; leave these files \
+         where the compiler has put them, put them or their package (.dwp) beside the program, or build with \
+         `split-debuginfo = \"off\"` (cargo) or without -gsplit-dwarf"
     )]
     Split {
         /// One of these files.
         file: String,
+    },
+    /// A `.dwo` or `.dwp` file of the program cannot be read.
+    #[error("{path}, which has types of the program")]
+    Apart {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<DwarfError>,
     },
     /// There is more debug information than allowed.
     #[error("the debug information has {bytes} bytes, and {most} are allowed")]
@@ -236,7 +251,7 @@ fn missing(asked: &[Asked], found: impl Iterator<Item = usize>) -> Vec<String> {
 /// The debug information of a program or library.
 #[derive(Debug)]
 pub struct DebugInfo {
-    sections: Sections,
+    files: Files,
     /// Most bytes that are kept while they are read.
     most: u64,
 }
@@ -252,13 +267,14 @@ impl DebugInfo {
         let own = Path::new("/proc/self/exe");
         // The path by which it was started, for files beside it.
         let beside = std::fs::read_link(own).unwrap_or_else(|_| own.to_owned());
-        file::open(own, &beside, MOST_BYTES).map(|sections| Self { sections, most: MOST_BYTES })
+        Self::open_beside(own, &beside, MOST_BYTES)
     }
 
     /// Reads the debug information of a program or library. If the file has none, reads
     /// `/usr/lib/debug/.build-id/xx/….debug`, or the file that its section `.gnu_debuglink` names, beside it, in
     /// `.debug` beside it or in `/usr/lib/debug`; that file's build id, or its checksum if there is none, must be the
-    /// right one.
+    /// right one. If types are in `.dwo` files, reads these too, or the package that lies beside the program, with
+    /// `.dwp` behind its name.
     ///
     /// # Errors
     ///
@@ -275,7 +291,14 @@ impl DebugInfo {
     ///
     /// [`DwarfError`].
     pub fn open_within(path: &Path, most: u64) -> Result<Self, DwarfError> {
-        file::open(path, path, most).map(|sections| Self { sections, most })
+        Self::open_beside(path, path, most)
+    }
+
+    fn open_beside(path: &Path, beside: &Path, most: u64) -> Result<Self, DwarfError> {
+        let (sections, place) = file::open(path, beside, most)?;
+        let places = [beside, &place];
+        let places = if beside == place { &places[..1] } else { &places };
+        Ok(Self { files: Files::find(sections, places, most)?, most })
     }
 
     /// Reads the debug information from the bytes of a file, without looking for other files.
@@ -284,7 +307,8 @@ impl DebugInfo {
     ///
     /// [`DwarfError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, DwarfError> {
-        file::parse(bytes, MOST_BYTES).map(|sections| Self { sections, most: MOST_BYTES })
+        let files = Files::alone(file::parse(bytes, MOST_BYTES)?, MOST_BYTES)?;
+        Ok(Self { files, most: MOST_BYTES })
     }
 
     /// Returns the types that are asked for.
@@ -294,10 +318,10 @@ impl DebugInfo {
     /// [`DwarfError`]. A name that does not exist is no error ([`HostTypes::missing`]).
     pub fn types<A: Into<Asked>>(&self, asked: impl IntoIterator<Item = A>) -> Result<HostTypes, DwarfError> {
         let asked: Vec<Asked> = asked.into_iter().map(Into::into).collect();
-        let units = Units::new(&self.sections, self.most)?;
+        let units = Units::new(self.files.views(), self.most)?;
         let found = names::find(&units, &asked)?;
         let missing = missing(&asked, found.iter().map(|(number, _)| *number));
-        if let (false, Some(file)) = (missing.is_empty(), units.split()) {
+        if let (false, Some(file)) = (missing.is_empty(), self.files.absent()) {
             return Err(DwarfError::Split { file: file.to_owned() });
         }
         let mut builder = types::Builder::new(&units);

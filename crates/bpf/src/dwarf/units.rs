@@ -24,6 +24,8 @@ pub(super) type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 
 /// The longest name, since many names may be parts of one long text: Linux's `KSYM_NAME_LEN`.
 const MOST_NAME: usize = 512;
+/// The longest path of a file (`PATH_MAX`).
+const MOST_PATH: usize = 4096;
 /// Steps for each byte of debug information.
 const STEPS: u64 = 16;
 /// Bytes of an abbreviation in memory: with the room for more that a table has.
@@ -31,7 +33,7 @@ const ABBREVIATION: usize = 128;
 /// Bytes of an attribute of an abbreviation.
 const ATTRIBUTE: usize = size_of::<AttributeSpecification>();
 
-/// The sections that are read.
+/// The sections of a file that are read.
 #[derive(Debug, Default)]
 pub(super) struct Sections {
     pub(super) info: Vec<u8>,
@@ -40,6 +42,62 @@ pub(super) struct Sections {
     pub(super) texts: Vec<u8>,
     pub(super) line_texts: Vec<u8>,
     pub(super) text_offsets: Vec<u8>,
+    /// Where a package has the parts of each unit, and of each type.
+    pub(super) unit_index: Vec<u8>,
+    pub(super) type_index: Vec<u8>,
+}
+
+/// Whose units these are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// The program's.
+    Program,
+    /// A `.dwo` file's, or part of a package of such files.
+    Split,
+}
+
+/// Units that share abbreviations and texts: those of a file, or what a package has of one.
+#[derive(Clone, Debug)]
+pub(super) struct View<'a> {
+    pub(super) role: Role,
+    pub(super) info: Vec<&'a [u8]>,
+    pub(super) types: Vec<&'a [u8]>,
+    pub(super) abbreviations: &'a [u8],
+    pub(super) texts: &'a [u8],
+    pub(super) line_texts: &'a [u8],
+    pub(super) text_offsets: &'a [u8],
+}
+
+impl Sections {
+    /// Returns all units of the file.
+    pub(super) fn view(&self, role: Role) -> View<'_> {
+        View {
+            role,
+            info: Vec::from([&self.info[..]]),
+            types: Vec::from([&self.types[..]]),
+            abbreviations: &self.abbreviations,
+            texts: &self.texts,
+            line_texts: &self.line_texts,
+            text_offsets: &self.text_offsets,
+        }
+    }
+
+    /// Returns how many bytes they have.
+    pub(super) fn bytes(&self) -> u64 {
+        let info = [&self.info, &self.types, &self.abbreviations, &self.unit_index, &self.type_index];
+        let texts = [&self.texts, &self.line_texts, &self.text_offsets];
+        info.into_iter().chain(texts).map(|section| section.len() as u64).sum()
+    }
+}
+
+/// A unit whose types are in a `.dwo` file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Skeleton<'a> {
+    pub(super) file: &'a str,
+    /// The folder in which the compiler ran.
+    pub(super) folder: Option<&'a str>,
+    /// The number that the unit there has, too.
+    pub(super) id: Option<u64>,
 }
 
 /// Where an entry is: in which unit, and how many bytes from its beginning.
@@ -63,6 +121,17 @@ struct Unit<'a> {
     abbreviations: Arc<Abbreviations>,
     /// Where its table of texts' offsets begins.
     text_base: usize,
+    /// The number of its view.
+    view: usize,
+}
+
+/// A view, and which units it has.
+struct Viewed<'a> {
+    view: View<'a>,
+    /// The first one's number.
+    first: usize,
+    /// How many are in the section of units; those behind them are in the section of types.
+    in_info: usize,
 }
 
 /// How many steps are left.
@@ -74,6 +143,14 @@ struct Budget {
 }
 
 impl Budget {
+    /// Allows the steps for so many bytes more.
+    fn add(&mut self, bytes: usize) {
+        let steps = STEPS * bytes as u64;
+        self.left.set(self.left.get() + steps);
+        self.all += steps;
+        self.bytes += bytes;
+    }
+
     fn pay(&self, attributes: usize, bytes: usize) -> Result<(), DwarfError> {
         let steps = 1 + attributes as u64 + bytes as u64 / 16;
         let left = self.left.get().checked_sub(steps);
@@ -99,56 +176,81 @@ impl Memory {
 
 /// All units.
 pub(super) struct Units<'a> {
-    sections: &'a Sections,
-    /// Those of `.debug_info` by offset, and behind them those of `.debug_types`.
+    views: Vec<Viewed<'a>>,
     units: Vec<Unit<'a>>,
-    /// How many are in `.debug_info`.
-    in_info: usize,
     signatures: BTreeMap<u64, Place>,
-    split: Option<&'a str>,
+    skeletons: Vec<Skeleton<'a>>,
+    /// The numbers of units in `.dwo` files.
+    ids: Vec<u64>,
     budget: Budget,
     memory: Memory,
 }
 
 impl<'a> Units<'a> {
     /// Reads the units, and keeps at most `most` bytes of what they say.
-    pub(super) fn new(sections: &'a Sections, most: u64) -> Result<Self, DwarfError> {
+    pub(super) fn new(views: impl IntoIterator<Item = View<'a>>, most: u64) -> Result<Self, DwarfError> {
+        let memory = Memory { left: Cell::new(most), most };
+        let budget = Budget { left: Cell::new(1 << 16), all: 1 << 16, bytes: 0 };
+        let (units, signatures) = (Vec::new(), BTreeMap::new());
+        let (views, skeletons, ids) = (views.into_iter(), Vec::new(), Vec::new());
+        let mut this = Self { views: Vec::new(), units, signatures, skeletons, ids, budget, memory };
+        for view in views {
+            this.add(view)?;
+        }
+        Ok(this)
+    }
+
+    /// Reads the units of a view.
+    fn add(&mut self, view: View<'a>) -> Result<(), DwarfError> {
         /// Bytes of a unit, with its signature.
         const UNIT: usize = size_of::<(UnitHeader<Slice<'_>>, Unit<'_>, u64, Place)>();
-        let memory = Memory { left: Cell::new(most), most };
+        self.memory.keep(size_of::<Viewed<'_>>())?;
         let mut headers = Vec::new();
-        for header in DebugInfo::new(&sections.info, LittleEndian).units() {
-            memory.keep(UNIT)?;
-            headers.push(header?);
+        for info in &view.info {
+            for header in DebugInfo::new(info, LittleEndian).units() {
+                self.memory.keep(UNIT)?;
+                headers.push(header?);
+            }
         }
         let in_info = headers.len();
-        for header in DebugTypes::new(&sections.types, LittleEndian).units() {
-            memory.keep(UNIT)?;
-            headers.push(header?);
+        for types in &view.types {
+            for header in DebugTypes::new(types, LittleEndian).units() {
+                self.memory.keep(UNIT)?;
+                headers.push(header?);
+            }
         }
-        let tables = tables(sections, &headers, &memory)?;
-        let bytes = sections.info.len() + sections.types.len();
-        let all = STEPS * bytes as u64 + (1 << 16);
-        let budget = Budget { left: Cell::new(all), all, bytes };
-        let (units, signatures) = (Vec::new(), BTreeMap::new());
-        let mut this = Self { sections, units, in_info, signatures, split: None, budget, memory };
+        let tables = tables(view.abbreviations, &headers, &self.memory)?;
+        self.budget.add(view.info.iter().chain(&view.types).map(|part| part.len()).sum());
+        let (role, number) = (view.role, self.views.len());
+        self.views.push(Viewed { view, first: self.units.len(), in_info });
         for header in headers {
             if header.encoding().address_size != 8 {
                 return Err(DwarfError::Wrong { what: "an address has not 8 bytes" });
             }
             let abbreviations = Arc::clone(&tables[&header.debug_abbrev_offset().0]);
-            if let UnitType::Type { type_signature, type_offset } = header.type_() {
-                let place = Place { unit: this.units.len(), offset: type_offset.0 };
-                this.signatures.insert(type_signature.0, place);
+            match header.type_() {
+                UnitType::Type { type_signature, type_offset }
+                | UnitType::SplitType { type_signature, type_offset } => {
+                    let place = Place { unit: self.units.len(), offset: type_offset.0 };
+                    self.signatures.insert(type_signature.0, place);
+                }
+                UnitType::SplitCompilation(id) => self.ids.push(id.0),
+                _ => {}
             }
-            this.units.push(Unit { header, abbreviations, text_base: 8 });
-            this.look_at_root()?;
+            let text_base = match (role, header.encoding()) {
+                // Version 4 has the table alone; from version 5 on, its length and version are before it.
+                (Role::Split, gimli::Encoding { version: ..=4, .. }) => 0,
+                (Role::Split, gimli::Encoding { format: Format::Dwarf64, .. }) => 16,
+                _ => 8,
+            };
+            self.units.push(Unit { header, abbreviations, text_base, view: number });
+            self.look_at_root(role)?;
         }
-        Ok(this)
+        Ok(())
     }
 
     /// Reads what the root of the last unit says of it.
-    fn look_at_root(&mut self) -> Result<(), DwarfError> {
+    fn look_at_root(&mut self, role: Role) -> Result<(), DwarfError> {
         let place = self.root(self.units.len() - 1);
         let root = self.entry(place)?;
         if let (Some(AttributeValue::DebugStrOffsetsBase(base)), Some(unit)) =
@@ -156,10 +258,20 @@ impl<'a> Units<'a> {
         {
             unit.text_base = base.0;
         }
-        let file =
-            [gimli::DW_AT_dwo_name, gimli::DW_AT_GNU_dwo_name].into_iter().find_map(|name| root.attr_value(name));
-        if let (Some(file), None) = (file, self.split) {
-            self.split = self.text(place, file);
+        let id = match self.units[place.unit].header.type_() {
+            UnitType::Skeleton(id) => Some(id.0),
+            _ => root.attr(gimli::DW_AT_GNU_dwo_id).and_then(Attribute::udata_value),
+        };
+        if role == Role::Split {
+            self.ids.extend(id);
+            return Ok(());
+        }
+        let path = |name| root.attr_value(name).and_then(|value| self.text_within(place, value, MOST_PATH));
+        if let Some(file) = [gimli::DW_AT_dwo_name, gimli::DW_AT_GNU_dwo_name].into_iter().find_map(path) {
+            let folder = path(gimli::DW_AT_comp_dir);
+            // The texts are not copied, but compared with each other, and many may be parts of a long one.
+            self.memory.keep(size_of::<Skeleton<'_>>() + file.len() + folder.map_or(0, str::len))?;
+            self.skeletons.push(Skeleton { file, folder, id });
         }
         Ok(())
     }
@@ -173,9 +285,14 @@ impl<'a> Units<'a> {
         (0..self.units.len()).map(|unit| self.root(unit)).collect()
     }
 
-    /// Returns a file in which the types of a unit are, if they are not here.
-    pub(super) const fn split(&self) -> Option<&'a str> {
-        self.split
+    /// Returns the program's units whose types are in `.dwo` files.
+    pub(super) fn skeletons(&self) -> &[Skeleton<'a>] {
+        &self.skeletons
+    }
+
+    /// Returns the numbers of the units that are in `.dwo` files.
+    pub(super) fn ids(&self) -> &[u64] {
+        &self.ids
     }
 
     /// Pays for looking at so many things more.
@@ -209,24 +326,28 @@ impl<'a> Units<'a> {
 
     /// Returns the text of an attribute of the unit of `within`; `None` if it is too long, or no text.
     pub(super) fn text(&self, within: Place, value: AttributeValue<Slice<'a>>) -> Option<&'a str> {
+        self.text_within(within, value, MOST_NAME)
+    }
+
+    fn text_within(&self, within: Place, value: AttributeValue<Slice<'a>>, most: usize) -> Option<&'a str> {
         let unit = &self.units[within.unit];
-        let in_texts = |offset: usize| self.sections.texts.get(offset..);
+        let View { texts, line_texts, text_offsets, .. } = self.views[unit.view].view;
         let bytes = match value {
             AttributeValue::String(text) => text.slice(),
-            AttributeValue::DebugStrRef(offset) => in_texts(offset.0)?,
-            AttributeValue::DebugLineStrRef(offset) => self.sections.line_texts.get(offset.0..)?,
+            AttributeValue::DebugStrRef(offset) => texts.get(offset.0..)?,
+            AttributeValue::DebugLineStrRef(offset) => line_texts.get(offset.0..)?,
             AttributeValue::DebugStrOffsetsIndex(index) => {
                 let len = if unit.header.format() == Format::Dwarf64 { 8 } else { 4 };
                 let start = index.0.checked_mul(len)?.checked_add(unit.text_base)?;
                 let mut offset = [0; 8];
-                offset[..len].copy_from_slice(self.sections.text_offsets.get(start..)?.get(..len)?);
-                in_texts(usize::try_from(u64::from_le_bytes(offset)).ok()?)?
+                offset[..len].copy_from_slice(text_offsets.get(start..)?.get(..len)?);
+                texts.get(usize::try_from(u64::from_le_bytes(offset)).ok()?..)?
             }
             _ => return None,
         };
-        let most = &bytes[..bytes.len().min(MOST_NAME + 1)];
-        let len = most.iter().position(|byte| *byte == 0).unwrap_or(most.len());
-        if len > MOST_NAME { None } else { str::from_utf8(&most[..len]).ok() }
+        let first = &bytes[..bytes.len().min(most + 1)];
+        let len = first.iter().position(|byte| *byte == 0).unwrap_or(first.len());
+        if len > most { None } else { str::from_utf8(&first[..len]).ok() }
     }
 
     /// Returns what an attribute of an entry in the unit of `within` refers to.
@@ -236,9 +357,12 @@ impl<'a> Units<'a> {
             Some(AttributeValue::UnitRef(offset)) => Some(Place { unit: within.unit, offset: offset.0 }),
             Some(AttributeValue::DebugInfoRef(offset)) => {
                 let start = |unit: &Unit<'a>| unit.header.debug_info_offset().map_or(usize::MAX, |start| start.0);
-                let info = &self.units[..self.in_info];
+                let Viewed { view, first, in_info } = &self.views[self.units[within.unit].view];
+                let info = &self.units[*first..first + in_info];
                 let behind = info.partition_point(|unit| start(unit) <= offset.0);
-                behind.checked_sub(1).map(|unit| Place { unit, offset: offset.0 - start(&info[unit]) })
+                // In a package nobody knows any more what the offset was counted from.
+                let unit = behind.checked_sub(1).filter(|_| view.info.len() == 1);
+                unit.map(|unit| Place { unit: first + unit, offset: offset.0 - start(&info[unit]) })
             }
             Some(AttributeValue::DebugTypesRef(signature)) => self.signatures.get(&signature.0).copied(),
             Some(_) => None,
@@ -249,16 +373,16 @@ impl<'a> Units<'a> {
 
 /// Reads the tables of abbreviations. Each ends where the next one begins, so that no byte is read twice.
 fn tables(
-    sections: &Sections,
+    abbreviations: &[u8],
     headers: &[UnitHeader<Slice<'_>>],
     memory: &Memory,
 ) -> Result<BTreeMap<usize, Arc<Abbreviations>>, DwarfError> {
     let mut offsets: Vec<usize> = headers.iter().map(|header| header.debug_abbrev_offset().0).collect();
     offsets.sort_unstable();
     offsets.dedup();
-    let ends = offsets.iter().skip(1).copied().chain([sections.abbreviations.len()]);
+    let ends = offsets.iter().skip(1).copied().chain([abbreviations.len()]);
     let table = |(start, end): (&usize, usize)| {
-        let bytes = sections.abbreviations.get(*start..end).unwrap_or_default();
+        let bytes = abbreviations.get(*start..end).unwrap_or_default();
         keep_table(EndianSlice::new(bytes, LittleEndian), memory)?;
         let table = DebugAbbrev::new(bytes, LittleEndian).abbreviations(DebugAbbrevOffset(0))?;
         Ok((*start, Arc::new(table)))

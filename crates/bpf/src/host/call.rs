@@ -71,7 +71,7 @@ impl Space for Memory<'_> {
     }
 
     fn cpu(&self) -> u32 {
-        crate::map::this_cpu()
+        Memory::cpu(self).unwrap_or_else(crate::map::this_cpu)
     }
 }
 
@@ -247,6 +247,11 @@ impl<'a> Call<'a> {
         self.unproven == Unproven::Probe
     }
 
+    /// Returns the number of the CPU that the program runs on.
+    pub(super) fn processor(&self) -> u32 {
+        self.space.cpu()
+    }
+
     /// Returns whose values of `map` the program works on. Asks the runner only if that makes a difference.
     pub(super) fn cpu(&self, map: &Map) -> u32 {
         if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
@@ -259,7 +264,7 @@ impl<'a> Call<'a> {
 
     /// Returns who takes locks for the program.
     pub(super) fn owner(&self) -> Owner {
-        Owner::here(self.space.cpu())
+        Owner::here(|| self.space.cpu())
     }
 
     /// Notes that the program gets a record, or a lock.

@@ -3,15 +3,14 @@
 
 use core::marker::PhantomData;
 use core::ptr::with_exposed_provenance;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::call::Space;
+use super::quick::{self, Quick};
+use super::vouched::Vouched;
 use super::{Entry, Host, Runner};
 use crate::insn::Callee;
-use crate::interp::{Answer, Iteration, MemoryFault};
+use crate::interp::{Answer, HelperError, Iteration};
 use crate::jit::{Called, Outcome, Resolve, STOPPED, Then};
-use crate::map::cells::WORD;
-use crate::map::{ArrayPlace, Map};
+use crate::map::ArrayPlace;
 use crate::verify::{TAIL_CALL, Unproven};
 
 /// Compiled code calls this for each helper of a host, with `r1` to `r5` and the address of the [`Entry`].
@@ -26,8 +25,10 @@ pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: 
     let place: *const Entry = with_exposed_provenance(entry as usize);
     // SAFETY: 1. entries do not change while programs have their addresses.
     let entry = unsafe { &*place };
+    // SAFETY: 1. helpers touch only the bytes of their arguments (2 here).
+    let mut vouched = unsafe { Vouched::<R>::new() };
     // The answer is the helper's own (1 of `Runner`): an address that it returns is one, and so is its function.
-    match R::guard(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched::<R>(PhantomData))) {
+    match R::guard(|| entry.call([r1, r2, r3, r4, r5], &mut vouched)) {
         Ok(Answer::Value(value)) => Outcome { value, gauge: if entry.calls() { r5 as i64 } else { 0 } },
         Ok(Answer::Iterate(mut iteration)) => {
             let outcome = iterate(&mut iteration, r5 as i64);
@@ -38,17 +39,44 @@ pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: 
             };
             match R::guard(end) {
                 Ok(_) => outcome,
-                Err(error) => {
-                    R::failed(entry.callee, error);
-                    Outcome { value: 0, gauge: STOPPED }
-                }
+                Err(error) => ended::<R>(entry, error),
             }
         }
-        Err(error) => {
-            R::failed(entry.callee, error);
-            Outcome { value: 0, gauge: STOPPED }
-        }
+        Err(error) => ended::<R>(entry, error),
     }
+}
+
+/// Compiled code calls this for helpers that `Q` can do without all that [`enter`] prepares for any helper.
+///
+/// # Safety
+///
+/// As of [`enter`].
+unsafe extern "C" fn enter_quickly<R: Runner, Q: Quick>(
+    r1: u64,
+    r2: u64,
+    r3: u64,
+    r4: u64,
+    r5: u64,
+    entry: u64,
+) -> Outcome {
+    let place: *const Entry = with_exposed_provenance(entry as usize);
+    // SAFETY: 1. as in `enter`.
+    let known = unsafe { &*place };
+    // SAFETY: 1. helpers touch only the bytes of their arguments (2 here).
+    let vouched = unsafe { Vouched::<R>::new() };
+    match Q::call::<R>([r1, r2, r3, r4], known, &vouched) {
+        Ok(Some(value)) => Outcome { value, gauge: 0 },
+        // SAFETY: 1., 2. these are our own arguments.
+        Ok(None) => unsafe { enter::<R>(r1, r2, r3, r4, r5, entry) },
+        Err(error) => ended::<R>(known, error),
+    }
+}
+
+/// Notes that a helper has failed, and ends the program.
+#[cold]
+fn ended<R: Runner>(entry: &Entry, error: HelperError) -> Outcome {
+    R::failed(entry.callee, error);
+    Outcome { value: 0, gauge: STOPPED }
 }
 
 /// What a host has for programs that `R` runs.
@@ -91,7 +119,14 @@ fn called<R: Runner>(entry: &Entry) -> Called {
         _ if entry.calls() => Then::Calls,
         _ => Then::MayStop,
     };
-    Called { function: enter::<R> as *const () as u64, data: Some(data), then }
+    let function = match entry.quick {
+        None => enter::<R> as *const (),
+        Some(quick::Kind::Output) => enter_quickly::<R, quick::Output> as *const (),
+        Some(quick::Kind::Reserve) => enter_quickly::<R, quick::Reserve> as *const (),
+        Some(quick::Kind::Submit) => enter_quickly::<R, quick::Submit> as *const (),
+        Some(quick::Kind::Discard) => enter_quickly::<R, quick::Discard> as *const (),
+    };
+    Called { function: function as u64, data: Some(data), then }
 }
 
 /// A compiled function that helpers or timers call, with four arguments and the gauge.
@@ -129,72 +164,4 @@ fn iterate(iteration: &mut Iteration, mut gauge: i64) -> Outcome {
         last = Some(outcome.value);
     }
     Outcome { value: iteration.made(), gauge }
-}
-
-/// Memory at addresses that the verifier has proven.
-///
-/// Compiled code of other threads may write to the values of maps at the same time; so bytes are read and written
-/// atomically, and as whole words where they are aligned.
-struct Vouched<R>(PhantomData<fn() -> R>);
-
-fn byte<'a>(address: u64) -> &'a AtomicU8 {
-    let place = with_exposed_provenance::<u8>(address as usize).cast_mut();
-    // SAFETY: `Vouched` is made by `enter` alone, whose helper touches only the bytes of its arguments (2 there).
-    unsafe { AtomicU8::from_ptr(place) }
-}
-
-fn word<'a>(address: u64) -> &'a AtomicU64 {
-    debug_assert!(address.is_multiple_of(WORD as u64), "{address:#x}");
-    let place = with_exposed_provenance::<u64>(address as usize).cast_mut();
-    // SAFETY: as above; callers check that the address is a multiple of 8.
-    unsafe { AtomicU64::from_ptr(place) }
-}
-
-impl<R: Runner> Space for Vouched<R> {
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), MemoryFault> {
-        // Relaxed, here and below: nothing is published by what programs write.
-        let words = if address.is_multiple_of(WORD as u64) { bytes.len() / WORD } else { 0 };
-        let (words, rest) = bytes.split_at_mut(words * WORD);
-        let mut at = address;
-        for out in words.chunks_exact_mut(WORD) {
-            out.copy_from_slice(&word(at).load(Ordering::Relaxed).to_ne_bytes());
-            at += WORD as u64;
-        }
-        for (at, out) in (at..).zip(rest) {
-            *out = byte(at).load(Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
-        for (at, value) in (address..).zip(bytes) {
-            byte(at).store(*value, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
-        R::peek(address, bytes)
-    }
-
-    fn hold(&mut self, record: u64) {
-        R::hold(record);
-    }
-
-    fn let_go(&mut self, record: u64) {
-        R::let_go(record);
-    }
-
-    fn cpu(&self) -> u32 {
-        R::cpu()
-    }
-
-    fn tail_call(&self, map: &Map, index: u32) -> bool {
-        map.programs().is_some_and(|programs| R::tail_call(programs, index))
-    }
-
-    #[cfg(feature = "std")]
-    fn is_compiled(&self) -> bool {
-        true
-    }
 }

@@ -43,8 +43,7 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (6, Signature::new([Bytes, Size, Printed, Printed, Printed]), super::print::trace),
     #[cfg(feature = "std")]
     (7, Signature::new([]), super::print::random),
-    #[cfg(feature = "std")]
-    (8, Signature::new([]), super::print::processor),
+    (8, Signature::new([]), processor),
     (TAIL_CALL, Signature::new([Context, Map(Programs), Number]), tail_call),
     #[cfg(feature = "std")]
     (14, Signature::new([]), super::print::process),
@@ -114,6 +113,11 @@ const PROBE: Signature = Signature::new([BytesOut, Size, Anything]).returning(Re
 /// 0, or the negative number of the error.
 fn status(result: Result<(), OpError>) -> Answered {
     Ok(Answer::Value(result.map_or_else(|error| -error.errno() as u64, |()| 0)))
+}
+
+/// The CPU that the program runs on.
+fn processor(call: &mut Call<'_>) -> Answered {
+    Ok(Answer::Value(call.processor().into()))
 }
 
 fn lookup(call: &mut Call<'_>) -> Answered {

@@ -8,9 +8,11 @@
 //! ([`HostBuilder::helper`]). Programs know further closures by name ([`HostBuilder::function`]).
 
 mod call;
+mod cpu;
 mod dynptr;
 mod function;
 mod gate;
+mod handle;
 #[cfg(feature = "std")]
 mod kept;
 mod kernel;
@@ -23,11 +25,15 @@ mod print;
 mod probe;
 #[cfg(feature = "std")]
 mod program;
+mod quick;
 mod ring;
+#[cfg(feature = "std")]
+mod run;
 mod runner;
 mod text;
 #[cfg(feature = "std")]
 mod timed;
+mod vouched;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -54,8 +60,10 @@ use crate::verify::{
     Argument, Contract, MissingFunction, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
 };
 use call::{Rest, Space};
+use cpu::Cpu;
 use function::Function as Named;
 use gate::RunBy;
+use handle::{find, handle, inner_handle};
 use kfunc::Kfunc;
 
 /// A helper of the host's.
@@ -86,6 +94,8 @@ pub(crate) struct Entry {
     calls: bool,
     /// Which argument is a map; [`NO_MAP`] if none is.
     map: u8,
+    /// How compiled code calls it in a shorter way.
+    quick: Option<quick::Kind>,
 }
 
 /// Beyond the last argument.
@@ -107,7 +117,11 @@ impl Entry {
         let calls = matches!(function, Function::Kernel(_)) && arguments.iter().any(is_called);
         let map = arguments.iter().position(|argument| matches!(argument, Argument::Map(_)));
         let map = map.map_or(NO_MAP, |place| place as u8);
-        Self { callee, signature, function, shared: shared.clone(), unproven, calls, map }
+        let quick = match (callee, &function) {
+            (Callee::Helper(id), Function::Kernel(_)) => quick::Kind::of(id),
+            _ => None,
+        };
+        Self { callee, signature, function, shared: shared.clone(), unproven, calls, map, quick }
     }
 
     /// Whether it calls functions of the program.
@@ -148,6 +162,8 @@ pub struct Host {
     functions: Box<[Named]>,
     /// What calls of missing helpers and functions lead to, in code that programs never reach.
     absent: Entry,
+    /// Tells on which CPU interpreted programs run.
+    cpu: Option<Cpu>,
     /// What drives its maps' timers, if it has maps with timers.
     #[cfg(feature = "std")]
     timers: Option<Arc<Timers>>,
@@ -160,6 +176,7 @@ pub struct HostBuilder {
     entries: Vec<(i32, Signature, Custom)>,
     declared: Vec<Declaration>,
     functions: Vec<(String, Signature, Custom)>,
+    cpu: Option<Cpu>,
     #[cfg(feature = "std")]
     time: Option<Time>,
 }
@@ -289,6 +306,7 @@ impl HostBuilder {
             probing,
             functions,
             absent,
+            cpu: self.cpu,
             #[cfg(feature = "std")]
             timers,
         })
@@ -346,33 +364,6 @@ fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, sh
         functions.push(Named { name, entry: Ok(entry(index, signature, function)) });
     }
     functions.into_boxed_slice()
-}
-
-/// By this number plus its index programs know a map. It cannot be mistaken for an address, since no user space address
-/// begins so.
-const MAP_TAG: u64 = 0x4d41_5000_0000_0000;
-
-fn handle(index: u32) -> u64 {
-    MAP_TAG | u64::from(index)
-}
-
-/// Bits of the index of a map of the host, or of the number of a map inside it.
-const INDEX_BITS: u32 = 24;
-
-/// Finds the map that programs know by `handle`, among `maps` or inside one of them.
-fn find(maps: &[Arc<Map>], handle: u64) -> Option<&Arc<Map>> {
-    let number = handle ^ MAP_TAG;
-    let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
-    match number >> INDEX_BITS {
-        0 => maps.get(index),
-        outer => maps.get(usize::try_from(outer).ok()? - 1)?.maps()?.numbered(index as u32),
-    }
-}
-
-/// Returns the handle of the map with this key inside the one with `handle`; 0 if there is none.
-fn inner_handle(handle: u64, outer: &Map, key: &[u8]) -> u64 {
-    let number = outer.maps().and_then(|maps| maps.number(key));
-    number.map_or(0, |number| MAP_TAG | ((handle ^ MAP_TAG) + 1) << INDEX_BITS | u64::from(number))
 }
 
 impl Host {
@@ -534,6 +525,7 @@ impl Linked {
         const CONTEXT: u64 = 0x10_0000;
         let failed = |error: RegionError| RunError { slot: 0, trap: Trap::from(error) };
         let mut memory = Memory::new();
+        memory.set_cpu(self.host.cpu.as_ref().map(Cpu::number));
         let arguments = [CONTEXT, context.len() as u64, 0, 0, 0];
         memory.add(CONTEXT, context).map_err(failed)?;
         for (address, words) in self.host.words() {

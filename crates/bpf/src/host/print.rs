@@ -44,10 +44,6 @@ pub(super) fn random(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(hash >> 32))
 }
 
-pub(super) fn processor(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
-    Ok(Answer::Value(palimpsest_sys::threads::current_cpu().into()))
-}
-
 /// The process in the upper half, the thread in the lower.
 pub(super) fn process(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     let thread = palimpsest_sys::threads::own::own_thread();

@@ -1,24 +1,24 @@
 //! Compiled programs of a host.
 #![expect(unsafe_code, reason = "a runner claims to pass on answers as they are")]
 
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::vec::Vec;
 
 use arc_swap::{ArcSwap, Guard};
 use palimpsest_text::Packs;
 
 use super::gate::RunBy;
 use super::kept::{Kept, SET_CALLBACK};
+use super::run::{self, Access, Context, Mark, Run};
 use super::{Host, Linked, Runner};
 use crate::code::Code;
 use crate::insn::{Callee, Instruction};
 use crate::interp::{Answer, HelperError};
-use crate::jit::{OUT_OF_FUEL, Outcome};
+use crate::jit::{CompileError, Compiled, OUT_OF_FUEL, Outcome, Target, Wanted, compile_resolved};
 use crate::map::{self, Programs};
 use crate::program::{ContextError, LoadError, VerifiedProgram};
 use crate::timer::Ended;
+use crate::verify::Unproven;
 
 /// Tail calls of one run at most (`MAX_TAIL_CALL_CNT` of Linux, `include/linux/bpf.h`).
 const MOST_TAIL_CALLS: u32 = 33;
@@ -63,42 +63,6 @@ pub enum HostedError {
     },
 }
 
-/// What helpers of the run in progress tell it.
-#[derive(Debug)]
-struct Run {
-    context: Option<Context>,
-    /// That of the program that runs now; a tail call changes it.
-    kept: Option<Arc<Kept>>,
-    tail_calls: u32,
-    next: Option<Arc<HostedProgram>>,
-    failure: Option<(Callee, HelperError)>,
-}
-
-impl Run {
-    /// That of a thread that runs nothing.
-    const NONE: Self = Self { context: None, kept: None, tail_calls: 0, next: None, failure: None };
-}
-
-/// The context of a run: what decides whether another program may have it.
-#[derive(Clone, Copy, Debug)]
-struct Context {
-    address: usize,
-    len: usize,
-    access: Access,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Access {
-    Read,
-    Write,
-}
-
-std::thread_local! {
-    static RUN: RefCell<Run> = const { RefCell::new(Run::NONE) };
-    /// Records that programs of this thread have reserved and not given back, those of outer runs first.
-    static HELD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
 /// The threads of this process.
 struct Threads;
 
@@ -118,22 +82,15 @@ unsafe impl Runner for Threads {
     }
 
     fn failed(callee: Callee, error: HelperError) {
-        RUN.with_borrow_mut(|run| {
-            run.failure.get_or_insert((callee, error));
-        });
+        run::failed(callee, error);
     }
 
     fn hold(record: u64) {
-        HELD.with_borrow_mut(|held| held.push(record));
+        run::hold(record);
     }
 
-    /// It is usually the latest.
     fn let_go(record: u64) {
-        HELD.with_borrow_mut(|held| {
-            if let Some(place) = held.iter().rposition(|held| *held == record) {
-                held.remove(place);
-            }
-        });
+        run::let_go(record);
     }
 
     fn cpu() -> u32 {
@@ -141,16 +98,12 @@ unsafe impl Runner for Threads {
     }
 
     fn tail_call(programs: &Programs, index: u32) -> bool {
-        let next = programs.get(index);
-        RUN.with_borrow_mut(|run| {
-            let (Some(next), Some(context)) = (next, run.context) else { return false };
-            if run.tail_calls == MOST_TAIL_CALLS || next.check(context).is_err() {
-                return false;
-            }
-            run.tail_calls += 1;
-            run.next = Some(next);
-            true
-        })
+        let (Some(next), (Some(context), count)) = (programs.get(index), run::calls()) else { return false };
+        if count == MOST_TAIL_CALLS || next.check(context).is_err() {
+            return false;
+        }
+        run::call_next(next);
+        true
     }
 }
 
@@ -163,36 +116,30 @@ struct Inner {
 
 impl Inner {
     fn begin(run: Run) -> Self {
-        Self { outer: Some(RUN.replace(run)) }
+        Self { outer: Some(run::replace(run)) }
     }
 
     /// Returns what its helpers have told it.
     fn end(mut self) -> Run {
-        RUN.replace(self.outer.take().unwrap_or(Run::NONE))
+        run::replace(self.outer.take().unwrap_or_default())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
-            drop(RUN.replace(outer));
+            drop(run::replace(outer));
         }
     }
 }
 
-/// Returns what timers keep of the program that this thread runs.
-pub(super) fn kept() -> Option<Arc<Kept>> {
-    RUN.with_borrow(|run| run.kept.clone())
-}
-
 /// Runs a timer's function as a run of its own.
 pub(super) fn run_later(host: &Host, kept: &Arc<Kept>, enter: impl FnOnce() -> Outcome) -> Ended {
-    let run = Inner::begin(Run { kept: Some(Arc::clone(kept)), ..Run::NONE });
-    let outer_held = HELD.with_borrow(Vec::len);
+    let run = Inner::begin(Run { kept: Some(Arc::clone(kept)), ..Run::default() });
+    let outer_held = run::mark();
     let outcome = enter();
     if outcome.gauge < 0 {
-        let held = HELD.with_borrow_mut(|held| held.split_off(outer_held));
-        host.discard(&held);
+        host.discard(&run::held_since(outer_held));
     }
     match run.end().failure {
         Some((_, HelperError::Exit(_))) => Ended::Returned,
@@ -206,6 +153,18 @@ fn sets_timers(code: &Code) -> bool {
     code.instructions()
         .iter()
         .any(|instruction| matches!(instruction, Instruction::Call(Callee::Helper(SET_CALLBACK) | Callee::Register(_))))
+}
+
+impl Host {
+    /// Compiles a program that need not be verified, to be read and not to be run: without the fuel and the guards that
+    /// a contract may ask for. It knows this host's maps and helpers.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError`].
+    pub fn compile_to_read(&self, code: &Code, target: Target) -> Result<Compiled, CompileError> {
+        compile_resolved(code, target, &RunBy::<Threads>::new(self, Unproven::Refuse), Wanted::default())
+    }
 }
 
 impl HostedProgram {
@@ -278,15 +237,15 @@ impl HostedProgram {
         enter: &mut dyn FnMut(&VerifiedProgram, i64) -> Result<Outcome, ContextError>,
     ) -> Result<u64, HostedError> {
         // A helper may run a program, too: the outer run goes on with its own.
-        let run = Inner::begin(Run { context: Some(context), kept: self.kept.clone(), ..Run::NONE });
-        let outer_held = HELD.with_borrow(Vec::len);
+        let run = Inner::begin(Run { context: Some(context), kept: self.kept.clone(), ..Run::default() });
+        let outer_held = run::mark();
         let mut fuel = self.program.fuel();
         let mut result = enter(&self.program, fuel);
         self.give_back(&result, outer_held);
-        while let (Ok(outcome), Some(next)) = (result, RUN.with_borrow_mut(|run| run.next.take())) {
+        while let (Ok(outcome), Some(next)) = (result, run::take_next()) {
             // What is left of what the program had before, and not more than this one was verified for.
             fuel = outcome.gauge.min(next.program.fuel());
-            RUN.with_borrow_mut(|run| run.kept.clone_from(&next.kept));
+            run::set_kept(next.kept.clone());
             result = enter(&next.program, fuel);
             next.give_back(&result, outer_held);
         }
@@ -302,12 +261,11 @@ impl HostedProgram {
         }
     }
 
-    /// Gives back what the program holds if it was ended; the first `outer_held` records belong to outer runs.
-    fn give_back(&self, result: &Result<Outcome, ContextError>, outer_held: usize) {
+    /// Gives back what the program holds if it was ended; the records up to `outer_held` belong to outer runs.
+    fn give_back(&self, result: &Result<Outcome, ContextError>, outer_held: Mark) {
         if let Ok(Outcome { gauge: ..0, .. }) = result {
             // A ring buffer may call the host to wake somebody, who may run programs.
-            let held = HELD.with_borrow_mut(|held| held.split_off(outer_held));
-            self.host.discard(&held);
+            self.host.discard(&run::held_since(outer_held));
         }
     }
 }

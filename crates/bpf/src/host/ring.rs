@@ -10,7 +10,8 @@ type Answered = Result<Answer, HelperError>;
 
 const EINVAL: i64 = 22;
 
-fn wake(flags: u64) -> Option<Wake> {
+#[inline]
+pub(super) fn wake(flags: u64) -> Option<Wake> {
     match flags {
         0 => Some(Wake::IfWaiting),
         1 => Some(Wake::Never),

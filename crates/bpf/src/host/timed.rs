@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use super::call::{Call, failed};
 use super::gate::function;
 use super::kept::Kept;
-use super::{handle, program};
+use super::{handle, program, run};
 use crate::interp::{Answer, HelperError};
 use crate::jit::Outcome;
 use crate::map::Map;
@@ -73,7 +73,7 @@ pub(super) fn set_callback(call: &mut Call<'_>) -> Answered {
         return Err(HelperError::Timer);
     };
     // Kept of the program that makes the call. A program with another runner has none, or one without this function.
-    let kept = program::kept().filter(|kept| kept.has(call.number(1))).ok_or(HelperError::Timer)?;
+    let kept = run::kept().filter(|kept| kept.has(call.number(1))).ok_or(HelperError::Timer)?;
     // Invariant 1: the verifier has followed the function that this call names, with the map that holds this timer.
     let arguments = [handle(index), element.key, element.value];
     let callback = Function { kept, function: call.number(1), arguments };

@@ -94,12 +94,24 @@ pub struct Memory<'a> {
     regions: Vec<(u64, Bytes<'a>)>,
     /// Records that helpers have reserved and not given back.
     held: Vec<u64>,
+    /// The CPU that the program runs on, if whoever runs it says so.
+    cpu: Option<u32>,
 }
 
 impl<'a> Memory<'a> {
     /// Memory with nothing in it.
     pub const fn new() -> Self {
-        Self { regions: Vec::new(), held: Vec::new() }
+        Self { regions: Vec::new(), held: Vec::new(), cpu: None }
+    }
+
+    /// Says on which CPU the program runs.
+    pub(crate) const fn set_cpu(&mut self, cpu: Option<u32>) {
+        self.cpu = cpu;
+    }
+
+    /// Returns the CPU on which the program runs, if that was said.
+    pub(crate) const fn cpu(&self) -> Option<u32> {
+        self.cpu
     }
 
     /// Adds bytes that the program may read and write. An empty region is ignored.

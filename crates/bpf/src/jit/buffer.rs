@@ -155,7 +155,7 @@ impl Buffer {
     }
 
     /// Adds the first `len` bytes of `line`. Copies all of it, which is faster than copying `len`.
-    pub(super) fn push_line(&mut self, line: u64, len: usize) {
+    pub(super) fn push_line(&mut self, line: u128, len: usize) {
         let end = self.bytes.len() + len;
         self.bytes.extend_from_slice(&line.to_le_bytes());
         self.bytes.truncate(end);

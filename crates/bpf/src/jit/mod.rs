@@ -478,6 +478,12 @@ impl Surroundings<'_> {
         Some(key ^ key >> 31)
     }
 
+    /// Whether no instruction is guarded, and no constant blinded.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.literals.wanted.guards.is_empty() && self.literals.wanted.blinding.is_none()
+    }
+
     /// Whether the instruction is a load that may fault.
     #[inline]
     fn is_probe(&self) -> bool {

@@ -3,8 +3,9 @@
 use super::Holder;
 
 /// Returns the owner's number, which is not 0.
-pub(super) const fn number(cpu: u32) -> u32 {
-    cpu.wrapping_add(1)
+pub(super) fn number(cpu: impl FnOnce() -> u32) -> u32 {
+    // 0 is a lock that is free.
+    cpu().saturating_add(1)
 }
 
 /// No CPU goes away.

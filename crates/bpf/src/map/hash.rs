@@ -196,7 +196,7 @@ impl Hash {
 
     /// Makes this thread the writer of a bucket; waits while another is.
     fn lock<'a>(&self, bucket: &'a Bucket) -> Result<Held<'a>, OpError> {
-        let owner = Owner::here(this_cpu());
+        let owner = Owner::here(this_cpu);
         for round in 0.. {
             let version = bucket.version.load(Ordering::Relaxed);
             let locked = match writer(version) {

@@ -29,8 +29,8 @@ mod owner;
 pub(crate) struct Owner(u32);
 
 impl Owner {
-    /// Returns the owner that runs here; `cpu` is the CPU.
-    pub(crate) fn here(cpu: u32) -> Self {
+    /// Returns the owner that runs here; `cpu` returns the CPU, and is asked only if that makes a difference.
+    pub(crate) fn here(cpu: impl FnOnce() -> u32) -> Self {
         Self(owner::number(cpu))
     }
 
@@ -186,7 +186,7 @@ mod tests {
             };
             map.update(&key, &[0xff; 18], Update::Always).expect("room");
             assert_eq!(read(), Ok(there(0xff)));
-            let owner = Owner::here(0);
+            let owner = Owner::here(|| 0);
             let address = map.address_of(&key, 0).expect("it is there") + u64::from(offset);
             let lock = map.lock_at(address).expect("it is there");
             let word = lock.word.load(Ordering::Relaxed);
@@ -216,7 +216,7 @@ mod tests {
             }
         }
         let plain = Map::new(Definition::new("m", Kind::Array, 4, 18, 2)).expect("good measures");
-        let update = plain.update_locked(&[0; 4], &[3; 18], Update::Always, Owner::here(0));
+        let update = plain.update_locked(&[0; 4], &[3; 18], Update::Always, Owner::here(|| 0));
         assert_eq!((update, plain.change_locked(&[0; 4], |_| ())), (Err(OpError::NoLock), Err(OpError::NoLock)));
         for (offset, kind) in [(2, Kind::Array), (16, Kind::Hash), (0, Kind::LruHash), (0, Kind::PerCpuArray)] {
             let wrong = Definition { lock: Some(offset), ..Definition::new("m", kind, 4, 18, 2) };

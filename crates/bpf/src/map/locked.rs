@@ -19,7 +19,7 @@ impl Map {
     /// program.
     #[cfg(feature = "std")]
     pub fn change_locked<T>(&self, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
-        self.change_by(Owner::here(super::this_cpu()), key, change)
+        self.change_by(Owner::here(super::this_cpu), key, change)
     }
 
     /// Changes the value of `key` under its lock (`struct bpf_spin_lock`), for the CPU `cpu`, on which this runs until
@@ -35,7 +35,7 @@ impl Map {
     /// [`OpError`]; [`OpError::Deadlock`] in `change`, and in what has interrupted `change` or a program on this CPU.
     #[cfg(not(feature = "std"))]
     pub fn change_locked_on<T>(&self, cpu: u32, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
-        self.change_by(Owner::here(cpu), key, change)
+        self.change_by(Owner::here(|| cpu), key, change)
     }
 
     fn change_by<T>(&self, owner: Owner, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {

@@ -7,7 +7,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
-use super::once::{Mutex, OnceLock, lock};
+use super::guarded::Guarded;
+use super::once::OnceLock;
 use super::{Definition, Kind, Map, MapError, OpError, Update};
 
 /// An outer map keeps fewer than 2 to this power of inner ones: programs know them by numbers of 24 bits.
@@ -41,7 +42,7 @@ pub struct Maps {
     /// reader waits for nobody.
     kept: [OnceLock<Part>; PARTS],
     /// Their numbers, by address. Whoever puts a map in locks it.
-    known: Mutex<BTreeMap<usize, u32>>,
+    known: Guarded<BTreeMap<usize, u32>>,
 }
 
 /// Some of the maps that are kept.
@@ -72,16 +73,20 @@ impl Maps {
             outer: definition.name.clone(),
             shape: definition.inner.clone().ok_or_else(none)?,
             kept: [const { OnceLock::new() }; PARTS],
-            known: Mutex::new(BTreeMap::new()),
+            known: Guarded::new(BTreeMap::new()),
         })
     }
 
     /// Puts a map in, or removes the one with this key. Programs that have found the old one may go on with it; it is
     /// kept as long as this map.
     ///
+    /// A map that is put in for the first time takes memory, so in a signal handler put in only maps that were in
+    /// before.
+    ///
     /// # Errors
     ///
-    /// [`NestError`].
+    /// [`NestError`]. [`OpError::Deadlock`] in a signal handler that has interrupted such a change on its own thread;
+    /// [`OpError::Abandoned`] in a child of `fork` whose parent was making one.
     pub fn set(&self, key: &[u8], map: Option<Arc<Map>>) -> Result<(), NestError> {
         let Some(map) = map else {
             let taken = if self.numbers.definition().kind == Kind::Array {
@@ -95,24 +100,26 @@ impl Maps {
             let inner = map.definition().name.clone();
             return Err(NestError::Shape { outer: self.outer.clone(), inner });
         }
+        let number = self.known.change(|known| self.number_for(known, map))??;
+        Ok(self.numbers.update(key, &number.to_ne_bytes(), Update::Always)?)
+    }
+
+    /// Returns the number of a map, and keeps the map from now on.
+    fn number_for(&self, known: &mut BTreeMap<usize, u32>, map: Arc<Map>) -> Result<u32, OpError> {
         // A number without a map means nothing, should something panic in between.
-        let mut known = lock(&self.known);
         let next = known.len() as u32 + 1;
         let place = Arc::as_ptr(&map).addr();
-        let number = match known.get(&place) {
-            Some(number) => *number,
-            None => {
-                let (part, index) = Self::place(next);
-                let part = self.kept.get(part).ok_or(OpError::Full)?;
-                let part = part.get_or_init(|| (0..1 << next.ilog2()).map(|_| OnceLock::new()).collect());
-                // Before its number, so that whoever has the number finds it. The place is free, since this is the
-                // first map with the number.
-                let _ = part[index].set(map);
-                known.insert(place, next);
-                next
-            }
-        };
-        Ok(self.numbers.update(key, &number.to_ne_bytes(), Update::Always)?)
+        if let Some(number) = known.get(&place) {
+            return Ok(*number);
+        }
+        let (part, index) = Self::place(next);
+        let part = self.kept.get(part).ok_or(OpError::Full)?;
+        let part = part.get_or_init(|| (0..1 << next.ilog2()).map(|_| OnceLock::new()).collect());
+        // Before its number, so that whoever has the number finds it. The place is free, since this is the first map
+        // with the number.
+        let _ = part[index].set(map);
+        known.insert(place, next);
+        Ok(next)
     }
 
     /// Returns where the map with this number is: its part, and the place in it.

@@ -8,9 +8,9 @@
 //! Nobody waits for a thread that does not go on. In a child of `fork`, what is held by threads that it does not have
 //! is free.
 //! A signal handler that has interrupted a change on its own thread reads what is there, while its changes of the same
-//! part are errors ([`OpError::Deadlock`]). Putting maps into maps ([`Maps::set`]) is the exception: not in signal
-//! handlers, and not in a child whose parent may have been doing so. Without `std` whoever changes a hash map, trie or
-//! queue must not be interrupted by somebody who uses the same map.
+//! part are errors ([`OpError::Deadlock`]); so are those of the timers in values. In a child whose parent was putting a
+//! map into maps, such changes of these maps are errors, too ([`OpError::Abandoned`]). Without `std` whoever changes a
+//! hash map, trie or queue must not be interrupted by somebody who uses the same map.
 //!
 //! | kind | module | who waits for whom |
 //! |---|---|---|
@@ -28,6 +28,7 @@ mod array;
 mod bloom;
 pub(crate) mod cells;
 mod definition;
+mod guarded;
 mod hash;
 mod lock;
 mod locked;
@@ -61,8 +62,8 @@ pub(crate) use lock::{Lock, Owner};
 pub use maps::{Maps, NestError};
 pub use programs::{Foreign, InsertError, Programs};
 use queue::{Order, Queue};
-pub(crate) use ring::Fate;
 pub use ring::{Consumer, Ring, Wake};
+pub(crate) use ring::{Fate, Waker};
 #[cfg(feature = "std")]
 pub(crate) use timed::Timed;
 use trie::Trie;
@@ -112,6 +113,9 @@ pub enum OpError {
     /// the map.
     #[error("this thread holds the lock already; a signal handler may have interrupted a change of the map")]
     Deadlock,
+    /// A thread that this process does not have was changing it when its parent forked, and it may be half changed.
+    #[error("the parent of this process was changing it when it forked; make a new map here, or fork at another time")]
+    Abandoned,
     /// An unknown flag.
     #[error("the flags {flags:#x} are not known")]
     Flags {
@@ -129,6 +133,7 @@ impl OpError {
             Self::Full => 7,
             Self::Length { .. } | Self::Flags { .. } | Self::Prefix { .. } | Self::NoLock => 22,
             Self::Deadlock => 35,
+            Self::Abandoned => 130,
             Self::Unsupported { .. } => 95,
         }
     }
@@ -200,8 +205,8 @@ pub(crate) fn this_cpu() -> u32 {
     palimpsest_sys::threads::current_cpu()
 }
 
-/// Without an operating system, whoever runs a compiled program names the CPU ([`Runner`](crate::host::Runner));
-/// interpreted programs use the values of the first.
+/// Without an operating system, whoever runs a program names the CPU ([`Runner::cpu`](crate::host::Runner::cpu),
+/// [`HostBuilder::cpu`](crate::host::HostBuilder::cpu)); where nobody does, it is the first.
 #[cfg(not(feature = "std"))]
 pub(crate) const fn this_cpu() -> u32 {
     0
@@ -235,6 +240,9 @@ impl Map {
     /// [`MapError`].
     pub fn new(definition: Definition) -> Result<Self, MapError> {
         Self::take_room(&definition, &mut Room::new(MOST_BYTES))?;
+        // Makes here what names owners of locks, and not in a signal handler that is the first to need one.
+        #[cfg(feature = "std")]
+        Owner::here(this_cpu);
         let cpus = cpus_of(&definition);
         let store = match definition.kind {
             Kind::Array | Kind::PerCpuArray => Store::Array(Array::new(&definition, cpus)?),
@@ -249,7 +257,7 @@ impl Map {
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
             Kind::ArrayOfMaps | Kind::HashOfMaps => Store::Maps(alloc::boxed::Box::new(Maps::new(&definition)?)),
         };
-        Ok(Self { definition, cpus, store, timed: Timed::default() })
+        Ok(Self { definition, cpus, store, timed: Timed::none() })
     }
 
     /// Checks a map's sizes, and takes what it needs from `room`.
@@ -337,6 +345,7 @@ impl Map {
     fn update_of(&self, key: &[u8], value: &[u8], update: Update, cpu: Option<u32>) -> Result<(), OpError> {
         self.check_key(key)?;
         self.check_value(value.len())?;
+        self.check_timers()?;
         match &self.store {
             Store::Array(array) => array.update(key, cpu, value, update, &|value| self.forget_timer(value)),
             Store::Hash(hash) => hash.update(key, cpu, value, update, &|value| self.forget_timer(value)).map(|_| ()),
@@ -352,6 +361,7 @@ impl Map {
     /// [`OpError`].
     pub fn remove(&self, key: &[u8]) -> Result<(), OpError> {
         self.check_key(key)?;
+        self.check_timers()?;
         match &self.store {
             Store::Hash(hash) => hash.remove(key, &|value| self.forget_timer(value)),
             Store::Trie(trie) => trie.remove(key),

@@ -55,7 +55,7 @@ impl Queue {
     /// Locks the queue; waits while another has it. If that is a thread that a child of `fork` does not have, a value
     /// may be lost or be there twice.
     fn lock(&self) -> Result<Held<'_>, OpError> {
-        let mine = Owner::here(this_cpu()).number();
+        let mine = Owner::here(this_cpu).number();
         for round in 0.. {
             let owner = self.owner.load(Ordering::Relaxed);
             match (owner != 0).then(|| Holder::of(owner)) {

@@ -69,8 +69,11 @@ pub struct Ring {
     dropped: AtomicU64,
     /// Set by whoever becomes the consumer, cleared when that one is dropped.
     has_consumer: AtomicBool,
-    waker: Option<Box<dyn Fn() + Send + Sync>>,
+    waker: Option<Box<Waker>>,
 }
+
+/// What wakes the consumer.
+pub(crate) type Waker = dyn Fn() + Send + Sync;
 
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,6 +101,10 @@ pub(crate) enum Fate {
     /// It is skipped.
     Discard,
 }
+
+/// A record has found no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NoRoom;
 
 impl Ring {
     /// Bytes that it takes.
@@ -128,7 +135,7 @@ impl Ring {
         self.memory.descriptor()
     }
 
-    pub(super) fn set_waker(&mut self, waker: Box<dyn Fn() + Send + Sync>) {
+    pub(super) fn set_waker(&mut self, waker: Box<Waker>) {
         self.waker = Some(waker);
     }
 
@@ -223,52 +230,75 @@ impl Ring {
 
     /// Finishes the record whose bytes lie at `address`. Ignores an address that is not a record's.
     pub(crate) fn finish(&self, record: u64, fate: Fate, wake: Wake) {
-        let words = self.words();
-        let start = address(words) + RECORDS as u64;
-        let Some(offset) = record.checked_sub(start + HEADER).filter(|offset| *offset < self.len) else { return };
-        self.finish_at(words, offset, fate, wake);
+        if let Some(waker) = self.finish_quietly(record, fate, wake) {
+            waker();
+        }
     }
 
-    /// Finishes the record at this position.
+    /// Does the same, except that whoever calls this wakes the consumer if there is a result.
     #[inline]
-    fn finish_at(&self, words: &[AtomicU64], position: u64, fate: Fate, wake: Wake) {
+    pub(crate) fn finish_quietly(&self, record: u64, fate: Fate, wake: Wake) -> Option<&Waker> {
+        let words = self.words();
+        let start = address(words) + RECORDS as u64;
+        let offset = record.checked_sub(start + HEADER).filter(|offset| *offset < self.len)?;
+        self.finish_at(words, offset, fate, wake)
+    }
+
+    /// Finishes the record at this position. Returns what is to be called now.
+    #[inline]
+    fn finish_at(&self, words: &[AtomicU64], position: u64, fate: Fate, wake: Wake) -> Option<&Waker> {
         let header = &words[self.index(position)];
         let len = header.load(Ordering::Relaxed) & LEN;
         // P5. Release: with the acquire of C1; without it the consumer could miss some of the bytes.
         let skip = if fate == Fate::Discard { SKIP } else { 0 };
         header.store(THERE | skip | len, Ordering::Release);
-        let Some(waker) = &self.waker else { return };
-        match wake {
-            Wake::Never => {}
-            Wake::Always => waker(),
+        let waker = self.waker.as_deref()?;
+        let is_due = match wake {
+            Wake::Never => false,
+            Wake::Always => true,
             Wake::IfWaiting => {
                 // With the fence of C5: without it both could read old values, and the consumer would sleep. It takes
                 // longer than all the rest, and nothing else needs it.
                 fence(Ordering::SeqCst);
-                if self.offset(words[0].load(Ordering::Relaxed)) == self.offset(position) {
-                    waker();
-                }
+                self.offset(words[0].load(Ordering::Relaxed)) == self.offset(position)
             }
-        }
+        };
+        is_due.then_some(waker)
     }
 
     /// Copies `bytes` into a record of their own; false if there is no room.
     pub fn output(&self, bytes: &[u8], wake: Wake) -> bool {
+        let written = self.output_quietly(bytes.len() as u64, wake, |cells| {
+            let (whole, rest) = bytes.as_chunks::<WORD>();
+            for (cell, word) in cells.iter().zip(whole) {
+                cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            }
+            if let (false, Some(cell)) = (rest.is_empty(), cells.last()) {
+                let mut word = [0; WORD];
+                word[..rest.len()].copy_from_slice(rest);
+                cell.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            }
+        });
+        if let Ok(Some(waker)) = written {
+            waker();
+        }
+        written.is_ok()
+    }
+
+    /// Makes a record of `len` bytes, which `fill` writes; it must not panic. Returns what is to be called now.
+    #[inline]
+    pub(crate) fn output_quietly(
+        &self,
+        len: u64,
+        wake: Wake,
+        fill: impl FnOnce(&[AtomicU64]),
+    ) -> Result<Option<&Waker>, NoRoom> {
         let words = self.words();
-        let Some(position) = self.take(words, bytes.len() as u64) else { return false };
+        let position = self.take(words, len).ok_or(NoRoom)?;
         let first = self.index(position) + 1;
-        let cells = &words[first..][..bytes.len().div_ceil(WORD)];
-        let (whole, rest) = bytes.as_chunks::<WORD>();
-        for (cell, word) in cells.iter().zip(whole) {
-            cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-        }
-        if let (false, Some(cell)) = (rest.is_empty(), cells.last()) {
-            let mut word = [0; WORD];
-            word[..rest.len()].copy_from_slice(rest);
-            cell.store(u64::from_ne_bytes(word), Ordering::Relaxed);
-        }
-        self.finish_at(words, position, Fate::Submit, wake);
-        true
+        // It was taken, so that it is there.
+        fill(&words[first..][..len.div_ceil(WORD as u64) as usize]);
+        Ok(self.finish_at(words, position, Fate::Submit, wake))
     }
 
     /// Returns the one who reads records; `None` while there is one.

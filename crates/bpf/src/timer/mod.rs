@@ -21,14 +21,19 @@
 //!
 //! A child of `fork` has no such thread, and may have inherited the lock held by a thread that it does not have. So a
 //! child never touches the lock: its timers refuse everything, and never run.
+//!
+//! # Signals
+//!
+//! A handler that has interrupted a thread inside the lock is refused everything. The timers' thread takes no signals.
 
 mod thread;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
+use core::cell::Cell;
 use core::fmt;
-use core::ops::{Range, RangeInclusive};
+use core::ops::{Deref, DerefMut, Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -107,6 +112,8 @@ pub(crate) enum TimerError {
     Thread,
     /// This process is a forked child of the one that has the thread.
     Child,
+    /// This thread is changing timers, and a signal handler has interrupted it.
+    Interrupted,
 }
 
 impl TimerError {
@@ -115,7 +122,7 @@ impl TimerError {
         match self {
             Self::Busy => 16,
             Self::Invalid => 22,
-            Self::Itself => 35,
+            Self::Itself | Self::Interrupted => 35,
             Self::Thread => 11,
             Self::Child => 1,
         }
@@ -209,6 +216,45 @@ impl Shared {
     }
 }
 
+std::thread_local! {
+    /// Whether this thread holds the lock of some timers, or is about to.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that the thread is inside no more.
+struct Inside;
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+    }
+}
+
+/// The state, and then [`Inside`], which is dropped behind it.
+struct Locked<'a>(MutexGuard<'a, State>, Inside);
+
+impl Locked<'_> {
+    /// Waits for the condition, without the lock.
+    fn wait(self, condition: &Condvar) -> Self {
+        let Self(state, inside) = self;
+        Self(condition.wait(state).unwrap_or_else(PoisonError::into_inner), inside)
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
 /// The timers of a host's maps.
 pub(crate) struct Timers {
     shared: Arc<Shared>,
@@ -234,9 +280,22 @@ impl Timers {
         }
     }
 
-    /// The state, if this is the process that has the thread.
-    fn state(&self) -> Result<MutexGuard<'_, State>, TimerError> {
-        if self.shared.here.is_same_process() { Ok(self.shared.lock()) } else { Err(TimerError::Child) }
+    /// The state, if this is the process that has the thread, and not a signal handler that would wait for what it has
+    /// interrupted.
+    fn state(&self) -> Result<Locked<'_>, TimerError> {
+        if !self.shared.here.is_same_process() {
+            return Err(TimerError::Child);
+        }
+        if INSIDE.replace(true) {
+            return Err(TimerError::Interrupted);
+        }
+        let inside = Inside;
+        Ok(Locked(self.shared.lock(), inside))
+    }
+
+    /// Whether this thread is changing timers.
+    pub(crate) fn is_interrupted() -> bool {
+        INSIDE.get()
     }
 
     /// Makes a timer (`bpf_timer_init`).
@@ -298,7 +357,7 @@ impl Timers {
         let was_armed = state.disarm(address);
         let callback = state.timers.get_mut(&address).ok_or(TimerError::Invalid)?.callback.take();
         while called.is_some() && state.running.as_ref().map(|running| running.serial) == called {
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = state.wait(&self.shared.done);
         }
         drop(state);
         drop(callback);
@@ -344,7 +403,7 @@ impl Timers {
         self.shared.changed.notify_one();
         // If a clock has been set back since, the thread finds nothing due, and the look is made all the same.
         while state.made < wanted && state.owes(serial, times) && state.thread.is_some() {
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = state.wait(&self.shared.done);
         }
     }
 
@@ -375,4 +434,22 @@ pub(crate) enum From {
     Now,
     /// The beginning of its clock (`BPF_F_TIMER_ABS`).
     Beginning,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_does_not_wait_for_what_it_has_interrupted() {
+        let timers = Timers::new(Box::new(SystemTime));
+        timers.init(16, TimerClock::Boot).expect("a new one");
+        let held = timers.state().expect("it is free");
+        assert_eq!(timers.init(32, TimerClock::Boot), Err(TimerError::Interrupted));
+        assert_eq!(timers.start(16, 1, From::Now), Err(TimerError::Interrupted));
+        assert_eq!(timers.cancel(16), Err(TimerError::Interrupted));
+        drop(held);
+        assert_eq!(timers.cancel(16), Ok(false));
+        assert!(!Timers::is_interrupted());
+    }
 }

@@ -57,7 +57,7 @@ impl Step<'_> {
                     return Ok(next);
                 }
                 let depth = self.state.frames.len();
-                // The structure does not tell how deeply a function is called whose address was passed to a helper.
+                // `Code` has not counted the calls in functions that helpers call.
                 if depth >= MOST_FRAMES {
                     return Err(Fault::Depth);
                 }
@@ -65,7 +65,7 @@ impl Step<'_> {
                 let caller = self.state.top_mut();
                 caller.next = behind;
                 for register in &Register::ALL[1..6] {
-                    callee.set(*register, *caller.get(*register));
+                    callee.set_made(*register, *caller.get(*register), caller.sources_of(*register));
                 }
                 for register in &Register::ALL[..6] {
                     caller.set(*register, Value::Unset);
@@ -437,7 +437,7 @@ impl Step<'_> {
         let may_print = direction == Direction::Print && self.contract.unproven == Unproven::Probe;
         let readable = match frame.read_all(offset, len) {
             Err(Unreadable::PartOfPointer) if may_print => {
-                // What is behind the address must be known, too.
+                // The bytes beside the address must have been written, too.
                 let is_unset = |byte| frame.read_all(offset + byte, 1) == Err(Unreadable::Unset);
                 if (0..max).any(is_unset) { Err(Unreadable::Unset) } else { Ok(()) }
             }
@@ -450,7 +450,7 @@ impl Step<'_> {
     }
 
     pub(super) fn exit(self) -> Result<Next, Fault> {
-        let result = *self.state.top().get(Register::R0);
+        let (result, sources) = (*self.state.top().get(Register::R0), self.state.top().sources_of(Register::R0));
         if result.is_address() {
             return Err(Fault::ReturnedAddress);
         }
@@ -460,10 +460,12 @@ impl Step<'_> {
             return Err(Fault::StillLocked { slot: self.code.slot(held.at as usize) });
         }
         if self.state.frames.len() == 1 {
-            // The host gets it.
-            let result = self.number(Register::R0)?;
-            if self.state.top().callback.is_some() && result.as_constant() != Some(0) {
+            if self.state.top().callback.is_some() && self.number(Register::R0)?.as_constant() != Some(0) {
                 return Err(Fault::TimerResult);
+            }
+            if result == Value::Unset {
+                // The host gets it, whatever the number is.
+                return Err(Fault::Unset { register: Register::R0 });
             }
             if let Some(record) = self.state.records.first() {
                 return Err(Fault::Unreleased { slot: self.code.slot(*record as usize) });
@@ -472,14 +474,14 @@ impl Step<'_> {
         }
         let callback = self.state.top().callback;
         if callback.is_some() {
-            // Whether it goes on.
+            // By its result the helper decides whether to call it again.
             self.number(Register::R0)?;
         }
         let (instance, rounds) = (self.state.top().instance, self.state.top().rounds);
         self.state.frames.pop();
         let caller = self.state.top_mut();
         let Some(callback) = callback else {
-            caller.set(Register::R0, result);
+            caller.set_made(Register::R0, result, sources);
             return Ok(Next::One(core::mem::take(&mut caller.next)));
         };
         let behind = caller.next;
@@ -495,15 +497,15 @@ impl Step<'_> {
 }
 
 impl State {
-    /// In what a timer calls.
+    /// Returns the state in which a timer enters a function.
     pub(super) fn of_timer(callback: Callback, has_lock: bool, instance: u32) -> Self {
         let mut state = Self { frames: Vec::new(), records: Vec::new(), lock: None };
         state.enter(callback, has_lock, instance, 0);
         state
     }
 
-    /// Enters a function that a helper calls, with a value that may have a lock; `rounds` were counted when it was
-    /// called before.
+    /// Enters a function that a helper calls. The value that it gets may have a lock; earlier calls have counted
+    /// `rounds`.
     fn enter(&mut self, callback: Callback, has_lock: bool, instance: u32, rounds: u32) {
         let value = callback.map.map(|map| self.value_for_function(map, has_lock));
         let mut frame = Frame::new(self.frames.len(), instance);

@@ -9,7 +9,7 @@ use super::fault::{Fault, VerifyError};
 use super::leans::Leans;
 use super::live::live;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, State, Value};
+use super::state::{Area, Callback, Origins, Sources, State, Value};
 use super::step::{Next, Step};
 use super::{ContextUse, Contract, Guard, Trust};
 use crate::code::Code;
@@ -42,6 +42,10 @@ struct Kept {
     open: usize,
     /// Earlier states that ways from here lead back to.
     leans: Cell<Leans>,
+    /// What its numbers were made of, since the state before it.
+    origins: Origins,
+    /// The registers whose numbers ways from here have used so far: all, once these have ended.
+    used: Cell<Sources>,
 }
 
 /// What is kept at an instruction.
@@ -250,6 +254,7 @@ impl Explorer<'_> {
             return Ok(false);
         }
         way.since += 1;
+        let used = Cell::new(Sources::NONE);
         let step = Step {
             code: self.code,
             contract: self.contract,
@@ -261,8 +266,11 @@ impl Explorer<'_> {
             guard: self.guards.get(way.at),
             alone: self.alone,
             frames: &self.frames,
+            used: &used,
         };
-        match step.follow()? {
+        let next = step.follow()?;
+        self.note_used(way.before, used.get());
+        match next {
             Next::One(at) => way.at = at,
             Next::Two(at, other, state) => {
                 way.at = at;
@@ -329,25 +337,36 @@ impl Explorer<'_> {
                     earlier_round = Some(index);
                 }
             }
-            if !kept.state.includes(state) {
+            // While ways from it are followed, what they use is not known yet.
+            let is_covered =
+                if is_open { kept.state.includes(state) } else { kept.state.covers(state, kept.used.get()) };
+            if !is_covered {
                 continue;
             }
+            // What the ways from there depend on, this one depends on, too.
+            let mut inner = state.origins().of(if is_open { Sources::ALL } else { kept.used.get() });
+            inner = inner.and(state.sources_of_callers());
             match is_open {
                 // Once more, if what ends loops through here is a count that differs in this call.
                 false => match self.leans_of(index, state) {
                     Some(leans) => {
+                        self.note_used(way.before, inner);
                         self.lean(way.before, &leans);
                         return Ok(true);
                     }
                     None => continue,
                 },
                 // Each way back to here takes a jump back, and the fuel ends it.
-                true if is_fuelled => return Ok(true),
+                true if is_fuelled => {
+                    self.note_used(way.before, inner);
+                    return Ok(true);
+                }
                 // Another round from here does what was done before, and the count of this call ends it. A `may_goto`
                 // leads back to itself only if it was passed, since behind its jump the count has run out.
                 true if guarded && kept.state.is_call_of(state) => {
                     let mut leans = Leans::default();
                     leans.add(state.frames.len() - 1, index);
+                    self.note_used(way.before, inner);
                     self.lean(way.before, &leans);
                     return Ok(true);
                 }
@@ -368,7 +387,12 @@ impl Explorer<'_> {
         };
         let index = self.kept.len();
         self.values += state.weight();
-        self.kept.push(Kept { state, earlier: latest, before: way.before, open: 1, leans: Cell::default() });
+        // Of functions around the innermost one, whoever compares states compares the numbers.
+        self.note_used(way.before, way.state.sources_of_callers());
+        let (before, origins) = (way.before, way.state.origins());
+        let (leans, used) = (Cell::default(), Cell::default());
+        self.kept.push(Kept { state, earlier: latest, before, open: 1, leans, origins, used });
+        way.state.begin_origins();
         self.meetings[way.at] = Meeting::Latest(index as u32);
         (way.before, way.since) = (Some(index), 0);
         Ok(false)
@@ -389,6 +413,18 @@ impl Explorer<'_> {
         self.kept[index].leans.set(leans);
         let is_call = |depth: usize| self.kept[index].state.frames[depth].instance == state.frames[depth].instance;
         leans.iter().all(|(depth, _)| is_call(depth)).then_some(leans)
+    }
+
+    /// Notes that a way has used numbers that were made of those of its last kept state, `before`, and so of those of
+    /// the states before that.
+    fn note_used(&self, mut before: Option<usize>, mut used: Sources) {
+        while let Some(index) = before.filter(|_| used != Sources::NONE) {
+            let kept = &self.kept[index];
+            // Those that were noted before were so in the states before it, too.
+            let new = used.without(kept.used.get());
+            kept.used.set(kept.used.get().and(new));
+            (before, used) = (kept.before, kept.origins.of(new));
+        }
     }
 
     /// Notes what the last kept state of a way leans on.

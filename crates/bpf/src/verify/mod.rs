@@ -9,7 +9,12 @@
 //! * *What is known includes what is.* Each instruction maps a set of states to one that includes every result
 //!   (`scalar`, `state`), and is refused if it could do harm in any of them.
 //! * *Each way is followed*, unless a state that includes the present one was followed to its ends from the same place
-//!   (`explore`). Registers that nobody reads again do not count (`live`).
+//!   (`explore`). Registers that nobody reads again do not count (`live`), and neither do numbers on which nothing
+//!   depended from there on (`state::Sources`): any number would have passed. A number is used if an address, an
+//!   argument or what the stack keeps is made of it, and if a comparison has only one result for it. Each register
+//!   knows from which registers of the last kept state its number was made; when it is used, so are those, and what
+//!   they were made of. Where both results of a comparison are followed, what one operand is then known to be depends
+//!   on the other one, too.
 //! * *A function that is followed alone* is followed with all arguments that its type allows, and calls with others are
 //!   followed each by itself (`alone`).
 //! * *It ends.* A way through a program is as long as the followed one; if a loop could go on from exactly the same

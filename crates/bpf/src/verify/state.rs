@@ -1,6 +1,16 @@
 //! What is known at one place of a program: the registers and stack of every active function.
 
+mod slot;
+mod sources;
+mod written;
+
 use alloc::vec::Vec;
+
+pub(crate) use slot::Backing;
+pub(super) use slot::{DYNPTR, Dynptr};
+use slot::{Half, SLOT, Slot};
+pub(super) use sources::{Origins, Sources};
+use written::Written;
 
 use super::scalar::Scalar;
 use crate::insn::{Register, Size};
@@ -133,82 +143,21 @@ impl Value {
     }
 }
 
-/// Bytes of a slot of the stack.
-const SLOT: usize = 8;
-
-/// 8 aligned bytes of the stack.
+/// What counts in slots that were written in parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Slot {
-    /// Numbers: the bytes whose bits are set were written.
-    Bytes(u8),
-    /// A register that was stored as a whole.
-    Whole(Value),
-    /// Half of a dynptr.
-    Dynptr(Dynptr),
-}
-
-/// A dynptr: memory whose accesses a helper checks when the program runs. Two slots that nobody else writes or reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Dynptr {
-    /// The instruction that made it.
-    pub(super) id: u32,
-    pub(super) of: Backing,
-    half: Half,
-}
-
-/// What memory a dynptr stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Backing {
-    /// Part of a value of a map, which lives as long as the map.
-    Value,
-    /// A record; or nothing, if there was no room. Given back in both cases.
-    Record,
-}
-
-/// Which of its two slots it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Half {
-    Low,
-    High,
-}
-
-/// Bytes of a dynptr.
-pub(super) const DYNPTR: i64 = 16;
-
-/// All bytes of a slot.
-const ALL: u8 = u8::MAX;
-
-impl Slot {
-    const UNSET: Self = Self::Bytes(0);
-
-    fn includes(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Bytes(0), _) => true,
-            (Self::Bytes(mask), Self::Bytes(other)) => mask & !other == 0,
-            (Self::Bytes(_), Self::Whole(Value::Scalar(_))) => true,
-            (Self::Whole(value), Self::Whole(other)) => value.includes(other),
-            (Self::Dynptr(dynptr), Self::Dynptr(other)) => dynptr == other,
-            _ => false,
-        }
-    }
-
-    fn widened(&self, other: &Self) -> Self {
-        match (self, other) {
-            (kept, other) if kept.includes(other) => *kept,
-            (Self::Whole(value), Self::Whole(other)) => match value.widened(other) {
-                Value::Unset => Self::UNSET,
-                value => Self::Whole(value),
-            },
-            (Self::Bytes(mask), Self::Bytes(other)) => Self::Bytes(mask & other),
-            _ => Self::UNSET,
-        }
-    }
+enum Parts {
+    /// The numbers.
+    Numbers,
+    /// Only which bytes were written.
+    Bytes,
 }
 
 /// An active function.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Frame {
     registers: [Value; 11],
+    /// Of which registers each number was made whose numbers nobody has used yet.
+    sources: [Sources; 11],
     /// From the end of the stack downwards, as far as it was used.
     slots: Vec<Slot>,
     /// Where it goes on after the function that it called.
@@ -241,15 +190,23 @@ impl Frame {
     pub(super) fn new(depth: usize, instance: u32) -> Self {
         let mut registers = [Value::Unset; 11];
         registers[10] = Value::Pointer(Area::Stack(depth), Scalar::constant(0));
-        Self { registers, slots: Vec::new(), next: 0, callback: None, is_spent: false, instance, rounds: 0 }
+        let sources = [Sources::NONE; 11];
+        Self { registers, sources, slots: Vec::new(), next: 0, callback: None, is_spent: false, instance, rounds: 0 }
     }
 
     pub(super) fn get(&self, register: Register) -> &Value {
         &self.registers[usize::from(register.number())]
     }
 
+    /// Sets a register to what depends on no number, or only on numbers whose [`sources`](Self::sources_of) were used.
     pub(super) fn set(&mut self, register: Register, value: Value) {
-        self.registers[usize::from(register.number())] = value;
+        self.set_made(register, value, Sources::NONE);
+    }
+
+    /// Sets a register to what was made of numbers with these sources.
+    pub(super) fn set_made(&mut self, register: Register, value: Value, sources: Sources) {
+        let index = usize::from(register.number());
+        (self.registers[index], self.sources[index]) = (value, sources);
     }
 
     /// Forgets what nobody looks at again: `live` has a bit for each register that is read.
@@ -262,10 +219,24 @@ impl Frame {
     }
 
     fn includes(&self, other: &Self) -> bool {
-        let slot = |frame: &Self, index: usize| frame.slots.get(index).copied().unwrap_or(Slot::UNSET);
+        self.includes_with(other, Parts::Numbers)
+    }
+
+    fn includes_with(&self, other: &Self, parts: Parts) -> bool {
         self.is_function_of(other)
             && self.registers.iter().zip(&other.registers).all(|(value, other)| value.includes(other))
-            && (0..self.slots.len()).all(|index| slot(self, index).includes(&slot(other, index)))
+            && self.stack_includes(other, parts)
+    }
+
+    fn stack_includes(&self, other: &Self, parts: Parts) -> bool {
+        let slot = |frame: &Self, index: usize| frame.slots.get(index).copied().unwrap_or(Slot::UNSET);
+        (0..self.slots.len()).all(|index| {
+            let kept = match (slot(self, index), parts) {
+                (Slot::Bytes(written), Parts::Bytes) => Slot::Bytes(written.without_numbers()),
+                (slot, _) => slot,
+            };
+            kept.includes(&slot(other, index))
+        })
     }
 
     /// Whether it is the same function, which goes on at the same place and leaves its loops in the same way.
@@ -309,18 +280,30 @@ impl Frame {
             return;
         }
         self.write_some(offset, size.bytes(), true);
+        if let (Some((index, at)), Value::Scalar(number)) = (Self::part(offset, size), value)
+            && let Slot::Bytes(written) = self.slot_mut(index)
+        {
+            written.put(at, size, number);
+        }
+    }
+
+    /// Returns the slot of an aligned access to part of one, and at which of its bytes it begins.
+    fn part(offset: i64, size: Size) -> Option<(usize, u8)> {
+        let is_part = size != Size::Double && offset % size.bytes() as i64 == 0;
+        is_part.then(|| (((-offset - 1) as usize) / SLOT, offset.rem_euclid(SLOT as i64) as u8))
     }
 
     /// Notes that up to `len` bytes of numbers are written at `offset`; all of them if that is `certain`.
     pub(super) fn write_some(&mut self, offset: i64, len: usize, certain: bool) {
         for (index, bit) in Self::bytes(offset, len) {
             let slot = self.slot_mut(index);
-            let known = match *slot {
-                Slot::Bytes(mask) => mask,
-                Slot::Whole(Value::Scalar(_)) => ALL,
-                Slot::Whole(_) | Slot::Dynptr(_) => 0,
+            let mut written = match *slot {
+                Slot::Bytes(written) => written,
+                Slot::Whole(Value::Scalar(_)) => Written::ALL,
+                Slot::Whole(_) | Slot::Dynptr(_) => Written::NOTHING,
             };
-            *slot = Slot::Bytes(if certain { known | bit } else { known });
+            written.overwrite(bit, certain);
+            *slot = Slot::Bytes(written);
         }
     }
 
@@ -328,7 +311,7 @@ impl Frame {
     pub(super) fn read_all(&self, offset: i64, len: usize) -> Result<(), Unreadable> {
         for (index, bit) in Self::bytes(offset, len) {
             match self.slots.get(index).copied().unwrap_or(Slot::UNSET) {
-                Slot::Bytes(mask) if mask & bit != 0 => {}
+                Slot::Bytes(written) if written.has(bit) => {}
                 Slot::Bytes(_) | Slot::Whole(Value::Unset) => return Err(Unreadable::Unset),
                 Slot::Whole(Value::Scalar(_)) => {}
                 Slot::Whole(_) | Slot::Dynptr(_) => return Err(Unreadable::PartOfPointer),
@@ -405,7 +388,16 @@ impl Frame {
             return Ok(value);
         }
         self.read_all(offset, size.bytes())?;
-        Ok(Value::Scalar(Scalar::of_size(size)))
+        Ok(Value::Scalar(self.part_number(offset, size).unwrap_or(Scalar::of_size(size))))
+    }
+
+    /// Returns the number that an access to part of a slot finds, if it is known.
+    pub(super) fn part_number(&self, offset: i64, size: Size) -> Option<Scalar> {
+        let (index, at) = Self::part(offset, size)?;
+        match self.slots.get(index)? {
+            Slot::Bytes(written) => written.get(at, size),
+            Slot::Whole(_) | Slot::Dynptr(_) => None,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use super::alone::Functions;
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, FIRST, State, Unreadable, Value};
+use super::state::{Area, Callback, FIRST, Sources, State, Unreadable, Value};
 use super::{ContextAccess, ContextUse, Contract, Guard, Side, Unproven};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
@@ -59,6 +59,9 @@ pub(super) struct Step<'a> {
     pub(super) alone: &'a Functions<'a>,
     /// Most functions that were active at once so far.
     pub(super) frames: &'a Cell<usize>,
+    /// What the numbers were made of that this instruction uses: on which depends whether it is right, and where the
+    /// program goes on.
+    pub(super) used: &'a Cell<Sources>,
 }
 
 impl Step<'_> {
@@ -67,30 +70,23 @@ impl Step<'_> {
         let behind = self.at + 1;
         match self.code.instructions()[self.at] {
             Instruction::Alu { width, op, dst, operand } => {
-                let value = self.alu(width, op, dst, operand)?;
-                self.state.top_mut().set(dst, value);
+                let (value, sources) = self.alu(width, op, dst, operand)?;
+                self.state.top_mut().set_made(dst, value, sources);
             }
-            Instruction::Negate { width, dst } => {
-                let value = self.number(dst)?.negated(width);
-                self.set(dst, value);
-            }
+            Instruction::Negate { width, dst } => self.remake(dst, dst, |number| number.negated(width))?,
             Instruction::MoveSigned { width, from, dst, src } => {
-                let value = self.number(src)?.sign_extended(width, from);
-                self.set(dst, value);
+                self.remake(dst, src, |number| number.sign_extended(width, from))?;
             }
-            Instruction::Swap { order, size, dst } => {
-                let value = self.number(dst)?.swapped(order, size);
-                self.set(dst, value);
-            }
+            Instruction::Swap { order, size, dst } => self.remake(dst, dst, |number| number.swapped(order, size))?,
             Instruction::LoadWide { dst, value } => {
                 let value = self.wide(value)?;
                 self.state.top_mut().set(dst, value);
             }
             Instruction::Load { size, extension, dst, base, offset } => {
-                let value = match self.load(size, base, offset, Alignment::Any) {
+                let (value, sources) = match self.load(size, base, offset, Alignment::Any) {
                     Err(_) if self.may_probe(base) => {
                         self.is_probe.set(true);
-                        Value::Scalar(Scalar::of_size(size))
+                        (Value::Scalar(Scalar::of_size(size)), Sources::NONE)
                     }
                     result => result?,
                 };
@@ -98,21 +94,21 @@ impl Step<'_> {
                     (Extension::Sign, Value::Scalar(number)) => Value::Scalar(number.sign_extended(Width::W64, size)),
                     (_, value) => value,
                 };
-                self.state.top_mut().set(dst, value);
+                self.state.top_mut().set_made(dst, value, sources);
             }
             Instruction::LoadAcquire { size, dst, base, offset } => {
-                let value = self.load(size, base, offset, Alignment::Natural)?;
-                self.state.top_mut().set(dst, value);
+                let (value, sources) = self.load(size, base, offset, Alignment::Natural)?;
+                self.state.top_mut().set_made(dst, value, sources);
             }
             Instruction::Store { size, base, offset, value } => {
                 let value = match value {
                     Operand::Immediate(value) => (Value::Scalar(Scalar::constant(value as u64)), None),
-                    Operand::Register(src) => (self.get(src)?, Some(src)),
+                    Operand::Register(src) => (*self.look_at(src)?, Some(src)),
                 };
                 self.store(size, base, offset, value, Alignment::Any)?;
             }
             Instruction::StoreRelease { size, base, offset, src } => {
-                let value = (self.get(src)?, Some(src));
+                let value = (*self.look_at(src)?, Some(src));
                 self.store(size, base, offset, value, Alignment::Natural)?;
             }
             Instruction::Atomic { op, width, base, offset, src } => self.atomic(op, width, base, offset, src)?,
@@ -166,7 +162,8 @@ impl Step<'_> {
         self.guard(most.map_or(Guard::Before, |most| Guard::Mask { most, number }));
     }
 
-    /// Notes that the operation makes no address in this state: no mask of another state may change its result.
+    /// Notes that in this state the operation makes no address. Then a mask for another state must not change its
+    /// result.
     fn note_plain_sum(&self, width: Width, op: AluOp, operand: Operand) {
         let may_be_masked = width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub);
         if let (true, Operand::Register(_)) = (may_be_masked, operand) {
@@ -182,13 +179,32 @@ impl Step<'_> {
         self.state.top_mut().set(register, Value::Scalar(number));
     }
 
+    /// Notes that the number of a register is used.
+    fn use_number(&self, register: Register) {
+        self.used.set(self.used.get().and(self.state.top().sources_of(register)));
+    }
+
+    /// Sets `dst` to what `make` makes of a number.
+    fn remake(&mut self, dst: Register, src: Register, make: impl FnOnce(Scalar) -> Scalar) -> Result<(), Fault> {
+        let Value::Scalar(number) = self.look_at(src)? else { return Err(Fault::Address { register: src }) };
+        let (value, sources) = (Value::Scalar(make(*number)), self.state.top().sources_of(src));
+        self.state.top_mut().set_made(dst, value, sources);
+        Ok(())
+    }
+
     /// Returns a register that has a value.
     pub(super) fn get(&self, register: Register) -> Result<Value, Fault> {
         self.see(register).copied()
     }
 
-    /// The same where it is.
+    /// Looks at a register that has a value, without a copy.
     fn see(&self, register: Register) -> Result<&Value, Fault> {
+        self.use_number(register);
+        self.look_at(register)
+    }
+
+    /// The same for those who use the number only to make others of it, whose sources they note.
+    fn look_at(&self, register: Register) -> Result<&Value, Fault> {
         match self.state.top().get(register) {
             Value::Unset => Err(Fault::Unset { register }),
             value => Ok(value),
@@ -231,30 +247,34 @@ impl Step<'_> {
         if is_there { Ok(number) } else { Err(Fault::Map { index }) }
     }
 
-    fn alu(&self, width: Width, op: AluOp, dst: Register, operand: Operand) -> Result<Value, Fault> {
+    /// Returns the result, and the sources of what it was made of.
+    fn alu(&self, width: Width, op: AluOp, dst: Register, operand: Operand) -> Result<(Value, Sources), Fault> {
         let constant;
-        let right = match operand {
+        let (right, sources) = match operand {
             Operand::Immediate(value) => {
                 constant = Value::Scalar(Scalar::constant(value as u64));
-                &constant
+                (&constant, Sources::NONE)
             }
-            Operand::Register(src) => self.see(src)?,
+            Operand::Register(src) => (self.look_at(src)?, self.state.top().sources_of(src)),
         };
         if op == AluOp::Move {
             return match (width, right, operand) {
-                (Width::W64, value, _) => Ok(*value),
-                (Width::W32, Value::Scalar(number), _) => Ok(Value::Scalar(number.alu(width, op, *number))),
+                (Width::W64, value, _) => Ok((*value, sources)),
+                (Width::W32, Value::Scalar(number), _) => Ok((Value::Scalar(number.alu(width, op, *number)), sources)),
                 (_, _, Operand::Register(register)) => Err(Fault::Address { register }),
                 (_, _, Operand::Immediate(_)) => Err(Fault::Unknown),
             };
         }
-        let left = self.see(dst)?;
+        let left = self.look_at(dst)?;
+        let sources = sources.and(self.state.top().sources_of(dst));
         let register = if let Operand::Register(src) = operand { src } else { dst };
-        match (left, right, op, width) {
-            (Value::Scalar(left), Value::Scalar(right), ..) => {
-                self.note_plain_sum(width, op, operand);
-                Ok(Value::Scalar(left.alu(width, op, *right)))
-            }
+        if let (Value::Scalar(left), Value::Scalar(right)) = (left, right) {
+            self.note_plain_sum(width, op, operand);
+            return Ok((Value::Scalar(left.alu(width, op, *right)), sources));
+        }
+        // An address depends on every number that it was made of.
+        self.used.set(self.used.get().and(sources));
+        let result = match (left, right, op, width) {
             (Value::Pointer(area, offset), Value::Scalar(by), AluOp::Add | AluOp::Sub, Width::W64)
             | (Value::Scalar(by), Value::Pointer(area, offset), AluOp::Add, Width::W64) => {
                 let offset = offset.alu(width, op, *by);
@@ -279,7 +299,8 @@ impl Step<'_> {
             (Value::Maybe(..), Value::Scalar(_), AluOp::Add | AluOp::Sub, _) => Err(Fault::MaybeNull { register: dst }),
             (Value::Scalar(_), ..) => Err(Fault::Address { register }),
             _ => Err(Fault::Address { register: dst }),
-        }
+        };
+        result.map(|value| (value, Sources::NONE))
     }
 
     /// Returns the memory that an access means: an area, and the bytes into it, which are all inside.
@@ -372,8 +393,9 @@ impl Step<'_> {
         overwritten.map_err(|dynptr| Fault::DynptrLost { slot: self.code.slot(dynptr.id as usize) })
     }
 
-    /// Whether an unproven load may be tried: not on the stack, where the host keeps things of its own and to which the
-    /// arguments of a function may point, and not without a value, or with something that is not an address at all.
+    /// Whether an unproven load may be tried at the address in `base`: not on the stack, where the host keeps data of
+    /// its own (arguments of functions may point there, too), and only if the register has a value that can be an
+    /// address.
     fn may_probe(&self, base: Register) -> bool {
         self.contract.unproven == Unproven::Probe
             && match self.state.top().get(base) {
@@ -383,17 +405,21 @@ impl Step<'_> {
             }
     }
 
-    fn load(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<Value, Fault> {
+    /// Returns what is loaded, and the sources of the number.
+    fn load(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<(Value, Sources), Fault> {
         let (area, place) = self.place(size, base, offset, alignment)?;
         match area {
             Area::Stack(depth) => {
                 let (offset, len) = (place.signed_min(), size.bytes());
-                self.state.frames[depth].read(offset, size).map_err(|unreadable| match unreadable {
+                let frame = &self.state.frames[depth];
+                let value = frame.read(offset, size).map_err(|unreadable| match unreadable {
                     Unreadable::Unset => Fault::StackUnset { offset, len },
                     Unreadable::PartOfPointer => Fault::PartOfAddress { offset, len },
-                })
+                })?;
+                let is_part = frame.part_number(offset, size).is_some();
+                Ok((value, if is_part { Sources::PARTS } else { Sources::NONE }))
             }
-            _ => Ok(Value::Scalar(Scalar::of_size(size))),
+            _ => Ok((Value::Scalar(Scalar::of_size(size)), Sources::NONE)),
         }
     }
 
@@ -419,6 +445,10 @@ impl Step<'_> {
         }
         self.may_write(area)?;
         if let Area::Stack(depth) = area {
+            if let Some(register) = register {
+                // Numbers on the stack have no other sources than what was on it.
+                self.use_number(register);
+            }
             self.overwrite(depth, place.signed_min(), size.bytes())?;
             let frame = &mut self.state.frames[depth];
             let was_number = frame.read_all(place.signed_min(), size.bytes()).is_ok();
@@ -440,7 +470,7 @@ impl Step<'_> {
         if op == AtomicOp::CompareExchange {
             self.number(Register::R0)?;
         }
-        match self.load(size, base, offset, Alignment::Natural)? {
+        match self.load(size, base, offset, Alignment::Natural)?.0 {
             Value::Scalar(_) => {}
             // The value that the program gets back would be an address.
             _ => return Err(Fault::PartOfAddress { offset: offset.into(), len: size.bytes() }),
@@ -483,11 +513,16 @@ impl Step<'_> {
         target: usize,
     ) -> Result<Next, Fault> {
         let behind = self.at + 1;
-        let left = self.get(dst)?;
-        let right = match operand {
-            Operand::Immediate(value) => Value::Scalar(Scalar::constant(value as u64)),
-            Operand::Register(src) => self.get(src)?,
+        let left = *self.look_at(dst)?;
+        let sources = self.state.top().sources_of(dst);
+        let (right, sources) = match operand {
+            Operand::Immediate(value) => (Value::Scalar(Scalar::constant(value as u64)), sources),
+            Operand::Register(src) => (*self.look_at(src)?, sources.and(self.state.top().sources_of(src))),
         };
+        let use_both = || self.used.set(self.used.get().and(sources));
+        if !matches!((left, right), (Value::Scalar(_), Value::Scalar(_))) {
+            use_both();
+        }
         let is_zero = |value: Value| matches!(value, Value::Scalar(number) if number.as_constant() == Some(0));
         let is_equality = matches!(condition, Condition::Equal | Condition::NotEqual) && width == Width::W64;
         let (left, right) = match (left, right) {
@@ -508,16 +543,19 @@ impl Step<'_> {
         let taken = left.assume(width, condition, right, true);
         let passed = left.assume(width, condition, right, false);
         let learn = |state: &mut State, (left, right): (Scalar, Scalar)| {
-            state.top_mut().set(dst, Value::Scalar(left));
+            // What is learned of one depends on the other.
+            state.top_mut().set_made(dst, Value::Scalar(left), sources);
             match operand {
                 // A register is compared with itself; what was learned is in it already.
                 Operand::Register(src) if src == dst => {}
-                Operand::Register(src) => state.top_mut().set(src, Value::Scalar(right)),
+                Operand::Register(src) => state.top_mut().set_made(src, Value::Scalar(right), sources),
                 Operand::Immediate(_) => {}
             }
         };
         if passed.is_none() || taken.is_none() {
-            // Only one way is followed; the CPU may follow the other in speculation.
+            // Only one way is followed: with other numbers it could be the other one.
+            use_both();
+            // The CPU may follow the other in speculation.
             self.guard(Guard::Edges);
         }
         match (passed, taken) {

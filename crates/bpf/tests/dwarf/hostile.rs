@@ -4,36 +4,16 @@ use std::fs;
 
 use palimpsest_bpf::dwarf::{DebugInfo, DwarfError, HostTypes};
 
+use super::damage::Random;
 use super::{HOST, IN_C};
-
-/// Random numbers, the same each time: xorshift by Marsaglia.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, count: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % count
-    }
-}
 
 #[test]
 fn damaged_debug_information_is_an_error_or_types() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new();
     let (mut right, mut wrong) = (0, 0);
     for good in [HOST, IN_C[0], IN_C[1]] {
         for round in 0..300 {
-            let mut bytes = good.to_vec();
-            if round % 10 == 0 {
-                bytes.truncate(random.below(good.len()));
-            }
-            for _ in 0..1 + random.below(12) {
-                if !bytes.is_empty() {
-                    let place = random.below(bytes.len());
-                    bytes[place] = [0, 1, 0x7f, 0x80, 0xff, random.below(256) as u8][random.below(6)];
-                }
-            }
+            let bytes = random.damaged(good, round, 12);
             let types = DebugInfo::parse(&bytes).and_then(|debug| debug.types(["Session", "host", "inner_t"]));
             match types {
                 Ok(types) => right += usize::from(types.btf().is_ok()),
@@ -336,4 +316,109 @@ fn a_long_file_is_not_summed_to_see_whether_it_belongs_to_a_program() {
     assert!(matches!(short, DwarfError::Absent { .. }), "{short}");
     let long = opened(7999);
     assert!(matches!(long, DwarfError::Long { bytes: 8000, most: 7999 }), "{long}");
+}
+
+/// A unit of a `.dwo` file, or one whose types are there: `attributes` are the rest of its root.
+fn numbered(id: u64, attributes: &[u8]) -> Vec<u8> {
+    unit(&[&[1][..], &id.to_le_bytes(), attributes].concat())
+}
+
+/// `DW_AT_GNU_dwo_id` with 8 bytes, and `DW_AT_GNU_dwo_name` and `DW_AT_comp_dir` in place.
+const ID: [&[u8]; 2] = [&[0xb1, 0x42], &[0x07]];
+const FILE: [&[u8]; 4] = [&[0xb0, 0x42], &[0x08], &[0x1b], &[0x08]];
+
+/// A program whose units' types are in these files: number, name, folder.
+fn skeletons(of: &[(u64, &str, &str)]) -> Vec<u8> {
+    let info = of.iter().flat_map(|(id, file, folder)| numbered(*id, format!("{file}\0{folder}\0").as_bytes()));
+    let abbreviations = [&[1, 0x11, 0][..], &ID.concat(), &FILE.concat(), &[0, 0, 0]].concat();
+    file(&[(".debug_info", info.collect()), (".debug_abbrev", abbreviations)])
+}
+
+/// A `.dwo` file with units of these numbers, each of which has a type `T`; and so many bytes more.
+fn split(ids: &[u64], more: usize) -> Vec<u8> {
+    let info = ids.iter().flat_map(|id| numbered(*id, &[2, b'T', 0, 8, 0, 0]));
+    let root = [&[1, 0x11, HAS_CHILDREN][..], &ID.concat(), &[0, 0]].concat();
+    let abbreviations = [root, abbreviation(2, 0x13, HAS_CHILDREN, &[NAME_IN_PLACE, SIZE]), vec![0]].concat();
+    let (info, texts) = (info.collect(), vec![0; more]);
+    file(&[(".debug_info.dwo", info), (".debug_abbrev.dwo", abbreviations), (".debug_str.dwo", texts)])
+}
+
+/// The type `T` of a program in a folder with other files; `FOLDER` in the units stands for the folder.
+fn apart(units: &[(u64, &str, &str)], files: &[(&str, Vec<u8>)], most: u64) -> Result<HostTypes, DwarfError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("in the folder")).expect("room");
+        fs::write(path, bytes).expect("room");
+    }
+    let path = folder.path().join("host.so");
+    let whole = folder.path().to_str().expect("a name");
+    let named: Vec<_> = units.iter().map(|(id, file, at)| (*id, *file, at.replace("FOLDER", whole))).collect();
+    let named: Vec<_> = named.iter().map(|(id, file, at)| (*id, *file, at.as_str())).collect();
+    fs::write(&path, skeletons(&named)).expect("room");
+    let types = DebugInfo::open_within(&path, most)?.types(["T"])?;
+    assert_eq!(types.missing(), [""; 0]);
+    Ok(types)
+}
+
+#[test]
+fn a_dwo_file_with_many_units_is_read_once() {
+    let units = [1, 2, 3, 4].map(|id| (id, "all.dwo", ""));
+    apart(&units, &[("all.dwo", split(&[1, 2, 3, 4], 60_000))], 100_000).expect("it has 60 KB, not 240");
+}
+
+#[test]
+fn dwo_files_that_are_read_in_vain_count() {
+    // Each of these names is that of the same file, which has other units.
+    let names = ["a.dwo", "./a.dwo", "././a.dwo", "./././a.dwo"].map(|name| (1, name, ""));
+    let files = [("a.dwo", split(&[7], 60_000))];
+    let error = apart(&names, &files, 1 << 20).expect_err("it is another build's");
+    assert!(matches!(error, DwarfError::Split { .. }), "{error}");
+    let error = apart(&names, &files, 100_000).expect_err("it is read only once");
+    let DwarfError::Apart { source, .. } = error else { panic!("{error}") };
+    assert!(matches!(*source, DwarfError::Long { .. }), "{source}");
+    // So do lists of sections: also those of a file without any debug information.
+    let files = [("a.dwo", file(&vec![("", Vec::new()); 1000]))];
+    let error = apart(&names, &files, 1 << 20).expect_err("it is another one");
+    assert!(matches!(error, DwarfError::Split { .. }), "{error}");
+    let error = apart(&names, &files, 100_000).expect_err("it has 64 KB");
+    let DwarfError::Apart { source, .. } = error else { panic!("{error}") };
+    assert!(matches!(*source, DwarfError::Memory { .. }), "{source}");
+}
+
+#[test]
+fn names_of_dwo_files_count() {
+    // Each is a part of one long text.
+    let info = (0..100_u32).flat_map(|at| numbered(at.into(), &at.to_le_bytes())).collect();
+    let abbreviations = [&[1, 0x11, 0][..], &ID.concat(), &[0xb0, 0x42, 0x0e], &[0, 0, 0]].concat();
+    let texts = [vec![b'x'; 4000], vec![0]].concat();
+    let file = file(&[(".debug_info", info), (".debug_abbrev", abbreviations), (".debug_str", texts)]);
+    let error = limited(&file, 1 << 20).expect_err("they are absent");
+    assert!(matches!(error, DwarfError::Split { .. }), "{error}");
+    let error = limited(&file, 1 << 18).expect_err("100 names of 4000 bytes");
+    assert!(matches!(error, DwarfError::Memory { .. }), "{error}");
+}
+
+#[test]
+fn a_wrong_file_does_not_hide_the_right_one() {
+    let right = ("built/a.dwo", split(&[1], 0));
+    let long = ("a.dwo", split(&[1], 1 << 20));
+    for wrong in [("a.dwo", b"no ELF file".to_vec()), ("a.dwo", Vec::new()), long, ("host.so.dwp", Vec::new())] {
+        let units = [(1, "a.dwo", "FOLDER/built")];
+        apart(&units, &[right.clone(), wrong.clone()], 1 << 19).expect("the compiler's folder has it");
+        // If there is no other, the error says what is wrong.
+        let error = apart(&units, &[wrong], 1 << 19).map(drop).expect_err("it is not there");
+        assert!(matches!(error, DwarfError::Apart { .. }), "{error}");
+    }
+}
+
+#[test]
+fn folders_that_are_not_whole_begin_at_the_program() {
+    apart(&[(1, "b/a.dwo", "built")], &[("built/b/a.dwo", split(&[1], 0))], 1 << 20).expect("below the program");
+    // The tests' own folder has one, too, which has another unit.
+    let here = tempfile::Builder::new().prefix("dwarf").tempdir_in(".").expect("room");
+    fs::write(here.path().join("a.dwo"), split(&[1], 0)).expect("room");
+    let name = here.path().file_name().and_then(|name| name.to_str()).expect("a name");
+    let error = apart(&[(1, "a.dwo", name)], &[], 1 << 20).expect_err("it is where the test runs");
+    assert!(matches!(error, DwarfError::Split { .. }), "{error}");
 }

@@ -6,8 +6,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/damage.rs"]
+mod damage;
 mod files;
 mod hostile;
+mod split;
 
 use std::path::Path;
 use std::process::Command;

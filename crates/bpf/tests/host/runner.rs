@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use palimpsest_bpf::host::{Host, Linked, Runner};
 use palimpsest_bpf::insn::Callee;
-use palimpsest_bpf::interp::{Answer, HelperError};
+use palimpsest_bpf::interp::{Answer, HelperError, Interpreter};
 use palimpsest_bpf::jit::{Compiled, Outcome, Target};
 use palimpsest_bpf::map::{Definition, Kind, Map};
 use palimpsest_bpf::verify::{MOST_FUEL, Signature, Unproven};
@@ -64,6 +64,7 @@ fn host() -> Arc<Host> {
         .map(map("counts", Kind::PerCpuArray, 4, 8, 2))
         .map(map("ring", Kind::RingBuffer, 0, 0, 4096))
         .helper(900, Signature::new([]), |_| Err(HelperError::Exit(11)))
+        .cpu(|| CPU.get())
         .build()
 }
 
@@ -112,6 +113,18 @@ fn each_cpu_of_a_runner_has_its_values_and_failures_are_its_own() {
         u64::from_ne_bytes(value)
     };
     assert_eq!([0, 1, 2, 3].map(of), [3, 0, 5, 1]);
+
+    // Interpreted programs run on the CPU that the host names, and all see its number.
+    let linked = verified(count, &host);
+    let number = verified("call 8\nexit", &host);
+    let number_compiled = number.compile::<Kernel>(target, 1).expect("compiled");
+    for cpu in [1, 2] {
+        CPU.set(cpu);
+        let before = of(cpu);
+        let interpret = |linked: &Linked| linked.interpret(&Interpreter::default(), &mut [0; 16]).expect("it ends");
+        assert_eq!((interpret(&linked), of(cpu)), (before + 1, before + 1), "CPU {cpu}");
+        assert_eq!((interpret(&number), run(&packs, &number_compiled).value), (cpu.into(), cpu.into()));
+    }
 
     // Looking at unproven addresses is the runner's business.
     for (address, expected) in [(THERE, 7), (THERE + 1, -14_i64 as u64)] {

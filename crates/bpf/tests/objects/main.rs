@@ -5,6 +5,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/damage.rs"]
+mod damage;
 mod globals;
 mod kfuncs;
 mod layout;
@@ -21,12 +23,13 @@ use palimpsest_bpf::host::{Host, HostedProgram};
 use palimpsest_bpf::insn::Register;
 use palimpsest_bpf::interp::Interpreter;
 use palimpsest_bpf::map::{ArrayHandle, HashHandle, Kind, ValueAccess};
-use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature};
+use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature, Unproven};
 
 use common::packs;
+use damage::Random;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 14] = [
+const GOLDEN: [(&str, &[u8]); 15] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("commands", include_bytes!("golden/commands.o")),
@@ -34,6 +37,7 @@ const GOLDEN: [(&str, &[u8]); 14] = [
     ("dynptr", include_bytes!("golden/dynptr.o")),
     ("global", include_bytes!("golden/global.o")),
     ("kfunc", include_bytes!("golden/kfunc.o")),
+    ("kinds", include_bytes!("golden/kinds.o")),
     ("legacy", include_bytes!("golden/legacy.o")),
     ("lock", include_bytes!("golden/lock.o")),
     ("nested", include_bytes!("golden/nested.o")),
@@ -175,6 +179,36 @@ fn memory_of_lengths_that_packets_say_is_checked_when_programs_run() {
         let error = host.verify(contract(), program.code().expect("its structure is right"));
         let error = program.explain(error.map(drop).expect_err("a record is kept")).to_string();
         assert!(error.contains("neither submitted nor discarded") && error.contains("return 0;]"), "{error}");
+    }
+}
+
+#[test]
+fn every_kind_of_map_and_the_other_helpers_do_what_c_says() {
+    for bytes in objects("kinds") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            let host = object.host().expect("good measures").cpu(|| 0).build();
+            let run = |name: &str| run(way, &object, &host, name, &mut packet(1));
+            // Each CPU counts by itself, and the thread may have moved on.
+            let counts = [run("cpus"), run("cpus"), run("cpus")];
+            assert!(counts.iter().all(|count| count % 111 == 0 && (111..=333).contains(count)), "{way:?} {counts:?}");
+            assert_eq!(run("lru"), 2, "{way:?}: room for two");
+            assert_eq!(run("route"), 1 + 20 + 1000, "{way:?}");
+            assert_eq!(run("queues"), 10_113_221, "{way:?}");
+            assert_eq!(run("bloom"), 2 + 1, "{way:?}");
+            assert_eq!(run("texts") as i64, -42 + 0x1f, "{way:?}");
+            assert_eq!(run("kernel"), 1 + 2 + 4, "{way:?}");
+            let program = object.program("probe").expect("it is there");
+            let contract = contract().unproven(Unproven::Probe);
+            let linked = host.verify(contract, program.code().expect("right")).expect("it may try");
+            let found = match (way, packs()) {
+                (Way::Compiled, Some(packs)) => {
+                    HostedProgram::load(&packs, &linked).expect("room").run_read_only(&packet(1)).expect("a context")
+                }
+                _ => linked.interpret(&Interpreter::default(), &mut packet(1)).expect("it ends"),
+            };
+            assert_eq!(found, 2 + 1, "{way:?}: nothing is there, and the room is zeroed");
+        }
     }
 }
 
@@ -363,39 +397,18 @@ fn programs_are_adapted_to_other_types() {
     }
 }
 
-/// Random numbers, the same each time: xorshift by Marsaglia.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, count: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % count
-    }
-}
-
 #[test]
 fn damaged_objects_are_errors() {
     assert!(matches!(Object::parse(b"\x7fELF"), Err(ObjectError::Foreign { .. })));
     assert!(matches!(Object::parse(&[]), Err(ObjectError::Foreign { .. })));
     assert!(Btf::parse(&[0x9f, 0xeb, 1, 0]).is_err());
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new();
     let (mut read, mut refused) = (0, 0);
     for name in ["count", "legacy", "adapt", "target"] {
         let good = &objects(name)[0];
         let target = Object::parse(good).expect("an object");
         for round in 0..1500 {
-            let mut bytes = good.clone();
-            if round % 10 == 0 {
-                bytes.truncate(random.below(good.len()));
-            }
-            for _ in 0..1 + random.below(8) {
-                if !bytes.is_empty() {
-                    let place = random.below(bytes.len());
-                    bytes[place] = [0, 1, 0x7f, 0x80, 0xff, random.below(256) as u8][random.below(6)];
-                }
-            }
+            let bytes = random.damaged(good, round, 8);
             match Object::parse_for(&bytes, target.btf()) {
                 Err(_) => refused += 1,
                 Ok(object) => {

@@ -3,6 +3,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod parts;
+mod used;
 
 use palimpsest_bpf::insn::{
     AluOp, Callee, Condition, Extension, Instruction, Operand, Reach, Register, Size, Width, encode,

@@ -112,6 +112,8 @@ impl Isa for Aarch64 {
         }
     }
 
+    // In the one loop that calls it.
+    #[inline(always)]
     fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError> {
         match surroundings.code.instructions()[surroundings.index] {
             Instruction::Alu { width, op, dst, operand } => {

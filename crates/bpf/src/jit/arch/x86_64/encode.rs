@@ -4,7 +4,7 @@ use crate::jit::buffer::{Buffer, Mark, Short};
 
 /// A register of the machine, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Native(u8);
+pub(super) struct Native(pub(super) u8);
 
 pub(super) const RAX: Native = Native(0);
 pub(super) const RCX: Native = Native(1);
@@ -45,6 +45,9 @@ pub(super) struct Place {
 
 /// One instruction on its way into the buffer: the head, and behind it a distance and a constant, each at most 8 bytes.
 /// They are numbers rather than bytes in memory, which would be read as a whole before they are complete.
+///
+/// What an instruction does not have is added as nothing, without a branch: the CPU could not predict that, since each
+/// instruction of a program differs from the one before.
 struct Line {
     head: u64,
     head_bits: u32,
@@ -63,6 +66,18 @@ impl Line {
         self.head_bits += 8;
     }
 
+    /// Adds a byte to the head, if it is wanted.
+    fn byte_if(&mut self, byte: u8, is_wanted: bool) {
+        self.head |= (u64::from(byte) * u64::from(is_wanted)) << self.head_bits;
+        self.head_bits += 8 * u32::from(is_wanted);
+    }
+
+    /// Adds as many low bits of a distance or a constant; at most 32.
+    fn some(&mut self, value: i32, bits: u32) {
+        self.tail |= (u64::from(value as u32) & ((1 << bits) - 1)) << self.tail_bits;
+        self.tail_bits += bits;
+    }
+
     /// Adds a distance or a constant of 8 bits.
     fn small(&mut self, value: u8) {
         self.tail |= u64::from(value) << self.tail_bits;
@@ -78,19 +93,13 @@ impl Line {
     /// Adds prefixes and opcode: 66 for 16 bits, REX if needed, and the opcode; the first byte of two-byte opcodes is
     /// 0f.
     fn opcode(&mut self, bits: Bits, opcode: u16, reg: u8, base: u8) {
-        if bits == Bits::B16 {
-            self.byte(0x66);
-        }
+        self.byte_if(0x66, bits == Bits::B16);
         let wide = if bits == Bits::B64 { 8 } else { 0 };
         let rex = wide | (reg >> 3) << 2 | base >> 3;
         // Without REX these are AH to BH.
         let low_byte = bits == Bits::B8 && (4..8).contains(&reg);
-        if rex != 0 || low_byte {
-            self.byte(0x40 | rex);
-        }
-        if opcode > 0xff {
-            self.byte(0x0f);
-        }
+        self.byte_if(0x40 | rex, rex != 0 || low_byte);
+        self.byte_if(0x0f, opcode > 0xff);
         self.byte(opcode as u8);
     }
 
@@ -100,30 +109,19 @@ impl Line {
 
     fn memory(&mut self, reg: u8, place: Place) {
         let (reg, base) = ((reg & 7) << 3, place.base.0 & 7);
-        // As a base, 4 announces another byte, and 5 without a distance is not a base.
-        let needs_distance = base == RBP.0;
-        let near = i8::try_from(place.offset);
-        let mode = match near {
-            Ok(0) if !needs_distance => 0x00,
-            Ok(_) => 0x40,
-            Err(_) => 0x80,
-        };
-        self.byte(mode | reg | base);
-        if base == RSP.0 {
-            self.byte(0x24);
-        }
-        match near {
-            Ok(_) if mode == 0 => {}
-            Ok(near) => self.small(near as u8),
-            Err(_) => self.word(place.offset),
-        }
+        // Without a distance, 5 is not a base.
+        let is_none = place.offset == 0 && base != RBP.0;
+        let is_near = i8::try_from(place.offset).is_ok();
+        let form = usize::from(is_none) + usize::from(is_near);
+        self.byte([0x80, 0x40, 0x00][form] | reg | base);
+        // As a base, 4 announces another byte.
+        self.byte_if(0x24, base == RSP.0);
+        self.some(place.offset, [32, 8, 0][form]);
     }
 
     fn emit(&self, buffer: &mut Buffer) {
-        buffer.push_line(self.head, self.head_bits as usize / 8);
-        if self.tail_bits != 0 {
-            buffer.push_line(self.tail, self.tail_bits as usize / 8);
-        }
+        let line = u128::from(self.head) | u128::from(self.tail) << self.head_bits;
+        buffer.push_line(line, (self.head_bits + self.tail_bits) as usize / 8);
     }
 }
 
@@ -190,10 +188,26 @@ impl Group {
 
 /// `rm = rm op value`
 pub(super) fn group_immediate(buffer: &mut Buffer, bits: Bits, op: Group, rm: Native, value: i32) {
-    match i8::try_from(value) {
-        Ok(value) => ri8(buffer, bits, 0x83, op as u8, rm, value),
-        Err(_) => ri32(buffer, bits, 0x81, op as u8, rm, value),
-    }
+    let is_small = i8::try_from(value).is_ok();
+    let (opcode, constant_bits) = if is_small { (0x83, 8) } else { (0x81, 32) };
+    either(buffer, bits, opcode, op as u8, rm, (value, constant_bits));
+}
+
+/// An instruction with a register in the field of that name, or a number that extends the opcode, and with as many low
+/// bits of a constant.
+pub(super) fn either(
+    buffer: &mut Buffer,
+    bits: Bits,
+    opcode: u8,
+    reg: u8,
+    rm: Native,
+    (constant, constant_bits): (i32, u32),
+) {
+    let mut line = Line::new();
+    line.opcode(bits, opcode.into(), reg, rm.0);
+    line.registers(reg, rm);
+    line.some(constant, constant_bits);
+    line.emit(buffer);
 }
 
 /// An instruction with a register and memory.

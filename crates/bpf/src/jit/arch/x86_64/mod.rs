@@ -14,6 +14,7 @@
 mod arithmetic;
 mod encode;
 mod memory;
+mod simple;
 
 use super::Isa;
 use crate::insn::{AluOp, Callee, Condition, Instruction, Operand, Register, Wide, Width};
@@ -113,8 +114,12 @@ impl Isa for X86_64 {
         }
     }
 
+    // In the one loop that calls it.
+    #[inline(always)]
     fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError> {
         match surroundings.code.instructions()[surroundings.index] {
+            Instruction::Alu { width, op, dst, operand }
+                if surroundings.is_plain() && simple::alu(buffer, bits(width), op, dst, operand) => {}
             Instruction::Alu { width, op, dst, operand } => {
                 let operand = operand_of(buffer, surroundings, op, operand);
                 match surroundings.guard() {
@@ -173,8 +178,10 @@ impl Isa for X86_64 {
             Instruction::Jump { offset, .. } if surroundings.pays() => pay(buffer, surroundings, offset),
             Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.jump(offset)),
             Instruction::Branch { width, condition, dst, operand, offset } => {
-                let operand = constant_of(buffer, surroundings, operand);
-                compare(buffer, bits(width), condition, native(dst), operand);
+                if !(surroundings.is_plain() && simple::compare(buffer, bits(width), condition, dst, operand)) {
+                    let operand = constant_of(buffer, surroundings, operand);
+                    compare(buffer, bits(width), condition, native(dst), operand);
+                }
                 branch(buffer, surroundings, flag(condition), offset);
             }
             Instruction::MayGoto { offset } => {

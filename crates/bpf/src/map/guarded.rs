@@ -1,0 +1,107 @@
+//! A lock that a thread is refused while it holds it, instead of waiting for itself, and for nobody who is not there.
+
+#[cfg(feature = "std")]
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::OpError;
+#[cfg(feature = "std")]
+use super::lock::{Holder, Owner};
+use super::once::Mutex;
+#[cfg(feature = "std")]
+use super::pause::pause;
+
+/// A value that one thread at a time changes.
+#[derive(Debug)]
+pub(super) struct Guarded<T> {
+    /// The number of whoever has locked `value` or is about to, or 0.
+    #[cfg(feature = "std")]
+    owner: AtomicU32,
+    value: Mutex<T>,
+}
+
+#[cfg(feature = "std")]
+impl<T> Guarded<T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self { owner: AtomicU32::new(0), value: Mutex::new(value) }
+    }
+
+    /// Becomes the owner; waits while another thread is.
+    fn own(&self) -> Result<Held<'_>, OpError> {
+        let mine = Owner::here(super::this_cpu).number();
+        for round in 0.. {
+            // Acquire: with the release of `Held::drop`; without it the mutex could look locked.
+            match self.owner.compare_exchange_weak(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(Held(&self.owner)),
+                // By chance.
+                Err(0) => {}
+                Err(owner) => match Holder::of(owner) {
+                    Holder::Interrupted => return Err(OpError::Deadlock),
+                    Holder::Gone => return Err(OpError::Abandoned),
+                    Holder::Runs => pause(round),
+                },
+            }
+        }
+        unreachable!("the rounds are without end")
+    }
+
+    /// Changes the value; waits while another thread does.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Deadlock`] in a signal handler that has interrupted a change on its own thread.
+    /// [`OpError::Abandoned`] in a child whose parent was changing it when it forked: the value may be half changed.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> Result<R, OpError> {
+        let _held = self.own()?;
+        // Free: only the owner locks it, and unlocks it before it gives up its number.
+        Ok(change(&mut super::once::lock(&self.value)))
+    }
+}
+
+/// Gives up the number of the owner when it is dropped.
+#[cfg(feature = "std")]
+struct Held<'a>(&'a AtomicU32);
+
+#[cfg(feature = "std")]
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // Release: with the acquire of `own`.
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(not(feature = "std"))]
+impl<T> Guarded<T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self { value: Mutex::new(value) }
+    }
+
+    /// Changes the value; spins while another CPU does, so whoever changes it must not be interrupted by somebody who
+    /// wants to.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> Result<R, OpError> {
+        Ok(change(&mut super::once::lock(&self.value)))
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use crate::map::tests::beside;
+
+    #[test]
+    fn nobody_waits_for_itself() {
+        let guarded = Guarded::new(1);
+        // As a signal handler that has interrupted its thread.
+        assert_eq!(guarded.change(|_| guarded.change(|_| ())), Ok(Err(OpError::Deadlock)));
+        let raised = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| guarded.change(|_| panic!("half way"))));
+        assert!(raised.is_err());
+        assert_eq!(guarded.change(|value| core::mem::replace(value, 2)), Ok(1), "it was given back");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| guarded.change(|value| *value += 1).expect("others go on")));
+            }
+        });
+        assert_eq!(guarded.change(|value| *value), Ok(4002));
+        // The child does not know how far the other thread had come.
+        beside(|| guarded.own(), || guarded.change(|_| ()) == Err(OpError::Abandoned));
+    }
+}

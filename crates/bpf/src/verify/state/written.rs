@@ -1,0 +1,128 @@
+//! Bytes of a slot of the stack that were written in parts, and the numbers that were.
+
+use crate::insn::{AluOp, Size, Width};
+use crate::verify::scalar::Scalar;
+
+/// Which of 8 bytes were written, and the numbers of 1, 2 and 4 of them, at aligned places, that were written as such.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::verify) struct Written {
+    /// A bit for each byte.
+    bytes: u8,
+    /// Where numbers of 1, of 2 and of 4 bytes begin: a bit for each byte. They do not overlap.
+    begins: [u8; 3],
+    /// The least value of each number, at its place; 0 elsewhere.
+    least: u64,
+    /// The greatest value of each number, likewise.
+    most: u64,
+}
+
+/// What belongs to sizes, by index.
+const SIZES: [Size; 3] = [Size::Byte, Size::Half, Size::Word];
+
+fn index(size: Size) -> Option<usize> {
+    SIZES.iter().position(|known| *known == size)
+}
+
+/// The bits of a number of this size at byte `at`.
+fn place(at: u8, size: Size) -> u64 {
+    (u64::MAX >> (64 - size.bits())) << (8 * u32::from(at))
+}
+
+impl Written {
+    pub(super) const NOTHING: Self = Self { bytes: 0, begins: [0; 3], least: 0, most: 0 };
+    /// All bytes, of which nothing else is known.
+    pub(super) const ALL: Self = Self { bytes: u8::MAX, ..Self::NOTHING };
+
+    /// Whether this byte was written.
+    pub(super) const fn has(&self, bit: u8) -> bool {
+        self.bytes & bit != 0
+    }
+
+    pub(super) fn has_numbers(&self) -> bool {
+        self.begins != [0; 3]
+    }
+
+    pub(super) const fn without_numbers(&self) -> Self {
+        Self { bytes: self.bytes, ..Self::NOTHING }
+    }
+
+    /// Iterates over the places where numbers are known.
+    fn places(self) -> impl Iterator<Item = (u8, Size)> {
+        let begin = move |at: u8| (0..SIZES.len()).find(|index| self.begins[*index] & 1 << at != 0);
+        (0..8).filter_map(move |at| Some((at, SIZES[begin(at)?])))
+    }
+
+    /// Returns the ends of the range of the number of this size at byte `at`.
+    fn range(&self, at: u8, size: Size) -> Option<(u64, u64)> {
+        let is_known = self.begins[index(size)?] & 1 << at != 0;
+        let (shift, place) = (8 * u32::from(at), place(at, size));
+        is_known.then_some(((self.least & place) >> shift, (self.most & place) >> shift))
+    }
+
+    pub(super) fn get(&self, at: u8, size: Size) -> Option<Scalar> {
+        let (least, most) = self.range(at, size)?;
+        Some(if least == most { Scalar::constant(least) } else { Scalar::range(least, most) })
+    }
+
+    /// Forgets the number of this size at byte `at`.
+    fn forget(&mut self, at: u8, size: Size) {
+        let place = place(at, size);
+        (self.least, self.most) = (self.least & !place, self.most & !place);
+        if let Some(index) = index(size) {
+            self.begins[index] &= !(1 << at);
+        }
+    }
+
+    /// Notes that a byte is overwritten; with a number, if that is `certain`.
+    pub(super) fn overwrite(&mut self, bit: u8, certain: bool) {
+        for (at, size) in self.places() {
+            let bytes = ((1u16 << size.bytes()) - 1) << at;
+            if bytes & u16::from(bit) != 0 {
+                self.forget(at, size);
+            }
+        }
+        if certain {
+            self.bytes |= bit;
+        }
+    }
+
+    /// Notes that the lowest bytes of `number` were just [written](Self::overwrite) at byte `at`.
+    pub(super) fn put(&mut self, at: u8, size: Size, number: Scalar) {
+        let all = place(0, size);
+        let stored = number.alu(Width::W64, AluOp::And, Scalar::constant(all));
+        let (Some(index), Ok(least), Ok(most)) =
+            (index(size), u64::try_from(stored.signed_min()), u64::try_from(stored.signed_max()))
+        else {
+            return;
+        };
+        if (least, most) == (0, all) || most > all {
+            return;
+        }
+        self.begins[index] |= 1 << at;
+        self.least |= least << (8 * u32::from(at));
+        self.most |= most << (8 * u32::from(at));
+    }
+
+    fn includes_at(&self, other: &Self, at: u8, size: Size) -> bool {
+        match (self.range(at, size), other.range(at, size)) {
+            (Some((least, most)), Some((low, high))) => least <= low && high <= most,
+            _ => false,
+        }
+    }
+
+    /// Whether all bytes that were written here were written there, and the numbers known here include those there.
+    pub(super) fn includes(&self, other: &Self) -> bool {
+        self.bytes & !other.bytes == 0 && self.places().all(|(at, size)| self.includes_at(other, at, size))
+    }
+
+    /// Returns what includes both, and does not change again and again as `other` does.
+    pub(super) fn widened(&self, other: &Self) -> Self {
+        let mut widened = Self { bytes: self.bytes & other.bytes, ..*self };
+        for (at, size) in self.places() {
+            if !self.includes_at(other, at, size) {
+                widened.forget(at, size);
+            }
+        }
+        widened
+    }
+}

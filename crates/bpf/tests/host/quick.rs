@@ -1,0 +1,93 @@
+//! Helpers of ring buffers as compiled code calls them do what they do for an interpreted program.
+
+use super::*;
+
+/// Bytes of the stack that programs fill: with 1, 2, 3…
+const FILLED: i32 = 64;
+
+/// Puts `len` of them into a record, those from `start` on.
+fn output(start: i32, len: i32, flags: i32) -> String {
+    let fill: String = (0..FILLED).map(|n| format!("*(u8 *)(r10 - {}) = {}\n", FILLED - n, n + 1)).collect();
+    format!("{fill}r1 = map[idx:0] ll\nr2 = r10\nr2 += {}\nr3 = {len}\nr4 = {flags}\ncall 130\nexit", start - FILLED)
+}
+
+fn host(waker: Option<fn()>) -> Arc<Host> {
+    let map = Map::new(Definition::new("ring", Kind::RingBuffer, 0, 0, 4096)).expect("good measures");
+    let map = if let Some(waker) = waker { map.waking(waker) } else { map };
+    Host::builder().map(Arc::new(map)).build()
+}
+
+fn records(host: &Host) -> Vec<Vec<u8>> {
+    let mut records = Vec::new();
+    let ring = host.maps()[0].ring().expect("a ring");
+    ring.take_consumer().expect("the only one").drain(|record| records.push(record.to_vec()));
+    assert_eq!(ring.pending(), 0);
+    records
+}
+
+#[test]
+fn records_of_any_length_come_from_any_place() {
+    let Some(packs) = packs() else { return };
+    let host = host(None);
+    for start in 0..8 {
+        for len in 1..=25 {
+            let linked = host.verify(contract(), code(&output(start, len, 0))).expect("it is right");
+            let program = HostedProgram::load(&packs, &linked).expect("room");
+            assert_eq!(program.run(&mut [0; LEN]), Ok(0));
+            assert_eq!(linked.interpret(&Interpreter::default(), &mut [0; LEN]), Ok(0));
+            let expected: Vec<u8> = (start..start + len).map(|n| n as u8 + 1).collect();
+            assert_eq!(records(&host), [expected.clone(), expected], "{len} bytes from {start}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_plain_fails_in_the_same_way() {
+    let Some(packs) = packs() else { return };
+    let host = host(None);
+    let run = |text: &str| {
+        let linked = host.verify(contract(), code(text)).expect("it is right");
+        let program = HostedProgram::load(&packs, &linked).expect("room");
+        let results = (program.run(&mut [0; LEN]), linked.interpret(&Interpreter::default(), &mut [0; LEN]));
+        (results.0.expect("no helper fails") as i64, results.1.expect("no helper fails") as i64)
+    };
+    assert_eq!(run(&output(0, 8, 3)), (-22, -22), "these flags mean nothing");
+    let reserve = |len: u32, flags: u32, then: &str| {
+        format!("r1 = map[idx:0] ll\nr2 = {len}\nr3 = {flags}\ncall 131\nif r0 == 0 goto out\n{then}r0 = 1\nout: exit")
+    };
+    let submit = "*(u64 *)(r0 + 0) = 7\nr1 = r0\nr2 = 0\ncall 132\n";
+    assert_eq!(run(&reserve(8, 1, submit)), (0, 0), "there are no flags for this");
+    assert_eq!(run(&reserve(4096, 0, submit)), (0, 0), "with its header it is longer than the buffer");
+    assert_eq!(run(&reserve(8, 0, submit)), (1, 1));
+    assert_eq!(run(&reserve(8, 0, "r1 = r0\nr2 = 0\ncall 133\n")), (1, 1));
+    assert_eq!(records(&host), vec![7_u64.to_ne_bytes().to_vec(); 2], "two were discarded");
+    let ring = host.maps()[0].ring().expect("a ring");
+    let linked = host.verify(contract(), code(&output(0, 8, 1))).expect("it is right");
+    let program = HostedProgram::load(&packs, &linked).expect("room");
+    let mut count = 0;
+    while program.run(&mut [0; LEN]) == Ok(0) {
+        count += 1;
+    }
+    assert_eq!((count, ring.dropped()), (4096 / 16, 3), "two were too long, and one finds no room");
+    assert_eq!(run(&output(0, 8, 1)), (-11, -11));
+    assert_eq!(run(&reserve(8, 0, submit)), (0, 0));
+    assert_eq!(ring.dropped(), 7);
+}
+
+#[test]
+fn a_waker_that_panics_ends_the_program_and_the_record_is_there() {
+    let Some(packs) = packs() else { return };
+    let host = host(Some(|| panic!("on purpose")));
+    let submit = "r1 = map[idx:0] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\n*(u64 *)(r0 + 0) = 7\n\
+                  r1 = r0\nr2 = 2\ncall 132\nout: r0 = 0\nexit";
+    for (id, text) in [(130, output(0, 8, 2)), (132, submit.to_owned())] {
+        let linked = host.verify(contract(), code(&text)).expect("it is right");
+        let program = HostedProgram::load(&packs, &linked).expect("room");
+        let error = HelperError::Panicked;
+        assert_eq!(program.run(&mut [0; LEN]), Err(HostedError::Helper { id, error }));
+        assert_eq!(records(&host).len(), 1);
+        // The run after it is a new one.
+        let quiet = host.verify(contract(), code("r0 = 3\nexit")).expect("it is right");
+        assert_eq!(HostedProgram::load(&packs, &quiet).expect("room").run(&mut [0; LEN]), Ok(3));
+    }
+}
