@@ -5,11 +5,24 @@
 //! here, without end. `--wrap` (ld, gold, lld, mold) makes all references, though not the definitions, use the symbol
 //! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel.
 
-fn main() {
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let memory = ["fork", "madvise", "mremap", "mmap", "mmap64", "mlock", "mlock2", "mlockall", "syscall"];
     let waits = ["epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect", "nanosleep", "clock_nanosleep"];
     for name in memory.into_iter().chain(waits) {
         println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={name}");
     }
+    // The C compiler's start and end of an object, for C++ before `.init_array` and transactions in memory, would cost
+    // each program page faults in code that does nothing. What else is in there, `wrapped` defines.
+    println!("cargo::rustc-link-arg-cdylib=-nostartfiles");
+    // GNU ld makes an object need `libgcc_s` even though all that it uses of it is its own (`unwinder`): so it finds an
+    // empty archive of that name.
+    let folder = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; is this run by cargo?")?);
+    fs::write(folder.join("libgcc_s.a"), "!<arch>\n")?;
+    println!("cargo::rustc-link-arg-cdylib=-L{}", folder.display());
+    Ok(())
 }

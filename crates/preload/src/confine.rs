@@ -20,7 +20,12 @@ fn note() {
     if let Some(started) = started::get() {
         freezing::before_filter(started);
     }
+    let was_seen = confined::is_seen();
     confined::note();
+    // From here on no wait sends another. A filter before this one might end the program for the question.
+    if !was_seen {
+        palimpsest_fork::dismiss_deputy();
+    }
     guard::confined();
 }
 

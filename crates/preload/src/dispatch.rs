@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_long};
 use palimpsest_fork::guard::Remap;
 
 use crate::arch::{system_call, watch};
+use crate::execute::before_exec;
 use crate::memory::{advise, before_lock, before_lock_all, forget, remap};
 use crate::protection::{Rights, noted};
-use crate::{confine, core_filter, errno};
+use crate::{confine, errno};
 
 /// `syscall(3)`.
 ///
@@ -74,7 +75,7 @@ extern "C" fn watched(
             pass_on()
         }
         libc::SYS_execve | libc::SYS_execveat => {
-            core_filter::lend();
+            before_exec();
             pass_on()
         }
         _ => pass_on(),

@@ -3,8 +3,6 @@
 //! Only the process that `palimpsest run` has started says so, as named in `PALIMPSEST_STARTED`: a script starts
 //! programs by the hundred. A program that is killed, or leaves by `_exit` as some shells do, says nothing.
 
-use std::panic;
-
 use crate::started::{self, End, Started};
 use crate::{freezing, moment};
 
@@ -22,11 +20,11 @@ extern "C" fn end() {
     let Some(started) = served else { return };
     if freezing::is_decided() {
         // A panic here would change the exit status.
-        let _ = panic::catch_unwind(|| freezing::tell_pending(started));
+        let _ = freezing::caught(|| freezing::tell_pending(started));
         return;
     }
     // A panic here would change the exit status.
-    let _ = panic::catch_unwind(|| {
+    let _ = freezing::caught(|| {
         let reason = started.left_out.clone().unwrap_or_else(|| moment::missed(started.settings.moment));
         freezing::tell(started, "froze nothing in", &format!("it was not frozen: {reason}"));
     });

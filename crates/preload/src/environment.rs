@@ -1,11 +1,61 @@
-//! Removes this object from `LD_PRELOAD`, so that programs which this one executes run without it.
+//! The environment before `main`: reads it without the heap, and removes this object from `LD_PRELOAD`, so that
+//! programs which this one executes run without it.
 
 use std::ffi::{CStr, c_char};
 
 /// The file name under which this object is installed.
 pub(crate) const OBJECT: &[u8] = b"libpalimpsest_preload.so";
 
+/// The variable with the objects to load first.
+pub(crate) const PRELOAD: &str = "LD_PRELOAD";
+
 const VARIABLE: &[u8] = b"LD_PRELOAD=";
+
+/// Returns the value of a variable: the C library's first one of this name, of which nothing is copied. `std::env`
+/// would copy it to a heap that programs without a fork never need.
+///
+/// # Safety
+///
+/// 1. Nobody may change the environment while the value is used.
+pub(crate) unsafe fn value<'a>(name: &str) -> Option<&'a [u8]> {
+    let mut place = present();
+    if place.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: the C library's array, which ends by a null, where the walk stops; contract 1.
+        let string = unsafe { place.read() };
+        if string.is_null() {
+            return None;
+        }
+        // SAFETY: contract 1.
+        if let Some(value) = unsafe { value_of(name.as_bytes(), string) } {
+            return Some(value);
+        }
+        // SAFETY: the array goes on up to a null, which this was not.
+        place = unsafe { place.add(1) };
+    }
+}
+
+/// Returns the value in a string `NAME=value`, if that is its name.
+///
+/// # Safety
+///
+/// 1. `string` must be a C string that nobody changes while the value is used.
+unsafe fn value_of<'a>(name: &[u8], string: *const c_char) -> Option<&'a [u8]> {
+    let mut at = string.cast::<u8>();
+    // Byte by byte: a few hundred strings are looked at, most of which differ in the first.
+    for &wanted in name.iter().chain(b"=") {
+        // SAFETY: contract 1; no byte before this one was the null, which is in no name.
+        if unsafe { at.read() } != wanted {
+            return None;
+        }
+        // SAFETY: the byte was not the null, so that another follows.
+        at = unsafe { at.add(1) };
+    }
+    // SAFETY: contract 1; within the string.
+    Some(unsafe { CStr::from_ptr(at.cast()) }.to_bytes())
+}
 
 /// Removes every entry for this object from the variable, as [`leave`] does.
 ///
@@ -134,6 +184,24 @@ mod tests {
         let rest = array.iter().take_while(|string| !string.is_null());
         // SAFETY: each is a C string still.
         rest.map(|string| unsafe { CStr::from_ptr(*string) }.to_str().expect("text").to_owned()).collect()
+    }
+
+    #[test]
+    fn a_value_is_found_by_its_whole_name() {
+        let value = |string: &CStr| {
+            // SAFETY: 1. a C string that nobody changes.
+            unsafe { value_of(b"PALIMPSEST_HUGE", string.as_ptr()) }.map(<[u8]>::to_vec)
+        };
+        assert_eq!(value(c"PALIMPSEST_HUGE=a=b"), Some(b"a=b".to_vec()));
+        assert_eq!(value(c"PALIMPSEST_HUGE="), Some(Vec::new()));
+        for other in [c"", c"PALIMPSEST_HUGE", c"PALIMPSEST_HUG=1", c"PALIMPSEST_HUGER=1", c"XPALIMPSEST_HUGE=1"] {
+            assert_eq!(value(other), None, "{other:?}");
+        }
+        let own = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+        // SAFETY: 1. no test changes the environment.
+        assert_eq!(unsafe { super::value("CARGO_MANIFEST_DIR") }, Some(own.as_bytes()));
+        // SAFETY: 1. as before.
+        assert_eq!(unsafe { super::value("PALIMPSEST_NO_SUCH_VARIABLE") }, None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::arch::trampoline;
 use crate::next::Next;
-use crate::{core_filter, errno};
+use crate::{confined, core_filter, errno};
 
 /// A function of the family `exec`: a trampoline passes on whatever it takes.
 type Exec = unsafe extern "C" fn() -> c_int;
@@ -102,9 +102,18 @@ fn real<F: Copy>(next: &Next<F>) -> Option<F> {
     })
 }
 
-/// Restores the filter, and returns the address of the real function with this number. For the trampolines.
-pub(crate) extern "C" fn prepare(number: usize) -> *const c_void {
+/// Does what must be done before this process executes another program. Waits for no deputy under a filter of the
+/// program's, which may end it for any system call: none is sent from there on, and the last was waited for.
+pub(crate) fn before_exec() {
     core_filter::lend();
+    if !confined::is_seen() {
+        palimpsest_fork::dismiss_deputy();
+    }
+}
+
+/// Does what must be done before, and returns the address of the real function with this number. For the trampolines.
+pub(crate) extern "C" fn prepare(number: usize) -> *const c_void {
+    before_exec();
     match EXEC.get(number).and_then(real) {
         Some(real) => real as *const c_void,
         None => missing as *const c_void,

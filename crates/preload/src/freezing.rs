@@ -5,9 +5,10 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use palimpsest_fork::{FreezeError, Report, Skip, Stage, Verdict, guard};
+use palimpsest_fork::{Errands, FreezeError, Report, Skip, Stage, Verdict, guard};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
@@ -30,9 +31,23 @@ static PENDING: Mutex<Option<(u32, Report)>> = Mutex::new(None);
 /// `Relaxed`: the thread that reports later sets it; another one looks again at its next call.
 static IS_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// Returns when the next slice is due, for a thread about to wait; `None` if none is. Makes no system call: a filter
-/// may end the program for any. Once there is a filter, waits are left alone even if somebody answers for it: that
-/// covers a freeze, not calls in place of waits.
+/// Whether panics are silent. `Relaxed`: making them so twice does no harm.
+static IS_SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Does `what`, and keeps a panic from the program. Its message, too: it would go to standard error, past every care
+/// for the program's descriptors.
+pub(crate) fn caught<T>(what: impl FnOnce() -> T) -> thread::Result<T> {
+    if !IS_SILENT.load(Ordering::Relaxed) {
+        panic::set_hook(Box::new(|_| {}));
+        IS_SILENT.store(true, Ordering::Relaxed);
+    }
+    panic::catch_unwind(AssertUnwindSafe(what))
+}
+
+/// Returns when the next slice is due, for a thread about to wait; `None` if none is. Once there is a
+/// filter, which may end the program for any system call, makes none; before, only while a deputy is at work, or its
+/// answer not taken. From then on waits are left alone even if somebody answers for the filter: that covers a freeze,
+/// not calls in place of waits.
 pub(crate) fn next_slice() -> Option<Duration> {
     (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen()).then(palimpsest_fork::next_slice).flatten()
 }
@@ -44,7 +59,7 @@ pub(crate) fn next_slice() -> Option<Duration> {
 /// 1. `is_idle` makes no system calls that wait, does not use the heap and changes no mappings.
 pub(crate) unsafe fn slice(is_idle: &mut dyn FnMut() -> bool) -> bool {
     // SAFETY: 1. as for the freeze, see `act`. 2. (1).
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { palimpsest_fork::freeze_while(is_idle) }));
+    let outcome = caught(|| unsafe { palimpsest_fork::freeze_while(is_idle) });
     matches!(outcome, Ok(Ok(_)))
 }
 
@@ -98,7 +113,7 @@ pub(crate) fn at_fork(started: &Started) -> bool {
         && !IS_DECIDED.swap(true, Ordering::Relaxed);
     if is_time {
         // A panic must not reach the program; its message is reported like any refusal.
-        let outcome = panic::catch_unwind(AssertUnwindSafe(|| act(started)));
+        let outcome = caught(|| act(started));
         let refusal = match outcome {
             Ok(refusal) => refusal,
             Err(panic) => Some(broken(panic.as_ref())),
@@ -148,7 +163,7 @@ fn act(started: &Started) -> Option<String> {
     if let Some(refusal) = sandbox(started) {
         return Some(refusal);
     }
-    let options = &started.settings.options;
+    let options = &started.settings.options.errands(Errands::Deputy);
     let (verb, outcome) = match started.settings.action {
         Action::Survey => ("would freeze", palimpsest_fork::survey(options)),
         // SAFETY: 1. the functions that discard or move memory are ours and ask the guard, and a runtime that bypasses

@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, c_char};
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::environment;
@@ -23,12 +23,13 @@ const FOLDER: &[u8] = b"/proc/self/fd/";
 /// 1. `environment` must be null or a null-terminated array of C strings, all writable.
 /// 2. No other thread may use the environment.
 pub(crate) unsafe fn give_up(environment: *mut *mut c_char) {
-    let value = std::env::var_os("LD_PRELOAD").map(OsStringExt::into_vec).unwrap_or_default();
-    if !environment::entries(&value).any(is_handed_over) {
+    // SAFETY: 1. (2); it is used up before anything is changed.
+    let value = unsafe { environment::value(environment::PRELOAD) }.unwrap_or_default();
+    if !environment::entries(value).any(is_handed_over) {
         return;
     }
     let descriptors: Vec<RawFd> =
-        environment::entries(&value).filter(|entry| is_handed_over(entry)).filter_map(number).collect();
+        environment::entries(value).filter(|entry| is_handed_over(entry)).filter_map(number).collect();
     // SAFETY: contracts 1 and 2 are the caller's.
     unsafe { environment::leave(environment, &is_handed_over) };
     for descriptor in descriptors {
@@ -39,6 +40,7 @@ pub(crate) unsafe fn give_up(environment: *mut *mut c_char) {
 
 /// Whether an entry is the descriptor of a memory file with this object. Any other with such a number belongs to
 /// somebody else.
+#[unsafe(link_section = "palimpsest_start")]
 fn is_handed_over(entry: &[u8]) -> bool {
     number(entry).is_some()
         && fs::read_link(Path::new(OsStr::from_bytes(entry))).is_ok_and(|link| link.as_os_str().as_bytes() == LINK)

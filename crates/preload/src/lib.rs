@@ -16,6 +16,7 @@
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, freezing once, and why not |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
+//! | `huge` | memory that is in huge pages from the first touch, if it is to be gathered |
 //! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
@@ -24,6 +25,8 @@
 //! | `confined` | whether it has |
 //! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `filters` | the seccomp filters under which the program was started |
+//! | `unwinder` | libgcc_s, once this object panics |
 //! | `handed_over` | the descriptor through which this object came, if it did |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
@@ -50,9 +53,11 @@ mod environment;
 mod erase;
 mod errno;
 mod execute;
+mod filters;
 mod fork;
 mod freezing;
 mod handed_over;
+mod huge;
 mod kernel;
 mod limit;
 mod local_text;
@@ -65,6 +70,7 @@ mod protection;
 mod settings;
 mod start;
 mod started;
+mod unwinder;
 mod waiting;
 mod waits;
 #[cfg(not(test))]

@@ -3,11 +3,13 @@
 //! Whatever goes wrong, the program runs from its own file, and one line on standard error says why.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Sharing, TextOptions};
 use palimpsest_sys::Causes;
 
 use crate::channel::Noted;
+use crate::environment;
 use crate::started::Origin;
 
 /// The variable.
@@ -81,9 +83,20 @@ fn is_quiet() -> bool {
 }
 
 /// Does what the variable says.
-pub(crate) fn begin(standard_error: Option<Noted>) {
-    let Some(value) = std::env::var_os(VARIABLE) else { return };
-    let origin = Origin::of_this_process();
+///
+/// # Safety
+///
+/// 1. Nobody may change the environment meanwhile.
+pub(crate) unsafe fn begin(standard_error: Option<Noted>) {
+    // SAFETY: 1. is this function's.
+    let Some(value) = (unsafe { environment::value(VARIABLE) }) else { return };
+    // SAFETY: 1. is this function's.
+    let origin = unsafe { Origin::of_this_process() };
+    localize(OsStr::from_bytes(value), origin, standard_error);
+}
+
+/// Does what `value` says.
+fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>) {
     let tell = |text: &str| {
         // Once for a service, and not for each program that it executes.
         if origin == Origin::Heir || is_quiet() {
@@ -93,7 +106,7 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
         // Without standard error there is nobody to tell.
         let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
-    let local = match parse(&value) {
+    let local = match parse(value) {
         Some(Wish::Off) => return,
         Some(Wish::Local(local)) if origin == Origin::Heir && local.whose == Whose::First => return,
         Some(Wish::Local(local)) => local,

@@ -11,7 +11,7 @@ use libc::{off_t, size_t};
 use palimpsest_fork::guard::{self, Outcome, Remap};
 
 use crate::next::Next;
-use crate::{core_filter, errno, kernel};
+use crate::{core_filter, errno, huge, kernel};
 
 type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
@@ -101,6 +101,7 @@ pub unsafe extern "C" fn mmap(
     let made = unsafe { MMAP.or(kernel::mmap)(address, length, protection, flags, descriptor, offset) };
     if made != libc::MAP_FAILED {
         forget(made.addr(), length);
+        huge::mapped(made, length, protection, flags);
     }
     made
 }

@@ -1,16 +1,21 @@
 //! Runs before the program's `main`: looks up the real functions and reads the settings, once.
 
+//!
+//! Every program that is executed below `palimpsest run` pays for this, also one that lives for a millisecond and never
+//! forks. So it uses neither the heap nor, where nothing is set, the standard library: each 64 KiB of code and each
+//! page of data that is touched costs a page fault. `tests/suite/calls.rs` counts them.
+
 use std::ffi::{c_char, c_int};
 use std::panic;
 
 use palimpsest_sys::in_secure_execution;
-use palimpsest_sys::proc::status::Status;
 
 use crate::channel::Noted;
-use crate::settings::{Heirs, Moment, ReportTo, Settings};
+use crate::settings::{Heirs, Holds, Mapped, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
 use crate::{
-    confine, environment, execute, fork, handed_over, local_text, memory, moment, names, protection, waiting, waits,
+    confine, environment, execute, filters, fork, handed_over, local_text, memory, moment, names, protection, unwinder,
+    waiting, waits,
 };
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
@@ -19,16 +24,17 @@ use crate::{
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = start;
 
+// In a section with all else of its kind, see `palimpsest_sys::broken_pipe`.
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
+#[unsafe(link_section = "palimpsest_start")]
 extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
     // A program with more rights than its caller must not obey the caller's environment.
     if in_secure_execution() {
         return;
     }
-    // A panic here would end the program.
+    // A panic here would end the program. Its message goes to standard error, which is what the program was given: it
+    // has not run yet.
     let _ = panic::catch_unwind(|| {
-        // The message of a panic would go to standard error, past every care for the program's descriptors.
-        panic::set_hook(Box::new(|_| {}));
         fork::resolve();
         memory::resolve();
         protection::resolve();
@@ -36,35 +42,48 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         execute::resolve();
         waiting::resolve();
         waits::note_stack();
-        begin(arguments, environment);
+        // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
+        // starts threads in its constructor and lets them read the environment would race with `setenv` anyway; 3. the
+        // dynamic linker calls this once.
+        unsafe { begin(arguments, environment) };
     });
 }
 
-fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
-    // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. as below, before `main`.
+/// Reads the settings, and does what they say.
+///
+/// # Safety
+///
+/// 1. `arguments` and `environment` must be null or null-terminated arrays of C strings, those of the latter writable.
+/// 2. No other thread may use the environment.
+/// 3. Nobody has called it before.
+#[unsafe(link_section = "palimpsest_start")]
+unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
+    // SAFETY: 1. is (1); 2. is (2).
     unsafe { handed_over::give_up(environment) };
     let standard_error = Noted::now(libc::STDERR_FILENO);
-    local_text::begin(standard_error);
+    // SAFETY: 1. is (2).
+    unsafe { local_text::begin(standard_error) };
     let complain = |text: &str| {
         let line = format!("palimpsest: {text}; the program runs unfrozen\n");
         // Without standard error, nothing can be reported.
         let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
-    let mut settings = match Settings::read(&|name| std::env::var_os(name)) {
+    // SAFETY: 1. (2); nothing of what is read is kept.
+    let mut settings = match Settings::read(&|name| unsafe { environment::value(name) }) {
         Ok(settings) => settings,
         Err(error) => return complain(&error.to_string()),
     };
     if settings.heirs == Heirs::Left {
-        // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. this is before `main`,
-        // and a library that starts threads in its constructor and lets them read the environment would race with
-        // `setenv` anyway.
+        // SAFETY: 1. is (1); 2. is (2).
         unsafe { environment::leave_preload(environment) };
     }
-    // SAFETY: 1. glibc passes the program's arguments as the kernel laid them out.
+    // SAFETY: 1. is (1).
     let left_out = unsafe { names::left_out(&settings.only, arguments) };
-    let end = End::of_this_process();
+    // SAFETY: 1. is (2).
+    let end = unsafe { End::of_this_process() };
     if left_out.is_some() {
         settings.moment = Moment::Never;
+        settings.mapped = Mapped::AsItIs;
     }
     if settings.moment == Moment::Never && (left_out.is_none() || end == End::Silent) {
         return;
@@ -72,6 +91,9 @@ fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
     // From here on it is known whose memory this is.
     let _ = palimpsest_fork::guard::is_borrowed();
     palimpsest_fork::guard::prepare();
+    if settings.holds == Holds::Threads {
+        unwinder::prepare();
+    }
     if let Err(error) = moment::prepare(settings.moment) {
         return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
     }
@@ -86,6 +108,7 @@ fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
         ReportTo::StandardError => standard_error,
         ReportTo::Nowhere | ReportTo::File(_) => None,
     };
-    let filters = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters);
-    started::set(Started { settings, standard_error, report, filters, end, left_out });
+    let started = Started { settings, standard_error, report, filters: filters::of_this_thread(), end, left_out };
+    // SAFETY: 1. is (3).
+    unsafe { started::set(started) };
 }

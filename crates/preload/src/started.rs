@@ -1,10 +1,13 @@
 //! What the object knows once it has started.
 
-use std::sync::OnceLock;
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_sys::proc::stat::Incarnation;
 
 use crate::channel::Noted;
+use crate::environment;
 use crate::settings::Settings;
 
 /// `palimpsest run` sets it: to its own process, which becomes the program's.
@@ -23,13 +26,33 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Returns the origin of this process.
-    pub(crate) fn of_this_process() -> Self {
-        match std::env::var(FIRST) {
-            Err(_) => Self::Variables,
-            Ok(first) if first.parse() == Ok(Incarnation::of_this_process()) => Self::Run,
-            Ok(_) => Self::Heir,
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody may change the environment meanwhile.
+    pub(crate) unsafe fn of_this_process() -> Self {
+        // SAFETY: 1. is this function's.
+        match unsafe { environment::value(FIRST) } {
+            None => Self::Variables,
+            // When it was started is in a file, which heirs, of which there are many, need not open.
+            Some(first) if number_in(first) != rustix::process::getpid().as_raw_nonzero().get().cast_unsigned() => {
+                Self::Heir
+            }
+            Some(first) if str::from_utf8(first).is_ok_and(is_this_process) => Self::Run,
+            Some(_) => Self::Heir,
         }
     }
+}
+
+/// Returns the process in a value `PROCESS-STARTED`; 0, which is none, if there is no number.
+fn number_in(first: &[u8]) -> u32 {
+    let digits = first.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u32, digit| number.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')))
+}
+
+#[cold]
+fn is_this_process(first: &str) -> bool {
+    first.parse() == Ok(Incarnation::of_this_process())
 }
 
 /// Whether to report the end of this process.
@@ -42,8 +65,13 @@ pub(crate) enum End {
 
 impl End {
     /// Returns that of this process.
-    pub(crate) fn of_this_process() -> Self {
-        match Origin::of_this_process() {
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody may change the environment meanwhile.
+    pub(crate) unsafe fn of_this_process() -> Self {
+        // SAFETY: 1. is this function's.
+        match unsafe { Origin::of_this_process() } {
             Origin::Run => Self::Told(std::process::id()),
             Origin::Heir | Origin::Variables => Self::Silent,
         }
@@ -65,15 +93,63 @@ pub(crate) struct Started {
     pub(crate) left_out: Option<String>,
 }
 
-static STARTED: OnceLock<Started> = OnceLock::new();
+/// Written once, before `main`, and read from then on: without the standard library's locks, whose code no other part
+/// of a start needs.
+struct Place {
+    is_set: AtomicBool,
+    /// # Invariants
+    ///
+    /// Written before `is_set` is raised, and never afterwards.
+    started: UnsafeCell<MaybeUninit<Started>>,
+}
+
+// SAFETY: one thread writes before `is_set` is raised, and all others read after that; what is read can be shared.
+unsafe impl Sync for Place {}
+
+const _: () = {
+    const fn can_be_shared<T: Sync + Send>() {}
+    can_be_shared::<Started>();
+};
+
+static STARTED: Place = Place { is_set: AtomicBool::new(false), started: UnsafeCell::new(MaybeUninit::uninit()) };
 
 /// Returns what the object knows; `None` before it has started, and for good if it must do nothing. Async-signal-safe.
 pub(crate) fn get() -> Option<&'static Started> {
-    STARTED.get()
+    // Acquire, partner: the Release store in `set`. Forbids seeing the flag before what it stands for.
+    if !STARTED.is_set.load(Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: by the invariant of the field nobody writes any more.
+    let started = unsafe { &*STARTED.started.get() };
+    // SAFETY: by the invariant of the field it was written.
+    Some(unsafe { started.assume_init_ref() })
 }
 
-/// Notes it. Called once.
-pub(crate) fn set(started: Started) {
-    // Only this place sets it.
-    let _ = STARTED.set(started);
+/// Notes it.
+///
+/// # Safety
+///
+/// 1. Nobody has called it before, or calls it at the same time.
+pub(crate) unsafe fn set(started: Started) {
+    // SAFETY: contract 1; readers wait for the flag.
+    let place = unsafe { &mut *STARTED.started.get() };
+    place.write(started);
+    // Release, partner: the Acquire load in `get`.
+    STARTED.is_set.store(true, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_others_by_its_number_and_its_start() {
+        for (value, number) in [("4711-99", 4711), ("4711", 4711), ("", 0), ("-1", 0), ("x4711", 0)] {
+            assert_eq!(number_in(value.as_bytes()), number, "{value}");
+        }
+        let own = Incarnation::of_this_process();
+        assert!(is_this_process(&own.to_string()));
+        assert!(!is_this_process(&Incarnation { started: own.started + 1, ..own }.to_string()));
+        assert!(!is_this_process(&own.process.to_string()));
+    }
 }

@@ -91,9 +91,10 @@ fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether to use this wait for a freeze under way in this process. If not, costs a few loads.
+/// Whether to use this wait for a freeze under way in this process. If not, costs a few loads,
+/// and on the main thread two system calls while a deputy is at work.
 fn wanted(time: Option<Duration>) -> Option<&'static Started> {
-    started::get().filter(|started| next_slice(started, Limit::after(time)).is_some() && near_main_stack())
+    started::get().filter(|started| near_main_stack() && next_slice(started, Limit::after(time)).is_some())
 }
 
 /// Returns when the next slice is due, if `limit` leaves time for one.

@@ -1,22 +1,22 @@
-//! The functions that this object's own code calls instead of those that it defines, through `--wrap` (`build.rs`).
+//! The functions that this object's own code calls instead of those that it defines, through `--wrap` (`build.rs`), and
+//! instead of those of `libgcc_s`.
 
 use crate::arch::{jump, own_syscall};
 
-/// Defines the names that `--wrap` gives these functions, as jumps to their targets. Hidden, so that no other object is
-/// bound to them.
+/// Defines these names, after a prefix, as jumps to their targets. Hidden, so that no other object is bound to them.
 macro_rules! own {
-    ($($name:ident => $target:path,)+) => {
+    ($prefix:literal: $($name:ident => $target:path,)+) => {
         std::arch::global_asm!(
             ".macro palimpsest_own name, target",
-            ".hidden __wrap_\\name",
-            ".globl __wrap_\\name",
-            ".type __wrap_\\name, %function",
-            "__wrap_\\name:",
+            ".hidden \\name",
+            ".globl \\name",
+            ".type \\name, %function",
+            "\\name:",
             concat!(jump!(), " \\target"),
-            ".size __wrap_\\name, . - __wrap_\\name",
+            ".size \\name, . - \\name",
             ".endm",
             ".pushsection .text.palimpsest_own, \"ax\", %progbits",
-            $(concat!("palimpsest_own ", stringify!($name), ", {", stringify!($name), "}"),)+
+            $(concat!("palimpsest_own ", $prefix, stringify!($name), ", {", stringify!($name), "}"),)+
             ".popsection",
             ".purgem palimpsest_own",
             $($name = sym $target,)+
@@ -25,6 +25,7 @@ macro_rules! own {
 }
 
 own! {
+    "__wrap_":
     fork => crate::fork::plain,
     madvise => crate::kernel::madvise,
     mremap => crate::kernel::mremap,
@@ -43,3 +44,33 @@ own! {
     nanosleep => crate::own_waits::own_nanosleep,
     clock_nanosleep => crate::own_waits::own_clock_nanosleep,
 }
+
+own! {
+    "_Unwind_":
+    Backtrace => crate::unwinder::backtrace,
+    DeleteException => crate::unwinder::delete_exception,
+    GetDataRelBase => crate::unwinder::get_data_rel_base,
+    GetIP => crate::unwinder::get_ip,
+    GetIPInfo => crate::unwinder::get_ip_info,
+    GetLanguageSpecificData => crate::unwinder::get_language_specific_data,
+    GetRegionStart => crate::unwinder::get_region_start,
+    GetTextRelBase => crate::unwinder::get_text_rel_base,
+    RaiseException => crate::unwinder::raise_exception,
+    Resume => crate::unwinder::resume,
+    SetGR => crate::unwinder::set_gr,
+    SetIP => crate::unwinder::set_ip,
+}
+
+// By its address the C library knows to which object a destructor of thread-local variables belongs. Compilers define
+// it in each object's start files, which this one does without (`build.rs`).
+std::arch::global_asm!(
+    ".pushsection .rodata.palimpsest_own, \"a\", %progbits",
+    ".hidden __dso_handle",
+    ".globl __dso_handle",
+    ".type __dso_handle, %object",
+    ".balign 8",
+    "__dso_handle:",
+    ".8byte 0",
+    ".size __dso_handle, . - __dso_handle",
+    ".popsection",
+);

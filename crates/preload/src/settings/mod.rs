@@ -3,7 +3,7 @@
 mod size;
 mod time;
 
-use std::ffi::{OsString, c_int};
+use std::ffi::{OsStr, OsString, c_int};
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -21,14 +21,24 @@ pub(crate) struct Settings {
     pub(crate) action: Action,
     /// How the engine freezes.
     pub(crate) options: Options,
+    pub(crate) mapped: Mapped,
     /// How long a slice may take; zero without slices.
     pub(crate) slice: Duration,
+    pub(crate) holds: Holds,
     pub(crate) sandbox: Sandbox,
     pub(crate) report: ReportTo,
     pub(crate) refusals: Refusals,
     pub(crate) heirs: Heirs,
     /// The programs to freeze, by name; all if empty.
     pub(crate) only: Vec<OsString>,
+}
+
+/// Whom a freeze holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holds {
+    Nobody,
+    /// Other threads, which may hold any lock.
+    Threads,
 }
 
 /// When to freeze.
@@ -71,6 +81,15 @@ pub(crate) enum Sandbox {
     Trusted,
 }
 
+/// What large memory that the program maps is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mapped {
+    /// As the program maps it.
+    AsItIs,
+    /// In huge pages from the first touch.
+    Huge,
+}
+
 /// Where the report goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ReportTo {
@@ -104,12 +123,13 @@ pub(crate) struct InvalidSetting {
 }
 
 impl Settings {
-    /// Reads all variables through `look_up`. An empty one counts as unset.
+    /// Reads all variables through `look_up`. An empty one counts as unset. Where none is set, uses no heap.
     ///
     /// # Errors
     ///
     /// The first value that is not understood.
-    pub(crate) fn read(look_up: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, InvalidSetting> {
+    #[unsafe(link_section = "palimpsest_start")]
+    pub(crate) fn read<'a>(look_up: &dyn Fn(&str) -> Option<&'a [u8]>) -> Result<Self, InvalidSetting> {
         let variables = Variables { look_up };
         let extent = variables.read(
             "PALIMPSEST_EXTENT",
@@ -155,9 +175,15 @@ impl Settings {
             Trusted::default(),
             trusted,
         )?;
+        let action = variables.read("PALIMPSEST_DRY_RUN", "0, 1", Action::Freeze, |text| match text {
+            "0" => Some(Action::Freeze),
+            "1" => Some(Action::Survey),
+            _ => None,
+        })?;
         let options = Options::new().extent(extent).pages(pages).other_threads(threads).pays(pays).pause(pause);
         Ok(Self {
             slice: if let Pause::Within(slice) = pause { slice } else { Duration::ZERO },
+            holds: if threads == OtherThreads::Stop { Holds::Threads } else { Holds::Nobody },
             moment: variables.read(
                 "PALIMPSEST_FREEZE",
                 "off, fork, fork:N with N from 1, signal:NAME or signal:NUMBER of a signal that a program can catch \
@@ -165,11 +191,8 @@ impl Settings {
                 Moment::Worthwhile,
                 moment,
             )?,
-            action: variables.read("PALIMPSEST_DRY_RUN", "0, 1", Action::Freeze, |text| match text {
-                "0" => Some(Action::Freeze),
-                "1" => Some(Action::Survey),
-                _ => None,
-            })?,
+            action,
+            mapped: if (pages, action) == (Pages::Gather, Action::Freeze) { Mapped::Huge } else { Mapped::AsItIs },
             options: answers.into_iter().fold(options, Options::answer_for),
             sandbox,
             report: variables.read(
@@ -198,11 +221,11 @@ impl Settings {
     }
 }
 
-struct Variables<'a> {
-    look_up: &'a dyn Fn(&str) -> Option<OsString>,
+struct Variables<'a, 'v> {
+    look_up: &'a dyn Fn(&str) -> Option<&'v [u8]>,
 }
 
-impl Variables<'_> {
+impl Variables<'_, '_> {
     fn is_set(&self, variable: &str) -> bool {
         (self.look_up)(variable).is_some_and(|value| !value.is_empty())
     }
@@ -225,7 +248,10 @@ impl Variables<'_> {
         parse: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<T, InvalidSetting> {
         let Some(value) = (self.look_up)(variable).filter(|value| !value.is_empty()) else { return Ok(default) };
-        parse(value.as_bytes()).ok_or_else(|| InvalidSetting { variable, value: value.display().to_string(), allowed })
+        parse(value).ok_or_else(|| {
+            let value = OsStr::from_bytes(value).display().to_string();
+            InvalidSetting { variable, value, allowed }
+        })
     }
 }
 
@@ -293,7 +319,7 @@ mod tests {
 
     fn read(variables: &[(&str, &str)]) -> Result<Settings, InvalidSetting> {
         Settings::read(&|name| {
-            variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| OsString::from(value))
+            variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| value.as_bytes())
         })
     }
 
@@ -321,6 +347,7 @@ mod tests {
             settings.options,
             Options::new().pays(Pays::Within(100)).pause(Pause::Within(Duration::from_millis(2)))
         );
+        assert_eq!(settings.holds, Holds::Nobody);
         assert_eq!(settings.sandbox, Sandbox::Feared);
         assert_eq!(settings.report, ReportTo::Nowhere);
         assert_eq!(settings.heirs, Heirs::Served);
@@ -357,6 +384,7 @@ mod tests {
         let expected = Options::new().extent(ExtentLen::Bytes(8 << 20)).pages(Pages::Collapse);
         let expected = expected.other_threads(OtherThreads::Stop).answer_for(Answer::RawAllocator);
         assert_eq!(settings.options, expected.answer_for(Answer::IoUring).answer_for(Answer::LockedMemory));
+        assert_eq!(settings.holds, Holds::Threads);
         assert_eq!(settings.sandbox, Sandbox::Trusted);
         assert_eq!(settings.report, ReportTo::Descriptor(7));
         assert_eq!(settings.refusals, Refusals::Silent);

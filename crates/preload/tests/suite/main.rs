@@ -3,6 +3,7 @@
 mod allocators;
 mod calls;
 mod common;
+mod huge;
 mod languages;
 mod options;
 mod sanitized;

@@ -33,6 +33,7 @@ same_and_frozen! {
     map_fixed map_fixed_file unmap_and_map unmap_unseen unmap_syscall map_errors
     locking locking_all crowded protect breaking callocs reallocs
     errnos nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
+    cancelled_command
 }
 
 #[test]

@@ -756,6 +756,23 @@ static void piping(void) {
     printf("spawned: %d\n", reap(child));
     fork_and_show("after", at, 4 * M);
 }
+static void *commanding(void *unused) {
+    system("exec sleep 1000");
+    return unused;
+}
+static void cancelled_command(void) {
+    unsigned char *at = filled(4 * M);
+    freeze();
+    pthread_t thread;
+    void *end = NULL;
+    if (pthread_create(&thread, NULL, commanding, NULL)) die("thread");
+    pthread_cancel(thread);
+    pthread_join(thread, &end);
+    printf("canceled: %d\n", end == PTHREAD_CANCELED);
+    fflush(stdout);
+    printf("system: %d\n", system("exit 3"));
+    fork_and_show("after", at, 4 * M);
+}
 static int at_fork_calls[3];
 static void before_fork(void) { at_fork_calls[0]++; }
 static void in_parent(void) { at_fork_calls[1]++; }
@@ -999,7 +1016,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
     S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(breaking), S(callocs), S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
-    S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
+    S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping), S(cancelled_command),
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
     S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_executes), S(child_tables),
     S(signalled),

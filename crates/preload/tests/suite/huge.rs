@@ -1,0 +1,57 @@
+//! Memory that is to be gathered.
+
+use std::path::Path;
+
+use crate::common::{PLAIN, compile, frozen, object, run};
+
+const GATHER: (&str, &str) = ("PALIMPSEST_HUGE", "gather");
+
+/// Returns what the program says; with these variables, or plain.
+fn said(scenario: &str, variables: Option<&[(&str, &str)]>) -> Option<String> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/huge.c");
+    let program = compile(Path::new(source), &format!("huge-{scenario}"), &[])?;
+    let object = object();
+    let object = object.to_str().expect("a path in UTF-8");
+    let way = variables.map_or(PLAIN, |variables| frozen(object, variables));
+    let ran = run(&[program.to_str().expect("a path in UTF-8"), scenario], way);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""), "{}", ran.stdout);
+    Some(ran.stdout)
+}
+
+/// Fails on: advice for what is small, reserved without rights or a stack; advice that outlives the program's own; no
+/// advice; advice that nobody has asked for.
+#[test]
+fn large_memory_is_in_huge_pages_from_the_start_if_it_is_to_be_gathered() {
+    if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return println!("skipped: this kernel has no huge pages");
+    }
+    let nothing = "large 0 reserved 0 small 0 none 0 stack 0 own 0 1\n";
+    for (variables, expected) in [
+        (Some(&[GATHER][..]), "large 1 reserved 1 small 0 none 0 stack 0 own 0 1\n"),
+        (Some(&[GATHER, ("PALIMPSEST_FREEZE", "off")]), nothing),
+        (Some(&[GATHER, ("PALIMPSEST_DRY_RUN", "1")]), nothing),
+        (Some(&[GATHER, ("PALIMPSEST_ONLY", "another")]), nothing),
+        (Some(&[]), nothing),
+        (None, nothing),
+    ] {
+        let Some(said) = said("advice", variables) else { return };
+        assert_eq!(said, expected, "{variables:?}");
+    }
+}
+
+/// Fails on: a deputy that the program before has left behind, whichever way it executed this one; waiting for a deputy
+/// under a filter that ends whoever waits.
+#[test]
+fn a_program_that_is_executed_has_no_child_that_it_does_not_know() {
+    for way in ["executed", "bare", "confined"] {
+        // If everything were frozen, whether it pays or not, nothing would be gathered.
+        let variables = [GATHER, ("PALIMPSEST_PAUSE", "1ms"), ("PALIMPSEST_PAYS_AFTER", "64")];
+        let Some(ran) = said(way, Some(&variables)) else { return };
+        if ran == "no deputy\n" {
+            return println!(
+                "skipped: no deputy was sent: there are no huge pages to be had, or the kernel makes them"
+            );
+        }
+        assert_eq!(ran, "0 children\n", "{way}");
+    }
+}
