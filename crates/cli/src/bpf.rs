@@ -4,6 +4,7 @@ mod bench;
 mod conformance;
 mod engine;
 mod hex;
+mod native;
 mod report;
 mod source;
 mod tools;
@@ -45,7 +46,7 @@ enum Failure {
     Source(#[from] source::SourceError),
     #[error(transparent)]
     Engine(#[from] engine::EngineError),
-    #[error("memory: {0}")]
+    #[error("the memory in the argument is not understood")]
     Memory(#[from] hex::HexError),
     #[error("program `{name}`")]
     Program {

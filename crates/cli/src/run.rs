@@ -2,6 +2,7 @@
 
 mod arguments;
 mod object;
+mod own_file;
 mod program;
 mod proof;
 
@@ -23,6 +24,7 @@ use rustix::process::geteuid;
 
 use crate::run::arguments::{At, Huge, Pause, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
+use crate::run::own_file::OwnFile;
 use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
 use crate::{complain, exit};
@@ -84,12 +86,18 @@ fn start(arguments: &Arguments) -> Failure {
 struct Prepared {
     command: Command,
     path: PathBuf,
-    object: Object,
+    object: Option<Object>,
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let path = program::locate(&arguments.program, env::var_os("PATH").as_deref())?;
-    let loader = program::check(&path)?;
+    let loader = match program::check(&path) {
+        Ok(loader) => loader,
+        Err(error) if own_file::is_enough(arguments) => {
+            return Ok(from_own_file(arguments, path, &OwnFile::unless_checked(error)?));
+        }
+        Err(error) => return Err(error.into()),
+    };
     let folders = Folders::of(geteuid(), &|name| env::var_os(name));
     let executable = env::current_exe().unwrap_or_default();
     let object = object::find(env::var_os("PALIMPSEST_PRELOAD").as_deref(), &executable, &folders)?;
@@ -98,7 +106,12 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
         return Err(Failure::ByEnv { path, program: loader.program, shortcoming: shortcoming.clone() });
     }
     let preloaded = preload(&object.entry, env::var_os("LD_PRELOAD"));
-    proof::of_loading(&loader, &object.entry, &preloaded)?;
+    if let Err(error) = proof::of_loading(&loader, &object.entry, &preloaded) {
+        return match own_file::is_enough(arguments) {
+            true => Ok(from_own_file(arguments, path, &OwnFile::unless_loaded(error)?)),
+            false => Err(error.into()),
+        };
+    }
     if let (Some(shortcoming), false) = (&object.shortcoming, arguments.quiet) {
         eprintln!("palimpsest: programs that this one executes run unfrozen: no folder for the object: {shortcoming}");
     }
@@ -107,7 +120,18 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
     // The program stays this process; the object reports only its end.
     command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
-    Ok(Prepared { command, path, object })
+    Ok(Prepared { command, path, object: Some(object) })
+}
+
+/// Returns the program as it is, after its file was prepared. It gets no variable: programs that it executes are none
+/// of ours.
+fn from_own_file(arguments: &Arguments, path: PathBuf, file: &OwnFile) -> Prepared {
+    if let Some(line) = file.prepare(arguments) {
+        eprintln!("palimpsest: {line}");
+    }
+    let mut command = Command::new(&path);
+    command.arg0(&arguments.program).args(&arguments.arguments);
+    Prepared { command, path, object: None }
 }
 
 /// Returns the value of `LD_PRELOAD` with the object first. Other entries stay, as allocators are often preloaded; but

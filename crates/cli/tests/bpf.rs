@@ -87,6 +87,21 @@ fn what_is_assembled_is_shown_and_run() {
     let json: serde_json::Value = serde_json::from_str(&printed(&["disasm", "--json"], &bytes)).expect("it is JSON");
     assert_eq!((&json[3]["slot"], &json[3]["text"]), (&4.into(), &"exit".into()));
 
+    // Machine code stands behind each instruction, for either machine.
+    for (machine, load, ret) in [("x86-64", "movzx eax, byte ptr [rdi]", "ret"), ("aarch64", "ldrb w", "ret")] {
+        let native = printed(&["disasm", "--native", machine], &bytes);
+        if cfg!(feature = "disassemblers") {
+            let of_first: Vec<&str> = native.lines().take_while(|line| !line.starts_with("     1:")).collect();
+            assert!(of_first.iter().any(|line| line.contains(load)), "{native}");
+            assert!(native.lines().last().is_some_and(|line| line.trim_end().ends_with(ret)), "{native}");
+        }
+        let slots: Vec<&str> = native.lines().filter(|line| listing.lines().any(|known| known == *line)).collect();
+        assert_eq!(slots, listing.lines().collect::<Vec<_>>());
+        let json = printed(&["disasm", "--native", machine, "--json"], &bytes);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+        assert_eq!(json[0]["native"][0]["offset"], 0);
+    }
+
     let folder = tempfile::tempdir().expect("a folder");
     let input = folder.path().join("input");
     std::fs::write(&input, [7]).expect("it can be written");
@@ -113,6 +128,7 @@ fn what_is_wrong_is_said_in_one_line() {
         (&["run", "--from", "asm", "--engine", "interpreter"], reads, "cannot read 1 bytes at 0x0"),
         (&["asm"], b"r0 = r11\n", "line 1, column 6"),
         (&["disasm"], b"\x95\0\0", "slot"),
+        (&["disasm"], b"r0 = 1\nexit\n", "`--from asm`"),
         (&["disasm", "--from", "hex"], b"zz", "no hexadecimal digit"),
         (&["disasm", "--from", "asm"], b"\xff", "standard input is not text"),
         (&["disasm", "/nonexistent/file"], b"", "/nonexistent/file"),
@@ -139,6 +155,9 @@ fn programs_of_objects_are_shown_verified_and_run() {
         std::fs::write(&path, bytes).expect("it can be written");
         path.to_str().expect("UTF-8").to_owned()
     };
+    let native = printed(&["disasm", &object, "--program", "wrong", "--native", "aarch64"], b"");
+    assert!(native.contains("count.c:124"), "{native}");
+    assert_eq!(native.contains("blr"), cfg!(feature = "disassemblers"), "{native}");
     let listing = printed(&["disasm", &object, "--program", "wrong"], b"");
     assert!(listing.starts_with("wrong:\n; "), "{listing}");
     assert!(listing.contains("return found->packets;") && listing.contains("call 1\n"), "{listing}");

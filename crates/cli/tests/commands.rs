@@ -27,6 +27,7 @@ const MEASURES: &str = "measures programs of others for minutes; that they run f
 const WHEEL: &str = "takes a program from PyPI; the step `python` does it in an exhaustive run";
 const ORC: &str = "needs LLVM's development files; the step `llvm-orc` does it in an exhaustive run";
 const ASMJIT: &str = "needs asmjit's development files; the step `asmjit` does it in an exhaustive run";
+const ROTO: &str = "builds Roto with optimisation for minutes; the step `rbpf` builds the same example";
 const INSTALL: &str = "builds everything once more; the step `package` installs what it would";
 
 /// Every command, with its proof.
@@ -47,11 +48,11 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("palimpsest run --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
     ("palimpsest run -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
     (
-        "palimpsest run --at size:256M --threads stop --report -- redis-server --save '' \
+        "palimpsest run --threads stop --huge=gather --report -- redis-server --save '' \
          --enable-debug-command yes",
-        Here(&RUN_FROZEN_BY_SIZE, &[0]),
+        Here(&RUN_GATHERED, &[0]),
     ),
-    ("redis-cli debug populate 1250000 key 400", Not("is Redis's own; the page's figure is that of `bench redis`")),
+    ("redis-cli debug populate 1140000 key 400", Not("is Redis's own; the page's figure is that of `bench mix`")),
     ("redis-cli bgsave", Test(REDIS, "BGSAVE")),
     ("redis-cli info | grep latest_fork_usec", Not("is Redis's own; `bench redis` reads the same field")),
     ("palimpsest run --report -- python3 program.py", Test(INTERPRETERS, "fn python_forks")),
@@ -59,12 +60,17 @@ const COMMANDS: &[(&str, Proof)] = &[
         "palimpsest run --report -- gunicorn --preload --workers 8 application:app",
         Test("crates/preload/tests/programs/gunicorn.rs", "fn workers_answer_from_the_preloaded_heap"),
     ),
+    ("cargo run --release --manifest-path adapters/rbpf/Cargo.toml --example scripts -- 1000 1", Not(ROTO)),
     ("pip install maturin", Not(WHEEL)),
     ("maturin build --release --manifest-path adapters/python/Cargo.toml", Not(WHEEL)),
     ("pip install adapters/python/target/wheels/palimpsest-*.whl", Not(WHEEL)),
     (
         "python -m palimpsest run --report program.py",
         Test("adapters/python/tests/test_hosts.py", "def test_a_program_is_frozen_at_its_first_fork"),
+    ),
+    (
+        "python -m palimpsest.uvicorn app:application --workers 4",
+        Test("adapters/python/tests/test_hosts.py", "def test_workers_are_forks_of_the_frozen_parent"),
     ),
     ("palimpsest run --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
     ("palimpsest run --local-text --no-freeze -- CMD…", Here(&RUN_LOCAL, &[0])),
@@ -135,8 +141,8 @@ const COMMANDS: &[(&str, Proof)] = &[
 const REDIS: &str = "crates/preload/tests/programs/redis.rs";
 const INTERPRETERS: &str = "crates/preload/tests/programs/interpreters.rs";
 const RUN_FROZEN: [&str; 6] = ["run", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
-const RUN_FROZEN_BY_SIZE: [&str; 10] =
-    ["run", "--at", "size:256M", "--threads", "stop", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_GATHERED: [&str; 9] =
+    ["run", "--threads", "stop", "--huge=gather", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
 const RUN_REREAD: [&str; 8] = ["run", "--local-text", "--no-freeze", "--reread", "--", SHELL[0], SHELL[1], SHELL[2]];
 const RUN_LOCAL: [&str; 7] = ["run", "--local-text", "--no-freeze", "--", SHELL[0], SHELL[1], SHELL[2]];
 

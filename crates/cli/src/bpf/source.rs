@@ -64,6 +64,11 @@ pub(crate) enum SourceError {
     Asm(#[from] AsmError),
     #[error("the structure of the program is wrong")]
     Structure(#[from] StructureError),
+    #[error(
+        "{} is text, and no byte code; `--from asm` takes text for the assembler, `--from hex` hexadecimal digits",
+        Name(path)
+    )]
+    IsText { path: PathBuf },
     #[error("the object file is not understood")]
     Object(#[from] ObjectError),
     #[error("the object file has no program `{asked}`; it has {}", List(names))]
@@ -114,6 +119,11 @@ pub(super) fn read_text(path: &Path) -> Result<String, SourceError> {
     String::from_utf8(read(path)?).map_err(|_| SourceError::Text { path: path.to_owned() })
 }
 
+/// Whether these bytes were written by somebody who takes them for text.
+fn is_text(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n'))
+}
+
 impl Source {
     /// Loads what the file holds; checks the structure of code.
     pub(super) fn load(&self) -> Result<Loaded, SourceError> {
@@ -128,7 +138,10 @@ impl Source {
         if self.program.is_some() {
             return Err(SourceError::NoObject);
         }
-        Ok(Loaded::Code(Code::new(&bytes)?))
+        match Code::new(&bytes) {
+            Err(_) if self.from == Form::Raw && is_text(&bytes) => Err(SourceError::IsText { path: self.file.clone() }),
+            code => Ok(Loaded::Code(code?)),
+        }
     }
 
     /// Returns the chosen programs of an object.

@@ -9,11 +9,12 @@ use palimpsest_bpf::elf::Program;
 use palimpsest_bpf::host::Host;
 use palimpsest_bpf::map::{Kind, Map, OpError, Update};
 use palimpsest_bpf::verify::{ContextAccess, Contract};
-use palimpsest_bpf::{Code, asm};
+use palimpsest_bpf::{Code, LoadError, asm};
 use serde::Serialize;
 
 use super::conformance::aligned;
 use super::engine::{self, Engine, EngineError};
+use super::native::{self, Machine, Native};
 use super::report::{self, Checked, Ran, Verification};
 use super::source::{self, Loaded, Source, SourceError};
 use super::{Failure, hex};
@@ -23,6 +24,11 @@ use super::{Failure, hex};
 pub(super) struct Disasm {
     #[command(flatten)]
     source: Source,
+    /// Print the machine code, too, that the compiler for this machine makes of each instruction, without fuel and
+    /// without what guards against makers who are not trusted. Only bytes in a program that was built without the
+    /// feature `disassemblers`.
+    #[arg(long, value_name = "MACHINE")]
+    native: Option<Machine>,
     /// Print JSON: a list of slots and instructions.
     #[arg(long)]
     json: bool,
@@ -36,26 +42,44 @@ struct Line {
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    native: Vec<Native>,
 }
 
-fn lines(code: &Code, program: Option<&Program>) -> Vec<Line> {
+fn lines(
+    host: &Host,
+    code: &Code,
+    program: Option<&Program>,
+    machine: Option<Machine>,
+) -> Result<Vec<Line>, EngineError> {
+    let mut native = match machine {
+        Some(machine) => native::compile(host, code, machine).map_err(LoadError::from)?.into_iter(),
+        None => Vec::new().into_iter(),
+    };
     let lines = code.instructions().iter().enumerate().map(|(index, instruction)| {
         let slot = code.slot(index);
         let source = program.and_then(|program| program.line(slot)).map(|line| line.to_string());
-        Line { program: program.map(|program| program.name().to_owned()), slot, text: instruction.to_string(), source }
+        let program = program.map(|program| program.name().to_owned());
+        Line { program, slot, text: instruction.to_string(), source, native: native.next().unwrap_or_default() }
     });
-    lines.collect()
+    Ok(lines.collect())
 }
 
 pub(super) fn disasm(arguments: &Disasm) -> Result<(), Failure> {
     let mut all = Vec::new();
     match arguments.source.load()? {
-        Loaded::Code(code) => all.extend(lines(&code, None)),
+        Loaded::Code(code) => all.extend(lines(&Host::builder().build(), &code, None, arguments.native)?),
         Loaded::Object(object) => {
+            // Maps take memory, and matter only for machine code.
+            let host = if arguments.native.is_some() { object.host()? } else { Host::builder() }.build();
             for program in arguments.source.chosen(&object)? {
-                all.extend(lines(&program.code().map_err(SourceError::from)?, Some(program)));
+                let code = program.code().map_err(SourceError::from)?;
+                all.extend(lines(&host, &code, Some(program), arguments.native)?);
             }
         }
+    }
+    if let (Some(note), Some(_)) = (native::NOTE, arguments.native) {
+        let _ = writeln!(io::stderr(), "palimpsest: {note}");
     }
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -74,6 +98,9 @@ pub(super) fn disasm(arguments: &Disasm) -> Result<(), Failure> {
             writeln!(out, "; {}", source.as_deref().unwrap_or_default())?;
         }
         writeln!(out, "{:6}: {}", line.slot, line.text)?;
+        for Native { offset, bytes, text } in &line.native {
+            writeln!(out, "{offset:14x}: {bytes:22} {text}")?;
+        }
     }
     Ok(())
 }

@@ -48,7 +48,8 @@ pub(crate) struct Arguments {
     pub(crate) report: Option<OsString>,
     /// Which memory to put into huge pages (MADV_COLLAPSE): with `off`, the default, only what is written to again and
     /// again; with `collapse`, what is frozen; with `gather`, all memory that can be, where it is, if the program waits
-    /// between its forks: for programs that write all over their memory between forks.
+    /// between its forks, and large mappings from the first touch: for programs that write all over their memory
+    /// between forks.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]
     pub(crate) huge: Option<Huge>,

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use palimpsest_numa::Piece;
 use rustix::fs::OFlags;
 
 mod elf;
@@ -153,6 +154,16 @@ pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
         };
     }
     Err(ProgramError::TooDeep { path })
+}
+
+/// Returns what of a program's file the kernel maps without the right to write, where huge pages can show it.
+///
+/// # Errors
+///
+/// It cannot be read, or is no program for this machine.
+pub(crate) fn constants(path: &Path) -> Result<Vec<Piece>, ProgramError> {
+    let file = open(path).map_err(|source| ProgramError::Read { path: path.to_owned(), source })?;
+    elf::constants(&file).map_err(|source| ProgramError::NoProgram { path: path.to_owned(), source })
 }
 
 /// Opens a file to look at. What a script names may be a FIFO, which must not block us, or a terminal.

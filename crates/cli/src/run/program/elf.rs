@@ -8,6 +8,8 @@ use std::{env, ffi::OsStr};
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};
+use palimpsest_numa::Piece;
+use palimpsest_sys::HUGE_PAGE;
 
 /// How a program is linked.
 #[derive(PartialEq, Eq, Debug)]
@@ -59,6 +61,27 @@ pub(super) fn linking(file: &File) -> Result<Linking, NotElf> {
         }
     }
     Ok(Linking::Static)
+}
+
+/// Returns what of `file` the kernel maps without the right to write, at the same place in a huge page as in the file.
+///
+/// # Errors
+///
+/// It is not an ELF file for this machine, or a broken one.
+pub(super) fn constants(file: &File) -> Result<Vec<Piece>, NotElf> {
+    let cache = ReadCache::new(file);
+    let header = FileHeader64::<Endianness>::parse(&cache)?;
+    let endian = header.endian()?;
+    let mut pieces = Vec::new();
+    for segment in header.program_headers(endian, &cache)? {
+        let (offset, len) = (segment.p_offset(endian), segment.p_filesz(endian));
+        let is_constant = segment.p_type(endian) == elf::PT_LOAD && (segment.p_flags(endian) & elf::PF_W).0 == 0;
+        let fits = segment.p_vaddr(endian) % HUGE_PAGE as u64 == offset % HUGE_PAGE as u64;
+        if is_constant && fits {
+            pieces.push(Piece { offset, len });
+        }
+    }
+    Ok(pieces)
 }
 
 #[cfg(test)]

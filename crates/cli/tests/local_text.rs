@@ -1,0 +1,150 @@
+//! `palimpsest run --local-text` of programs into which nothing can be loaded: static ones, those of another C library,
+//! and those of Go. Their text is in huge pages of their own file.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Attempts at what the kernel may undo at once while it lacks memory.
+const ATTEMPTS: usize = 50;
+
+fn run(arguments: &[&str], program: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_palimpsest"));
+    for variable in ["LD_PRELOAD", "PALIMPSEST_PRELOAD", "XDG_RUNTIME_DIR"] {
+        command.env_remove(variable);
+    }
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    command.args([&["run", "--local-text"], arguments, &["--"], program].concat()).output().expect("it was built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Compiles the program with much text; `None` if that cannot be done here.
+fn compile(compiler: &str, flags: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/local_text/big.c");
+    // Each test's own: huge pages stay with the file.
+    let program = tempfile::Builder::new().prefix("big").tempfile_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let (_, path) = program.keep().expect("it stays");
+    match Command::new(compiler).args(["-O1", "-w", "-o"]).arg(&path).arg(source).args(flags).output() {
+        Ok(output) if output.status.success() => return Some(path),
+        Ok(output) => println!("skipped: {compiler} cannot build it: {}", text(&output.stderr)),
+        Err(error) => println!("skipped: no {compiler} (Debian packages gcc, musl-tools): {error}"),
+    }
+    fs::remove_file(path).expect("this test's own");
+    None
+}
+
+/// Returns the first number of a line.
+fn number(line: &str) -> u64 {
+    line.split(' ').find_map(|word| word.parse().ok()).unwrap_or_else(|| panic!("a number in {line:?}"))
+}
+
+/// Runs such a program from a file in memory, where kernels from 6.1 on make huge pages when they are asked to.
+fn from_huge_pages(compiler: &str, flags: &[&str], why: &str) {
+    let Some(built) = compile(compiler, flags) else { return };
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return println!("skipped: no folder in memory") };
+    let program = folder.path().join("program");
+    let path = program.to_str().expect("UTF-8");
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        // Another file each time, that no other process has in huge pages.
+        let _ = fs::remove_file(&program);
+        // By another process: while this one has it open for writing, a child that another test's thread has just
+        // forked does, too, and nobody may execute it.
+        assert!(Command::new("cp").args([&built, &program]).status().expect("cp").success(), "copied");
+        let plain = match Command::new(&program).output() {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                println!("skipped: nothing in /dev/shm may be executed: {error}");
+                break;
+            }
+            ran => text(&ran.expect("it runs").stdout),
+        };
+        if number(&plain) > 0 {
+            println!("skipped: files in memory are in huge pages without being asked for (shmem_enabled)");
+            break;
+        }
+        assert_eq!(plain, "0 KiB in huge pages, 1 arguments, right\n");
+        let ran = run(&["--no-freeze", "--report"], &[path, "a", "b"]);
+        let (said, told) = (text(&ran.stdout), text(&ran.stderr));
+        assert!(said.ends_with("3 arguments, right\n") && ran.status.code() == Some(3), "{said}{told}");
+        assert!(told.starts_with("palimpsest: ") && told.lines().count() == 1 && told.contains(why), "{told}");
+        if number(&said) > 0 {
+            // The text has three whole huge pages wherever it begins, and `run` has said how much.
+            assert!(number(&said) >= 3 * 2048 && told.contains(" KiB of the text of "), "{said}{told}");
+            // Nothing is loaded, and whoever executes it now has the same.
+            let next = text(&Command::new(&program).output().expect("it runs").stdout);
+            last = Some((number(&said), number(&next)));
+            if number(&next) > 0 {
+                break;
+            }
+        } else if told.contains("the kernel has it in small pages") {
+            println!("skipped: {told}");
+            break;
+        }
+    }
+    fs::remove_file(built).expect("this test's own");
+    if let Some((here, next)) = last {
+        assert_eq!(here, next, "the next process, without Palimpsest");
+    }
+}
+
+#[test]
+fn a_static_program_runs_from_huge_pages_of_its_file() {
+    from_huge_pages("cc", &["-static", "-no-pie"], "statically linked");
+}
+
+#[test]
+fn a_program_of_musl_runs_from_huge_pages_of_its_file() {
+    from_huge_pages("musl-gcc", &["-no-pie"], "not that of glibc");
+}
+
+#[test]
+fn a_program_of_go_runs_as_before_and_its_text_is_told() {
+    // The tool itself is such a program: static, with 6 MiB of text at the place that the file has it.
+    let Ok(plain) = Command::new("go").arg("version").output() else {
+        return println!("skipped: no go (Debian package golang-go)");
+    };
+    let ran = run(&["--no-freeze", "--report"], &["go", "version"]);
+    assert_eq!((text(&ran.stdout), ran.status), (text(&plain.stdout), plain.status), "{}", text(&ran.stderr));
+    let told = text(&ran.stderr);
+    assert!(told.lines().count() == 1 && told.contains("statically linked"), "{told}");
+}
+
+/// Position-independent and static: the kernel chooses its place. It runs, and what is told is one line.
+#[test]
+fn a_static_position_independent_program_runs() {
+    let Some(built) = compile("cc", &["-static-pie"]) else { return };
+    let ran = run(&["--no-freeze", "--report"], &[built.to_str().expect("UTF-8")]);
+    fs::remove_file(&built).expect("this test's own");
+    let (said, told) = (text(&ran.stdout), text(&ran.stderr));
+    assert!(said.ends_with("1 arguments, right\n") && told.lines().count() == 1, "{said}{told}");
+}
+
+#[test]
+fn whoever_asks_for_what_needs_the_object_is_refused() {
+    let Some(built) = compile("cc", &["-static", "-no-pie"]) else { return };
+    let path = built.to_str().expect("UTF-8");
+    // Whoever is told nothing there would wait for it in vain.
+    let report = &["--no-freeze", "--report=/nonexistent/report"][..];
+    for flags in
+        [&[][..], &["--no-freeze", "--copies"], &["--no-freeze", "--heirs"], &["--no-freeze", "--shared"], report]
+    {
+        let ran = run(flags, &[path]);
+        let told = text(&ran.stderr);
+        assert!(ran.status.code() == Some(125) && told.contains("statically linked"), "{flags:?}: {told}");
+        assert_eq!(text(&ran.stdout), "", "{flags:?}");
+    }
+    fs::remove_file(built).expect("this test's own");
+}
+
+#[test]
+fn nothing_is_told_unless_it_is_asked_for() {
+    let Some(built) = compile("cc", &["-static", "-no-pie"]) else { return };
+    let ran = run(&["--no-freeze", "--quiet"], &[built.to_str().expect("UTF-8")]);
+    fs::remove_file(built).expect("this test's own");
+    assert_eq!((text(&ran.stderr), ran.status.code()), (String::new(), Some(3)));
+}
