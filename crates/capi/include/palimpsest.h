@@ -19,6 +19,36 @@
 
 #include "palimpsest_key.h"
 
+// The best memory that works here.
+#define PALIMPSEST_BACKING_BEST 0
+
+// A memory file in huge pages, put together by the kernel.
+#define PALIMPSEST_BACKING_COLLAPSED 1
+
+// A memory file in huge pages of the reserved pool.
+#define PALIMPSEST_BACKING_HUGETLB 2
+
+// A memory file in base pages.
+#define PALIMPSEST_BACKING_SMALL 3
+
+// Private memory, written through `/proc/self/mem`: debuggers can set breakpoints there.
+#define PALIMPSEST_BACKING_PRIVATE 4
+
+// A second view of the memory that can always be written.
+#define PALIMPSEST_WRITE_VIEW_STANDING 0
+
+// A second view that can be written during copies only.
+#define PALIMPSEST_WRITE_VIEW_DURING_COPIES 1
+
+// No second view: for `PALIMPSEST_BACKING_PRIVATE`.
+#define PALIMPSEST_WRITE_VIEW_NONE 2
+
+// Forked children run the programs that they inherit.
+#define PALIMPSEST_FORK_INHERIT 0
+
+// Forked children have none of the programs.
+#define PALIMPSEST_FORK_OMIT 1
+
 // `/tmp/perf-PID.map`, for perf.
 #define PALIMPSEST_PERF_MAP 1
 
@@ -89,12 +119,11 @@ struct palimpsest_packs_options {
   // Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for only by
   // `palimpsest_packs_reclaim`.
   size_t reclaim_bytes;
-  // 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: only
-  // that.
+  // `PALIMPSEST_BACKING_BEST`, or another one that is taken, or refused.
   int backing;
-  // 0: a second view that can always be written. 1: one that can be written during copies only. 2: none.
+  // `PALIMPSEST_WRITE_VIEW_STANDING`, `_DURING_COPIES` or `_NONE`.
   int write_view;
-  // 0: forked children run the programs that they inherit. 1: they have none.
+  // `PALIMPSEST_FORK_INHERIT` or `_OMIT`.
   int fork;
   // A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who learns of programs.
   uint32_t observers;
@@ -491,8 +520,8 @@ uint32_t palimpsest_version(void);
 //
 // 1. `options` is null or valid for reading as many bytes as its first field says.
 // 2. `packs` is null or valid for writing.
-// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` correctly describes how to unwind the
-//    program.
+// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` and `palimpsest_alloc_set_eh_frame`
+//    correctly describes how to unwind the code.
 enum palimpsest_result palimpsest_packs_open(const struct palimpsest_packs_options *options,
                                              struct palimpsest_packs *packs);
 

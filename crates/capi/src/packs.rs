@@ -33,16 +33,38 @@ pub struct palimpsest_packs_options {
     /// Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for only by
     /// `palimpsest_packs_reclaim`.
     pub reclaim_bytes: usize,
-    /// 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: only
-    /// that.
+    /// `PALIMPSEST_BACKING_BEST`, or another one that is taken, or refused.
     pub backing: c_int,
-    /// 0: a second view that can always be written. 1: one that can be written during copies only. 2: none.
+    /// `PALIMPSEST_WRITE_VIEW_STANDING`, `_DURING_COPIES` or `_NONE`.
     pub write_view: c_int,
-    /// 0: forked children run the programs that they inherit. 1: they have none.
+    /// `PALIMPSEST_FORK_INHERIT` or `_OMIT`.
     pub fork: c_int,
     /// A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who learns of programs.
     pub observers: u32,
 }
+
+/// The best memory that works here.
+pub const PALIMPSEST_BACKING_BEST: c_int = 0;
+/// A memory file in huge pages, put together by the kernel.
+pub const PALIMPSEST_BACKING_COLLAPSED: c_int = 1;
+/// A memory file in huge pages of the reserved pool.
+pub const PALIMPSEST_BACKING_HUGETLB: c_int = 2;
+/// A memory file in base pages.
+pub const PALIMPSEST_BACKING_SMALL: c_int = 3;
+/// Private memory, written through `/proc/self/mem`: debuggers can set breakpoints there.
+pub const PALIMPSEST_BACKING_PRIVATE: c_int = 4;
+
+/// A second view of the memory that can always be written.
+pub const PALIMPSEST_WRITE_VIEW_STANDING: c_int = 0;
+/// A second view that can be written during copies only.
+pub const PALIMPSEST_WRITE_VIEW_DURING_COPIES: c_int = 1;
+/// No second view: for `PALIMPSEST_BACKING_PRIVATE`.
+pub const PALIMPSEST_WRITE_VIEW_NONE: c_int = 2;
+
+/// Forked children run the programs that they inherit.
+pub const PALIMPSEST_FORK_INHERIT: c_int = 0;
+/// Forked children have none of the programs.
+pub const PALIMPSEST_FORK_OMIT: c_int = 1;
 
 /// `/tmp/perf-PID.map`, for perf.
 pub const PALIMPSEST_PERF_MAP: u32 = 1;
@@ -127,8 +149,8 @@ fn open_failure(error: &OpenError) -> Failure {
 ///
 /// 1. `options` is null or valid for reading as many bytes as its first field says.
 /// 2. `packs` is null or valid for writing.
-/// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` correctly describes how to unwind the
-///    program.
+/// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` and `palimpsest_alloc_set_eh_frame`
+///    correctly describes how to unwind the code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_packs_open(
     options: *const palimpsest_packs_options,
@@ -150,21 +172,22 @@ pub unsafe extern "C" fn palimpsest_packs_open(
             usize::MAX => builder.reclaim(ReclaimPolicy::Manual),
             retired_bytes => builder.reclaim(ReclaimPolicy::Automatic { retired_bytes }),
         };
-        if options.backing != 0 {
+        if options.backing != PALIMPSEST_BACKING_BEST {
             let index = usize::try_from(options.backing).ok().and_then(|backing| backing.checked_sub(1));
             let backing = index.and_then(|index| Backing::ALL.get(index));
-            builder = builder.backing(*backing.ok_or_else(|| unknown("backing", options.backing, 4))?);
+            builder = builder
+                .backing(*backing.ok_or_else(|| unknown("backing", options.backing, PALIMPSEST_BACKING_PRIVATE))?);
         }
         builder = builder.write_view(match options.write_view {
-            0 => WriteView::Standing,
-            1 => WriteView::DuringCopies,
-            2 => WriteView::None,
-            other => return Err(unknown("write_view", other, 2)),
+            PALIMPSEST_WRITE_VIEW_STANDING => WriteView::Standing,
+            PALIMPSEST_WRITE_VIEW_DURING_COPIES => WriteView::DuringCopies,
+            PALIMPSEST_WRITE_VIEW_NONE => WriteView::None,
+            other => return Err(unknown("write_view", other, PALIMPSEST_WRITE_VIEW_NONE)),
         });
         builder = builder.fork(match options.fork {
-            0 => ForkPolicy::Inherit,
-            1 => ForkPolicy::Omit,
-            other => return Err(unknown("fork", other, 1)),
+            PALIMPSEST_FORK_INHERIT => ForkPolicy::Inherit,
+            PALIMPSEST_FORK_OMIT => ForkPolicy::Omit,
+            other => return Err(unknown("fork", other, PALIMPSEST_FORK_OMIT)),
         });
         let known = PALIMPSEST_PERF_MAP | PALIMPSEST_JIT_DUMP | PALIMPSEST_GDB | PALIMPSEST_UNWIND;
         if options.observers & !known != 0 {
@@ -218,9 +241,9 @@ pub unsafe extern "C" fn palimpsest_packs_get_stats(
             size: 0,
             backing: 1 + Backing::ALL.iter().position(|one| *one == found.backing).unwrap_or(0) as c_int,
             write_view: match found.write_view {
-                WriteView::Standing => 0,
-                WriteView::DuringCopies => 1,
-                WriteView::None => 2,
+                WriteView::Standing => PALIMPSEST_WRITE_VIEW_STANDING,
+                WriteView::DuringCopies => PALIMPSEST_WRITE_VIEW_DURING_COPIES,
+                WriteView::None => PALIMPSEST_WRITE_VIEW_NONE,
             },
             packs: found.packs,
             programs: found.programs,

@@ -181,7 +181,8 @@ static int allocations(int in_place) {
 }
 
 static int mistakes(void) {
-    struct palimpsest_packs_options options = {.size = sizeof options, .write_view = 1};
+    struct palimpsest_packs_options options = {.size = sizeof options};
+    options.write_view = PALIMPSEST_WRITE_VIEW_DURING_COPIES;
     struct palimpsest_packs packs;
     IS(OK, palimpsest_packs_open(&options, &packs));
     struct palimpsest_alloc_request wanted = request(1);

@@ -19,6 +19,12 @@
 #![doc = concat!("```c\n", include_str!("../examples/fork.c"), "```")]
 #![no_std]
 
+#[cfg(feature = "fuzzing")]
+extern crate std;
+
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod machine;
 pub mod pages;
 #[cfg_attr(target_os = "none", path = "arch/bare.rs")]

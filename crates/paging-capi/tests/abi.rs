@@ -2,14 +2,16 @@
 //! Rust's and those that a C compiler makes of the header. `PALIMPSEST_BLESS=1 cargo test -p palimpsest-paging-capi
 //! --test abi` rewrites the record, unless that would break programs: see the same test of palimpsest-capi.
 
+mod library;
 #[path = "../../capi/tests/abi/record.rs"]
 mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
-use std::{env, fs};
 
+use library::library;
 use palimpsest_paging_capi::machine::{
     palimpsest_paging_flush, palimpsest_paging_machine, palimpsest_paging_meta, palimpsest_paging_range,
 };
@@ -83,17 +85,4 @@ fn the_library_defines_what_the_record_names() {
     let names = told.lines().filter_map(|line| line.split_whitespace().nth(2));
     let defined: BTreeSet<&str> = names.filter(|name| name.starts_with("palimpsest")).collect();
     assert_eq!(defined, recorded);
-}
-
-/// Returns the library that Cargo has built beside this test: the last one, as in the test `program`.
-fn library() -> PathBuf {
-    let own = env::current_exe().expect("a test has a path");
-    let beside = fs::read_dir(own.parent().expect("a file is in a folder")).expect("it can be read");
-    let is_ours = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("libpalimpsest_paging_capi") && name.ends_with(".a")
-    };
-    let made = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
-    let found = beside.filter_map(|entry| entry.ok().map(|entry| entry.path())).filter(is_ours).max_by_key(made);
-    found.expect("Cargo builds the library for this test")
 }

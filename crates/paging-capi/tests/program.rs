@@ -1,29 +1,19 @@
 //! Programs in C, linked with the library: the front page's example, and a whole kernel's side.
 
+mod library;
+
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::{env, fs, thread};
+
+use library::library;
 
 /// The compiler's checks of addresses and of undefined behaviour.
 const CHECKED: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// SIGABRT.
 const ABORTED: i32 = 6;
-
-/// Returns the library that Cargo has built beside this test. Its name ends with a number of Cargo's own, and those of
-/// other builds may lie beside it: the last is the one of these sources.
-fn library() -> PathBuf {
-    let own = env::current_exe().expect("a test has a path");
-    let beside = fs::read_dir(own.parent().expect("a file is in a folder")).expect("it can be read");
-    let is_ours = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("libpalimpsest_paging_capi") && name.ends_with(".a")
-    };
-    let made = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
-    let found = beside.filter_map(|entry| entry.ok().map(|entry| entry.path())).filter(is_ours).max_by_key(made);
-    found.expect("Cargo builds the library for this test")
-}
 
 /// Compiles `source` with `options` and runs it once for each of `words`, which are its arguments; `None` without a
 /// compiler.
