@@ -20,6 +20,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "mappings.h"
+
 namespace measure {
 
 constexpr int rounds = 5;
@@ -27,14 +29,6 @@ constexpr int calls = 400'000;
 
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-inline size_t mappings() {
-  std::ifstream maps("/proc/self/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);)
-    ++count;
-  return count;
 }
 
 // Memory of the process that is present, in bytes.

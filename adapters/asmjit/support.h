@@ -5,11 +5,10 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <string>
 
 #include <asmjit/x86.h>
 
+#include "../mappings.h"
 #include "palimpsest/asmjit.h"
 
 #define MUST(condition)                                                                                                \
@@ -25,14 +24,6 @@ inline palimpsest_packs open_packs(palimpsest_packs_options options = {}) {
   palimpsest_packs packs;
   MUST(palimpsest_packs_open(&options, &packs) == PALIMPSEST_OK);
   return packs;
-}
-
-inline size_t mappings() {
-  std::ifstream maps("/proc/self/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);)
-    ++count;
-  return count;
 }
 
 #endif // SUPPORT_H

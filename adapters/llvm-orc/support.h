@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +17,7 @@
 #include "llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h"
 #include "llvm/Support/TargetSelect.h"
 
+#include "../mappings.h"
 #include "palimpsest.h"
 
 #define MUST(condition)                                                                                                \
@@ -97,14 +97,6 @@ inline void debug_with_gdb(llvm::orc::LLJIT &jit) {
 // Returns the function `name`, which is compiled and linked now.
 template <typename Function> Function *find(llvm::orc::LLJIT &jit, const std::string &name) {
   return reinterpret_cast<Function *>(static_cast<uintptr_t>(must(jit.lookup(name)).getAddress()));
-}
-
-inline size_t mappings() {
-  std::ifstream maps("/proc/self/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);)
-    ++count;
-  return count;
 }
 
 #endif // SUPPORT_H

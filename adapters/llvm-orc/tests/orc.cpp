@@ -135,6 +135,41 @@ void exceptions_pass_through() {
   must(palimpsest_packs_close(packs));
 }
 
+// By the tables that packs register, without LLVM's plugin. The second function has a personality and data of its own.
+void exceptions_pass_through_by_the_packs() {
+  auto packs = open_packs(0, PALIMPSEST_UNWIND);
+  {
+    PackMemoryManager memory(packs);
+    auto jit = make_jit(memory, false);
+    auto tracker = add(*jit, "declare i32 @__gxx_personality_v0(...)\n"
+                             "define i32 @catches(void ()* %f) uwtable personality i8* bitcast (i32 (...)* "
+                             "@__gxx_personality_v0 to i8*) {\n"
+                             "  invoke void @through(void ()* %f) to label %done unwind label %caught\n"
+                             "done:\n  ret i32 1\n"
+                             "caught:\n  %pad = landingpad { i8*, i32 } catch i8* null\n"
+                             "  %exception = extractvalue { i8*, i32 } %pad, 0\n"
+                             "  call i8* @__cxa_begin_catch(i8* %exception)\n  call void @__cxa_end_catch()\n"
+                             "  ret i32 2\n}\n"
+                             "declare i8* @__cxa_begin_catch(i8*)\ndeclare void @__cxa_end_catch()\n"
+                             "define void @through(void ()* %f) noinline uwtable {\n"
+                             "  call void %f()\n  call void %f()\n  ret void\n}\n");
+    auto *through = find<void(void (*)())>(*jit, "through");
+    bool is_caught = false;
+    try {
+      through(throw_seven);
+    } catch (const std::runtime_error &error) {
+      is_caught = std::string(error.what()) == "seven";
+    }
+    MUST(is_caught);
+    auto *catches = find<int(void (*)())>(*jit, "catches");
+    MUST(catches(throw_seven) == 2);
+    MUST(catches([] {}) == 1);
+    must(tracker->remove());
+  }
+  MUST(stats(packs).observer_errors == 0);
+  must(palimpsest_packs_close(packs));
+}
+
 void perf_knows_names() {
   auto packs = open_packs(0, PALIMPSEST_PERF_MAP);
   auto path = "/tmp/perf-" + std::to_string(getpid()) + ".map";
@@ -251,6 +286,7 @@ int main() {
   const std::pair<const char *, void (*)()> tests[] = {
       {"functions_are_freed_one_by_one", functions_are_freed_one_by_one},
       {"exceptions_pass_through", exceptions_pass_through},
+      {"exceptions_pass_through_by_the_packs", exceptions_pass_through_by_the_packs},
       {"perf_knows_names", perf_knows_names},
       {"threads_link_at_once", threads_link_at_once},
       {"children_have_what_they_inherit", children_have_what_they_inherit},

@@ -1,4 +1,4 @@
-"""Tests multiprocessing, `python -m palimpsest run`, and gunicorn."""
+"""Tests multiprocessing, `python -m palimpsest run`, gunicorn and uvicorn."""
 
 import contextlib
 import os
@@ -157,13 +157,28 @@ from palimpsest.gunicorn import *
 """
 
 
-class Gunicorn(unittest.TestCase):
+ASGI = """
+import os, palimpsest
+heap = {number: str(number) * 10 for number in range(200_000)}
+async def application(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    number = int(scope["query_string"])
+    text = f"{heap[number]} {palimpsest.frozen_bytes() > 10 << 20} {os.getppid()}"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": text.encode()})
+"""
+
+
+class Served(unittest.TestCase):
+    """A server in a folder, whose workers answer at the socket there."""
+
     @contextlib.contextmanager
-    def serve(self, folder, preload):
-        for name, text in [("app.py", APPLICATION), ("conf.py", CONFIGURATION)]:
+    def serve(self, folder, files, *command):
+        for name, text in files.items():
             with open(os.path.join(folder, name), "w") as file:
-                file.write(text.format(preload=preload, folder=folder) if name == "conf.py" else text)
-        command = [sys.executable, "-m", "gunicorn", "-c", "conf.py", "app:application"]
+                file.write(text)
+        command = [sys.executable, "-m", *command]
         server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
         try:
             yield server
@@ -189,7 +204,13 @@ class Gunicorn(unittest.TestCase):
                 return self.ask(folder, 0)
             except (FileNotFoundError, ConnectionRefusedError):
                 os.sched_yield()
-        self.fail(f"gunicorn has ended: {server.stderr.read()}")
+        self.fail(f"the server has ended: {server.stderr.read()}")
+
+
+class Gunicorn(Served):
+    def serve_by_gunicorn(self, folder, preload):
+        files = {"app.py": APPLICATION, "conf.py": CONFIGURATION.format(preload=preload, folder=folder)}
+        return self.serve(folder, files, "gunicorn", "-c", "conf.py", "app:application")
 
     def setUp(self):
         try:
@@ -199,7 +220,7 @@ class Gunicorn(unittest.TestCase):
 
     def test_workers_answer_from_the_frozen_heap(self):
         with tempfile.TemporaryDirectory() as folder:
-            with self.serve(folder, True) as server:
+            with self.serve_by_gunicorn(folder, True) as server:
                 self.wait(folder, server)
                 for number in range(40):
                     self.assertEqual(self.ask(folder, number), f"{str(number) * 10} True {server.pid}")
@@ -207,9 +228,164 @@ class Gunicorn(unittest.TestCase):
 
     def test_without_preload_it_is_said_that_nothing_is_frozen(self):
         with tempfile.TemporaryDirectory() as folder:
-            with self.serve(folder, False) as server:
+            with self.serve_by_gunicorn(folder, False) as server:
                 self.assertEqual(self.wait(folder, server), f"{'0' * 10} False {server.pid}")
             self.assertIn("set preload_app", self.told)
+
+
+class UvicornsWorkers(unittest.TestCase):
+    """Workers as uvicorn makes them, without it."""
+
+    PRELUDE = """
+            import multiprocessing, os, signal, sys
+            import palimpsest.uvicorn
+            class Config:
+                app = None
+                should_reload = False
+            context = palimpsest.uvicorn._Context(multiprocessing.get_context("spawn"))
+            def worker(target, *arguments):
+                return context.Process(target=target, args=arguments, kwargs={"config": Config()})
+            """
+
+    def test_a_signal_to_a_worker_that_starts_is_not_lost(self):
+        run(
+            self.PRELUDE
+            + """
+            swallowed = []
+            signal.signal(signal.SIGTERM, lambda *_: swallowed.append(1))
+            sent, send = os.pipe()
+            # The signal comes after the fork and before anything that the child could do about it.
+            os.register_at_fork(after_in_child=lambda: os.read(sent, 1))
+            process = worker(lambda config: sys.exit(3))
+            process.start()
+            process.terminate()
+            os.write(send, b"x")
+            process.join()
+            assert process.exitcode == -signal.SIGTERM, process.exitcode
+            # The parent is as before.
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert swallowed == [1] and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            """
+        )
+
+    def test_signals_are_as_in_a_worker_that_is_started_anew(self):
+        run(
+            self.PRELUDE
+            + """
+            signal.signal(signal.SIGINT, lambda *_: None)
+            signal.signal(signal.SIGHUP, lambda *_: None)
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+            def look(config):
+                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+                assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+                assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+                assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGWINCH}
+            process = worker(look)
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+            """
+        )
+
+    def test_settings_are_read_at_the_first_worker(self):
+        run(
+            self.PRELUDE
+            + """
+            palimpsest.uvicorn.settings["refused"] = "shrug"
+            try:
+                worker(print)
+            except ValueError as error:
+                assert "shrug" in str(error)
+            else:
+                raise AssertionError("made")
+            """
+        )
+
+
+class Uvicorn(Served):
+    def serve_by_uvicorn(self, folder, module, *options):
+        uds = os.path.join(folder, "socket")
+        return self.serve(folder, {"app.py": ASGI}, module, "app:application", "--uds", uds, *options)
+
+    def setUp(self):
+        try:
+            import uvicorn  # noqa: F401
+        except ImportError:
+            self.skipTest("uvicorn is not installed")
+
+    def test_workers_are_forks_of_the_frozen_parent(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.serve_by_uvicorn(folder, "palimpsest.uvicorn", "--workers", "2") as server:
+                self.wait(folder, server)
+                for number in range(40):
+                    self.assertEqual(self.ask(folder, number), f"{str(number) * 10} True {server.pid}")
+
+    def test_uvicorn_alone_shares_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.serve_by_uvicorn(folder, "uvicorn", "--workers", "2") as server:
+                self.assertEqual(self.wait(folder, server), f"{'0' * 10} False {server.pid}")
+
+    def test_signals_that_the_application_handles_are_its_workers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "handling.py"), "w") as file:
+                file.write(
+                    "import signal, sys\n"
+                    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+                    "application = None\n"
+                )
+            run(
+                UvicornsWorkers.PRELUDE
+                + f"""
+            sys.path.insert(0, {folder!r})
+            """
+                + """
+            class Config:
+                app = "handling:application"
+                should_reload = False
+            stopped = []
+            signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+            process = worker(lambda config: signal.raise_signal(signal.SIGTERM))
+            process.start()
+            process.join()
+            assert process.exitcode == 5, process.exitcode
+            # Else nobody could stop the server.
+            signal.raise_signal(signal.SIGTERM)
+            assert stopped == [1]
+            """
+            )
+
+    def test_as_a_program_it_is_the_module_that_others_import(self):
+        run(
+            """
+            import runpy, sys
+            import uvicorn.main
+            asked = []
+            def command():
+                import palimpsest.uvicorn
+                asked.append(type(palimpsest.uvicorn._module().spawn) is palimpsest.uvicorn._Context)
+            sys.modules["uvicorn.main"].main = command
+            runpy.run_module("palimpsest.uvicorn", run_name="__main__", alter_sys=True)
+            assert asked == [True], asked
+            """
+        )
+
+    def test_what_reloads_is_started_anew(self):
+        import multiprocessing
+
+        import palimpsest.uvicorn
+
+        class Config:
+            app = "nothing:nothing"
+            should_reload = True
+
+        self.assertTrue(palimpsest.uvicorn.install())
+        context = palimpsest.uvicorn._module().spawn
+        process = context.Process(target=print, kwargs={"config": Config()})
+        self.assertIsInstance(process, multiprocessing.get_context("spawn").Process)
+        # Twice is once.
+        self.assertTrue(palimpsest.uvicorn.install())
+        self.assertIs(palimpsest.uvicorn._module().spawn, context)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-//! [rbpf](https://crates.io/crates/rbpf), a public virtual machine for eBPF whose compiler uses `cranelift-jit`, with
-//! the compiled code in packs.
+//! Two public programs that use `cranelift-jit`, with what they compile in packs: [rbpf](https://crates.io/crates/rbpf),
+//! a virtual machine for eBPF, and [Roto](https://crates.io/crates/roto), NLnet Labs' scripting language for routers.
 //!
-//! Its published sources are unchanged. One entry of `Cargo.toml` gives them, for `cranelift-jit`, a crate of the same
-//! name and version (folder `jit`) whose modules are in packs:
+//! Their published sources are unchanged. One entry of `Cargo.toml` gives them, for `cranelift-jit`, a crate of
+//! the same name and version (folder `jit`) whose modules are in packs:
 //!
 //! ```toml
 //! [patch.crates-io]

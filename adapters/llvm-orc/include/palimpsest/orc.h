@@ -26,6 +26,7 @@
 #include "llvm/Support/Error.h"
 
 #include "palimpsest.h"
+#include "palimpsest/orc_eh_frame.h"
 
 // LLVM 20 has changed the type of symbols' names.
 static_assert(LLVM_VERSION_MAJOR >= 14 && LLVM_VERSION_MAJOR <= 19, "palimpsest/orc.h needs LLVM 14 to 19");
@@ -36,6 +37,9 @@ namespace orc {
 // Puts what JITLink links into packs: code into executable memory that no thread can write through, read-only and
 // writable data near it. Each object that is added is an allocation of its own, and freed with its `ResourceTracker`:
 // its bytes stay until no pinned thread (`palimpsest_pin`) and no forked child can run them.
+//
+// Observers of the packs get names and unwind tables. So packs with `PALIMPSEST_UNWIND` register the tables with the
+// process's unwinder; leave out LLVM's `EHFrameRegistrationPlugin` then, which would register them once more.
 //
 // `packs` stays open as long as the manager and all that it has linked. Any number of threads may link at once.
 class PackMemoryManager : public llvm::jitlink::JITLinkMemoryManager {
@@ -124,6 +128,8 @@ private:
       for (auto *group : {&standard, &finalize_only})
         if (group->alloc.handle != 0)
           allocs[count++] = group->alloc;
+      if (auto error = tell_unwinding())
+        return on_finalized(llvm::joinErrors(std::move(error), drop()));
       if (count != 0) {
         auto result = palimpsest_alloc_finalize(packs, allocs.data(), count);
         if (result == PALIMPSEST_INVALID || result == PALIMPSEST_STALE) {
@@ -241,6 +247,29 @@ private:
         functions.push_back({one.second.c_str(), offset, static_cast<size_t>(len)});
       }
       if (palimpsest_alloc_set_functions(group.alloc, functions.data(), functions.size()) != PALIMPSEST_OK)
+        return failure();
+      return llvm::Error::success();
+    }
+
+    // Gives observers the object's unwind tables, which JITLink has linked by now. Tables that are of no known kind, or
+    // describe no code, are not told.
+    llvm::Error tell_unwinding() {
+      auto *section = graph.findSectionByName(".eh_frame");
+      if (section == nullptr || standard.code_len == 0)
+        return llvm::Error::success();
+      std::vector<const llvm::jitlink::Block *> blocks(section->blocks().begin(), section->blocks().end());
+      std::sort(blocks.begin(), blocks.end(), [](auto *one, auto *other) {
+        return one->getAddress().getValue() < other->getAddress().getValue();
+      });
+      AbsoluteEhFrame frames;
+      for (auto *block : blocks)
+        if (block->isZeroFill() ||
+            !frames.append(block->getContent().data(), block->getSize(), block->getAddress().getValue()))
+          return llvm::Error::success();
+      if (frames.is_empty())
+        return llvm::Error::success();
+      auto &table = frames.table();
+      if (palimpsest_alloc_set_eh_frame(standard.alloc, table.data(), table.size()) != PALIMPSEST_OK)
         return failure();
       return llvm::Error::success();
     }

@@ -4,6 +4,7 @@ mod builtin;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::CString;
 
 use palimpsest_sys::global_symbol;
 
@@ -47,7 +48,7 @@ impl Symbols {
             .find_map(|lookup| lookup(name))
             .map(<*const u8>::expose_provenance)
             .or_else(|| builtin::address(name))
-            .or_else(|| global_symbol(name).map(|address| address.as_ptr().expose_provenance()))?;
+            .or_else(|| Some(global_symbol(&CString::new(name).ok()?)?.as_ptr().expose_provenance()))?;
         self.found.borrow_mut().insert(name.to_owned(), address);
         Some(address)
     }
