@@ -6,6 +6,7 @@
 )]
 
 mod area;
+mod ended;
 mod fork_child;
 mod fork_heap;
 mod fork_uffd;
@@ -24,6 +25,7 @@ mod table_peers;
 mod trap_action;
 
 pub(crate) use area::CodeArea;
+pub(crate) use ended::processor_time_of_ended_children;
 pub(crate) use fork_child::{
     Child, ForkWay, Looping, Reset, ask_child, freeze, freeze_arena, freeze_in_slices, sleep, spawn,
 };

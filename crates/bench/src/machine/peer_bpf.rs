@@ -1,15 +1,19 @@
 //! The peers `rbpf` and `solana-sbpf`.
 
+use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
 use rbpf::EbpfVmRaw;
+use solana_sbpf::aligned_memory::AlignedMemory;
+use solana_sbpf::ebpf::{HOST_ALIGN, MM_INPUT_START, MM_STACK_START};
 use solana_sbpf::elf::Executable;
-use solana_sbpf::memory_region::MemoryMapping;
+use solana_sbpf::error::EbpfError;
+use solana_sbpf::memory_region::{MemoryMapping, MemoryRegion};
 use solana_sbpf::program::{BuiltinProgram, FunctionRegistry, SBPFVersion};
 use solana_sbpf::verifier::RequisiteVerifier;
-use solana_sbpf::vm::ContextObject;
+use solana_sbpf::vm::{ContextObject, EbpfVm, ExecutionMode};
 
 use crate::{PlaceError, arch};
 
@@ -64,27 +68,92 @@ fn lent(context: &mut [u8]) -> &'static mut [u8] {
     unsafe { slice::from_raw_parts_mut(context.as_mut_ptr(), context.len()) }
 }
 
-/// What programs of `solana-sbpf` would tell their machine.
-struct NoMachine;
+/// What a machine of `solana-sbpf` keeps for its program.
+struct Resources {
+    /// Instructions that it may still execute.
+    left: u64,
+    memory: MemoryMapping,
+}
 
-impl ContextObject for NoMachine {
-    fn consume(&mut self, _amount: u64) {}
+impl ContextObject for Resources {
+    fn consume(&mut self, amount: u64) {
+        self.left = self.left.saturating_sub(amount);
+    }
 
     fn get_remaining(&self) -> u64 {
-        0
+        self.left
     }
 
     fn active_mapping_ptr(&mut self) -> NonNull<MemoryMapping> {
-        // Nothing is run.
-        NonNull::dangling()
+        NonNull::from(&mut self.memory)
+    }
+}
+
+/// A machine of `solana-sbpf`, with one context in its memory. It is made for many calls, as in the peer's own
+/// measurements.
+struct SbpfMachine {
+    machine: EbpfVm<'static, Resources>,
+    /// What a program begins with.
+    registers: [u64; 12],
+    context: *mut [u8],
+}
+
+impl SbpfMachine {
+    /// Makes one, which stays as long as the process: a suite makes a few.
+    fn new(executable: &Executable<Resources>, context: *mut [u8]) -> Result<Self, EbpfError> {
+        let config = executable.get_config();
+        let stack = Box::leak(Box::new(AlignedMemory::<HOST_ALIGN>::zero_filled(config.stack_size())));
+        let stack_len = stack.len();
+        let regions = vec![
+            executable.get_ro_region(),
+            MemoryRegion::new(stack, MM_STACK_START),
+            MemoryRegion::new(context, MM_INPUT_START),
+        ];
+        let version = executable.get_sbpf_version();
+        // SAFETY: the stack stays; the program's text does during calls, which borrow it; so does the context, which
+        // `run_compiled` compares with the one that it gets. Both may have any bytes.
+        let memory = unsafe { MemoryMapping::new(regions, config, version) }?;
+        let resources = Box::leak(Box::new(Resources { left: 0, memory }));
+        let machine = EbpfVm::new(Arc::clone(executable.get_loader()), version, resources, stack_len);
+        let mut registers = machine.registers;
+        (registers[1], registers[2]) = (MM_INPUT_START, context.len() as u64);
+        Ok(Self { machine, registers, context })
+    }
+
+    fn run(&mut self, executable: &Executable<Resources>) -> Result<u64, EbpfError> {
+        /// More instructions than any program of the suites executes.
+        const METER: u64 = 1 << 40;
+        self.machine.registers = self.registers;
+        self.machine.context().left = METER;
+        let (_, result) = self.machine.execute_program(executable, &mut ExecutionMode::Jit, &mut []);
+        result.into()
     }
 }
 
 /// A program of `solana-sbpf`.
-pub(crate) struct SbpfProgram(#[expect(dead_code, reason = "held, not run")] Executable<NoMachine>);
+pub(crate) struct SbpfProgram {
+    executable: Executable<Resources>,
+    /// Made by the first call.
+    machine: RefCell<Option<SbpfMachine>>,
+}
+
+impl SbpfProgram {
+    /// Runs what was compiled.
+    #[inline]
+    pub(crate) fn run_compiled(&self, context: &mut [u8]) -> Result<u64, PlaceError> {
+        let context: *mut [u8] = context;
+        let failed = |error: EbpfError| refused("solana-sbpf", context.len(), error);
+        let mut machine = self.machine.borrow_mut();
+        let machine = match &mut *machine {
+            Some(machine) if std::ptr::eq(machine.context, context) => machine,
+            other => other.insert(SbpfMachine::new(&self.executable, context).map_err(failed)?),
+        };
+        machine.run(&self.executable).map_err(failed)
+    }
+}
 
 /// What programs of `solana-sbpf` share.
-pub(crate) struct SbpfLoader(Arc<BuiltinProgram<NoMachine>>);
+pub(crate) struct SbpfLoader(Arc<BuiltinProgram<Resources>>);
 
 impl SbpfLoader {
     /// Without functions of the host.
@@ -100,6 +169,6 @@ impl SbpfLoader {
         let executable = executable.map_err(|error| failed(error.to_string()))?;
         executable.verify::<RequisiteVerifier>().map_err(|error| failed(error.to_string()))?;
         arch::compile_sbpf(&executable).map_err(failed)?;
-        Ok(SbpfProgram(executable))
+        Ok(SbpfProgram { executable, machine: RefCell::new(None) })
     }
 }

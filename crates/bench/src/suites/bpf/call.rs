@@ -17,7 +17,7 @@ const BUDGET: Duration = Duration::from_secs(4);
 const SAMPLE: f64 = 2e6;
 
 /// Who runs: [`Who::VerifyJit`] loads what [`Who::Jit`] also makes, and has that name here.
-const ALL: [Who; 4] = [Who::VerifyJit, Who::Rbpf, Who::Interp, Who::RbpfInterp];
+const ALL: [Who; 5] = [Who::VerifyJit, Who::Rbpf, Who::SolanaSbpf, Who::Interp, Who::RbpfInterp];
 
 pub(super) fn name(who: Who) -> &'static str {
     if who == Who::VerifyJit { "jit" } else { who.name() }

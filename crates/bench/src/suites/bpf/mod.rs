@@ -80,7 +80,7 @@ mod tests {
             agreed.extend(["bytes", "mappings"].map(|what| format!("bpf.{what}_per_program.{engine}")));
         }
         for program in ["trivial", "fnv1k", "bubble64", "filter"] {
-            agreed.extend(["jit", "rbpf"].map(|engine| format!("bpf.call.{program}.{engine}")));
+            agreed.extend(["jit", "rbpf", "solana_sbpf"].map(|engine| format!("bpf.call.{program}.{engine}")));
         }
         agreed.push("bpf.call.map_lookup.jit".to_owned());
         agreed.extend([1000, 20_000].map(|count| format!("bpf.roundrobin.{count}.jit")));

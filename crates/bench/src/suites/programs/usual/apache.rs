@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, geteuid, kill_process};
 
-use super::{Place, Subject};
+use super::{Place, Spent, Subject};
 use crate::suites::programs::{ProgramError, Stopped, Tool, doing};
 
 const PROGRAM: &str = "apache2";
@@ -23,7 +23,7 @@ const MODULES: &str = "/usr/lib/apache2/modules";
 const USUAL: [&str; 6] = ["authz_core", "mime", "dir", "alias", "deflate", "setenvif"];
 
 /// Children that it starts at once.
-const CHILDREN: usize = 48;
+pub(super) const CHILDREN: u32 = 48;
 
 /// Returns why it cannot be measured.
 pub(super) fn missing() -> Option<String> {
@@ -107,7 +107,7 @@ impl Subject for Running {
         let mut taken = Duration::ZERO;
         loop {
             let now = self.children();
-            if taken.is_zero() && now.difference(&before).count() >= CHILDREN {
+            if taken.is_zero() && now.difference(&before).count() >= CHILDREN as usize {
                 taken = started.elapsed();
             }
             // The old children must end before the next sample begins.
@@ -121,6 +121,10 @@ impl Subject for Running {
             thread::sleep(Duration::from_micros(500));
         }
         self.serves()?;
-        Ok(taken.as_secs_f64() * 1e6 / CHILDREN as f64)
+        Ok(taken.as_secs_f64() * 1e6 / f64::from(CHILDREN))
+    }
+
+    fn spent(&self) -> Result<Spent, ProgramError> {
+        Spent::by(self.server.pid())
     }
 }

@@ -4,16 +4,20 @@
 //! to the warm-up, no program should be slower than without.
 //!
 //! Each mode of a program is started once, and the two get requests in turns: a sample is the mean over several forks,
-//! or over things that the program does by one fork each.
+//! or over things that the program does by one fork each. Processor time and page faults of the program and of the
+//! children that it has waited for are counted besides, since they do not depend on what else the machine does.
 
 mod apache;
 mod php;
 mod postgresql;
 mod scripts;
+mod spent;
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+
+use spent::Spent;
 
 use super::server::Server;
 use super::{Mode, ProgramError, Scratch, Threads, Tool, unfrozen};
@@ -30,6 +34,9 @@ pub(in crate::suites) struct Programs;
 trait Subject {
     /// Takes one sample, in microseconds.
     fn sample(&mut self) -> Result<f64, ProgramError>;
+
+    /// Returns what the program has spent so far, with the children that it has waited for.
+    fn spent(&self) -> Result<Spent, ProgramError>;
 }
 
 /// Where and how a program is started.
@@ -60,6 +67,8 @@ struct Kind {
     missing: fn() -> Option<String>,
     /// Bytes that it needs in all modes together.
     memory: usize,
+    /// Forks, or executed programs, for one sample.
+    forks: u32,
     start: fn(&Place<'_>) -> Result<Box<dyn Subject>, ProgramError>,
 }
 
@@ -69,6 +78,7 @@ const KINDS: [Kind; 7] = [
         title: "PostgreSQL: a connection, for which it forks",
         missing: postgresql::missing,
         memory: 600 << 20,
+        forks: postgresql::CONNECTIONS,
         start: postgresql::start,
     },
     Kind {
@@ -76,6 +86,7 @@ const KINDS: [Kind; 7] = [
         title: "Apache (prefork): a child of a graceful restart",
         missing: apache::missing,
         memory: 600 << 20,
+        forks: apache::CHILDREN,
         start: apache::start,
     },
     Kind {
@@ -83,6 +94,7 @@ const KINDS: [Kind; 7] = [
         title: "php-fpm: a request to a worker that serves one and ends",
         missing: php::missing,
         memory: 300 << 20,
+        forks: php::REQUESTS,
         start: php::start,
     },
     Kind {
@@ -90,6 +102,7 @@ const KINDS: [Kind; 7] = [
         title: "bash: a subshell",
         missing: || Tool { program: scripts::BASH, package: "bash" }.missing(),
         memory: 50 << 20,
+        forks: scripts::SUBSHELLS,
         start: scripts::bash,
     },
     Kind {
@@ -97,6 +110,7 @@ const KINDS: [Kind; 7] = [
         title: "Redis with 2 MB: a fork to save",
         missing: || Tool { program: "redis-server", package: "redis-server" }.missing(),
         memory: 100 << 20,
+        forks: SAVES,
         start: |place| SmallRedis::start(place).map(|server| Box::new(server) as Box<dyn Subject>),
     },
     Kind {
@@ -104,6 +118,7 @@ const KINDS: [Kind; 7] = [
         title: "numpy with 512 MiB in huge pages: os.fork",
         missing: scripts::no_numpy,
         memory: 1800 << 20,
+        forks: scripts::FORKS,
         start: scripts::numpy,
     },
     Kind {
@@ -111,21 +126,44 @@ const KINDS: [Kind; 7] = [
         title: "make: a target that does nothing",
         missing: || Tool { program: scripts::MAKE, package: "make" }.missing(),
         memory: 50 << 20,
+        forks: scripts::TARGETS,
         start: scripts::make,
     },
 ];
 
 const MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
 
+/// What ids of groups have behind the program's name: processor time, and page faults.
+const PROCESSOR: &str = ".processor";
+const FAULTS: &str = ".faults";
+
+/// A program that runs.
+struct Running {
+    mode: Mode,
+    subject: Box<dyn Subject>,
+    /// What it had spent when the measured time began.
+    before: Spent,
+    samples: u32,
+}
+
 impl Kind {
     fn id(&self, mode: Mode) -> String {
         format!("fork.programs.{}.{}", self.name, mode.name())
     }
 
-    fn group(&self) -> Group {
-        let [plain, frozen] = MODES.map(|mode| Contestant::new(self.id(mode), Unit::Microseconds));
-        let frozen = frozen.against([plain.id.as_str()]);
-        Group::new(format!("fork.programs.{}", self.name), self.title, [plain, frozen])
+    /// Returns the groups: the time of a fork, and what is spent for it.
+    fn groups(&self) -> [Group; 3] {
+        let group = |part: &str, what: &str, unit: Unit| {
+            let id = format!("fork.programs.{}{part}", self.name);
+            let [plain, frozen] = MODES.map(|mode| Contestant::new(format!("{id}.{}", mode.name()), unit));
+            let frozen = frozen.against([plain.id.as_str()]);
+            Group::new(id, format!("{}{what}", self.title), [plain, frozen])
+        };
+        [
+            group("", "", Unit::Microseconds),
+            group(PROCESSOR, ": processor time", Unit::Microseconds),
+            group(FAULTS, ": page faults", Unit::Count),
+        ]
     }
 
     /// Returns why it is left out here.
@@ -149,16 +187,24 @@ impl Kind {
                 let mut subject = (self.start)(&Place { context, mode, folder: &folder })?;
                 // Freezes, if the program freezes at all, and fills caches.
                 subject.sample()?;
-                Ok::<_, ProgramError>((self.id(mode), subject))
+                Ok::<_, ProgramError>(Running { mode, before: subject.spent()?, subject, samples: 0 })
             };
             subjects.push(start().map_err(failed(&id, mode.name()))?);
         }
         let mut samples = Samples::default();
         let rounds = context.effort.rounds(15, 100, Duration::from_secs(15));
-        interleave(&mut subjects, rounds, |(id, subject)| {
-            samples.add(id, subject.sample().map_err(failed(id, "the program"))?);
+        interleave(&mut subjects, rounds, |running| {
+            let id = self.id(running.mode);
+            samples.add(&id, running.subject.sample().map_err(failed(&id, "the program"))?);
+            running.samples += 1;
             Ok::<(), BenchError>(())
         })?;
+        for Running { mode, subject, before, samples: many } in &subjects {
+            let spent = subject.spent().map_err(failed(&id, mode.name()))?.since(*before);
+            let each = |total: f64| total / f64::from(self.forks * many);
+            samples.add(&format!("{id}{PROCESSOR}.{}", mode.name()), each(spent.processor.as_secs_f64() * 1e6));
+            samples.add(&format!("{id}{FAULTS}.{}", mode.name()), each(spent.faults as f64));
+        }
         drop(subjects);
         let report = fs::read_to_string(scratch.0.join(Mode::Frozen.name()).join(REPORT)).unwrap_or_default();
         samples.note(&self.id(Mode::Frozen), told(&report));
@@ -193,22 +239,23 @@ impl Suite for Programs {
     }
 
     fn groups(&self) -> Vec<Group> {
-        KINDS.iter().map(Kind::group).chain([afl::empty_group()]).collect()
+        KINDS.iter().flat_map(Kind::groups).chain([afl::empty_group()]).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
         for kind in &KINDS {
-            let group = kind.group();
-            if !context.wants(&group) {
-                continue;
-            }
+            let wanted = context.wanted(kind.groups());
+            let Some(first) = wanted.first() else { continue };
             if let Some(reason) = kind.left_out(context) {
-                context.skip(&group, &reason);
+                wanted.iter().for_each(|group| context.skip(group, &reason));
                 continue;
             }
-            context.begin(&group.id);
-            let samples = kind.measure(context)?;
-            context.record(&group, samples);
+            context.begin(&first.id);
+            let mut samples = kind.measure(context)?;
+            for group in wanted {
+                let own = samples.take(&group);
+                context.record(&group, own);
+            }
         }
         afl::run_empty(context)
     }
@@ -219,7 +266,7 @@ const KEYS: u64 = 3600;
 const VALUE: usize = 400;
 
 /// Forks for one sample.
-const SAVES: usize = 5;
+const SAVES: u32 = 5;
 
 /// Redis with little data.
 struct SmallRedis(Server);
@@ -234,12 +281,16 @@ impl SmallRedis {
 
 impl Subject for SmallRedis {
     fn sample(&mut self) -> Result<f64, ProgramError> {
-        let mut times = [0.0; SAVES];
+        let mut times = [0.0; SAVES as usize];
         for taken in &mut times {
             *taken = self.0.fork()?;
         }
         times.sort_unstable_by(f64::total_cmp);
-        Ok(times[SAVES / 2])
+        Ok(times[SAVES as usize / 2])
+    }
+
+    fn spent(&self) -> Result<Spent, ProgramError> {
+        Spent::by(self.0.pid())
     }
 }
 
@@ -248,9 +299,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_program_has_two_figures_of_which_ours_is_compared() {
+    fn each_figure_of_a_program_has_two_contestants_of_which_ours_is_compared() {
         let groups = Programs.groups();
-        assert_eq!(groups.len(), KINDS.len() + 1);
+        assert_eq!(groups.len(), 3 * KINDS.len() + 1);
+        assert_eq!(groups[1].id, "fork.programs.postgresql.processor");
         for group in groups {
             let [plain, frozen] = &group.contestants[..] else { panic!("{group:?}") };
             assert_eq!(plain.id, format!("{}.plain", group.id));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, geteuid};
 
-use super::{Place, Subject};
+use super::{Place, Spent, Subject};
 use crate::suites::programs::{ProgramError, Stopped, doing};
 
 const PROGRAM: &str = "php-fpm";
@@ -20,7 +20,7 @@ const PROGRAM: &str = "php-fpm";
 const FOLDER: &str = "/usr/sbin";
 
 /// Requests for one sample.
-const REQUESTS: u32 = 20;
+pub(super) const REQUESTS: u32 = 20;
 
 /// What the script prints.
 const GREETING: &str = "palimpsest";
@@ -57,11 +57,11 @@ pub(super) fn start(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError>
     }
     let mut server = Stopped::start(command.stdout(Stdio::null()).stderr(Stdio::null()), Signal::TERM)?;
     server.wait_for(PROGRAM, || UnixStream::connect(&socket).ok())?;
-    Ok(Box::new(Running { _server: server, socket, script: script.display().to_string() }))
+    Ok(Box::new(Running { server, socket, script: script.display().to_string() }))
 }
 
 struct Running {
-    _server: Stopped,
+    server: Stopped,
     socket: PathBuf,
     script: String,
 }
@@ -76,6 +76,10 @@ impl Subject for Running {
             }
         }
         Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(REQUESTS))
+    }
+
+    fn spent(&self) -> Result<Spent, ProgramError> {
+        Spent::by(self.server.pid())
     }
 }
 

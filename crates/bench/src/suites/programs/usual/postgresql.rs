@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, geteuid};
 
-use super::{Place, Subject};
+use super::{Place, Spent, Subject};
 use crate::suites::programs::{ProgramError, Stopped, Tool, doing, finish};
 
 const PROGRAM: &str = "postgres";
@@ -25,7 +25,7 @@ const USER: &str = "postgres";
 const DROPS_RIGHTS: Tool = Tool { program: "setpriv", package: "util-linux" };
 
 /// Connections for one sample.
-const CONNECTIONS: u32 = 20;
+pub(super) const CONNECTIONS: u32 = 20;
 
 /// Returns the folder with the programs of the newest version.
 fn folder() -> Option<PathBuf> {
@@ -97,11 +97,11 @@ pub(super) fn start(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError>
     let mut server = Stopped::start(command.stdout(Stdio::null()).stderr(log), Signal::INT)?;
     let socket = place.folder.join(".s.PGSQL.5432");
     server.wait_for(PROGRAM, || connection(&socket).ok())?;
-    Ok(Box::new(Running { _server: server, socket }))
+    Ok(Box::new(Running { server, socket }))
 }
 
 struct Running {
-    _server: Stopped,
+    server: Stopped,
     socket: PathBuf,
 }
 
@@ -112,6 +112,10 @@ impl Subject for Running {
             connection(&self.socket)?;
         }
         Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(CONNECTIONS))
+    }
+
+    fn spent(&self) -> Result<Spent, ProgramError> {
+        Spent::by(self.server.pid())
     }
 }
 

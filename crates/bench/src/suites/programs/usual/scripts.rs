@@ -4,7 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{Place, Subject};
+use rustix::process::Pid;
+
+use super::{Place, Spent, Subject};
 use crate::suites::programs::{Ended, ProgramError, Tool, doing, finish};
 
 pub(super) const BASH: &str = "/bin/bash";
@@ -12,8 +14,11 @@ pub(super) const MAKE: &str = "/usr/bin/make";
 /// Debian's Python, which is linked dynamically.
 const PYTHON: &str = "/usr/bin/python3";
 
+/// Subshells for one sample.
+pub(super) const SUBSHELLS: u32 = 50;
+
 /// Answers each line of its input with the microseconds of a subshell: the mean of 50, each of which ends at once.
-const SUBSHELLS: &str = r#"
+const STARTS_SUBSHELLS: &str = r#"
 while read -r line; do
     start=${EPOCHREALTIME/[.,]/}
     for ((number = 0; number < 50; number++)); do (:); done
@@ -22,8 +27,11 @@ while read -r line; do
 done
 "#;
 
+/// Forks of Python for one sample.
+pub(super) const FORKS: u32 = 9;
+
 /// Answers each line of its input with the microseconds of a fork: the median of nine, each with an array of 512 MiB.
-const FORKS: &str = r#"
+const MAKES_FORKS: &str = r#"
 import os, sys, time
 import numpy
 block = numpy.ones(64 << 20)
@@ -50,14 +58,14 @@ pub(super) fn no_numpy() -> Option<String> {
 
 pub(super) fn bash(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
     let mut command = place.command(BASH)?;
-    command.args(["-c", SUBSHELLS]);
+    command.args(["-c", STARTS_SUBSHELLS]);
     Ok(Box::new(Answering::start(command, BASH)?))
 }
 
 pub(super) fn numpy(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
     let mut command = place.command(PYTHON)?;
     // Its threads are for computing, which nothing here does.
-    command.args(["-c", FORKS]).env("OPENBLAS_NUM_THREADS", "1").env("NUMPY_MADVISE_HUGEPAGE", "1");
+    command.args(["-c", MAKES_FORKS]).env("OPENBLAS_NUM_THREADS", "1").env("NUMPY_MADVISE_HUGEPAGE", "1");
     Ok(Box::new(Answering::start(command, PYTHON)?))
 }
 
@@ -66,7 +74,7 @@ struct Answering {
     // Before the process, so that this is dropped first and tells it to end.
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
-    _process: Ended,
+    process: Ended,
     program: &'static str,
 }
 
@@ -77,7 +85,7 @@ impl Answering {
         let pipes = child.stdin.take().zip(child.stdout.take());
         let process = Ended(child);
         let (questions, answers) = pipes.ok_or(ProgramError::Ended { program })?;
-        Ok(Self { questions, answers: BufReader::new(answers), _process: process, program })
+        Ok(Self { questions, answers: BufReader::new(answers), process, program })
     }
 }
 
@@ -92,17 +100,21 @@ impl Subject for Answering {
         let question = "go".to_owned();
         answer.trim().parse().map_err(|_| ProgramError::Answer { program, question, answer })
     }
+
+    fn spent(&self) -> Result<Spent, ProgramError> {
+        Spent::by(Pid::from_child(&self.process.0))
+    }
 }
 
 /// Targets of one run of make.
-const TARGETS: u32 = 50;
+pub(super) const TARGETS: u32 = 50;
 
 pub(super) fn make(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
     let file = place.folder.join("Makefile");
     fs::write(&file, targets()).map_err(doing(format!("write {}", file.display())))?;
     let mut command = place.command(MAKE)?;
     command.args(["--silent", "--jobs=1", "--no-builtin-rules", "--file"]).arg(file);
-    Ok(Box::new(Making(command)))
+    Ok(Box::new(Making { command, spent: Spent::default() }))
 }
 
 /// Returns targets that start one program each, between two that print the time, so that make's own start does not
@@ -114,11 +126,16 @@ fn targets() -> String {
 }
 
 /// make, started again for each sample.
-struct Making(Command);
+struct Making {
+    command: Command,
+    spent: Spent,
+}
 
 impl Subject for Making {
     fn sample(&mut self) -> Result<f64, ProgramError> {
-        let output = finish(&mut self.0)?;
+        let before = Spent::by_children()?;
+        let output = finish(&mut self.command)?;
+        self.spent = self.spent.and(Spent::by_children()?.since(before));
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let mut moments = said.lines().filter_map(|line| line.trim().parse::<f64>().ok());
         match (moments.next(), moments.next()) {
@@ -126,11 +143,21 @@ impl Subject for Making {
             _ => Err(ProgramError::Answer { program: MAKE, question: "the time".to_owned(), answer: said }),
         }
     }
+
+    fn spent(&self) -> Result<Spent, ProgramError> {
+        Ok(self.spent)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scripts_do_what_a_sample_counts() {
+        assert!(STARTS_SUBSHELLS.contains(&format!("number < {SUBSHELLS};")));
+        assert!(MAKES_FORKS.contains(&format!("range({FORKS})")));
+    }
 
     #[test]
     fn the_makefile_has_its_targets_between_two_that_tell_the_time() {
