@@ -3,15 +3,12 @@
 #![no_main]
 
 // The object itself must not be linked: it defines `fork` and `mmap`.
-#[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which one function is called here")]
-#[path = "../../crates/preload/src/settings/mod.rs"]
-mod settings;
 #[allow(dead_code, unreachable_pub, unsafe_code, reason = "as above, and it reads what the kernel hands a program")]
 #[path = "../../crates/preload/src/names.rs"]
 mod names;
-
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+#[allow(dead_code, unreachable_pub, unsafe_code, reason = "a module of another crate, which names sections of code")]
+#[path = "../../crates/preload/src/settings/mod.rs"]
+mod settings;
 
 use libfuzzer_sys::fuzz_target;
 use settings::Settings;
@@ -37,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
     let values: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     let look_up = |name: &str| {
         let place = VARIABLES.iter().position(|variable| *variable == name).expect("every variable is in the list");
-        values.get(place).map(|value| OsString::from_vec(value.to_vec()))
+        values.get(place).copied()
     };
     match Settings::read(&look_up) {
         Ok(settings) => assert_eq!(Settings::read(&look_up), Ok(settings)),

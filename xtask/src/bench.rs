@@ -11,8 +11,8 @@ pub(crate) const ADAPTERS: &str = "adapters";
 
 /// How an adapter is measured.
 enum Measure {
-    /// By its example `bench`, which writes the record that its first argument names. It builds in the folder of the
-    /// adapter's step, with optimisation.
+    /// By its example `bench`, which writes the record that its first argument names. It is built with optimisation,
+    /// except for `--check`, which takes what the adapter's step has built.
     Example,
     /// By a program that CMake builds with these options, and which prints values (`adapters/measure.h`).
     Program { name: &'static str, options: &'static [&'static str], needs: &'static [Need] },
@@ -65,6 +65,9 @@ pub(crate) fn adapter(workspace: &Workspace, name: &str, arguments: &[String]) -
             let mut measure = process::cargo(workspace);
             measure.args(["run", "--locked", "--example", "bench", "--manifest-path"]);
             measure.arg(workspace.root.join(ADAPTERS).join(name).join("Cargo.toml"));
+            if !arguments.iter().any(|argument| argument == "--check") {
+                measure.arg("--release");
+            }
             measure.arg("--").arg(&record).args(arguments);
             process::stream(process::apart(&mut measure, workspace, name))?;
         }

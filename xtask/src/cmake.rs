@@ -7,6 +7,8 @@ use crate::{need::Need, process, step::StepError, workspace::Workspace};
 pub(crate) const CMAKE: Need = Need::Program { program: "cmake", package: "cmake" };
 pub(crate) const LLVM: Need =
     Need::File { path: "/usr/lib/llvm-14/lib/cmake/llvm/LLVMConfig.cmake", package: "llvm-14-dev" };
+pub(crate) const LLVM_EXAMPLES: Need =
+    Need::File { path: "/usr/share/doc/llvm-14-examples/examples/OrcV2Examples", package: "llvm-14-examples" };
 pub(crate) const ASMJIT: Need = Need::File { path: "/usr/include/asmjit/asmjit.h", package: "libasmjit-dev" };
 
 /// For adapters that need LLVM: the version that Debian has, whatever else is installed.

@@ -75,6 +75,8 @@ enum Guest {
     Paging(guest::Arguments),
     /// Run the NUMA tests on Debian's kernel, in QEMU, with two large nodes, one without memory and a small one.
     Numa(guest::numa::Arguments),
+    /// Run the tests of freezing on an older kernel, in QEMU.
+    Forks(guest::forks::Arguments),
 }
 
 #[derive(Args)]
@@ -179,6 +181,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             guest::numa::run(&workspace, &arguments)?;
             Ok(ExitCode::SUCCESS)
         }
+        Task::Guest { guest: Guest::Forks(arguments) } => {
+            guest::forks::run(&workspace, &arguments)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Bench { args } => {
             match args.split_first() {
                 Some((first, rest)) if first == bench::ADAPTERS => bench::adapters(&workspace, rest)?,
@@ -212,6 +218,8 @@ mod tests {
         assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Paging(_) } })));
         let cli = Cli::try_parse_from(["cargo xtask", "guest", "numa", "--arch", "x86_64"]);
         assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Numa(_) } })));
+        let cli = Cli::try_parse_from(["cargo xtask", "guest", "forks", "--kernel", "vmlinuz"]);
+        assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Forks(_) } })));
         assert!(Cli::try_parse_from(["cargo xtask", "guest"]).is_err());
     }
 

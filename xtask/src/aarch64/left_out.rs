@@ -31,6 +31,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "fork.limits::files_of_which_little_is_left_are_given_up", reason: ENGINE },
     LeftOut { what: "fork.slices::it_ends_before_there_are_more_extents_than_guards_have_room_for", reason: ENGINE },
     LeftOut { what: "fork.killed", reason: "kills at each step what `slices` plays: 450 processes of a second each" },
+    LeftOut { what: "fork.steps", reason: "stops at each step of what `slices` plays, as `killed` does" },
     LeftOut {
         what: "fork.oracle",
         reason: "random sequences of calls that `engine`, `guards` and `limits` make one by one",

@@ -17,6 +17,9 @@ use crate::{
 /// CPU stores to it: before the store, and after the old blocks were discarded.)
 const TAKING_TURNS: [(&str, &str); 3] = [("text.keys", ""), ("text.poke", ""), ("text.hostile", "poking::")];
 
+/// One thread for all CPUs.
+const TURNS: &str = "tcg,thread=single";
+
 /// Makes the guest run only programs with this text in their names, for a quick look.
 const ONLY: &str = "PALIMPSEST_GUEST_ONLY";
 
@@ -36,8 +39,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     // At the same time: neither keeps two CPUs busy alone.
     let (parallel, turns) = thread::scope(|scope| {
         let parallel = scope.spawn(|| boot(workspace, &init, &parallel, "guest", "tcg,thread=multi", cases));
-        // One thread for all CPUs.
-        let turns = boot(workspace, &init, &turns, "turns", "tcg,thread=single", cases);
+        let turns = boot(workspace, &init, &turns, "turns", TURNS, cases);
         (parallel.join().unwrap_or_else(|panic| resume_unwind(panic)), turns)
     });
     let mut failed = parallel?;
@@ -66,6 +68,16 @@ fn apart(programs: Vec<TestProgram>) -> (Vec<TestProgram>, Vec<TestProgram>) {
     (parallel, turns)
 }
 
+/// Runs `programs` in a guest whose two CPUs take turns.
+pub(super) fn boot_turns(
+    workspace: &Workspace,
+    init: &Path,
+    programs: &[TestProgram],
+    name: &'static str,
+) -> Result<Vec<String>, StepError> {
+    boot(workspace, init, programs, name, TURNS, &[])
+}
+
 /// Runs `programs` in a guest with two CPUs.
 fn boot(
     workspace: &Workspace,
@@ -78,7 +90,7 @@ fn boot(
     // cortex-a72: its caches need the explicit flushes that newer CPU models of QEMU do without, and it boots in two
     // seconds.
     let machine = ["-cpu", "cortex-a72", "-accel", accel, "-smp", "2", "-m", "2G"];
-    let guest = Guest { name, arch: Arch::Aarch64, machine: &machine, variables };
+    let guest = Guest { name, arch: Arch::Aarch64, kernel: None, machine: &machine, variables };
     linux::boot(workspace, init, programs, &guest)
 }
 

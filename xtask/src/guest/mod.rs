@@ -3,6 +3,8 @@
 
 mod arch;
 mod console;
+pub(crate) mod forks;
+mod native;
 pub(crate) mod numa;
 
 use std::{

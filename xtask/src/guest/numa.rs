@@ -1,14 +1,11 @@
 //! `cargo xtask guest numa`: runs the NUMA tests of the host again, on a machine with several nodes.
 
-use std::{fs, path::PathBuf};
-
-use super::{Arch, GuestError};
+use super::{Arch, GuestError, native};
 use crate::{
     aarch64::{self, build},
     linux::{self, Guest},
     need::Need,
-    process,
-    programs::{self, TestProgram},
+    programs::TestProgram,
     runner::remedies,
     step::{Depth, Done, StepError},
     workspace::Workspace,
@@ -132,14 +129,13 @@ fn step(workspace: &Workspace, arch: Arch) -> Result<Done, StepError> {
 
 /// Boots the guest, and returns how many programs passed.
 fn run_on(workspace: &Workspace, arch: Arch) -> Result<usize, StepError> {
-    let (init, built) = match arch {
-        Arch::X86_64 => native(workspace)?,
+    let (init, programs) = match arch {
+        Arch::X86_64 => native::programs(workspace, &ABOUT_NODES, "numa-programs", about_nodes)?,
         // With the others, which are built: alone, these would have dependencies with other features.
-        Arch::Aarch64 => (build::guest_init(workspace)?, build::test_programs(workspace, Depth::Short)?),
+        Arch::Aarch64 => (build::guest_init(workspace)?, about_nodes(build::test_programs(workspace, Depth::Short)?)),
     };
-    let programs = about_nodes(built);
     let machine = [&["-cpu", cpu(arch)], MACHINE].concat();
-    let guest = Guest { name: "numa", arch, machine: &machine, variables: &[HOMES, UPDATES] };
+    let guest = Guest { name: "numa", arch, kernel: None, machine: &machine, variables: &[HOMES, UPDATES] };
     let failed = linux::boot(workspace, &init, &programs, &guest)?;
     let total = programs.len();
     if failed.is_empty() { Ok(total) } else { Err(StepError::Programs { failed, total }) }
@@ -157,31 +153,6 @@ fn about_nodes(built: Vec<TestProgram>) -> Vec<TestProgram> {
             _ => None,
         })
         .collect()
-}
-
-/// Returns the guest's `/init` and the test programs of this machine, without debug information, which would be most of
-/// their size.
-fn native(workspace: &Workspace) -> Result<(PathBuf, Vec<TestProgram>), StepError> {
-    let folder = workspace.separate_target("guest").join("numa-programs");
-    fs::create_dir_all(&folder).map_err(|source| StepError::File { action: "make", path: folder.clone(), source })?;
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--all-features"]);
-    for package in ABOUT_NODES {
-        test.args(["--package", package]);
-    }
-    let built = about_nodes(programs::build(&mut test)?);
-    process::stream(process::cargo(workspace).args(["build", "--package", "guest-init"]))?;
-    let strip = |from: PathBuf, name: &str| {
-        let to = folder.join(name);
-        process::stream(process::program("strip", workspace).arg("--strip-debug").arg("-o").arg(&to).arg(from))?;
-        Ok::<_, StepError>(to)
-    };
-    let init = strip(workspace.target.join("debug/guest-init"), "init")?;
-    let stripped = built.into_iter().map(|program| {
-        let path = strip(program.path.clone(), &program.name)?;
-        Ok(TestProgram { path, ..program })
-    });
-    Ok((init, stripped.collect::<Result<_, StepError>>()?))
 }
 
 #[cfg(test)]

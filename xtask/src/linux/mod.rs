@@ -27,9 +27,11 @@ pub(crate) struct Guest<'a> {
     /// Its name in messages and in the name of its initramfs.
     pub(crate) name: &'static str,
     pub(crate) arch: Arch,
+    /// The image of its kernel, if not the one that is fetched.
+    pub(crate) kernel: Option<&'a Path>,
     /// The part of QEMU's command line that is this guest's own: its CPUs, with their model, and its memory.
     pub(crate) machine: &'a [&'a str],
-    /// Variables for its programs, set on the kernel's command line; names start with `PALIMPSEST_`.
+    /// Settings on the kernel's command line. Those whose names start with `PALIMPSEST_` are variables of its programs.
     pub(crate) variables: &'a [(&'a str, &'a str)],
 }
 
@@ -44,6 +46,8 @@ pub(crate) fn boot(
         return Ok(Vec::new());
     }
     let folder = kernel::folder(workspace, guest.arch);
+    // Not there yet if the kernel is one of the caller's.
+    fs::create_dir_all(&folder).map_err(|source| StepError::File { action: "make", path: folder.clone(), source })?;
     let initramfs = folder.join(format!("{}.cpio", guest.name));
     fs::write(&initramfs, initramfs::build(guest.arch, init, programs)?).map_err(|source| StepError::File {
         action: "write",
@@ -61,7 +65,8 @@ pub(crate) fn boot(
         .args(guest.machine)
         .args(["-nographic", "-no-reboot", "-nic", "none", "-append"])
         .arg(line);
-    qemu.arg("-kernel").arg(kernel::image(workspace, guest.arch)).arg("-initrd").arg(&initramfs);
+    let image = guest.kernel.map_or_else(|| kernel::image(workspace, guest.arch), Path::to_owned);
+    qemu.arg("-kernel").arg(image).arg("-initrd").arg(&initramfs);
     let console = run(&mut qemu, guest.name)?;
     let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
     Ok(failures(&console, &names))

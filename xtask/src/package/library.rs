@@ -10,10 +10,11 @@ use super::{Built, VERSION, copy, remove, write};
 use crate::{process, step::StepError, workspace::Workspace};
 
 /// Headers, with the folder of their crate or adapter.
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 5] = [
     ("crates/capi", "palimpsest.h"),
     ("crates/capi", "palimpsest_key.h"),
     ("adapters/llvm-orc", "palimpsest/orc.h"),
+    ("adapters/llvm-orc", "palimpsest/orc_eh_frame.h"),
     ("adapters/asmjit", "palimpsest/asmjit.h"),
 ];
 
@@ -88,8 +89,8 @@ unset(_have)
 unset(_want)
 "#;
 
-/// Compiles the examples for C (as C, as C with AddressSanitizer, and as C++) against the `tree` with the flags of its
-/// own file for pkg-config, and runs them.
+/// Compiles programs in C (as C and as C++, each also with sanitizers) against the `tree`, with the flags of its own
+/// file for pkg-config, and runs them.
 pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), StepError> {
     let programs = folder.join("programs");
     remove(&programs)?;
@@ -99,8 +100,8 @@ pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result
         source,
     })?;
     let flags = flags(workspace, tree)?;
-    for (name, ways) in [("jit", 3), ("keys", 3), ("fork", 1), ("snapshot", 1)] {
-        let source = workspace.root.join(format!("examples/c/{name}.c"));
+    for (folder, name, ways) in PROGRAMS {
+        let source = workspace.root.join(folder).join(name).with_extension("c");
         // A process with AddressSanitizer's shadow memory is no example of a freeze or a snapshot.
         for (way, arguments) in WAYS.iter().take(ways).enumerate() {
             let program = programs.join(format!("{name}-{way}"));
@@ -116,10 +117,20 @@ pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result
     Ok(())
 }
 
-const WAYS: [&[&str]; 3] = [
+/// Programs, and in how many of the [`WAYS`] each is compiled.
+const PROGRAMS: [(&str, &str, usize); 5] = [
+    ("examples/c", "jit", 4),
+    ("examples/c", "keys", 4),
+    ("examples/c", "fork", 1),
+    ("examples/c", "snapshot", 1),
+    ("crates/capi/tests", "alloc", 2),
+];
+
+const WAYS: [&[&str]; 4] = [
     &["-O2", "-Wall", "-Wextra", "-Werror", "-x", "c", "-std=gnu99"],
     &["-O1", "-fsanitize=address", "-x", "c", "-std=gnu11"],
     &["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-x", "c++", "-std=gnu++20"],
+    &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-x", "c++", "-std=gnu++20"],
 ];
 
 fn flags(workspace: &Workspace, tree: &Path) -> Result<Vec<String>, StepError> {

@@ -54,7 +54,8 @@ impl Built {
         match self {
             Self::ToPublish => {
                 let mut cargo = process::cargo(workspace);
-                cargo.args(["build", "--release", "--package", "palimpsest-live-cli", "--features", "documents"]);
+                cargo.args(["build", "--release", "--package", "palimpsest-live-cli"]);
+                cargo.args(["--features", "documents,disassemblers"]);
                 process::stream(&mut cargo)?;
                 Ok(workspace.target.join("release"))
             }

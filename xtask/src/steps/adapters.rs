@@ -20,6 +20,8 @@ struct Adapter {
     about: &'static str,
     /// What the step is skipped without.
     needs: &'static [Need],
+    /// What the step covers less without.
+    wants: &'static [Need],
     /// What a short run does without, and why; of one element.
     left_out: &'static [LeftOut],
     /// What the step does, in this order.
@@ -34,8 +36,8 @@ enum Work {
     Bench,
     /// Builds the adapter, and palimpsest-capi before it, with CMake and these options.
     CMake(&'static [&'static str]),
-    /// Runs a program that CMake has built.
-    Program { name: &'static str, arguments: &'static [&'static str] },
+    /// Runs the tests that CMake knows of, and shows what they print.
+    CTest,
 }
 
 const TESTS: Work = Work::Cargo { task: "test", arguments: &[] };
@@ -45,6 +47,7 @@ static ADAPTERS: [Adapter; 6] = [
         name: "libafl",
         about: "fuzzers with the executors for LibAFL find what is planted",
         needs: &[],
+        wants: &[],
         left_out: &[LeftOut {
             what: "the executors for LibAFL",
             reason: "LibAFL takes most of two minutes to build, and palimpsest-forkserver has tests of the same calls",
@@ -55,6 +58,7 @@ static ADAPTERS: [Adapter; 6] = [
         name: "assemblers",
         about: "code of dynasm-rs and iced-x86 runs in packs",
         needs: &[],
+        wants: &[],
         left_out: &[LeftOut {
             what: "code of dynasm-rs and iced-x86 in packs",
             reason: "to build the assemblers takes most of a minute, and packs have tests of the same calls",
@@ -65,34 +69,32 @@ static ADAPTERS: [Adapter; 6] = [
         name: "llvm-orc",
         about: "code that LLVM's ORC links runs in packs",
         needs: &[super::CXX, cmake::CMAKE, cmake::LLVM],
+        wants: &[cmake::LLVM_EXAMPLES, super::GDB, super::PERF],
         left_out: &[LeftOut {
             what: "code of LLVM's ORC in packs",
             reason: "to compile against LLVM takes a minute, and the tests of the C functions make the same calls",
         }],
-        work: &[
-            Work::CMake(cmake::WITH_LLVM),
-            Work::Program { name: "orc-test", arguments: &[] },
-            Work::Program { name: "orc-tools", arguments: &[] },
-            Work::Bench,
-        ],
+        work: &[Work::CMake(cmake::WITH_LLVM), Work::CTest, Work::Bench],
     },
     Adapter {
         name: "asmjit",
         about: "code of asmjit runs in packs",
         needs: &[super::CXX, cmake::CMAKE, cmake::ASMJIT],
+        wants: &[],
         left_out: &[LeftOut {
             what: "code of asmjit in packs",
             reason: "it needs a release build of the functions for C, and their tests make the same calls",
         }],
-        work: &[Work::CMake(&[]), Work::Program { name: "asmjit-test", arguments: &[] }, Work::Bench],
+        work: &[Work::CMake(&[]), Work::CTest, Work::Bench],
     },
     Adapter {
         name: "rbpf",
-        about: "a public program on cranelift-jit runs in packs, with its sources as they are",
+        about: "public programs on cranelift-jit run in packs, with their sources as they are",
         needs: &[],
+        wants: &[],
         left_out: &[LeftOut {
-            what: "rbpf, a public program on cranelift-jit, with its code in packs",
-            reason: "it has another version of Cranelift, which takes minutes to build",
+            what: "rbpf and Roto, public programs on cranelift-jit, with their code in packs",
+            reason: "they have another version of Cranelift, which takes minutes to build",
         }],
         work: &[TESTS],
     },
@@ -100,9 +102,10 @@ static ADAPTERS: [Adapter; 6] = [
         name: "wasmtime",
         about: "Wasmtime modules run in packs, and pass the specification's tests there",
         needs: &[],
+        wants: &[],
         left_out: &[LeftOut {
             what: "Wasmtime modules in packs, with the specification's tests",
-            reason: "to build Wasmtime takes some ten minutes on two cores",
+            reason: "to build Wasmtime takes minutes on two cores",
         }],
         work: &[TESTS, Work::Cargo { task: "run", arguments: &["--example", "plugins"] }, Work::Bench],
     },
@@ -115,7 +118,7 @@ pub(super) fn steps() -> impl Iterator<Item = Step> {
         about: adapter.about,
         pace: Pace::Slow,
         needs: adapter.needs,
-        wants: &[],
+        wants: adapter.wants,
         scratch: Some(adapter.name),
         left_out: adapter.left_out,
         run: Check::Exhaustive(adapter),
@@ -137,8 +140,9 @@ impl Task for Adapter {
                 Work::CMake(options) => {
                     cmake::build(workspace, folder.clone(), self.name, options)?;
                 }
-                Work::Program { name, arguments } => {
-                    process::stream(process::program(built.join(name), workspace).args(*arguments))?;
+                Work::CTest => {
+                    let mut tests = process::program("ctest", workspace);
+                    process::stream(tests.args(["--verbose", "--no-tests=error", "--test-dir"]).arg(&built))?;
                 }
             }
         }
@@ -159,7 +163,7 @@ mod tests {
                 let found = match work {
                     Work::Cargo { .. } => has("Cargo.toml") && has("Cargo.lock"),
                     Work::Bench => bench::is_measured(adapter.name),
-                    Work::CMake(_) | Work::Program { .. } => has("CMakeLists.txt"),
+                    Work::CMake(_) | Work::CTest => has("CMakeLists.txt"),
                 };
                 assert!(found, "{}", adapter.name);
             }

@@ -22,6 +22,8 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
     -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing \
     -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer";
+/// The level of optimisation if targets run for so short a time that the compiler is what takes long.
+const SHORT_LEVEL: &str = "1";
 /// Time for one target: enough to read every seed and to find what breaks a parser close to them.
 const SECONDS: u64 = 1;
 /// How much longer a target may take: it ends a hang.
@@ -47,6 +49,9 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let mut build = process::nightly_cargo(workspace);
     build.args(["build", "--release", "--target", HOST, "--manifest-path"]).arg(&manifest);
     build.env("RUSTFLAGS", RUSTFLAGS);
+    if depth == Depth::Short {
+        build.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", SHORT_LEVEL);
+    }
     process::stream(process::apart(&mut build, workspace, FOLDER))?;
     let mut failed = Vec::new();
     for target in &targets {

@@ -27,11 +27,13 @@ const STD_SOURCE: Need = Need::Component {
 const GDB: Need = Need::Program { program: "gdb", package: "gdb" };
 const PERF: Need = Need::Program { program: "perf", package: "linux-perf" };
 const CC: Need = Need::Program { program: "cc", package: "gcc" };
+const MUSL: Need = Need::Program { program: "musl-gcc", package: "musl-tools" };
 const REDIS: Need = Need::Program { program: "redis-server", package: "redis-server" };
 const REDIS_CLI: Need = Need::Program { program: "redis-cli", package: "redis-tools" };
 const RUBY: Need = Need::Program { program: "ruby", package: "ruby" };
 const PYTHON: Need = Need::Program { program: "python3", package: "python3" };
 const GUNICORN: Need = Need::Program { program: "gunicorn", package: "gunicorn" };
+const UVICORN: Need = Need::Program { program: "uvicorn", package: "uvicorn" };
 const DPKG: Need = Need::Program { program: "dpkg-deb", package: "dpkg" };
 const AFL: Need = Need::Program { program: "afl-fuzz", package: "afl++" };
 const CLANG: Need = Need::Program { program: "clang", package: "clang" };
@@ -117,7 +119,9 @@ pub(crate) fn all() -> Vec<Step> {
             about: "every test of the workspace passes",
             pace: Pace::Quick,
             needs: &[],
-            wants: &[GDB, PERF, CC, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC],
+            wants: &[
+                GDB, PERF, CC, MUSL, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC,
+            ],
             scratch: None,
             left_out: tests::LEFT_OUT,
             run: Check::ByDepth(tests::test),
@@ -144,9 +148,9 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "aarch64-capi",
-            about: "a program in C over the library for C runs on AArch64",
+            about: "programs in C over the library for C run on AArch64, in a guest with a kernel of its own",
             pace: Pace::Slow,
-            needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
+            needs: AARCH64_SYSTEM,
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
             left_out: aarch64::capi::LEFT_OUT,
@@ -237,7 +241,7 @@ pub(crate) fn all() -> Vec<Step> {
             about: "the Python package freezes, forks and serves multiprocessing and gunicorn",
             pace: Pace::Slow,
             needs: &[PYTHON, CC],
-            wants: &[GUNICORN],
+            wants: &[GUNICORN, UVICORN],
             scratch: Some(python::FOLDER),
             left_out: python::LEFT_OUT,
             run: Check::ByDepth(python::python),

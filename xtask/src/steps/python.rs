@@ -20,6 +20,9 @@ const OLDER: &str = "/usr/bin/python3";
 /// Newer ones; the first that runs is taken.
 const NEWER: [&str; 3] = ["python3.14", "python3.13", "python3.12"];
 
+/// What tests start, if it is installed; exhaustive runs install it for the newer Python.
+const SERVERS: [&str; 2] = ["gunicorn==27.0.1", "uvicorn==0.54.0"];
+
 pub(super) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         what: "the wheel, made by maturin and installed",
@@ -40,15 +43,23 @@ pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
     process::stream(process::apart(&mut build, workspace, FOLDER))?;
     let package = lay_out(workspace)?;
     let older = if process::is_runnable(OLDER) { OLDER } else { "python3" };
-    let newer = newer(workspace);
-    for python in std::iter::once(PathBuf::from(older)).chain(newer.clone()) {
+    let mut remarks = Vec::new();
+    let mut newer = newer(workspace);
+    if newer.is_none() {
+        remarks.push(format!("none of {} is here", NEWER.join(", ")));
+    }
+    if let (Depth::Exhaustive, Some(python)) = (depth, &newer) {
+        match with_servers(workspace, python) {
+            Some(within) => newer = Some(within),
+            None => {
+                remarks.push(format!("{}, or the module venv, cannot be had for the newer Python", SERVERS.join(", ")))
+            }
+        }
+    }
+    for python in std::iter::once(PathBuf::from(older)).chain(newer) {
         let mut test = process::program(python, workspace);
         test.args(["-m", "unittest", "-v"]).env("PYTHONPATH", &package).env("PYTHONDONTWRITEBYTECODE", "1");
         process::stream(test.current_dir(workspace.root.join(ADAPTER).join("tests")))?;
-    }
-    let mut remarks = Vec::new();
-    if newer.is_none() {
-        remarks.push(format!("none of {} is here", NEWER.join(", ")));
     }
     if depth == Depth::Exhaustive {
         remarks.extend(wheel(workspace, older)?);
@@ -70,6 +81,15 @@ fn newer(workspace: &Workspace) -> Option<PathBuf> {
         let found = versions.iter().filter(is_it).cloned();
         std::iter::once(PathBuf::from(name)).chain(found).find(runs)
     })
+}
+
+/// Makes an environment of `python` with [`SERVERS`], and returns its Python, if both can be had.
+fn with_servers(workspace: &Workspace, python: &Path) -> Option<PathBuf> {
+    let home = workspace.separate_target(FOLDER).join("newer");
+    process::stream(process::program(python, workspace).args(["-m", "venv", "--clear"]).arg(&home)).ok()?;
+    let mut pip = process::program(home.join("bin/pip"), workspace);
+    process::stream(pip.args(["install", "--quiet"]).args(SERVERS)).ok()?;
+    Some(home.join("bin/python"))
 }
 
 /// Returns a folder for `PYTHONPATH` with the contents of the wheel.

@@ -37,6 +37,10 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
         build.args(["--target", BARE_TRIPLE]);
     }
     process::stream(&mut build)?;
+    // The step `clippy` sees the crate with all its features.
+    let mut lint = process::cargo(workspace);
+    lint.args(["clippy", "--package", "palimpsest-bpf", "--no-default-features", "--", "-D", "warnings"]);
+    process::stream(&mut lint)?;
     if bare && cfg!(target_arch = "x86_64") {
         link_kernel(workspace, BARE_TRIPLE, "cc", &[])?;
     }

@@ -201,6 +201,8 @@ fn maps() {
     check::equal("bpf.maps.per-cpu", per_cpu, [ROUNDS; CPUS]);
     check::equal("bpf.maps.hash", hashed, core::array::from_fn(|cpu| cpu as u64 + 1));
 
+    processors(&maps[1]);
+
     // A helper ends the program while it holds a record, which is then given back.
     let text = "r1 = map[idx:3] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr6 = r0\ncall 900\nr1 = r6\nr2 = 0\n\
                 call 132\nout: r0 = 0\nexit";
@@ -218,6 +220,30 @@ fn maps() {
     let program = load(verified(&host, contract(1).fuel(1000), text));
     let near = program.run(&[u64::MAX - 900]);
     check::equal("bpf.fuel", (near, program.run(&[5])), (Ok(3), Err(Ended::Fuel)));
+}
+
+static INTERPRETED: crate::sync::SpinLock<Option<Linked>> = crate::sync::SpinLock::new(None);
+
+/// Compiled and interpreted programs know the CPU that they run on, and count in its value.
+fn processors(per_cpu: &Arc<Map>) {
+    let host = Host::builder().map(Arc::clone(per_cpu)).cpu(|| hardware::number() as u32).build();
+    let text = format!("r6 = 4\n{}call 8\nexit\nout: r0 = -1\nexit", count_in(0));
+    let linked = verified(&host, contract(0), &text);
+    *INTERPRETED.lock() = Some(linked.clone());
+    *SHARED.lock() = Some(Arc::new(load(linked)));
+    fn interpret(cpu: usize) {
+        let linked = INTERPRETED.lock().clone().unwrap_or_else(|| panic!("a program is there"));
+        store_value(cpu, linked.interpret(&Interpreter::default(), &mut []).unwrap_or(u64::MAX));
+    }
+    fn run(cpu: usize) {
+        let program = SHARED.lock().clone().unwrap_or_else(|| panic!("a program is there"));
+        store_value(cpu, program.run(&[]).unwrap_or(u64::MAX));
+    }
+    let numbers: [u64; CPUS] = core::array::from_fn(|cpu| cpu as u64);
+    check::equal("bpf.cpu.interpreted", on_every_cpu(interpret), numbers);
+    check::equal("bpf.cpu.compiled", on_every_cpu(run), numbers);
+    check::equal("bpf.cpu.counts", core::array::from_fn(|cpu| number(per_cpu, 4, cpu)), [2; CPUS]);
+    (*INTERPRETED.lock(), *SHARED.lock()) = (None, None);
 }
 
 /// What [`probes`] loads from a mapped address.
