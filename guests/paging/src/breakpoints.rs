@@ -41,6 +41,7 @@ fn store(writer: &KernelTextWriter, address: usize, bytes: &[u8]) -> Result<(), 
     writer.write_anywhere(address, bytes)?;
     flush::synchronize_all();
     // A second time, because of QEMU: see `KernelTextWriter::settle`.
+    flush::forget_before_code();
     writer.write_anywhere(address, bytes)?;
     flush::settle_all();
     Ok(())

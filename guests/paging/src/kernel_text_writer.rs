@@ -64,6 +64,7 @@ impl KernelTextWriter {
     /// and a store, even of the same bytes, drops the translation. A CPU that was just running it has left it when all
     /// CPUs have been called once more.
     pub(crate) fn settle(&self, sites: &[Site]) -> Result<(), Unmapped> {
+        flush::forget_before_code();
         // A CPU that runs a site meanwhile finds the bytes that are there already.
         let mut parts = sites.iter().filter_map(|site| site.part(Part::Whole));
         parts.try_for_each(|(address, bytes)| self.write_anywhere(address, bytes))?;

@@ -110,6 +110,7 @@ pub(crate) fn make() {
 /// Calls `write` for a place in every node's copy, with the address where the place begins there. Copies that tables do
 /// not lead to yet are included.
 fn store(place: Chunk, mut write: impl FnMut(*mut u8)) {
+    flush::forget_before_code();
     for node in nodes() {
         let copy = alias(packs_of(node) + (place.first * CHUNK) as u64);
         write(copy);
