@@ -104,6 +104,15 @@ pub(crate) fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
+/// Waits until no deputy of this process is at work, however long the kernel keeps it: whoever restores this memory
+/// restores its stack, too.
+pub(crate) fn wait_for_deputy() {
+    let Some(shared) = shared() else { return };
+    while shared.desk.is_busy() {
+        let _ = shared.desk.dismiss();
+    }
+}
+
 /// Returns the tables; makes them if there are none.
 pub(crate) fn known() -> Result<&'static Shared, MapError> {
     shared().map_or_else(make, Ok)

@@ -45,6 +45,8 @@ use palimpsest_sys::threads::own::Blocked;
 use state::{Known, Part, Reach, State};
 use take::Stack;
 
+use crate::engine::registry;
+
 /// What no snapshot restores, one thing per line.
 const LIMITS: &str = "\
 contents of files, pipes and sockets, and what other processes did
@@ -238,7 +240,9 @@ unsafe fn restore(state: &mut Own<State>) -> Result<Restored, RestoreError> {
             if !whole.stack.contains(stack_pointer) {
                 return Err(RestoreError::ForeignStack { stack_pointer });
             }
-            Some(Blocked::all())
+            let blocked = Blocked::all();
+            registry::wait_for_deputy();
+            Some(blocked)
         }
     };
     let inside = entry::Kept::now();

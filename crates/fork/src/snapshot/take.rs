@@ -106,6 +106,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     let tables = registry::known()?;
 
     let _blocked = Blocked::all();
+    registry::wait_for_deputy();
     vmas.read(Detail::Figures)?;
     let mut running = None;
     match &options.scope {

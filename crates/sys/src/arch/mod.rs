@@ -17,6 +17,7 @@ pub use isa::icache::{COHERENCE, MERGED_WRITES, flush as flush_instruction_cache
 pub use isa::instructions::{DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_traps};
 pub use isa::pointer_tag::{pointer_tag, untagged};
 pub use isa::serialize::serialize_this_core;
+pub(crate) use isa::system_call::AUDIT_ARCH;
 pub use isa::system_call::system_call;
 pub(crate) use isa::thread_block::thread_word;
 pub use isa::thread_pointer::thread_pointer;

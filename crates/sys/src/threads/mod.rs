@@ -5,6 +5,7 @@ pub mod child;
 pub(crate) mod core_sync;
 mod cpu;
 pub mod deputy;
+mod futex;
 pub mod hold;
 pub(crate) mod list;
 pub mod own;

@@ -36,6 +36,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::child::are_near;
+use super::futex::{sleep, wake};
 use super::own::Blocked;
 use crate::arch::system_call;
 use crate::last_errno;
@@ -382,19 +383,6 @@ fn perform(call: &Call) -> isize {
             unsafe { system_call(libc::SYS_ptrace, [request as usize, tid, 0, data]) }
         }
     }
-}
-
-fn wake(word: &AtomicU32) {
-    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
-    // SAFETY: wakes the threads that wait on this word; touches no memory.
-    unsafe { system_call(libc::SYS_futex, [word.as_ptr().addr(), operation, 1, 0]) };
-}
-
-/// Sleeps while `word` is `value`; may return early.
-fn sleep(word: &AtomicU32, value: u32, limit: *const libc::timespec) {
-    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
-    // SAFETY: the kernel reads the word, and the limit if there is one; both outlive the call.
-    unsafe { system_call(libc::SYS_futex, [word.as_ptr().addr(), operation, value as usize, limit.addr()]) };
 }
 
 /// Turns the kernel's answer into a result.

@@ -3,6 +3,10 @@
 use core::arch::asm;
 use core::array::from_fn;
 
+/// The name of this architecture's calls for filters (`include/uapi/linux/audit.h`: `EM_AARCH64`, of 64 bits,
+/// little-endian).
+pub(crate) const AUDIT_ARCH: u32 = 0xc000_00b7;
+
 /// Makes the system call `number`, and returns the kernel's answer: `-errno` for an error. Uses neither `errno` nor
 /// other thread-local data, so that a process that borrows its parent's memory may use it. Missing arguments are zeros.
 ///

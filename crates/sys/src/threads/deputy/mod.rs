@@ -4,9 +4,14 @@
 //! copies 2 MiB for each huge page. The deputy makes that one call and ends. It borrows the parent's memory
 //! (`CLONE_VM`), as a tracer does: making it copies no page table. It has its own stack, beside the
 //! [`Desk`] through which it gets its errand, and borrows the parent's thread-local storage, so that it runs only
-//! atomics and bare system calls. It is no thread of the program: nobody who counts or holds threads sees it, and it
-//! keeps no rights that the program gives up in all of its threads. It has no exit signal: a SIGCHLD handler and
-//! `waitpid(-1, …)` do not see it either.
+//! atomics and bare system calls. It is no thread of the program: nobody who counts or holds threads sees it. It has no
+//! exit signal: a SIGCHLD handler and `waitpid(-1, …)` do not see it either.
+//!
+//! # What it may do
+//!
+//! It would keep the rights that the program gives up meanwhile, and the program can write to its code and its stack.
+//! So it gives up everything first: it closes its descriptors, in a table of its own, and installs a filter that allows
+//! its one call and its end ([`confined`]). [`Desk::send`] returns only then. Whoever takes it over gains nothing.
 //!
 //! # Who may access the desk
 //!
@@ -45,14 +50,14 @@
 //!
 //! # What the program can notice, for some milliseconds
 //!
-//! - **Descriptors** are shared (`CLONE_FILES`). With a copy, what the program closes meanwhile would stay open: a lock
-//!   (`flock`), a port, the end of a pipe. `unshare(CLONE_FILES)`, `close_range(…, CLOSE_RANGE_UNSHARE)` and an exec
-//!   that nobody saw copy the table; only then the deputy keeps the old one until it ends.
+//! - **Descriptors**: it has none once it is at work. Else what the program closes, or leaves open when it ends, would
+//!   stay open: a lock (`flock`), a port, the end of a pipe. It begins with the program's table (`CLONE_FILES`), so that
+//!   none is copied.
 //! - **Directories** are not shared. Whoever shares them cannot `setns` to a mount or user namespace, and gains no
-//!   rights from a set-user-id program; a `chroot` meanwhile does not concern the deputy, which opens nothing.
-//! - **Rights**: a `setuid`, or a seccomp filter installed meanwhile, does not reach the deputy, which makes one
-//!   `madvise` and ends. It cannot be taken over by those who cannot trace the program: whether memory is `dumpable` is
-//!   a property of the memory.
+//!   rights from a set-user-id program. The deputy keeps the working directory, and with it the mount, until it ends.
+//! - **Rights**: a `setuid`, a Landlock rule or a seccomp filter installed meanwhile does not reach the deputy, which
+//!   has no use for any right. After a `setuid` the program may not kill it: it ends by itself.
+//! - **Memory** that the program leaves behind when it ends is there until the errand is over.
 //! - **Sharing memory**: the kernel takes whoever shares memory for a program of several threads
 //!   (`current_is_single_threaded`). It refuses `setns` to a time namespace (EUSERS), `unshare(CLONE_VM)` (EINVAL) and,
 //!   under SELinux, a `setcon` to a context that is not bounded by the old one (EPERM).
@@ -71,15 +76,20 @@
 //!   all processes that share the memory, and finds the deputy as heavy as the program, with the same `oom_score_adj`.
 //! - **`vfork` and `posix_spawn`** do not care: the deputy belongs to the parent, whose memory they borrow as well.
 
+mod confined;
+#[cfg(test)]
+mod tests;
+
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
 use super::child::{NoChild, are_near};
+use super::futex::{sleep, wake};
 use super::own::{Blocked, own_process};
 use crate::arch::system_call;
 use crate::last_errno;
@@ -94,6 +104,14 @@ const FREE: u64 = 0;
 const TAKEN: u64 = 1;
 const BUSY: u64 = 2;
 const ENDED: u64 = 3;
+
+/// The deputy has given up its rights, or could not and ends.
+const CONFINED: u32 = 1;
+
+/// How long a thread sleeps before it looks whether a deputy lives, in nanoseconds; and how often it does so before it
+/// takes it for stopped, or for one that the kernel keeps.
+const LOOK: i64 = 500_000;
+const PATIENCE: u32 = 200;
 
 /// Process ids have at most 22 bits.
 const ID: u64 = (1 << 30) - 1;
@@ -110,6 +128,8 @@ pub struct Desk {
     state: AtomicU64,
     /// The process that has sent the deputy.
     parent: AtomicI32,
+    /// Whether the deputy is [`CONFINED`].
+    confined: AtomicU32,
     /// The errand, and the answer.
     start: AtomicUsize,
     len: AtomicUsize,
@@ -144,6 +164,7 @@ impl Desk {
         Self {
             state: AtomicU64::new(FREE),
             parent: AtomicI32::new(0),
+            confined: AtomicU32::new(0),
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             answer: AtomicIsize::new(0),
@@ -183,34 +204,55 @@ impl Desk {
         self.start.store(span.start, Ordering::Relaxed);
         self.len.store(span.len(), Ordering::Relaxed);
         self.answer.store(INTERRUPTED, Ordering::Relaxed);
+        self.confined.store(0, Ordering::Relaxed);
         let top = self.stack.0.get().wrapping_add(1).cast::<c_void>();
-        // It shares our memory, and also our descriptors, so that it keeps none open itself; but not our directories:
-        // who shares them cannot enter a namespace (`setns`), and gains no rights from a program. Debuggers do not
-        // follow it.
+        // It shares our memory, and at first our descriptors, so that none is copied; but not our directories: who
+        // shares them cannot enter a namespace (`setns`), and gains no rights from a program. Debuggers do not follow
+        // it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_UNTRACED;
-        // The deputy must not run a handler of the program.
-        let blocked = Blocked::all();
+        // The deputy must not run a handler of the program; and none may give up rights here before the deputy has.
+        let _blocked = Blocked::all();
         let arg = ptr::from_ref(self).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses until it has ended; `serve` touches only the
         // desk, which lives for ever.
         let pid = unsafe { libc::clone(serve, top, flags, arg) };
-        let errno = last_errno();
-        drop(blocked);
         if pid < 0 {
-            return Err(NoChild::Refused(errno));
+            return Err(NoChild::Refused(last_errno()));
         }
+        self.wait_until_confined(pid);
         Ok(pid)
+    }
+
+    /// Waits until the deputy has given up its rights, or is dead.
+    fn wait_until_confined(&self, deputy: i32) {
+        for turn in 0..2 * PATIENCE {
+            // Acquire, partner: the Release store in `serve`. Forbids that what the program does next, such as giving
+            // up rights, comes before the deputy's last use of them.
+            if self.confined.load(Ordering::Acquire) == CONFINED {
+                return;
+            }
+            let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
+            sleep(&self.confined, 0, &raw const limit);
+            if turn == PATIENCE {
+                // It was stopped.
+                kill(deputy);
+            }
+            let mut status = 0;
+            if turn > 0 && wait(deputy, &mut status) == deputy as isize && !libc::WIFSTOPPED(status) {
+                return;
+            }
+        }
     }
 
     /// Whether a deputy of this process is still at work. Costs a load while the desk is free, else system calls.
     #[inline]
     pub fn is_busy(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != FREE && self.look(libc::WNOHANG) == BUSY
+        self.state.load(Ordering::Relaxed) != FREE && self.look() == BUSY
     }
 
     /// Returns the errand that is over, once.
     pub fn answered(&self) -> Option<Errand> {
-        if self.state.load(Ordering::Relaxed) == FREE || self.look(libc::WNOHANG) != ENDED {
+        if self.state.load(Ordering::Relaxed) == FREE || self.look() != ENDED {
             return None;
         }
         // Acquire, partner: the Release exchange in `look`. Forbids that two threads take it, or see an older answer.
@@ -225,49 +267,48 @@ impl Desk {
         Some(Errand { span: Span::new(start, start + len), answer })
     }
 
-    /// Waits for a deputy of this process that is still at work, for a few milliseconds at most; kills one that was
-    /// stopped. Returns whether one was at work, or had not been waited for. Makes atomic accesses and system calls
-    /// only, and none of these while the desk is free.
+    /// Waits for a deputy of this process that is still at work; kills one that was stopped. That takes a few
+    /// milliseconds. It gives up after a tenth of a second, since the kernel may keep a deputy for as long as some processor
+    /// is never free: then a child is left behind. Returns whether one was at work, or had not been waited for. Makes
+    /// atomic accesses and system calls only, and none of these while the desk is free.
     pub fn dismiss(&self) -> bool {
         let found = self.state.load(Ordering::Relaxed);
         let was_busy = found != FREE && own(found) == BUSY;
-        if was_busy {
-            self.look(0);
+        let mut turns = if was_busy { 0..PATIENCE } else { 0..0 };
+        while self.is_busy() && turns.next().is_some() {
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
+            // SAFETY: the kernel reads the time, which outlives the call.
+            unsafe { system_call(libc::SYS_nanosleep, [(&raw const pause).addr(), 0]) };
         }
         was_busy
     }
 
-    /// Returns the state. If a deputy of this process is at work, asks or, without `WNOHANG`, waits for its end.
-    fn look(&self, flags: c_int) -> u64 {
+    /// Returns the state. If a deputy of this process is at work, asks whether it has ended.
+    fn look(&self) -> u64 {
         loop {
             // Acquire, partner: the Release store in `send`. Forbids asking for a child that is not made yet.
             let found = self.state.load(Ordering::Acquire);
             if own(found) != BUSY {
                 return own(found);
             }
-            if let Some(state) = self.wait(found, flags) {
+            if let Some(state) = self.ask(found) {
                 return state;
             }
         }
     }
 
-    /// Asks or waits for the end of the deputy that `found` names. Returns the state; `None` if the word is another by
-    /// now.
-    fn wait(&self, found: u64, flags: c_int) -> Option<u64> {
-        let deputy = found >> 2 & ID;
-        let flags = flags | libc::WUNTRACED | libc::__WCLONE;
+    /// Asks whether the deputy that `found` names has ended. Returns the state; `None` if the word is another by now.
+    fn ask(&self, found: u64) -> Option<u64> {
+        let deputy = (found >> 2 & ID) as i32;
         loop {
             let mut status = 0_i32;
-            let arguments = [deputy as usize, (&raw mut status).addr(), flags as usize, 0];
-            // SAFETY: `status` outlives the call, and the kernel writes no more than an int to it.
-            match unsafe { system_call(libc::SYS_wait4, arguments) } {
+            match wait(deputy, &mut status) {
                 INTERRUPTED => {}
                 waited if waited == deputy as isize && libc::WIFSTOPPED(status) => {
                     if self.state.load(Ordering::Relaxed) != found {
                         return None;
                     }
-                    // SAFETY: takes numbers: a child of ours that was not waited for.
-                    unsafe { system_call(libc::SYS_kill, [deputy as usize, libc::SIGKILL as usize, 0, 0]) };
+                    kill(deputy);
                 }
                 // If it is no child any more, somebody else has waited for it: another thread here, or one of the
                 // program's that waits for children that it does not know. Release, partner: the Acquire exchange in
@@ -281,6 +322,19 @@ impl Desk {
             }
         }
     }
+}
+
+/// Asks whether a child without exit signal has ended or was stopped. Returns the kernel's answer.
+fn wait(child: i32, status: &mut i32) -> isize {
+    let flags = libc::WNOHANG | libc::WUNTRACED | libc::__WCLONE;
+    // SAFETY: `status` outlives the call, and the kernel writes no more than an int to it.
+    unsafe { system_call(libc::SYS_wait4, [child as usize, ptr::from_mut(status).addr(), flags as usize, 0]) }
+}
+
+/// Kills a child of ours that was not waited for.
+fn kill(child: i32) {
+    // SAFETY: takes numbers.
+    unsafe { system_call(libc::SYS_kill, [child as usize, libc::SIGKILL as usize, 0, 0]) };
 }
 
 /// Returns a state of this process's.
@@ -315,8 +369,12 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"palimpsest-huge".as_ptr().addr(), 0, 0]) };
     // SAFETY: takes nothing.
     let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
+    let is_confined = confined::give_up_rights();
+    // Release, partner: the Acquire load in `wait_until_confined`.
+    desk.confined.store(CONFINED, Ordering::Release);
+    wake(&desk.confined);
     // Relaxed, all: stored before this process was made; and its end, for which the parent waits, publishes the answer.
-    if parent == desk.parent.load(Ordering::Relaxed) as isize {
+    if is_confined && parent == desk.parent.load(Ordering::Relaxed) as isize {
         let (start, len) = (desk.start.load(Ordering::Relaxed), desk.len.load(Ordering::Relaxed));
         // SAFETY: keeps contents and rights of whatever is mapped there.
         let answer = unsafe { system_call(libc::SYS_madvise, [start, len, libc::MADV_COLLAPSE as usize]) };
@@ -325,101 +383,7 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     loop {
         // SAFETY: ends this process; nothing of it is used afterwards.
         unsafe { system_call(libc::SYS_exit_group, [0; 4]) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::LazyLock;
-
-    use super::*;
-    use crate::memory::calls;
-
-    static DESK: Desk = Desk::new();
-
-    /// Two pieces of memory in base pages, at a boundary of two.
-    static MEMORY: LazyLock<Span> = LazyLock::new(|| {
-        let piece = 2 << 20;
-        let room = crate::memory::vec::leak_zeroed(4 * piece).expect("memory");
-        let start = room.as_ptr().expose_provenance().next_multiple_of(2 * piece);
-        Span::new(start, start + 2 * piece)
-    });
-
-    fn deputy() -> i32 {
-        i32::try_from(DESK.state.load(Ordering::Relaxed) >> 2 & ID).expect("an id")
-    }
-
-    fn is_waited_for(deputy: i32) -> bool {
-        let mut status = 0;
-        // SAFETY: the status goes to a local.
-        let waited = unsafe { libc::waitpid(deputy, &raw mut status, libc::__WALL | libc::WNOHANG) };
-        (waited, last_errno()) == (-1, Errno::CHILD)
-    }
-
-    /// One test, since a process has one desk here. Fails on: a deputy that nobody waits for; an answer that is given
-    /// twice, or lost; a child that takes its parent's deputy for its own; waiting for a deputy that was stopped; a
-    /// thread that takes the end of one deputy for that of the next; one that waits for a child of the program.
-    #[test]
-    fn an_errand_is_done_beside_and_answered_once() {
-        let memory = *MEMORY;
-        let place = ptr::with_exposed_provenance_mut::<u8>(memory.start);
-        // SAFETY: memory of this test alone.
-        unsafe { place.write_bytes(7, memory.len()) };
-        assert!(!DESK.is_busy() && DESK.answered().is_none());
-        assert_eq!(DESK.send(memory), Ok(true));
-        let (first, word) = (deputy(), DESK.state.load(Ordering::Relaxed));
-        assert_eq!(DESK.send(memory), Ok(false), "one errand at a time, until its answer is taken");
-        // SAFETY: the child makes atomic accesses and system calls only.
-        let child =
-            unsafe { super::super::child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
-        assert_eq!(child.expect("a child").wait(), Ok(0), "a child has no deputy");
-        assert!(DESK.dismiss(), "there was one");
-        assert!(!DESK.is_busy() && !DESK.dismiss());
-        let errand = DESK.answered().expect("it is over");
-        assert_eq!((errand.span, DESK.answered()), (memory, None));
-        // Whether there are huge pages is the machine's affair.
-        assert!(!matches!(errand.answer, Err(Errno::INTR)), "{errand:?}");
-        assert!(is_waited_for(first), "nothing of it is left");
-        // A thread that has read the word of the first deputy asks only now.
-        assert_eq!(DESK.send(memory), Ok(true));
-        let (second, now) = (deputy(), DESK.state.load(Ordering::Relaxed));
-        assert_eq!((DESK.wait(word, 0), DESK.state.load(Ordering::Relaxed)), (None, now));
-        DESK.dismiss();
-        assert!(DESK.answered().is_some() && is_waited_for(second));
-        // The program has a child with the id of the first deputy.
-        // SAFETY: the child makes one system call.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(0) };
-        }
-        DESK.wait(busy(child), 0);
-        let mut status = 0;
-        // SAFETY: the status goes to a local.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child, "the program's to wait for");
-        // Killed at work, or over.
-        assert_eq!(DESK.send(memory), Ok(true));
-        // SAFETY: a signal to a child of ours that was not waited for.
-        unsafe { libc::kill(deputy(), libc::SIGKILL) };
-        DESK.dismiss();
-        assert!(DESK.answered().is_some() && !DESK.is_busy());
-        // SAFETY: memory of this test alone.
-        assert!((0..memory.len()).step_by(4096).all(|offset| unsafe { place.wrapping_add(offset).read() } == 7));
-        // What is not there is an answer, too. SAFETY: 1. nobody uses it any more.
-        unsafe { calls::unmap(memory) }.expect("unmapped");
-        assert_eq!(DESK.send(memory), Ok(true));
-        DESK.dismiss();
-        assert_eq!(DESK.answered().map(|errand| errand.answer.is_err()), Some(true));
-        // Stopped, or over: nobody waits for ever, nor asks for ever.
-        for turn in 0..20 {
-            assert_eq!(DESK.send(memory), Ok(true));
-            // SAFETY: as above.
-            unsafe { libc::kill(deputy(), libc::SIGSTOP) };
-            if turn % 2 == 0 {
-                DESK.dismiss();
-            }
-            while DESK.is_busy() {}
-            assert!(DESK.answered().is_some());
-        }
+        // A filter refuses that. SAFETY: as above.
+        unsafe { system_call(libc::SYS_exit, [0; 4]) };
     }
 }

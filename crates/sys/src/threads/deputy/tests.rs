@@ -1,0 +1,96 @@
+//! The whole life of deputies.
+
+use std::sync::LazyLock;
+
+use super::*;
+use crate::memory::calls;
+
+static DESK: Desk = Desk::new();
+
+/// Two pieces of memory in base pages, at a boundary of two.
+static MEMORY: LazyLock<Span> = LazyLock::new(|| {
+    let piece = 2 << 20;
+    let room = crate::memory::vec::leak_zeroed(4 * piece).expect("memory");
+    let start = room.as_ptr().expose_provenance().next_multiple_of(2 * piece);
+    Span::new(start, start + 2 * piece)
+});
+
+fn deputy() -> i32 {
+    i32::try_from(DESK.state.load(Ordering::Relaxed) >> 2 & ID).expect("an id")
+}
+
+fn is_waited_for(deputy: i32) -> bool {
+    let mut status = 0;
+    // SAFETY: the status goes to a local.
+    let waited = unsafe { libc::waitpid(deputy, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    (waited, last_errno()) == (-1, Errno::CHILD)
+}
+
+/// One test, since a process has one desk here. Fails on: a deputy that nobody waits for; an answer that is given
+/// twice, or lost; a child that takes its parent's deputy for its own; waiting for a deputy that was stopped; a
+/// thread that takes the end of one deputy for that of the next; one that waits for a child of the program; a deputy
+/// with descriptors.
+#[test]
+fn an_errand_is_done_beside_and_answered_once() {
+    let memory = *MEMORY;
+    let place = ptr::with_exposed_provenance_mut::<u8>(memory.start);
+    // SAFETY: memory of this test alone.
+    unsafe { place.write_bytes(7, memory.len()) };
+    assert!(!DESK.is_busy() && DESK.answered().is_none());
+    assert_eq!(DESK.send(memory), Ok(true));
+    let (first, word) = (deputy(), DESK.state.load(Ordering::Relaxed));
+    let descriptors = std::fs::read_dir(format!("/proc/{first}/fd")).expect("a child that was not waited for");
+    assert_eq!(descriptors.count(), 0, "what it held would outlive the program");
+    assert_eq!(DESK.send(memory), Ok(false), "one errand at a time, until its answer is taken");
+    // SAFETY: the child makes atomic accesses and system calls only.
+    let child = unsafe { super::super::child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
+    assert_eq!(child.expect("a child").wait(), Ok(0), "a child has no deputy");
+    assert!(DESK.dismiss(), "there was one");
+    assert!(!DESK.is_busy() && !DESK.dismiss());
+    let errand = DESK.answered().expect("it is over");
+    assert_eq!((errand.span, DESK.answered()), (memory, None));
+    // Whether there are huge pages is the machine's affair.
+    assert!(!matches!(errand.answer, Err(Errno::INTR)), "{errand:?}");
+    assert!(is_waited_for(first), "nothing of it is left");
+    // A thread that has read the word of the first deputy asks only now.
+    assert_eq!(DESK.send(memory), Ok(true));
+    let (second, now) = (deputy(), DESK.state.load(Ordering::Relaxed));
+    assert_eq!((DESK.ask(word), DESK.state.load(Ordering::Relaxed)), (None, now));
+    DESK.dismiss();
+    assert!(DESK.answered().is_some() && is_waited_for(second));
+    // The program has a child with the id of the first deputy.
+    // SAFETY: the child makes one system call.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    DESK.ask(busy(child));
+    let mut status = 0;
+    // SAFETY: the status goes to a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child, "the program's to wait for");
+    // Killed at work, or over.
+    assert_eq!(DESK.send(memory), Ok(true));
+    // SAFETY: a signal to a child of ours that was not waited for.
+    unsafe { libc::kill(deputy(), libc::SIGKILL) };
+    DESK.dismiss();
+    assert!(DESK.answered().is_some() && !DESK.is_busy());
+    // SAFETY: memory of this test alone.
+    assert!((0..memory.len()).step_by(4096).all(|offset| unsafe { place.wrapping_add(offset).read() } == 7));
+    // What is not there is an answer, too. SAFETY: 1. nobody uses it any more.
+    unsafe { calls::unmap(memory) }.expect("unmapped");
+    assert_eq!(DESK.send(memory), Ok(true));
+    DESK.dismiss();
+    assert_eq!(DESK.answered().map(|errand| errand.answer.is_err()), Some(true));
+    // Stopped, or over: nobody waits for ever, nor asks for ever.
+    for turn in 0..20 {
+        assert_eq!(DESK.send(memory), Ok(true));
+        // SAFETY: as above.
+        unsafe { libc::kill(deputy(), libc::SIGSTOP) };
+        if turn % 2 == 0 {
+            DESK.dismiss();
+        }
+        while DESK.is_busy() {}
+        assert!(DESK.answered().is_some());
+    }
+}
