@@ -466,11 +466,17 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
 pub fn next_slice() -> Option<Duration> {
     let shared = registry::shared().filter(|_| is_home())?;
     shared.progress.asked_in_wait();
-    if !is_wanted(shared) || shared.progress.is_for_forks() {
-        return None;
-    }
+    // Whether a slice is due or not: it counts as a process until it has been waited for.
     if shared.desk.is_busy() {
         return Some(ERRAND);
+    }
+    if !is_wanted(shared) {
+        // Nobody asks for the answer any more; and a free desk is quickly looked at.
+        let _ = shared.desk.answered();
+        return None;
+    }
+    if shared.progress.is_for_forks() {
+        return None;
     }
     let until = shared.progress.rests_until();
     Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })

@@ -38,8 +38,10 @@ const ERRAND: u64 = 500_000;
 pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
     // SAFETY: 1. is this function's own.
     let outcome = unsafe { slice(shared, PaidBy::Time) };
-    if outcome.is_err() {
-        shared.tending.give_up();
+    match outcome {
+        // So a due repair need not take a slice at the next fork.
+        Ok(()) => shared.progress.gathered_in_wait(),
+        Err(_) => shared.tending.give_up(),
     }
     outcome
 }
@@ -66,15 +68,14 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
         return None;
     }
     drop(locked);
-    let waits = shared.progress.waited() != Waited::Not;
+    let waited = shared.progress.waited();
     if shared.desk.is_busy() {
         return Some(Ok(()));
     }
     if !shared.tending.makes_way(pause) {
         return None;
     }
-    // Deputies do the work while the program waits: a slice would lengthen this fork.
-    if waits && errands == options::Errands::Deputy && shared.statistics.frozen_bytes() == 0 {
+    if leaves_to_waits(waited, errands, shared.statistics.frozen_bytes()) {
         return Some(Ok(()));
     }
     // SAFETY: 1. is this function's own.
@@ -83,6 +84,12 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
         shared.tending.give_up();
     }
     Some(outcome)
+}
+
+/// Whether a due repair is left to slices at waits: deputies do the work there, and a slice would lengthen this fork. But
+/// a program that is never idle leaves no time for them.
+fn leaves_to_waits(waited: Waited, errands: options::Errands, frozen_bytes: usize) -> bool {
+    waited == Waited::Gathered && errands == options::Errands::Deputy && frozen_bytes == 0
 }
 
 /// # Safety
@@ -153,4 +160,24 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     }
     tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Errands::{Deputy, Own};
+
+    /// Fails on: a slice at a fork, which lengthens it, in place of one at the waits before and after it.
+    #[test]
+    fn no_fork_of_who_has_slices_at_waits_does_what_deputies_do() {
+        assert!(leaves_to_waits(Waited::Gathered, Deputy, 0));
+        for (waited, errands, frozen) in [
+            (Waited::Not, Deputy, 0),
+            (Waited::Asked, Deputy, 0),
+            (Waited::Gathered, Own, 0),
+            (Waited::Gathered, Deputy, 1),
+        ] {
+            assert!(!leaves_to_waits(waited, errands, frozen), "{waited:?}, {errands:?}, {frozen}");
+        }
+    }
 }

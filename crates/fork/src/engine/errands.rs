@@ -2,9 +2,13 @@
 //! thread goes on meanwhile.
 //!
 //! A slice that has sent a deputy ends. The next one comes when the deputy is done, and looks at the same pieces again:
-//! it finds them huge. Only if the kernel has refused, the thread asks itself, and so learns what became of each.
+//! it finds them huge, and what the deputy was sent for counts as done. What is not huge by then, the thread asks for
+//! itself, and so learns what became of each piece: whether the kernel has refused, or the program has split it again.
+//!
+//! Deputies run on another processor if there is one, so that their time is not taken from what slices have: a machine
+//! with one processor shares it.
 
-use palimpsest_sys::threads::deputy::{Desk, Errand};
+use palimpsest_sys::threads::deputy::Errand;
 
 use super::registry::Shared;
 use super::span::Span;
@@ -14,40 +18,57 @@ use super::span::Span;
 const MOST: usize = 8;
 
 /// The errands of one slice.
-#[derive(Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Errands {
     /// `None` if the thread itself asks.
-    desk: Option<&'static Desk>,
-    /// What the last deputy could not do.
-    failed: Span,
+    shared: Option<&'static Shared>,
+    /// What the last deputy was sent for.
+    last: Span,
+    /// Split pieces that it has mended.
+    mended: usize,
 }
 
 impl Errands {
     /// The thread itself asks.
     pub(crate) const fn own() -> Self {
-        Self { desk: None, failed: Span::new(0, 0) }
+        Self { shared: None, last: Span::new(0, 0), mended: 0 }
     }
 
     /// Deputies ask. None may be at work.
     pub(crate) fn deputies(shared: &'static Shared) -> Self {
-        let failed = |Errand { span, answer }| answer.is_err().then_some(span);
-        let failed = shared.desk.answered().and_then(failed).unwrap_or_default();
-        Self { desk: Some(&shared.desk), failed }
+        let (last, mended) = match shared.desk.answered() {
+            Some(Errand { span, answer: Ok(()) }) => (span, shared.tending.errand()),
+            Some(Errand { span, answer: Err(_) }) => (span, 0),
+            None => (Span::default(), 0),
+        };
+        Self { shared: Some(shared), last, mended }
     }
 
-    /// Returns for how many pieces to ask at once, where the thread itself would ask for `own`.
-    pub(super) fn room(&self, own: usize) -> usize {
-        if self.desk.is_some() { MOST } else { own }
+    /// Returns how many split pieces the last deputy has mended.
+    pub(super) fn mended(&self) -> usize {
+        self.mended
     }
 
-    /// Whether a deputy is to ask for this piece, unless none can be made.
+    /// Whether a deputy is to ask for this piece, if one can be made.
     pub(super) fn sends(&self, piece: Span) -> bool {
-        self.desk.is_some() && self.failed.intersection(piece).is_empty()
+        self.shared.is_some() && self.last.intersection(piece).is_empty()
     }
 
-    /// Sends a deputy to ask for huge pages. Returns false if the thread must ask itself.
-    pub(super) fn send(&self, run: Span) -> bool {
-        let is_new = self.failed.intersection(run).is_empty();
-        self.desk.filter(|_| is_new).is_some_and(|desk| desk.send(run).is_ok_and(|is_sent| is_sent))
+    /// Returns for how many pieces from this one on to ask at once, where the thread itself would ask for `own`.
+    pub(super) fn room(&self, piece: Span, own: usize) -> usize {
+        if self.sends(piece) { MOST } else { own }
+    }
+
+    /// Sends a deputy to ask for huge pages in `run`, of which `split` pieces are known to be split. Returns false if
+    /// the thread must ask itself.
+    pub(super) fn send(&self, run: Span, split: usize) -> bool {
+        let is_new = self.last.intersection(run).is_empty();
+        let sent = self.shared.filter(|shared| is_new && shared.desk.send(run).is_ok_and(|is_sent| is_sent));
+        if let Some(shared) = sent {
+            shared.tending.sent(split);
+            // So the next fork need not take a slice.
+            shared.progress.gathered_in_wait();
+        }
+        sent.is_some()
     }
 }

@@ -61,6 +61,8 @@ impl Gatherer<'_, '_> {
         // Nobody is held: if a busy machine puts a thread aside meanwhile, it would have done so anyway.
         let (cpu, mut begun) = (Moment::now(), Moment::now());
         let (mut bytes, mut worked, mut looks, mut window) = (0, 0, 0, Window::new());
+        gathering.has_seen_split(self.errands.mended());
+        gathering.has_made(self.errands.mended());
         let outcome = loop {
             looks += 1;
             let elapsed = begun.elapsed();
@@ -90,7 +92,7 @@ impl Gatherer<'_, '_> {
                 gathering.go_on_at(searched.end);
                 continue;
             };
-            let room = self.errands.room(self.shared.tending.room(elapsed, budget));
+            let room = self.shared.tending.room(elapsed, budget);
             let taken = self.take(Span::new(piece.start, whole.end), room, traits);
             let Taken { upto, worked: tried, made, mended, split, waits, is_refused, is_sent } = match taken {
                 Ok(taken) => taken,
@@ -104,8 +106,6 @@ impl Gatherer<'_, '_> {
                 break Ok(Gathered::Done);
             }
             if is_sent {
-                // So the next fork need not take a slice.
-                self.shared.progress.gathered_in_wait();
                 break Ok(Gathered::More);
             }
             if let Some(waits) = waits.then(|| gathering.has_seen_a_child()).flatten() {
@@ -155,16 +155,16 @@ impl Gatherer<'_, '_> {
         Ok(found.map(|start| Span::new(start, start + PIECE)))
     }
 
-    /// Gathers pieces at the start of `rest`, `room` at most. All have these traits.
-    fn take(&mut self, rest: Span, room: usize, traits: Traits) -> Result<Taken, PagemapError> {
+    /// Gathers pieces at the start of `rest`: `own` at most, or as many as a deputy may. All have these traits.
+    fn take(&mut self, rest: Span, own: usize, traits: Traits) -> Result<Taken, PagemapError> {
         let mut run = Span::new(rest.start, rest.start);
         let (upto, waits, is_refused, is_sent) = (rest.start, false, false, false);
         let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused, is_sent };
-        for piece in rest.cut(PIECE).take(room) {
+        let first = Span::new(rest.start, rest.start + PIECE);
+        for piece in rest.cut(PIECE).take(self.errands.room(first, own)) {
             let found = self.look_at(piece, traits)?;
             if matches!(found, Found::Fit | Found::Split) {
                 run.end = piece.end;
-                taken.split += usize::from(found == Found::Split);
                 continue;
             }
             taken.upto = piece.end;
@@ -183,11 +183,18 @@ impl Gatherer<'_, '_> {
         if run.is_empty() {
             return Ok(taken);
         }
-        if self.errands.send(run) {
+        // What was gathered before, and is not huge.
+        let split_in = |run: Span| run.cut(PIECE).filter(|piece| self.tables.ledger.hot.rests(*piece)).count();
+        if self.errands.send(run, split_in(run)) {
             // The next slice looks at them again, and counts what is new.
-            let mended = taken.split.min(run.len() / PIECE);
-            return Ok(Taken { upto: run.start, mended, waits: false, is_sent: true, ..taken });
+            return Ok(Taken { upto: run.start, waits: false, is_sent: true, ..taken });
         }
+        if run.len() / PIECE > own {
+            // No deputy can be made: as much as the thread has time for.
+            run.end = run.start + own * PIECE;
+            (taken.upto, taken.waits) = (run.end, false);
+        }
+        taken.split += split_in(run);
         let before = Moment::now();
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);

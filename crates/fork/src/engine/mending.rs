@@ -117,7 +117,7 @@ impl Mender<'_, '_> {
             tables.ledger.begin_pass(options.pays);
         }
         let wall = Instant::now();
-        let (mut worked, mut tried, mut in_a_row) = (0, 0, 0);
+        let (mut worked, mut tried, mut in_a_row) = (errands.mended(), 0, 0);
         loop {
             if !tables.ledger.huge.is_open() {
                 return Ok((Tended::Done, worked));
@@ -131,8 +131,18 @@ impl Mender<'_, '_> {
             if has_looked || has_slept || !tending.fits(tried, started.elapsed(), time) {
                 return Ok((Tended::More { at: piece.start }, worked));
             }
-            let room = errands.room(tending.room(started.elapsed(), time));
-            let (found, run, split) = split_run(tables, pagemap, (place, piece), room, errands.sends(piece))?;
+            let own = tending.room(started.elapsed(), time);
+            let is_for_deputy = errands.sends(piece);
+            let room = errands.room(piece, own);
+            let (found, mut run, split) = split_run(tables, pagemap, (place, piece), room, is_for_deputy)?;
+            if found == Found::Split && is_for_deputy {
+                if errands.send(run, split) {
+                    // The next slice looks at them again.
+                    return Ok((Tended::More { at: run.start }, worked));
+                }
+                // None can be made: as much as the thread has time for.
+                run = split_run(tables, pagemap, (place, piece), own, false)?.1;
+            }
             at = run.end;
             in_a_row = found.shared_in_a_row(in_a_row);
             if found == Found::Shared {
@@ -145,10 +155,6 @@ impl Mender<'_, '_> {
                 Found::Whole | Found::Shared => {}
                 Found::Sparse => tables.ledger.hot.let_go(place),
                 Found::Gone => tables.ledger.hot.is_gone_now(place),
-                Found::Split if errands.send(run) => {
-                    // The next slice looks at them again.
-                    return Ok((Tended::More { at: run.start }, worked + split));
-                }
                 Found::Split => {
                     let before = Moment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);

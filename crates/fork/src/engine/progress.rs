@@ -65,14 +65,14 @@ pub enum Stage {
     Ended,
 }
 
-/// How a program has waited between two forks, while its memory was being gathered.
+/// How a program has waited between two forks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waited {
     /// It has not, as far as this library is told.
     Not,
-    /// It has, but no huge page was made then.
+    /// It has, but there was no slice then that asked for huge pages or found all to be well.
     Asked,
-    /// It has, and huge pages were made; or nothing is known yet.
+    /// It has, and there was such a slice; or nothing is known yet.
     Gathered,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Waited {
 /// |---|---|---|
 /// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `looked` | the holder of the lock of [`Shared`](super::registry::Shared) | anybody |
 /// | `not_before` | any thread after a slice; zeroed under the lock | threads that are about to wait |
-/// | `has_waited` | set by a slice at a wait, under the lock; cleared by the next fork | that fork |
+/// | `waited` | any thread that is about to wait, or has taken a slice; cleared by the next fork | that fork |
 /// | `long_looks` | any thread that has looked, and forks under the lock | threads that are about to wait |
 ///
 /// Fields that are written without the lock are hints: if two threads write at once, one value is lost, and a slice
@@ -155,7 +155,7 @@ impl Figures {
         }
     }
 
-    /// Huge pages were made while the program waited.
+    /// Notes that a slice at a wait has asked for huge pages, or found all to be well.
     pub(crate) fn gathered_in_wait(&self) {
         self.waited.store(Waited::Gathered as usize, Ordering::Relaxed);
     }

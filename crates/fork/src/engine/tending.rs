@@ -33,7 +33,7 @@ const CAUTIOUS: u64 = 1_000_000;
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
-/// | `piece`, `waits`, `mappings` | a slice or a round, under the lock | the same |
+/// | `piece`, `waits`, `mappings`, `errand` | a slice or a round, under the lock | the same |
 /// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
 ///
 /// Fields that are written without the lock are hints: they tell whether and where to look next, and what is found
@@ -60,6 +60,8 @@ pub(crate) struct Tending {
     piece: AtomicU64,
     /// Mappings that this pass may add.
     mappings: AtomicUsize,
+    /// Split pieces that the last deputy was sent for.
+    errand: AtomicUsize,
 }
 
 /// How a slice ended.
@@ -148,6 +150,17 @@ impl Tending {
     /// Returns what the end of a pass comes to.
     pub(super) fn end_of_pass(&self) -> Tended {
         if self.waits.swap(0, Ordering::Relaxed) != 0 { Tended::Later { at: 0 } } else { Tended::Done }
+    }
+
+    /// Notes that a deputy was sent for `split` pieces that are split. That counts as work, but pays nothing yet.
+    pub(super) fn sent(&self, split: usize) {
+        self.worked.fetch_add(1, Ordering::Relaxed);
+        self.errand.store(split, Ordering::Relaxed);
+    }
+
+    /// Returns how many split pieces the last deputy was sent for.
+    pub(super) fn errand(&self) -> usize {
+        self.errand.load(Ordering::Relaxed)
     }
 
     /// Returns how many mappings may still be added.
