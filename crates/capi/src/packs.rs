@@ -173,10 +173,10 @@ pub unsafe extern "C" fn palimpsest_packs_open(
             retired_bytes => builder.reclaim(ReclaimPolicy::Automatic { retired_bytes }),
         };
         if options.backing != PALIMPSEST_BACKING_BEST {
-            let index = usize::try_from(options.backing).ok().and_then(|backing| backing.checked_sub(1));
-            let backing = index.and_then(|index| Backing::ALL.get(index));
+            let mut backings = Backing::ALL.into_iter();
+            let backing = backings.find(|backing| number_of(*backing) == options.backing);
             builder = builder
-                .backing(*backing.ok_or_else(|| unknown("backing", options.backing, PALIMPSEST_BACKING_PRIVATE))?);
+                .backing(backing.ok_or_else(|| unknown("backing", options.backing, PALIMPSEST_BACKING_PRIVATE))?);
         }
         builder = builder.write_view(match options.write_view {
             PALIMPSEST_WRITE_VIEW_STANDING => WriteView::Standing,
@@ -213,6 +213,16 @@ pub unsafe extern "C" fn palimpsest_packs_open(
     })
 }
 
+/// Returns the number of a backing in the header.
+const fn number_of(backing: Backing) -> c_int {
+    match backing {
+        Backing::CollapsedMemfd => PALIMPSEST_BACKING_COLLAPSED,
+        Backing::HugetlbMemfd => PALIMPSEST_BACKING_HUGETLB,
+        Backing::SmallMemfd => PALIMPSEST_BACKING_SMALL,
+        Backing::ProcMem => PALIMPSEST_BACKING_PRIVATE,
+    }
+}
+
 fn unknown(field: &str, value: c_int, last: c_int) -> Failure {
     Failure::invalid(format_args!("{field} is {value}: 0 to {last} are known"))
 }
@@ -239,7 +249,7 @@ pub unsafe extern "C" fn palimpsest_packs_get_stats(
         let found = packs.stats();
         let told = palimpsest_packs_stats {
             size: 0,
-            backing: 1 + Backing::ALL.iter().position(|one| *one == found.backing).unwrap_or(0) as c_int,
+            backing: number_of(found.backing),
             write_view: match found.write_view {
                 WriteView::Standing => PALIMPSEST_WRITE_VIEW_STANDING,
                 WriteView::DuringCopies => PALIMPSEST_WRITE_VIEW_DURING_COPIES,

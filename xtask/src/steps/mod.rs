@@ -238,7 +238,7 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "python",
-            about: "the Python package freezes, forks and serves multiprocessing and gunicorn",
+            about: "the Python package freezes, forks and serves multiprocessing, gunicorn and uvicorn",
             pace: Pace::Slow,
             needs: &[PYTHON, CC],
             wants: &[GUNICORN, UVICORN],

@@ -79,9 +79,9 @@ impl OwnFile {
         let (huge, whole, why) = (text.huge >> 10, text.whole >> 10, self.why);
         // A small program has no whole huge page, and there is nothing wrong with it.
         let is_lacking = text.whole > 0 && text.huge == 0;
+        let lacks: String = text.lacks.iter().map(|lack| format!(" ({lack})")).collect();
         if is_lacking {
             let way_out = if arguments.reread { "" } else { "; try --reread" };
-            let lacks: String = text.lacks.iter().map(|lack| format!(" ({lack})")).collect();
             return self.refused(arguments, &format!("the kernel has it in small pages{lacks}{way_out}"));
         }
         let is_only_one = |node: &u16| Topology::read().homes() == [NodeId((*node).into())];
@@ -91,7 +91,7 @@ impl OwnFile {
         let is_asked = arguments.report.is_some();
         is_asked.then(|| {
             let name = self.program.display();
-            format!("{huge} of {whole} KiB of the text of {name} are in huge pages of the file; {why}")
+            format!("{huge} of {whole} KiB of the text of {name} are in huge pages of the file{lacks}; {why}")
         })
     }
 

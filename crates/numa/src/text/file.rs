@@ -64,8 +64,8 @@ impl FileText {
         }
         let opened = open(path).map_err(|source| FileTextError::Open { path: path.to_owned(), source })?;
         let mut text = Self::default();
-        for piece in pieces {
-            let shown = match Shown::of(&opened, path, *piece) {
+        for piece in merged(pieces) {
+            let shown = match Shown::of(&opened, path, piece) {
                 Ok(Some(shown)) => shown,
                 Ok(None) => continue,
                 // What the pieces before it have come to counts.
@@ -87,6 +87,21 @@ impl FileText {
     }
 }
 
+/// Returns the same parts of the file once each, in order: each is mapped and asked for.
+fn merged(pieces: &[Piece]) -> Vec<Piece> {
+    let mut sorted = pieces.to_vec();
+    sorted.sort_unstable_by_key(|piece| piece.offset);
+    let mut merged: Vec<Piece> = Vec::new();
+    for Piece { offset, len } in sorted {
+        let end = offset.saturating_add(len);
+        match merged.last_mut() {
+            Some(last) if offset <= last.offset + last.len => last.len = last.len.max(end - last.offset),
+            _ => merged.push(Piece { offset, len: end - offset }),
+        }
+    }
+    merged
+}
+
 /// Opens a file to look at; whatever it is, that neither waits nor has an effect.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -97,6 +112,16 @@ fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fails on: a file with thousands of parts that overlap, each of which is mapped.
+    #[test]
+    fn what_parts_have_in_common_is_asked_for_once() {
+        let pieces: Vec<Piece> = (0..1000).rev().map(|offset| Piece { offset, len: 1 << 30 }).collect();
+        assert_eq!(merged(&pieces), [Piece { offset: 0, len: (1 << 30) + 999 }]);
+        let apart = [Piece { offset: 9, len: 1 }, Piece { offset: 2, len: 3 }, Piece { offset: 11, len: u64::MAX }];
+        let in_order = [apart[1], apart[0], Piece { offset: 11, len: u64::MAX - 11 }];
+        assert_eq!(merged(&apart), in_order);
+    }
 
     #[test]
     fn what_cannot_be_had_is_told() {
