@@ -460,17 +460,20 @@ fn a_program_that_is_executed_beside_a_deputy_has_a_defunct_child_at_most() {
             let mut watched = Watched::hold(step, |inner| execute(before, inner));
             let (program, deputy) = (watched.program, watched.deputy());
             watched.order();
+            let told = |name: &str| std::fs::read_to_string(format!("/proc/{program}/{name}")).unwrap_or_default();
+            let has_begun = |watched: &Watched| told("comm") == "cat\n" || watched.program_is_over();
             if before == Before::Dismissed {
-                watched.until(|_| sleeps_in(program) == Some((libc::SYS_wait4, deputy)));
+                let waits = || sleeps_in(program) == Some((libc::SYS_wait4, deputy));
+                watched.until(|watched| waits() || has_begun(watched));
+                assert!(!has_begun(&watched), "it does not wait for the deputy");
                 watched.let_go();
             }
-            let is_cat = |name: &str| std::fs::read_to_string(format!("/proc/{program}/{name}")).unwrap_or_default();
-            watched.until(|watched| is_cat("comm") == "cat\n" || watched.program_is_over());
+            watched.until(|watched| has_begun(watched));
             if watched.held.is_some() {
                 watched.let_go();
             }
             watched.until(|_| matches!(state(deputy), 'Z' | 'X'));
-            let known = is_cat(&format!("task/{program}/children"));
+            let known = told(&format!("task/{program}/children"));
             let expected = if before == Before::Dismissed { String::new() } else { format!("{deputy} ") };
             assert_eq!(known, expected, "{before:?} at {step}");
             // The new program runs as ever, and ends by itself.
