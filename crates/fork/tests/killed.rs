@@ -1,19 +1,52 @@
-//! Kills a process at each step of a slice: before and after each of its system calls. Those who are left have the
-//! memory that they had: the parent, whose frozen memory the process shows, and a child that the process forked between
-//! slices.
+//! Kills a process at each step of a slice that freezes, gathers, or sends a deputy: before and after each of its
+//! system calls. Those who are left have the memory that they had: the parent, whose frozen memory the process shows,
+//! and a child that the process forked between slices. No deputy is left.
 //!
-//! Fails on: freezing memory with mappings that others share.
+//! Fails on: freezing memory with mappings that others share; a slice without its work; a deputy that waits for
+//! somebody who is gone.
 
 mod common;
 
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::time::Duration;
 
+use common::gathering::{by_deputies, in_slices, needs_huge_pages, plan};
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
 use common::{Memory, freeze, page, play, wait};
-use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage, progress};
+use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage, dismiss_deputy, progress};
 
 const MIB: usize = 1 << 20;
+
+/// What slices do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// They freeze, for so long at a time.
+    Freeze(Duration),
+    /// They gather.
+    Gather,
+    /// They send a deputy to gather.
+    Send,
+}
+
+impl Work {
+    fn options(self) -> Options {
+        match self {
+            Self::Freeze(budget) => Options::new().measure(Measure::Nothing).pause(Pause::Within(budget)).least(page()),
+            Self::Gather => in_slices(),
+            Self::Send => by_deputies(),
+        }
+    }
+
+    /// The calls that do the work. If the deputy before was refused, as may happen on a busy machine, the thread asks
+    /// itself.
+    const fn calls(self) -> &'static [libc::c_long] {
+        match self {
+            Self::Freeze(_) => &[libc::SYS_memfd_create],
+            Self::Gather => &[libc::SYS_madvise],
+            Self::Send => &[libc::SYS_clone, libc::SYS_madvise],
+        }
+    }
+}
 
 /// What is beside a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,18 +67,20 @@ enum End {
 /// The system call that marks a slice's end; a slice makes no such call.
 const MARK: libc::c_long = libc::SYS_getppid;
 
-/// Kills a child that is about to take a slice at its `step`th stop.
-fn kill_at(child: i32, step: usize) -> End {
+/// Kills a child that is about to take a slice at its `step`th stop. A whole slice must have done its work.
+fn kill_at(child: i32, step: usize, work: Work) -> End {
     assert_eq!(next_stop(child), Some(libc::SIGSTOP), "it is ready");
     assert!(ptrace(libc::PTRACE_SETOPTIONS, child, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize));
-    let (mut signal, mut end) = (0_i32, End::Killed);
+    let (mut signal, mut end, mut has_worked) = (0_i32, End::Killed, false);
     for _ in 0..=step {
         assert!(ptrace(libc::PTRACE_SYSCALL, child, signal.cast_unsigned() as usize));
         signal = next_stop(child).unwrap_or(0);
         if signal == 0 && is_in(child, MARK) {
+            assert!(has_worked, "a slice that should {work:?} has not");
             end = End::Over;
             break;
         }
+        has_worked |= signal == 0 && work.calls().iter().any(|call| is_in(child, *call));
     }
     // SAFETY: a child that was not waited for.
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
@@ -58,13 +93,17 @@ fn kill_at(child: i32, step: usize) -> End {
 struct Victim<'a> {
     /// The parent's, frozen.
     memory: &'a Memory,
-    budget: Duration,
+    work: Work,
     beside: Beside,
 }
 
 impl Victim<'_> {
     fn play(&self, mut go_on: PipeReader, teller: PipeWriter, mut answer: PipeWriter) -> ! {
-        let (memory, more) = (self.memory, Memory::apart(2 * MIB));
+        let memory = self.memory;
+        let more = match self.work {
+            Work::Freeze(_) => Memory::apart(2 * MIB),
+            Work::Gather | Work::Send => Memory::unadvised(8 * MIB),
+        };
         memory.fill(0..MIB, 2);
         more.fill(0..more.len, 3);
         let threads = match self.beside {
@@ -78,9 +117,13 @@ impl Victim<'_> {
                 OtherThreads::Stop
             }
         };
-        let options = Options::new().measure(Measure::Nothing).pause(Pause::Within(self.budget)).least(page());
-        freeze(&options.other_threads(threads));
+        let options = self.work.options().other_threads(threads);
+        match self.work {
+            Work::Freeze(_) => freeze(&options),
+            Work::Gather | Work::Send => plan(&options),
+        };
         slice();
+        dismiss_deputy();
         // SAFETY: the child reads memory, writes to a pipe and ends.
         if unsafe { libc::fork() } == 0 {
             drop(teller);
@@ -110,7 +153,9 @@ fn slice() {
 }
 
 /// Kills one process after the other, each `stride` steps later in its slice, until there are no more steps.
-fn kill_at_each_step(budget: Duration, beside: Beside, stride: usize) {
+fn kill_at_each_step(work: Work, beside: Beside, stride: usize) {
+    // So that a deputy whose parent is gone becomes a child of this process. SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }, 0);
     let memory = Memory::apart(4 * MIB);
     memory.fill(0..memory.len, 1);
     freeze(&Options::new().measure(Measure::Nothing));
@@ -128,15 +173,18 @@ fn kill_at_each_step(budget: Duration, beside: Beside, stride: usize) {
                 unsafe { libc::_exit(77) };
             }
             drop(answered);
-            Victim { memory: &memory, budget, beside }.play(go_on, teller, answer);
+            Victim { memory: &memory, work, beside }.play(go_on, teller, answer);
         }
         drop((go_on, answer));
-        let end = kill_at(child, step);
+        let end = kill_at(child, step, work);
         // The victim's child looks at its memory only now.
         drop(teller);
         let mut told = [0];
         assert_eq!((answered.read(&mut told).expect("readable"), &told), (1, b"y"), "step {step}");
         assert!(memory.holds(0..memory.len, 1), "step {step}");
+        // Whoever is left ends: the child, and a deputy with its sender.
+        // SAFETY: takes numbers, and writes nothing.
+        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) } > 0 {}
         steps = step;
         if end == End::Over {
             break;
@@ -150,7 +198,7 @@ fn kill_at_each_step(budget: Duration, beside: Beside, stride: usize) {
 fn at_each_step_of_a_slice_of_no_time() {
     play("at_each_step_of_a_slice_of_no_time", || {
         needs_ptrace();
-        kill_at_each_step(Duration::ZERO, Beside::Nobody, 1);
+        kill_at_each_step(Work::Freeze(Duration::ZERO), Beside::Nobody, 1);
     });
 }
 
@@ -159,7 +207,7 @@ fn at_steps_of_a_slice_with_a_budget() {
     play("at_steps_of_a_slice_with_a_budget", || {
         needs_ptrace();
         // A round number of calls would meet the same ones each time.
-        kill_at_each_step(Duration::from_micros(100), Beside::Nobody, 3);
+        kill_at_each_step(Work::Freeze(Duration::from_micros(100)), Beside::Nobody, 3);
     });
 }
 
@@ -167,6 +215,24 @@ fn at_steps_of_a_slice_with_a_budget() {
 fn at_steps_of_a_slice_that_holds_a_thread() {
     play("at_steps_of_a_slice_that_holds_a_thread", || {
         needs_ptrace();
-        kill_at_each_step(Duration::ZERO, Beside::AThread, 3);
+        kill_at_each_step(Work::Freeze(Duration::ZERO), Beside::AThread, 3);
+    });
+}
+
+#[test]
+fn at_each_step_of_a_slice_that_gathers() {
+    play("at_each_step_of_a_slice_that_gathers", || {
+        needs_ptrace();
+        needs_huge_pages();
+        kill_at_each_step(Work::Gather, Beside::Nobody, 1);
+    });
+}
+
+#[test]
+fn at_steps_of_a_slice_that_sends_a_deputy() {
+    play("at_steps_of_a_slice_that_sends_a_deputy", || {
+        needs_ptrace();
+        needs_huge_pages();
+        kill_at_each_step(Work::Send, Beside::AThread, 3);
     });
 }

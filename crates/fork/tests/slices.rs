@@ -150,6 +150,8 @@ fn what_is_replaced_or_advised_between_slices_is_left_alone() {
         // By a call that nobody sees.
         // SAFETY: as above.
         assert_eq!(unsafe { libc::mmap(at(10), MIB, rights, kind, -1, 0) }, at(10));
+        // So that there is something to freeze.
+        memory.fill(10 * MIB..11 * MIB, 5);
         assert_eq!(to_the_end(|_| {}).stage, Stage::Done);
         let mut vmas = Vmas::with_capacity(10_000).expect("memory");
         vmas.read(Detail::Places).expect("/proc");
@@ -170,6 +172,13 @@ fn what_is_replaced_or_advised_between_slices_is_left_alone() {
         });
         assert_eq!(status, 0);
         assert!(memory.holds(0..7 * MIB, 1) && memory.is_zero(7 * MIB..8 * MIB) && memory.holds(15 * MIB..16 * MIB, 1));
+        let status = in_child(|| {
+            let is_there = memory.holds(10 * MIB..11 * MIB, 5);
+            memory.fill(10 * MIB..11 * MIB, 6);
+            i32::from(!is_there)
+        });
+        assert_eq!(status, 0);
+        assert!(memory.holds(10 * MIB..11 * MIB, 6), "what is shared with children stays shared");
         // A frozen part keeps its present rights.
         let written = in_plain_child(|| memory.set(11 * MIB, 1));
         assert_eq!(written, 1000 + libc::SIGSEGV);

@@ -2,7 +2,8 @@
 //! not be put together later.
 //!
 //! Such a mapping is one of its own beside a smaller neighbour, with which it would have merged otherwise
-//! (`VM_HUGEPAGE` is a flag of the whole mapping): a `mremap` over both is refused.
+//! (`VM_HUGEPAGE` is a flag of the whole mapping): a `mremap` over both is refused, from Linux 6.17 on only if their
+//! length changes.
 //!
 //! Only for large private anonymous mappings that can be written, as allocators make them. What the program says of its
 //! memory later (`madvise`) comes after this and counts; a process or a system that wants no huge pages

@@ -101,6 +101,10 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         what: "7700 of 8000 random programs of bpf.differential, and the campaign of bpf.guarded",
         reason: "more of the same kind, which take minutes",
     },
+    LeftOut {
+        what: "each deed at each step of a slice in fork.steps",
+        reason: "one deed after the other is done at some steps, so that each is done at each kind of step",
+    },
 ];
 
 const ALLOCATOR: &str = "the same is played with glibc's and jemalloc, and preload.suite freezes with each";
@@ -109,6 +113,8 @@ const ALLOCATOR: &str = "the same is played with glibc's and jemalloc, and prelo
 const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
 /// The test program of random programs between guard pages, and the test in it that short runs leave out.
 const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
+/// The test program that does something at each step of a slice; short runs leave its ignored tests out.
+const EACH_STEP: &str = "fork.steps";
 /// Time limit for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -134,6 +140,10 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
             let mut more = process::test_program(workspace, &program.path, &program.folder);
             let arguments = ["--exact", campaign, "--ignored", "--nocapture"];
             process::stream_within(more.args(arguments), RANDOM_LIMIT)?;
+        }
+        if let Some(program) = find(EACH_STEP) {
+            let mut more = process::test_program(workspace, &program.path, &program.folder);
+            process::stream_within(more.args(["--ignored", "--nocapture"]), RANDOM_LIMIT)?;
         }
     }
     Ok(Done::PassedWith(ran))

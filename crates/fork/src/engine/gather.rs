@@ -6,7 +6,9 @@
 //! pays only after a thousand forks or more. So where that is too late, pieces are gathered, and what cannot be
 //! gathered is frozen.
 //!
-//! Contents, rights and mappings stay as they are. Nobody is held, since the kernel keeps threads off meanwhile.
+//! Contents, rights and mappings stay as they are, with the flags and keys that they have by then. So memory that the
+//! program has changed since the plan is gathered like any other; only slices that freeze leave it alone. Nobody is
+//! held, since the kernel keeps threads off meanwhile.
 //!
 //! Pieces that a child still maps wait until it is gone: gathering would copy them, which takes memory that a plain
 //! fork does not.
@@ -231,8 +233,7 @@ impl Gatherer<'_, '_> {
         let mapping = self.places.next_above(&self.tables.vmas, piece.start);
         let is_whole = |start, end| start <= piece.start && piece.end <= end;
         let fits = mapping.is_some_and(|vma| is_still_eligible(&vma) && is_whole(vma.start, vma.end));
-        let is_changed = self.shared.left_alone.first(piece).is_some();
-        if !fits || is_changed || has_policy(piece.start) || is_locked(piece) {
+        if !fits || has_policy(piece.start) || is_locked(piece) {
             return Ok(Found::Unfit);
         }
         let populated = count(self.pagemap, piece, Wanted::Present)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palimpsest_fork::{Errands, Forked, Measure, Options, Pages, Pause, Pays, Progress, Report, Stage, progress};
-use palimpsest_sys::pages::pagemap::ScanWay;
+use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::proc::thp;
 
 use super::{Memory, freeze, skip, wait};
@@ -31,6 +31,9 @@ pub(crate) fn children() -> usize {
 
 /// Ends the scenario if nothing can be gathered.
 pub(crate) fn needs_huge_pages() {
+    if Pagemap::open().expect("/proc").way() != ScanWay::Ioctl {
+        skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
+    }
     let probe = Memory::unadvised(8 << 20);
     probe.fill(0..PIECE, 0);
     // SAFETY: a collapse keeps contents.
@@ -44,12 +47,9 @@ pub(crate) fn needs_huge_pages() {
     }
 }
 
-/// Plans. Ends the scenario if the kernel does not tell which pages are huge.
+/// Plans. Ends the scenario if nothing pays.
 pub(crate) fn plan(options: &Options) -> Report {
     let report = freeze(options);
-    if report.way != ScanWay::Ioctl {
-        skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
-    }
     let stage = report.progress.map(|progress| progress.stage);
     if stage == Some(Stage::Done) && report.left_worth.is_some() {
         skip("by what slices have taken before, nothing pays on this machine any more");

@@ -7,8 +7,10 @@
     reason = "each test binary uses a part, so that an expectation would fail in some"
 )]
 
+pub(crate) mod deeds;
 pub(crate) mod gathering;
 pub(crate) mod guarded;
+pub(crate) mod notified;
 pub(crate) mod traced;
 
 use std::env;

@@ -7,6 +7,7 @@
 mod allocators;
 mod gunicorn;
 mod interpreters;
+mod loaded;
 mod redis;
 mod support;
 mod threaded;

@@ -59,6 +59,12 @@ pub(crate) fn report(folder: &TempDir) -> String {
     fs::read_to_string(folder.path().join("report")).unwrap_or_default()
 }
 
+/// The number of slices in a report.
+pub(crate) fn slices(report: &str) -> u64 {
+    let line = report.lines().find_map(|line| line.strip_prefix("slices")).unwrap_or_else(|| panic!("{report}"));
+    line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
 /// A running program and its children; they end with this value.
 pub(crate) struct Running(Child);
 

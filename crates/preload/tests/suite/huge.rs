@@ -39,6 +39,38 @@ fn large_memory_is_in_huge_pages_from_the_start_if_it_is_to_be_gathered() {
     }
 }
 
+/// From Linux 6.17 on, a move to another place takes several mappings along if their length stays.
+fn moves_several() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 17)
+}
+
+/// The one thing that a program may notice, as the book says it. Fails on: a call that is refused after half of it was
+/// done; advice for one of two large neighbours, or for memory that is not to be gathered; a refusal that the book does
+/// not tell.
+#[test]
+fn large_memory_and_a_small_neighbour_are_two_mappings_if_it_is_to_be_gathered() {
+    if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return println!("skipped: this kernel has no huge pages");
+    }
+    let as_ever = "moved done whole\ngrown done whole\n";
+    let apart = if moves_several() {
+        "moved done whole\ngrown refused whole\n"
+    } else {
+        "moved refused whole\ngrown refused whole\n"
+    };
+    for (neighbour, variables, expected) in [
+        ("small", None, as_ever),
+        ("small", Some(&[][..]), as_ever),
+        ("small", Some(&[GATHER]), apart),
+        ("large", Some(&[GATHER]), as_ever),
+    ] {
+        let Some(said) = said(neighbour, variables) else { return };
+        assert_eq!(said, expected, "{neighbour} {variables:?}");
+    }
+}
+
 /// Fails on: a deputy that the program before has left behind, whichever way it executed this one; waiting for a deputy
 /// under a filter that ends whoever waits.
 #[test]

@@ -1,5 +1,6 @@
 // Memory that is to be gathered: which mappings are in huge pages from the start, and what a deputy leaves behind.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -46,6 +47,32 @@ static int advice(void) {
     if (madvise(own, 8 * MIB, MADV_NOHUGEPAGE)) return 2;
     printf("large %d reserved %d small %d none %d stack %d own %d %d\n", has(large, " hg"), has(reserved, " hg"),
            has(small, " hg"), has(none, " hg"), has(stack, " hg"), has(own, " hg"), has(own, " nh"));
+    return 0;
+}
+
+static int holds(const char *memory, size_t length) {
+    for (size_t at = 0; at < length; at += 4096)
+        if (memory[at] != (char)(at >> 12 | 1)) return 0;
+    return 1;
+}
+
+// Extends memory by a piece directly behind it, and moves both by one call: to a place of the caller's, or with a new
+// length to one of the kernel's. If that is refused, everything is as before.
+static int extended(size_t more) {
+    const int data = PROT_READ | PROT_WRITE, kind = MAP_PRIVATE | MAP_ANONYMOUS, fixed = kind | MAP_FIXED;
+    const size_t large = 8 * MIB, both = large + more;
+    for (int grows = 0; grows < 2; grows++) {
+        char *room = map(both + 4096, PROT_NONE, 0), *there = map(both, PROT_NONE, 0);
+        char *memory = mmap(room, large, data, fixed, -1, 0);
+        if (memory != room || mmap(room + large, more, data, fixed, -1, 0) != room + large) return 2;
+        for (size_t at = 0; at < both; at += 4096) memory[at] = (char)(at >> 12 | 1);
+        char *moved = grows ? mremap(memory, both, both + MIB, MREMAP_MAYMOVE)
+                            : mremap(memory, both, both, MREMAP_MAYMOVE | MREMAP_FIXED, there);
+        int is_refused = moved == MAP_FAILED && errno == EFAULT;
+        if (moved == MAP_FAILED && !is_refused) return 3;
+        printf("%s %s %s\n", grows ? "grown" : "moved", is_refused ? "refused" : "done",
+               holds(is_refused ? memory : moved, both) ? "whole" : "lost");
+    }
     return 0;
 }
 
@@ -100,6 +127,8 @@ static int executed(char **arguments) {
 int main(int count, char **arguments) {
     if (count < 2) return 2;
     if (!strcmp(arguments[1], "advice")) return advice();
+    if (!strcmp(arguments[1], "small")) return extended(64 << 10);
+    if (!strcmp(arguments[1], "large")) return extended(4 * MIB);
     if (strcmp(arguments[1], "count")) return executed(arguments);
     printf("%d children\n", children());
     return 0;

@@ -43,8 +43,9 @@
 //! - The deputy is killed: its errand is taken for failed.
 //! - The parent executes another program: the deputy must be [waited for](Desk::dismiss) before, or the new program
 //!   would have a child that it does not know. It has one if a thread executes it while another, in a wait, is just
-//!   sending a deputy: the kernel kills that with its sender, but a defunct process remains. Sending is not forbidden
-//!   from there on, since a program that cannot be executed leaves everything as it was, and that is not seen.
+//!   sending a deputy: that borrows the old memory only, and is killed with its sender or ends by itself, but a defunct
+//!   process remains. Sending is not forbidden from there on, since a program that cannot be executed leaves everything
+//!   as it was, and that is not seen.
 //! - The parent forks: the desk in the child's memory belongs to the parent's process id, and counts as free.
 //! - The deputy is stopped (`kill(-group, SIGSTOP)`): who finds it so kills it. SIGCONT may come for the parent only.
 //!

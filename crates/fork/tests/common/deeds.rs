@@ -1,0 +1,190 @@
+//! What a program does to its memory while that is frozen or gathered, and what the memory must hold then.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::{Measure, Options, OtherThreads, Pages, Pause, Pays};
+use palimpsest_sys::memory::extent::is_mapped;
+
+use super::{Memory, guarded, in_child, page};
+
+/// What slices do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// They freeze, and hold everybody meanwhile.
+    Freeze,
+    /// They put pages together where they are, and hold nobody.
+    Gather,
+}
+
+impl Way {
+    /// What a slice of no time takes.
+    const fn part(self) -> usize {
+        match self {
+            Self::Freeze => 128 << 10,
+            Self::Gather => 2 << 20,
+        }
+    }
+
+    const fn len(self) -> usize {
+        match self {
+            Self::Freeze => 2 << 20,
+            Self::Gather => 8 << 20,
+        }
+    }
+
+    pub(crate) fn options(self) -> Options {
+        let options = Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO));
+        let options = options.other_threads(OtherThreads::Stop);
+        match self {
+            Self::Freeze => options.least(page()),
+            Self::Gather => options.pages(Pages::Gather).pays(Pays::Within(1500)),
+        }
+    }
+
+    /// Returns where deeds are done: in what the first slice has taken, in what the watched one takes, and behind it.
+    pub(crate) fn places(self) -> [Range<usize>; 3] {
+        [0, 1, 3].map(|part| {
+            let start = part * self.part() + self.part() / 4;
+            start..start + 8 * page()
+        })
+    }
+}
+
+/// What happens at a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Deed {
+    Write,
+    Discard,
+    Move,
+    Replace,
+    /// Advises that children get no copy.
+    Keep,
+    Fork,
+    StartThread,
+    /// A signal for the process; only the thread that takes the slice does not block it.
+    Signal,
+}
+
+impl Deed {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Write,
+        Self::Discard,
+        Self::Move,
+        Self::Replace,
+        Self::Keep,
+        Self::Fork,
+        Self::StartThread,
+        Self::Signal,
+    ];
+}
+
+/// Memory to which a deed is done.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene {
+    pub(crate) way: Way,
+    pub(crate) deed: Deed,
+    pub(crate) memory: Memory,
+    /// Where parts are moved.
+    there: Memory,
+}
+
+// SAFETY: its memory is never unmapped, and only accessed by volatile reads and writes.
+unsafe impl Send for Scene {}
+
+impl Scene {
+    pub(crate) fn new(way: Way, deed: Deed) -> Self {
+        let memory = match way {
+            Way::Freeze => Memory::apart(way.len()),
+            Way::Gather => Memory::unadvised(way.len()),
+        };
+        memory.fill(0..memory.len, 1);
+        Self { way, deed, memory, there: Memory::apart(2 << 20) }
+    }
+
+    /// Does the deed.
+    pub(crate) fn act(self) {
+        let memory = self.memory;
+        if self.deed == Deed::Fork {
+            assert_eq!(in_child(|| i32::from(!memory.holds(0..memory.len, 1))), 0, "a child has what was there");
+        }
+        for (number, place) in self.way.places().into_iter().enumerate() {
+            let (address, len) = (memory.at(place.start), place.len());
+            match self.deed {
+                Deed::Write => memory.fill(place, 2),
+                Deed::Discard => guarded::madvise(&memory, place.start, len, libc::MADV_DONTNEED).expect("discarded"),
+                Deed::Keep => guarded::madvise(&memory, place.start, len, libc::MADV_DONTFORK).expect("advised"),
+                Deed::Move => {
+                    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                    let to = self.there.at(number * len).addr();
+                    let remap = Remap { address: address.addr(), len, new_len: len, flags, new_address: to };
+                    // SAFETY: the scenario's memory.
+                    match unsafe { guard::mremap(remap) } {
+                        Outcome::Done(done) => assert_eq!(done, Ok(to)),
+                        Outcome::NotOurs => {
+                            // SAFETY: the scenario's memory.
+                            let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, len, flags, to) };
+                            assert_eq!(at, to as libc::c_long);
+                            guard::replaced(to..to + len);
+                        }
+                    }
+                }
+                Deed::Replace => {
+                    let kind = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                    let rights = libc::PROT_READ | libc::PROT_WRITE;
+                    // SAFETY: the scenario's memory.
+                    assert_eq!(unsafe { libc::mmap(address, len, rights, kind, -1, 0) }, address);
+                    guard::replaced(address.addr()..address.addr() + len);
+                }
+                Deed::StartThread => {
+                    let (tell, told) = std::sync::mpsc::channel();
+                    // It lives on, so that it is held in the slices that follow.
+                    std::thread::spawn(move || {
+                        let whole = self;
+                        whole.memory.fill(place, 2);
+                        let _ = tell.send(());
+                        loop {
+                            std::thread::park();
+                        }
+                    });
+                    told.recv().expect("it has written");
+                }
+                Deed::Fork | Deed::Signal => {}
+            }
+        }
+    }
+
+    /// Whether the memory is what the deed has made of it.
+    pub(crate) fn is_right(self, has_acted: bool, who: Who) -> bool {
+        let (memory, places) = (self.memory, self.way.places());
+        let changed = |index: usize| places.iter().position(|place| place.contains(&(index * page())));
+        (0..memory.len / page()).all(|index| {
+            let page = index * page()..(index + 1) * page();
+            match (changed(index).filter(|_| has_acted), self.deed) {
+                (Some(_), Deed::Write | Deed::StartThread) => memory.holds(page, 2),
+                (Some(_), Deed::Discard | Deed::Replace) => memory.is_zero(page),
+                (Some(_), Deed::Keep) if who == Who::Child => !is_there(memory, page.start),
+                (Some(number), Deed::Move) => {
+                    let offset = number * places[number].len();
+                    let start = self.there.at(offset).addr() - places[number].start;
+                    let moved = Memory { start: std::ptr::with_exposed_provenance_mut(start), len: memory.len };
+                    !is_there(memory, page.start) && moved.holds(page, 1)
+                }
+                _ => memory.holds(page, 1),
+            }
+        })
+    }
+}
+
+/// Who looks at its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Who {
+    Parent,
+    Child,
+}
+
+fn is_there(memory: Memory, offset: usize) -> bool {
+    let address = memory.at(offset).addr();
+    is_mapped(address..address + page())
+}

@@ -1,0 +1,493 @@
+//! A deputy is killed, stopped, or stands still before each of its system calls while the program goes on; or the
+//! program is killed, executes another one, or has no place for a child. Whatever happens, memory holds what the
+//! program has made of it, what can be gathered is gathered, and no deputy is left behind.
+//!
+//! A filter holds the deputy: the scenario is asked about each of its calls.
+//!
+//! Fails on: a deputy that works for a parent that is gone, or outlives it; one that nobody kills once it is stopped;
+//! an errand that is lost with its deputy; a fork that is refused for the place that a deputy has.
+
+mod common;
+
+use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::deeds::{Deed, Scene, Way, Who};
+use common::gathering::{children, needs_huge_pages, plan, slice, to_the_end};
+use common::notified::{self, Asked, Call, Listener, has_more};
+use common::{in_child, play, skip, wait};
+use palimpsest_fork::{Errands, dismiss_deputy};
+
+/// The calls of a deputy: it asks to end with its sender, names itself, looks whether its parent is there, asks for
+/// huge pages, and ends.
+const CALLS: [libc::c_long; 5] =
+    [libc::SYS_prctl, libc::SYS_prctl, libc::SYS_getppid, libc::SYS_madvise, libc::SYS_exit_group];
+
+/// Not all advice: a thread that ends gives some, and nobody would answer it.
+fn asked() -> [Call; 5] {
+    CALLS.map(|number| {
+        let third = (number == libc::SYS_madvise).then_some(libc::MADV_COLLAPSE);
+        Call { number, third }
+    })
+}
+
+/// The step at which it asks for huge pages.
+const ASKS: usize = 3;
+
+/// What happens while a deputy is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    /// The program does something.
+    Deed(Deed),
+    DeputyKilled,
+    DeputyStopped,
+}
+
+/// The program's ends of its pipes.
+struct Inner {
+    /// What to do next; also what an executed program reads.
+    orders: PipeReader,
+    /// That a deputy is about to be sent, and what has been done.
+    answers: PipeWriter,
+}
+
+impl Inner {
+    fn tell(&mut self) {
+        self.answers.write_all(&[1]).expect("the scenario reads");
+    }
+
+    /// Sends a deputy, and waits until it is held.
+    fn send(&mut self) {
+        self.tell();
+        slice();
+        assert_eq!(children(), 1, "a deputy at work");
+        self.obey();
+    }
+
+    fn obey(&mut self) {
+        assert_eq!(self.orders.read(&mut [0]).expect("the scenario tells"), 1);
+    }
+}
+
+/// A program, and its deputy.
+struct Watched {
+    program: i32,
+    listener: Listener,
+    order: PipeWriter,
+    answered: PipeReader,
+    deputy: Option<i32>,
+    /// The calls that the deputy was about to make.
+    seen: Vec<libc::c_long>,
+    /// The step at which it is held, and how.
+    step: usize,
+    held: Option<Asked>,
+}
+
+impl Watched {
+    /// Starts a program, and holds its first deputy at this step.
+    fn hold(step: usize, program: impl FnOnce(Inner) + Send) -> Self {
+        let pipe = || std::io::pipe().expect("a pipe");
+        let ((orders, order), (answered, answers)) = (pipe(), pipe());
+        let ends = [order.as_raw_fd(), answered.as_raw_fd()];
+        let (program, listener) = notified::start(&asked(), || {
+            for end in ends {
+                // Else neither pipe would ever end. SAFETY: the scenario's ends, which this process does not use.
+                unsafe { libc::close(end) };
+            }
+            program(Inner { orders, answers });
+        });
+        let mut watched = Self { program, listener, order, answered, deputy: None, seen: Vec::new(), step, held: None };
+        while watched.held.is_none() {
+            watched.turn();
+            if let Some(status) = watched.ended() {
+                assert_eq!(status, 0, "it ends before its deputy is at step {step}");
+                skip("the program has said why");
+            }
+        }
+        watched
+    }
+
+    /// Lets who has asked go on, except for the deputy at its step.
+    fn turn(&mut self) {
+        let Some(asked) = self.listener.next() else { return };
+        if self.is_deputy(asked.who) {
+            self.seen.push(asked.call);
+            if self.seen.len() == self.step + 1 {
+                self.held = Some(asked);
+                return;
+            }
+        }
+        self.listener.let_go(asked);
+    }
+
+    /// Who asks after the program has told that it sends one, and is another process, is the deputy.
+    fn is_deputy(&mut self, who: i32) -> bool {
+        let is_thread = Path::new(&format!("/proc/{}/task/{who}", self.program)).exists();
+        if self.deputy.is_none() && !is_thread && self.has_answered() {
+            self.deputy = Some(who);
+        }
+        self.deputy == Some(who)
+    }
+
+    fn has_answered(&mut self) -> bool {
+        has_more(&self.answered) && matches!(self.answered.read(&mut [0]), Ok(1))
+    }
+
+    fn order(&mut self) {
+        self.order.write_all(&[1]).expect("the program reads");
+    }
+
+    fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) {
+        while !is_so(self) {
+            self.turn();
+        }
+    }
+
+    /// Lets the deputy go on.
+    fn let_go(&mut self) {
+        let held = self.held.take().expect("it is held");
+        self.listener.let_go(held);
+    }
+
+    fn signal(&self, to: i32, signal: i32) {
+        // SAFETY: a process of this scenario that was not waited for.
+        assert_eq!(unsafe { libc::kill(to, signal) }, 0);
+    }
+
+    fn deputy(&self) -> i32 {
+        self.deputy.expect("it has asked")
+    }
+
+    /// Returns the status of the program once it has ended.
+    fn ended(&self) -> Option<i32> {
+        ended(self.program)
+    }
+
+    /// Whether the program has ended, and was not waited for.
+    fn program_is_over(&self) -> bool {
+        state(self.program) == 'Z'
+    }
+
+    /// Lets the program go on to its end.
+    fn end(&mut self, what: &str) {
+        let mut status = None;
+        self.until(|watched| {
+            status = watched.ended();
+            status.is_some()
+        });
+        assert_eq!(status, Some(0), "{what} at {}", self.step);
+    }
+}
+
+/// Returns the status of a child that has ended.
+fn ended(child: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let told = unsafe { libc::waitpid(child, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    let exited = || if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) };
+    (told == child).then(exited)
+}
+
+/// Returns the letter of a process's state; `X` if it is gone.
+fn state(process: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('X')
+}
+
+/// Returns the number of the call that a process sleeps in, and its first argument.
+fn sleeps_in(process: i32) -> Option<(libc::c_long, i32)> {
+    let told = std::fs::read_to_string(format!("/proc/{process}/syscall")).ok()?;
+    let mut words = told.split(' ');
+    let call = words.next()?.parse().ok()?;
+    let argument = i64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok()?;
+    Some((call, i32::try_from(argument).ok()?))
+}
+
+/// What a process is that loses its parent: this one's child.
+fn adopt() {
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }, 0);
+}
+
+fn exit() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+/// Gathers by deputies, and lives through the event.
+fn live_through(event: Event, step: usize, mut inner: Inner) -> ! {
+    let deed = if let Event::Deed(deed) = event { deed } else { Deed::Signal };
+    let scene = Scene::new(Way::Gather, deed);
+    plan(&Way::Gather.options().errands(Errands::Deputy));
+    inner.send();
+    if matches!(event, Event::Deed(_)) {
+        scene.act();
+    }
+    inner.tell();
+    // Who is stopped is found by whoever waits for it, and by whoever only looks.
+    let asks_first = event == Event::DeputyStopped && step.is_multiple_of(2);
+    to_the_end(|turn| {
+        if turn > 0 || !asks_first {
+            dismiss_deputy();
+        }
+    });
+    assert!(scene.is_right(true, Who::Parent), "in the process itself");
+    assert_eq!(in_child(|| i32::from(!scene.is_right(true, Who::Child))), 0, "in its child");
+    let is_whole = !matches!(event, Event::Deed(_));
+    assert!(!is_whole || scene.memory.huge() == scene.memory.len, "the errand of a deputy that has failed is done");
+    assert_eq!(children(), 0);
+    exit()
+}
+
+fn at_each_step(events: &[Event]) {
+    needs_huge_pages();
+    for event in events.iter().copied() {
+        for step in 0..CALLS.len() {
+            let mut watched = Watched::hold(step, |inner| live_through(event, step, inner));
+            let deputy = watched.deputy();
+            match event {
+                Event::DeputyKilled => watched.signal(deputy, libc::SIGKILL),
+                Event::DeputyStopped => {
+                    watched.signal(deputy, libc::SIGSTOP);
+                    watched.until(|_| matches!(state(deputy), 'T' | 'X'));
+                }
+                Event::Deed(_) => {}
+            }
+            watched.order();
+            if matches!(event, Event::Deed(_)) {
+                watched.until(|watched| watched.has_answered() || watched.program_is_over());
+                watched.let_go();
+            }
+            watched.end(&format!("{event:?}"));
+            let expected = if matches!(event, Event::Deed(_)) { CALLS.len() } else { step + 1 };
+            assert_eq!(watched.seen, CALLS[..expected], "{event:?} at {step}");
+        }
+    }
+}
+
+#[test]
+fn whatever_is_done_while_a_deputy_stands_at_a_step_is_done() {
+    play("whatever_is_done_while_a_deputy_stands_at_a_step_is_done", || {
+        // A signal does nothing to a deputy.
+        let deeds = Deed::ALL.into_iter().filter(|deed| *deed != Deed::Signal);
+        at_each_step(&deeds.map(Event::Deed).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn what_a_deputy_leaves_that_is_killed_or_stopped_at_a_step_is_gathered() {
+    play("what_a_deputy_leaves_that_is_killed_or_stopped_at_a_step_is_gathered", || {
+        at_each_step(&[Event::DeputyKilled, Event::DeputyStopped]);
+    });
+}
+
+#[test]
+fn a_deputy_does_nothing_for_a_parent_that_was_killed() {
+    play("a_deputy_does_nothing_for_a_parent_that_was_killed", || {
+        needs_huge_pages();
+        adopt();
+        for step in 0..CALLS.len() {
+            let mut watched = Watched::hold(step, |mut inner| {
+                Scene::new(Way::Gather, Deed::Signal);
+                plan(&Way::Gather.options().errands(Errands::Deputy));
+                inner.send();
+            });
+            let deputy = watched.deputy();
+            watched.signal(watched.program, libc::SIGKILL);
+            assert_eq!(wait(watched.program), 1000 + libc::SIGKILL);
+            watched.let_go();
+            let mut status = None;
+            watched.until(|_| {
+                status = ended(deputy);
+                status.is_some()
+            });
+            // Before it has asked to end with its sender, it finds that its parent is another.
+            let expected = if step == 0 { 0 } else { 1000 + libc::SIGKILL };
+            assert_eq!(status, Some(expected), "at {step}");
+            let does_work = watched.seen.iter().skip(step + 1).any(|call| *call == libc::SYS_madvise);
+            assert!(!does_work, "at {step}: {:?}", watched.seen);
+        }
+    });
+}
+
+/// A limit of processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Limit {
+    /// `RLIMIT_NPROC`.
+    User,
+    /// `pids.max`.
+    Group,
+}
+
+/// Somebody who has no other process.
+const NOBODY: libc::uid_t = 987_654_321;
+
+/// Leaves room for one child.
+fn limit(limit: Limit, group: Option<&PathBuf>) {
+    if let Some(group) = group {
+        std::fs::write(group.join("cgroup.procs"), "0").expect("root may move its processes");
+        return std::fs::write(group.join("pids.max"), "2").expect("root may limit its groups");
+    }
+    assert_eq!(limit, Limit::User);
+    // SAFETY: takes numbers; one thread.
+    assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+    // So that it may open its files of /proc. SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }, 0);
+    let two = libc::rlimit { rlim_cur: 2, rlim_max: 2 };
+    // SAFETY: `two` outlives the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const two) }, 0);
+}
+
+/// Makes a group of processes, where groups are as systems mount them.
+fn new_group() -> Option<PathBuf> {
+    let name = format!("palimpsest-{}", std::process::id());
+    ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].into_iter().find_map(|folder| {
+        let group = PathBuf::from(folder).join(&name);
+        std::fs::create_dir(&group).ok()?;
+        if group.join("pids.max").exists() {
+            return Some(group);
+        }
+        let _ = std::fs::remove_dir(&group);
+        None
+    })
+}
+
+/// Forks while its deputy has the last place.
+fn fork_at_the_limit(kind: Limit, group: Option<&PathBuf>, mut inner: Inner) -> ! {
+    limit(kind, group);
+    let scene = Scene::new(Way::Gather, Deed::Signal);
+    plan(&Way::Gather.options().errands(Errands::Deputy));
+    inner.send();
+    // SAFETY: a child ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        exit();
+    }
+    let refused = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!((child, refused), (-1, Some(libc::EAGAIN)), "there is no place");
+    inner.tell();
+    let is_right = || children() == 0 && scene.is_right(true, Who::Child);
+    assert_eq!(in_child(|| i32::from(!is_right())), 0);
+    assert_eq!(children(), 0, "the deputy has made room");
+    exit()
+}
+
+fn forks_at(kind: Limit, group: Option<&PathBuf>) {
+    needs_huge_pages();
+    let mut watched = Watched::hold(ASKS, |inner| fork_at_the_limit(kind, group, inner));
+    let (program, deputy) = (watched.program, watched.deputy());
+    watched.order();
+    let mut has_waited = false;
+    watched.until(|watched| {
+        // It waits until the deputy is gone.
+        has_waited = watched.held.is_some() && sleeps_in(program) == Some((libc::SYS_wait4, deputy));
+        has_waited || watched.program_is_over()
+    });
+    watched.let_go();
+    watched.end(&format!("{kind:?}"));
+    assert!(has_waited, "for the deputy");
+}
+
+#[test]
+fn a_fork_for_which_a_user_has_no_place_waits_for_the_deputy_and_is_tried_again() {
+    play("a_fork_for_which_a_user_has_no_place_waits_for_the_deputy_and_is_tried_again", || {
+        if !rustix::process::geteuid().is_root() {
+            skip("only root can become a user who has no other process");
+        }
+        forks_at(Limit::User, None);
+    });
+}
+
+#[test]
+fn a_fork_for_which_a_group_has_no_place_waits_for_the_deputy_and_is_tried_again() {
+    play("a_fork_for_which_a_group_has_no_place_waits_for_the_deputy_and_is_tried_again", || {
+        let Some(group) = new_group() else { skip("no group of processes with pids.max can be made") };
+        let played = std::panic::catch_unwind(|| forks_at(Limit::Group, Some(&group)));
+        std::fs::remove_dir(&group).expect("nobody is in it");
+        played.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// Whether the thread that executes a program waits for the deputy first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Before {
+    Dismissed,
+    Nothing,
+}
+
+/// Sends a deputy by another thread, and executes `cat`.
+fn execute(before: Before, mut inner: Inner) -> ! {
+    let scene = Scene::new(Way::Gather, Deed::Signal);
+    let (tell, told) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        // Tries calls in a child, for this thread.
+        plan(&Way::Gather.options().errands(Errands::Deputy));
+        let _ = tell.send(());
+        let _ = goes_on.recv();
+        slice();
+        let _ = tell.send(());
+        loop {
+            std::thread::park();
+        }
+    });
+    told.recv().expect("the thread has planned");
+    inner.tell();
+    go_on.send(()).expect("the thread waits");
+    told.recv().expect("the thread has sent one");
+    assert!(scene.is_right(true, Who::Parent));
+    inner.obey();
+    if before == Before::Dismissed {
+        dismiss_deputy();
+    }
+    let Inner { orders, answers } = inner;
+    let refused = Command::new("cat").stdin(orders).stdout(answers).exec();
+    panic!("cat is not executed: {refused}");
+}
+
+/// The promise for a thread that executes a program without waiting for another thread's deputy: one defunct child, and
+/// nothing else. And for one that waits: none.
+#[test]
+fn a_program_that_is_executed_beside_a_deputy_has_a_defunct_child_at_most() {
+    play("a_program_that_is_executed_beside_a_deputy_has_a_defunct_child_at_most", || {
+        needs_huge_pages();
+        adopt();
+        let steps = (0..CALLS.len()).map(|step| (step, Before::Nothing));
+        for (step, before) in steps.chain([(ASKS, Before::Dismissed)]) {
+            let mut watched = Watched::hold(step, |inner| execute(before, inner));
+            let (program, deputy) = (watched.program, watched.deputy());
+            watched.order();
+            let told = |name: &str| std::fs::read_to_string(format!("/proc/{program}/{name}")).unwrap_or_default();
+            let has_begun = |watched: &Watched| told("comm") == "cat\n" || watched.program_is_over();
+            if before == Before::Dismissed {
+                let waits = || sleeps_in(program) == Some((libc::SYS_wait4, deputy));
+                watched.until(|watched| waits() || has_begun(watched));
+                assert!(!has_begun(&watched), "it does not wait for the deputy");
+                watched.let_go();
+            }
+            watched.until(|watched| has_begun(watched));
+            if watched.held.is_some() {
+                watched.let_go();
+            }
+            watched.until(|_| matches!(state(deputy), 'Z' | 'X'));
+            let known = told(&format!("task/{program}/children"));
+            let expected = if before == Before::Dismissed { String::new() } else { format!("{deputy} ") };
+            assert_eq!(known, expected, "{before:?} at {step}");
+            // The new program runs as ever, and ends by itself.
+            watched.order();
+            let mut has_echoed = false;
+            watched.until(|watched| {
+                has_echoed = watched.has_answered();
+                has_echoed || watched.program_is_over()
+            });
+            assert!(has_echoed, "{before:?} at {step}");
+            let (_, closed) = std::io::pipe().expect("a pipe");
+            watched.order = closed;
+            watched.end(&format!("{before:?}"));
+            assert!(before == Before::Dismissed || ended(deputy).is_some(), "nobody else has waited for it");
+        }
+    });
+}
