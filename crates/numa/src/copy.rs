@@ -3,7 +3,7 @@
 use palimpsest_sys::memory::sealed::{Made, SealError, SealedBytes};
 use palimpsest_sys::numa::NodeId;
 
-use crate::replicated::Plain;
+use crate::plain::Plain;
 use crate::shared::{Folder, NotShared, Obtained, Origin, PassedOver, Registered};
 use crate::wishes;
 

@@ -16,18 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_sys::numa::{NodeId, current_node};
 use palimpsest_sys::published::{Published, Reading};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::copy::{Copy, CopyError};
+use crate::plain::Plain;
 use crate::shared::Sharing;
 use crate::status::NodeStatus;
 use crate::topology::Topology;
-
-/// Data that can be copied byte by byte and means the same everywhere: numbers, arrays and slices of them, and
-/// structures of them that derive the four traits of the crate `zerocopy`. No pointers, no padding.
-pub trait Plain: FromBytes + IntoBytes + Immutable + KnownLayout {}
-
-impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + ?Sized> Plain for T {}
 
 /// When copies are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

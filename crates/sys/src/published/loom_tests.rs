@@ -95,9 +95,16 @@ impl World {
     }
 }
 
+fn explore(test: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    // Threads lose the CPU at most this often: more takes minutes. Loads may see any value that is possible.
+    model.preemption_bound = Some(std::env::var("LOOM_MAX_PREEMPTIONS").map_or(3, |text| text.parse().unwrap()));
+    model.check(test);
+}
+
 /// A thread reads twice, with a read inside the first; another replaces the value and frees the old one.
 fn read_against_replace(model: Model) {
-    loom::model(move || {
+    explore(move || {
         let world = World::new();
         let reader = {
             let world = Arc::clone(&world);
@@ -153,7 +160,7 @@ fn loom_catches_a_read_that_ends_too_often() {
 
 /// Two threads each read on a seat that they give up while they read; a third replaces and frees.
 fn seats_change_hands(model: Model) {
-    loom::model(move || {
+    explore(move || {
         let world = World::new();
         let common: Option<&'static Seat> = (model == Model::SharedSeat).then(|| world.seats.claim());
         let readers: Vec<_> = (0..2)
@@ -189,7 +196,7 @@ fn loom_catches_two_threads_on_one_seat() {
 /// Two threads replace and free at the same time: each old value is freed once, and the present one stays.
 #[test]
 fn loom_replacements_meet() {
-    loom::model(|| {
+    explore(|| {
         let world = World::new();
         let other = {
             let world = Arc::clone(&world);
