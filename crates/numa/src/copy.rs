@@ -3,6 +3,7 @@
 use palimpsest_sys::memory::sealed::{Made, SealError, SealedBytes};
 use palimpsest_sys::numa::NodeId;
 
+use crate::plain::Plain;
 use crate::shared::{Folder, NotShared, Obtained, Origin, PassedOver, Registered};
 use crate::wishes;
 
@@ -56,6 +57,16 @@ impl Copy {
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.bytes.as_bytes()
+    }
+
+    /// Returns the value of which the copy was made.
+    #[inline]
+    pub(crate) fn content<T: Plain + ?Sized>(&self) -> &T {
+        match T::ref_from_bytes(self.as_bytes()) {
+            Ok(content) => content,
+            // The bytes are those of a `T`, and start at a page.
+            Err(_) => unreachable!("what was made of a value can be read as one"),
+        }
     }
 
     pub(crate) fn bytes(&self) -> &SealedBytes {

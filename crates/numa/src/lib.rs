@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod copy;
+mod plain;
 mod replicated;
 mod shared;
 mod status;
@@ -38,7 +39,8 @@ pub use copy::CopyError;
 pub use palimpsest_sys::memory::sealed::SealError;
 pub use palimpsest_sys::memory::sealed_file::AdoptError;
 pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating};
-pub use replicated::{Local, Plain, Reader, ReplicateError, ReplicateOptions, Replicated, When};
+pub use plain::Plain;
+pub use replicated::{Local, ReplicateError, ReplicateOptions, Replicated, When};
 pub use shared::{Folder, FolderError, NotShared, Origin, Sharing};
 pub use status::{NodeStatus, Placed};
 pub use text::{Alone, FileText, FileTextError, Localized, Pages, Piece, ProgramText, Reach, TextOptions, TextRefusal};

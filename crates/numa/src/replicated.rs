@@ -3,30 +3,25 @@
 //! # What changes, and who sees it
 //!
 //! All copies of one content form a *generation*. It never changes, except that copies are added. `update` makes
-//! another generation and exchanges one pointer. Readers keep the generation that they started with until they look
-//! again, and the last to leave one frees its memory. So readers never wait for an update, nor an update for readers.
+//! another generation and publishes that (`sys::published`). Readers keep the generation that they started with until
+//! they are done; then the next update, or [`Replicated::reclaim`], frees it. So readers never wait for an update, nor
+//! an update for readers.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use arc_swap::{ArcSwap, Cache, Guard};
 use palimpsest_sys::numa::{NodeId, current_node};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use palimpsest_sys::published::{Published, Reading};
 
 use crate::copy::{Copy, CopyError};
+use crate::plain::Plain;
 use crate::shared::Sharing;
 use crate::status::NodeStatus;
 use crate::topology::Topology;
-
-/// Data that can be copied byte by byte and means the same everywhere: numbers, arrays and slices of them, and
-/// structures of them that derive the four traits of the crate `zerocopy`. No pointers, no padding.
-pub trait Plain: FromBytes + IntoBytes + Immutable + KnownLayout {}
-
-impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + ?Sized> Plain for T {}
 
 /// When copies are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -110,22 +105,18 @@ pub enum ReplicateError {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let table = Replicated::<[u64]>::new(&[1, 4, 9, 16], ReplicateOptions::new().when(When::Eager))?;
 ///
-/// // One access: the copy of the node that this thread runs on.
+/// // The copy of the node that this thread runs on.
 /// assert_eq!(table.get()[3], 16);
-///
-/// // Many, from one thread: a few nanoseconds each.
-/// let mut reader = table.reader();
-/// assert_eq!(reader.get().iter().sum::<u64>(), 30);
 ///
 /// // All copies at once. What `get` has returned before stays as it was.
 /// let before = table.get();
 /// table.update(&[1, 8, 27])?;
-/// assert_eq!((before.len(), reader.get().len()), (4, 3));
+/// assert_eq!((before.len(), table.get().len()), (4, 3));
 /// # Ok(())
 /// # }
 /// ```
 pub struct Replicated<T: ?Sized> {
-    current: ArcSwap<Generation>,
+    current: Published<Generation>,
     options: ReplicateOptions,
     /// For each possible node, the index of its home in a generation.
     places: Box<[u16]>,
@@ -145,46 +136,52 @@ impl<T: Plain + ?Sized> Replicated<T> {
         if options.when == When::Eager {
             generation.fill(&options, |_| true);
         }
-        Ok(Self { current: ArcSwap::from_pointee(generation), options, places, content: PhantomData })
+        Ok(Self { current: Published::new(generation), options, places, content: PhantomData })
     }
 
     /// Returns the copy on the calling thread's node. It does not change while the result lives, whatever
-    /// [`update`](Self::update) does meanwhile.
+    /// [`update`](Self::update) does meanwhile. Takes a few nanoseconds, from any thread.
+    ///
+    /// While a thread has such a result, no content is freed that was replaced, of any `Replicated`, since the first of
+    /// them. In a signal handler, `get` may be called if its thread has called it before; drop the result there.
+    #[inline]
     pub fn get(&self) -> Local<'_, T> {
         self.get_on(current_node())
     }
 
     /// Returns the copy for threads that run on `node`.
+    #[inline]
     pub fn get_on(&self, node: NodeId) -> Local<'_, T> {
-        let generation = self.current.load();
-        let place = generation.place(place_of(&self.places, node), &self.options);
-        Local { generation, place, content: PhantomData }
-    }
-
-    /// Returns a reader for one thread that reads often: it checks for updates by one load, and writes to no memory
-    /// that other threads read.
-    pub fn reader(&self) -> Reader<'_, T> {
-        Reader { cache: Cache::new(&self.current), replicated: self }
+        let place = place_of(&self.places, node);
+        Local(self.current.read().map(|generation| generation.near(place, &self.options).content()))
     }
 
     /// Replaces the content of all copies at once. When this returns, the nodes that had a copy have a new one; readers
-    /// see either the old content or the new one, and never wait.
+    /// see either the old content or the new one, and never wait. Frees the old copies, unless a thread keeps reading
+    /// them: then the next update does, or [`reclaim`](Self::reclaim).
     ///
     /// # Errors
     ///
     /// As for [`new`](Self::new); then the content is as before.
     pub fn update(&self, content: &T) -> Result<(), ReplicateError> {
-        let before = self.current.load();
         let generation = Generation::new(content.as_bytes(), &self.options, place_of(&self.places, current_node()))?;
-        generation.fill(&self.options, |place| self.options.when == When::Eager || before.is_made(place));
-        self.current.store(Arc::new(generation));
+        {
+            let before = self.current.read();
+            generation.fill(&self.options, |place| self.options.when == When::Eager || before.is_made(place));
+        }
+        self.current.replace(generation);
         Ok(())
+    }
+
+    /// Frees the copies of old contents that nobody reads any more. Never waits. Returns how many contents are left.
+    pub fn reclaim(&self) -> usize {
+        self.current.reclaim()
     }
 
     /// Returns the state of each node's copy and where its pages are, as the kernel reports it now. Takes about a
     /// microsecond per page.
     pub fn status(&self) -> Vec<NodeStatus> {
-        let generation = self.current.load();
+        let generation = self.current.read();
         let homes = self.options.topology.homes().iter().zip(&generation.copies);
         homes.map(|(&node, slot)| NodeStatus::of(node, slot.made.get())).collect()
     }
@@ -243,50 +240,48 @@ impl Generation {
     }
 
     fn is_made(&self, place: usize) -> bool {
-        matches!(self.copies[place].made.get(), Some(Ok(_)))
+        self.made(place).is_some()
     }
 
-    /// Returns the index of the copy to read, for threads whose home has index `place`.
     #[inline]
-    fn place(&self, place: usize, options: &ReplicateOptions) -> usize {
-        if self.is_made(place) { place } else { self.make(place, options) }
+    fn made(&self, place: usize) -> Option<&Copy> {
+        self.copies[place].made.get()?.as_ref().ok()
+    }
+
+    /// Returns the copy to read for threads whose home has index `place`.
+    #[inline]
+    fn near(&self, place: usize, options: &ReplicateOptions) -> &Copy {
+        match self.made(place) {
+            Some(copy) => copy,
+            None => self.make(place, options),
+        }
     }
 
     /// Makes the copy at `place`, unless that was tried already or another thread is making it.
     #[cold]
-    fn make(&self, place: usize, options: &ReplicateOptions) -> usize {
+    fn make(&self, place: usize, options: &ReplicateOptions) -> &Copy {
         let slot = &self.copies[place];
         // Relaxed: it only picks one thread; `OnceLock` hands over the copy.
         if !slot.claimed.swap(true, Ordering::Relaxed) {
-            let copy = Copy::get(self.bytes(self.first), options.topology.homes()[place], options.sharing.folder());
+            let content = self.first().as_bytes();
+            let copy = Copy::get(content, options.topology.homes()[place], options.sharing.folder());
             // Only this thread has claimed it.
             let _ = slot.made.set(copy);
         }
-        if self.is_made(place) { place } else { self.first }
+        self.made(place).unwrap_or_else(|| self.first())
+    }
+
+    fn first(&self) -> &Copy {
+        match self.made(self.first) {
+            Some(copy) => copy,
+            None => unreachable!("a generation begins with a copy"),
+        }
     }
 
     fn fill(&self, options: &ReplicateOptions, wanted: impl Fn(usize) -> bool) {
         (0..self.copies.len()).filter(|&place| wanted(place)).for_each(|place| {
-            self.place(place, options);
+            self.near(place, options);
         });
-    }
-
-    #[inline]
-    fn bytes(&self, place: usize) -> &[u8] {
-        match self.copies[place].made.get() {
-            Some(Ok(copy)) => copy.as_bytes(),
-            // Indices come from `place`.
-            _ => unreachable!("a copy was made before its place was told"),
-        }
-    }
-
-    #[inline]
-    fn content<T: Plain + ?Sized>(&self, place: usize) -> &T {
-        match T::ref_from_bytes(self.bytes(place)) {
-            Ok(content) => content,
-            // The bytes are those of a `T`, and start at a page.
-            Err(_) => unreachable!("what was made of a value can be read as one"),
-        }
     }
 }
 
@@ -296,57 +291,19 @@ fn place_of(places: &[u16], node: NodeId) -> usize {
 }
 
 /// A copy that was near when it was requested.
-pub struct Local<'a, T: ?Sized> {
-    generation: Guard<Arc<Generation>>,
-    place: usize,
-    content: PhantomData<&'a T>,
-}
+pub struct Local<'a, T: ?Sized>(Reading<'a, T>);
 
-impl<T: Plain + ?Sized> Deref for Local<'_, T> {
+impl<T: ?Sized> Deref for Local<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        self.generation.content(self.place)
+        &self.0
     }
 }
 
-impl<T: Plain + ?Sized + fmt::Debug> fmt::Debug for Local<'_, T> {
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Local<'_, T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Local").field(&&**self).finish()
-    }
-}
-
-/// A reader for one thread; see [`Replicated::reader`]. Keeps the content that it has last seen.
-pub struct Reader<'a, T: ?Sized> {
-    cache: Cache<&'a ArcSwap<Generation>, Arc<Generation>>,
-    replicated: &'a Replicated<T>,
-}
-
-impl<T: Plain + ?Sized> Reader<'_, T> {
-    /// Returns the newest content, from the copy on the calling thread's node.
-    #[inline]
-    pub fn get(&mut self) -> &T {
-        self.get_on(current_node())
-    }
-
-    /// Returns the newest content, from the copy for threads that run on `node`.
-    #[inline]
-    pub fn get_on(&mut self, node: NodeId) -> &T {
-        let generation = self.cache.load();
-        let place = generation.place(place_of(&self.replicated.places, node), &self.replicated.options);
-        generation.content(place)
-    }
-}
-
-impl<T: ?Sized> Clone for Reader<'_, T> {
-    fn clone(&self) -> Self {
-        Self { cache: self.cache.clone(), replicated: self.replicated }
-    }
-}
-
-impl<T: ?Sized> fmt::Debug for Reader<'_, T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Reader").finish_non_exhaustive()
     }
 }

@@ -15,6 +15,7 @@
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | memory that the kernel may hold for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, held threads |
+//! | [`published`] | a value that is replaced while threads read it without a fence |
 //! | [`signals`] | the signals that a program can wait for, by name or number |
 //! | [`clock`] | the kernel's clocks |
 //! | [`numa`] | nodes, this thread's node, memory policies, where pages are |
@@ -55,6 +56,9 @@ mod objects;
 pub mod pages;
 pub mod proc;
 mod proc_mem;
+// Its models are the only user of loom here.
+#[cfg(any(test, not(loom)))]
+pub mod published;
 mod random;
 pub mod seccomp;
 pub mod signals;

@@ -3,10 +3,10 @@
 
 Usage: programs.py FOLDER PALIMPSEST ROUNDS [NAME,...]
 
-FOLDER/plain and FOLDER/huge each have copies of the programs' files. Those in `plain` are dropped from the page cache
-and read again by the program's own faults; those in `huge` are dropped and read again into huge pages, by the calls of
-`palimpsest run --local-text --reread`. Both are then executed plainly, and those in `huge` also by `palimpsest run
---local-text --no-freeze`.
+FOLDER/plain and FOLDER/huge each have copies of the programs' files, by fill.sh; what is absent is left out. Those in
+`plain` are dropped from the page cache and read again by the program's own faults; those in `huge` are dropped and read
+again into huge pages, by the calls of `palimpsest run --local-text --reread`. Both are then executed plainly, and those
+in `huge` also by `palimpsest run --local-text --no-freeze`.
 """
 
 import glob
@@ -20,7 +20,7 @@ import time
 folder, palimpsest, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 only = sys.argv[4].split(",") if len(sys.argv) > 4 else None
 MODES = ("plain", "huge", "run")
-(crate,) = glob.glob("/root/.cargo/registry/src/*/regex-syntax-0.8.12")
+crate = max(glob.glob(os.path.expanduser("~/.cargo/registry/src/*/regex-syntax-*")))
 RUSTC = ["--edition=2021", "--crate-type=lib", '--cfg=feature="std"', '--cfg=feature="unicode"', "--cap-lints=allow"]
 NODE = (
     "let n=0;for(let i=0;i<20000;i++){n+=new Function('a','return a+'+i+';')(i)+JSON.stringify({i,a:[i]}).length"
@@ -119,6 +119,9 @@ def told(values):
 
 for case, (below, *_) in CASES.items():
     if only and case not in only:
+        continue
+    if not os.path.exists(CASES[case][1](f"{folder}/plain/{below.replace('*', 'lib')}")[0]):
+        print(f"{case}: not there")
         continue
     for mode in ("plain", "huge"):
         for path in files(mode, below):

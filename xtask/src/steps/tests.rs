@@ -160,12 +160,13 @@ pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
 
 /// The models of the lock-free parts, with what picks them: beside the code in palimpsest-text, in a test of its own in
 /// palimpsest-paging.
-const MODELS: [(&str, &[&str]); 2] = [("text.lib", &["loom"]), ("paging.loom", &[])];
+const MODELS: [(&str, &[&str]); 3] = [("sys.lib", &["loom"]), ("text.lib", &["loom"]), ("paging.loom", &[])];
 
 pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     // In one build: alone, each crate would have loom with features of its own.
-    test.args(["test", "--release", "--package", "palimpsest-text", "--package", "palimpsest-paging"]);
+    test.args(["test", "--release", "--package", "palimpsest-sys"]);
+    test.args(["--package", "palimpsest-text", "--package", "palimpsest-paging"]);
     test.args(["--lib", "--test", "loom"]).env("RUSTFLAGS", "--cfg loom");
     let built = programs::build(process::apart(&mut test, workspace, LOOM))?;
     for (name, chosen) in MODELS {

@@ -56,11 +56,10 @@ fn a_thread_reads_from_its_node_or_from_the_nearest_with_memory() {
         let home = topology.home(node.id);
         assert!(node.memory.total > 0 || home != node.id, "{node:?}");
         on(&topology, node.id, || {
-            let mut reader = data.reader();
-            let start = reader.get().as_ptr().addr();
+            let start = data.get().as_ptr().addr();
             assert!(std::ptr::eq(&*data.get(), &*data.get_on(home)), "{}", node.id);
             assert_eq!(placed(start..start + 1).0[0].0, home, "for {}", node.id);
-            assert!(*reader.get() == content()[..]);
+            assert!(*data.get() == content()[..]);
         });
     }
 }

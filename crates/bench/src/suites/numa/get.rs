@@ -21,24 +21,22 @@ const READS: u32 = 100_000;
 pub(super) fn group() -> Group {
     let own = |name: &str| Contestant::new(format!("{ID}.{name}"), Unit::Nanoseconds);
     let slice = own("slice").note("a load from a slice, without a look for the node or an update");
-    let contestants = [own("reader").against([slice.id.as_str()]), own("local"), slice];
+    let contestants = [own("local").against([slice.id.as_str()]), slice];
     Group::new(ID, "one value of replicated data, from the copy of the thread's node", contestants)
 }
 
 pub(super) fn measure(context: &mut Context<'_>, group: &Group) -> Result<(), BenchError> {
     context.begin(ID);
     let values: Vec<u32> = (0..LEN).collect();
-    let data = Replicated::<[u32]>::new(&values, ReplicateOptions::new()).map_err(failed(ID, "reader"))?;
+    let data = Replicated::<[u32]>::new(&values, ReplicateOptions::new()).map_err(failed(ID, "local"))?;
     let mut samples = Samples::default();
     let rounds = context.effort.rounds(20, 200, Duration::from_secs(4));
-    interleave(&mut ["reader", "local", "slice"], rounds, |name| {
+    interleave(&mut ["local", "slice"], rounds, |name| {
         let mut sum = 0_u64;
-        let mut reader = data.reader();
         let stopwatch = Stopwatch::start();
         for read in 0..READS {
             let at = black_box(read % LEN) as usize;
             let value = match *name {
-                "reader" => reader.get()[at],
                 "local" => data.get()[at],
                 _ => values[at],
             };

@@ -1,8 +1,10 @@
 /* A program with 8 MiB of text: in it lie whole huge pages wherever it is loaded. Prints whether its main function is
-   in a memory file, then lets a child and threads run through the text. */
+   in a memory file, then lets a child and threads run through the text. With an argument it only asks the kernel for
+   huge pages of its file, and prints how many KiB of the text those map. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,8 +27,30 @@ static void *thread(void *unused)
     return sum() == 2048 ? "right" : "wrong";
 }
 
-int main(void)
+static int collapse(void)
 {
+    char line[512];
+    unsigned long first = ((unsigned long)big + 2097151) & -2097152UL;
+    unsigned long last = (unsigned long)(big + 8388608) & -2097152UL;
+    unsigned long all = 0, size;
+    sum();
+    /* MADV_COLLAPSE. */
+    if (madvise((void *)first, last - first, 25) != 0)
+        perror("madvise");
+    sum();
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        if (sscanf(line, "FilePmdMapped: %lu", &size) == 1 || sscanf(line, "ShmemPmdMapped: %lu", &size) == 1)
+            all += size;
+    printf("%lu\n", all);
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    (void)arguments;
+    if (count > 1)
+        return collapse();
     char line[512];
     int in_memory = 0;
     FILE *maps = fopen("/proc/self/maps", "r");

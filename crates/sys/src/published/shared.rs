@@ -1,0 +1,141 @@
+//! [`Published`], for threads of this process.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use super::seats::Seat;
+use super::thread::{self, Barrier};
+use super::versions::Versions;
+
+/// How often [`Published::replace`] lets others run for the sake of the old value.
+const TURNS: u32 = 16;
+
+/// A value that any thread reads and replaces at any time. See the [module](self).
+///
+/// A forked child has a copy. In a signal handler, `read` may be called if its thread has read before (the first read
+/// of a thread allocates), and what it returns is to be dropped before the handler returns.
+pub struct Published<V> {
+    versions: Versions<V>,
+    barrier: &'static Barrier,
+    /// Owned, shared, and dropped by any thread.
+    _values: PhantomData<V>,
+}
+
+// SAFETY: it owns its values, as a `Box` does.
+unsafe impl<V: Send> Send for Published<V> {}
+// SAFETY: all threads read a value, and any of them may drop it: `Arc` asks for the same.
+unsafe impl<V: Send + Sync> Sync for Published<V> {}
+
+impl<V> Published<V> {
+    /// Publishes a value.
+    pub fn new(value: V) -> Self {
+        Self { versions: Versions::new(value), barrier: Barrier::chosen(), _values: PhantomData }
+    }
+
+    /// Returns the present value, which stays as long as the result, whatever [`replace`](Self::replace) does.
+    ///
+    /// While a thread has such a result, no old value of any `Published` is freed that was replaced after the thread's
+    /// outermost `read`. So keep it for a short time.
+    #[inline]
+    pub fn read(&self) -> Reading<'_, V> {
+        let seat = thread::enter();
+        Reading { value: self.versions.current(), seat, _borrowed: PhantomData }
+    }
+
+    /// Replaces the value. Frees the old one if its readers leave within a few turns of this thread; else the next
+    /// call does that, or [`reclaim`](Self::reclaim). Returns how many old values are left.
+    pub fn replace(&self, value: V) -> usize {
+        let tag = self.versions.replace(value, thread::seats());
+        let mut left = self.reclaim();
+        for _ in 0..TURNS {
+            // This thread would wait for itself.
+            if left == 0 || thread::holds(tag) {
+                break;
+            }
+            std::thread::yield_now();
+            left = self.reclaim();
+        }
+        left
+    }
+
+    /// Frees the old values that nobody reads any more. Never waits. Returns how many are left, or in another thread's
+    /// hands.
+    pub fn reclaim(&self) -> usize {
+        let retired = self.versions.take_retired();
+        if retired.is_empty() {
+            return 0;
+        }
+        match self.barrier.pass() {
+            // SAFETY: 1. just now.
+            Ok(()) => unsafe { self.versions.free(retired, thread::seats()) },
+            // A filter was added that refuses `membarrier`: nobody knows who reads what.
+            Err(_) => self.versions.keep(retired),
+        }
+    }
+}
+
+impl<V> fmt::Debug for Published<V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Published").finish_non_exhaustive()
+    }
+}
+
+/// A value that is being read, or a part of it; see [`Published::read`].
+///
+/// Belongs to its thread, which others may let read through it:
+///
+/// ```compile_fail,E0277
+/// fn is_send<T: Send>(_: T) {}
+/// is_send(palimpsest_sys::published::Published::new(1).read());
+/// ```
+#[must_use = "the value is kept only while this lives"]
+pub struct Reading<'p, V: ?Sized> {
+    /// # Invariants
+    ///
+    /// 1. Valid as long as the seat counts this read.
+    value: NonNull<V>,
+    /// Counts this read.
+    seat: &'static Seat,
+    /// Not `Send`, for the seat is one thread's.
+    _borrowed: PhantomData<(&'p V, *const ())>,
+}
+
+// SAFETY: others only get the value by reference. The seat counts this read until this is dropped by its own thread;
+// if it is forgotten, for ever.
+unsafe impl<V: Sync + ?Sized> Sync for Reading<'_, V> {}
+
+impl<'p, V: ?Sized> Reading<'p, V> {
+    /// Narrows this to a part of the value.
+    #[inline]
+    pub fn map<W: ?Sized>(self, part: impl for<'v> FnOnce(&'v V) -> &'v W) -> Reading<'p, W> {
+        let value = NonNull::from(part(&self));
+        let seat = self.seat;
+        std::mem::forget(self);
+        Reading { value, seat, _borrowed: PhantomData }
+    }
+}
+
+impl<V: ?Sized> Deref for Reading<'_, V> {
+    type Target = V;
+
+    #[inline]
+    fn deref(&self) -> &V {
+        // SAFETY: invariant 1.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+impl<V: ?Sized> Drop for Reading<'_, V> {
+    #[inline]
+    fn drop(&mut self) {
+        self.seat.leave();
+    }
+}
+
+impl<V: ?Sized + fmt::Debug> fmt::Debug for Reading<'_, V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Reading").field(&&**self).finish()
+    }
+}
