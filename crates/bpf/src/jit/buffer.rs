@@ -161,6 +161,13 @@ impl Buffer {
         self.bytes.truncate(end);
     }
 
+    /// Does the same for at most 8 bytes.
+    pub(super) fn push_short(&mut self, line: u64, len: usize) {
+        let end = self.bytes.len() + len;
+        self.bytes.extend_from_slice(&line.to_le_bytes());
+        self.bytes.truncate(end);
+    }
+
     pub(super) fn byte(&self, at: usize) -> u8 {
         self.bytes[at]
     }
