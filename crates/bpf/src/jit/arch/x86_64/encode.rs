@@ -428,3 +428,22 @@ pub(super) fn byte_swap(buffer: &mut Buffer, bits: Bits, dst: Native) {
     line.opcode(bits, 0x0fc8 | u16::from(dst.0 & 7), 0, dst.0);
     line.emit(buffer);
 }
+
+/// Fills `code` with instructions that do nothing (Intel SDM, volume 2, NOP, table 4-12).
+pub(super) fn idle(code: &mut [u8]) {
+    const LONGEST: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+    for piece in code.chunks_mut(LONGEST.len()) {
+        let nop: &[u8] = match piece.len() {
+            1 => &[0x90],
+            2 => &[0x66, 0x90],
+            3 => &[0x0f, 0x1f, 0x00],
+            4 => &[0x0f, 0x1f, 0x40, 0],
+            5 => &[0x0f, 0x1f, 0x44, 0, 0],
+            6 => &[0x66, 0x0f, 0x1f, 0x44, 0, 0],
+            7 => &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
+            8 => &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+            _ => &LONGEST,
+        };
+        piece.copy_from_slice(nop);
+    }
+}
