@@ -27,6 +27,8 @@ pub struct Code {
     /// How many functions are active at once, at most.
     frames: usize,
     needs: Needs,
+    /// Where jumps back go, and these jumps, in their order.
+    jumps_back: Vec<(u32, u32)>,
     source: Option<Arc<Source>>,
     /// The types of some functions, by their first instruction, in order.
     types: Vec<(u32, FunctionType)>,
@@ -192,7 +194,9 @@ impl Code {
         if count > MOST_SLOTS {
             return Err(StructureError::Long { slots: count });
         }
-        let mut read = Read { instructions: Vec::with_capacity(count), ..Read::default() };
+        // In most programs one instruction in ten jumps.
+        let (instructions, jumps) = (Vec::with_capacity(count), Vec::with_capacity(count / 8 + 4));
+        let mut read = Read { instructions, jumps, ..Read::default() };
         let (whole, _) = bytes.as_chunks::<SLOT>();
         let (mut slot, mut registers) = (0, 0);
         while slot < count {
@@ -216,12 +220,12 @@ impl Code {
         if instructions.is_empty() {
             return Err(StructureError::Empty);
         }
-        let mut code =
-            Self { instructions, slots, functions: Vec::from([0]), frames: 1, needs, source: None, types: Vec::new() };
+        let (functions, jumps_back, types) = (Vec::from([0]), Vec::new(), Vec::new());
+        let mut code = Self { instructions, slots, functions, frames: 1, needs, jumps_back, source: None, types };
         if needs.functions {
             code.functions = code.find_functions()?;
         }
-        code.check_jumps(&jumps)?;
+        code.jumps_back = code.check_jumps(&jumps)?;
         if needs.functions {
             code.frames = code.depths()?.into_iter().max().unwrap_or(1);
         }
@@ -332,6 +336,11 @@ impl Code {
         if distance >= 0 { None } else { self.target(index, distance) }
     }
 
+    /// Returns where jumps back go, and these jumps, in their order.
+    pub(crate) fn jumps_back(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.jumps_back.iter().map(|(target, jump)| (*target as usize, *jump as usize))
+    }
+
     /// Returns the number of the function that begins with this instruction.
     pub(crate) fn function_number(&self, first: usize) -> Option<usize> {
         self.functions.binary_search(&u32::try_from(first).ok()?).ok()
@@ -378,8 +387,9 @@ impl Code {
         (number, self.functions[number] as usize..end)
     }
 
-    /// Checks those instructions, all that jump, and the ends of functions.
-    fn check_jumps(&self, jumps: &[u32]) -> Result<(), StructureError> {
+    /// Checks those instructions, all that jump, and the ends of functions. Returns the jumps back.
+    fn check_jumps(&self, jumps: &[u32]) -> Result<Vec<(u32, u32)>, StructureError> {
+        let mut back = Vec::new();
         let mut jumps = jumps.iter().map(|index| *index as usize).peekable();
         let ends = self.functions().skip(1).chain([self.instructions.len()]);
         for function in self.functions().zip(ends).map(|(start, end)| start..end) {
@@ -396,13 +406,16 @@ impl Code {
                     let target = self.slot(target);
                     return Err(StructureError::Leaves { slot, instruction, target, start, last });
                 }
+                if target <= index {
+                    back.push((target as u32, index as u32));
+                }
             }
             let (slot, instruction) = (self.slot(function.end - 1), self.instructions[function.end - 1]);
             if !matches!(instruction, Instruction::Exit | Instruction::Jump { .. }) {
                 return Err(StructureError::FallsThrough { start: self.slot(function.start), slot, instruction });
             }
         }
-        Ok(())
+        Ok(back)
     }
 
     /// Returns how many functions are active at once in each function, itself included.

@@ -89,7 +89,7 @@ impl Program {
         let no_place = |source| LoadError::Place { len, source };
         let name = code.source().map_or("", Source::name);
         let lines = if packs.is_observed() { lines(code, &compiled) } else { None };
-        let align = target.alignment();
+        let align = compiled.alignment();
         if compiled.faults().is_empty() && lines.is_none() {
             let loaded = if name.is_empty() { packs.load(bytes, align) } else { packs.load_named(name, bytes, align) };
             return Ok(Self::new(loaded.map_err(no_place)?, gauge));
@@ -337,5 +337,36 @@ impl VerifiedProgram {
             return Err(ContextError::Unaligned { address, align: self.context_align });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::println;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::asm::assemble;
+
+    #[test]
+    fn programs_with_short_loops_start_with_a_line() {
+        if Target::NATIVE != Some(Target::X86_64) {
+            return println!("skipped: lines are known of x86-64 alone");
+        }
+        let packs = Packs::new().expect("packs");
+        let places = |text: &str| {
+            let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+            let load = |_| Program::load(&packs, &code, &()).expect("it can be compiled");
+            let programs: Vec<Program> = (0..64).map(load).collect();
+            let place = |program: &Program| match program.entry {
+                Entry::Plain(entry) => entry as usize % 64,
+                Entry::Gauged(entry) => entry as usize % 64,
+            };
+            programs.iter().map(place).collect::<BTreeSet<usize>>()
+        };
+        assert_eq!(places("r0 = 9\nagain: r0 -= 1\nif r0 != 0 goto again\nexit").into_iter().max(), Some(0));
+        // The chance that 64 programs get the same of 7 places is 7^-63.
+        assert!(places("r0 = 9\nexit").len() > 1);
     }
 }

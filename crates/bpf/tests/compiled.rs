@@ -166,3 +166,17 @@ fn a_function_that_jumps_to_its_beginning_begins_once() {
     let spent = "start: r2 += 1\nif r2 > 5 goto out\nagain: may_goto start\ngoto again\nout: r0 = r2\nexit";
     assert!(both(spent).is_none_or(|rounds| rounds == 6));
 }
+
+#[test]
+fn loops_count_right_wherever_they_lie_in_a_line() {
+    for filler in 0..40 {
+        // 2 bytes each on x86-64. The second loop begins with its function.
+        let text = format!(
+            "r0 = 1\n{}r2 = 3\nouter: r4 = 0\ninner: r0 += r4\nif r0 > 9 goto +1\nr0 += 1\nr4 += 1\n\
+             if r4 != 7 goto inner\nr2 -= 1\nif r2 != 0 goto outer\nr6 = r0\nr1 = 5\nr0 = 0\ncall local f\n\
+             r0 += r6\nexit\nf: r0 += r1\nr7 = r0\nr1 -= 1\nif r1 != 0 goto f\nexit",
+            "w0 += w0\n".repeat(filler)
+        );
+        both(&text);
+    }
+}

@@ -80,7 +80,7 @@ static COMMON: [Option<Common>; 256] = {
 #[inline(always)]
 pub(crate) fn decode<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction, u16) -> R) -> Option<R> {
     let raw = u64::from_le_bytes(*slot);
-    let Common { form, zeros, has_source } = COMMON[usize::from(slot[0])].as_ref()?;
+    let Common { form, zeros, has_source } = COMMON[usize::from(raw as u8)].as_ref()?;
     if raw & zeros != 0 {
         return None;
     }

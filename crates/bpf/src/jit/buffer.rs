@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::lines::Lines;
+
 /// A place in the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
@@ -53,6 +55,15 @@ pub(super) enum Unknown {
     Far,
 }
 
+/// Bytes that are reserved before a loop.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Where they end, and the loop begins.
+    end: u32,
+    /// The last instruction of the loop.
+    last: usize,
+}
+
 /// Places of a function.
 #[derive(Clone, Copy, Debug)]
 struct Places {
@@ -77,6 +88,8 @@ pub(super) struct Buffer {
     faults: Vec<(u32, u32)>,
     /// Distances of one byte, and where they lead, of jumps over other jumps.
     holes: Vec<(u32, u32)>,
+    /// Room before loops.
+    rooms: Vec<Room>,
     unknown: Unknown,
     /// The function under work.
     function: usize,
@@ -99,6 +112,7 @@ impl Buffer {
             literals: Vec::new(),
             faults: Vec::new(),
             holes: Vec::new(),
+            rooms: Vec::new(),
             unknown,
             function: 0,
             has_left: false,
@@ -111,6 +125,7 @@ impl Buffer {
         self.gaps.clear();
         self.faults.clear();
         self.holes.clear();
+        self.rooms.clear();
     }
 
     pub(super) fn begin_function(&mut self, function: usize) {
@@ -156,6 +171,13 @@ impl Buffer {
 
     /// Adds the first `len` bytes of `line`. Copies all of it, which is faster than copying `len`.
     pub(super) fn push_line(&mut self, line: u128, len: usize) {
+        let end = self.bytes.len() + len;
+        self.bytes.extend_from_slice(&line.to_le_bytes());
+        self.bytes.truncate(end);
+    }
+
+    /// Does the same for at most 8 bytes.
+    pub(super) fn push_short(&mut self, line: u64, len: usize) {
         let end = self.bytes.len() + len;
         self.bytes.extend_from_slice(&line.to_le_bytes());
         self.bytes.truncate(end);
@@ -207,33 +229,58 @@ impl Buffer {
         }
     }
 
+    /// Reserves room before the loop that begins here and ends with the instruction `last`.
+    pub(super) fn reserve(&mut self, lines: Lines, last: usize) {
+        self.bytes.resize(self.bytes.len() + lines.room() as usize, 0);
+        self.rooms.push(Room { end: self.bytes.len() as u32, last });
+    }
+
+    /// Whether loops lie in lines, if those of the code do.
+    pub(super) const fn has_room(&self) -> bool {
+        !self.rooms.is_empty()
+    }
+
     /// Notes that the instruction at `start`, behind which the code ends, may fault, and that the program then goes on
     /// behind it.
     pub(super) fn may_fault(&mut self, start: usize) {
         self.faults.push((start as u32, self.bytes.len() as u32));
     }
 
-    /// Gives near jumps their short form, and closes the gaps.
+    /// Gives near jumps their short form, keeps as much of the room before loops as these need, and closes the gaps.
     ///
     /// Nothing moves further away by this: a jump that is near before is near afterwards. What lies before a jump is in
     /// its final place already, so that jumps back are measured exactly.
-    pub(super) fn shorten(&mut self) {
+    pub(super) fn shorten(&mut self, lines: Option<Lines>) {
         let mut gaps = core::mem::take(&mut self.gaps);
-        // Where a shortened jump ended, and how many bytes were cut out up to there.
-        let mut cuts: Vec<(u32, u32)> = Vec::with_capacity(gaps.len());
-        // Up to which old place the code has moved; how much was cut out; the next instruction.
-        let (mut done, mut cut, mut next) = (0, 0, 0);
-        for gap in &mut gaps {
-            let end = gap.at + 4;
-            while let Some(start) = self.starts.get_mut(next).filter(|start| **start < end) {
-                *start -= cut;
-                next += 1;
+        let rooms = core::mem::take(&mut self.rooms);
+        // One for each, and one for the end.
+        let cuts = Vec::with_capacity(gaps.len() + rooms.len() + 1);
+        let mut closed = Closed { done: 0, cut: 0, cuts };
+        // The next instruction, the next room, and where that ends.
+        let (mut next, mut room) = (0, 0);
+        let mut room_end = rooms.first().map_or(UNKNOWN, |room| room.end);
+        for index in 0..gaps.len() {
+            // Each loop has a jump behind its beginning.
+            while room_end <= gaps[index].at
+                && let Some(lines) = lines
+            {
+                self.settle(&mut next, room_end, closed.cut);
+                let start = room_end - lines.room();
+                let len = self.loop_len(&rooms[room..], &gaps[index..], lines);
+                let kept = lines.wanted(start - closed.cut, len);
+                let at = closed.close_up(&mut self.bytes, start..room_end, kept) as usize;
+                (lines.idle)(&mut self.bytes[at..at + kept as usize]);
+                room += 1;
+                room_end = rooms.get(room).map_or(UNKNOWN, |room| room.end);
             }
-            gap.at -= cut;
+            let gap = &mut gaps[index];
+            let end = gap.at + 4;
+            self.settle(&mut next, end, closed.cut);
+            gap.at -= closed.cut;
             let Some(short) = gap.short else { continue };
             let to = match gap.to {
                 // It has moved.
-                Mark::Instruction(index) if index < next => self.starts[index] + cut,
+                Mark::Instruction(index) if index < next => self.starts[index] + closed.cut,
                 mark => self.place(mark),
             };
             let long = u32::from(short.long);
@@ -242,44 +289,54 @@ impl Buffer {
             if i8::try_from(i64::from(to) - i64::from(from)).is_err() {
                 continue;
             }
-            let start = end - long;
-            self.close_up(done..start, cut);
-            let at = (start - cut) as usize;
-            self.bytes[at] = short.opcode;
-            (gap.at, gap.form) = (at as u32 + 1, short.form);
-            cut += long - SHORT;
-            cuts.push((end, cut));
-            done = end;
+            let at = closed.close_up(&mut self.bytes, end - long..end, SHORT);
+            self.bytes[at as usize] = short.opcode;
+            (gap.at, gap.form) = (at + 1, short.form);
         }
         self.gaps = gaps;
-        if cut == 0 {
+        if closed.cut == 0 {
             return;
         }
-        self.close_up(done..self.bytes.len() as u32, cut);
-        self.bytes.truncate(self.bytes.len() - cut as usize);
-        self.starts[next..].iter_mut().for_each(|start| *start -= cut);
-        let moved = |place: u32| {
-            let before = cuts.partition_point(|(end, _)| *end <= place);
-            if place == UNKNOWN || before == 0 { place } else { place - cuts[before - 1].1 }
-        };
+        let len = self.bytes.len() as u32;
+        closed.close_up(&mut self.bytes, len..len, 0);
+        self.bytes.truncate((len - closed.cut) as usize);
+        self.starts[next..].iter_mut().for_each(|start| *start -= closed.cut);
         for places in &mut self.places {
             let Places { body, entry, leave } = *places;
-            *places = Places { body: moved(body), entry: moved(entry), leave: moved(leave) };
+            *places = Places { body: closed.moved(body), entry: closed.moved(entry), leave: closed.moved(leave) };
         }
         for (start, landing) in &mut self.faults {
-            (*start, *landing) = (moved(*start), moved(*landing));
+            (*start, *landing) = (closed.moved(*start), closed.moved(*landing));
         }
         for (at, end) in core::mem::take(&mut self.holes) {
-            let at = moved(at);
-            self.bytes[at as usize] = (moved(end) - at - 1) as u8;
+            let at = closed.moved(at);
+            self.bytes[at as usize] = (closed.moved(end) - at - 1) as u8;
         }
     }
 
-    /// Moves bytes down.
-    fn close_up(&mut self, old: Range<u32>, by: u32) {
-        if by != 0 {
-            self.bytes.copy_within(old.start as usize..old.end as usize, (old.start - by) as usize);
+    /// Moves the beginnings of instructions before `end` by what was cut out before them.
+    #[inline(always)]
+    fn settle(&mut self, next: &mut usize, end: u32, cut: u32) {
+        while let Some(start) = self.starts.get_mut(*next).filter(|start| **start < end) {
+            *start -= cut;
+            *next += 1;
         }
+    }
+
+    /// Returns how many bytes the loop behind the first of `rooms` will have, if it fits into a line, so that loops in
+    /// it need no room. Nothing from there on has moved yet; `gaps` are those behind its beginning.
+    fn loop_len(&self, rooms: &[Room], gaps: &[Gap], lines: Lines) -> u32 {
+        let Room { end: start, last } = rooms[0];
+        let end = self.starts.get(last + 1).map_or(self.bytes.len() as u32, |end| *end);
+        let is_near = |gap: &&Gap| {
+            let to = self.place(gap.to);
+            to >= start && i8::try_from(i64::from(to) - i64::from(gap.at + 4)).is_ok()
+        };
+        let near = gaps.iter().take_while(|gap| gap.at < end).filter(is_near);
+        let cut = near.filter_map(|gap| gap.short).map(|short| u32::from(short.long) - SHORT);
+        // Of loops in it, and of one that begins right behind it.
+        let others = rooms[1..].iter().take_while(|other| other.end <= end).map(|_| lines.room());
+        end - start - cut.sum::<u32>() - others.sum::<u32>()
     }
 
     /// Adds addresses behind the code.
@@ -305,5 +362,36 @@ impl Buffer {
     /// Returns the code, where instructions begin, and where it may fault.
     pub(super) fn into_parts(self) -> (Vec<u8>, Vec<u32>, Vec<(u32, u32)>) {
         (self.bytes, self.starts, self.faults)
+    }
+}
+
+/// Code from which bytes are cut out, from its beginning to its end.
+struct Closed {
+    /// Up to which old place it has moved.
+    done: u32,
+    /// How much was cut out up to there.
+    cut: u32,
+    /// Old places behind what was cut out, and how much that was up to there.
+    cuts: Vec<(u32, u32)>,
+}
+
+impl Closed {
+    /// Moves bytes down up to `old.start`, and leaves `kept` of the bytes in `old`. Returns where these are.
+    #[inline(always)]
+    fn close_up(&mut self, bytes: &mut [u8], old: Range<u32>, kept: u32) -> u32 {
+        if self.cut != 0 {
+            bytes.copy_within(self.done as usize..old.start as usize, (self.done - self.cut) as usize);
+        }
+        let at = old.start - self.cut;
+        self.cut += old.end - old.start - kept;
+        self.cuts.push((old.end, self.cut));
+        self.done = old.end;
+        at
+    }
+
+    /// Returns where an old place is.
+    fn moved(&self, place: u32) -> u32 {
+        let before = self.cuts.partition_point(|(end, _)| *end <= place);
+        if place == UNKNOWN || before == 0 { place } else { place - self.cuts[before - 1].1 }
     }
 }

@@ -10,12 +10,17 @@
 //! targets are far and finds the last place where each instruction can be, and another uses the near form where that
 //! suffices. Nothing moves further away by this, so that each choice holds.
 //!
+//! On x86-64 room is reserved before short loops, and what they need of it remains when gaps are closed (`loops`).
+//!
 //! Machine code does what the program says, with the addresses that it computes. Whether it may is not checked here.
 
 mod arch;
 mod buffer;
+mod compiled;
 mod frame;
 mod inline;
+mod lines;
+mod loops;
 mod wanted;
 
 use alloc::vec::Vec;
@@ -27,7 +32,9 @@ use crate::verify::{Guard, Verified};
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark, Unknown};
+pub use compiled::Compiled;
 use frame::Frame;
+use loops::Loops;
 pub(crate) use wanted::{Gauge, Metering, STOPPED, Wanted};
 pub use wanted::{OUT_OF_FUEL, Outcome};
 
@@ -50,10 +57,12 @@ impl Target {
     /// Returns the bytes to which its code must be aligned.
     pub const fn alignment(self) -> usize {
         match self {
-            // Instructions may begin anywhere; literals are aligned to 8 bytes.
-            Self::X86_64 | Self::Aarch64 => 8,
+            Self::X86_64 | Self::Aarch64 => Self::LEAST_ALIGNMENT,
         }
     }
+
+    /// Instructions may begin anywhere, or are shorter; literals are aligned to 8 bytes.
+    const LEAST_ALIGNMENT: usize = 8;
 }
 
 /// A helper of the host: it gets `r1` to `r5`, and its result goes to `r0`. It must not unwind.
@@ -198,59 +207,6 @@ pub enum CompileError {
         /// Bytes.
         most: usize,
     },
-}
-
-/// Machine code.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Compiled {
-    bytes: Vec<u8>,
-    starts: Vec<u32>,
-    faults: Vec<(u32, u32)>,
-    code_len: usize,
-    gauge: Gauge,
-}
-
-impl Compiled {
-    /// Returns code and the literals behind it; it begins with the program's first instruction.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Returns how many bytes of that are code.
-    pub const fn code_len(&self) -> usize {
-        self.code_len
-    }
-
-    /// Returns the machine instructions that may fault, since the verifier could not prove their loads, and where the
-    /// code then goes on: in bytes, in order. The register that they load is then 0.
-    pub fn faults(&self) -> &[(u32, u32)] {
-        &self.faults
-    }
-
-    /// Whether it gets a sixth argument, and has a second result.
-    #[cfg(feature = "std")]
-    pub(crate) const fn gauge(&self) -> Gauge {
-        self.gauge
-    }
-
-    /// Whether the program has a sixth argument and a second result: it takes fuel, or helpers may end it. Then its
-    /// type is `extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome`; the sixth argument is its fuel, or
-    /// [`MOST_FUEL`](crate::verify::MOST_FUEL). In C: `struct { uint64_t r0; int64_t left; } (uint64_t, uint64_t,
-    /// uint64_t, uint64_t, uint64_t, int64_t)`. Otherwise it is `extern "C" fn(u64, u64, u64, u64, u64) -> u64`.
-    pub fn has_gauge(&self) -> bool {
-        self.gauge != Gauge::Absent
-    }
-
-    /// Whether the program pays for jumps back with the fuel in its sixth argument ([`has_gauge`](Self::has_gauge)),
-    /// and ends with [`OUT_OF_FUEL`] when none is left.
-    pub fn takes_fuel(&self) -> bool {
-        self.gauge == Gauge::Paid
-    }
-
-    /// Returns where the code of each instruction begins, in bytes.
-    pub fn starts(&self) -> &[u32] {
-        &self.starts
-    }
 }
 
 /// Most bytes of code: what jumps of AArch64 reach, which is less than those of x86-64.
@@ -510,7 +466,8 @@ fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, C
         buffer.begin_again();
         pass::<I>(code, literals, &frames, &mut buffer)?;
     }
-    buffer.shorten();
+    let alignment = if buffer.has_room() { I::LINES.map(|lines| lines.len as usize) } else { None };
+    buffer.shorten(I::LINES);
     let code_len = buffer.len();
     if code_len > MOST_BYTES {
         return Err(CompileError::Long { len: code_len, most: MOST_BYTES });
@@ -520,7 +477,8 @@ fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, C
     }
     buffer.fill_in(I::patch);
     let (bytes, starts, faults) = buffer.into_parts();
-    Ok(Compiled { bytes, starts, faults, code_len, gauge: literals.gauge })
+    let alignment = alignment.unwrap_or(Target::LEAST_ALIGNMENT);
+    Ok(Compiled { bytes, starts, faults, code_len, alignment, gauge: literals.gauge })
 }
 
 /// Functions whose addresses are taken.
@@ -551,14 +509,21 @@ fn pass<I: Isa>(
     buffer: &mut Buffer,
 ) -> Result<(), CompileError> {
     let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    let mut loops = Loops::of(code, I::LINES.filter(|_| literals.wanted.blinding.is_none()));
     for (frame, (first, end)) in frames.iter().zip(code.functions().zip(ends)) {
         let mut surroundings = Surroundings { code, literals, frame: *frame, first, index: first };
         buffer.begin_function(frame.function);
         for index in first..end {
             surroundings.index = index;
+            if index == loops.next && index != first {
+                loops.reserve(buffer);
+            }
             buffer.begin_instruction(index);
             if index == first {
                 I::prologue(buffer, &surroundings.frame);
+                if index == loops.next {
+                    loops.reserve(buffer);
+                }
                 buffer.begin_body();
             }
             I::instruction(buffer, &surroundings)?;

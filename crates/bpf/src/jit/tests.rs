@@ -276,6 +276,80 @@ fn jumps_are_short_where_that_reaches_and_go_where_they_should() {
     assert!(jumps(&compiled).into_iter().flatten().all(|(len, _)| len == 2));
 }
 
+/// Returns loops before which other instructions come, at most `filler` bytes of x86-64: the text, and the first and
+/// the last instruction of each loop that fits into a line.
+fn loops(filler: usize) -> (String, Vec<(usize, usize)>) {
+    let before = "r2 = 1\n".repeat(filler / 5) + &"w0 += w0\n".repeat(filler % 5);
+    let first = filler / 5 + filler % 5;
+    // Two nested ones that fit together, one right behind them, one that is left from its middle, and one that is too
+    // long.
+    let text = format!(
+        "{before}outer: r4 = 0\ninner: r0 += r4\nif r0 > 9 goto +1\nr0 += 1\nr4 += 1\nif r4 != 7 goto inner\n\
+         r2 -= 1\nif r2 != 0 goto outer\nagain: r4 -= 1\nif r4 != 0 goto again\n\
+         left: r4 -= 1\nif r4 == 5 goto +2\nr0 += 2\nif r4 != 0 goto left\n\
+         long: {}r4 += 1\nif r4 != 9 goto long\nexit",
+        "r0 += 0x12345\n".repeat(10)
+    );
+    (text, Vec::from([(first, first + 7), (first + 1, first + 5), (first + 8, first + 9), (first + 10, first + 13)]))
+}
+
+#[test]
+fn short_loops_lie_in_one_line_and_only_what_that_needs_lies_before_them() {
+    let mut kept = Vec::new();
+    for filler in 1..130 {
+        let (text, short) = loops(filler);
+        let (code, compiled) = compiled(&text, Target::X86_64, &Plain(&()));
+        assert_eq!(compiled.alignment(), 64);
+        let start = |index: usize| compiled.starts()[index] as usize;
+        let ends: Vec<usize> = (1..code.instructions().len()).map(start).chain([compiled.code_len()]).collect();
+        // Bytes behind an instruction that do nothing, and where it jumps.
+        let mut idle = alloc::vec![0; ends.len()];
+        for (index, end) in ends.iter().enumerate() {
+            let code_of_it = &compiled.bytes()[start(index)..*end];
+            for native in iced_x86::Decoder::with_ip(64, code_of_it, start(index) as u64, 0) {
+                if native.mnemonic() == iced_x86::Mnemonic::Nop {
+                    idle[index] += native.len();
+                } else if native.op0_kind() == iced_x86::OpKind::NearBranch64
+                    && let Instruction::Branch { offset, .. } = code.instructions()[index]
+                {
+                    let target = code.target(index, offset.into()).expect("a target");
+                    assert_eq!(native.near_branch_target(), start(target) as u64, "{filler} before, {index}");
+                }
+            }
+        }
+        for (first, last) in short {
+            let begin = start(first);
+            let len = ends[last] - idle[last] - begin;
+            assert_eq!(begin / 64, (begin + len - 1) / 64, "{filler} before, {len} at {begin}");
+            // It would not have fit into what was left of the line.
+            let before = idle[first - 1];
+            assert!(before == 0 || begin % 64 == 0 && before < len, "{filler} before, {before} idle at {begin}");
+            kept.push(before);
+        }
+        // A loop that is too long has none.
+        let [.., long] = code.jumps_back().map(|(first, _)| first).collect::<Vec<usize>>()[..] else { panic!("loops") };
+        assert_eq!(idle[long - 1], 0);
+    }
+    // They lay in many ways before.
+    let lengths: alloc::collections::BTreeSet<usize> = kept.into_iter().collect();
+    assert!(lengths.len() > 30, "{lengths:?}");
+}
+
+#[test]
+fn room_is_left_before_loops_only_where_lines_are_known() {
+    let text = "r0 = 9\nagain: r0 += -1\nif r0 != 0 goto again\nexit";
+    let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+    let alignment = |target, blinding| {
+        let wanted = Wanted { blinding, ..Wanted::default() };
+        compile_resolved(&code, target, &Plain(&()), wanted).expect("it compiles").alignment()
+    };
+    assert_eq!(alignment(Target::X86_64, None), 64);
+    assert_eq!(alignment(Target::X86_64, Some(1)), 8, "it starts at a random place");
+    assert_eq!(alignment(Target::Aarch64, None), 8);
+    let (_, straight) = compiled("r0 = 9\nexit", Target::X86_64, &Plain(&()));
+    assert_eq!(straight.alignment(), 8);
+}
+
 #[test]
 fn jumps_of_long_code_go_over_a_far_one_on_aarch64() {
     // A jump with a distance of 19 bits in words reaches 1 MiB. One of eBPF reaches 32767 slots, so that the code of

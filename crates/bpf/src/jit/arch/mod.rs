@@ -5,6 +5,7 @@ pub(super) mod x86_64;
 
 use super::buffer::{Buffer, Gap, Mark};
 use super::frame::Frame;
+use super::lines::Lines;
 use super::{CompileError, Surroundings, Target};
 
 /// The compiler for the machine that this runs on.
@@ -33,6 +34,8 @@ pub(super) trait Isa {
     const LITERALS: Place;
     /// Up to which length of code, in bytes, every jump reaches its target in its shortest form.
     const REACH: usize;
+    /// How code lies in lines, if it matters where short loops lie.
+    const LINES: Option<Lines>;
 
     /// Begins a function.
     fn prologue(buffer: &mut Buffer, frame: &Frame);

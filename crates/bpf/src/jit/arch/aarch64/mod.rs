@@ -19,6 +19,7 @@ use crate::insn::{AluOp, Callee, Condition, Extension, Instruction, Operand, Reg
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
+use crate::jit::lines::Lines;
 use crate::jit::{CompileError, Outside, Surroundings, Then};
 use crate::verify::{Guard, Side};
 use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
@@ -83,6 +84,8 @@ fn room(frame: &Frame) -> u64 {
 impl Isa for Aarch64 {
     const LITERALS: super::Place = super::Place::Inside;
     const REACH: usize = encode::REACH;
+    // Not measured on any CPU.
+    const LINES: Option<Lines> = None;
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
         for (first, second) in pairs(frame) {

@@ -193,8 +193,9 @@ pub(super) fn group_immediate(buffer: &mut Buffer, bits: Bits, op: Group, rm: Na
     either(buffer, bits, opcode, op as u8, rm, (value, constant_bits));
 }
 
-/// An instruction with a register in the field of that name, or a number that extends the opcode, and with as many low
-/// bits of a constant.
+/// An instruction of 32 or 64 bits with a register in the field of that name, or a number that extends the opcode, and
+/// with as many low bits of a constant. Most of a program goes through here: its 7 bytes at most are put together in
+/// one number, without a branch.
 pub(super) fn either(
     buffer: &mut Buffer,
     bits: Bits,
@@ -203,11 +204,14 @@ pub(super) fn either(
     rm: Native,
     (constant, constant_bits): (i32, u32),
 ) {
-    let mut line = Line::new();
-    line.opcode(bits, opcode.into(), reg, rm.0);
-    line.registers(reg, rm);
-    line.some(constant, constant_bits);
-    line.emit(buffer);
+    debug_assert!(matches!(bits, Bits::B32 | Bits::B64), "others have prefixes of their own");
+    let rex = u8::from(bits == Bits::B64) << 3 | reg >> 3 << 2 | rm.0 >> 3;
+    let registers = 0xc0 | (reg & 7) << 3 | rm.0 & 7;
+    let constant = u64::from(constant as u32) & ((1 << constant_bits) - 1);
+    let head = u64::from(0x40 | rex) | u64::from(opcode) << 8 | u64::from(registers) << 16;
+    // A REX that says nothing is left out.
+    let absent = 8 * u32::from(rex == 0);
+    buffer.push_short((head | constant << 24) >> absent, (24 - absent + constant_bits) as usize / 8);
 }
 
 /// An instruction with a register and memory.
@@ -423,4 +427,23 @@ pub(super) fn byte_swap(buffer: &mut Buffer, bits: Bits, dst: Native) {
     let mut line = Line::new();
     line.opcode(bits, 0x0fc8 | u16::from(dst.0 & 7), 0, dst.0);
     line.emit(buffer);
+}
+
+/// Fills `code` with instructions that do nothing (Intel SDM, volume 2, NOP, table 4-12).
+pub(super) fn idle(code: &mut [u8]) {
+    const LONGEST: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+    for piece in code.chunks_mut(LONGEST.len()) {
+        let nop: &[u8] = match piece.len() {
+            1 => &[0x90],
+            2 => &[0x66, 0x90],
+            3 => &[0x0f, 0x1f, 0x00],
+            4 => &[0x0f, 0x1f, 0x40, 0],
+            5 => &[0x0f, 0x1f, 0x44, 0, 0],
+            6 => &[0x66, 0x0f, 0x1f, 0x44, 0, 0],
+            7 => &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
+            8 => &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+            _ => &LONGEST,
+        };
+        piece.copy_from_slice(nop);
+    }
 }

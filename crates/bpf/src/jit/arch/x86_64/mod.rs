@@ -21,6 +21,7 @@ use crate::insn::{AluOp, Callee, Condition, Instruction, Operand, Register, Wide
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
+use crate::jit::lines::Lines;
 use crate::jit::{CompileError, Outside, Surroundings, Then};
 use crate::verify::{Guard, Side};
 use encode::{Bits, FAR, Flag, Group, Native, Place};
@@ -88,6 +89,7 @@ impl Isa for X86_64 {
     const LITERALS: super::Place = super::Place::BehindTheCode;
     // The short form of a jump is chosen once all places are known.
     const REACH: usize = usize::MAX;
+    const LINES: Option<Lines> = Some(Lines { len: 64, idle: encode::idle });
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
         if has_frame(frame) {

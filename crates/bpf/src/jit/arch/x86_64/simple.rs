@@ -7,31 +7,49 @@ use super::native;
 use crate::insn::{AluOp, Condition, Operand, Register};
 use crate::jit::buffer::Buffer;
 
+/// How an operation with one kind of operand is encoded.
+#[derive(Clone, Copy)]
+struct Form {
+    /// 0 if it is not one instruction.
+    opcode: u8,
+    /// What extends the opcode, with a constant.
+    extension: u8,
+    /// Bits of the constant.
+    constant: u8,
+}
+
+impl Form {
+    const NONE: Self = Self { opcode: 0, extension: 0, constant: 0 };
+
+    const fn constant(bits: u8, opcode: u8, extension: u8) -> Self {
+        Self { opcode, extension, constant: bits }
+    }
+
+    const fn register(opcode: u8) -> Self {
+        Self { opcode, ..Self::NONE }
+    }
+}
+
 /// How an operation is encoded.
 #[derive(Clone, Copy)]
 struct Forms {
-    /// Opcodes by the operand: a constant of 32 bits, one of 8 bits, and a register, twice. 0 if the operation is not
-    /// one instruction.
-    opcodes: [u8; 4],
-    /// What extends the opcode, with a constant.
-    extension: u8,
+    /// By the operand: a constant of 32 bits, one of 8 bits, and a register, twice.
+    by_operand: [Form; 4],
     /// The bits of a constant that count.
     mask: i32,
 }
 
-/// Bits of the constant, in the same order.
-const CONSTANT: [u32; 4] = [32, 8, 0, 0];
-
 impl Forms {
     /// The operation of the group whose opcodes are 81 and 83.
     const fn group(group: encode::Group) -> Self {
-        let by_register = group.opcode() as u8;
-        Self { opcodes: [0x81, 0x83, by_register, by_register], extension: group as u8, mask: -1 }
+        let by_register = Form::register(group.opcode() as u8);
+        let constants = [Form::constant(32, 0x81, group as u8), Form::constant(8, 0x83, group as u8)];
+        Self { by_operand: [constants[0], constants[1], by_register, by_register], mask: -1 }
     }
 
     /// A shift by a constant.
     const fn shift(extension: u8) -> Self {
-        Self { opcodes: [0, 0xc1, 0, 0], extension, mask: 63 }
+        Self { by_operand: [Form::NONE, Form::constant(8, 0xc1, extension), Form::NONE, Form::NONE], mask: 63 }
     }
 
     /// Returns how an operation is encoded.
@@ -46,9 +64,12 @@ impl Forms {
             AluOp::ShiftRight => Self::shift(5),
             AluOp::ShiftRightSigned => Self::shift(7),
             // Constants have shorter ways.
-            AluOp::Move => Self { opcodes: [0, 0, 0x89, 0x89], extension: 0, mask: -1 },
+            AluOp::Move => {
+                let by_register = Form::register(0x89);
+                Self { by_operand: [Form::NONE, Form::NONE, by_register, by_register], mask: -1 }
+            }
             AluOp::Mul | AluOp::Div | AluOp::SignedDiv | AluOp::Mod | AluOp::SignedMod => {
-                Self { opcodes: [0; 4], extension: 0, mask: -1 }
+                Self { by_operand: [Form::NONE; 4], mask: -1 }
             }
         }
     }
@@ -89,15 +110,14 @@ fn write(buffer: &mut Buffer, bits: Bits, forms: &Forms, dst: Register, operand:
         Operand::Immediate(value) => (false, 0, value),
     };
     let value = value & forms.mask;
-    let form = 2 * usize::from(is_register) + usize::from(value as i8 as i32 == value);
-    let opcode = forms.opcodes[form];
+    let index = 2 * usize::from(is_register) + usize::from(value as i8 as i32 == value);
+    let Form { opcode, extension, constant } = forms.by_operand[index];
     if opcode == 0 {
         return false;
     }
-    let extension = forms.extension * u8::from(!is_register);
-    // For a constant this is register 0.
+    // A constant has register 0, and a register no extension.
     let reg = NATIVE[usize::from(src)] | extension;
-    encode::either(buffer, bits, opcode, reg, native(dst), (value, CONSTANT[form]));
+    encode::either(buffer, bits, opcode, reg, native(dst), (value, constant.into()));
     true
 }
 
