@@ -110,9 +110,9 @@ const ENDED: u64 = 3;
 const CONFINED: u32 = 1;
 
 /// How long a thread sleeps before it looks whether a deputy lives, in nanoseconds; and how often it does so before it
-/// takes it for stopped, or for one that the kernel keeps.
+/// takes it for one that the kernel keeps: for two seconds.
 const LOOK: i64 = 500_000;
-const PATIENCE: u32 = 200;
+const PATIENCE: u32 = 4000;
 
 /// Process ids have at most 22 bits.
 const ID: u64 = (1 << 30) - 1;
@@ -224,25 +224,24 @@ impl Desk {
         Ok(pid)
     }
 
-    /// Waits until the deputy has given up its rights, or is dead.
+    /// Waits until the deputy has given up its rights, or is dead. Kills it if it was stopped, or takes too long.
     fn wait_until_confined(&self, deputy: i32) {
-        for turn in 0..2 * PATIENCE {
+        for _ in 0..PATIENCE {
+            let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
+            sleep(&self.confined, 0, &raw const limit);
             // Acquire, partner: the Release store in `serve`. Forbids that what the program does next, such as giving
             // up rights, comes before the deputy's last use of them.
             if self.confined.load(Ordering::Acquire) == CONFINED {
                 return;
             }
-            let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
-            sleep(&self.confined, 0, &raw const limit);
-            if turn == PATIENCE {
-                // It was stopped.
-                kill(deputy);
-            }
             let mut status = 0;
-            if turn > 0 && wait(deputy, &mut status) == deputy as isize && !libc::WIFSTOPPED(status) {
-                return;
+            match wait(deputy, &mut status) {
+                waited if waited == deputy as isize && libc::WIFSTOPPED(status) => kill(deputy),
+                waited if waited == deputy as isize || waited == NO_CHILD => return,
+                _ => {}
             }
         }
+        kill(deputy);
     }
 
     /// Whether a deputy of this process is still at work. Costs a load while the desk is free, else system calls.
@@ -269,7 +268,7 @@ impl Desk {
     }
 
     /// Waits for a deputy of this process that is still at work; kills one that was stopped. That takes a few
-    /// milliseconds. It gives up after a tenth of a second, since the kernel may keep a deputy for as long as some processor
+    /// milliseconds. It gives up after two seconds, since the kernel may keep a deputy for as long as some processor
     /// is never free: then a child is left behind. Returns whether one was at work, or had not been waited for. Makes
     /// atomic accesses and system calls only, and none of these while the desk is free.
     pub fn dismiss(&self) -> bool {
