@@ -10,7 +10,7 @@ use super::{ContextAccess, ContextUse, Contract, Guard, Leftovers, Side, Unprove
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
-use crate::map::{LOCK, TIMER, ValueAccess};
+use crate::map::{Kind, LOCK, TIMER, ValueAccess};
 
 /// Bytes that an address may be away from where its memory begins: `BPF_MAX_VAR_OFF` of Linux
 /// (`include/linux/bpf_verifier.h`).
@@ -229,7 +229,12 @@ impl Step<'_> {
             Wide::Function(distance) => Ok(Value::Function(self.target(distance) as u32)),
             Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
             Wide::MapValueByIndex { map, offset } => {
-                let (area, offset) = (self.found(self.map(map)?, FIRST), Scalar::constant(offset.into()));
+                let number = self.map(map)?;
+                let kind = self.contract.maps[number as usize].kind;
+                if kind != Kind::Array {
+                    return Err(Fault::NoFirstValue { kind });
+                }
+                let (area, offset) = (self.found(number, FIRST), Scalar::constant(offset.into()));
                 // At most its end.
                 self.is_inside(area, offset, 0)?;
                 Ok(Value::Pointer(area, offset))
