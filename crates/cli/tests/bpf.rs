@@ -241,6 +241,31 @@ fn documents_say_what_the_verifier_says() {
 }
 
 #[test]
+fn unproven_loads_are_tried_if_the_line_says_so() {
+    // Nothing is mapped there.
+    let program = b"r1 = 4096\nr0 = *(u8 *)(r1 + 0)\nr0 += 7\nexit\n";
+    assert!(refused(&["verify", "--from", "asm"], program).contains("is a number here"));
+    let probe = ["--from", "asm", "--unproven", "probe"];
+    let with = |words: &[&'static str]| [words, &probe].concat();
+    let verified = printed(&with(&["verify"]), program);
+    assert!(verified.contains("; 1 loads may find nothing"), "{verified}");
+    let document = json(&with(&["verify", "--json"]), program, 0);
+    assert_eq!(document["programs"][0]["measures"]["probes"], 1, "{document}");
+    for engine in ENGINES {
+        assert!(refused(&["run", "--from", "asm", "--engine", engine], program).starts_with("palimpsest: "));
+        assert_eq!(printed(&with(&["run", "--engine", engine]), program), "0x7\n", "{engine}");
+    }
+    let measured = json(&with(&["bench", "--json", "--loads", "3"]), program, 0);
+    assert_eq!(measured["loads"], 3, "{measured}");
+    // A program of an object that forgets to look whether there is something.
+    let object = object();
+    for engine in ENGINES {
+        let line = ["run", &object, "--program", "wrong", "--unproven", "probe", "--engine", engine];
+        assert_eq!(printed(&line, b""), "0x0\n", "{engine}");
+    }
+}
+
+#[test]
 fn documents_say_what_a_run_gave() {
     for engine in ENGINES {
         let run = ["run", "--json", "--from", "asm", "--engine", engine];

@@ -447,12 +447,18 @@ impl Run<'_> {
             }
         };
         match answer {
-            Ok(Answer::Value(value)) => self.set(Register::R0, value),
+            Ok(Answer::Value(value)) => self.take_back(value),
             Ok(Answer::Iterate(iteration)) => return self.iterate(iteration, None, self.at + 1),
             Err((_, HelperError::Exit(value))) => return Ok(Next::Ended(value)),
             Err((trap, _)) => return Err(trap),
         }
         Ok(Next::Behind)
+    }
+
+    /// Goes on behind a call with its result, and without the arguments.
+    fn take_back(&mut self, result: u64) {
+        self.registers[1..6].fill(0);
+        self.set(Register::R0, result);
     }
 
     fn enter(&mut self, distance: i32) -> Result<Next, Trap> {
@@ -476,7 +482,7 @@ impl Run<'_> {
     /// goes on at `next`.
     fn iterate(&mut self, mut iteration: Iteration, last: Option<u64>, next: usize) -> Result<Next, Trap> {
         let Some(arguments) = iteration.next(last) else {
-            self.set(Register::R0, iteration.made());
+            self.take_back(iteration.made());
             return Ok(Next::At(next));
         };
         self.pay()?;
@@ -495,7 +501,10 @@ impl Run<'_> {
         self.registers[10] += FRAME as u64;
         self.passed = caller.passed;
         match caller.iteration {
-            None => Ok(Next::At(caller.next)),
+            None => {
+                self.take_back(result);
+                Ok(Next::At(caller.next))
+            }
             Some(iteration) => self.iterate(iteration, Some(result), caller.next),
         }
     }

@@ -5,6 +5,7 @@ use core::ops::Range;
 use super::Gauge;
 use crate::code::Code;
 use crate::insn::{Instruction, Register};
+use crate::verify::Leftovers;
 
 /// Registers, as a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,6 +36,8 @@ pub(super) struct Frame {
     pub(super) counts: bool,
     /// Whether the program may be ended.
     pub(super) gauge: Gauge,
+    /// What registers without a value hold.
+    pub(super) leftovers: Leftovers,
 }
 
 /// Registers that a function must return as it got them.
@@ -49,6 +52,7 @@ impl Frame {
             calls: code.calls_outside(),
             counts: code.counts(),
             gauge: Gauge::Absent,
+            leftovers: Leftovers::Any,
         };
         if !code.has_functions() {
             // It is the program.
@@ -66,6 +70,14 @@ impl Frame {
     /// Whether it gets the gauge from the host, and returns it.
     pub(super) fn begins_gauge(&self) -> bool {
         self.function == 0 && self.gauge != Gauge::Absent
+    }
+
+    /// The registers that are cleared where they have no value.
+    pub(super) const fn cleared(&self) -> &'static [Register] {
+        match self.leftovers {
+            Leftovers::Any => &[],
+            Leftovers::Zero => &[Register::R3, Register::R4, Register::R5],
+        }
     }
 
     /// Whether it has memory of its own.

@@ -497,6 +497,7 @@ fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
     let frame = |(function, (first, end))| Frame {
         is_named: named.binary_search(&first).is_ok(),
         gauge: literals.gauge,
+        leftovers: literals.wanted.leftovers,
         ..Frame::of(code, first..end, function)
     };
     code.functions().zip(ends).enumerate().map(frame).collect()
@@ -538,7 +539,7 @@ fn pass<I: Isa>(
             // The program's own prologue would take another register than helpers put the fuel in.
             debug_assert!(frame.function != 0, "the address of the program itself is refused with its structure");
             buffer.begin_entry(frame.function);
-            I::entry(buffer, Mark::Instruction(first));
+            I::entry(buffer, Mark::Instruction(first), frame);
         }
     }
     Ok(())

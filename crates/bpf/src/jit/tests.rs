@@ -9,7 +9,7 @@ use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
 use crate::map::ArrayPlace;
-use crate::verify::{ContextAccess, Contract, Guard, Side, Trust};
+use crate::verify::{ContextAccess, Contract, Guard, Leftovers, Side, Trust};
 
 /// Touches most forms: loads, stores, divisions, shifts by a register, atomic operations, byte orders, calls, and jumps
 /// both ways.
@@ -59,6 +59,9 @@ const FUELLED: &str = include_str!("golden/fuelled.bpf");
 /// constants.
 const HARDENED: &str = include_str!("golden/hardened.bpf");
 
+/// Calls of all kinds, behind which registers are cleared.
+const PRINTING: &str = include_str!("golden/printing.bpf");
+
 fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compiled) {
     let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
     if text == HARDENED {
@@ -71,7 +74,8 @@ fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compile
     // With a host, all of them.
     let probes: Vec<u32> = if text == HOSTED { loads.map(|(_, index)| index).collect() } else { Vec::new() };
     let metering = if text == FUELLED { Metering::Fuel } else { Metering::Free };
-    let wanted = Wanted { probes: &probes, metering, ..Wanted::default() };
+    let leftovers = if text == PRINTING { Leftovers::Zero } else { Leftovers::Any };
+    let wanted = Wanted { probes: &probes, metering, leftovers, ..Wanted::default() };
     let compiled = compile_resolved(&code, target, resolve, wanted).expect("everything is there");
     (code, compiled)
 }
@@ -100,6 +104,8 @@ fn listings_are_as_they_were_when_somebody_read_them() {
     is_golden("hardened.aarch64.txt", &hosted(HARDENED, Target::Aarch64), include_str!("golden/hardened.aarch64.txt"));
     is_golden("fuelled.x86_64.txt", &hosted(FUELLED, Target::X86_64), include_str!("golden/fuelled.x86_64.txt"));
     is_golden("fuelled.aarch64.txt", &hosted(FUELLED, Target::Aarch64), include_str!("golden/fuelled.aarch64.txt"));
+    is_golden("printing.x86_64.txt", &hosted(PRINTING, Target::X86_64), include_str!("golden/printing.x86_64.txt"));
+    is_golden("printing.aarch64.txt", &hosted(PRINTING, Target::Aarch64), include_str!("golden/printing.aarch64.txt"));
     is_golden("inline.x86_64.txt", &hosted(INLINE, Target::X86_64), include_str!("golden/inline.x86_64.txt"));
     is_golden("inline.aarch64.txt", &hosted(INLINE, Target::Aarch64), include_str!("golden/inline.aarch64.txt"));
 }

@@ -1,6 +1,6 @@
 //! What compiled programs do besides what they say: fuel, guards, blinded constants.
 
-use crate::verify::{Guard, Trust, Verified};
+use crate::verify::{Guard, Leftovers, Trust, Verified};
 
 /// Whether a program keeps in a register how much fuel is left, and whether it was ended.
 ///
@@ -45,6 +45,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) guards: &'a [(u32, Guard)],
     /// The number that blinds constants of the program, so that its maker cannot tell what the code contains.
     pub(crate) blinding: Option<u64>,
+    /// What registers without a value hold.
+    pub(crate) leftovers: Leftovers,
 }
 
 impl<'a> Wanted<'a> {
@@ -58,6 +60,7 @@ impl<'a> Wanted<'a> {
                 Trust::Full => None,
                 Trust::None => Some(random),
             },
+            leftovers: verified.leftovers(),
         }
     }
 }

@@ -10,9 +10,10 @@ use super::once::Mutex;
 #[cfg(feature = "std")]
 use super::pause::pause;
 
-/// A value that one thread at a time changes.
+/// A value that one thread at a time changes. In a child that lacks a thread which was changing it, it is not dropped:
+/// nobody knows what is left of it.
 #[derive(Debug)]
-pub(super) struct Guarded<T> {
+pub(super) struct Guarded<T: Default> {
     /// The number of whoever has locked `value` or is about to, or 0.
     #[cfg(feature = "std")]
     owner: AtomicU32,
@@ -20,7 +21,17 @@ pub(super) struct Guarded<T> {
 }
 
 #[cfg(feature = "std")]
-impl<T> Guarded<T> {
+impl<T: Default> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        if matches!(self.value.try_lock(), Err(std::sync::TryLockError::WouldBlock)) {
+            let value = self.value.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            core::mem::forget(core::mem::take(value));
+        }
+    }
+}
+
+#[cfg(feature = "std")]
+impl<T: Default> Guarded<T> {
     pub(super) const fn new(value: T) -> Self {
         Self { owner: AtomicU32::new(0), value: Mutex::new(value) }
     }
@@ -70,7 +81,7 @@ impl Drop for Held<'_> {
 }
 
 #[cfg(not(feature = "std"))]
-impl<T> Guarded<T> {
+impl<T: Default> Guarded<T> {
     pub(super) const fn new(value: T) -> Self {
         Self { value: Mutex::new(value) }
     }
@@ -103,5 +114,31 @@ mod tests {
         assert_eq!(guarded.change(|value| *value), Ok(4002));
         // The child does not know how far the other thread had come.
         beside(|| guarded.own(), || guarded.change(|_| ()) == Err(OpError::Abandoned));
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "a child has what its parent's threads use")]
+    fn a_child_frees_nothing_that_was_being_changed() {
+        use alloc::boxed::Box;
+        use alloc::sync::Arc;
+
+        let counted = Arc::new(());
+        for (is_changing, left) in [(true, 2), (false, 1)] {
+            let guarded = Box::into_raw(Box::new(Guarded::new(Some(Arc::clone(&counted)))));
+            // SAFETY: the box is the child's only when it is dropped there.
+            let shown = unsafe { &*guarded };
+            let is_left = || {
+                // SAFETY: made above; the child has no thread that uses it.
+                drop(unsafe { Box::from_raw(guarded) });
+                Arc::strong_count(&counted) == left
+            };
+            let change = || {
+                let held = is_changing.then(|| super::super::once::lock(&shown.value));
+                Ok::<_, ()>(held)
+            };
+            beside(change, is_left);
+            // SAFETY: the child had its own.
+            drop(unsafe { Box::from_raw(guarded) });
+        }
     }
 }

@@ -594,4 +594,4 @@ pub enum WhenFull {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -281,7 +281,7 @@ fn measures_are_checked() {
 /// Has another thread hold what `hold` returns, and asserts that `check` is true in a child of `fork`, which does not
 /// have that thread.
 #[expect(unsafe_code, reason = "processes are forked")]
-pub(super) fn beside<T, E: core::fmt::Debug>(hold: impl FnOnce() -> Result<T, E> + Send, check: impl FnOnce() -> bool) {
+pub(crate) fn beside<T, E: core::fmt::Debug>(hold: impl FnOnce() -> Result<T, E> + Send, check: impl FnOnce() -> bool) {
     let (held, is_held) = std::sync::mpsc::channel();
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {

@@ -20,11 +20,14 @@
 //! # Forks
 //!
 //! A child of `fork` has no such thread, and may have inherited the lock held by a thread that it does not have. So a
-//! child never touches the lock: its timers refuse everything, and never run.
+//! child never waits for the lock: its timers refuse everything, and never run. What a thread was changing is never
+//! freed there.
 //!
-//! # Signals
+//! # Signals, and the time
 //!
-//! A handler that has interrupted a thread inside the lock is refused everything. The timers' thread takes no signals.
+//! A handler that has interrupted a thread inside the lock of some timers is refused everything, and so is a
+//! [`TimeSource`], which is asked inside it. Both may drop other timers: nobody who has the lock of those waits for the
+//! lock of these, since whoever is inside one is refused the other. The timers' thread takes no signals.
 
 mod thread;
 
@@ -34,8 +37,9 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range, RangeInclusive};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::ThreadId;
 
 use palimpsest_sys::ForkDetector;
@@ -61,7 +65,8 @@ impl TimerClock {
     }
 }
 
-/// What timers tell time by.
+/// What timers tell time by. It is asked while no timer can be changed: programs that it runs get -35 (`EDEADLK`) of
+/// helpers for timers, and changes of maps with timers [`Deadlock`](crate::map::OpError::Deadlock).
 pub trait TimeSource: fmt::Debug + Send + Sync + 'static {
     /// What a clock shows, in nanoseconds.
     fn now(&self, clock: TimerClock) -> u64;
@@ -112,7 +117,7 @@ pub(crate) enum TimerError {
     Thread,
     /// This process is a forked child of the one that has the thread.
     Child,
-    /// This thread is changing timers, and a signal handler has interrupted it.
+    /// This thread is changing timers, and a signal handler has interrupted it, or it asks for the time.
     Interrupted,
 }
 
@@ -172,8 +177,6 @@ struct State {
     running: Option<Running>,
     /// The thread, from its start until its end.
     thread: Option<ThreadId>,
-    /// Whether the [`Timers`] were dropped.
-    is_ended: bool,
     /// How many looks at the clock were asked for, and how many were made.
     wanted: u64,
     made: u64,
@@ -207,26 +210,50 @@ struct Shared {
     done: Condvar,
     /// How many callbacks failed. The thread adds to it, anybody reads it.
     failures: AtomicU64,
+    /// Whether the [`Timers`] were dropped. The thread reads it inside the lock; it is set before the lock is taken, or
+    /// by the thread itself.
+    is_ended: AtomicBool,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Takes the lock. The caller is not inside it.
+    fn lock(&self) -> Locked<'_> {
+        let inside = Inside(INSIDE.replace(self.address()));
         // A panic never leaves the state half changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Locked(self.state.lock().unwrap_or_else(PoisonError::into_inner), inside)
+    }
+
+    fn address(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    fn is_ended(&self) -> bool {
+        // Relaxed: whoever has set it on another thread takes the lock afterwards, and then wakes the thread.
+        self.is_ended.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)) {
+            // A thread that this child does not have was changing it: nobody knows what is left of its trees.
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(core::mem::take(state));
+        }
     }
 }
 
 std::thread_local! {
-    /// Whether this thread holds the lock of some timers, or is about to.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// The address of the [`Shared`] whose lock this thread holds, or is about to; 0 if it holds none.
+    static INSIDE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Says that the thread is inside no more.
-struct Inside;
+/// Says, when dropped, that the thread is where it was before.
+struct Inside(usize);
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.set(false);
+        INSIDE.set(self.0);
     }
 }
 
@@ -238,6 +265,12 @@ impl Locked<'_> {
     fn wait(self, condition: &Condvar) -> Self {
         let Self(state, inside) = self;
         Self(condition.wait(state).unwrap_or_else(PoisonError::into_inner), inside)
+    }
+
+    /// The same, for this long at most.
+    fn wait_for(self, condition: &Condvar, rest: Duration) -> Self {
+        let Self(state, inside) = self;
+        Self(condition.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0, inside)
     }
 }
 
@@ -276,6 +309,7 @@ impl Timers {
                 changed: Condvar::new(),
                 done: Condvar::new(),
                 failures: AtomicU64::new(0),
+                is_ended: AtomicBool::new(false),
             }),
         }
     }
@@ -286,16 +320,15 @@ impl Timers {
         if !self.shared.here.is_same_process() {
             return Err(TimerError::Child);
         }
-        if INSIDE.replace(true) {
+        if Self::is_interrupted() {
             return Err(TimerError::Interrupted);
         }
-        let inside = Inside;
-        Ok(Locked(self.shared.lock(), inside))
+        Ok(self.shared.lock())
     }
 
     /// Whether this thread is changing timers.
     pub(crate) fn is_interrupted() -> bool {
-        INSIDE.get()
+        INSIDE.get() != 0
     }
 
     /// Makes a timer (`bpf_timer_init`).
@@ -417,8 +450,16 @@ impl Timers {
 impl Drop for Timers {
     /// Does not wait for the thread's end: the thread itself may be the one that drops this.
     fn drop(&mut self) {
-        let Ok(mut state) = self.state() else { return };
-        state.is_ended = true;
+        if !self.shared.here.is_same_process() {
+            return;
+        }
+        // Relaxed: see `Shared::is_ended`.
+        self.shared.is_ended.store(true, Ordering::Relaxed);
+        if INSIDE.get() == self.shared.address() {
+            // The thread asks for the time, and its source drops this: it looks again before it waits.
+            return;
+        }
+        let mut state = self.shared.lock();
         let timers = core::mem::take(&mut state.timers);
         state.armed.clear();
         self.shared.changed.notify_one();
@@ -437,19 +478,4 @@ pub(crate) enum From {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_handler_does_not_wait_for_what_it_has_interrupted() {
-        let timers = Timers::new(Box::new(SystemTime));
-        timers.init(16, TimerClock::Boot).expect("a new one");
-        let held = timers.state().expect("it is free");
-        assert_eq!(timers.init(32, TimerClock::Boot), Err(TimerError::Interrupted));
-        assert_eq!(timers.start(16, 1, From::Now), Err(TimerError::Interrupted));
-        assert_eq!(timers.cancel(16), Err(TimerError::Interrupted));
-        drop(held);
-        assert_eq!(timers.cancel(16), Ok(false));
-        assert!(!Timers::is_interrupted());
-    }
-}
+mod tests;

@@ -6,12 +6,11 @@ use core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use palimpsest_sys::threads::quiet;
 
-use super::{Armed, Ended, Running, Shared, State, TimerClock};
+use super::{Armed, Ended, Locked, Running, Shared, State, TimerClock};
 
 /// The longest sleep while a timer waits for another clock than the one that the thread sleeps by: that clock may be
 /// set, or go on while the machine is suspended.
@@ -46,7 +45,7 @@ fn run(shared: &Shared) {
     // Made before the lock is taken, so that it is dropped after the lock.
     let _gone = Gone(shared);
     let mut state = shared.lock();
-    while !state.is_ended {
+    while !shared.is_ended() {
         if let Some(armed) = due(shared, &state) {
             call(shared, state, armed);
             if !shared.here.is_same_process() {
@@ -60,12 +59,14 @@ fn run(shared: &Shared) {
         // Everything that was due has been called.
         state.made = state.wanted;
         shared.done.notify_all();
-        state = match rest(shared, &state) {
-            None => shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(rest) => {
-                let waited = shared.changed.wait_timeout(state, rest);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
+        let rest = rest(shared, &state);
+        if shared.is_ended() {
+            // By who was asked for the time.
+            return;
+        }
+        state = match rest {
+            None => state.wait(&shared.changed),
+            Some(rest) => state.wait_for(&shared.changed, rest),
         };
     }
 }
@@ -94,7 +95,7 @@ fn rest(shared: &Shared, state: &State) -> Option<Duration> {
 }
 
 /// Calls a timer's callback, without the lock.
-fn call(shared: &Shared, mut state: MutexGuard<'_, State>, armed: Armed) {
+fn call(shared: &Shared, mut state: Locked<'_>, armed: Armed) {
     let Armed { serial, address, .. } = armed;
     state.disarm(address);
     let callback = state.timers.get(&address).and_then(|timer| timer.callback.clone());

@@ -8,7 +8,7 @@ use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
 use super::state::{Area, Backing, Callback, DYNPTR, Dynptr, Frame, Held, State, Unreadable, Value};
 use super::step::{Next, Step};
-use super::{Guard, Unproven};
+use super::{Guard, Leftovers, Unproven};
 use crate::code::MOST_FRAMES;
 use crate::function::Null;
 use crate::insn::{Callee, Register};
@@ -67,9 +67,7 @@ impl Step<'_> {
                 for register in &Register::ALL[1..6] {
                     callee.set_made(*register, *caller.get(*register), caller.sources_of(*register));
                 }
-                for register in &Register::ALL[..6] {
-                    caller.set(*register, Value::Unset);
-                }
+                caller.lose(self.unset);
                 self.state.frames.push(callee);
                 self.note_frames(depth + 1);
                 Ok(Next::One(target))
@@ -102,9 +100,7 @@ impl Step<'_> {
             return Err(Fault::CallLocked { slot: self.code.slot(held.at as usize) });
         }
         let before = self.arguments(&signature)?;
-        for register in &Register::ALL[..6] {
-            self.state.top_mut().set(*register, Value::Unset);
-        }
+        self.state.top_mut().lose(self.unset);
         if let Some(record) = before.released {
             self.state.release(record);
         }
@@ -121,7 +117,7 @@ impl Step<'_> {
                 let mut entered = self.state.clone();
                 // The helper has not returned a value yet.
                 entered.top_mut().set(Register::R0, Value::Unset);
-                entered.enter(callback, self.has_lock(callback), self.instance(), 0);
+                entered.enter(callback, self.has_lock(callback), self.unset, (self.instance(), 0));
                 self.note_frames(entered.frames.len());
                 Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
             }
@@ -197,6 +193,10 @@ impl Step<'_> {
                 Argument::Bytes => before.bytes = Some((register, Direction::Read)),
                 Argument::BytesOut => before.bytes = Some((register, Direction::Write)),
                 Argument::PrintedBytes => before.bytes = Some((register, Direction::Print)),
+                // The interpreter and compilers clear it.
+                Argument::Printed if *self.state.top().get(register) == Value::Cleared => {
+                    self.leftovers.set(Leftovers::Zero);
+                }
                 Argument::Printed if self.contract.unproven == Unproven::Probe => drop(self.get(register)?),
                 Argument::Printed => drop(self.number(register)?),
                 Argument::Size => {
@@ -480,6 +480,8 @@ impl Step<'_> {
         let (instance, rounds) = (self.state.top().instance, self.state.top().rounds);
         self.state.frames.pop();
         let caller = self.state.top_mut();
+        // What ways that met meanwhile have kept of it lacks these registers.
+        caller.lose(self.unset);
         let Some(callback) = callback else {
             caller.set_made(Register::R0, result, sources);
             return Ok(Next::One(core::mem::take(&mut caller.next)));
@@ -490,7 +492,7 @@ impl Step<'_> {
             self.state.release(sample);
         }
         let mut entered = self.state.clone();
-        entered.enter(callback, self.has_lock(callback), instance, rounds + 1);
+        entered.enter(callback, self.has_lock(callback), self.unset, (instance, rounds + 1));
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
         Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
     }
@@ -498,18 +500,19 @@ impl Step<'_> {
 
 impl State {
     /// Returns the state in which a timer enters a function.
-    pub(super) fn of_timer(callback: Callback, has_lock: bool, instance: u32) -> Self {
+    pub(super) fn of_timer(callback: Callback, has_lock: bool, unset: Value, instance: u32) -> Self {
         let mut state = Self { frames: Vec::new(), records: Vec::new(), lock: None };
-        state.enter(callback, has_lock, instance, 0);
+        state.enter(callback, has_lock, unset, (instance, 0));
         state
     }
 
-    /// Enters a function that a helper calls. The value that it gets may have a lock; earlier calls have counted
-    /// `rounds`.
-    fn enter(&mut self, callback: Callback, has_lock: bool, instance: u32, rounds: u32) {
+    /// Enters a function that a helper calls. The value that it gets may have a lock; what it does not get is `unset`;
+    /// earlier calls have counted `rounds`.
+    fn enter(&mut self, callback: Callback, has_lock: bool, unset: Value, (instance, rounds): (u32, u32)) {
         let value = callback.map.map(|map| self.value_for_function(map, has_lock));
         let mut frame = Frame::new(self.frames.len(), instance);
         frame.rounds = rounds;
+        frame.lose(unset);
         let start = |area| Value::Pointer(area, Scalar::constant(0));
         let arguments = match (callback.map, callback.sample) {
             (None, None) => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],
@@ -520,7 +523,9 @@ impl State {
             }
         };
         for (register, value) in Register::ALL[1..].iter().zip(arguments) {
-            frame.set(*register, value);
+            if value != Value::Unset {
+                frame.set(*register, value);
+            }
         }
         frame.callback = Some(callback);
         self.frames.push(frame);

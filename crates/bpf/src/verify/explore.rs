@@ -11,7 +11,7 @@ use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, Origins, Sources, State, Value};
 use super::step::{Next, Step};
-use super::{ContextUse, Contract, Guard, Trust};
+use super::{ContextUse, Contract, Guard, Leftovers, Trust};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};
 
@@ -104,6 +104,10 @@ struct Explorer<'a> {
     alone: &'a Functions<'a>,
     /// Most functions that were active at once since the latest root.
     frames: Cell<usize>,
+    /// What `r3` to `r5` are where the program has put nothing.
+    unset: Value,
+    /// What they hold there when the program runs.
+    leftovers: Cell<Leftovers>,
 }
 
 /// Most of what is followed and kept.
@@ -123,6 +127,8 @@ pub(super) struct Explored {
     pub(super) probes: Vec<u32>,
     /// What guards instructions, in order.
     pub(super) guards: Vec<(u32, Guard)>,
+    /// What registers without a value hold when the program runs.
+    pub(super) leftovers: Leftovers,
     /// How many instructions were followed.
     pub(super) followed: usize,
 }
@@ -156,6 +162,8 @@ pub(super) fn explore(
         },
         alone,
         frames: Cell::new(1),
+        unset: if contract.may_print(code) { Value::Cleared } else { Value::Unset },
+        leftovers: Cell::new(Leftovers::Any),
     };
     let mut followed = 0;
     for function in alone.in_order() {
@@ -164,6 +172,7 @@ pub(super) fn explore(
         function.frames.set(explorer.frames.replace(1));
     }
     let mut state = State::new();
+    state.top_mut().lose(explorer.unset);
     if contract.context.is_some() {
         let registers = state.top_mut();
         registers.set(Register::R1, Value::Pointer(Area::Context, Scalar::constant(0)));
@@ -173,7 +182,8 @@ pub(super) fn explore(
     let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
     let guard = |guard: &Cell<Option<Guard>>| guard.get().filter(|guard| *guard != Guard::Unmasked);
     let guards = (0..).zip(&explorer.guards).filter_map(|(index, cell)| Some((index, guard(cell)?))).collect();
-    Ok(Explored { context_use: explorer.context_use.get(), probes: probes.collect(), guards, followed })
+    let (context_use, leftovers) = (explorer.context_use.get(), explorer.leftovers.get());
+    Ok(Explored { context_use, probes: probes.collect(), guards, leftovers, followed })
 }
 
 /// Finds where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -266,6 +276,8 @@ impl Explorer<'_> {
             guard: self.guards.get(way.at),
             alone: self.alone,
             frames: &self.frames,
+            unset: self.unset,
+            leftovers: &self.leftovers,
             used: &used,
         };
         let next = step.follow()?;
@@ -294,7 +306,7 @@ impl Explorer<'_> {
     /// Notes a way that begins at another time: no state of this way was before it.
     fn push_later(&mut self, callback: Callback) {
         let has_lock = callback.map.is_some_and(|map| self.contract.maps[map as usize].lock.is_some());
-        let state = State::of_timer(callback, has_lock, self.instance());
+        let state = State::of_timer(callback, has_lock, self.unset, self.instance());
         self.values += state.weight();
         let at = callback.entry as usize;
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });

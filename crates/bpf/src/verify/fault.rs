@@ -176,6 +176,12 @@ pub enum Fault {
         /// The kind.
         kind: Kind,
     },
+    /// A value is referred to of a map whose values have no fixed places.
+    #[error("the map is of the kind {kind:?}, and only arrays have a first value; look it up")]
+    NoFirstValue {
+        /// The kind.
+        kind: Kind,
+    },
     /// An address that may be 0 is used.
     #[error("{register} may be 0 here; compare it with 0 first")]
     MaybeNull {

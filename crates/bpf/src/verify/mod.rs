@@ -54,7 +54,7 @@ use alone::Functions;
 use explore::{Explored, Limits, Loops, explore};
 
 use crate::code::Code;
-use crate::insn::{Instruction, Wide};
+use crate::insn::{Callee, Instruction, Wide};
 use crate::map::{Definition, Kind, ValueAccess};
 
 /// What a program may do with its context.
@@ -115,6 +115,17 @@ pub(crate) enum Guard {
     Behind,
     /// The same, whether it jumps or not.
     Edges,
+}
+
+/// What `r3` to `r5` hold where the program has put nothing: at its beginning, where a helper calls a function of it,
+/// and behind calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Leftovers {
+    /// Anything: the program does not look.
+    #[default]
+    Any,
+    /// 0: the program passes them to a helper that prints, since it has fewer numbers than the helper takes.
+    Zero,
 }
 
 /// How a program uses its context.
@@ -259,6 +270,17 @@ impl Contract {
         Self { trust, ..self }
     }
 
+    /// Whether `code` may call a helper that prints, and takes registers without a value for 0.
+    fn may_print(&self, code: &Code) -> bool {
+        let prints = |id: i32| self.signature(id).is_some_and(|signature| signature.prints());
+        let may_print = |instruction: &Instruction| match *instruction {
+            Instruction::Call(Callee::Helper(id)) => prints(id),
+            Instruction::Call(Callee::Register(_)) => true,
+            _ => false,
+        };
+        code.goes_outside() && code.instructions().iter().any(may_print)
+    }
+
     /// Verifies `code`.
     ///
     /// # Errors
@@ -283,9 +305,9 @@ impl Contract {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,
         };
-        let Explored { probes, guards, followed, .. } = explored;
-        let Self { trust, unproven, .. } = *self;
-        Ok(Verified { code, context: self.context, context_align, probes, unproven, guards, trust, fuel, followed })
+        let Explored { probes, guards, leftovers, followed, .. } = explored;
+        let Self { context, trust, unproven, .. } = *self;
+        Ok(Verified { code, context, context_align, probes, unproven, guards, leftovers, trust, fuel, followed })
     }
 
     /// Follows `code`: functions with types alone, if that is possible, and otherwise in each of their calls.
@@ -345,6 +367,7 @@ pub struct Verified {
     unproven: Unproven,
     /// By instruction, in order.
     guards: Vec<(u32, Guard)>,
+    leftovers: Leftovers,
     trust: Trust,
     /// How often it may jump back in a run, if its loops are not proven to end.
     fuel: Option<u64>,
@@ -377,6 +400,11 @@ impl Verified {
     /// Returns what guards instructions of an untrusted program.
     pub(crate) fn guards(&self) -> &[(u32, Guard)] {
         &self.guards
+    }
+
+    /// Returns what registers without a value hold.
+    pub(crate) const fn leftovers(&self) -> Leftovers {
+        self.leftovers
     }
 
     /// Whether its maker is trusted.

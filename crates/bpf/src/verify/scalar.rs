@@ -125,6 +125,15 @@ impl Scalar {
         Self { bits: self.bits.and(Tnum::constant(U32)), min, max, ..Self::UNKNOWN }.sound()
     }
 
+    /// Returns the number in `size` bytes of this one, from byte `at` on; byte 0 is the lowest.
+    pub(super) fn part(self, at: u8, size: Size) -> Self {
+        let from_there = self.shift(AluOp::ShiftRight, 8 * u32::from(at));
+        match size {
+            Size::Word => from_there.low(),
+            size => from_there.alu_and(u64::MAX >> (64 - size.bits())),
+        }
+    }
+
     /// Extends the low `size` bytes with their sign to `width` bits.
     pub(super) fn sign_extended(self, width: Width, size: Size) -> Self {
         if let Some(constant) = self.as_constant() {

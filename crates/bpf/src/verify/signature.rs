@@ -111,7 +111,8 @@ pub enum Argument {
     RecordDynptr,
     /// A function of the program, which is called again and again with the address of a dynptr and the next argument.
     Drain,
-    /// A number to print; an address, if loads need not be proven.
+    /// A number to print, or a register without a value, which counts as 0; an address, if loads need not be proven.
+    /// Only in `r3` to `r5`.
     Printed,
     /// The address of numbers to print, of which some may be addresses as above; the next argument is how many bytes.
     PrintedBytes,
@@ -235,6 +236,11 @@ impl Signature {
     /// Its arguments.
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments[..usize::from(self.count)]
+    }
+
+    /// Whether it takes numbers to print that the program need not set.
+    pub(super) fn prints(&self) -> bool {
+        self.arguments().contains(&Argument::Printed)
     }
 
     /// The types of objects in it.

@@ -102,6 +102,9 @@ impl Area {
 pub(super) enum Value {
     /// Nothing was put there, or nobody will look at it.
     Unset,
+    /// Nothing was put there, and it is 0 if the program passes such a register on
+    /// ([`Leftovers`](super::Leftovers::Zero)).
+    Cleared,
     /// A number.
     Scalar(Scalar),
     /// An address: an area, and the offset in bytes.
@@ -120,7 +123,7 @@ pub(super) enum Value {
 impl Value {
     /// Whether it is an address.
     pub(super) const fn is_address(&self) -> bool {
-        !matches!(self, Self::Unset | Self::Scalar(_))
+        !matches!(self, Self::Unset | Self::Cleared | Self::Scalar(_))
     }
 
     /// Whether every program that is right with this value is right with `other`.
@@ -207,6 +210,16 @@ impl Frame {
     pub(super) fn set_made(&mut self, register: Register, value: Value, sources: Sources) {
         let index = usize::from(register.number());
         (self.registers[index], self.sources[index]) = (value, sources);
+    }
+
+    /// Takes `r0` to `r5` away, as calls do: `r3` to `r5` are then `unset`.
+    pub(super) fn lose(&mut self, unset: Value) {
+        for register in &Register::ALL[..3] {
+            self.set(*register, Value::Unset);
+        }
+        for register in &Register::ALL[3..6] {
+            self.set(*register, unset);
+        }
     }
 
     /// Forgets what nobody looks at again: `live` has a bit for each register that is read.
@@ -299,7 +312,7 @@ impl Frame {
             let slot = self.slot_mut(index);
             let mut written = match *slot {
                 Slot::Bytes(written) => written,
-                Slot::Whole(Value::Scalar(_)) => Written::ALL,
+                Slot::Whole(Value::Scalar(number)) => Written::of(number),
                 Slot::Whole(_) | Slot::Dynptr(_) => Written::NOTHING,
             };
             written.overwrite(bit, certain);
@@ -381,23 +394,21 @@ impl Frame {
         }
     }
 
-    /// Returns what is read at `offset`.
-    pub(super) fn read(&self, offset: i64, size: Size) -> Result<Value, Unreadable> {
+    /// Returns what is read at `offset`, and of what it was made.
+    pub(super) fn read(&self, offset: i64, size: Size) -> Result<(Value, Sources), Unreadable> {
         let slot = |index: usize| self.slots.get(index).copied().unwrap_or(Slot::UNSET);
         if let Some(Slot::Whole(value)) = Self::whole(offset, size).map(slot) {
-            return Ok(value);
+            return Ok((value, Sources::NONE));
         }
         self.read_all(offset, size.bytes())?;
-        Ok(Value::Scalar(self.part_number(offset, size).unwrap_or(Scalar::of_size(size))))
-    }
-
-    /// Returns the number that an access to part of a slot finds, if it is known.
-    pub(super) fn part_number(&self, offset: i64, size: Size) -> Option<Scalar> {
-        let (index, at) = Self::part(offset, size)?;
-        match self.slots.get(index)? {
-            Slot::Bytes(written) => written.get(at, size),
-            Slot::Whole(_) | Slot::Dynptr(_) => None,
-        }
+        let (number, sources) = match Self::part(offset, size).map(|(index, at)| (slot(index), at)) {
+            Some((Slot::Bytes(written), at)) => (written.get(at, size), Sources::PARTS),
+            Some((Slot::Whole(Value::Scalar(number)), at)) => (Some(number.part(at, size)), Sources::NONE),
+            _ => (None, Sources::NONE),
+        };
+        let unknown = (Scalar::of_size(size), Sources::NONE);
+        let (number, sources) = number.map_or(unknown, |number| (number, sources));
+        Ok((Value::Scalar(number), sources))
     }
 }
 

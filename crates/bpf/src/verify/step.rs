@@ -6,11 +6,11 @@ use super::alone::Functions;
 use super::fault::Fault;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, FIRST, Sources, State, Unreadable, Value};
-use super::{ContextAccess, ContextUse, Contract, Guard, Side, Unproven};
+use super::{ContextAccess, ContextUse, Contract, Guard, Leftovers, Side, Unproven};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
-use crate::map::{LOCK, TIMER, ValueAccess};
+use crate::map::{Kind, LOCK, TIMER, ValueAccess};
 
 /// Bytes that an address may be away from where its memory begins: `BPF_MAX_VAR_OFF` of Linux
 /// (`include/linux/bpf_verifier.h`).
@@ -59,6 +59,10 @@ pub(super) struct Step<'a> {
     pub(super) alone: &'a Functions<'a>,
     /// Most functions that were active at once so far.
     pub(super) frames: &'a Cell<usize>,
+    /// What `r3` to `r5` are where the program has put nothing.
+    pub(super) unset: Value,
+    /// What they hold there when the program runs.
+    pub(super) leftovers: &'a Cell<Leftovers>,
     /// What the numbers were made of that this instruction uses: on which depends whether it is right, and where the
     /// program goes on.
     pub(super) used: &'a Cell<Sources>,
@@ -206,7 +210,7 @@ impl Step<'_> {
     /// The same for those who use the number only to make others of it, whose sources they note.
     fn look_at(&self, register: Register) -> Result<&Value, Fault> {
         match self.state.top().get(register) {
-            Value::Unset => Err(Fault::Unset { register }),
+            Value::Unset | Value::Cleared => Err(Fault::Unset { register }),
             value => Ok(value),
         }
     }
@@ -225,7 +229,12 @@ impl Step<'_> {
             Wide::Function(distance) => Ok(Value::Function(self.target(distance) as u32)),
             Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
             Wide::MapValueByIndex { map, offset } => {
-                let (area, offset) = (self.found(self.map(map)?, FIRST), Scalar::constant(offset.into()));
+                let number = self.map(map)?;
+                let kind = self.contract.maps[number as usize].kind;
+                if kind != Kind::Array {
+                    return Err(Fault::NoFirstValue { kind });
+                }
+                let (area, offset) = (self.found(number, FIRST), Scalar::constant(offset.into()));
                 // At most its end.
                 self.is_inside(area, offset, 0)?;
                 Ok(Value::Pointer(area, offset))
@@ -401,7 +410,7 @@ impl Step<'_> {
             && match self.state.top().get(base) {
                 Value::Scalar(_) | Value::Maybe(..) => true,
                 Value::Pointer(area, _) => !matches!(area, Area::Stack(_) | Area::Argument { .. }),
-                Value::Unset | Value::Map(_) | Value::Function(_) | Value::Sample(_) => false,
+                Value::Unset | Value::Cleared | Value::Map(_) | Value::Function(_) | Value::Sample(_) => false,
             }
     }
 
@@ -411,13 +420,10 @@ impl Step<'_> {
         match area {
             Area::Stack(depth) => {
                 let (offset, len) = (place.signed_min(), size.bytes());
-                let frame = &self.state.frames[depth];
-                let value = frame.read(offset, size).map_err(|unreadable| match unreadable {
+                self.state.frames[depth].read(offset, size).map_err(|unreadable| match unreadable {
                     Unreadable::Unset => Fault::StackUnset { offset, len },
                     Unreadable::PartOfPointer => Fault::PartOfAddress { offset, len },
-                })?;
-                let is_part = frame.part_number(offset, size).is_some();
-                Ok((value, if is_part { Sources::PARTS } else { Sources::NONE }))
+                })
             }
             _ => Ok((Value::Scalar(Scalar::of_size(size)), Sources::NONE)),
         }

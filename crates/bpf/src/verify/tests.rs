@@ -180,14 +180,19 @@ fn what_is_written_where_no_number_was_is_guarded() {
 
 #[test]
 fn what_lies_in_a_map_is_within_its_value() {
-    let verify = |offset: u32| {
+    let verify_of = |definition: Definition, offset: u32| {
         let code = Code::new(&assemble(&format!("r1 = map[idx:0][0]+{offset} ll\nr0 = 0\nexit")).expect("a program"));
         let mut contract = Contract::new();
-        contract.set_maps(&[&Definition::new("m", Kind::Array, 4, 8, 1)]);
+        contract.set_maps(&[&definition]);
         contract.verify(code.expect("its structure is right")).map(drop).map_err(|error| error.fault)
     };
+    let verify = |offset: u32| verify_of(Definition::new("m", Kind::Array, 4, 8, 1), offset);
     assert_eq!(verify(8), Ok(()));
     assert_eq!(verify(9), Err(Fault::Outside { what: "the value", min: 9, end: 9, len: 8 }));
+    for (kind, key_len, value_len) in [(Kind::RingBuffer, 0, 0), (Kind::Hash, 4, 8), (Kind::PerCpuArray, 4, 8)] {
+        let of_other = verify_of(Definition::new("m", kind, key_len, value_len, 4096), 0);
+        assert_eq!(of_other, Err(Fault::NoFirstValue { kind }));
+    }
 }
 
 #[test]

@@ -34,9 +34,8 @@ impl Step<'_> {
             self.state.frames[depth].write_some(offset, len, true);
         }
         self.note_frames(frames);
-        for register in &Register::ALL[1..6] {
-            self.state.top_mut().set(*register, Value::Unset);
-        }
+        let unset = self.unset;
+        self.state.top_mut().lose(unset);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
         Some(Next::One(self.at + 1))
     }

@@ -2,6 +2,7 @@
 
 mod alone;
 mod arrays;
+mod churn;
 #[path = "../common/mod.rs"]
 mod common;
 mod dynptrs;
@@ -12,6 +13,7 @@ mod kernel;
 mod kfuncs;
 mod locks;
 mod nested;
+mod printing;
 mod quick;
 mod runner;
 mod signals;

@@ -106,6 +106,5 @@ fn others_give_no_addresses_and_get_no_texts() {
     host("%s%d").verify(contract(Unproven::Probe), code(&whole)).expect("it may know the address");
     host("%s").verify(contract(Unproven::Probe), code(trace)).expect("it may know the address");
     let unset = trace.replace("r3 = r10\n", "");
-    let fault = host("%s").verify(contract(Unproven::Probe), code(&unset)).map(drop).expect_err("unset").fault;
-    assert_eq!(fault, Fault::Unset { register: Register::R3 });
+    host("%s").verify(contract(Unproven::Probe), code(&unset)).expect("it prints what is at 0");
 }

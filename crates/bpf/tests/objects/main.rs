@@ -11,6 +11,7 @@ mod globals;
 mod kfuncs;
 mod layout;
 mod locks;
+mod small;
 mod timers;
 
 use std::path::Path;
@@ -29,7 +30,7 @@ use common::packs;
 use damage::Random;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 15] = [
+const GOLDEN: [(&str, &[u8]); 16] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("commands", include_bytes!("golden/commands.o")),
@@ -43,6 +44,7 @@ const GOLDEN: [(&str, &[u8]); 15] = [
     ("nested", include_bytes!("golden/nested.o")),
     ("older", include_bytes!("golden/older.o")),
     ("session", include_bytes!("golden/session.o")),
+    ("small", include_bytes!("golden/small.o")),
     ("target", include_bytes!("golden/target.o")),
     ("timer", include_bytes!("golden/timer.o")),
 ];

@@ -12,7 +12,7 @@ use palimpsest_bpf::{Code, Packs};
 use serde::Serialize;
 
 use super::conformance::aligned;
-use super::engine::{EngineError, promised};
+use super::engine::{EngineError, Loads, promised};
 use super::source::{self, Loaded, Source, SourceError};
 use super::tools::{MapContent, fill_all};
 use super::{Failure, report};
@@ -28,6 +28,9 @@ pub(super) struct Arguments {
     /// Put elements into a map of the object first, as `run` does.
     #[arg(long, value_name = "NAME=FILE")]
     map: Vec<MapContent>,
+    /// What happens to loads whose addresses the verifier cannot prove.
+    #[arg(long, value_name = "ACTION", default_value = "refuse")]
+    unproven: Loads,
     /// Load the program this many times.
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u32).range(3..=100_000))]
@@ -154,6 +157,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut room = Vec::new();
     let context = aligned(&mut room, &context);
     let contract = Contract::new().context(promised(context)?, ContextAccess::Write);
+    let contract = contract.unproven(arguments.unproven.unproven());
     let measured = match arguments.source.load()? {
         Loaded::Code(_) if !arguments.map.is_empty() => return Err(Failure::NoMaps),
         Loaded::Code(code) => {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::engine::Engine;
+use super::engine::{Engine, Loads};
 use super::source::SourceError;
 use super::{Failure, hex, source};
 
@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let memory = hex::read(&arguments.memory)?;
     let bytes = hex::read(&source::read_text(Path::new("-"))?).map_err(SourceError::from)?;
     let code = palimpsest_bpf::Code::new(&bytes).map_err(SourceError::from)?;
-    let result = arguments.engine.run(code, aligned(&mut Vec::new(), &memory))?;
+    let result = arguments.engine.run(code, aligned(&mut Vec::new(), &memory), Loads::Refuse)?;
     println!("{result:x}");
     Ok(())
 }

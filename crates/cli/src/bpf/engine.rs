@@ -5,9 +5,9 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use palimpsest_bpf::elf::{Explained, Program};
 use palimpsest_bpf::host::{Host, HostedError, HostedProgram, Linked};
-use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, RegionError, RunError};
+use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError};
 use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
-use palimpsest_bpf::verify::{ContextAccess, Contract, VerifyError};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Unproven, VerifyError};
 use palimpsest_bpf::{Code, LoadError, StructureError, VerifiedError, VerifiedProgram};
 
 /// Who runs a program.
@@ -25,6 +25,32 @@ impl Engine {
         match self {
             Self::Interpreter => "interpreter",
             Self::Compiler => "compiler",
+        }
+    }
+}
+
+/// What happens to loads that the verifier cannot prove harmless.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Loads {
+    /// The program is refused.
+    Refuse,
+    /// They are tried, and give 0 where nothing is. The program can then read whatever the process can.
+    Probe,
+}
+
+impl Loads {
+    pub(super) const fn unproven(self) -> Unproven {
+        match self {
+            Self::Refuse => Unproven::Refuse,
+            Self::Probe => Unproven::Probe,
+        }
+    }
+
+    /// How the interpreter treats them in programs that are not verified.
+    const fn on_fault(self) -> OnFault {
+        match self {
+            Self::Refuse => OnFault::Stop,
+            Self::Probe => OnFault::LoadZero,
         }
     }
 }
@@ -112,8 +138,9 @@ impl Engine {
         host: &Arc<Host>,
         program: &Program,
         context: &mut [u8],
+        loads: Loads,
     ) -> Result<u64, EngineError> {
-        let contract = Contract::new().context(promised(context)?, ContextAccess::Write);
+        let contract = Contract::new().context(promised(context)?, ContextAccess::Write).unproven(loads.unproven());
         let linked = link(host, program, contract)?;
         match self {
             Self::Interpreter => Ok(linked.interpret(&Interpreter::default(), context)?),
@@ -122,18 +149,19 @@ impl Engine {
     }
 
     /// Runs `code` with `context`, which it may write. Returns `r0`.
-    pub(super) fn run(self, code: Code, context: &mut [u8]) -> Result<u64, EngineError> {
+    pub(super) fn run(self, code: Code, context: &mut [u8], loads: Loads) -> Result<u64, EngineError> {
         match self {
             Self::Interpreter => {
                 let mut memory = Memory::new();
                 let len = context.len() as u64;
                 let address = if context.is_empty() { 0 } else { CONTEXT };
                 memory.add(CONTEXT, context)?;
-                Ok(Interpreter::default().run(&code, [address, len, 0, 0, 0], &mut memory, &mut Suite)?)
+                let interpreter = Interpreter::default().on_fault(loads.on_fault());
+                Ok(interpreter.run(&code, [address, len, 0, 0, 0], &mut memory, &mut Suite)?)
             }
             Self::Compiler => {
-                let verified =
-                    contract(promised(context)?, ContextAccess::Write).verify(code).map_err(EngineError::Compiler)?;
+                let contract = contract(promised(context)?, ContextAccess::Write).unproven(loads.unproven());
+                let verified = contract.verify(code).map_err(EngineError::Compiler)?;
                 let program = VerifiedProgram::load(&palimpsest_bpf::Packs::new()?, &verified, &Suite)?;
                 Ok(program.run(context)?)
             }

@@ -8,12 +8,12 @@ use clap::Args;
 use palimpsest_bpf::elf::Program;
 use palimpsest_bpf::host::Host;
 use palimpsest_bpf::map::{Kind, Map, OpError, Update};
-use palimpsest_bpf::verify::{ContextAccess, Contract};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Verified};
 use palimpsest_bpf::{Code, LoadError, asm};
 use serde::Serialize;
 
 use super::conformance::aligned;
-use super::engine::{self, Engine, EngineError};
+use super::engine::{self, Engine, EngineError, Loads};
 use super::native::{self, Machine, Native};
 use super::report::{self, Checked, Ran, Verification};
 use super::source::{self, Loaded, Source, SourceError};
@@ -138,53 +138,67 @@ pub(super) struct Verify {
     /// Give it a context that it must not write.
     #[arg(long)]
     read_only: bool,
+    /// What happens to loads whose addresses the verifier cannot prove.
+    #[arg(long, value_name = "ACTION", default_value = "refuse")]
+    unproven: Loads,
     /// Print JSON, about all programs, also behind one that is refused.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
-    let access = if arguments.read_only { ContextAccess::Read } else { ContextAccess::Write };
-    let tell = |name: Option<&str>, code: &Code| {
-        let name = name.map_or(String::new(), |name| format!("{name}: "));
+    let tell = |name: Option<&str>, verified: &Verified| {
+        let (name, code) = (name.map_or(String::new(), |name| format!("{name}: ")), verified.code());
         let (slots, functions, frames) = (code.len(), code.functions().len(), code.frames());
+        let tried = match verified.probes().len() {
+            0 => String::new(),
+            probes => format!("; {probes} loads may find nothing, and then give 0"),
+        };
         writeln!(
             io::stdout(),
-            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most"
+            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most{tried}"
         )
     };
     if arguments.json {
-        return verify_all(arguments, access);
+        return verify_all(arguments);
     }
     match arguments.source.load()? {
         Loaded::Code(code) => {
-            let verified = engine::contract(arguments.context, access).verify(code);
-            tell(None, verified.map_err(EngineError::from)?.code())?;
+            let verified = arguments.agreed(engine::contract).verify(code);
+            tell(None, &verified.map_err(EngineError::from)?)?;
         }
         Loaded::Object(object) => {
             let host = object.host()?.build();
-            let contract = Contract::new().context(arguments.context, access);
+            let contract = arguments.agreed(|len, access| Contract::new().context(len, access));
             for program in arguments.source.chosen(&object)? {
                 let linked = engine::link(&host, program, contract.clone());
                 let failed = |source| Failure::Program { name: program.name().to_owned(), source: Box::new(source) };
-                tell(Some(program.name()), linked.map_err(failed)?.code())?;
+                tell(Some(program.name()), linked.map_err(failed)?.verified())?;
             }
         }
     }
     Ok(())
 }
 
+impl Verify {
+    /// Returns the contract that the command line asks for; `begin` makes it for a context.
+    fn agreed(&self, begin: impl FnOnce(u32, ContextAccess) -> Contract) -> Contract {
+        let access = if self.read_only { ContextAccess::Read } else { ContextAccess::Write };
+        begin(self.context, access).unproven(self.unproven.unproven())
+    }
+}
+
 /// Verifies all programs, and says what became of each.
-fn verify_all(arguments: &Verify, access: ContextAccess) -> Result<(), Failure> {
+fn verify_all(arguments: &Verify) -> Result<(), Failure> {
     let mut programs = Vec::new();
     match arguments.source.load()? {
         Loaded::Code(code) => {
-            let verified = engine::contract(arguments.context, access).verify(code);
+            let verified = arguments.agreed(engine::contract).verify(code);
             programs.push(Checked::new(None, verified.as_ref().map_err(|error| EngineError::from(*error)))?);
         }
         Loaded::Object(object) => {
             let host = object.host()?.build();
-            let contract = Contract::new().context(arguments.context, access);
+            let contract = arguments.agreed(|len, access| Contract::new().context(len, access));
             for program in arguments.source.chosen(&object)? {
                 let checked = match engine::link(&host, program, contract.clone()) {
                     Ok(linked) => Checked::linked(program.name(), Ok(&linked)),
@@ -214,6 +228,9 @@ pub(super) struct Run {
     /// Who runs the program.
     #[arg(long, value_name = "ENGINE", default_value = "compiler")]
     engine: Engine,
+    /// What happens to loads whose addresses the verifier cannot prove.
+    #[arg(long, value_name = "ACTION", default_value = "refuse")]
+    unproven: Loads,
     /// Print JSON, also if there is no result.
     #[arg(long)]
     json: bool,
@@ -254,12 +271,12 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let context = aligned(&mut room, &context);
     let (name, result) = match arguments.source.load()? {
         Loaded::Code(_) if !arguments.map.is_empty() => return Err(Failure::NoMaps),
-        Loaded::Code(code) => (None, arguments.engine.run(code, context)),
+        Loaded::Code(code) => (None, arguments.engine.run(code, context, arguments.unproven)),
         Loaded::Object(object) => {
             let program = arguments.source.one(&object)?;
             let host = object.host()?.build();
             fill_all(&host, &arguments.map)?;
-            (Some(program.name().to_owned()), arguments.engine.run_hosted(&host, program, context))
+            (Some(program.name().to_owned()), arguments.engine.run_hosted(&host, program, context, arguments.unproven))
         }
     };
     if arguments.json {

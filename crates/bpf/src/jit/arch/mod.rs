@@ -46,9 +46,9 @@ pub(super) trait Isa {
     /// Ends a function: where it leaves, or a jump there.
     fn leave(buffer: &mut Buffer, frame: &Frame);
 
-    /// Writes the code through which helpers call `function`: it gets the gauge as `r5`, and returns it as a second
-    /// result.
-    fn entry(buffer: &mut Buffer, function: Mark);
+    /// Writes the code through which helpers call `function`, which has this frame: it gets the gauge as `r5`, and
+    /// returns it as a second result.
+    fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame);
 
     /// Writes the distance from `gap` to `place`.
     fn patch(code: &mut [u8], gap: Gap, place: usize);

@@ -52,7 +52,7 @@ impl Slot {
         match (self, other) {
             (Self::Bytes(Written::NOTHING), _) => true,
             (Self::Bytes(written), Self::Bytes(other)) => written.includes(other),
-            (Self::Bytes(written), Self::Whole(Value::Scalar(_))) => !written.has_numbers(),
+            (Self::Bytes(written), Self::Whole(Value::Scalar(number))) => written.includes(&Written::of(*number)),
             (Self::Whole(value), Self::Whole(other)) => value.includes(other),
             (Self::Dynptr(dynptr), Self::Dynptr(other)) => dynptr == other,
             _ => false,
@@ -67,7 +67,9 @@ impl Slot {
                 value => Self::Whole(value),
             },
             (Self::Bytes(written), Self::Bytes(other)) => Self::Bytes(written.widened(other)),
-            (Self::Bytes(written), Self::Whole(Value::Scalar(_))) => Self::Bytes(written.without_numbers()),
+            (Self::Bytes(written), Self::Whole(Value::Scalar(number))) => {
+                Self::Bytes(written.widened(&Written::of(*number)))
+            }
             _ => Self::UNSET,
         }
     }

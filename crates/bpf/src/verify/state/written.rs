@@ -3,7 +3,7 @@
 use crate::insn::{AluOp, Size, Width};
 use crate::verify::scalar::Scalar;
 
-/// Which of 8 bytes were written, and the numbers of 1, 2 and 4 of them, at aligned places, that were written as such.
+/// Which of 8 bytes were written, and the numbers of 1, 2 and 4 of them, at aligned places, that are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::verify) struct Written {
     /// A bit for each byte.
@@ -31,15 +31,20 @@ fn place(at: u8, size: Size) -> u64 {
 impl Written {
     pub(super) const NOTHING: Self = Self { bytes: 0, begins: [0; 3], least: 0, most: 0 };
     /// All bytes, of which nothing else is known.
-    pub(super) const ALL: Self = Self { bytes: u8::MAX, ..Self::NOTHING };
+    const ALL: Self = Self { bytes: u8::MAX, ..Self::NOTHING };
+
+    /// All bytes of a number that was written as a whole.
+    pub(super) fn of(number: Scalar) -> Self {
+        let mut written = Self::ALL;
+        for at in [0, 4] {
+            written.put(at, Size::Word, number.part(at, Size::Word));
+        }
+        written
+    }
 
     /// Whether this byte was written.
     pub(super) const fn has(&self, bit: u8) -> bool {
         self.bytes & bit != 0
-    }
-
-    pub(super) fn has_numbers(&self) -> bool {
-        self.begins != [0; 3]
     }
 
     pub(super) const fn without_numbers(&self) -> Self {
@@ -59,9 +64,19 @@ impl Written {
         is_known.then_some(((self.least & place) >> shift, (self.most & place) >> shift))
     }
 
-    pub(super) fn get(&self, at: u8, size: Size) -> Option<Scalar> {
+    /// Returns the number of this size at byte `at`.
+    fn number(&self, at: u8, size: Size) -> Option<Scalar> {
         let (least, most) = self.range(at, size)?;
         Some(if least == most { Scalar::constant(least) } else { Scalar::range(least, most) })
+    }
+
+    /// Returns the number in `size` bytes from byte `at` on, a multiple of that, if it is known or part of one.
+    pub(super) fn get(&self, at: u8, size: Size) -> Option<Scalar> {
+        SIZES[index(size)?..].iter().find_map(|around| {
+            let begin = at & !(around.bytes() as u8 - 1);
+            let number = self.number(begin, *around)?;
+            Some(if *around == size { number } else { number.part(at - begin, size) })
+        })
     }
 
     /// Forgets the number of this size at byte `at`.
@@ -73,12 +88,20 @@ impl Written {
         }
     }
 
-    /// Notes that a byte is overwritten; with a number, if that is `certain`.
+    /// Notes that a byte is overwritten; with a number, if that is `certain`. The rest of a number to which it belonged
+    /// stays known in parts.
     pub(super) fn overwrite(&mut self, bit: u8, certain: bool) {
-        for (at, size) in self.places() {
-            let bytes = ((1u16 << size.bytes()) - 1) << at;
-            if bytes & u16::from(bit) != 0 {
-                self.forget(at, size);
+        let byte = bit.trailing_zeros() as u8;
+        let around = self.places().find(|(at, size)| (*at..at + size.bytes() as u8).contains(&byte));
+        if let Some((mut at, size)) = around
+            && let Some(mut number) = self.number(at, size)
+        {
+            self.forget(at, size);
+            for half in SIZES[..index(size).unwrap_or(0)].iter().rev() {
+                let middle = at + half.bytes() as u8;
+                let (begin, rest) = if byte < middle { (at, middle) } else { (middle, at) };
+                self.put(rest, *half, number.part(rest - at, *half));
+                (number, at) = (number.part(begin - at, *half), begin);
             }
         }
         if certain {
@@ -86,7 +109,7 @@ impl Written {
         }
     }
 
-    /// Notes that the lowest bytes of `number` were just [written](Self::overwrite) at byte `at`.
+    /// Notes that the lowest bytes of `number` are at byte `at`, where no number is known.
     pub(super) fn put(&mut self, at: u8, size: Size, number: Scalar) {
         let all = place(0, size);
         let stored = number.alu(Width::W64, AluOp::And, Scalar::constant(all));
@@ -104,8 +127,10 @@ impl Written {
     }
 
     fn includes_at(&self, other: &Self, at: u8, size: Size) -> bool {
-        match (self.range(at, size), other.range(at, size)) {
-            (Some((least, most)), Some((low, high))) => least <= low && high <= most,
+        match (self.number(at, size), other.get(at, size)) {
+            (Some(number), Some(other)) => {
+                number.signed_min() <= other.signed_min() && other.signed_max() <= number.signed_max()
+            }
             _ => false,
         }
     }

@@ -112,6 +112,7 @@ impl Isa for Aarch64 {
             for register in [Register::R0].into_iter().chain(KEPT.into_iter().filter(|kept| frame.used.has(*kept))) {
                 encode::mov_immediate(buffer, Bits::B64, native(register), 0);
             }
+            clear(buffer, frame.cleared());
         }
     }
 
@@ -208,6 +209,7 @@ impl Isa for Aarch64 {
             }
             Instruction::Call(callee) => {
                 call(buffer, surroundings, callee)?;
+                clear(buffer, surroundings.frame.cleared());
                 if surroundings.guard().is_some() {
                     encode::speculation_barrier(buffer);
                 }
@@ -224,11 +226,14 @@ impl Isa for Aarch64 {
         exit(buffer, frame);
     }
 
-    fn entry(buffer: &mut Buffer, function: Mark) {
+    fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame) {
         encode::push_pair(buffer, FP, LR);
         encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
         encode::push_pair(buffer, GAUGE, ZERO);
         encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
+        if frame.cleared().contains(&Register::R5) {
+            clear(buffer, &[Register::R5]);
+        }
         // The function moves its result to where helpers expect it.
         encode::call(buffer, function);
         encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
@@ -387,6 +392,12 @@ fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
 fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
     encode::three(buffer, Bits::B64, Three::Ands, ZERO, GAUGE, GAUGE);
     encode::jump_if(buffer, Flag::Minus, surroundings.leave());
+}
+
+fn clear(buffer: &mut Buffer, registers: &[Register]) {
+    for register in registers {
+        encode::mov_immediate(buffer, Bits::B64, native(*register), 0);
+    }
 }
 
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {

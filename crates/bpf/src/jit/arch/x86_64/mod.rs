@@ -113,6 +113,7 @@ impl Isa for X86_64 {
             for register in [Register::R0].into_iter().chain(KEPT).filter(|register| frame.used.has(*register)) {
                 encode::mov_immediate(buffer, native(register), 0);
             }
+            clear(buffer, frame.cleared());
         }
     }
 
@@ -193,6 +194,7 @@ impl Isa for X86_64 {
             }
             Instruction::Call(callee) => {
                 call(buffer, surroundings, callee)?;
+                clear(buffer, surroundings.frame.cleared());
                 if surroundings.guard().is_some() {
                     encode::barrier(buffer);
                 }
@@ -209,9 +211,12 @@ impl Isa for X86_64 {
         exit(buffer, frame);
     }
 
-    fn entry(buffer: &mut Buffer, function: Mark) {
+    fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame) {
         encode::push(buffer, GAUGE);
         encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
+        if frame.cleared().contains(&Register::R5) {
+            clear(buffer, &[Register::R5]);
+        }
         encode::call(buffer, function);
         encode::mov(buffer, Bits::B64, encode::RDX, GAUGE);
         encode::pop(buffer, GAUGE);
@@ -355,6 +360,12 @@ fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
 fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
     encode::rr(buffer, Bits::B64, 0x85, GAUGE, GAUGE);
     encode::jump_if(buffer, Flag::Sign, surroundings.leave());
+}
+
+fn clear(buffer: &mut Buffer, registers: &[Register]) {
+    for register in registers {
+        encode::mov_immediate(buffer, native(*register), 0);
+    }
 }
 
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {

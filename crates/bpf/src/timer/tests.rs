@@ -1,0 +1,113 @@
+//! Timers, and who may be inside their lock.
+
+use super::*;
+
+#[test]
+fn a_handler_does_not_wait_for_what_it_has_interrupted() {
+    let timers = Timers::new(Box::new(SystemTime));
+    timers.init(16, TimerClock::Boot).expect("a new one");
+    let held = timers.state().expect("it is free");
+    assert_eq!(timers.init(32, TimerClock::Boot), Err(TimerError::Interrupted));
+    assert_eq!(timers.start(16, 1, From::Now), Err(TimerError::Interrupted));
+    assert_eq!(timers.cancel(16), Err(TimerError::Interrupted));
+    drop(held);
+    assert_eq!(timers.cancel(16), Ok(false));
+    assert!(!Timers::is_interrupted());
+}
+
+/// Does nothing.
+struct Nothing;
+
+impl Callback for Nothing {
+    fn call(&self) -> Ended {
+        Ended::Returned
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+}
+
+/// Arms a timer for a time that does not come.
+fn arm(timers: &Timers) {
+    timers.init(16, TimerClock::Boot).expect("a new one");
+    timers.set_callback(16, Arc::new(Nothing)).expect("there");
+    timers.start(16, u64::MAX, From::Now).expect("a thread");
+}
+
+fn wait_for_end(shared: &Shared) {
+    let mut state = shared.lock();
+    while state.thread.is_some() {
+        state = state.wait(&shared.done);
+    }
+}
+
+#[test]
+fn a_handler_that_has_interrupted_a_change_may_drop_other_timers() {
+    let (timers, others) = (Timers::new(Box::new(SystemTime)), Timers::new(Box::new(SystemTime)));
+    arm(&others);
+    let shared = Arc::clone(&others.shared);
+    let held = timers.state().expect("it is free");
+    drop(others);
+    assert!(Timers::is_interrupted(), "it goes on with its own");
+    drop(held);
+    assert!(!Timers::is_interrupted() && shared.is_ended());
+    wait_for_end(&shared);
+}
+
+/// Tells the time; looks at how it is asked, and drops what it holds when the timers' thread asks.
+#[derive(Debug, Default)]
+struct Curious {
+    outside: AtomicU64,
+    held: Mutex<Option<Arc<Timers>>>,
+}
+
+impl TimeSource for Arc<Curious> {
+    fn now(&self, _clock: TimerClock) -> u64 {
+        if !Timers::is_interrupted() {
+            self.outside.fetch_add(1, Ordering::Relaxed);
+        }
+        if std::thread::current().name() == Some("bpf-timers") {
+            drop(self.held.lock().expect("nobody panics").take());
+        }
+        0
+    }
+}
+
+#[test]
+fn who_is_asked_for_the_time_is_refused_and_may_drop_the_timers() {
+    let curious = Arc::new(Curious::default());
+    let timers = Arc::new(Timers::new(Box::new(Arc::clone(&curious))));
+    arm(&timers);
+    timers.look();
+    let shared = Arc::clone(&timers.shared);
+    *curious.held.lock().expect("nobody panics") = Some(Arc::clone(&timers));
+    // From here on the source has the last one, and drops it when the thread wakes up.
+    drop(timers);
+    // Under the lock, so that the thread waits by now.
+    let locked = shared.lock();
+    shared.changed.notify_one();
+    drop(locked);
+    wait_for_end(&shared);
+    assert_eq!(curious.outside.load(Ordering::Relaxed), 0, "nobody asks without the lock");
+}
+
+#[test]
+#[expect(unsafe_code, reason = "processes are forked, and a child has what its parent's threads use")]
+fn a_child_frees_nothing_that_was_being_changed() {
+    let timers = Box::into_raw(Box::new(Timers::new(Box::new(SystemTime))));
+    let kept: Arc<dyn Callback> = Arc::new(Nothing);
+    // SAFETY: the box is the child's only when it is dropped there.
+    let shown = unsafe { &*timers };
+    shown.init(16, TimerClock::Boot).expect("a new one");
+    shown.set_callback(16, Arc::clone(&kept)).expect("there");
+    let is_left = || {
+        // SAFETY: made above; the child has no thread that uses it.
+        drop(unsafe { Box::from_raw(timers) });
+        Arc::strong_count(&kept) == 2
+    };
+    crate::map::tests::beside(|| shown.state(), is_left);
+    // SAFETY: the child had its own.
+    drop(unsafe { Box::from_raw(timers) });
+    assert_eq!(Arc::strong_count(&kept), 1);
+}
