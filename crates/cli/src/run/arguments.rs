@@ -46,9 +46,9 @@ pub(crate) struct Arguments {
     /// Report what was frozen and what that gains: on standard error, or to `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
-    /// Which memory to put into huge pages: with `auto`, the default, all that can be, where it is, if the program waits
-    /// between its forks, and from the first touch what a program maps that uses what it maps; with `gather`, every
-    /// large mapping from the first touch; with `off`, only what is written to again and again, while the rest is
+    /// Which memory to put into huge pages: with `auto`, the default, all that can be, where it is, if the program
+    /// waits between its forks, and from the first touch what a program maps that uses what it maps; with `gather`,
+    /// every large mapping from the first touch; with `off`, only what is written to again and again, while the rest is
     /// frozen; with `collapse`, what is frozen. With `--pause none` or `--pays-after any`, `auto` is `off`.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]

@@ -1,11 +1,10 @@
 //! Suite `redis`: how long Redis stands still when it forks to save 700 MB.
 //!
 //! In each round every mode has a turn with a new server and the same data: the first fork, which plans a freeze in
-//! slices; forks with nothing written in between; forks after writes to existing keys, from few pages to most; forks of a
-//! server that nobody asks for anything meanwhile; and forks in a row with nothing written again, until the policy has
-//! had the chance to repair. The saving child is killed at once,
-//! since its file does not matter. Redis reports how long its fork took; a slice or a repair before a fork counts as
-//! part of it.
+//! slices; forks with nothing written in between; forks after writes to existing keys, from few pages to most; forks of
+//! a server that nobody asks for anything meanwhile; and forks in a row with nothing written again, until the policy
+//! has had the chance to repair. The saving child is killed at once, since its file does not matter. Redis reports how
+//! long its fork took; a slice or a repair before a fork counts as part of it.
 
 use std::thread;
 use std::time::Duration;
