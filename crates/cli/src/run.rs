@@ -185,6 +185,7 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         variables.push(("PALIMPSEST_REPORT", place.clone()));
     }
     match arguments.huge {
+        Some(Huge::Auto) => variables.push(("PALIMPSEST_HUGE", "auto".into())),
         Some(Huge::Collapse) => variables.push(("PALIMPSEST_HUGE", "collapse".into())),
         Some(Huge::Gather) => variables.push(("PALIMPSEST_HUGE", "gather".into())),
         Some(Huge::Off) => variables.push(("PALIMPSEST_HUGE", "off".into())),

@@ -6,6 +6,9 @@
 use crate::started::{self, End, Started};
 use crate::{freezing, moment};
 
+/// Why nothing was done although there was a fork for which it was time.
+const PUT_OFF: &str = "since its first fork it has neither forked again nor waited for long enough";
+
 /// The C library calls this when the program returns from `main` or calls `exit`.
 #[cfg(not(test))]
 #[used]
@@ -25,7 +28,11 @@ extern "C" fn end() {
     }
     // A panic here would change the exit status.
     let _ = freezing::caught(|| {
-        let reason = started.left_out.clone().unwrap_or_else(|| moment::missed(started.settings.moment));
+        let reason = match &started.left_out {
+            Some(left_out) => left_out.clone(),
+            None if freezing::is_put_off() => PUT_OFF.to_owned(),
+            None => moment::missed(started.settings.moment),
+        };
         freezing::tell(started, "froze nothing in", &format!("it was not frozen: {reason}"));
     });
 }

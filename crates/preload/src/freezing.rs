@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
 use crate::channel::Noted;
-use crate::settings::{Action, Refusals, ReportTo, Sandbox};
+use crate::settings::{Action, Begins, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
 use crate::{channel, confined, core_filter, moment};
 
@@ -23,6 +23,10 @@ static IS_DECIDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether there was a freeze. `Relaxed`: a thread that misses it forks without accounting, which is right too.
 static IS_FROZEN: AtomicBool = AtomicBool::new(false);
+
+/// The process in which a fork has come for which it was time, and which begins at its next wait or fork; 0 if there is
+/// none. `Relaxed`: as for `IS_DECIDED`, which says whether it has begun.
+static BEGINS: AtomicU32 = AtomicU32::new(0);
 
 /// The report of a freeze in slices under way, and the process that it belongs to.
 static PENDING: Mutex<Option<(u32, Report)>> = Mutex::new(None);
@@ -49,15 +53,43 @@ pub(crate) fn caught<T>(what: impl FnOnce() -> T) -> thread::Result<T> {
 /// answer not taken. From then on waits are left alone even if somebody answers for the filter: that covers a freeze,
 /// not calls in place of waits.
 pub(crate) fn next_slice() -> Option<Duration> {
+    if begins_here() {
+        return Some(Duration::ZERO);
+    }
     (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen()).then(palimpsest_fork::next_slice).flatten()
 }
 
-/// Takes slices as long as the program has nothing else to do. Returns false if that was refused.
+/// Whether this process begins at this wait. A child begins at its own next fork.
+fn begins_here() -> bool {
+    let process = BEGINS.load(Ordering::Relaxed);
+    process != 0
+        && !IS_DECIDED.load(Ordering::Relaxed)
+        && !confined::is_seen()
+        && process == rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+/// Whether there was a fork for which it was time, and nothing has begun since.
+pub(crate) fn is_put_off() -> bool {
+    BEGINS.load(Ordering::Relaxed) != 0 && !IS_DECIDED.load(Ordering::Relaxed)
+}
+
+/// Takes slices as long as the program has nothing else to do, or begins. Returns false if that was refused.
 ///
 /// # Safety
 ///
 /// 1. `is_idle` makes no system calls that wait, does not use the heap and changes no mappings.
-pub(crate) unsafe fn slice(is_idle: &mut dyn FnMut() -> bool) -> bool {
+pub(crate) unsafe fn slice(started: &Started, is_idle: &mut dyn FnMut() -> bool) -> bool {
+    if begins_here() {
+        // A refusal is told at once, and nobody should wait here for its reader.
+        let has_room = |told: Option<Noted>| told.is_none_or(Noted::has_room);
+        if !has_room(started.report) || !has_room(started.standard_error) {
+            return false;
+        }
+        if !IS_DECIDED.swap(true, Ordering::Relaxed) {
+            begin(started);
+        }
+        return IS_FROZEN.load(Ordering::Relaxed);
+    }
     // SAFETY: 1. as for the freeze, see `act`. 2. (1).
     let outcome = caught(|| unsafe { palimpsest_fork::freeze_while(is_idle) });
     matches!(outcome, Ok(Ok(_)))
@@ -98,7 +130,8 @@ pub(crate) fn tell_pending(started: &Started) {
     }
 }
 
-/// Freezes before a fork, if it is time. Returns whether this fork is one of frozen memory.
+/// Freezes before a fork, if it is time; who gathers at waits begins at the first of them, so that this fork is a plain
+/// one. Returns whether this fork is one of frozen memory.
 pub(crate) fn at_fork(started: &Started) -> bool {
     // First: asking whose memory it is takes a system call, for which a filter may end the program.
     if is_confined(started) {
@@ -109,20 +142,31 @@ pub(crate) fn at_fork(started: &Started) -> bool {
         return false;
     }
     let is_time = !IS_DECIDED.load(Ordering::Relaxed)
-        && moment::has_come_at_fork(started.settings.moment)
-        && !IS_DECIDED.swap(true, Ordering::Relaxed);
-    if is_time {
-        // A panic must not reach the program; its message is reported like any refusal.
-        let outcome = caught(|| act(started));
-        let refusal = match outcome {
-            Ok(refusal) => refusal,
-            Err(panic) => Some(broken(panic.as_ref())),
-        };
-        if let Some(refusal) = refusal {
-            refuse(started, &refusal);
-        }
+        && (moment::has_come_at_fork(started.settings.moment) || BEGINS.load(Ordering::Relaxed) != 0);
+    if !is_time {
+        return IS_FROZEN.load(Ordering::Relaxed);
+    }
+    if started.settings.begins == Begins::AfterFork && BEGINS.load(Ordering::Relaxed) == 0 {
+        BEGINS.store(std::process::id(), Ordering::Relaxed);
+        return false;
+    }
+    if !IS_DECIDED.swap(true, Ordering::Relaxed) {
+        begin(started);
     }
     IS_FROZEN.load(Ordering::Relaxed)
+}
+
+/// Freezes, or plans it, and tells a refusal.
+fn begin(started: &Started) {
+    // A panic must not reach the program; its message is reported like any refusal.
+    let outcome = caught(|| act(started));
+    let refusal = match outcome {
+        Ok(refusal) => refusal,
+        Err(panic) => Some(broken(panic.as_ref())),
+    };
+    if let Some(refusal) = refusal {
+        refuse(started, &refusal);
+    }
 }
 
 /// Whether the program has confined itself, so that opening a file could end it.

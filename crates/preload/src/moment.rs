@@ -82,8 +82,8 @@ fn may_have_grown(number: u64) -> bool {
     has_grown(peak(), LOOKED_AT.load(Ordering::Relaxed)) || number.is_multiple_of(LOOKS_AFTER)
 }
 
-/// Returns the peak of resident memory in kB, at least 1; `None` if the kernel does not tell.
-fn peak() -> Option<u64> {
+/// Returns the peak of resident memory in kB, at least 1; `None` if the kernel does not tell. Async-signal-safe.
+pub(crate) fn peak() -> Option<u64> {
     // SAFETY: all zeros is a valid value.
     let mut usage: libc::rusage = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: the kernel writes to a local.

@@ -91,7 +91,7 @@ fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether to use this wait for a freeze under way in this process. If not, costs a few loads,
+/// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads,
 /// and on the main thread two system calls while a deputy is at work.
 fn wanted(time: Option<Duration>) -> Option<&'static Started> {
     started::get().filter(|started| near_main_stack() && next_slice(started, Limit::after(time)).is_some())
@@ -152,9 +152,9 @@ fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<
             answer == 0 && !limit.is_over() && !signals.is_any_pending(mask)
         };
         // SAFETY: 1. system calls that do not wait.
-        let is_taken = uncancelled(|| unsafe { freezing::slice(&mut is_idle) });
+        let is_taken = uncancelled(|| unsafe { freezing::slice(started, &mut is_idle) });
         if taken.is_none() {
-            // Other threads were held, or it was no freeze.
+            // Other threads were held, or it was no freeze, or only planned.
             taken = Some(since.elapsed());
             answer = ask(Step::Not, Some(Set::ALL));
         }

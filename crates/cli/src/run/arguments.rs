@@ -46,10 +46,10 @@ pub(crate) struct Arguments {
     /// Report what was frozen and what that gains: on standard error, or to `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
-    /// Which memory to put into huge pages (MADV_COLLAPSE): with `off`, the default, only what is written to again and
-    /// again; with `collapse`, what is frozen; with `gather`, all memory that can be, where it is, if the program waits
-    /// between its forks, and large mappings from the first touch: for programs that write all over their memory
-    /// between forks.
+    /// Which memory to put into huge pages: with `auto`, the default, all that can be, where it is, if the program
+    /// waits between its forks, and from the first touch what a program maps that uses what it maps; with `gather`,
+    /// every large mapping from the first touch; with `off`, only what is written to again and again, while the rest is
+    /// frozen; with `collapse`, what is frozen. With `--pause none` or `--pays-after any`, `auto` is `off`.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]
     pub(crate) huge: Option<Huge>,
@@ -95,9 +95,12 @@ struct NoFileName;
 /// Which memory to put into huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Huge {
+    /// All memory that can be, where it is, while the program waits; what a program maps that uses what it maps, from
+    /// the first touch; the rest is frozen.
+    Auto,
     /// Memory that is frozen.
     Collapse,
-    /// All memory that can be, where it is, while the program waits; the rest is frozen.
+    /// As `auto`, and every large mapping from the first touch.
     Gather,
     /// Only what is written to again and again.
     Off,

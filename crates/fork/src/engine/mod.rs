@@ -7,7 +7,7 @@
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits, what is there now |
-//! | `gather` | its first step on request: pieces become huge pages where they are, which pays sooner |
+//! | `gather` | its first step where asked for: pieces become huge pages where they are, which pays sooner |
 //! | `progress`, `left_alone` | how far it has come, and what the program has changed meanwhile |
 //! | `tending`, `tender` | between forks: what makes the next one long, one slice at a time |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to, and memory that becomes anonymous again |

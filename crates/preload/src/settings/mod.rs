@@ -22,6 +22,7 @@ pub(crate) struct Settings {
     /// How the engine freezes.
     pub(crate) options: Options,
     pub(crate) mapped: Mapped,
+    pub(crate) begins: Begins,
     /// How long a slice may take; zero without slices.
     pub(crate) slice: Duration,
     pub(crate) holds: Holds,
@@ -88,6 +89,17 @@ pub(crate) enum Mapped {
     AsItIs,
     /// In huge pages from the first touch.
     Huge,
+    /// The same, if the program uses what it maps.
+    HugeIfDense,
+}
+
+/// What the fork is for which it is time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Begins {
+    /// The first of frozen memory, or with a slice before it.
+    BeforeFork,
+    /// The last plain one: the next wait plans, or the next fork.
+    AfterFork,
 }
 
 /// Where the report goes.
@@ -137,10 +149,11 @@ impl Settings {
             ExtentLen::Auto,
             extent,
         )?;
-        let pages = variables.read("PALIMPSEST_HUGE", "off, gather, collapse", Pages::Base, |text| match text {
-            "off" => Some(Pages::Base),
-            "collapse" => Some(Pages::Collapse),
-            "gather" => Some(Pages::Gather),
+        let huge = variables.read("PALIMPSEST_HUGE", "auto, off, gather, collapse", Huge::Auto, |text| match text {
+            "auto" => Some(Huge::Auto),
+            "off" => Some(Huge::Off),
+            "collapse" => Some(Huge::Collapse),
+            "gather" => Some(Huge::Gather),
             _ => None,
         })?;
         let threads =
@@ -180,19 +193,26 @@ impl Settings {
             "1" => Some(Action::Survey),
             _ => None,
         })?;
+        let (pages, mapped) = huge.of(pays, pause);
+        let at = variables.read(
+            "PALIMPSEST_FREEZE",
+            "off, fork, fork:N with N from 1, signal:NAME or signal:NUMBER of a signal that a program can catch \
+             and is not caused by a fault, size:BYTES with an optional suffix K, M or G",
+            Moment::Worthwhile,
+            moment,
+        )?;
         let options = Options::new().extent(extent).pages(pages).other_threads(threads).pays(pays).pause(pause);
         Ok(Self {
             slice: if let Pause::Within(slice) = pause { slice } else { Duration::ZERO },
             holds: if threads == OtherThreads::Stop { Holds::Threads } else { Holds::Nobody },
-            moment: variables.read(
-                "PALIMPSEST_FREEZE",
-                "off, fork, fork:N with N from 1, signal:NAME or signal:NUMBER of a signal that a program can catch \
-                 and is not caused by a fault, size:BYTES with an optional suffix K, M or G",
-                Moment::Worthwhile,
-                moment,
-            )?,
+            moment: at,
             action,
-            mapped: if (pages, action) == (Pages::Gather, Action::Freeze) { Mapped::Huge } else { Mapped::AsItIs },
+            mapped: if action == Action::Freeze { mapped } else { Mapped::AsItIs },
+            // Who names the fork means that fork.
+            begins: match (action, pages, at) {
+                (Action::Freeze, Pages::Gather, Moment::Worthwhile) => Begins::AfterFork,
+                _ => Begins::BeforeFork,
+            },
             options: answers.into_iter().fold(options, Options::answer_for),
             sandbox,
             report: variables.read(
@@ -218,6 +238,29 @@ impl Settings {
                 names::wanted,
             )?,
         })
+    }
+}
+
+/// Which memory to put into huge pages, as the user says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Huge {
+    /// What the engine can gather, and what is mapped by a program that uses what it maps.
+    Auto,
+    Off,
+    Collapse,
+    Gather,
+}
+
+impl Huge {
+    /// Returns what that means to the engine, and to new mappings.
+    fn of(self, pays: Pays, pause: Pause) -> (Pages, Mapped) {
+        match (self, pays, pause) {
+            // Otherwise everything is frozen, and memory that is huge already would be dearer to freeze.
+            (Self::Auto, Pays::Within(_), Pause::Within(_)) => (Pages::Gather, Mapped::HugeIfDense),
+            (Self::Auto | Self::Off, ..) => (Pages::Base, Mapped::AsItIs),
+            (Self::Collapse, ..) => (Pages::Collapse, Mapped::AsItIs),
+            (Self::Gather, ..) => (Pages::Gather, Mapped::Huge),
+        }
     }
 }
 
@@ -333,7 +376,9 @@ mod tests {
             (&[(AFL, "")], Pause::Within(PAUSE)),
         ] {
             let settings = read(variables).expect("valid");
-            assert_eq!(settings.options, Options::new().pays(Pays::Within(FORKS)).pause(pause), "{variables:?}");
+            let pages = if pause == Pause::AtOnce { Pages::Base } else { Pages::Gather };
+            let expected = Options::new().pays(Pays::Within(FORKS)).pause(pause).pages(pages);
+            assert_eq!(settings.options, expected, "{variables:?}");
             assert_eq!(settings.slice.is_zero(), pause == Pause::AtOnce);
         }
     }
@@ -345,8 +390,9 @@ mod tests {
         assert_eq!(settings.action, Action::Freeze);
         assert_eq!(
             settings.options,
-            Options::new().pays(Pays::Within(100)).pause(Pause::Within(Duration::from_millis(2)))
+            Options::new().pays(Pays::Within(100)).pause(Pause::Within(Duration::from_millis(2))).pages(Pages::Gather)
         );
+        assert_eq!(settings.mapped, Mapped::HugeIfDense);
         assert_eq!(settings.holds, Holds::Nobody);
         assert_eq!(settings.sandbox, Sandbox::Feared);
         assert_eq!(settings.report, ReportTo::Nowhere);
@@ -395,10 +441,30 @@ mod tests {
 
     #[test]
     fn which_memory_is_to_be_huge_can_be_said() {
-        for (text, pages) in [("off", Pages::Base), ("collapse", Pages::Collapse), ("gather", Pages::Gather)] {
-            let options = read(&[("PALIMPSEST_HUGE", text)]).expect("a valid value").options;
-            assert_eq!(options, read(&[]).expect("nothing is invalid").options.pages(pages), "{text}");
+        for (text, pages, mapped) in [
+            ("off", Pages::Base, Mapped::AsItIs),
+            ("collapse", Pages::Collapse, Mapped::AsItIs),
+            ("gather", Pages::Gather, Mapped::Huge),
+            ("auto", Pages::Gather, Mapped::HugeIfDense),
+        ] {
+            let settings = read(&[("PALIMPSEST_HUGE", text)]).expect("a valid value");
+            let options = read(&[]).expect("nothing is invalid").options.pages(pages);
+            assert_eq!((settings.options, settings.mapped), (options, mapped), "{text}");
         }
+    }
+
+    /// Fails on: memory that is made huge, and so dear to freeze, where everything is to be frozen.
+    #[test]
+    fn who_freezes_at_once_or_whether_it_pays_or_not_gets_no_huge_pages_unasked() {
+        for variable in [("PALIMPSEST_PAUSE", "none"), ("PALIMPSEST_PAYS_AFTER", "any"), (AFL, "17")] {
+            for (text, pages) in [("auto", Pages::Base), ("off", Pages::Base), ("gather", Pages::Gather)] {
+                let settings = read(&[variable, ("PALIMPSEST_HUGE", text)]).expect("valid");
+                assert_eq!(settings.options, settings.options.pages(pages), "{variable:?} {text}");
+                assert_eq!(settings.mapped == Mapped::AsItIs, text != "gather", "{variable:?} {text}");
+            }
+        }
+        let surveyed = read(&[("PALIMPSEST_DRY_RUN", "1")]).expect("valid");
+        assert_eq!((surveyed.mapped, surveyed.action), (Mapped::AsItIs, Action::Survey));
     }
 
     #[test]
@@ -412,7 +478,7 @@ mod tests {
     #[test]
     fn how_long_it_may_take_at_a_time_can_be_said() {
         for (text, pause) in [("none", Pause::AtOnce), ("500us", Pause::Within(Duration::from_micros(500)))] {
-            let settings = read(&[("PALIMPSEST_PAUSE", text)]).expect("a valid value");
+            let settings = read(&[("PALIMPSEST_PAUSE", text), ("PALIMPSEST_HUGE", "off")]).expect("a valid value");
             assert_eq!(settings.options, Options::new().pays(Pays::Within(100)).pause(pause), "{text}");
         }
     }

@@ -1,10 +1,11 @@
-# Forks until most of its memory is frozen or in huge pages, with or without a wait after each fork, and prints which.
+# Forks until most of its memory is frozen or in huge pages, and prints which. `waits` after each fork, `hurries` from
+# one to the next, or forks `once` and only waits.
 
 import os
 import sys
 import time
 
-waits = sys.argv[1] == "waits"
+way = sys.argv[1]
 heap = bytearray(64 << 20)
 for place in range(0, len(heap), 4096):
     heap[place] = place >> 12 & 255
@@ -32,9 +33,10 @@ def fork():
     assert os.waitpid(child, 0)[1] == 0
 
 
-for _ in range(10000):
-    fork()
-    if waits:
+for number in range(100 if way == "once" else 10000):
+    if way != "once" or number == 0:
+        fork()
+    if way != "hurries":
         time.sleep(1)
     done = [what for what, kilobytes in figures().items() if kilobytes >= 60 << 10]
     if done:

@@ -1,15 +1,20 @@
 //! Memory that is to be gathered.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::common::{PLAIN, compile, frozen, object, run};
+use crate::common::{PLAIN, STARTED, compile, frozen, object, run};
 
 const GATHER: (&str, &str) = ("PALIMPSEST_HUGE", "gather");
 
+/// Builds the program for one test, under a name of its own.
+fn program(name: &str) -> Option<PathBuf> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/huge.c");
+    compile(Path::new(source), &format!("huge-{name}"), &[])
+}
+
 /// Returns what the program says; with these variables, or plain.
 fn said(scenario: &str, variables: Option<&[(&str, &str)]>) -> Option<String> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/huge.c");
-    let program = compile(Path::new(source), &format!("huge-{scenario}"), &[])?;
+    let program = program(scenario)?;
     let object = object();
     let object = object.to_str().expect("a path in UTF-8");
     let way = variables.map_or(PLAIN, |variables| frozen(object, variables));
@@ -68,6 +73,58 @@ fn large_memory_and_a_small_neighbour_are_two_mappings_if_it_is_to_be_gathered()
     ] {
         let Some(said) = said(neighbour, variables) else { return };
         assert_eq!(said, expected, "{neighbour} {variables:?}");
+    }
+}
+
+/// Unless told otherwise, these programs freeze all at once, whether that pays or not.
+const SLICES: [(&str, &str); 2] = [("PALIMPSEST_PAUSE", "2ms"), ("PALIMPSEST_PAYS_AFTER", "100")];
+
+/// Fails on: huge pages for a program that touches its memory here and there, or for one that is to be frozen; none for
+/// one that fills what it maps.
+#[test]
+fn memory_of_a_program_that_uses_it_is_in_huge_pages_from_the_start() {
+    if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return println!("skipped: this kernel has no huge pages");
+    }
+    let off = [&SLICES[..], &[("PALIMPSEST_HUGE", "off")]].concat();
+    for (scenario, variables, expected) in [
+        // What comes after the first 8 MiB.
+        ("dense", &SLICES[..], "10 of 12 huge\n"),
+        ("sparse", &SLICES, "0 of 12 huge\n"),
+        ("dense", &SLICES[..1], "0 of 12 huge\n"),
+        ("dense", &SLICES[1..], "0 of 12 huge\n"),
+        ("dense", &off, "0 of 12 huge\n"),
+        ("sparse", &[GATHER], "12 of 12 huge\n"),
+    ] {
+        let Some(said) = said(scenario, Some(variables)) else { return };
+        assert_eq!(said, expected, "{scenario} {variables:?}");
+    }
+}
+
+/// Fails on: a first fork with a plan before it; a second one without; an end that does not tell why nothing was done.
+#[test]
+fn who_forks_once_and_never_waits_is_left_alone() {
+    let Some(program) = program("forks") else { return };
+    let object = object();
+    let (program, object) = (program.display(), object.display());
+    let ran = |variables: &str, times: &str| {
+        let script = format!("{variables} PALIMPSEST_STARTED={STARTED} LD_PRELOAD={object} exec {program} {times}");
+        let ran = run(&["sh", "-c", &script], PLAIN);
+        assert_eq!((ran.status, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "done\n", ""), "{variables}");
+        ran.report
+    };
+    let slices = "PALIMPSEST_PAUSE=2ms PALIMPSEST_PAYS_AFTER=100";
+    let left = "it was not frozen: since its first fork it has neither forked again nor waited for long enough";
+    for (variables, times, is_left) in [
+        (slices.to_owned(), "once", true),
+        (slices.to_owned(), "twice", false),
+        (format!("{slices} PALIMPSEST_HUGE=off"), "once", false),
+        (format!("{slices} PALIMPSEST_FREEZE=fork"), "once", false),
+        (String::new(), "once", false),
+    ] {
+        let report = ran(&variables, times);
+        assert_eq!(report.contains(left), is_left, "{variables} {times}: {report}");
+        assert_eq!(report.contains("palimpsest: froze process"), !is_left, "{variables} {times}: {report}");
     }
 }
 

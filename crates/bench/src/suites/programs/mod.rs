@@ -36,7 +36,9 @@ enum Mode {
     Plain,
     /// With an allocator that asks for huge pages: the best fork without Palimpsest.
     Thp,
-    /// Frozen in slices, the default of `palimpsest run`.
+    /// As `palimpsest run` does it when no option is given.
+    Default,
+    /// Frozen in slices.
     Frozen,
     /// Frozen all at once, at the first fork, so that figures do not depend on how far the slices are. It has the ids
     /// of `Frozen`, since the later forks are the same.
@@ -55,13 +57,14 @@ enum Threads {
 }
 
 impl Mode {
-    const ALL: [Self; 5] = [Self::Plain, Self::Thp, Self::FrozenAtOnce, Self::FrozenHuge, Self::Gather];
+    const ALL: [Self; 6] = [Self::Plain, Self::Thp, Self::Default, Self::FrozenAtOnce, Self::FrozenHuge, Self::Gather];
 
     /// Returns the name in the ids of figures.
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Thp => "thp",
+            Self::Default => "default",
             Self::Frozen | Self::FrozenAtOnce => "frozen",
             Self::FrozenHuge => "frozen_huge",
             Self::Gather => "gather",
@@ -83,7 +86,7 @@ impl Mode {
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
-            Self::Frozen | Self::FrozenAtOnce | Self::FrozenHuge | Self::Gather => {
+            Self::Default | Self::Frozen | Self::FrozenAtOnce | Self::FrozenHuge | Self::Gather => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
                     let mut place = OsString::from("--report=");
@@ -95,10 +98,11 @@ impl Mode {
                     Threads::Stop => ["--threads", "stop"],
                 });
                 command.args(match self {
-                    Self::FrozenAtOnce => &["--pause=none"][..],
+                    Self::Frozen => &["--huge=off"][..],
+                    Self::FrozenAtOnce => &["--pause=none", "--huge=off"],
                     Self::FrozenHuge => &["--pause=none", "--huge=collapse"],
                     Self::Gather => &["--huge=gather"],
-                    Self::Plain | Self::Thp | Self::Frozen => &[],
+                    Self::Plain | Self::Thp | Self::Default => &[],
                 });
                 command.arg("--").arg(program);
                 command
@@ -200,12 +204,12 @@ mod tests {
     fn frozen_programs_are_compared_with_plain_ones_then_with_huge_pages() {
         let groups = groups("redis", &[("idle", "nothing written"), ("first", "")]);
         let ids: Vec<&str> = groups[0].ids().collect();
-        let expected =
-            ["plain", "thp", "frozen", "frozen_huge", "gather"].map(|mode| format!("redis.fork.idle.{mode}"));
+        let expected = ["plain", "thp", "default", "frozen", "frozen_huge", "gather"]
+            .map(|mode| format!("redis.fork.idle.{mode}"));
         assert_eq!(ids, expected);
         let rivals = ["redis.fork.idle.plain", "redis.fork.idle.thp"];
         assert_eq!(
-            groups[0].contestants[2],
+            groups[0].contestants[3],
             Contestant::new("redis.fork.idle.frozen", Unit::Microseconds).against(rivals)
         );
         assert_eq!(groups[0].contestants[0], Contestant::new("redis.fork.idle.plain", Unit::Microseconds));

@@ -1,11 +1,12 @@
 //! Suite `redis`: how long Redis stands still when it forks to save 700 MB.
 //!
 //! In each round every mode has a turn with a new server and the same data: the first fork, which plans a freeze in
-//! slices; forks with nothing written in between; forks after writes to existing keys, from few pages to most; and
-//! forks with nothing written again, until the policy has had the chance to repair. The saving child is killed at once,
-//! since its file does not matter. Redis reports how long its fork took; a slice or a repair before a fork counts as
-//! part of it.
+//! slices; forks with nothing written in between; forks after writes to existing keys, from few pages to most; forks of
+//! a server that nobody asks for anything meanwhile; and forks in a row with nothing written again, until the policy
+//! has had the chance to repair. The saving child is killed at once, since its file does not matter. Redis reports how
+//! long its fork took; a slice or a repair before a fork counts as part of it.
 
+use std::thread;
 use std::time::Duration;
 
 use super::server::{PROGRAM, Server};
@@ -16,13 +17,14 @@ use crate::harness::{Asked, BenchError, Context, Group, Suite, failed};
 pub(in crate::suites) struct Redis;
 
 /// The states, and what a fork in them is.
-const STATES: [(&str, &str); 7] = [
+const STATES: [(&str, &str); 8] = [
     ("first", "Redis forks with 700 MB: the first time, at which it is frozen"),
     ("idle", "Redis forks with 700 MB, nothing written since"),
     ("same100k", "Redis forks with 700 MB, after 100 000 writes to one key"),
     ("set1k", "Redis forks with 700 MB, after 1000 writes to any keys"),
     ("hot100k", "Redis forks with 700 MB, after 100 000 writes to 1000 keys"),
     ("set100k", "Redis forks with 700 MB, after 100 000 writes to any keys"),
+    ("rested", "Redis forks with 700 MB, a second and more after the last fork, nothing written since"),
     ("settled", "Redis forks with 700 MB, 60 forks after the last write"),
 ];
 
@@ -35,6 +37,9 @@ const LIMIT: Duration = Duration::from_secs(80);
 
 /// Forks in a row with nothing written in between.
 const IDLE_FORKS: usize = 5;
+
+/// How long the server is left alone before each fork of a rested one.
+const REST: Duration = Duration::from_millis(1200);
 
 /// Forks after the last writes, before those that show the policy's effect.
 const SETTLING_FORKS: usize = 60;
@@ -50,7 +55,7 @@ impl Suite for Redis {
     }
 
     fn description(&self) -> &'static str {
-        "forks of an unmodified Redis that saves: plain, with huge pages, frozen"
+        "forks of an unmodified Redis that saves: plain, with huge pages, by default, frozen, gathered"
     }
 
     fn asked(&self) -> Asked {
@@ -75,6 +80,10 @@ impl Suite for Redis {
             for (state, writes, keys) in WRITES {
                 server.set(writes, keys, KEYS, VALUE)?;
                 sink(state, server.fork()?);
+            }
+            for _ in 0..IDLE_FORKS {
+                thread::sleep(REST);
+                sink("rested", server.fork()?);
             }
             for _ in 0..SETTLING_FORKS {
                 server.fork()?;

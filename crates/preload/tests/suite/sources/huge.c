@@ -76,6 +76,33 @@ static int extended(size_t more) {
     return 0;
 }
 
+// How many of these mappings are to be huge, of which each part of this length is touched.
+static int used(size_t part) {
+    enum { MANY = 12, LENGTH = 4 * MIB };
+    // The peak of whoever has executed this program counts as this program's: above it, the peak grows.
+    char *before = map(256 * MIB, PROT_READ | PROT_WRITE, MAP_POPULATE);
+    int huge = before[0];
+    for (int number = 0; number < MANY; number++) {
+        char *made = map(LENGTH, PROT_READ | PROT_WRITE, 0);
+        for (size_t place = 0; place < LENGTH; place += part) made[place] = 1;
+        huge += has(made, " hg");
+    }
+    printf("%d of %d huge\n", huge, MANY);
+    return 0;
+}
+
+// Forks once, and waits for nothing but the child; or twice.
+static int forks(int times) {
+    memset(map(MEMORY, PROT_READ | PROT_WRITE, 0), 7, MEMORY);
+    for (int number = 0; number < times; number++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (waitpid(child, NULL, 0) != child) return 2;
+    }
+    printf("done\n");
+    return 0;
+}
+
 // How many children this process has, whether it knows them or not.
 static int children(void) {
     char text[4096];
@@ -129,6 +156,10 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "advice")) return advice();
     if (!strcmp(arguments[1], "small")) return extended(64 << 10);
     if (!strcmp(arguments[1], "large")) return extended(4 * MIB);
+    if (!strcmp(arguments[1], "dense")) return used(4096);
+    if (!strcmp(arguments[1], "sparse")) return used(2 * MIB);
+    if (!strcmp(arguments[1], "once")) return forks(1);
+    if (!strcmp(arguments[1], "twice")) return forks(2);
     if (strcmp(arguments[1], "count")) return executed(arguments);
     printf("%d children\n", children());
     return 0;

@@ -39,7 +39,7 @@ const CHECKER: Tool = Tool { program: "redis-check-rdb", package: "redis-tools" 
 /// Percentage of requests that write.
 const SHARES: [u32; 2] = [2, 20];
 
-const MODES: [Mode; 4] = [Mode::Plain, Mode::Thp, Mode::Frozen, Mode::Gather];
+const MODES: [Mode; 5] = [Mode::Plain, Mode::Thp, Mode::Default, Mode::Frozen, Mode::Gather];
 
 /// Time between the beginnings of two saves, unless one takes longer.
 const BETWEEN: Duration = Duration::from_secs(3);
@@ -108,7 +108,7 @@ impl Suite for Mix {
     }
 
     fn description(&self) -> &'static str {
-        "Redis under a steady load while it saves: plain, with huge pages, frozen, gathered"
+        "Redis under a steady load while it saves: plain, with huge pages, by default, frozen, gathered"
     }
 
     fn asked(&self) -> Asked {
@@ -287,17 +287,17 @@ mod tests {
     }
 
     #[test]
-    fn each_share_has_four_figures_of_four_modes() {
+    fn each_share_has_four_figures_of_five_modes() {
         let groups = Mix.groups();
         assert_eq!(groups.len(), 8);
         let ids: Vec<&str> = groups.iter().flat_map(Group::ids).collect();
-        assert_eq!(ids.len(), 32);
+        assert_eq!(ids.len(), 40);
         for id in ["fork.mix.2.fork.plain", "fork.mix.20.p999.thp", "fork.mix.20.rss.frozen", "fork.mix.2.p99.gather"] {
             assert!(ids.contains(&id), "{id}");
         }
         let rivals = ["fork.mix.2.fork.plain", "fork.mix.2.fork.thp"];
         assert_eq!(
-            groups[0].contestants[2],
+            groups[0].contestants[3],
             Contestant::new("fork.mix.2.fork.frozen", Unit::Microseconds).against(rivals)
         );
     }

@@ -131,7 +131,7 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
-const MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
+const MODES: [Mode; 2] = [Mode::Plain, Mode::Default];
 
 /// What ids of groups have behind the program's name: processor time, and page faults.
 const PROCESSOR: &str = ".processor";
@@ -155,9 +155,9 @@ impl Kind {
     fn groups(&self) -> [Group; 3] {
         let group = |part: &str, what: &str, unit: Unit| {
             let id = format!("fork.programs.{}{part}", self.name);
-            let [plain, frozen] = MODES.map(|mode| Contestant::new(format!("{id}.{}", mode.name()), unit));
-            let frozen = frozen.against([plain.id.as_str()]);
-            Group::new(id, format!("{}{what}", self.title), [plain, frozen])
+            let [plain, ours] = MODES.map(|mode| Contestant::new(format!("{id}.{}", mode.name()), unit));
+            let ours = ours.against([plain.id.as_str()]);
+            Group::new(id, format!("{}{what}", self.title), [plain, ours])
         };
         [
             group("", "", Unit::Microseconds),
@@ -206,18 +206,22 @@ impl Kind {
             samples.add(&format!("{id}{FAULTS}.{}", mode.name()), each(spent.faults as f64));
         }
         drop(subjects);
-        let report = fs::read_to_string(scratch.0.join(Mode::Frozen.name()).join(REPORT)).unwrap_or_default();
-        samples.note(&self.id(Mode::Frozen), told(&report));
+        let report = fs::read_to_string(scratch.0.join(Mode::Default.name()).join(REPORT)).unwrap_or_default();
+        samples.note(&self.id(Mode::Default), told(&report));
         Ok(samples)
     }
 }
 
 /// Returns the report in a line.
 fn told(report: &str) -> String {
-    let frozen = report.lines().find_map(|line| line.strip_prefix("frozen "));
-    let kilobytes = frozen.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let kilobytes = |name: &str| {
+        let rest = report.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let (frozen, gathered) = (kilobytes("frozen "), kilobytes("huge ").unwrap_or(0));
     let thawed = report.lines().find_map(|line| line.strip_prefix("note: thawed "));
-    match (kilobytes, thawed) {
+    match (frozen, thawed) {
+        (Some(0), None) if gathered > 0 => format!("gathered {gathered} kB"),
         (Some(0), None) => "looked, and froze nothing".to_owned(),
         (Some(_), Some(thawed)) => format!("thawed {thawed}"),
         (Some(kilobytes), None) => format!("froze {kilobytes} kB"),
@@ -304,9 +308,10 @@ mod tests {
         assert_eq!(groups.len(), 3 * KINDS.len() + 1);
         assert_eq!(groups[1].id, "fork.programs.postgresql.processor");
         for group in groups {
-            let [plain, frozen] = &group.contestants[..] else { panic!("{group:?}") };
+            let [plain, ours] = &group.contestants[..] else { panic!("{group:?}") };
+            let way = if group.id == "fork.programs.afl" { "frozen" } else { "default" };
             assert_eq!(plain.id, format!("{}.plain", group.id));
-            assert_eq!(*frozen, Contestant::new(format!("{}.frozen", group.id), plain.unit).against([&plain.id]));
+            assert_eq!(*ours, Contestant::new(format!("{}.{way}", group.id), plain.unit).against([&plain.id]));
         }
     }
 
@@ -316,6 +321,8 @@ mod tests {
         let report = "palimpsest: froze process 7 (x)\nfrozen        664 kB in 2 ranges, 1 extents of 2048 kB\n";
         assert_eq!(told(report), "froze 664 kB");
         assert_eq!(told(&report.replace("664", "  0")), "looked, and froze nothing");
+        let gathered = format!("{}huge       1234 kB in huge pages where they are\n", report.replace("664", "  0"));
+        assert_eq!(told(&gathered), "gathered 1234 kB");
         let thawed = format!("{report}note: thawed 664 kB again, which made no fork quicker\n");
         assert_eq!(told(&thawed), "thawed 664 kB again, which made no fork quicker");
     }
