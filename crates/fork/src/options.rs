@@ -214,8 +214,8 @@ impl Options {
         self
     }
 
-    /// Returns the least populated bytes of a mapping that is frozen. Options are made before the `main` of each program
-    /// with the preload object, where nobody asks how long a page is.
+    /// Returns the least populated bytes of a mapping that is frozen. Options are made before the `main` of each
+    /// program with the preload object, where nobody asks how long a page is.
     pub(crate) fn least_bytes(&self) -> usize {
         self.least.unwrap_or_else(|| LEAST_PAGES * rustix::param::page_size())
     }

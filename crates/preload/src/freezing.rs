@@ -200,7 +200,8 @@ fn sandbox(started: &Started) -> Option<String> {
     let added = now.checked_sub(started.filters?).filter(|&added| added > 0)?;
     Some(format!(
         "the program has installed {added} seccomp filter(s), or a sandbox that has executed it, which could end it \
-         for a system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if they allow memfd_create, ioctl and pwrite64"
+         for a system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if they allow memfd_create, \
+         ioctl and pwrite64"
     ))
 }
 

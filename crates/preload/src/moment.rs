@@ -14,7 +14,8 @@ use crate::settings::Moment;
 
 /// Forks of this process and, before it was forked, of its ancestors: a program that first forks into the background
 /// goes on counting. Only if their number is asked for ([`Moment::Fork`]), or if the page on which a process counts its
-/// own is lacking: a write here copies a page that the last child shares. `Relaxed`: a counter, which publishes nothing.
+/// own is lacking: a write here copies a page that the last child shares. `Relaxed`: a counter, which publishes
+/// nothing.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// The most private memory in bytes seen at a fork. `Relaxed`: a figure.

@@ -4,8 +4,8 @@
 //                                         makes: a number each time that it calls getppid, and one at its end
 //     counter fork TIMES MEBIBYTES        writes to that much memory, forks that often and waits for each child; calls
 //                                         getppid before each fork
-//     counter faults TIMES                forks that often, and prints for each how many pages the process itself had to
-//                                         copy or get since the last one
+//     counter faults TIMES                forks that often, and prints for each fork how many pages the process itself
+//                                         had to copy or get for it
 //     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select)
 //                                         or for a short time (nanosleep); calls getppid before each wait
 
