@@ -1,4 +1,5 @@
-// What an executed program pays for an object in LD_PRELOAD: contestants take turns, and each turn executes PROGRAM once.
+// What an executed program pays for an object in LD_PRELOAD: contestants take turns, and each turn executes PROGRAM
+// once.
 // Page faults (median), and microseconds from vfork to the end (least, lower quartile, median).
 //
 //     cc -O2 executed.c -o executed && ./executed ROUNDS PROGRAM OBJECT...     (`-` for no object)
