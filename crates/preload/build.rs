@@ -19,6 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The C compiler's start and end of an object, for C++ before `.init_array` and transactions in memory, would cost
     // each program page faults in code that does nothing. What else is in there, `wrapped` defines.
     println!("cargo::rustc-link-arg-cdylib=-nostartfiles");
+    // A page of file belongs to one mapping, and variables begin with a page: so what a program writes to before its
+    // `main` is on as few pages as it can be. GNU ld, which does so by itself with constants, ignores it.
+    println!("cargo::rustc-link-arg-cdylib=-Wl,-z,separate-loadable-segments");
     // GNU ld makes an object need `libgcc_s` even though all that it uses of it is its own (`unwinder`): so it finds an
     // empty archive of that name.
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; is this run by cargo?")?);

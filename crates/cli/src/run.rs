@@ -20,6 +20,7 @@ pub(crate) use object::BYTES as OBJECT;
 pub(crate) use object::NAME as OBJECT_NAME;
 use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
+use palimpsest_sys::proc::status::Status;
 use rustix::process::geteuid;
 
 use crate::run::arguments::{At, Huge, Pause, PaysAfter, Threads};
@@ -120,6 +121,10 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
     // The program stays this process; the object reports only its end.
     command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
+    // So that programs below need not ask. Without `/proc` they will.
+    if let Some(filters) = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters) {
+        command.env("PALIMPSEST_FILTERS", filters.to_string());
+    }
     Ok(Prepared { command, path, object: Some(object) })
 }
 

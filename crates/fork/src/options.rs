@@ -110,11 +110,15 @@ pub enum Errands {
     Deputy,
 }
 
+/// Mappings with fewer pages are left alone.
+const LEAST_PAGES: usize = 16;
+
 /// How to freeze. The default freezes all that can be frozen, and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     pub(crate) extent: ExtentLen,
-    pub(crate) least: usize,
+    /// [`LEAST_PAGES`] if `None`.
+    least: Option<usize>,
     pub(crate) pages: Pages,
     pub(crate) other_threads: OtherThreads,
     pub(crate) measure: Measure,
@@ -131,7 +135,7 @@ impl Options {
     pub fn new() -> Self {
         Self {
             extent: ExtentLen::default(),
-            least: 16 * rustix::param::page_size(),
+            least: None,
             pages: Pages::default(),
             other_threads: OtherThreads::default(),
             measure: Measure::default(),
@@ -153,7 +157,7 @@ impl Options {
     /// Leaves alone mappings with fewer populated bytes than this; 16 pages by default.
     #[must_use]
     pub fn least(mut self, bytes: usize) -> Self {
-        self.least = bytes;
+        self.least = Some(bytes);
         self
     }
 
@@ -208,6 +212,12 @@ impl Options {
     pub fn errands(mut self, errands: Errands) -> Self {
         self.errands = errands;
         self
+    }
+
+    /// Returns the least populated bytes of a mapping that is frozen. Options are made before the `main` of each
+    /// program with the preload object, where nobody asks how long a page is.
+    pub(crate) fn least_bytes(&self) -> usize {
+        self.least.unwrap_or_else(|| LEAST_PAGES * rustix::param::page_size())
     }
 
     pub(crate) fn answers_for(&self, answer: Answer) -> bool {

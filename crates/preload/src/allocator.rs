@@ -22,6 +22,9 @@ const LEAST_SHIFT: u32 = 4;
 /// The largest block from the region.
 const MOST_SHIFT: u32 = 18;
 const CLASSES: usize = (MOST_SHIFT - LEAST_SHIFT + 1) as usize;
+/// The size of a page, or less: no supported machine has smaller ones, and asking the C library would touch two pages
+/// in each program that is started.
+const LEAST_PAGE: usize = 4096;
 
 /// The allocator.
 pub(crate) struct OwnHeap {
@@ -85,7 +88,7 @@ impl State {
             self.base = map(REGION)?;
         }
         // The region is aligned to pages only, and so are larger blocks: nothing here asks for more.
-        let start = self.used.checked_next_multiple_of((1 << shift).min(rustix::param::page_size()))?;
+        let start = self.used.checked_next_multiple_of((1 << shift).min(LEAST_PAGE))?;
         let end = start.checked_add(1 << shift).filter(|&end| end <= REGION)?;
         self.used = end;
         // SAFETY: `start` lies within the region.
@@ -104,15 +107,15 @@ impl State {
     }
 }
 
-// SAFETY: blocks are distinct, as large as asked for, aligned to the smaller of their size and a page, and stay until
-// given back; `alloc` refuses larger alignments.
+// SAFETY: blocks are distinct, as large as asked for, aligned to the smaller of their size and `LEAST_PAGE`, and stay
+// until given back; `alloc` refuses larger alignments.
 unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.align() > rustix::param::page_size() {
+        if layout.align() > LEAST_PAGE {
             return ptr::null_mut();
         }
         let block = class(layout).and_then(|shift| self.with_state(|state| state.take(shift)).flatten());
-        block.or_else(|| map(mapped_length(layout)?)).unwrap_or(ptr::null_mut())
+        block.or_else(|| map(mapped_length(layout))).unwrap_or(ptr::null_mut())
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -125,7 +128,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         }) {
             // Without the state nobody knows whether it is a mapping: it is lost.
             None | Some(true) => {}
-            Some(false) => unmap(block, mapped_length(layout).unwrap_or(0)),
+            Some(false) => unmap(block, mapped_length(layout)),
         }
     }
 }
@@ -135,8 +138,9 @@ fn link(block: *mut u8) -> *mut *mut u8 {
     block.cast()
 }
 
-fn mapped_length(layout: Layout) -> Option<usize> {
-    layout.size().max(1).checked_next_multiple_of(rustix::param::page_size())
+/// The kernel rounds up to whole pages, when it maps and when it unmaps.
+fn mapped_length(layout: Layout) -> usize {
+    layout.size().max(1)
 }
 
 /// Maps memory from the kernel, past the functions of this object.

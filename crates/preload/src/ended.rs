@@ -9,13 +9,14 @@ use crate::{freezing, moment};
 /// Why nothing was done although there was a fork for which it was time.
 const PUT_OFF: &str = "since its first fork it has neither forked again nor waited for long enough";
 
-/// The C library calls this when the program returns from `main` or calls `exit`.
-#[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = end;
+/// Makes the C library call [`end`] when the program returns from `main` or calls `exit`. Only for a process that says
+/// so: in any other, and in its children, this would be a page fault more.
+pub(crate) fn await_it() {
+    // Without memory for it the C library refuses, and nothing is told.
+    // SAFETY: a function of this object, which stays loaded.
+    let _ = unsafe { libc::atexit(end) };
+}
 
-#[cfg_attr(test, expect(dead_code, reason = "a test must not tell of its own end"))]
 extern "C" fn end() {
     // Asked last: a filter may end the program for asking for its process id.
     let is_told = |started: &&Started| matches!(started.end, End::Told(process) if process == std::process::id());

@@ -235,7 +235,7 @@ fn act(started: &Started) -> Option<String> {
     }
 }
 
-/// Returns why a filter that the program has installed since its start forbids a freeze.
+/// Returns why a filter that was installed since the start forbids a freeze.
 fn sandbox(started: &Started) -> Option<String> {
     if started.settings.sandbox == Sandbox::Trusted {
         return None;
@@ -243,8 +243,9 @@ fn sandbox(started: &Started) -> Option<String> {
     let now = Status::of_this_thread().ok()?.seccomp_filters?;
     let added = now.checked_sub(started.filters?).filter(|&added| added > 0)?;
     Some(format!(
-        "the program has installed {added} seccomp filter(s), which could end it for a system call of the freeze; \
-         freeze earlier, or say PALIMPSEST_TRUST=seccomp if they allow memfd_create, ioctl and pwrite64"
+        "the program has installed {added} seccomp filter(s), or a sandbox that has executed it, which could end it \
+         for a system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if they allow memfd_create, \
+         ioctl and pwrite64"
     ))
 }
 

@@ -23,11 +23,22 @@ const FOLDER: &[u8] = b"/proc/self/fd/";
 /// 1. `environment` must be null or a null-terminated array of C strings, all writable.
 /// 2. No other thread may use the environment.
 pub(crate) unsafe fn give_up(environment: *mut *mut c_char) {
-    // SAFETY: 1. (2); it is used up before anything is changed.
+    // SAFETY: 1. (2); `close` uses it up before it changes anything.
     let value = unsafe { environment::value(environment::PRELOAD) }.unwrap_or_default();
-    if !environment::entries(value).any(is_handed_over) {
-        return;
+    if environment::entries(value).any(is_handed_over) {
+        // SAFETY: contracts 1 and 2 are the caller's.
+        unsafe { close(value, environment) };
     }
+}
+
+/// Closes the descriptors in `value`, which is that of `LD_PRELOAD`, and leaves it.
+///
+/// # Safety
+///
+/// 1. and 2. As for [`give_up`].
+#[cold]
+#[inline(never)]
+unsafe fn close(value: &[u8], environment: *mut *mut c_char) {
     let descriptors: Vec<RawFd> =
         environment::entries(value).filter(|entry| is_handed_over(entry)).filter_map(number).collect();
     // SAFETY: contracts 1 and 2 are the caller's.
@@ -46,6 +57,7 @@ fn is_handed_over(entry: &[u8]) -> bool {
         && fs::read_link(Path::new(OsStr::from_bytes(entry))).is_ok_and(|link| link.as_os_str().as_bytes() == LINK)
 }
 
+#[unsafe(link_section = "palimpsest_start")]
 fn number(entry: &[u8]) -> Option<RawFd> {
     let digits = entry.strip_prefix(FOLDER)?;
     str::from_utf8(digits).ok()?.parse().ok().filter(|&number: &RawFd| number >= 0)

@@ -43,6 +43,7 @@ pub(crate) unsafe extern "C" fn mremap(
 /// # Safety
 ///
 /// 1. The caller answers for what it asks for.
+#[unsafe(link_section = "palimpsest_start")]
 pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     length: size_t,

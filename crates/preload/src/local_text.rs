@@ -96,6 +96,8 @@ pub(crate) unsafe fn begin(standard_error: Option<Noted>) {
 }
 
 /// Does what `value` says.
+#[cold]
+#[inline(never)]
 fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>) {
     let tell = |text: &str| {
         // Once for a service, and not for each program that it executes.

@@ -6,13 +6,16 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use palimpsest_fork::guard;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, retry_on_intr};
 
 use crate::settings::Moment;
 
 /// Forks of this process and, before it was forked, of its ancestors: a program that first forks into the background
-/// goes on counting. `Relaxed`: a counter, which publishes nothing.
+/// goes on counting. Only if their number is asked for ([`Moment::Fork`]), or if the page on which a process counts its
+/// own is lacking: a write here copies a page that the last child shares. `Relaxed`: a counter, which publishes
+/// nothing.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// The most private memory in bytes seen at a fork. `Relaxed`: a figure.
@@ -57,12 +60,23 @@ const LEAST_WORTHWHILE: u64 = 2 << 20;
 
 /// Counts a fork that is about to happen. Returns whether it is time to freeze. Allocates nothing.
 pub(crate) fn has_come_at_fork(moment: Moment) -> bool {
-    has_come(moment, FORKS.fetch_add(1, Ordering::Relaxed) + 1)
+    has_come(moment, count(moment))
+}
+
+/// Counts a fork, and returns the number, from 1.
+fn count(moment: Moment) -> u64 {
+    let own = if matches!(moment, Moment::Fork(_)) { None } else { guard::count_fork() };
+    own.map_or_else(|| FORKS.fetch_add(1, Ordering::Relaxed) + 1, u64::from)
+}
+
+/// Returns how many were counted.
+fn counted() -> u64 {
+    FORKS.load(Ordering::Relaxed).max(guard::counted_forks().into())
 }
 
 /// Whether it would be time at a fork now. Allocates nothing.
 pub(crate) fn would_come(moment: Moment) -> bool {
-    has_come(moment, FORKS.load(Ordering::Relaxed) + 1)
+    has_come(moment, counted() + 1)
 }
 
 fn has_come(moment: Moment, number: u64) -> bool {
@@ -153,7 +167,7 @@ fn bytes_in(statm: &str, page: u64) -> Option<Populated> {
 
 /// Returns why the moment has not come so far.
 pub(crate) fn missed(moment: Moment) -> String {
-    why(moment, FORKS.load(Ordering::Relaxed), MOST.load(Ordering::Relaxed))
+    why(moment, counted(), MOST.load(Ordering::Relaxed))
 }
 
 fn why(moment: Moment, forks: u64, most: u64) -> String {

@@ -14,7 +14,7 @@ use crate::channel::Noted;
 use crate::settings::{Heirs, Holds, Mapped, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
 use crate::{
-    confine, environment, execute, filters, fork, handed_over, local_text, memory, moment, names, protection, unwinder,
+    confine, ended, environment, filters, fork, handed_over, local_text, memory, moment, names, protection, unwinder,
     waiting, waits,
 };
 
@@ -39,7 +39,6 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         memory::resolve();
         protection::resolve();
         confine::resolve();
-        execute::resolve();
         waiting::resolve();
         waits::note_stack();
         // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
@@ -47,6 +46,13 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         // dynamic linker calls this once.
         unsafe { begin(arguments, environment) };
     });
+}
+
+/// Returns the value of a variable. Only for [`begin`].
+#[unsafe(link_section = "palimpsest_start")]
+fn value(name: &str) -> Option<&'static [u8]> {
+    // SAFETY: 1. is (2) of `begin`, which keeps nothing of what is read.
+    unsafe { environment::value(name) }
 }
 
 /// Reads the settings, and does what they say.
@@ -68,8 +74,7 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
         // Without standard error, nothing can be reported.
         let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
-    // SAFETY: 1. (2); nothing of what is read is kept.
-    let mut settings = match Settings::read(&|name| unsafe { environment::value(name) }) {
+    let mut settings = match Settings::read(&value) {
         Ok(settings) => settings,
         Err(error) => return complain(&error.to_string()),
     };
@@ -87,6 +92,9 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     }
     if settings.moment == Moment::Never && (left_out.is_none() || end == End::Silent) {
         return;
+    }
+    if end != End::Silent {
+        ended::await_it();
     }
     // From here on it is known whose memory this is.
     let _ = palimpsest_fork::guard::is_borrowed();
@@ -108,7 +116,7 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
         ReportTo::StandardError => standard_error,
         ReportTo::Nowhere | ReportTo::File(_) => None,
     };
-    let started = Started { settings, standard_error, report, filters: filters::of_this_thread(), end, left_out };
+    let started = Started { settings, standard_error, report, filters: filters::at_the_start(&value), end, left_out };
     // SAFETY: 1. is (3).
     unsafe { started::set(started) };
 }

@@ -85,7 +85,8 @@ pub(crate) struct Started {
     pub(crate) standard_error: Option<Noted>,
     /// The descriptor for the report, if that is where it goes.
     pub(crate) report: Option<Noted>,
-    /// seccomp filters under which the program was started; `None` without `/proc`.
+    /// seccomp filters under which the program was started, or `palimpsest run` below which it was; `None` without
+    /// `/proc`.
     pub(crate) filters: Option<u64>,
     /// Whether to report its end.
     pub(crate) end: End,

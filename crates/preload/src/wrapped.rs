@@ -15,7 +15,8 @@ macro_rules! own {
             concat!(jump!(), " \\target"),
             ".size \\name, . - \\name",
             ".endm",
-            ".pushsection .text.palimpsest_own, \"ax\", %progbits",
+            // A start maps a page: beside what else it runs.
+            ".pushsection palimpsest_start, \"ax\", %progbits",
             $(concat!("palimpsest_own ", $prefix, stringify!($name), ", {", stringify!($name), "}"),)+
             ".popsection",
             ".purgem palimpsest_own",

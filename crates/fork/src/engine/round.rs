@@ -168,7 +168,7 @@ impl Round<'_, '_> {
             let is_its_own = |entry: Entry| is_marked(entry) && entry.extent() == Some(held.serial);
             held.is_erased = has_erased && (map.is_in_doubt() || map.find(|_, entry| is_its_own(entry)).is_some());
         }
-        let Options { least, pays, .. } = *self.options;
+        let (least, pays) = (self.options.least_bytes(), self.options.pays);
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
     }
 

@@ -24,6 +24,7 @@ mod parts;
 mod release;
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
@@ -56,6 +57,20 @@ pub fn touches(range: Range<usize>) -> bool {
 #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
 pub fn is_borrowed() -> bool {
     crate::hazards::borrowed::owner().is_some()
+}
+
+/// Counts a fork that the calling process is about to make, and returns the number, from 1; `None` before Linux 4.14. A
+/// child counts anew. Other than in a variable of the caller's, no fork makes the next count copy a page.
+pub fn count_fork() -> Option<u32> {
+    // Relaxed: a counter, which publishes nothing.
+    let count = crate::hazards::borrowed::forks()?.fetch_add(1, Ordering::Relaxed);
+    Some(count.cast_unsigned().wrapping_add(1))
+}
+
+/// How many forks were [counted](count_fork) in this process.
+pub fn counted_forks() -> u32 {
+    // Relaxed: as before.
+    crate::hazards::borrowed::forks().map_or(0, |forks| forks.load(Ordering::Relaxed).cast_unsigned())
 }
 
 /// Looks up what a freeze needs from the dynamic linker, which takes locks and may allocate: for callers that may

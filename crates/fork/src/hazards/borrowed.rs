@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::wiped::Wiped;
 
-/// The owner, and whether it has begun its account ([`begun`]).
-static OWN: Wiped<[AtomicI32; 2]> = Wiped::new();
+/// The owner, whether it has begun its account ([`begun`]), and how often it has forked ([`forks`]).
+static OWN: Wiped<[AtomicI32; 3]> = Wiped::new();
 
 /// Returns the process that owns this memory, if it is not the calling one. Before Linux 4.14 that cannot be told.
 ///
 /// The first call in a process decides that the memory is its own: it must not come from a child of `vfork`.
 #[inline]
 pub(crate) fn owner() -> Option<i32> {
-    let [word, _] = OWN.get()?;
+    let [word, ..] = OWN.get()?;
     let own = rustix::process::getpid().as_raw_nonzero().get();
     // Relaxed, both ways: the number itself is all that is passed on.
     match word.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
@@ -29,7 +29,14 @@ pub(crate) fn owner() -> Option<i32> {
 /// with the owner, so that a child needs one page for both.
 #[inline]
 pub(crate) fn begun() -> Option<&'static AtomicI32> {
-    OWN.get().map(|[_, begun]| begun)
+    OWN.get().map(|[_, begun, _]| begun)
+}
+
+/// Returns a word that is 0 in a new child, where whoever counts the owner's forks can do so without a page fault after
+/// each: no child shares this page.
+#[inline]
+pub(crate) fn forks() -> Option<&'static AtomicI32> {
+    OWN.get().map(|[.., forks]| forks)
 }
 
 /// Children of `vfork` are in `crates/preload/tests/suite`: they need C.

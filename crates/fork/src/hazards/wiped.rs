@@ -22,8 +22,8 @@ pub(crate) unsafe trait Zeroed: Sync {}
 // SAFETY: 1. zero is a number. 2. and 3. An atomic word.
 unsafe impl Zeroed for AtomicI32 {}
 
-// SAFETY: 1. to 3. as for one of them; they take 8 bytes.
-unsafe impl Zeroed for [AtomicI32; 2] {}
+// SAFETY: 1. to 3. as for one of them; they take 12 bytes.
+unsafe impl Zeroed for [AtomicI32; 3] {}
 
 /// A `T` of zeros in every process that asks for it, made on first use.
 pub(crate) struct Wiped<T: 'static> {
@@ -59,7 +59,8 @@ impl<T: Zeroed> Wiped<T> {
     #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
     fn make(&self) -> Option<&'static T> {
         let both = Permissions::READ.union(Permissions::WRITE);
-        let page = calls::map(rustix::param::page_size(), both, Commit::Counted).ok()?;
+        // The kernel rounds up to a page, whose size the C library would tell from two pages that no start needs.
+        let page = calls::map(size_of::<T>(), both, Commit::Counted).ok()?;
         // SAFETY: 1. made just now, and only known here.
         let is_wiped = unsafe { calls::advise(page, libc::MADV_WIPEONFORK) }.is_ok();
         // Big enough, aligned, and valid as zeros, by the contract of the trait.

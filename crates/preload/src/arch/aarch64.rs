@@ -72,6 +72,7 @@ pub(crate) use jump;
 ///
 /// 1. As for `system_call`.
 #[unsafe(naked)]
+#[unsafe(link_section = "palimpsest_start")]
 pub(crate) unsafe extern "C" fn own_syscall(
     number: c_long,
     first: c_long,

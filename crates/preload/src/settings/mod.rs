@@ -141,7 +141,7 @@ impl Settings {
     ///
     /// The first value that is not understood.
     #[unsafe(link_section = "palimpsest_start")]
-    pub(crate) fn read<'a>(look_up: &dyn Fn(&str) -> Option<&'a [u8]>) -> Result<Self, InvalidSetting> {
+    pub(crate) fn read<'a>(look_up: &impl Fn(&str) -> Option<&'a [u8]>) -> Result<Self, InvalidSetting> {
         let variables = Variables { look_up };
         let extent = variables.read(
             "PALIMPSEST_EXTENT",
@@ -264,15 +264,18 @@ impl Huge {
     }
 }
 
-struct Variables<'a, 'v> {
-    look_up: &'a dyn Fn(&str) -> Option<&'v [u8]>,
+struct Variables<'a, F> {
+    look_up: &'a F,
 }
 
-impl Variables<'_, '_> {
+// Where nothing is set, this is all that a start runs: so beside the rest of it, and without what reads values.
+impl<'v, F: Fn(&str) -> Option<&'v [u8]>> Variables<'_, F> {
+    #[unsafe(link_section = "palimpsest_start")]
     fn is_set(&self, variable: &str) -> bool {
         (self.look_up)(variable).is_some_and(|value| !value.is_empty())
     }
 
+    #[unsafe(link_section = "palimpsest_start")]
     fn read<T>(
         &self,
         variable: &'static str,
@@ -283,6 +286,7 @@ impl Variables<'_, '_> {
         self.read_bytes(variable, allowed, default, |value| str::from_utf8(value).ok().and_then(&parse))
     }
 
+    #[unsafe(link_section = "palimpsest_start")]
     fn read_bytes<T>(
         &self,
         variable: &'static str,
@@ -291,11 +295,23 @@ impl Variables<'_, '_> {
         parse: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<T, InvalidSetting> {
         let Some(value) = (self.look_up)(variable).filter(|value| !value.is_empty()) else { return Ok(default) };
-        parse(value).ok_or_else(|| {
-            let value = OsStr::from_bytes(value).display().to_string();
-            InvalidSetting { variable, value, allowed }
-        })
+        given(variable, allowed, value, parse)
     }
+}
+
+/// Reads a value that was given.
+#[cold]
+#[inline(never)]
+fn given<T>(
+    variable: &'static str,
+    allowed: &'static str,
+    value: &[u8],
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Result<T, InvalidSetting> {
+    parse(value).ok_or_else(|| {
+        let value = OsStr::from_bytes(value).display().to_string();
+        InvalidSetting { variable, value, allowed }
+    })
 }
 
 fn moment(text: &str) -> Option<Moment> {

@@ -96,6 +96,35 @@ fn a_fork_makes_no_more_system_calls_than_it_must() {
     }
 }
 
+/// Fails on: a variable that each fork writes to, on a page that the child shares. In the middle of thirty: the first
+/// ones write to more.
+#[test]
+fn a_fork_of_a_small_process_copies_no_more_pages() {
+    let (Some(counter), object) = (counter(), object()) else { return };
+    let each = |way: Way<'_>| {
+        let ran = run(&[counter, "faults", "30"], way);
+        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        let mut faults: Vec<usize> = ran.stderr.lines().map(|line| line.parse().expect("a number")).collect();
+        faults.sort_unstable();
+        faults[faults.len() / 2]
+    };
+    let (plain, served) = (each(PLAIN), each(frozen(object.to_str().expect("UTF-8"), &[])));
+    println!("{plain} plain, {served} served");
+    assert!(served <= plain, "{served} against {plain}");
+}
+
+/// Fails on: a program below `palimpsest run` that asks the kernel what it was told.
+#[test]
+fn a_program_that_is_told_how_many_filters_there_are_opens_no_file() {
+    let (Some(counter), object) = (counter(), object()) else { return };
+    let object = object.to_str().expect("UTF-8");
+    let start = |variables| calls(counter, &["/bin/true"], frozen(object, variables)).map(|calls| calls.iter().sum());
+    let Some(asks): Option<usize> = start(&[]) else { return };
+    let Some(is_told): Option<usize> = start(&[("PALIMPSEST_FILTERS", "0")]) else { return };
+    // It opens, reads at least once, and closes; a debug build asks about the descriptor before it closes it.
+    assert!(is_told + 3 <= asks, "{is_told} against {asks}");
+}
+
 /// A program that is kept busy pays nothing for a freeze under way: the call that asks whether anything has come also
 /// hands it on, and a wait too short for a slice is left alone. Only `select` must have its sets copied, which takes
 /// two copies and two questions for the process id.

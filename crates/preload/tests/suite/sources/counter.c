@@ -1,17 +1,21 @@
-// Counts system calls.
+// Counts system calls and page faults.
 //
 //     counter count PROGRAM ARGUMENT...   executes it and prints on standard error how many calls its first process
 //                                         makes: a number each time that it calls getppid, and one at its end
 //     counter fork TIMES MEBIBYTES        writes to that much memory, forks that often and waits for each child; calls
 //                                         getppid before each fork
+//     counter faults TIMES                forks that often, and prints for each fork how many pages the process itself
+//                                         had to copy or get for it
 //     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select)
 //                                         or for a short time (nanosleep); calls getppid before each wait
 
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -72,6 +76,20 @@ static int forks(long times, size_t mebibytes) {
   return 0;
 }
 
+static int faults(long times) {
+  for (long number = 0; number < times; number++) {
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    pid_t child = fork();
+    if (child == 0) pause();
+    getrusage(RUSAGE_SELF, &after);
+    kill(child, SIGKILL);
+    if (waitpid(child, 0, 0) != child) return 1;
+    fprintf(stderr, "%ld\n", after.ru_minflt - before.ru_minflt);
+  }
+  return 0;
+}
+
 static int waits(const char *way) {
   int ends[2];
   if (pipe(ends) || write(ends[1], "x", 1) != 1 || forks(1, 16)) return 1;
@@ -94,6 +112,7 @@ static int waits(const char *way) {
 int main(int arguments, char **argument) {
   if (arguments > 2 && !strcmp(argument[1], "count")) return count(argument + 2);
   if (arguments > 3 && !strcmp(argument[1], "fork")) return forks(atol(argument[2]), strtoul(argument[3], 0, 10));
+  if (arguments > 2 && !strcmp(argument[1], "faults")) return faults(atol(argument[2]));
   if (arguments > 2 && !strcmp(argument[1], "wait")) return waits(argument[2]);
   return 2;
 }
