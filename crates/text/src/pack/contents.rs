@@ -54,11 +54,6 @@ impl Place {
     pub(super) fn end_chunk(&self) -> u32 {
         self.first_chunk + self.chunks
     }
-
-    /// Returns a number by which places sort by slot, and by chunk in one slot.
-    pub(super) fn order(&self) -> u64 {
-        u64::from(self.slot) << 32 | u64::from(self.first_chunk)
-    }
 }
 
 /// Properties that only some programs have.

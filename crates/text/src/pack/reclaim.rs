@@ -197,8 +197,12 @@ impl<'a> Ending<'a> {
         // No core may hold instructions of the old programs when the memory becomes free for new ones.
         self.store.sync.sync()?;
         let mut vacated: Vec<Place> = self.silent.drain(..).map(end).collect();
-        // Sorted, so that a pack's lock is taken once for many, and its map changed once for neighbours.
-        vacated.sort_unstable_by_key(|place| Reverse(place.order()));
+        // Sorted, so that a pack's lock is taken once for many, and its map changed once for neighbours. By slot first,
+        // as they came: what was dropped in the order of its addresses is in order then.
+        vacated.sort_by_key(|place| place.slot);
+        for of_a_slot in vacated.chunk_by_mut(|one, next| one.slot == next.slot) {
+            of_a_slot.sort_unstable_by_key(|place| Reverse(place.first_chunk));
+        }
         self.store.give_back(&vacated);
         done.programs = vacated.len();
         done.bytes = vacated.iter().map(Place::len).sum();
