@@ -46,7 +46,7 @@ fn what_is_put_in_place_asks_the_heap_for_images_and_what_its_parts_share() {
     let some = Size { len: 40, align: 8 };
     let code = Parts { code: some, ..Parts::default() };
     let all = Parts { code: some, read_only: some, read_write: some };
-    for (sizes, name, wanted) in [(code, "", 1 + 2), (all, "", 3 + 2), (all, "name", 3 + 2 + 1)] {
+    for (sizes, name, wanted) in [(code, "", 1 + 3), (all, "", 3 + 3), (all, "name", 3 + 3 + 1)] {
         let found = asked(|| {
             let mut taken = packs.allocate(sizes, Working::Private).unwrap();
             if !name.is_empty() {

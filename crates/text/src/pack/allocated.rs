@@ -61,7 +61,7 @@ impl Allocated {
     pub fn keep(self) -> Parts<Range<usize>> {
         let Self { held, group } = self;
         // SAFETY: 1. this value's own (invariant 1), which is gone now.
-        unsafe { group.keep(held) };
+        unsafe { group.keep(Box::new(held)) };
         group.ranges().clone()
     }
 }

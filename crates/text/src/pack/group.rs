@@ -12,13 +12,15 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::allocated::Held;
 use super::parts::Parts;
 use crate::primitive::AtomicU32;
 
 const HANDLE: u32 = 0;
 const KEPT: u32 = 1;
 const RELEASED: u32 = 2;
+
+/// Owns the parts, and retires them when it is dropped.
+pub(super) type Held = Box<dyn Send + Sync>;
 
 /// See the module's documentation.
 pub(super) struct Group {
@@ -32,14 +34,9 @@ pub(super) struct Group {
     kept: UnsafeCell<Option<Held>>,
 }
 
-// SAFETY: `kept` is used by one thread at a time (invariant 1), and passed from one to the next, as it may be: the
-// parts are `Send`, which `sends` below checks. The rest is atomic or never changes.
+// SAFETY: `kept` is `Send`, used by one thread at a time (invariant 1), and passed from one to the next. The rest is
+// atomic or never changes.
 unsafe impl Sync for Group {}
-
-const _: () = {
-    const fn sends<T: Send>() {}
-    sends::<Held>();
-};
 
 /// Who owns an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +67,7 @@ impl Group {
         let kept = self.kept.get();
         // SAFETY: invariant 1: the owner is not `KEPT` before this call, the only one (1).
         unsafe { kept.write(Some(held)) };
-        // Release, partner: the Acquire exchange in `take`. Forbids that a thread takes the parts and does not see them.
+        // Release, partner: the Acquire exchange in `take`. Forbids that a thread takes the parts without seeing them.
         self.owner.store(KEPT, Ordering::Release);
     }
 
