@@ -1,5 +1,5 @@
-// Packs beside LLVM's own memory manager, in one run: functions that are linked one by one and called in turn. See
-// `measure.h` for arguments.
+// Packs beside LLVM's own memory manager, in one run: functions that are linked one by one, called in turn, and
+// removed. See `measure.h` for arguments.
 
 #include "llvm/AsmParser/Parser.h"
 #include "llvm/ExecutionEngine/Orc/CompileUtils.h"
@@ -62,9 +62,35 @@ std::string renamed(const std::string &object, size_t number) {
   return copy;
 }
 
+shared::CWrapperFunctionResult do_nothing(const char *data, size_t size) {
+  return shared::WrapperFunction<shared::SPSError()>::handle(data, size, [] { return Error::success(); }).release();
+}
+
+// Gives each object an action for when it is removed. Before LLVM 19, `InProcessMemoryManager` leaves objects without
+// one mapped (pull request 81943 of llvm-project).
+class WithAction : public ObjectLinkingLayer::Plugin {
+public:
+  void modifyPassConfig(MaterializationResponsibility &, jitlink::LinkGraph &,
+                        jitlink::PassConfiguration &passes) override {
+    passes.PrePrunePasses.push_back([](jitlink::LinkGraph &graph) {
+      graph.allocActions().push_back({{}, shared::WrapperFunctionCall(ExecutorAddr::fromPtr(&do_nothing), {})});
+      return Error::success();
+    });
+  }
+
+  Error notifyFailed(MaterializationResponsibility &) override { return Error::success(); }
+  Error notifyRemovingResources(ResourceKey) override { return Error::success(); }
+  void notifyTransferringResources(ResourceKey, ResourceKey) override {}
+};
+
+enum class Removal { Plain, WithAction };
+
 // Links `count` functions, calls them in turn and frees them one by one.
-measure::Figures link_and_call(jitlink::JITLinkMemoryManager &memory, const std::string &object, size_t count) {
+measure::Figures link_and_call(jitlink::JITLinkMemoryManager &memory, const std::string &object, size_t count,
+                               Removal removal = Removal::Plain) {
   auto jit = make_jit(memory, false);
+  if (removal == Removal::WithAction)
+    static_cast<ObjectLinkingLayer &>(jit->getObjLinkingLayer()).addPlugin(std::make_unique<WithAction>());
   std::string failure;
   jit->getExecutionSession().setErrorReporter([&](Error error) { failure = toString(std::move(error)); });
   std::vector<ResourceTrackerSP> trackers;
@@ -100,9 +126,13 @@ int main(int argc, char **argv) {
     palimpsest::orc::PackMemoryManager memory(packs);
     return link_and_call(memory, object, count);
   };
-  auto in_pages = [&](size_t count) {
-    auto memory = must(jitlink::InProcessMemoryManager::Create());
-    return link_and_call(*memory, object, count);
+  auto in_pages = [&](Removal removal) {
+    return [&object, removal](size_t count) {
+      auto memory = must(jitlink::InProcessMemoryManager::Create());
+      return link_and_call(*memory, object, count, removal);
+    };
   };
-  return measure::run("llvm-orc", {{"packs", in_packs}, {"in_process", in_pages}}, argc, argv);
+  std::vector<measure::Way> ways = {
+      {"packs", in_packs}, {"unmapping", in_pages(Removal::WithAction)}, {"in_process", in_pages(Removal::Plain)}};
+  return measure::run("llvm-orc", ways, argc, argv);
 }

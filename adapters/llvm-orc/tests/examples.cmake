@@ -12,7 +12,10 @@ file(COPY ${LLVM_EXAMPLES}/ DESTINATION ${examples})
 file(GLOB_RECURSE packed ${examples}/*.gz)
 foreach(file ${packed})
   string(REGEX REPLACE "\\.gz$" "" unpacked ${file})
-  execute_process(COMMAND gzip -dc ${file} OUTPUT_FILE ${unpacked})
+  # Once: what is written anew is compiled anew.
+  if(${file} IS_NEWER_THAN ${unpacked})
+    execute_process(COMMAND gzip -dc ${file} OUTPUT_FILE ${unpacked})
+  endif()
 endforeach()
 
 # Builds an example, and runs it with `input`, which must make it print `expected`.

@@ -16,12 +16,13 @@ use palimpsest_text::Packs;
 const OURS: &str = "packs";
 
 /// What is measured of each suite, with its heading.
-const TITLES: [(&str, &str); 5] = [
+const TITLES: [(&str, &str); 6] = [
     ("load", "load one function"),
     ("call", "call one function of all, in turn"),
     ("free", "free one function"),
     ("bytes", "resident memory for each function"),
     ("mappings", "mappings for each function"),
+    ("left", "mappings for each function after all are freed"),
 ];
 
 /// Values with the same id.

@@ -350,6 +350,13 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
         let packs = handles::get::<Packs>(packs.handle)?;
         // SAFETY: 1. is contract 1.
         let allocs = unsafe { elements(allocs, count) }?;
+        if let [one] = allocs {
+            // The usual case, without lists.
+            let found = handles::remove::<Slot>(one.handle)?;
+            let taken = handles::alone(&found)?.take().ok_or_else(being_finalized)?;
+            taken.finalize().map_err(|error| finalize_failure(&error))?.keep();
+            return Ok(());
+        }
         // Looks up all handles before it takes the first, so that a wrong one does not cost the others.
         let mut sorted = Vec::with_capacity(count);
         for one in allocs {
@@ -468,28 +475,31 @@ mod tests {
     use super::*;
     use crate::result::palimpsest_result::PALIMPSEST_OK;
 
-    /// Another thread uses one of three: none is put in place, and all handles are gone.
+    /// Another thread uses the last of them: none is put in place, and all handles are gone.
     #[test]
     fn a_busy_allocation_takes_the_others_with_it() {
         let packs = Packs::new().expect("packs open");
         let sizes = Parts { code: Size { len: 64, align: 1 }, ..Parts::default() };
-        let allocs = [(); 3].map(|()| {
-            let taken = packs.allocate(sizes, Working::Private).expect("there is room");
-            palimpsest_alloc { handle: handles::insert::<Slot>(Mutex::new(Some(taken))) }
-        });
         let opened = palimpsest_packs { handle: handles::insert(packs.clone()) };
-        let middle = handles::get::<Slot>(allocs[1].handle).expect("it is there");
-        let held = middle.lock().expect("nobody panics");
-        // SAFETY: 1. three. 2. nobody writes.
-        let answer = unsafe { palimpsest_alloc_finalize(opened, allocs.as_ptr(), 3) };
-        assert_eq!(answer, PALIMPSEST_BUSY);
-        drop(held);
-        for alloc in allocs {
-            // SAFETY: 1. nobody writes.
-            assert_eq!(unsafe { palimpsest_alloc_drop(alloc) }, PALIMPSEST_STALE);
+        for count in [1, 3] {
+            let allocate = || {
+                let taken = packs.allocate(sizes, Working::Private).expect("there is room");
+                palimpsest_alloc { handle: handles::insert::<Slot>(Mutex::new(Some(taken))) }
+            };
+            let allocs: Vec<_> = (0..count).map(|_| allocate()).collect();
+            let last = handles::get::<Slot>(allocs[count - 1].handle).expect("it is there");
+            let held = last.lock().expect("nobody panics");
+            // SAFETY: 1. as many. 2. nobody writes.
+            let answer = unsafe { palimpsest_alloc_finalize(opened, allocs.as_ptr(), count) };
+            assert_eq!(answer, PALIMPSEST_BUSY, "{count}");
+            drop(held);
+            for alloc in allocs {
+                // SAFETY: 1. nobody writes.
+                assert_eq!(unsafe { palimpsest_alloc_drop(alloc) }, PALIMPSEST_STALE, "{count}");
+            }
+            drop(last);
+            assert_eq!(packs.stats().programs, 0, "{count}");
         }
-        drop(middle);
-        assert_eq!(packs.stats().programs, 0);
         assert_eq!(crate::packs::palimpsest_packs_close(opened), PALIMPSEST_OK);
     }
 }

@@ -14,9 +14,10 @@ fn built(name: &str) -> PathBuf {
 /// Links `source` with `library` and runs it.
 fn runs_with(source: &str, library: &Path) {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = env::temp_dir().join(format!("palimpsest-capi-program-{}", std::process::id()));
+    let form = library.extension().and_then(|form| form.to_str()).expect("`so` or `a`");
+    // Each test has its own, which the other does not remove.
+    let folder = env::temp_dir().join(format!("palimpsest-capi-program-{}-{form}", std::process::id()));
     fs::create_dir_all(&folder).expect("the temporary directory is writable");
-    let form = library.extension().expect("`so` or `a`");
     let name = Path::new(source).file_name().expect("a file");
     let program = folder.join(name).with_extension(form);
     let mut compiler = Command::new("cc");
@@ -30,8 +31,7 @@ fn runs_with(source: &str, library: &Path) {
     let ran = ran.expect("the program can be started");
     assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stdout));
     fs::remove_file(&program).expect("it is ours");
-    // The other test may still use it.
-    let _ = fs::remove_dir(&folder);
+    fs::remove_dir(&folder).expect("it is empty");
 }
 
 /// From this crate's folder. The examples are the book's.

@@ -153,8 +153,9 @@ private:
     if (code_len < draft.places[Code].len)
       if (auto error = answer(palimpsest_alloc_shrink(draft.alloc, PALIMPSEST_CODE, code_len)))
         return error;
-    if (auto error = answer(palimpsest_alloc_set_name(draft.alloc, name)))
-      return error;
+    if (name != nullptr)
+      if (auto error = answer(palimpsest_alloc_set_name(draft.alloc, name)))
+        return error;
     if (auto error = tell_functions(draft, code, name, base, code_len))
       return error;
 
@@ -231,6 +232,8 @@ private:
       }
       if (!functions.empty() && end != 0)
         functions.push_back({name, 0, end});
+      if (functions.empty())
+        return asmjit::kErrorOk;
       return answer(palimpsest_alloc_set_functions(draft.alloc, functions.data(), functions.size()));
 #ifdef __cpp_exceptions
     } catch (const std::bad_alloc &) {

@@ -15,6 +15,9 @@ use super::program::Program;
 /// [`Packs::release`] retires them.
 pub struct Allocated {
     held: Held,
+    /// # Invariants
+    ///
+    /// 1. Made for this value alone.
     group: Arc<Group>,
 }
 
@@ -26,7 +29,10 @@ pub(super) struct Held {
 }
 
 impl Allocated {
-    pub(super) fn new(held: Held, group: Arc<Group>) -> Self {
+    /// # Safety
+    ///
+    /// 1. `group` was made for this call.
+    pub(super) unsafe fn new(held: Held, group: Arc<Group>) -> Self {
         Self { held, group }
     }
 
@@ -54,7 +60,8 @@ impl Allocated {
     /// handle is gone. Returns where they are.
     pub fn keep(self) -> Parts<Range<usize>> {
         let Self { held, group } = self;
-        group.keep(Box::new(held));
+        // SAFETY: 1. this value's own (invariant 1), which is gone now.
+        unsafe { group.keep(Box::new(held)) };
         group.ranges().clone()
     }
 }

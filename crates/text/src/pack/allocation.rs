@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
 use palimpsest_sys::arch;
 
 use super::allocated::{Allocated, Held};
-use super::block::{Block, write_all};
+use super::block::{Block, Written, write_all};
 use super::contents::Extras;
 use super::data::Data;
 use super::error::{AllocateError, FinalizeError, ForkedError, FunctionError, ShrinkError};
@@ -97,8 +98,9 @@ impl Packs {
     /// # Errors
     ///
     /// [`FinalizeError`] of the first allocation that failed; then none is in place, and all places are free again.
-    pub fn finalize_allocations(&self, allocations: Vec<Allocation>) -> Result<Vec<Allocated>, FinalizeError> {
-        finalize(allocations)
+    pub fn finalize_allocations(&self, mut allocations: Vec<Allocation>) -> Result<Vec<Allocated>, FinalizeError> {
+        put_in_place(&mut allocations)?;
+        Ok(allocations.into_iter().map(Allocation::publish).collect())
     }
 }
 
@@ -223,61 +225,65 @@ impl Allocation {
     /// # Errors
     ///
     /// See [`FinalizeError`]; the places are free again.
-    pub fn finalize(self) -> Result<Allocated, FinalizeError> {
-        let mut all = finalize(vec![self])?;
-        Ok(all.pop().unwrap_or_else(|| unreachable!("one was given")))
+    pub fn finalize(mut self) -> Result<Allocated, FinalizeError> {
+        put_in_place(slice::from_mut(&mut self))?;
+        Ok(self.publish())
     }
 
     /// Makes the parts known. Call it when the bytes are in place and cores synchronised.
     fn publish(self) -> Allocated {
         let Self { mut drafts, name, eh_frame, functions } = self;
+        let is_observed = drafts.code.as_ref().is_some_and(|code| code.block.store().is_observed());
         let group = Arc::new(Group::new(Parts {
             code: drafts.code.as_ref().map_or(0..0, Draft::range),
             read_only: drafts.read_only.as_ref().map_or(0..0, Draft::range),
             read_write: drafts.read_write.as_ref().map_or(0..0, Draft::range),
         }));
-        let extras = || {
-            let (name, group) = (name.clone(), Some(Arc::clone(&group)));
-            Some(Box::new(Extras { name, group, ..Extras::default() }))
-        };
+        let extras = Arc::new(Extras {
+            name,
+            functions: if is_observed { functions.into() } else { Box::default() },
+            group: Some(Arc::clone(&group)),
+            ..Extras::default()
+        });
         // Before the code: whoever is told of the code finds its data.
-        let data = |draft: Draft| Data::new(draft.block.publish(extras()));
+        let data = |draft: Draft| Data::new(draft.block.publish(Some(Arc::clone(&extras))));
         let read_only = drafts.read_only.take().map(data);
         let read_write = drafts.read_write.take().map(data);
         let code = drafts.code.take().map(|Draft { mut block, image }| {
             let code = match image {
                 Image::Private(image) => image,
-                Image::InPlace if block.store().is_observed() => block.bytes_in_place().unwrap_or_default().to_vec(),
+                Image::InPlace if is_observed => block.bytes_in_place().unwrap_or_default().to_vec(),
                 Image::InPlace => Vec::new(),
             };
-            let extras = extras().map(|mut extras| {
-                if block.store().is_observed() {
-                    extras.functions = functions.into();
-                }
-                extras
-            });
-            publish(block, extras, &Described { code: &code, eh_frame: eh_frame.as_deref(), lines: None })
+            publish(block, Some(extras), &Described { code: &code, eh_frame: eh_frame.as_deref(), lines: None })
         });
-        Allocated::new(Held { code, read_only, read_write }, group)
+        // SAFETY: 1. made above.
+        unsafe { Allocated::new(Held { code, read_only, read_write }, group) }
     }
 }
 
-/// Finalizes all of them, or none.
-fn finalize(mut allocations: Vec<Allocation>) -> Result<Vec<Allocated>, FinalizeError> {
-    let drafts = allocations.iter_mut().flat_map(|one| one.drafts.each_mut()).flatten();
-    let written = drafts.map(|draft| {
-        let image = match &draft.image {
-            Image::Private(image) => Some(&**image),
-            Image::InPlace => None,
-        };
-        (&mut draft.block, image)
-    });
-    write_all(written.collect())?;
+impl Written for Allocation {
+    fn blocks(&mut self) -> impl Iterator<Item = &mut Block> {
+        self.drafts.each_mut().into_iter().flatten().map(|draft| &mut draft.block)
+    }
+
+    fn images(&self) -> impl Iterator<Item = (&Block, Option<&[u8]>)> {
+        let drafts = Part::ALL.into_iter().filter_map(|part| self.drafts.get(part).as_ref());
+        drafts.map(|draft| match &draft.image {
+            Image::Private(image) => (&draft.block, Some(&**image)),
+            Image::InPlace => (&draft.block, None),
+        })
+    }
+}
+
+/// Copies what is not in place yet, and makes every core see the code.
+fn put_in_place(allocations: &mut [Allocation]) -> Result<(), FinalizeError> {
+    write_all(allocations)?;
     if let Some(code) = allocations.iter().find_map(|one| one.drafts.code.as_ref()) {
         // Synchronises the process, so that it does not matter which packs they are in.
         synchronize(code.block.store())?;
     }
-    Ok(allocations.into_iter().map(Allocation::publish).collect())
+    Ok(())
 }
 
 impl fmt::Debug for Allocation {

@@ -126,7 +126,7 @@ impl Block {
     }
 
     /// Makes the block a program that can be found. Dropping the result retires it.
-    pub(super) fn publish(self, extras: Option<Box<Extras>>) -> Tenant {
+    pub(super) fn publish(self, extras: Option<Arc<Extras>>) -> Tenant {
         let block = std::mem::ManuallyDrop::new(self);
         // SAFETY: the block is not dropped, so its reference to the shard is moved out once.
         let shard = unsafe { std::ptr::read(&block.shard) };
@@ -146,17 +146,29 @@ impl Block {
     }
 }
 
-/// Copies images into their blocks; `None` stands for a block that was written in place. Opens and closes write views
-/// only once for all that are open only during copies.
-pub(super) fn write_all(mut all: Vec<(&mut Block, Option<&[u8]>)>) -> Result<(), FinalizeError> {
-    for (block, _) in &mut all {
+/// What is put in place together.
+pub(super) trait Written {
+    /// Returns its blocks.
+    fn blocks(&mut self) -> impl Iterator<Item = &mut Block>;
+
+    /// Returns the same blocks, with their images; `None` stands for a block that was written in place.
+    fn images(&self) -> impl Iterator<Item = (&Block, Option<&[u8]>)>;
+}
+
+/// Copies images into their blocks. Opens and closes write views only once for all that are open only during copies.
+pub(super) fn write_all<W: Written>(all: &mut [W]) -> Result<(), FinalizeError> {
+    for block in all.iter_mut().flat_map(W::blocks) {
         if !block.store().fork.is_same_process() {
             return Err(FinalizeError::Forked { address: block.address() });
         }
         block.bytes = Bytes::Written;
     }
-    let opened = all.iter().map(|(block, _)| block.pack().memory.open()).collect::<Result<Vec<_>, _>>()?;
-    for (block, image) in &all {
+    let images = || all.iter().flat_map(W::images);
+    let opened = images().map(|(block, _)| block.pack().memory.open());
+    // Without those that need no window: then there is no list, and nothing from the heap.
+    let opened = opened.filter(|opened| !matches!(opened, Ok(opened) if !opened.is_needed()));
+    let opened = opened.collect::<Result<Vec<_>, _>>()?;
+    for (block, image) in images() {
         if let Some(image) = image {
             // SAFETY: 1. the blocks are borrowed for this call alone, and each comes once.
             unsafe { block.copy(image) }?;

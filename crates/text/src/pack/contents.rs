@@ -49,6 +49,11 @@ impl Place {
     pub(super) fn len(&self) -> usize {
         self.chunks as usize * CHUNK
     }
+
+    /// Returns the first chunk behind it.
+    pub(super) fn end_chunk(&self) -> u32 {
+        self.first_chunk + self.chunks
+    }
 }
 
 /// Properties that only some programs have.
@@ -69,7 +74,8 @@ pub(super) struct Meta {
     pub(super) link: AtomicPtr<Meta>,
     /// The store's generation when the program was put in place: children forked earlier have no handle to it.
     pub(super) born: u64,
-    pub(super) extras: Option<Box<Extras>>,
+    /// Those of all parts of an allocation are one value.
+    pub(super) extras: Option<Arc<Extras>>,
     /// # Invariants
     ///
     /// 1. Its pack is in slot `slot`, and lives at least until the place is given back.

@@ -1,35 +1,42 @@
 //! Where the parts of an allocation are, and who owns them.
 //!
-//! | `kept` | who owns the parts | changed by |
+//! | `owner` | who owns the parts | changed by |
 //! |---|---|---|
-//! | null | an [`Allocated`](super::Allocated) | `keep`, once, by its owner |
-//! | a box | the packs, until they are released by an address | `take`, by one of the threads that try |
+//! | [`HANDLE`] | an [`Allocated`](super::Allocated) | `keep`, once, by its owner |
+//! | [`KEPT`] | the packs, until they are released by an address | `take`, by one of the threads that try |
 //! | [`RELEASED`] | nobody: they are retired | nobody |
 //!
-//! A part refers to its group, which may own the part through the box. Taking the box ends this circle.
+//! A part refers to its group, which owns the part while it is kept. Taking the parts ends this circle.
 
+use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::ptr;
 use std::sync::atomic::Ordering;
 
 use super::parts::Parts;
-use crate::primitive::AtomicPtr;
+use crate::primitive::AtomicU32;
 
-/// Owns the parts, and retires them when it is dropped. Boxed twice, so that the pointer to it is one word and can be
-/// exchanged.
+const HANDLE: u32 = 0;
+const KEPT: u32 = 1;
+const RELEASED: u32 = 2;
+
+/// Owns the parts, and retires them when it is dropped.
 pub(super) type Held = Box<dyn Send + Sync>;
-
-/// Neither a box nor null.
-const RELEASED: *mut Held = ptr::without_provenance_mut(align_of::<Held>());
 
 /// See the module's documentation.
 pub(super) struct Group {
     ranges: Parts<Range<usize>>,
+    /// Where [`kept`](Self::kept) is: one of the constants above.
+    owner: AtomicU32,
     /// # Invariants
     ///
-    /// 1. Null, [`RELEASED`], or from `Box::into_raw`, and then this value's.
-    kept: AtomicPtr<Held>,
+    /// 1. Used by the caller of `keep` alone until the owner is [`KEPT`], and then by the one thread that has exchanged
+    ///    that for [`RELEASED`].
+    kept: UnsafeCell<Option<Held>>,
 }
+
+// SAFETY: `kept` is `Send`, used by one thread at a time (invariant 1), and passed from one to the next. The rest is
+// atomic or never changes.
+unsafe impl Sync for Group {}
 
 /// Who owns an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +51,7 @@ pub enum Ownership {
 
 impl Group {
     pub(super) fn new(ranges: Parts<Range<usize>>) -> Self {
-        Self { ranges, kept: AtomicPtr::new(ptr::null_mut()) }
+        Self { ranges, owner: AtomicU32::new(HANDLE), kept: UnsafeCell::new(None) }
     }
 
     pub(super) fn ranges(&self) -> &Parts<Range<usize>> {
@@ -52,33 +59,38 @@ impl Group {
     }
 
     /// Leaves the parts to whoever has one of their addresses.
-    pub(super) fn keep(&self, held: Held) {
-        // Release, partner: the Acquire exchange in `take`. Forbids that a thread takes the box and does not see its
-        // contents.
-        self.kept.store(Box::into_raw(Box::new(held)), Ordering::Release);
+    ///
+    /// # Safety
+    ///
+    /// 1. It is called once.
+    pub(super) unsafe fn keep(&self, held: Held) {
+        let kept = self.kept.get();
+        // SAFETY: invariant 1: the owner is not `KEPT` before this call, the only one (1).
+        unsafe { kept.write(Some(held)) };
+        // Release, partner: the Acquire exchange in `take`. Forbids that a thread takes the parts without seeing them.
+        self.owner.store(KEPT, Ordering::Release);
     }
 
     /// Returns who owns the parts now.
     pub(super) fn ownership(&self) -> Ownership {
         // Relaxed: nothing is read through it.
-        match self.kept.load(Ordering::Relaxed) {
-            kept if kept.is_null() => Ownership::Handle,
-            RELEASED => Ownership::Released,
-            _ => Ownership::Kept,
+        match self.owner.load(Ordering::Relaxed) {
+            HANDLE => Ownership::Handle,
+            KEPT => Ownership::Kept,
+            _ => Ownership::Released,
         }
     }
 
     /// Takes the parts if they are kept, or else returns who owns them. One thread of several gets them.
-    pub(super) fn take(&self) -> Result<Box<Held>, Ownership> {
-        // Relaxed: nothing is read through it before the exchange.
-        let kept = self.kept.load(Ordering::Relaxed);
-        if kept.is_null() || kept == RELEASED {
-            return Err(self.ownership());
-        }
+    pub(super) fn take(&self) -> Result<Option<Held>, Ownership> {
         // Acquire, partner: the Release store in `keep`. Relaxed on failure: nothing is read then.
-        match self.kept.compare_exchange(kept, RELEASED, Ordering::Acquire, Ordering::Relaxed) {
-            // SAFETY: invariant 1, and exchanged by this thread alone.
-            Ok(kept) => Ok(unsafe { Box::from_raw(kept) }),
+        match self.owner.compare_exchange(KEPT, RELEASED, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => {
+                let kept = self.kept.get();
+                // SAFETY: invariant 1: exchanged by this thread alone.
+                Ok(unsafe { (*kept).take() })
+            }
+            Err(HANDLE) => Err(Ownership::Handle),
             // It is exchanged only when it is taken.
             Err(_) => Err(Ownership::Released),
         }

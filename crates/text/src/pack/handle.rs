@@ -102,10 +102,10 @@ impl Packs {
     ///
     /// See [`LoadError`]; the packs stay usable.
     pub fn load_named(&self, name: &str, code: &[u8], align: usize) -> Result<Program, LoadError> {
-        self.load_with(Some(Box::new(Extras { name: name.into(), ..Extras::default() })), code, align)
+        self.load_with(Some(Arc::new(Extras { name: name.into(), ..Extras::default() })), code, align)
     }
 
-    fn load_with(&self, extras: Option<Box<Extras>>, code: &[u8], align: usize) -> Result<Program, LoadError> {
+    fn load_with(&self, extras: Option<Arc<Extras>>, code: &[u8], align: usize) -> Result<Program, LoadError> {
         let mut block = self.take_place(Kind::Code, code.len(), align)?;
         block.write(code).map_err(FinalizeError::from)?;
         synchronize(block.store())?;

@@ -115,6 +115,7 @@ impl ReclaimState {
         }
         let held = self.newest_generation_with_heirs(born)?;
         let before = std::mem::take(&mut self.limbo);
+        self.unlinked.reserve(before.len());
         for (tag, item) in before {
             // SAFETY: in limbo, so still published.
             let meta = unsafe { item.as_ref() };

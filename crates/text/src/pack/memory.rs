@@ -105,6 +105,11 @@ enum Writer {
 pub(crate) struct Opened<'p>(Option<Window<'p>>);
 
 impl Opened<'_> {
+    /// Returns whether there is anything to give back: not for an alias that is writable at all times.
+    pub(super) fn is_needed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Gives back the right.
     pub(crate) fn close(self) -> Result<(), WriteError> {
         self.0.map_or(Ok(()), Window::close).map_err(WriteError::Window)

@@ -131,8 +131,8 @@ impl Store {
         self.sync.sync()?;
         state.leave_limbo(&self.generation, epochs.oldest_pin(), done)?;
         if !state.unlinked.is_empty() && self.readers.leave() {
-            let unlinked = std::mem::take(&mut state.unlinked);
-            state.unseen.extend(unlinked);
+            let mut unlinked = std::mem::take(&mut state.unlinked);
+            state.unseen.append(&mut unlinked);
         }
         done.waiting_for_lookups = state.unlinked.len();
         Ok(())
@@ -180,6 +180,7 @@ impl<'a> Ending<'a> {
     }
 
     fn run(&mut self, done: &mut Reclaimed) -> Result<(), ReclaimError> {
+        self.silent.reserve(self.unseen.len());
         while let Some(item) = self.unseen.pop() {
             // Pushed before the call, so that no observer is told twice.
             self.silent.push(item);
@@ -196,8 +197,12 @@ impl<'a> Ending<'a> {
         // No core may hold instructions of the old programs when the memory becomes free for new ones.
         self.store.sync.sync()?;
         let mut vacated: Vec<Place> = self.silent.drain(..).map(end).collect();
-        // Sorted by slot, so that a pack's lock is taken once for many.
-        vacated.sort_unstable_by_key(|place| Reverse((place.slot, place.first_chunk)));
+        // Sorted, so that a pack's lock is taken once for many, and its map changed once for neighbours. By slot first,
+        // as they came: what was dropped in the order of its addresses is in order then.
+        vacated.sort_by_key(|place| place.slot);
+        for of_a_slot in vacated.chunk_by_mut(|one, next| one.slot == next.slot) {
+            of_a_slot.sort_unstable_by_key(|place| Reverse(place.first_chunk));
+        }
         self.store.give_back(&vacated);
         done.programs = vacated.len();
         done.bytes = vacated.iter().map(Place::len).sum();

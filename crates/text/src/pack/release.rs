@@ -51,8 +51,12 @@ impl Store {
         let mut state = slot.lock();
         let out_of_use = match &mut *state {
             State::Pack { map, entries } => {
+                // At once what lies side by side.
+                for run in places.chunk_by(|one, next| next.end_chunk() == one.first_chunk) {
+                    let first = run[run.len() - 1].first_chunk;
+                    map.release(first, run[0].end_chunk() - first);
+                }
                 for place in places {
-                    map.release(place.first_chunk, place.chunks);
                     Directory::<Meta>::recycle(entries, place.entry);
                 }
                 if let Some(pack) = self.pack_in(slot) {

@@ -1,10 +1,12 @@
 //! Programs on their way into a pack.
 
 use std::fmt;
+use std::slice;
+use std::sync::Arc;
 
 use palimpsest_sys::arch::{self, Coherence};
 
-use super::block::{Block, write_all};
+use super::block::{Block, Written, write_all};
 use super::contents::Extras;
 use super::error::{FaultError, FinalizeError};
 use super::fault::Fault;
@@ -98,7 +100,7 @@ impl Staged {
     ///
     /// See [`FinalizeError`]; the place is free again.
     pub fn finalize(mut self) -> Result<Program, FinalizeError> {
-        write_all(vec![(&mut self.block, Some(&self.image))])?;
+        write_all(slice::from_mut(&mut self))?;
         synchronize(self.block.store())?;
         Ok(self.publish())
     }
@@ -110,16 +112,26 @@ impl Staged {
     /// Makes the program known. Call it after [`write_all`] and [`synchronize`].
     fn publish(self) -> Program {
         let has_extras = !self.extras.name.is_empty() || !self.extras.faults.is_empty();
-        let extras = has_extras.then(|| Box::new(self.extras));
+        let extras = has_extras.then(|| Arc::new(self.extras));
         let (eh_frame, lines) = (self.eh_frame.as_deref(), self.lines.as_ref());
         let loaded = Described { code: &self.image, eh_frame, lines };
         publish(self.block, extras, &loaded)
     }
 }
 
+impl Written for Staged {
+    fn blocks(&mut self) -> impl Iterator<Item = &mut Block> {
+        std::iter::once(&mut self.block)
+    }
+
+    fn images(&self) -> impl Iterator<Item = (&Block, Option<&[u8]>)> {
+        std::iter::once((&self.block, Some(&*self.image)))
+    }
+}
+
 /// Finalizes programs of any packs: all or none.
 pub(crate) fn finalize_all(mut staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
-    write_all(staged.iter_mut().map(|one| (&mut one.block, Some(&*one.image))).collect())?;
+    write_all(&mut staged)?;
     if let Some(one) = staged.first() {
         // Concerns the process, whatever packs they are in.
         synchronize(one.store())?;
@@ -135,7 +147,7 @@ pub(super) struct Described<'a> {
 }
 
 /// Makes a written block a program, and tells the observers.
-pub(super) fn publish(block: Block, extras: Option<Box<Extras>>, described: &Described<'_>) -> Program {
+pub(super) fn publish(block: Block, extras: Option<Arc<Extras>>, described: &Described<'_>) -> Program {
     let program = Program(block.publish(extras));
     program.0.store().observe(|observer| {
         observer.loaded(&Loaded {
