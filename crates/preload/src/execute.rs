@@ -84,11 +84,19 @@ trampolines! {
     8 execveat
 }
 
-/// Returns the next definition, looked up by the first call: most programs execute no other one, and thirteen names
-/// would cost each start 6 µs. The dynamic linker would look these functions up as late for a program that is bound
-/// lazily, in handlers of signals and in children of `vfork`, too. What `dlsym` does beyond that is to take a recursive
-/// lock, which the C library makes new in a forked child: none of these functions is called from inside `malloc` or the
-/// dynamic linker.
+/// Looks up the real functions. At the start, although most programs execute no other one and this takes 6 µs: `dlsym`
+/// takes a lock of the dynamic linker, which another thread may hold in a constructor that waits for this very call, and
+/// which a child made by a bare `clone` finds taken for ever.
+pub(crate) fn resolve() {
+    EXEC.iter().for_each(Next::resolve);
+    POSIX_SPAWN.resolve();
+    POSIX_SPAWNP.resolve();
+    SYSTEM.resolve();
+    POPEN.resolve();
+}
+
+/// Returns the next definition; looks it up now for a constructor that runs before ours. None of these functions is
+/// called from inside `malloc` or the dynamic linker, so that `dlsym` is safe.
 fn real<F: Copy>(next: &Next<F>) -> Option<F> {
     next.get().or_else(|| {
         next.resolve();

@@ -1,5 +1,4 @@
 //! Runs before the program's `main`: looks up the real functions and reads the settings, once.
-
 //!
 //! Every program that is executed below `palimpsest run` pays for this, also one that lives for a millisecond and never
 //! forks. So it uses neither the heap nor, where nothing is set, the standard library: each 64 KiB of code and each
@@ -14,8 +13,8 @@ use crate::channel::Noted;
 use crate::settings::{Heirs, Holds, Mapped, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
 use crate::{
-    confine, ended, environment, filters, fork, handed_over, local_text, memory, moment, names, protection, unwinder,
-    waiting, waits,
+    confine, ended, environment, execute, filters, fork, handed_over, local_text, memory, moment, names, protection,
+    unwinder, waiting, waits,
 };
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
@@ -39,6 +38,7 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         memory::resolve();
         protection::resolve();
         confine::resolve();
+        execute::resolve();
         waiting::resolve();
         waits::note_stack();
         // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
