@@ -86,8 +86,8 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
     Some(outcome)
 }
 
-/// Whether a due repair is left to slices at waits: deputies do the work there, and a slice would lengthen this fork. But
-/// a program that is never idle leaves no time for them.
+/// Whether a due repair is left to slices at waits: deputies do the work there, and a slice would lengthen this fork.
+/// But a program that is never idle leaves no time for them.
 fn leaves_to_waits(waited: Waited, errands: options::Errands, frozen_bytes: usize) -> bool {
     waited == Waited::Gathered && errands == options::Errands::Deputy && frozen_bytes == 0
 }

@@ -299,13 +299,6 @@ fn deputies_gather_and_mend_while_the_thread_goes_on() {
     });
 }
 
-/// Splits all of `memory`: it is written beside a child.
-fn split(memory: &Memory, salt: u64) {
-    let child = Child::fork(|| true);
-    (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), salt));
-    child.end();
-}
-
 /// Fails on: a fork that leaves all to slices at waits, and the program has time for none of them.
 #[test]
 fn who_is_never_idle_is_mended_at_forks() {
@@ -314,7 +307,9 @@ fn who_is_never_idle_is_mended_at_forks() {
         let memory = filled();
         plan(&by_deputies());
         to_the_end(|_| palimpsest_fork::dismiss_deputy());
-        split(&memory, 2);
+        let child = Child::fork(|| memory.holds(0..page(), 1));
+        (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 2));
+        child.end();
         assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
         let forks = (0..10_000).find(|_| {
             about_to_wait();

@@ -85,8 +85,8 @@ trampolines! {
 }
 
 /// Looks up the real functions. At the start, although most programs execute no other one and this takes 6 µs: `dlsym`
-/// takes a lock of the dynamic linker, which another thread may hold in a constructor that waits for this very call, and
-/// which a child made by a bare `clone` finds taken for ever.
+/// takes a lock of the dynamic linker, which another thread may hold in a constructor that waits for this very call,
+/// and which a child made by a bare `clone` finds taken for ever.
 pub(crate) fn resolve() {
     EXEC.iter().for_each(Next::resolve);
     POSIX_SPAWN.resolve();

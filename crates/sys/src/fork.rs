@@ -48,7 +48,8 @@ impl ForkDetector {
     }
 
     /// Returns a number that this process shares with none from which it was forked, by however many forks, and that
-    /// asked before that. Signal handlers may ask. Where the process id must do, the kernel may have given it to such a process, too.
+    /// asked before that. Signal handlers may ask. Where the process id must do, the kernel may have given it to such a
+    /// process, too.
     #[inline]
     pub fn generation(&self) -> u32 {
         match &self.0 {

@@ -123,7 +123,8 @@ pub(crate) fn settle_all() {
     call_all();
 }
 
-/// Drops this CPU's translations before it stores code that others may run, without counting it, since only QEMU needs it.
+/// Drops this CPU's translations before it stores code that others may run, without counting it, since only QEMU needs
+/// it.
 ///
 /// QEMU 7.2 notes in a CPU's TLB whether stores to a page must drop translated code. It checks that no code of the page
 /// is translated, and then clears the note; if another CPU translates some in between, stores by this TLB entry are

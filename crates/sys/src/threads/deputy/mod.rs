@@ -52,8 +52,8 @@
 //! # What the program can notice, for some milliseconds
 //!
 //! - **Descriptors**: it has none once it is at work. Else what the program closes, or leaves open when it ends, would
-//!   stay open: a lock (`flock`), a port, the end of a pipe. It begins with the program's table (`CLONE_FILES`), so that
-//!   none is copied.
+//!   stay open: a lock (`flock`), a port, the end of a pipe. It begins with the program's table (`CLONE_FILES`), of
+//!   which none is copied.
 //! - **Directories** are not shared. Whoever shares them cannot `setns` to a mount or user namespace, and gains no
 //!   rights from a set-user-id program. The deputy keeps the working directory, and with it the mount, until it ends.
 //! - **Rights**: a `setuid`, a Landlock rule or a seccomp filter installed meanwhile does not reach the deputy, which
