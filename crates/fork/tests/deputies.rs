@@ -437,6 +437,7 @@ fn execute(before: Before, mut inner: Inner) -> ! {
         let _ = tell.send(());
         let _ = goes_on.recv();
         slice();
+        let _ = tell.send(());
         loop {
             std::thread::park();
         }
@@ -447,6 +448,7 @@ fn execute(before: Before, mut inner: Inner) -> ! {
     inner.obey();
     assert!(scene.is_right(true, Who::Parent));
     if before == Before::Dismissed {
+        told.recv().expect("the thread has sent one");
         dismiss_deputy();
     }
     let Inner { orders, answers } = inner;

@@ -12,7 +12,7 @@ use super::versions::Versions;
 /// How often [`Published::replace`] lets others run for the sake of the old value.
 const TURNS: u32 = 16;
 
-/// A value that any thread reads and replaces at any time. See the [module](self).
+/// A value that any thread reads and replaces at any time. See the module's documentation.
 ///
 /// A forked child has a copy. In a signal handler, `read` may be called if its thread has read before (the first read
 /// of a thread allocates), and what it returns is to be dropped before the handler returns.

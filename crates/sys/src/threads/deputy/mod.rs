@@ -11,7 +11,7 @@
 //!
 //! It would keep the rights that the program gives up meanwhile, and the program can write to its code and its stack.
 //! So it gives up everything first: it closes its descriptors, in a table of its own, and installs a filter that allows
-//! its one call and its end ([`confined`]). [`Desk::send`] returns only then. Whoever takes it over gains nothing.
+//! its one call and its end (`confined`). [`Desk::send`] returns only then. Whoever takes it over gains nothing.
 //!
 //! # Who may access the desk
 //!
