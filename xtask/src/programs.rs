@@ -154,7 +154,12 @@ fn run_one(workspace: &Workspace, program: &TestProgram, variables: &[(&str, &st
         Ok(ended) => {
             let cpu = ended.processor.as_secs_f64();
             print!("--- {}: {}, {wall:.1} s, {cpu:.1} s of CPU\n{said}", program.name, ended.status);
-            if ended.status.success() { Ok(ended.processor) } else { Err(process::ended_badly(&command, ended.status)) }
+            if ended.status.success() {
+                Ok(ended.processor)
+            } else {
+                let source = Box::new(process::ended_badly(&command, ended.status));
+                Err(StepError::Panicked { source, panics: panics(&said) })
+            }
         }
         Err(error) => {
             print!("--- {}: {error}\n{said}", program.name);
@@ -163,9 +168,34 @@ fn run_one(workspace: &Workspace, program: &TestProgram, variables: &[(&str, &st
     }
 }
 
+/// Most panics that the summary repeats, so that whoever sees only the end of a log knows why.
+const MOST_PANICS: usize = 3;
+
+/// Returns the places and messages of the first panics in a program's output.
+fn panics(said: &str) -> String {
+    let mut lines = said.lines();
+    let mut found = Vec::new();
+    while let Some(line) = lines.find(|line| line.contains("panicked at ")) {
+        let place = line.split("panicked at ").nth(1).unwrap_or(line);
+        found.push(format!("{place} {}", lines.next().unwrap_or_default()));
+        if found.len() == MOST_PANICS {
+            break;
+        }
+    }
+    if found.is_empty() { "it has printed no panic".to_owned() } else { found.join(" | ") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn panics_are_told_with_their_places_and_messages() {
+        let said = "thread 'a' (7) panicked at src/a.rs:1:2:\nleft is not right\n  left: 1\n\
+                    thread 'b' panicked at src/b.rs:3:4:\ngone";
+        assert_eq!(panics(said), "src/a.rs:1:2: left is not right | src/b.rs:3:4: gone");
+        assert_eq!(panics("killed"), "it has printed no panic");
+    }
 
     #[test]
     fn test_programs_are_picked_from_cargos_messages() {

@@ -124,6 +124,13 @@ impl Unsuitable {
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
+    #[error("{panics}")]
+    Panicked {
+        /// Places and messages.
+        panics: String,
+        #[source]
+        source: Box<StepError>,
+    },
     #[error("cannot start `{command}`; is it installed?")]
     Start {
         command: String,

@@ -17,7 +17,7 @@ use common::gathering::needs_huge_pages;
 use common::notified::has_more;
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
 use common::{freeze, in_child, play, wait};
-use palimpsest_fork::{Stage, progress};
+use palimpsest_fork::{FreezeError, Stage, progress};
 
 /// The system call that marks the end of a slice; a slice makes no such call.
 const MARK: libc::c_long = libc::SYS_getppid;
@@ -40,8 +40,8 @@ const ASIDE: usize = 64;
 fn obey(scene: Scene, mut orders: PipeReader, mut answers: PipeWriter) {
     // SAFETY: asks for a number.
     let own = unsafe { libc::gettid() };
-    answers.write_all(&own.to_ne_bytes()).expect("the tracer reads");
     block_signals();
+    answers.write_all(&own.to_ne_bytes()).expect("the tracer reads");
     while matches!(orders.read(&mut [0]), Ok(1)) {
         scene.act();
         answers.write_all(&[1]).expect("the tracer reads");
@@ -89,9 +89,17 @@ struct Inner {
     verdict: PipeReader,
 }
 
+/// Takes a slice. Tries again while the other thread is at work on the same tables, or has no processor on which it
+/// could answer.
 fn slice() {
-    // SAFETY: 1. memory calls go through the guards.
-    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
+    loop {
+        // SAFETY: 1. memory calls go through the guards.
+        match unsafe { palimpsest_fork::freeze_slice() } {
+            Ok(_) => return,
+            Err(FreezeError::Busy | FreezeError::NotStopped(_)) => std::thread::yield_now(),
+            Err(error) => panic!("a slice is refused: {error:?}"),
+        }
+    }
 }
 
 fn block_signals() {
@@ -133,10 +141,10 @@ fn watch(way: Way, deed: Deed, step: usize) -> Watched {
         take_slices(Scene::new(way, deed), Inner { orders, answers, verdict });
     }
     drop((orders, answers, verdict));
-    let mut status = 0;
-    // SAFETY: `status` outlives the call.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) }, child);
-    assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGSTOP, "{deed:?}: {status:#x}");
+    // Up to there it stops at signals only, such as that by which threads are held.
+    while let Some(signal) = next_stop(child).filter(|signal| *signal != libc::SIGSTOP) {
+        assert!(ptrace(libc::PTRACE_CONT, child, signal.cast_unsigned() as usize));
+    }
     assert!(ptrace(libc::PTRACE_SETOPTIONS, child, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize));
     let mut thread = [0; 4];
     answered.read_exact(&mut thread).expect("the other thread has told its number");
