@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::deeds::{Deed, Scene, Way, Who};
-use common::gathering::{children, needs_huge_pages, plan, slice, to_the_end};
+use common::gathering::{children, needs_huge_pages, plan, to_the_end};
 use common::notified::{self, Asked, Call, Listener, has_more};
-use common::{in_child, play, skip, wait};
+use common::{in_child, play, skip, slice, wait};
 use palimpsest_fork::{Errands, dismiss_deputy};
 
 /// The calls of a deputy at which it is held: it asks to end with its sender, names itself, looks whether its parent is

@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::time::Duration;
 
-use common::{Memory, freeze, guarded, in_child, page, play, skip, wait};
+use common::{Memory, freeze, guarded, in_child, page, play, skip, slice, wait};
 use palimpsest_fork::{ExtentLen, Forked, Measure, Options, Pages, Pause, Pays, Stage, status};
 use palimpsest_sys::memory::extent::is_mapped;
 use palimpsest_sys::pages::pagemap::ScanWay;
@@ -226,11 +226,6 @@ fn frozen_in_slices() -> Memory {
     memory
 }
 
-fn slice() {
-    // SAFETY: one thread, and nothing is discarded.
-    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
-}
-
 /// Who did what was waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
@@ -251,7 +246,9 @@ fn tended_until(forks: usize, mut between: impl FnMut(), is_done: impl Fn() -> b
         // Slices get a twentieth of the time between forks: at least one.
         std::thread::sleep(Duration::from_millis(20));
         // Not asked whether one is due: on a slow machine they are taken at forks only.
-        (0..MOST_SLICES).for_each(|_| slice());
+        for _ in 0..MOST_SLICES {
+            slice();
+        }
         is_done()
     });
     is_tended.then_some(if status().repairs == repairs { By::Slices } else { By::Repairs })

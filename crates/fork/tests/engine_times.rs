@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Memory, freeze, play, wait};
+use common::{Memory, freeze, play, slice, wait};
 use palimpsest_fork::{Options, Pages, Pause};
 
 const MIB: usize = 1 << 20;
@@ -217,8 +217,7 @@ fn contest_with_slices(pause: Pause) {
         while let Some(rest) = palimpsest_fork::next_slice() {
             std::thread::sleep(rest);
             let started = cpu_time();
-            // SAFETY: one thread, and nothing is discarded.
-            unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
+            slice();
             let taken = cpu_time().saturating_sub(started);
             (count, all, longest) = (count + 1, all + taken, longest.max(taken));
         }

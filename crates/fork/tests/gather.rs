@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::gathering::{
-    Child, LEN, PIECE, about_to_wait, by_deputies, children, end, filled, in_slices, needs_huge_pages, plan, slice,
-    slices, to_the_end,
+    Child, LEN, PIECE, about_to_wait, by_deputies, children, end, filled, in_slices, needs_huge_pages, plan, slices,
+    to_the_end,
 };
-use common::{Memory, guarded, in_child, page, play, status_kb};
+use common::{Memory, guarded, in_child, page, play, slice, status_kb};
 use palimpsest_fork::{Options, OtherThreads, Pause, Pays, Stage, progress, status};
 
 /// Fails on: a slice that makes more than fits; a piece that is copied elsewhere; one that is frozen as well.

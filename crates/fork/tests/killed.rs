@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::gathering::{by_deputies, in_slices, needs_huge_pages, plan};
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
-use common::{Memory, freeze, page, play, wait};
+use common::{Memory, freeze, page, play, slice, wait};
 use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage, dismiss_deputy, progress};
 
 const MIB: usize = 1 << 20;
@@ -144,12 +144,6 @@ impl Victim<'_> {
             unsafe { libc::syscall(MARK) };
         }
     }
-}
-
-fn slice() {
-    // SAFETY: the scenario keeps the contract of freezing.
-    let progress = unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
-    assert_ne!(progress.stage, Stage::None);
 }
 
 /// Kills one process after the other, each `stride` steps later in its slice, until there are no more steps.

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Memory, freeze, guarded, in_child, page, play, wait};
+use common::{Memory, freeze, guarded, in_child, page, play, slice, wait};
 use palimpsest_fork::guard::Remap;
 use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
@@ -15,11 +15,6 @@ const MIB: usize = 1 << 20;
 
 fn in_slices() -> Options {
     Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO))
-}
-
-fn slice() -> Progress {
-    // SAFETY: 1. the scenario keeps the contract of freezing.
-    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice can be taken")
 }
 
 /// Takes slices to the end, calling `between` after each.

@@ -16,8 +16,8 @@ use common::deeds::{Deed, Scene, Way, Who};
 use common::gathering::needs_huge_pages;
 use common::notified::has_more;
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
-use common::{freeze, in_child, play, wait};
-use palimpsest_fork::{FreezeError, Stage, progress};
+use common::{freeze, in_child, play, slice, wait};
+use palimpsest_fork::{Stage, progress};
 
 /// The system call that marks the end of a slice; a slice makes no such call.
 const MARK: libc::c_long = libc::SYS_getppid;
@@ -87,19 +87,6 @@ struct Inner {
     answers: PipeWriter,
     /// Whether it was.
     verdict: PipeReader,
-}
-
-/// Takes a slice. Tries again while the other thread is at work on the same tables, or has no processor on which it
-/// could answer.
-fn slice() {
-    loop {
-        // SAFETY: 1. memory calls go through the guards.
-        match unsafe { palimpsest_fork::freeze_slice() } {
-            Ok(_) => return,
-            Err(FreezeError::Busy | FreezeError::NotStopped(_)) => std::thread::yield_now(),
-            Err(error) => panic!("a slice is refused: {error:?}"),
-        }
-    }
 }
 
 fn block_signals() {

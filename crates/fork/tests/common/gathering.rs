@@ -6,7 +6,7 @@ use palimpsest_fork::{Errands, Forked, Measure, Options, Pages, Pause, Pays, Pro
 use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::proc::thp;
 
-use super::{Memory, freeze, skip, wait};
+use super::{Memory, freeze, skip, slice, wait};
 
 pub(crate) const PIECE: usize = 2 << 20;
 pub(crate) const LEN: usize = 8 * PIECE;
@@ -62,11 +62,6 @@ pub(crate) fn filled() -> Memory {
     let memory = Memory::unadvised(LEN);
     memory.fill(0..LEN, 1);
     memory
-}
-
-pub(crate) fn slice() -> Progress {
-    // SAFETY: 1. the scenario keeps the contract of freezing.
-    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice can be taken")
 }
 
 /// Asks what a program asks when it is about to wait, without a slice.

@@ -20,6 +20,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::ptr;
 
+use palimpsest_fork::{FreezeError, Progress};
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 
@@ -251,6 +252,19 @@ pub(crate) fn freeze(options: &palimpsest_fork::Options) -> palimpsest_fork::Rep
     let report = unsafe { palimpsest_fork::freeze(options) }.expect("this process can be frozen");
     println!("{report}");
     report
+}
+
+/// Takes a slice. Tries again while it is refused for a moment: another thread is at work on the same tables, or has no
+/// processor on which it could answer.
+pub(crate) fn slice() -> Progress {
+    loop {
+        // SAFETY: 1. the scenario keeps the contract of freezing.
+        match unsafe { palimpsest_fork::freeze_slice() } {
+            Ok(progress) => return progress,
+            Err(FreezeError::Busy | FreezeError::NotStopped(_)) => std::thread::yield_now(),
+            Err(error) => panic!("a slice is refused: {error:?}"),
+        }
+    }
 }
 
 /// Gives this thread a filter that answers the call `number` with `action`.
