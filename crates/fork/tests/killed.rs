@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::gathering::{by_deputies, in_slices, needs_huge_pages, plan};
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
 use common::{Memory, freeze, page, play, slice, wait};
-use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage, dismiss_deputy, progress};
+use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage, progress};
 
 const MIB: usize = 1 << 20;
 
@@ -37,13 +37,12 @@ impl Work {
         }
     }
 
-    /// The calls that do the work. If the deputy before was refused, as may happen on a busy machine, the thread asks
-    /// itself.
+    /// The calls that do the work.
     const fn calls(self) -> &'static [libc::c_long] {
         match self {
             Self::Freeze(_) => &[libc::SYS_memfd_create],
             Self::Gather => &[libc::SYS_madvise],
-            Self::Send => &[libc::SYS_clone, libc::SYS_madvise],
+            Self::Send => &[libc::SYS_clone],
         }
     }
 }
@@ -102,7 +101,10 @@ impl Victim<'_> {
         let memory = self.memory;
         let more = match self.work {
             Work::Freeze(_) => Memory::apart(2 * MIB),
-            Work::Gather | Work::Send => Memory::unadvised(8 * MIB),
+            Work::Gather => Memory::unadvised(8 * MIB),
+            // Two errands: the second slice looks at what the first one was for, which stays as it is, and sends the
+            // second.
+            Work::Send => Memory::unadvised(32 * MIB),
         };
         memory.fill(0..MIB, 2);
         more.fill(0..more.len, 3);
@@ -123,7 +125,12 @@ impl Victim<'_> {
             Work::Gather | Work::Send => plan(&options),
         };
         slice();
-        dismiss_deputy();
+        if self.work == Work::Send {
+            // Were it dismissed before it is done, the thread itself would ask for the rest.
+            while !deputies_have_ended() {
+                std::thread::yield_now();
+            }
+        }
         // SAFETY: the child reads memory, writes to a pipe and ends.
         if unsafe { libc::fork() } == 0 {
             drop(teller);
@@ -134,7 +141,8 @@ impl Victim<'_> {
             unsafe { libc::_exit(0) };
         }
         // This process may write to what a child shows.
-        more.fill(0..more.len, 4);
+        let from = if self.work == Work::Send { more.len / 2 } else { 0 };
+        more.fill(from..more.len, 4);
         memory.fill(MIB..2 * MIB, 4);
         // SAFETY: stops this process until its tracer goes on.
         unsafe { libc::raise(libc::SIGSTOP) };
@@ -144,6 +152,15 @@ impl Victim<'_> {
             unsafe { libc::syscall(MARK) };
         }
     }
+}
+
+/// Whether no child of this process is at work.
+fn deputies_have_ended() -> bool {
+    let told = std::fs::read_to_string("/proc/thread-self/children").expect("told");
+    told.split_whitespace().all(|child| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with('Z'))
+    })
 }
 
 /// Kills one process after the other, each `stride` steps later in its slice, until there are no more steps.

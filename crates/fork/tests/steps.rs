@@ -16,11 +16,14 @@ use common::deeds::{Deed, Scene, Way, Who};
 use common::gathering::needs_huge_pages;
 use common::notified::has_more;
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
-use common::{freeze, in_child, play, slice, wait};
+use common::{freeze, in_child, play, skip, slice, wait};
 use palimpsest_fork::{Stage, progress};
 
 /// The system call that marks the end of a slice; a slice makes no such call.
 const MARK: libc::c_long = libc::SYS_getppid;
+
+/// The exit status of a process that has nothing left to do in its second slice.
+const NOTHING_LEFT: i32 = 77;
 
 /// Signals that have been handled.
 static HANDLED: AtomicU32 = AtomicU32::new(0);
@@ -58,6 +61,10 @@ fn take_slices(scene: Scene, pipes: Inner) -> ! {
     std::thread::spawn(move || obey(scene, orders, answers));
     freeze(&scene.way.options());
     slice();
+    if progress().stage != Stage::UnderWay {
+        // Refused so often that it was given up, or nothing can be gathered any more. SAFETY: ends the process.
+        unsafe { libc::_exit(NOTHING_LEFT) };
+    }
     // SAFETY: stops this process until its tracer goes on.
     unsafe { libc::raise(libc::SIGSTOP) };
     slice();
@@ -98,12 +105,34 @@ fn block_signals() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut()) };
 }
 
-/// Whether a thread sleeps until another one wakes it.
+/// Whether a thread is held, or sleeps until another one wakes it: on a futex, or stopped by a tracer, which holds
+/// threads that do not answer.
 fn waits_for_another(process: i32, thread: i32) -> bool {
     let file =
         |name: &str| std::fs::read_to_string(format!("/proc/{process}/task/{thread}/{name}")).unwrap_or_default();
-    let sleeps = file("stat").rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
-    sleeps && file("syscall").split(' ').next() == Some(&libc::SYS_futex.to_string())
+    match file("stat").rsplit(") ").next().and_then(|rest| rest.chars().next()) {
+        Some('S') => file("syscall").split(' ').next() == Some(&libc::SYS_futex.to_string()),
+        Some(state) => state == 't',
+        None => false,
+    }
+}
+
+/// Waits until a new process has taken its first slice, and stops. Up to there it stops at signals only, such as that
+/// by which threads are held.
+fn wait_until_ready(child: i32) {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) }, child);
+        if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == NOTHING_LEFT {
+            skip("after one slice there is nothing left to do: no huge pages, or no processor for the other thread");
+        }
+        assert!(libc::WIFSTOPPED(status), "it ends by itself: {status:#x}");
+        if libc::WSTOPSIG(status) == libc::SIGSTOP {
+            return;
+        }
+        assert!(ptrace(libc::PTRACE_CONT, child, libc::WSTOPSIG(status).cast_unsigned() as usize));
+    }
 }
 
 /// What became of a watched slice.
@@ -128,10 +157,7 @@ fn watch(way: Way, deed: Deed, step: usize) -> Watched {
         take_slices(Scene::new(way, deed), Inner { orders, answers, verdict });
     }
     drop((orders, answers, verdict));
-    // Up to there it stops at signals only, such as that by which threads are held.
-    while let Some(signal) = next_stop(child).filter(|signal| *signal != libc::SIGSTOP) {
-        assert!(ptrace(libc::PTRACE_CONT, child, signal.cast_unsigned() as usize));
-    }
+    wait_until_ready(child);
     assert!(ptrace(libc::PTRACE_SETOPTIONS, child, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize));
     let mut thread = [0; 4];
     answered.read_exact(&mut thread).expect("the other thread has told its number");

@@ -1,5 +1,6 @@
 //! What tests of gathering share: options, memory, slices, and children that look at it.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use palimpsest_fork::{Errands, Forked, Measure, Options, Pages, Pause, Pays, Progress, Report, Stage, progress};
@@ -29,8 +30,25 @@ pub(crate) fn children() -> usize {
     told.split_whitespace().count()
 }
 
+/// How often the kernel had refused a huge page when a scenario began that needs some.
+static REFUSED: OnceLock<u64> = OnceLock::new();
+
+/// Whether the kernel has had no huge page for somebody since this scenario has said that it needs some. Then nothing
+/// follows from how many there are.
+pub(crate) fn was_refused() -> bool {
+    REFUSED.get().is_some_and(|before| refusals() > *before)
+}
+
+/// Returns how often the kernel has had no huge page to collapse into, for any process.
+fn refusals() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let counts = text.lines().filter_map(|line| line.strip_prefix("thp_collapse_alloc_failed "));
+    counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
+}
+
 /// Ends the scenario if nothing can be gathered.
 pub(crate) fn needs_huge_pages() {
+    REFUSED.get_or_init(refusals);
     if Pagemap::open().expect("/proc").way() != ScanWay::Ioctl {
         skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
     }
