@@ -5,6 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::time::Duration;
 
+use common::gathering::expects_huge_pages;
 use common::{Memory, freeze, guarded, in_child, page, play, skip, slice, wait};
 use palimpsest_fork::{ExtentLen, Forked, Measure, Options, Pages, Pause, Pays, Stage, status};
 use palimpsest_sys::memory::extent::is_mapped;
@@ -17,6 +18,7 @@ const LEN: usize = 8 * PIECE;
 
 /// Ends the scenario if no huge page can be had.
 fn needs_huge_pages() {
+    expects_huge_pages();
     let probe = Memory::unadvised(8 << 20);
     probe.fill(0..PIECE, 0);
     // SAFETY: a collapse keeps contents.

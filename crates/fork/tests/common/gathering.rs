@@ -46,9 +46,14 @@ fn refusals() -> u64 {
     counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
 }
 
+/// Notes that the scenario needs huge pages: if it fails, and the kernel has had none meanwhile, it ends as skipped.
+pub(crate) fn expects_huge_pages() {
+    REFUSED.get_or_init(refusals);
+}
+
 /// Ends the scenario if nothing can be gathered.
 pub(crate) fn needs_huge_pages() {
-    REFUSED.get_or_init(refusals);
+    expects_huge_pages();
     if Pagemap::open().expect("/proc").way() != ScanWay::Ioctl {
         skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
     }
