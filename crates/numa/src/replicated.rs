@@ -143,7 +143,10 @@ impl<T: Plain + ?Sized> Replicated<T> {
     /// [`update`](Self::update) does meanwhile. Takes a few nanoseconds, from any thread.
     ///
     /// While a thread has such a result, no content is freed that was replaced, of any `Replicated`, since the first of
-    /// them. In a signal handler, `get` may be called if its thread has called it before; drop the result there.
+    /// them.
+    ///
+    /// In a signal handler, `get` may be called if its thread has called it before and all copies were made at once
+    /// ([`When::Eager`]): making one takes memory from the heap. Drop the result there.
     #[inline]
     pub fn get(&self) -> Local<'_, T> {
         self.get_on(current_node())

@@ -13,7 +13,7 @@
 //! Positions count bytes for ever; a record lies at its position modulo the length. It has a header of 8 bytes: the low
 //! half is its length in bytes, with bit 31 while it is being written, bit 30 if it is to be skipped, and bit 29
 //! always; then come the bytes, up to a multiple of 8. A record never crosses the end: what is left there becomes a
-//! record to be skipped.
+//! record to be skipped. So one that takes more than half of the room may find none although nothing is there.
 //!
 //! # Protocol
 //!
@@ -28,7 +28,7 @@
 //! | P3 header: length, being written | C3 clears header and bytes |
 //! | P4 bytes (the program) | C4 consumer's position forward, release |
 //! | P5 header: length, release; fence, if it may wake | C5 fence; C1 again, and sleeps if there is nothing |
-//! | P6 reads the consumer's position; wakes it if that is this record's | |
+//! | P6 reads the consumer's position; wakes it if that is this record's, or of what is skipped before it | |
 //!
 //! C1 reads what P5 wrote: C2 sees P4. P1 reads what C4 wrote: P3 comes after C3. By the fences, C5 sees P5 or P6 sees
 //! C4: nobody sleeps over a record.
@@ -260,10 +260,22 @@ impl Ring {
                 // With the fence of C5: without it both could read old values, and the consumer would sleep. It takes
                 // longer than all the rest, and nothing else needs it.
                 fence(Ordering::SeqCst);
-                self.offset(words[0].load(Ordering::Relaxed)) == self.offset(position)
+                self.is_next(words, self.offset(words[0].load(Ordering::Relaxed)), self.offset(position))
             }
         };
         is_due.then_some(waker)
+    }
+
+    /// Whether the record at `offset` is the next one to take for a consumer that is at `consumer`.
+    #[inline]
+    fn is_next(&self, words: &[AtomicU64], consumer: u64, offset: u64) -> bool {
+        // A consumer that slept when the end was left out still waits there. Whoever took room here has written that
+        // header; if the consumer is past it, it looks at this record before it sleeps.
+        let is_end = || {
+            let header = words[self.index(consumer)].load(Ordering::Relaxed);
+            header & SKIP != 0 && consumer + HEADER + (header & LEN) == self.len
+        };
+        consumer == offset || offset == 0 && is_end()
     }
 
     /// Copies `bytes` into a record of their own; false if there is no room.

@@ -50,6 +50,24 @@ fn nobody_is_woken_who_has_something_to_do() {
     assert_eq!(count.load(Ordering::Relaxed), 2, "it waits again");
 }
 
+/// Fails on: a record behind what is skipped at the end, to which a consumer that waits there is not woken.
+#[test]
+fn who_waits_at_the_end_is_woken_for_what_is_behind_it() {
+    use palimpsest_bpf::map::Wake;
+
+    // With a header, 40 of 4096 bytes: 16 are left at the end.
+    let (map, _, count) = ring();
+    let ring = map.ring().expect("a ring");
+    let mut consumer = ring.take_consumer().expect("nobody has it");
+    for number in 1..300 {
+        assert!(ring.output(&[7; 32], Wake::IfWaiting));
+        assert_eq!(count.load(Ordering::Relaxed), number, "the consumer had taken all");
+        assert!(ring.output(&[7; 32], Wake::IfWaiting));
+        assert_eq!(count.load(Ordering::Relaxed), number, "it knows");
+        assert_eq!(consumer.drain(|_| ()), 2);
+    }
+}
+
 #[test]
 fn who_sleeps_on_an_eventfd_misses_nothing() {
     const RECORDS: u64 = 20_000;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::memory::error::MapError;
 use crate::memory::mapping::{Mapping, Protection, Source};
-use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
+use crate::memory::shared_memory::{CreateError, SharedMemory};
 
 /// A memory object of fixed length, mapped as atomic words. A process that gets its descriptor may map it too, and
 /// write anything.
@@ -38,7 +38,7 @@ impl SharedWords {
     ///
     /// [`SharedWordsError`].
     pub fn new(name: &str, len: usize) -> Result<Self, SharedWordsError> {
-        let object = SharedMemory::create(name, len, Pages::Base)?;
+        let object = SharedMemory::create_for_data(name, len)?;
         // Now, so that lack of memory is an error here and not a signal later.
         object.allocate(len)?;
         let mapping = Mapping::new(Source::Shared(&object), len, Protection::ReadWrite, size_of::<AtomicU64>())?;
@@ -71,6 +71,8 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::Ordering;
 
+    use rustix::fs::MemfdFlags;
+
     use super::*;
 
     #[test]
@@ -82,5 +84,17 @@ mod tests {
         file.read_exact_at(&mut bytes, 24).expect("it is there");
         assert_eq!(u64::from_ne_bytes(bytes), 0x1122_3344_5566_7788);
         assert!(file.set_len(0).is_err(), "its length is fixed");
+    }
+
+    /// Fails on: words in an object as for code, which whoever gets the descriptor can execute.
+    #[test]
+    fn nobody_executes_words() {
+        let noexec = MemfdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
+        if rustix::fs::memfd_create(c"test", noexec | MemfdFlags::CLOEXEC).is_err() {
+            return println!("skipped: this kernel has no memory files that cannot be executed");
+        }
+        let words = SharedWords::new("words", rustix::param::page_size()).expect("memory");
+        let mode = rustix::fs::fstat(words.as_fd()).expect("it is open").st_mode;
+        assert_eq!(mode & 0o111, 0, "{mode:o}");
     }
 }
