@@ -152,6 +152,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), FileType::Fifo, Mode::RWXU, 0).expect("a FIFO");
+        // With a writer, so that a call that waits for one fails below, and does not wait for ever.
+        let _writer =
+            rustix::fs::open(path("fifo"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).expect("it is ours");
         let _listener = UnixListener::bind(path("socket")).expect("a socket");
         symlink("fifo", path("link")).expect("a link");
         let null = PathBuf::from("/dev/null");
