@@ -170,6 +170,67 @@ void exceptions_pass_through_by_the_packs() {
   must(palimpsest_packs_close(packs));
 }
 
+// A function whose unwind tables have the long form of a record's length, which JITLink lets pass.
+std::string with_long_records(const std::string &name) {
+  std::string assembly;
+  for (const char *line : {".text", ".type NAME, @function", "NAME: ret", ".size NAME, 1",
+                           ".section .eh_frame,\\22a\\22,@unwind", "cie: .long 0xffffffff",
+                           ".quad cie_end - cie_start", "cie_start: .long 0", ".byte 1", ".asciz \\22zR\\22",
+                           ".uleb128 1", ".sleb128 -8", ".byte 16", ".uleb128 1", ".byte 0x1b", ".balign 8",
+                           "cie_end: .long fde_end - fde_start", "fde_start: .long fde_start - cie",
+                           ".long NAME - .", ".long 1", ".uleb128 0", ".balign 8", "fde_end:"}) {
+    std::string words = line;
+    for (size_t at; (at = words.find("NAME")) != std::string::npos;)
+      words.replace(at, 4, name);
+    assembly += "module asm \"" + words + "\"\n";
+  }
+  return assembly + "declare void @" + name + "()\n" + "define void @calls_" + name + "() nounwind {\n  call void @" +
+         name + "()\n  ret void\n}\n";
+}
+
+// Links a function whose tables are not known. Returns what was said, and whether it was linked.
+std::pair<std::string, bool> link_without_tables(const std::string &source, bool is_allowed) {
+  auto packs = open_packs(0, PALIMPSEST_UNWIND);
+  std::string words;
+  bool is_linked = false;
+  {
+    PackMemoryManager::OnNoTables tell;
+    if (is_allowed)
+      tell = [&](Error error) { words += toString(std::move(error)); };
+    PackMemoryManager memory(packs, tell);
+    auto jit = make_jit(memory, false);
+    jit->getExecutionSession().setErrorReporter([&](Error error) { words += toString(std::move(error)); });
+    add(*jit, source);
+    auto symbol = jit->lookup("calls_old");
+    is_linked = static_cast<bool>(symbol);
+    if (is_linked)
+      find<void()>(*jit, "calls_old")();
+    consumeError(symbol.takeError());
+  }
+  must(palimpsest_packs_reclaim(packs, nullptr));
+  MUST(stats(packs).programs == 0);
+  must(palimpsest_packs_close(packs));
+  return {words, is_linked};
+}
+
+void unknown_unwind_tables_are_told() {
+  std::string only_sframe = "module asm \".section .sframe,\\22a\\22\"\nmodule asm \".quad 0\"\n"
+                            "define void @calls_old() nounwind {\n  ret void\n}\n";
+  const std::pair<std::string, const char *> cases[] = {
+      {with_long_records("old"), "at 0 of `.eh_frame` a record"},
+      {only_sframe, "only `.sframe`"},
+  };
+  for (auto &one : cases) {
+    auto refused = link_without_tables(one.first, false);
+    MUST(!refused.second);
+    MUST(refused.first.find(one.second) != std::string::npos);
+    MUST(refused.first.find("`on_no_tables`") != std::string::npos);
+    auto told = link_without_tables(one.first, true);
+    MUST(told.second);
+    MUST(told.first.find(one.second) != std::string::npos);
+  }
+}
+
 void perf_knows_names() {
   auto packs = open_packs(0, PALIMPSEST_PERF_MAP);
   auto path = "/tmp/perf-" + std::to_string(getpid()) + ".map";
@@ -287,6 +348,7 @@ int main() {
       {"functions_are_freed_one_by_one", functions_are_freed_one_by_one},
       {"exceptions_pass_through", exceptions_pass_through},
       {"exceptions_pass_through_by_the_packs", exceptions_pass_through_by_the_packs},
+      {"unknown_unwind_tables_are_told", unknown_unwind_tables_are_told},
       {"perf_knows_names", perf_knows_names},
       {"threads_link_at_once", threads_link_at_once},
       {"children_have_what_they_inherit", children_have_what_they_inherit},

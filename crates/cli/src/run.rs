@@ -18,9 +18,9 @@ pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
 pub(crate) use object::BYTES as OBJECT;
 pub(crate) use object::NAME as OBJECT_NAME;
-use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
 use palimpsest_sys::proc::status::Status;
+use palimpsest_sys::{OpenRegularError, broken_pipe};
 use rustix::process::geteuid;
 
 use crate::run::arguments::{At, Huge, Pause, PaysAfter, Threads};
@@ -37,7 +37,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match failure {
         Failure::Program(ProgramError::NotFound { .. }) => exit::NOT_FOUND.into(),
         Failure::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND.into(),
-        Failure::Program(ProgramError::NotExecutable { .. }) | Failure::Exec { .. } => exit::NOT_STARTED.into(),
+        Failure::Program(
+            ProgramError::NotExecutable { .. } | ProgramError::Open(OpenRegularError::NotRegular { .. }),
+        )
+        | Failure::Exec { .. } => exit::NOT_STARTED.into(),
         Failure::Program(_) | Failure::Object(_) | Failure::NotLoaded(_) | Failure::ByEnv { .. } => {
             exit::REFUSED.into()
         }

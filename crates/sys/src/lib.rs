@@ -19,6 +19,7 @@
 //! | [`signals`] | the signals that a program can wait for, by name or number |
 //! | [`clock`] | the kernel's clocks |
 //! | [`numa`] | nodes, this thread's node, memory policies, where pages are |
+//! | [`open_regular`] | files that others name, without a wait or an effect |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
 //!
@@ -60,6 +61,7 @@ mod proc_mem;
 #[cfg(any(test, not(loom)))]
 pub mod published;
 mod random;
+mod regular_file;
 pub mod seccomp;
 pub mod signals;
 mod symbols;
@@ -84,6 +86,7 @@ pub use objects::{
 };
 pub use proc_mem::{ProcMem, ProcMemError};
 pub use random::random_below;
+pub use regular_file::{FileKind, OpenRegularError, open_regular};
 pub use symbols::global_symbol;
 pub use text_writer::{PageCopy, Run, TextPlan, TextWay, TextWriteError, TextWriter, Unstored};
 pub use threads::core_sync::{CoreSync, SyncPath};

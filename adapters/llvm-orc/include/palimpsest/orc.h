@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,14 +42,21 @@ namespace orc {
 // Observers of the packs get names and unwind tables. So packs with `PALIMPSEST_UNWIND` register the tables with the
 // process's unwinder; leave out LLVM's `EHFrameRegistrationPlugin` then, which would register them once more.
 //
+// Unwind tables of a kind that observers cannot be given are an error, which names the object: an exception through its
+// code would end the process if packs register tables. With `on_no_tables` such an object is linked without telling
+// observers, and that is called with the same error, from any thread that links.
+//
 // `packs` stays open as long as the manager and all that it has linked. Any number of threads may link at once.
 class PackMemoryManager : public llvm::jitlink::JITLinkMemoryManager {
 public:
-  explicit PackMemoryManager(palimpsest_packs packs) : packs(packs) {}
+  using OnNoTables = std::function<void(llvm::Error)>;
+
+  explicit PackMemoryManager(palimpsest_packs packs, OnNoTables on_no_tables = nullptr)
+      : packs(packs), on_no_tables(std::move(on_no_tables)) {}
 
   void allocate(const llvm::jitlink::JITLinkDylib *, llvm::jitlink::LinkGraph &graph,
                 OnAllocatedFunction on_allocated) override {
-    auto linking = std::make_unique<Linking>(packs, graph);
+    auto linking = std::make_unique<Linking>(packs, graph, on_no_tables);
     if (auto error = linking->place())
       on_allocated(std::move(error));
     else
@@ -94,7 +102,8 @@ private:
   // An object that is being linked.
   class Linking : public InFlightAlloc {
   public:
-    Linking(palimpsest_packs packs, llvm::jitlink::LinkGraph &graph) : packs(packs), graph(graph), layout(graph) {}
+    Linking(palimpsest_packs packs, llvm::jitlink::LinkGraph &graph, const OnNoTables &on_no_tables)
+        : packs(packs), graph(graph), on_no_tables(on_no_tables), layout(graph) {}
 
     Linking(const Linking &) = delete;
     Linking &operator=(const Linking &) = delete;
@@ -251,26 +260,43 @@ private:
       return llvm::Error::success();
     }
 
-    // Gives observers the object's unwind tables, which JITLink has linked by now. Tables that are of no known kind, or
-    // describe no code, are not told.
+    // Gives observers the object's unwind tables, which JITLink has linked by now. What describes no code is not told.
     llvm::Error tell_unwinding() {
-      auto *section = graph.findSectionByName(".eh_frame");
-      if (section == nullptr || standard.code_len == 0)
+      if (standard.code_len == 0)
         return llvm::Error::success();
+      auto *section = graph.findSectionByName(".eh_frame");
+      if (section == nullptr)
+        return graph.findSectionByName(".sframe") == nullptr ? llvm::Error::success()
+                                                             : no_tables("only `.sframe`, and no `.eh_frame`");
       std::vector<const llvm::jitlink::Block *> blocks(section->blocks().begin(), section->blocks().end());
       std::sort(blocks.begin(), blocks.end(), [](auto *one, auto *other) {
         return one->getAddress().getValue() < other->getAddress().getValue();
       });
       AbsoluteEhFrame frames;
-      for (auto *block : blocks)
-        if (block->isZeroFill() ||
-            !frames.append(block->getContent().data(), block->getSize(), block->getAddress().getValue()))
-          return llvm::Error::success();
+      for (auto *block : blocks) {
+        auto address = block->getAddress().getValue();
+        auto at = address - blocks.front()->getAddress().getValue();
+        if (block->isZeroFill())
+          return no_tables("no bytes at " + std::to_string(at) + " of `.eh_frame`");
+        if (!frames.append(block->getContent().data(), block->getSize(), address))
+          return no_tables("at " + std::to_string(at + frames.unknown_at()) + " of `.eh_frame` a record of a kind that "
+                           "is not known");
+      }
       if (frames.is_empty())
         return llvm::Error::success();
       auto &table = frames.table();
       if (palimpsest_alloc_set_eh_frame(standard.alloc, table.data(), table.size()) != PALIMPSEST_OK)
         return failure();
+      return llvm::Error::success();
+    }
+
+    // What observers lack is told, or an error.
+    llvm::Error no_tables(const std::string &what) {
+      auto error = failure("observers cannot be given the unwind tables of `" + graph.getName() + "`: it has " + what +
+                           "; give PackMemoryManager a function `on_no_tables` to link it without");
+      if (!on_no_tables)
+        return error;
+      on_no_tables(std::move(error));
       return llvm::Error::success();
     }
 
@@ -326,6 +352,7 @@ private:
 
     palimpsest_packs packs;
     llvm::jitlink::LinkGraph &graph;
+    const OnNoTables &on_no_tables;
     llvm::jitlink::BasicLayout layout;
     Group standard;
     Group finalize_only;
@@ -353,6 +380,7 @@ private:
   }
 
   palimpsest_packs packs;
+  OnNoTables on_no_tables;
 };
 
 } // namespace orc

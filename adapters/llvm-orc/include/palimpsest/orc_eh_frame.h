@@ -20,11 +20,12 @@ namespace orc {
 class AbsoluteEhFrame {
 public:
   // Appends the records in `len` bytes at `bytes`, which are at `address` when they are used. False if something in
-  // them is of a kind that is not known; then the whole is worthless.
+  // them is of a kind that is not known (`unknown_at` says where); then the whole is worthless.
   bool append(const char *bytes, size_t len, uint64_t address) {
     Reader all = {reinterpret_cast<const unsigned char *>(bytes), len, address};
     while (all.len != 0) {
       auto begin = all.address;
+      last = static_cast<size_t>(begin - address);
       uint64_t body_len = 0;
       if (!all.number(4, body_len) || body_len > all.len || body_len == 0xffffffff)
         return false;
@@ -40,6 +41,9 @@ public:
     }
     return true;
   }
+
+  // The offset of the record that `append` did not know, in the bytes that it was given.
+  size_t unknown_at() const { return last; }
 
   const std::vector<unsigned char> &table() const { return output; }
 
@@ -221,6 +225,7 @@ private:
   // By their addresses.
   std::map<uint64_t, Cie> cies;
   bool has_descriptions = false;
+  size_t last = 0;
 };
 
 } // namespace orc

@@ -5,17 +5,17 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::ops::Range;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
 use object::{
     CompressedData, CompressionFormat, LittleEndian, Object as _, ObjectKind, ObjectSection as _, ReadCache, ReadRef,
 };
-use rustix::fs::OFlags;
+use palimpsest_sys::open_regular;
 
 use super::DwarfError;
 use super::units::{Role, Sections};
@@ -31,19 +31,6 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> DwarfError {
     move |source| DwarfError::Read { path: path.to_owned(), source }
 }
 
-/// Opens a regular file. Opening a pipe could make the caller wait, and opening a device does something: so what the
-/// path leads to is looked at before; and again afterwards, since somebody may have put another thing there.
-fn regular(path: &Path) -> io::Result<File> {
-    let is_regular = |metadata: Metadata| {
-        if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is no regular file")) }
-    };
-    is_regular(std::fs::metadata(path)?)?;
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
-    is_regular(file.metadata()?)?;
-    Ok(file)
-}
-
 /// What identifies the debug information of a program.
 struct Identity {
     build_id: Option<Vec<u8>>,
@@ -54,14 +41,14 @@ struct Identity {
 /// Reads the sections of `path`, or of the separate file that holds them, which may lie beside `beside`. Returns them
 /// with the path of that file, or with `beside`.
 pub(super) fn open(path: &Path, beside: &Path, most: u64) -> Result<(Sections, PathBuf), DwarfError> {
-    let file = regular(path).map_err(unreadable(path))?;
+    let file = open_regular(path)?;
     let (sections, identity) = read_file(&file, path, Role::Program, &mut Rest::new(most))?;
     if !sections.info.is_empty() {
         return Ok((sections, beside.to_owned()));
     }
     let mut tried = Vec::new();
     for apart in places(&identity, beside) {
-        if let Ok(file) = regular(&apart)
+        if let Ok(file) = open_regular(&apart)
             && is_for(&identity, &file, &apart, most)?
         {
             let (sections, _) = read_file(&file, &apart, Role::Program, &mut Rest::new(most))?;
@@ -180,7 +167,7 @@ fn within<T>(
 /// Reads the sections of a `.dwo` file, or of a package of such files; `None` if there is no such file. Takes what was
 /// read from `left`, also if it is of no use: reading takes time.
 pub(super) fn open_split(path: &Path, left: &mut u64) -> Result<Option<Sections>, DwarfError> {
-    let Ok(file) = regular(path) else { return Ok(None) };
+    let Ok(file) = open_regular(path) else { return Ok(None) };
     let most = *left;
     let mut rest = Rest::new(most);
     let read = read_file(&file, path, Role::Split, &mut rest);

@@ -61,6 +61,8 @@ use alloc::vec::Vec;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use palimpsest_sys::OpenRegularError;
+
 use crate::elf::{Btf, BtfError};
 use split::Files;
 use units::Units;
@@ -72,6 +74,9 @@ pub const MOST_BYTES: u64 = 2 << 30;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DwarfError {
+    /// A file cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenRegularError),
     /// A file cannot be read.
     #[error("{path} cannot be read")]
     Read {

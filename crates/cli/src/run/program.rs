@@ -1,14 +1,14 @@
 //! Whether the dynamic linker would load the preload object into a program.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use palimpsest_numa::Piece;
-use rustix::fs::OFlags;
+use palimpsest_sys::{OpenRegularError, open_regular};
 
 mod elf;
 mod env_line;
@@ -24,6 +24,8 @@ pub(crate) enum ProgramError {
     NotFound { name: OsString },
     #[error("{}: not executable; is it the file that you mean?", path.display())]
     NotExecutable { path: PathBuf },
+    #[error(transparent)]
+    Open(#[from] OpenRegularError),
     #[error("cannot read {}", path.display())]
     Read {
         path: PathBuf,
@@ -131,10 +133,7 @@ pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
     let mut way = Way::Direct;
     for _ in 0..DEPTH {
         let read = |source| ProgramError::Read { path: path.clone(), source };
-        let mut file = open(&path).map_err(read)?;
-        if !file.metadata().map_err(read)?.is_file() {
-            return Err(ProgramError::NotExecutable { path });
-        }
+        let mut file = open_regular(&path)?;
         // The kernel looks at the first 256 bytes (`BINPRM_BUF_SIZE`).
         let mut start = Vec::new();
         (&mut file).take(256).read_to_end(&mut start).map_err(read)?;
@@ -162,15 +161,8 @@ pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
 ///
 /// It cannot be read, or is no program for this machine.
 pub(crate) fn constants(path: &Path) -> Result<Vec<Piece>, ProgramError> {
-    let file = open(path).map_err(|source| ProgramError::Read { path: path.to_owned(), source })?;
+    let file = open_regular(path)?;
     elf::constants(&file).map_err(|source| ProgramError::NoProgram { path: path.to_owned(), source })
-}
-
-/// Opens a file to look at. What a script names may be a FIFO, which must not block us, or a terminal.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    // The bits of the kernel's own interface.
-    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
 fn check_elf(path: PathBuf, file: &File, way: Way) -> Result<Loader, ProgramError> {
@@ -265,7 +257,7 @@ mod tests {
         script(folder.path(), "itself", &format!("#!{}\n", itself.display()));
         assert!(matches!(check(&itself), Err(ProgramError::TooDeep { .. })));
         let missing = script(folder.path(), "missing", "#!/nonexistent/interpreter\n");
-        assert!(matches!(check(&missing), Err(ProgramError::Read { .. })));
+        assert!(matches!(check(&missing), Err(ProgramError::Open(OpenRegularError::Open { .. }))));
         let by_env = script(folder.path(), "by_env", "#!/usr/bin/env no-such-interpreter\n");
         assert!(matches!(check(&by_env), Err(ProgramError::NotFound { .. })));
         let clearing = script(folder.path(), "clearing", "#!/usr/bin/env -S -i sh\n");
@@ -286,7 +278,9 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
         for interpreter in [fifo.as_path(), Path::new("/dev/null"), folder.path()] {
             let by_it = script(folder.path(), "by_it", &format!("#!{}\n", interpreter.display()));
-            assert!(matches!(check(&by_it), Err(ProgramError::NotExecutable { .. })), "{}", interpreter.display());
+            let refused = check(&by_it);
+            let expected = matches!(refused, Err(ProgramError::Open(OpenRegularError::NotRegular { .. })));
+            assert!(expected, "{}: {refused:?}", interpreter.display());
         }
     }
 }

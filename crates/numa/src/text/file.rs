@@ -1,13 +1,11 @@
 //! The text of a program that is not running yet, and that no object will be loaded into.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub use palimpsest_sys::numa::text::Piece;
 use palimpsest_sys::numa::text::Shown;
-use rustix::fs::OFlags;
+use palimpsest_sys::{OpenRegularError, open_regular};
 
 use super::Pages;
 
@@ -28,15 +26,9 @@ pub struct FileText {
 /// Why a file was left alone.
 #[derive(Debug, thiserror::Error)]
 pub enum FileTextError {
-    /// It cannot be opened.
-    #[error("cannot open {}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        #[source]
-        source: io::Error,
-    },
+    /// It cannot be opened, or is no regular file.
+    #[error(transparent)]
+    Open(#[from] OpenRegularError),
     /// It cannot be mapped as when it is executed.
     #[error("cannot map {} as when it is executed", path.display())]
     Map {
@@ -62,7 +54,7 @@ impl FileText {
         if pages == Pages::Copied {
             return Err(FileTextError::Copies);
         }
-        let opened = open(path).map_err(|source| FileTextError::Open { path: path.to_owned(), source })?;
+        let opened = open_regular(path)?;
         let mut text = Self::default();
         for piece in merged(pieces) {
             let shown = match Shown::of(&opened, path, piece) {
@@ -102,13 +94,6 @@ fn merged(pieces: &[Piece]) -> Vec<Piece> {
     merged
 }
 
-/// Opens a file to look at; whatever it is, that neither waits nor has an effect.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    // The bits of the kernel's own interface.
-    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,9 +112,12 @@ mod tests {
     fn what_cannot_be_had_is_told() {
         let all = [Piece { offset: 0, len: 8 << 20 }];
         let prepare = |path: &str, pages| FileText::prepare(Path::new(path), &all, pages);
-        assert!(matches!(prepare("/nonexistent", Pages::OfTheFile), Err(FileTextError::Open { .. })));
+        for absent in ["/nonexistent", "/dev/null", "/"] {
+            assert!(matches!(prepare(absent, Pages::OfTheFile), Err(FileTextError::Open(_))), "{absent}");
+        }
         assert!(matches!(prepare("/proc/self/exe", Pages::Copied), Err(FileTextError::Copies)));
-        // A device has no length, so that nothing of it is text.
-        assert_eq!(prepare("/dev/null", Pages::ReadAnew).expect("it can be opened"), FileText::default());
+        let empty = tempfile::NamedTempFile::new().expect("a file");
+        let path = empty.path().to_str().expect("a usual name");
+        assert_eq!(prepare(path, Pages::ReadAnew).expect("it can be opened"), FileText::default());
     }
 }

@@ -21,7 +21,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::mm::Advice;
 
 use crate::memory::area::reserve_aligned;
@@ -39,6 +38,7 @@ use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use crate::pages::smaps;
 use crate::pages::vmas::each_mapping;
 use crate::proc::ProcError;
+use crate::regular_file::open_regular;
 use crate::threads::hold::{self, StopError, World};
 
 pub use pages::InPlace;
@@ -251,13 +251,11 @@ impl Part {
 
     /// Opens its file by its name, if that is still the same file.
     fn open_file(&self) -> io::Result<File> {
-        // With these flags the call never waits for a pipe or a device, and opening one has no effect.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let file = open_regular(&self.path).map_err(io::Error::other)?;
         if FileId::of(&rustix::fs::fstat(&file)?) != self.file {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(File::from(file))
+        Ok(file)
     }
 
     /// Returns the offset of an address in its file, in bytes.
