@@ -10,7 +10,8 @@ pub(super) const ADDRESSES: &[Class] = &[
             // Who knows the context's address can make it 0.
             ("r1 += -0x100000\nr0 = 0\nif r1 == 0 goto bad\nexit\nbad: r0 = *(u64 *)(r10 - 8)\nexit", "StackUnset"),
             (
-                "r3 = *(u32 *)(r1 + 0)\nr3 >>= 4\nr1 += r3\nr0 = 0\nif r1 != 0 goto ok\nr0 = *(u64 *)(r10 - 8)\nok: exit",
+                "r3 = *(u32 *)(r1 + 0)\nr3 >>= 4\nr1 += r3\nr0 = 0\nif r1 != 0 goto ok\nr0 = *(u64 *)(r10 - 8)\n\
+                 ok: exit",
                 "StackUnset",
             ),
             ("r3 = 0\nr1 += 17\nr0 = 0\nif r1 == r3 goto bad\nexit\nbad: r0 = *(u64 *)(r10 - 8)\nexit", "StackUnset"),
@@ -25,13 +26,16 @@ pub(super) const ADDRESSES: &[Class] = &[
         name: "arithmetic on what may be 0, and copies of it",
         refused: &[
             (
-                "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nr6 = r0\nr6 += 8\nif r0 == 0 goto out\n\
+                "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nr6 = r0\nr6 += 8\n\
+                 if r0 == 0 goto out\n\
                  r0 = *(u64 *)(r6 + 0)\nout: r0 = 0\nexit",
                 "MaybeNull",
             ),
             (
-                "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nr6 = r0\n*(u32 *)(r10 - 4) = 9\n\
-                 r1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\nr0 = *(u64 *)(r6 + 0)\nout: r0 = 0\nexit",
+                "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nr6 = r0\n\
+                 *(u32 *)(r10 - 4) = 9\n\
+                 r1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\nr0 = *(u64 *)(r6 + 0)\n\
+                 out: r0 = 0\nexit",
                 "MaybeNull",
             ),
             ("*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nw3 = w0\nr0 = 0\nexit", "Address"),
@@ -48,7 +52,8 @@ pub(super) const ADDRESSES: &[Class] = &[
                 "Outside",
             ),
             (
-                "r6 = *(u64 *)(r1 + 0)\nr7 = map[idx:0][0]+0 ll\nr6 &= 15\nr7 += r6\nr7 -= 1\nr0 = *(u8 *)(r7 + 0)\nexit",
+                "r6 = *(u64 *)(r1 + 0)\nr7 = map[idx:0][0]+0 ll\nr6 &= 15\nr7 += r6\nr7 -= 1\nr0 = *(u8 *)(r7 + 0)\n\
+                 exit",
                 "Outside",
             ),
             ("r7 = map[idx:0][0]+0 ll\nr7 *= 2\nr0 = 0\nexit", "Address"),
@@ -56,7 +61,8 @@ pub(super) const ADDRESSES: &[Class] = &[
             ("r7 = map[idx:0][0]+0 ll\nr7 -= r1\nr0 = 0\nexit", "Address"),
         ],
         harmless: &[
-            "r6 = *(u64 *)(r1 + 0)\nr7 = map[idx:0][0]+0 ll\nr0 = 0\nif r6 > 15 goto out\nr7 += r6\nr0 = *(u8 *)(r7 + 0)\n\
+            "r6 = *(u64 *)(r1 + 0)\nr7 = map[idx:0][0]+0 ll\nr0 = 0\nif r6 > 15 goto out\nr7 += r6\n\
+             r0 = *(u8 *)(r7 + 0)\n\
              out: exit",
             "r6 = *(u64 *)(r1 + 0)\nr6 &= 15\nr7 = map[idx:0][0]+15 ll\nr7 -= r6\nr0 = *(u8 *)(r7 + 0)\nexit",
         ],
@@ -78,7 +84,8 @@ pub(super) const ADDRESSES: &[Class] = &[
         name: "lengths for helpers: negative, of more than there is, of bytes that nobody wrote",
         refused: &[
             (
-                "r2 = *(s8 *)(r1 + 0)\nr1 = map[idx:0][0]+0 ll\nif r2 s> 16 goto out\nr3 = 0\nr4 = r10\nr4 += -8\ncall 105\n\
+                "r2 = *(s8 *)(r1 + 0)\nr1 = map[idx:0][0]+0 ll\nif r2 s> 16 goto out\nr3 = 0\nr4 = r10\nr4 += -8\n\
+                 call 105\n\
                  out: r0 = 0\nexit",
                 "Size",
             ),
@@ -113,7 +120,8 @@ pub(super) const ADDRESSES: &[Class] = &[
             ),
             // It may not be called at all.
             (
-                "r1 = *(u64 *)(r1 + 0)\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 181\nr0 = *(u64 *)(r10 - 8)\nexit\n\
+                "r1 = *(u64 *)(r1 + 0)\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 181\n\
+                 r0 = *(u64 *)(r10 - 8)\nexit\n\
                  f: *(u64 *)(r2 + 0) = 5\nr0 = 0\nexit",
                 "StackUnset",
             ),
@@ -137,7 +145,8 @@ pub(super) const ADDRESSES: &[Class] = &[
     Class {
         name: "an address of what the round of a function got, kept for the next round",
         refused: &[(
-            "*(u64 *)(r10 - 8) = r10\nr1 = map[idx:0] ll\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 164\nr0 = 0\nexit\n\
+            "*(u64 *)(r10 - 8) = r10\nr1 = map[idx:0] ll\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 164\n\
+             r0 = 0\nexit\n\
              f: *(u64 *)(r4 + 0) = r10\nr0 = 0\nexit",
             "StoredAddress",
         )],
@@ -156,18 +165,21 @@ pub(super) const ADDRESSES: &[Class] = &[
                 "Unset",
             ),
             (
-                "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr6 = r0\nr1 = r0\nr2 = 0\ncall 132\n\
+                "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr6 = r0\nr1 = r0\nr2 = 0\n\
+                 call 132\n\
                  *(u64 *)(r6 + 0) = 1\nout: r0 = 0\nexit",
                 "Unset",
             ),
             (
-                "r6 = r1\nr1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nr1 = r6\nr2 = map[idx:4] ll\nr3 = 0\ncall 12\nr0 = 0\n\
+                "r6 = r1\nr1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nr1 = r6\nr2 = map[idx:4] ll\nr3 = 0\n\
+                 call 12\nr0 = 0\n\
                  exit",
                 "TailCall",
             ),
             ("call local f\nexit\nf: r2 = map[idx:4] ll\nr3 = 0\ncall 12\nr0 = 0\nexit", "TailCall"),
             (
-                "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr1 = r0\ncall local f\nr0 = 0\nexit\n\
+                "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\nr1 = r0\ncall local f\nr0 = 0\n\
+                 exit\n\
                  out: r0 = 0\nexit\nf: if r1 == 0 goto on\nr0 = 1\non: exit",
                 "Unreleased",
             ),
@@ -179,7 +191,8 @@ pub(super) const ADDRESSES: &[Class] = &[
             ),
         ],
         harmless: &[
-            "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\n*(u64 *)(r0 + 0) = 9\nr1 = r0\ncall local f\n\
+            "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nif r0 == 0 goto out\n*(u64 *)(r0 + 0) = 9\nr1 = r0\n\
+             call local f\n\
              out: r0 = 0\nexit\nf: r2 = 0\ncall 132\nr0 = 0\nexit",
         ],
     },
@@ -187,28 +200,34 @@ pub(super) const ADDRESSES: &[Class] = &[
         name: "the memory of a dynptr whose record was given back, and a dynptr that was overwritten",
         refused: &[
             (
-                "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\nr4 = r10\nr4 += -16\ncall 198\nr1 = r10\nr1 += -16\nr2 = 0\nr3 = 8\n\
-                 call 203\nr6 = r0\nr1 = r10\nr1 += -16\nr2 = 0\ncall 199\nif r6 == 0 goto out\nr0 = *(u64 *)(r6 + 0)\nexit\n\
+                "r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\nr4 = r10\nr4 += -16\ncall 198\nr1 = r10\nr1 += -16\nr2 = 0\n\
+                 r3 = 8\n\
+                 call 203\nr6 = r0\nr1 = r10\nr1 += -16\nr2 = 0\ncall 199\nif r6 == 0 goto out\n\
+                 r0 = *(u64 *)(r6 + 0)\nexit\n\
                  out: r0 = 0\nexit",
                 "Unset",
             ),
             (
-                "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\n*(u8 *)(r10 - 9) = 1\nr1 = r10\n\
+                "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\n*(u8 *)(r10 - 9) = 1\n\
+                 r1 = r10\n\
                  r1 += -16\nr2 = 0\nr3 = 8\ncall 203\nr0 = 0\nexit",
                 "NoDynptr",
             ),
             (
-                "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\nr1 = r10\nr1 += -8\nr2 = 0\nr3 = 8\n\
+                "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\nr1 = r10\nr1 += -8\n\
+                 r2 = 0\nr3 = 8\n\
                  call 203\nr0 = 0\nexit",
                 "Stack",
             ),
             (
-                "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\nr0 = *(u64 *)(r10 - 16)\nexit",
+                "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\nr0 = *(u64 *)(r10 - 16)\n\
+                 exit",
                 "PartOfAddress",
             ),
         ],
         harmless: &[
-            "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\nr1 = r10\nr1 += -16\nr2 = 8\nr3 = 8\n\
+            "r1 = map[idx:0][0]+0 ll\nr2 = 16\nr3 = 0\nr4 = r10\nr4 += -16\ncall 197\nr1 = r10\nr1 += -16\nr2 = 8\n\
+             r3 = 8\n\
              call 203\nif r0 == 0 goto out\n*(u64 *)(r10 - 8) = 1\nr0 = *(u64 *)(r0 + 0)\nexit\nout: r0 = 1\nexit",
         ],
     },

@@ -43,7 +43,8 @@ pub(super) const NUMBERS: &[Class] = &[
     Class {
         name: "a move of 32 bits keeps the bounds, or the sign, of 64",
         refused: &[(
-            "r3 = *(u8 *)(r1 + 0)\nr4 = 0\nr4 -= r3\nw5 = w4\nif r5 s< 1 goto on\nr1 += r5\non: r0 = *(u8 *)(r1 + 0)\nexit",
+            "r3 = *(u8 *)(r1 + 0)\nr4 = 0\nr4 -= r3\nw5 = w4\nif r5 s< 1 goto on\nr1 += r5\n\
+             on: r0 = *(u8 *)(r1 + 0)\nexit",
             "Far",
         )],
         harmless: &["r3 = *(s8 *)(r1 + 0)\nw4 = w3\nr0 = r4\nr0 -= r3\nexit"],
@@ -59,11 +60,13 @@ pub(super) const NUMBERS: &[Class] = &[
     Class {
         name: "`and`, `or` and `xor` of 32 bits whose upper half is known and whose lower is not",
         refused: &[(
-            "r3 = *(u64 *)(r1 + 0)\nr4 = 0xffffffff00000000 ll\nr3 |= r4\nw3 ^= 8\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
+            "r3 = *(u64 *)(r1 + 0)\nr4 = 0xffffffff00000000 ll\nr3 |= r4\nw3 ^= 8\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\n\
+             exit",
             "Far",
         )],
         harmless: &[
-            "r3 = *(u64 *)(r1 + 0)\nr4 = 0x100000000 ll\nr3 |= r4\nw4 = 7\nw3 &= w4\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
+            "r3 = *(u64 *)(r1 + 0)\nr4 = 0x100000000 ll\nr3 |= r4\nw4 = 7\nw3 &= w4\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nexit",
             "r3 = *(u64 *)(r1 + 0)\nr4 = 0xffffffff00000001 ll\nr3 &= r4\nw4 = w3\nw4 ^= 1\nr1 += r4\n\
              r0 = *(u8 *)(r1 + 0)\nexit",
         ],
@@ -90,7 +93,8 @@ pub(super) const NUMBERS: &[Class] = &[
             "r3 = *(u64 *)(r1 + 0)\nr4 = 0x100000000 ll\nr0 = r3\nw0 %= w4\nw3 /= w4\nr0 += r3\nexit",
             "r3 = *(u64 *)(r1 + 0)\nr4 = *(u64 *)(r1 + 8)\nr0 = r3\nr0 s/= r4\nr5 = r3\nw5 s%= w4\nr0 ^= r5\nr3 %= r4\n\
              r0 += r3\nexit",
-            "r3 = *(u32 *)(r1 + 0)\nr4 = *(u8 *)(r1 + 8)\nr4 |= 8\nr4 &= 15\nr3 %= r4\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
+            "r3 = *(u32 *)(r1 + 0)\nr4 = *(u8 *)(r1 + 8)\nr4 |= 8\nr4 &= 15\nr3 %= r4\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nexit",
         ],
     },
     Class {
@@ -144,7 +148,8 @@ pub(super) const NUMBERS: &[Class] = &[
         name: "copies of a number, linked when one of them is compared",
         refused: &[
             (
-                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = r3\nr4 += 1\nif r4 > 8 goto out\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit",
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = r3\nr4 += 1\nif r4 > 8 goto out\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
                 "Far",
             ),
             (

@@ -26,7 +26,8 @@ pub(super) const WAYS: &[Class] = &[
                 "Far",
             ),
             (
-                "r3 = 0x100000003 ll\n*(u64 *)(r10 - 8) = r3\n*(u16 *)(r10 - 4) = 99\nr4 = *(u64 *)(r10 - 8)\nr4 >>= 32\n\
+                "r3 = 0x100000003 ll\n*(u64 *)(r10 - 8) = r3\n*(u16 *)(r10 - 4) = 99\nr4 = *(u64 *)(r10 - 8)\n\
+                 r4 >>= 32\n\
                  r1 += r4\nr0 = *(u8 *)(r1 + 0)\nexit",
                 "Far",
             ),
@@ -40,12 +41,14 @@ pub(super) const WAYS: &[Class] = &[
         name: "an atomic operation on the stack: what it leaves there, and what it fetches",
         refused: &[
             (
-                "*(u64 *)(r10 - 8) = 0\nr3 = *(u64 *)(r1 + 0)\nr3 = xchg_64(r10 - 8, r3)\nr4 = *(u64 *)(r10 - 8)\nr1 += r4\n\
+                "*(u64 *)(r10 - 8) = 0\nr3 = *(u64 *)(r1 + 0)\nr3 = xchg_64(r10 - 8, r3)\nr4 = *(u64 *)(r10 - 8)\n\
+                 r1 += r4\n\
                  r0 = *(u8 *)(r1 + 0)\nexit",
                 "Far",
             ),
             (
-                "*(u64 *)(r10 - 8) = 0\nr3 = 99\nlock *(u32 *)(r10 - 4) += r3\nr4 = *(u64 *)(r10 - 8)\nr4 >>= 32\nr1 += r4\n\
+                "*(u64 *)(r10 - 8) = 0\nr3 = 99\nlock *(u32 *)(r10 - 4) += r3\nr4 = *(u64 *)(r10 - 8)\nr4 >>= 32\n\
+                 r1 += r4\n\
                  r0 = *(u8 *)(r1 + 0)\nexit",
                 "Far",
             ),
@@ -55,7 +58,8 @@ pub(super) const WAYS: &[Class] = &[
             ("r0 = r1\nr3 = 1\nr0 = cmpxchg32_32(r1 + 0, w0, w3)\nexit", "Address"),
         ],
         harmless: &[
-            "r3 = *(u64 *)(r1 + 0)\n*(u64 *)(r10 - 8) = r3\nr4 = -1\nw4 = xchg32_32(r10 - 8, w4)\nr0 = *(u64 *)(r10 - 8)\n\
+            "r3 = *(u64 *)(r1 + 0)\n*(u64 *)(r10 - 8) = r3\nr4 = -1\nw4 = xchg32_32(r10 - 8, w4)\n\
+             r0 = *(u64 *)(r10 - 8)\n\
              r0 ^= r4\nexit",
             "r3 = *(u64 *)(r1 + 0)\n*(u64 *)(r10 - 8) = r3\nr0 = *(u64 *)(r1 + 8)\nr4 = 5\n\
              w0 = cmpxchg32_32(r10 - 8, w0, w4)\nr3 = *(u64 *)(r10 - 8)\nr0 += r3\nexit",
@@ -70,7 +74,8 @@ pub(super) const WAYS: &[Class] = &[
                 "Context",
             ),
             (
-                "r6 = r1\nr7 = *(u64 *)(r1 + 0)\nr8 = 0\nif r7 == 1 goto a\nr8 = 16\na: r1 = r8\ncall local f\nr6 += r0\n\
+                "r6 = r1\nr7 = *(u64 *)(r1 + 0)\nr8 = 0\nif r7 == 1 goto a\nr8 = 16\na: r1 = r8\ncall local f\n\
+                 r6 += r0\n\
                  r0 = *(u8 *)(r6 + 0)\nexit\nf: r0 = r1\nexit",
                 "Context",
             ),
@@ -87,7 +92,8 @@ pub(super) const WAYS: &[Class] = &[
     Class {
         name: "a `may_goto` where the stack is used to its end, in as many functions as there can be",
         refused: &[(
-            "r6 = 0\nagain: may_goto out\nr6 += 1\nif r6 > 16 goto out\nr3 = r1\nr3 += r6\nr0 = *(u8 *)(r3 + 0)\ngoto again\n\
+            "r6 = 0\nagain: may_goto out\nr6 += 1\nif r6 > 16 goto out\nr3 = r1\nr3 += r6\nr0 = *(u8 *)(r3 + 0)\n\
+             goto again\n\
              out: r0 = 0\nexit",
             "Context",
         )],
@@ -110,7 +116,8 @@ pub(super) const WAYS: &[Class] = &[
             ("r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r4 - 8) = 1\nr0 = 0\nexit", "VariableStack"),
         ],
         harmless: &[
-            "r6 = r1\nr7 = 5\nr8 = 6\nr9 = 7\ncall local f\nr0 += r7\nr0 += r8\nr0 += r9\nr3 = *(u64 *)(r6 + 0)\nr0 += r3\n\
+            "r6 = r1\nr7 = 5\nr8 = 6\nr9 = 7\ncall local f\nr0 += r7\nr0 += r8\nr0 += r9\nr3 = *(u64 *)(r6 + 0)\n\
+             r0 += r3\n\
              exit\nf: r6 = 0\nr7 = 0\nr8 = 0\nr9 = 1\nr0 = r9\nexit",
         ],
     },
