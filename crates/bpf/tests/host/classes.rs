@@ -6,16 +6,15 @@
 //!
 //! | where | mutant |
 //! |---|---|
-//! | `step` | an address outside its memory is never 0; a function is never 0 |
+//! | `step` | an address outside its memory is never 0 |
 //! | `step` | a copy of 32 bits keeps what is known of 64 |
 //! | `scalar` | what a comparison of 32 bits tells is learned of all 64 |
 //! | `scalar` | a sign extension keeps numbers whose sign bit is set |
-//! | `scalar` | `<=` with signs, of 32 bits, is one without |
+//! | `scalar` | 32 bits are compared with sign as without one if one operand is small |
 //! | `scalar` | a remainder by what may be 0 is less than the divisor |
 //! | `state` | the rest of an overwritten address is numbers |
-//! | `state` | what was released stays in the frames of callers |
-//! | `call` | a function that a helper calls is followed once; its caller's stack is as before |
-//! | `call` | a tail call with a record; an address that a function returns |
+//! | `state` | what was given back stays where callers keep it |
+//! | `call` | a function that a helper calls is followed for one round |
 
 mod addresses;
 mod numbers;
