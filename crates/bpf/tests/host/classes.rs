@@ -14,7 +14,14 @@
 //! | `scalar` | a remainder by what may be 0 is less than the divisor |
 //! | `state` | the rest of an overwritten address is numbers |
 //! | `state` | what was given back stays where callers keep it |
+//! | `scalar` | a number whose bytes were swapped keeps its bounds |
+//! | `step` | an atomic operation leaves on the stack what was there |
+//! | `state` | the memory of a dynptr, not yet compared with 0, outlives it |
 //! | `call` | a function that a helper calls is followed for one round |
+//! | `call` | a tail call with a record |
+//! | `call` | a function may return an address |
+//! | `call` | helpers write to memory that must not be written |
+//! | `call` | a length may be negative |
 
 mod addresses;
 mod numbers;
