@@ -1,6 +1,9 @@
 //! Runs every fuzz target for a short time, with libFuzzer and AddressSanitizer, as cargo-fuzz would build them.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use crate::{
     process,
@@ -12,6 +15,9 @@ use crate::{
 const MANIFEST: &str = "fuzz/Cargo.toml";
 /// Inputs to begin with; a folder for each target that would need long to find such inputs itself.
 const SEEDS: &str = "fuzz/seeds";
+/// Folders of other tests whose files are inputs to begin with, too, by the target.
+const OTHER_SEEDS: [(&str, &str); 2] =
+    [("bpf_dwarf", "crates/bpf/tests/dwarf/golden"), ("bpf_object", "crates/bpf/tests/objects/golden")];
 /// The target folder.
 pub(super) const FOLDER: &str = "fuzz";
 /// Sanitizer flags must not reach build scripts, so the host is named as a target.
@@ -56,8 +62,8 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let mut failed = Vec::new();
     for target in &targets {
         let mut run = process::program(folder.join(HOST).join("release").join(target), workspace);
-        let seeds = workspace.root.join(SEEDS).join(target);
-        if seeds.is_dir() {
+        let seeds = seeds(&workspace.root, target);
+        if !seeds.is_empty() {
             // libFuzzer writes what it finds to the first folder.
             let found = folder.join("found").join(target);
             std::fs::create_dir_all(&found).map_err(|source| StepError::File {
@@ -65,7 +71,7 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
                 path: found.clone(),
                 source,
             })?;
-            run.args([found, seeds]);
+            run.arg(found).args(seeds);
         }
         run.arg("-verbosity=0")
             .arg(format!("-max_total_time={seconds}"))
@@ -80,6 +86,12 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     } else {
         Err(StepError::Programs { failed, total: targets.len() })
     }
+}
+
+/// Returns the folders of inputs that `target` begins with.
+fn seeds(root: &Path, target: &str) -> Vec<PathBuf> {
+    let others = OTHER_SEEDS.iter().filter(|(of, _)| *of == target).map(|(_, folder)| root.join(folder));
+    [root.join(SEEDS).join(target)].into_iter().chain(others).filter(|folder| folder.is_dir()).collect()
 }
 
 /// Returns the binaries of the package at `manifest`, from cargo's metadata.
@@ -98,6 +110,16 @@ fn binaries(metadata: &str, manifest: &Path) -> Result<Vec<String>, StepError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_other_tests_are_seeds() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder of the workspace");
+        assert_eq!(seeds(root, "maps"), [root.join("fuzz/seeds/maps")]);
+        assert_eq!(seeds(root, "layout"), [PathBuf::new(); 0]);
+        for (target, folder) in OTHER_SEEDS {
+            assert_eq!(seeds(root, target), [root.join(folder)], "{target}");
+        }
+    }
 
     #[test]
     fn the_binaries_of_the_package_are_the_targets() {

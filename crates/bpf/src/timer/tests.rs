@@ -1,4 +1,8 @@
 //! Timers, and who may be inside their lock.
+//!
+//! Mutants of the mark that tells who is inside, each planted by itself: it stays when the lock is given back; it is
+//! never set (on the timers' thread, which then waits for itself); an inner one clears the outer one; it is cleared while
+//! the thread waits; the lock of other timers is taken for one's own.
 
 use super::*;
 
@@ -49,6 +53,7 @@ fn a_handler_that_has_interrupted_a_change_may_drop_other_timers() {
     let shared = Arc::clone(&others.shared);
     let held = timers.state().expect("it is free");
     drop(others);
+    assert!(shared.lock().timers.is_empty(), "what they call is gone");
     assert!(Timers::is_interrupted(), "it goes on with its own");
     drop(held);
     assert!(!Timers::is_interrupted() && shared.is_ended());

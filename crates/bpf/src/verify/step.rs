@@ -500,9 +500,14 @@ impl Step<'_> {
         self.guard(Guard::Edges);
         let behind = self.at + 1;
         let (if_null, if_not) = if condition == Condition::Equal { (target, behind) } else { (behind, target) };
-        let Value::Maybe(area, id) = address else {
-            // Other addresses are never 0.
-            return Next::One(if_not);
+        let (area, id) = match address {
+            Value::Maybe(area, id) => (area, id),
+            // Outside its memory it can be any number, also 0: who knows where the memory lies can see to that.
+            Value::Pointer(area, offset) if self.is_inside(area, offset, 0).is_err() => {
+                return Next::Two(if_not, if_null, self.state.clone());
+            }
+            // Memory does not begin at 0, nor end there; and so are maps and functions known to programs.
+            _ => return Next::One(if_not),
         };
         let mut null = self.state.clone();
         null.resolve(id, None);

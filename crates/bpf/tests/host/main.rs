@@ -3,6 +3,7 @@
 mod alone;
 mod arrays;
 mod churn;
+mod classes;
 #[path = "../common/mod.rs"]
 mod common;
 mod dynptrs;

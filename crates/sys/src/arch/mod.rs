@@ -40,9 +40,32 @@ pub enum Coherence {
     NeedsFlushAndSync,
 }
 
+// Of every architecture, so that what fills freed code there is checked on every host.
+#[cfg(test)]
+#[expect(dead_code, unreachable_pub, reason = "only what fills is looked at, and only here")]
+#[path = "aarch64/instructions.rs"]
+mod aarch64_instructions;
+#[cfg(test)]
+#[expect(dead_code, unreachable_pub, reason = "only what fills is looked at, and only here")]
+#[path = "x86_64/instructions.rs"]
+mod x86_64_instructions;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Mutants that are caught: a trap that is a NOP, or is stored with its last byte first, and bytes that keep what
+    /// was there, each of either architecture.
+    #[test]
+    fn freed_code_traps_on_every_architecture() {
+        const BRK: [u8; 4] = [0x00, 0x00, 0x20, 0xd4];
+        let mut code = [0x5a; 67];
+        aarch64_instructions::fill_traps(&mut code);
+        assert!(code[..64].chunks(4).all(|word| word == BRK) && code[64..] == BRK[..3], "{code:x?}");
+        let mut code = [0x5a; 67];
+        x86_64_instructions::fill_traps(&mut code);
+        assert_eq!(code, [0xcc; 67]);
+    }
 
     #[test]
     fn traps_tile_a_chunk() {
