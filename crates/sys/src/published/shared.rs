@@ -14,8 +14,8 @@ const TURNS: u32 = 16;
 
 /// A value that any thread reads and replaces at any time. See the module's documentation.
 ///
-/// A forked child has a copy, and the reads of the thread that has forked. Those of other threads have ended there, also
-/// one that was lent to the thread that has forked.
+/// A forked child has a copy, and the reads of the thread that has forked. Those of other threads have ended there,
+/// also one that was lent to the thread that has forked.
 ///
 /// In a signal handler, `read` may be called if its thread has read before (the first read of a thread allocates), and
 /// what it returns is to be dropped before the handler returns.
