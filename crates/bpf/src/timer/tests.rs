@@ -98,6 +98,19 @@ fn who_is_asked_for_the_time_is_refused_and_may_drop_the_timers() {
 }
 
 #[test]
+fn the_thread_is_inside_behind_a_wait_for_nothing() {
+    let curious = Arc::new(Curious::default());
+    let timers = Timers::new(Box::new(Arc::clone(&curious)));
+    arm(&timers);
+    assert_eq!(timers.cancel(16), Ok(true));
+    // Nothing is armed, so that the thread waits without asking for the time.
+    timers.look();
+    timers.start(16, u64::MAX, From::Now).expect("it is there");
+    timers.look();
+    assert_eq!(curious.outside.load(Ordering::Relaxed), 0, "nobody asks without the lock");
+}
+
+#[test]
 #[expect(unsafe_code, reason = "processes are forked, and a child has what its parent's threads use")]
 fn a_child_frees_nothing_that_was_being_changed() {
     let timers = Box::into_raw(Box::new(Timers::new(Box::new(SystemTime))));
