@@ -115,7 +115,7 @@ mod tests {
     fn files_of_other_tests_are_seeds() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder of the workspace");
         assert_eq!(seeds(root, "maps"), [root.join("fuzz/seeds/maps")]);
-        assert_eq!(seeds(root, "layout"), [PathBuf::new(); 0]);
+        assert!(seeds(root, "layout").is_empty());
         for (target, folder) in OTHER_SEEDS {
             assert_eq!(seeds(root, target), [root.join(folder)], "{target}");
         }

@@ -1,8 +1,8 @@
 //! Timers, and who may be inside their lock.
 //!
-//! Mutants of the mark that tells who is inside, each planted by itself: it stays when the lock is given back; it is
-//! never set (on the timers' thread, which then waits for itself); an inner one clears the outer one; it is cleared while
-//! the thread waits; the lock of other timers is taken for one's own.
+//! Mutants of the mark that tells who is inside, each planted by itself: it stays when the lock is given back, or while
+//! a timer is called; it is never set, so that the timers' thread waits for itself; an inner one clears the outer one;
+//! the lock of other timers is taken for one's own. One that is not noticed: a wait with nothing armed clears it.
 
 use super::*;
 
