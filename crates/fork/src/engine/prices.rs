@@ -36,7 +36,7 @@ const BIG: usize = 1 << 30;
 /// Returns into how many extents this much memory is cut. 8 mappings alone make a fork a tenth longer, and 32 a
 /// quarter; with few extents, what is written to leaves more of each half used.
 pub(super) const fn extents_of(populated: usize) -> usize {
-    if populated < BIG { 16 } else { 8 }
+    if populated < BIG { 16 } else { 2 }
 }
 
 /// Populated memory.

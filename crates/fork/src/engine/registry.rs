@@ -148,7 +148,15 @@ fn make() -> Result<&'static Shared, MapError> {
     // What is left before and behind as well, or the kernel would cut it into three mappings: each costs every fork.
     let all = Span::new(room.as_ptr().expose_provenance(), room.as_ptr().addr() + len + PIECE);
     // A huge page would be copied as a whole. A kernel that refuses makes none. SAFETY: 1. changes no contents.
-    let _ = unsafe { calls::advise(all, libc::MADV_NOHUGEPAGE) };
+    if unsafe { calls::advise(all, libc::MADV_NOHUGEPAGE) }.is_ok() {
+        // The kernel makes no mapping of this and a neighbour without that advice, so that the pages on both sides,
+        // each a mapping to copy as well, are not needed to keep them apart.
+        for guard in [Span::new(all.start - page, all.start), Span::new(all.end, all.end + page)] {
+            // SAFETY: a page without rights that came with the room, whose only user is this function. A refusal
+            // leaves it.
+            let _ = unsafe { calls::unmap(guard) };
+        }
+    }
     // SAFETY: inside the memory made for it.
     let hot_place = unsafe { whole.add(head) };
     // SAFETY: as above.
