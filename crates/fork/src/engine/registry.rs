@@ -219,6 +219,13 @@ impl Shared {
             lasting.ledger.inherited();
             borrowed::begun().inspect(|begun| begun.store(1, Ordering::Relaxed));
         }
+        // A child has none: what its parent has noted is the parent's to book.
+        borrowed::unbooked().inspect(|unbooked| {
+            unbooked.book(|taken| {
+                lasting.ledger.forked(taken);
+                self.statistics.count_fork();
+            });
+        });
         Some(Locked { lasting, shared: self })
     }
 
