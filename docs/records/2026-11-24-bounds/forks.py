@@ -22,7 +22,8 @@ for name, worker, answers in workers:
         mappings = sum(1 for _ in file)
     low, median, high = statistics.quantiles(answers, n=4)
     base = base or (min(answers), low, median)
+    ratios = f"{min(answers) / base[0]:.3f} {low / base[1]:.3f} {median / base[2]:.3f}"
     print(f"{name:28.28} least {min(answers):6.1f} quartiles {low:6.1f} {median:6.1f} {high:6.1f}"
-          f"  of the first's {min(answers) / base[0]:.3f} {low / base[1]:.3f} {median / base[2]:.3f}  {mappings} mappings")
+          f"  of the first's {ratios}  {mappings} mappings")
     worker.stdin.close()
     worker.wait()

@@ -1,5 +1,5 @@
-// The least that can freeze a fork server: at its first fork each private anonymous mapping of 2 MiB or more becomes one
-// private mapping of one sealed file with the same bytes. Nothing else: no account, no repairs, no guards.
+// The least that can freeze a fork server: at its first fork each private anonymous mapping of 2 MiB or more becomes
+// one private mapping of one sealed file with the same bytes. Nothing else: no account, no repairs, no guards.
 //
 //     cc -O2 -shared -fPIC -nostartfiles least.c -o least.so
 #define _GNU_SOURCE

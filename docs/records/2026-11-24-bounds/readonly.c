@@ -62,7 +62,8 @@ int main(void) {
   must(image != MAP_FAILED, "mmap");
   close(file);
   must(!sqlite3_open(":memory:", &db), "open");
-  must(!sqlite3_exec(db, "PRAGMA mmap_size = 4294967296; PRAGMA temp_store = MEMORY; SELECT random();", 0, 0, 0), "set");
+  must(!sqlite3_exec(db, "PRAGMA mmap_size = 4294967296; PRAGMA temp_store = MEMORY; SELECT random();", 0, 0, 0),
+       "the settings");
   must(!sqlite3_deserialize(db, "main", image, size, size, SQLITE_DESERIALIZE_READONLY), "deserialize");
   // The schema is known before the fork server starts, as in the suite's harness.
   must(!sqlite3_exec(db, "SELECT count(*) FROM small", 0, 0, 0), "the schema");

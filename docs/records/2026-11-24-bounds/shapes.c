@@ -1,7 +1,7 @@
 // What the kernel takes to fork processes of some shapes, without Palimpsest: who takes turns are children of this
 // program, each of one shape, which fork a child that ends at once, and wait for it. Each shape alternates with an
-// empty process. Microseconds of the fork alone by the clock, least; of processor time, lower quartile; and of processor
-// time of parent and child together, lower quartile; and how many times those of the empty process.
+// empty process. Microseconds of the fork alone by the clock, least; its processor time, lower quartile; processor time
+// of parent and child together, with exit and wait, lower quartile; and how many times those of the empty process.
 //
 //     cc -O2 shapes.c -o shapes && nice -n -19 ./shapes TURNS
 #define _GNU_SOURCE
