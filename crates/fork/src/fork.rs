@@ -122,8 +122,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     Ok(Forked::Parent(pid))
 }
 
-/// Notes a fork for later if nothing follows from it: it is a usual one and came shortly after another, nothing is under
-/// way between forks, and no repair becomes due. Returns whether it did.
+/// Notes a fork for later if nothing follows from it: it is a usual one and came shortly after another, nothing is
+/// under way between forks, and no repair becomes due. Returns whether it did.
 fn is_noted(shared: &Shared, taken: u64) -> bool {
     let statistics = &shared.statistics;
     let Some(unbooked) = borrowed::unbooked() else { return false };
