@@ -122,6 +122,9 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     Ok(Forked::Parent(pid))
 }
 
+/// For less, nothing is done between forks.
+const LITTLE: u64 = 100_000;
+
 /// Notes a fork for later if nothing follows from it: it is a usual one and came shortly after another, nothing is
 /// under way between forks, and no repair becomes due. Returns whether it did.
 fn is_noted(shared: &Shared, taken: u64) -> bool {
@@ -133,6 +136,7 @@ fn is_noted(shared: &Shared, taken: u64) -> bool {
         && statistics.hot_pieces() == 0
         && !shared.progress.is_under_way()
         && shared.has_begun()
+        && excess <= LITTLE
         && owed <= statistics.price()
         && shared.tending.has_just_forked(Instant::now().nanos())
         && unbooked.note(taken, excess)

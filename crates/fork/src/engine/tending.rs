@@ -26,7 +26,7 @@ const MOST_ON_THE_WALL: u64 = 4;
 /// Slices have done little in a pass if their work is worth at most one part in this many of the debt.
 const LITTLE: u64 = 8;
 /// Forks that follow each other within so many nanoseconds may be booked together.
-const SHORTLY: u64 = 10_000_000;
+const SHORTLY: u64 = 100_000_000;
 /// What a piece is first expected to take, in nanoseconds.
 const CAUTIOUS: u64 = 1_000_000;
 
