@@ -125,14 +125,16 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
 /// For less, nothing is done between forks.
 const LITTLE: u64 = 100_000;
 
-/// Notes a fork for later if nothing follows from it: it is a usual one and came shortly after another, nothing is
-/// under way between forks, and no repair becomes due. Returns whether it did.
+/// Notes a fork for later if nothing follows from it: it came shortly after another, was hardly quicker than clean ones
+/// are held to be, nothing is under way between forks, and no repair becomes due. Returns whether it did.
 fn is_noted(shared: &Shared, taken: u64) -> bool {
     let statistics = &shared.statistics;
     let Some(unbooked) = borrowed::unbooked() else { return false };
-    let excess = taken.saturating_sub(statistics.clean());
+    let clean = statistics.clean();
+    let excess = taken.saturating_sub(clean);
     let owed = statistics.debt().saturating_add(unbooked.owed()).saturating_add(excess);
-    statistics.is_usual(taken)
+    clean > 0
+        && taken >= clean - clean / 4
         && statistics.hot_pieces() == 0
         && !shared.progress.is_under_way()
         && shared.has_begun()
