@@ -8,10 +8,11 @@ use crate::clock::{Instant, Moment, nanos, share};
 use crate::engine::registry::{self, Shared};
 use crate::engine::round::{Mode, Portion, Reach};
 use crate::engine::trials::Trial;
+use crate::engine::unbooked::Unbooked;
 use crate::engine::{Repair, Repaired};
 use crate::error::{ForkError, FreezeError};
 use crate::guard;
-use crate::hazards;
+use crate::hazards::{self, borrowed};
 use crate::options::Pays;
 use crate::rounds::played;
 use crate::slices;
@@ -85,7 +86,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         // asks first is taken for the owner, and its parent is refused.
         if !is_confined && idle.is_none() {
             // From here on the memory is known to be the child's own.
-            let _ = hazards::borrowed::owner();
+            let _ = borrowed::owner();
         }
         // Before Linux 4.14 a child could not tell later that the account is its parent's.
         let begins_now = |shared: &&Shared| idle.is_none() && shared.has_begun();
@@ -106,6 +107,9 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         if idle.is_some_and(|shared| shared.statistics.is_usual(taken)) {
             return Ok(Forked::Parent(pid));
         }
+        if is_noted(shared, taken) {
+            return Ok(Forked::Parent(pid));
+        }
         shared.statistics.count_fork();
         // If two threads fork at once, one of the forks is not accounted for.
         if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
@@ -116,6 +120,28 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         }
     }
     Ok(Forked::Parent(pid))
+}
+
+/// For less, nothing is done between forks.
+const LITTLE: u64 = 100_000;
+
+/// Notes a fork for later if nothing follows from it: it came shortly after another, was hardly quicker than clean ones
+/// are held to be, nothing is under way between forks, and no repair becomes due. Returns whether it did.
+fn is_noted(shared: &Shared, taken: u64) -> bool {
+    let statistics = &shared.statistics;
+    let Some(unbooked) = borrowed::unbooked() else { return false };
+    let clean = statistics.clean();
+    let excess = taken.saturating_sub(clean);
+    let owed = statistics.debt().saturating_add(unbooked.owed()).saturating_add(excess);
+    clean > 0
+        && taken >= clean - clean / 4
+        && statistics.hot_pieces() == 0
+        && !shared.progress.is_under_way()
+        && shared.has_begun()
+        && excess <= LITTLE
+        && owed <= statistics.price()
+        && shared.tending.has_just_forked(Instant::now().nanos())
+        && unbooked.note(taken, excess)
 }
 
 /// Waits for a deputy, if there is one. It may have had the last place that `RLIMIT_NPROC` or `pids.max` allows.
@@ -227,13 +253,14 @@ pub fn status() -> Status {
     let statistics = &shared.statistics;
     // A new child has its parent's words until it first forks.
     let own = |value: u64| if shared.has_begun() { value } else { 0 };
+    let unbooked = borrowed::unbooked();
     Status {
         frozen_bytes: statistics.frozen_bytes(),
         extents: statistics.extents(),
         hot_pieces: statistics.hot_pieces(),
-        forks: own(statistics.forks()),
+        forks: own(statistics.forks()) + unbooked.map_or(0, |unbooked| unbooked.count() as u64),
         repairs: own(statistics.repairs()),
-        debt: own(statistics.debt()),
+        debt: own(statistics.debt()) + unbooked.map_or(0, Unbooked::owed),
         clean: statistics.clean(),
         price: statistics.price(),
     }

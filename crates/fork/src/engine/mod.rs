@@ -61,6 +61,7 @@ pub(crate) mod tender;
 pub(crate) mod tending;
 mod thawing;
 pub(crate) mod trials;
+pub(crate) mod unbooked;
 mod window;
 
 pub(crate) use ledger::Repair;

@@ -33,10 +33,11 @@ const TELLING_GAIN: u64 = 100_000;
 /// Memory of this many bytes or more is big.
 const BIG: usize = 1 << 30;
 
-/// Returns into how many extents this much memory is cut. 8 mappings alone make a fork a tenth longer, and 32 a
-/// quarter; with few extents, what is written to leaves more of each half used.
+/// Returns into how many extents this much memory is cut. 8 mappings alone make a fork 5 to 9 % longer, 2 of them 2 to
+/// 4 % (docs/records/2026-11-24-bounds), and 32 a quarter. With few extents, what is written to leaves more of each
+/// half used, and the first write makes a fork longer until a repair cuts it out; that repair is due all the sooner.
 pub(super) const fn extents_of(populated: usize) -> usize {
-    if populated < BIG { 16 } else { 8 }
+    if populated < BIG { 16 } else { 2 }
 }
 
 /// Populated memory.

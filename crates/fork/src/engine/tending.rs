@@ -25,6 +25,8 @@ const MOST_AT_ONCE: usize = 16;
 const MOST_ON_THE_WALL: u64 = 4;
 /// Slices have done little in a pass if their work is worth at most one part in this many of the debt.
 const LITTLE: u64 = 8;
+/// Forks that follow each other within so many nanoseconds may be booked together.
+const SHORTLY: u64 = 100_000_000;
 /// What a piece is first expected to take, in nanoseconds.
 const CAUTIOUS: u64 = 1_000_000;
 
@@ -110,6 +112,11 @@ impl Tending {
         // A pass goes on where it was, or a big memory would never be seen to its end; another pass looks at what is
         // behind it.
         self.is_old.store(usize::from(self.at() != 0), Ordering::Relaxed);
+    }
+
+    /// Whether the ledger has learned of a fork shortly before `now`.
+    pub(crate) fn has_just_forked(&self, now: u64) -> bool {
+        now.saturating_sub(self.forked.load(Ordering::Relaxed)) < SHORTLY
     }
 
     /// Whether there is something to do.

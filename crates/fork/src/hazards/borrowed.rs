@@ -6,17 +6,34 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::wiped::Wiped;
+use super::wiped::{Wiped, Zeroed};
+use crate::engine::unbooked::Unbooked;
 
-/// The owner, whether it has begun its account ([`begun`]), and how often it has forked ([`forks`]).
-static OWN: Wiped<[AtomicI32; 3]> = Wiped::new();
+/// What a process has for itself.
+#[repr(C)]
+struct Own {
+    owner: AtomicI32,
+    /// See [`begun`].
+    begun: AtomicI32,
+    /// See [`forks`].
+    forks: AtomicI32,
+    /// See [`unbooked`].
+    unbooked: Unbooked,
+}
+
+const _: () = assert!(size_of::<Own>() <= 4096);
+
+// SAFETY: 1. zeros are valid numbers. 2. It is smaller than a page and aligned to a word. 3. It consists of atomics.
+unsafe impl Zeroed for Own {}
+
+static OWN: Wiped<Own> = Wiped::new();
 
 /// Returns the process that owns this memory, if it is not the calling one. Before Linux 4.14 that cannot be told.
 ///
 /// The first call in a process decides that the memory is its own: it must not come from a child of `vfork`.
 #[inline]
 pub(crate) fn owner() -> Option<i32> {
-    let [word, ..] = OWN.get()?;
+    let word = &OWN.get()?.owner;
     let own = rustix::process::getpid().as_raw_nonzero().get();
     // Relaxed, both ways: the number itself is all that is passed on.
     match word.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
@@ -29,14 +46,20 @@ pub(crate) fn owner() -> Option<i32> {
 /// with the owner, so that a child needs one page for both.
 #[inline]
 pub(crate) fn begun() -> Option<&'static AtomicI32> {
-    OWN.get().map(|[_, begun, _]| begun)
+    OWN.get().map(|own| &own.begun)
 }
 
 /// Returns a word that is 0 in a new child, where whoever counts the owner's forks can do so without a page fault after
 /// each: no child shares this page.
 #[inline]
 pub(crate) fn forks() -> Option<&'static AtomicI32> {
-    OWN.get().map(|[.., forks]| forks)
+    OWN.get().map(|own| &own.forks)
+}
+
+/// Returns the owner's forks that no ledger knows yet; a new child has none.
+#[inline]
+pub(crate) fn unbooked() -> Option<&'static Unbooked> {
+    OWN.get().map(|own| &own.unbooked)
 }
 
 /// Children of `vfork` are in `crates/preload/tests/suite`: they need C.

@@ -22,9 +22,6 @@ pub(crate) unsafe trait Zeroed: Sync {}
 // SAFETY: 1. zero is a number. 2. and 3. An atomic word.
 unsafe impl Zeroed for AtomicI32 {}
 
-// SAFETY: 1. to 3. as for one of them; they take 12 bytes.
-unsafe impl Zeroed for [AtomicI32; 3] {}
-
 /// A `T` of zeros in every process that asks for it, made on first use.
 pub(crate) struct Wiped<T: 'static> {
     /// # Invariants
