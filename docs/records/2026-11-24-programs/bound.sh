@@ -1,7 +1,7 @@
 #!/bin/sh
-# bound.sh OBJECT: makes empty.so, names.so, lookups.so and constants.so here. names.so defines the functions that OBJECT
-# defines, by jumps through pointers that nobody has set. lookups.so and constants.so define those that OBJECT looks up,
-# which it does at its start, so that they can be used. constants.so has as many pages of addresses as OBJECT, too.
+# bound.sh OBJECT: makes empty.so, names.so, lookups.so and constants.so here. names.so defines the functions that
+# OBJECT defines, by jumps through pointers that nobody has set. lookups.so and constants.so define those that OBJECT
+# looks up, which it does at its start, so that they can be used. constants.so has as many pages of addresses as OBJECT.
 set -e
 LOOKED_UP="fork madvise mremap mmap mlock mlock2 mlockall mprotect pkey_mprotect prctl posix_spawn posix_spawnp popen
     system execve epoll_wait epoll_pwait poll ppoll select pselect nanosleep clock_nanosleep execveat"
