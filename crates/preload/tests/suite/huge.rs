@@ -108,9 +108,12 @@ fn memory_of_a_program_that_uses_it_is_in_huge_pages_from_the_start() {
 #[test]
 fn what_was_mapped_too_early_follows() {
     let off = [&SLICES[..], &[("PALIMPSEST_HUGE", "off")]].concat();
+    // Nothing is put off to a wait at the first fork, from which on the engine would be asked.
+    let later = [&SLICES[..], &[("PALIMPSEST_FREEZE", "fork:9")]].concat();
     for (scenario, variables, expected) in [
         ("earlier", &SLICES[..], "huge, base\n"),
         ("forked", &SLICES, "base, base\n"),
+        ("forked", &later, "base, base\n"),
         ("earlier", &off, "base, base\n"),
     ] {
         let Some(said) = said(scenario, Some(variables)) else { return };
