@@ -6,7 +6,7 @@ use palimpsest_fork::guard::Remap;
 
 use crate::arch::{system_call, watch};
 use crate::execute::before_exec;
-use crate::memory::{advise, before_lock, before_lock_all, forget, remap};
+use crate::memory::{advise, before_lock, before_lock_all, mapped, remap};
 use crate::protection::{Rights, noted};
 use crate::{confine, errno};
 
@@ -56,7 +56,7 @@ extern "C" fn watched(
         libc::SYS_mmap => {
             let made = pass_on();
             if made != -1 {
-                forget(made as usize, length);
+                mapped(made as usize, length, third as c_int, fourth as c_int);
             }
             made
         }

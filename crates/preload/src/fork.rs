@@ -3,7 +3,7 @@
 use libc::pid_t;
 
 use crate::next::Next;
-use crate::{core_filter, errno, freezing, started};
+use crate::{core_filter, earlier, errno, freezing, started};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -24,6 +24,7 @@ pub(crate) fn resolve() {
 pub unsafe extern "C" fn fork() -> pid_t {
     let Some(started) = started::get() else { return plain() };
     core_filter::take_back();
+    earlier::before_fork();
     let before = errno::Kept::now();
     if !freezing::at_fork(started) {
         before.set_again();

@@ -13,9 +13,9 @@ use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
 use crate::channel::Noted;
-use crate::settings::{Action, Begins, Refusals, ReportTo, Sandbox};
+use crate::settings::{Action, Begins, Holds, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
-use crate::{channel, confined, core_filter, moment};
+use crate::{channel, confined, core_filter, moment, unwinder};
 
 /// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the
 /// others then do is right without knowing of the winner's work.
@@ -143,6 +143,10 @@ pub(crate) fn at_fork(started: &Started) -> bool {
     }
     let is_time = !IS_DECIDED.load(Ordering::Relaxed)
         && (moment::has_come_at_fork(started.settings.moment) || BEGINS.load(Ordering::Relaxed) != 0);
+    // What begins at a wait later, too: a wait may be in a handler, which may have interrupted `malloc`.
+    if (is_time || IS_FROZEN.load(Ordering::Relaxed)) && started.settings.holds == Holds::Threads {
+        unwinder::prepare();
+    }
     if !is_time {
         return IS_FROZEN.load(Ordering::Relaxed);
     }

@@ -10,18 +10,18 @@
 //! (`PR_SET_THP_DISABLE`, `never`) gets none from the kernel.
 //!
 //! Unless the user asks for it, only for a program that [uses](Mappings) what it maps so: where it touches large memory
-//! here and there, huge pages take more memory than it needs.
+//! here and there, huge pages take more memory than it needs. What it has mapped before that is known follows
+//! (`earlier`).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::size_t;
-
 use crate::settings::Mapped;
-use crate::{confined, errno, kernel, moment, started};
+use crate::{confined, earlier, errno, kernel, moment, started};
 
 /// The size of a huge page on most machines. The kernel begins mappings of this length at a multiple of it.
-const PIECE: usize = 2 << 20;
+pub(crate) const PIECE: usize = 2 << 20;
 
 /// Kinds of mappings that are left as they are: stacks, which are used from one end; what has its pages already; and
 /// what consists of huge pages anyway.
@@ -71,7 +71,7 @@ impl Mappings {
 }
 
 /// Called with each mapping that the program has just made.
-pub(crate) fn mapped(address: *mut c_void, length: size_t, protection: c_int, flags: c_int) {
+pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_int) {
     // A filter may end the program for a call that it does not make itself.
     if !suits(length, protection, flags) || confined::is_seen() {
         return;
@@ -79,13 +79,21 @@ pub(crate) fn mapped(address: *mut c_void, length: size_t, protection: c_int, fl
     let is_wanted = match started::get().map(|started| started.settings.mapped) {
         None | Some(Mapped::AsItIs) => false,
         Some(Mapped::Huge) => true,
-        Some(Mapped::HugeIfDense) => moment::peak()
-            .is_some_and(|kilobytes| MAPPINGS.adds(length, usize::try_from(kilobytes << 10).unwrap_or(usize::MAX))),
+        Some(Mapped::HugeIfDense) => {
+            let is_dense = moment::peak()
+                .is_some_and(|kilobytes| MAPPINGS.adds(length, usize::try_from(kilobytes << 10).unwrap_or(usize::MAX)));
+            if is_dense {
+                earlier::advance();
+            } else {
+                earlier::note(address, length);
+            }
+            is_dense
+        }
     };
     if is_wanted {
         let before = errno::get();
         // If it is refused, there are base pages. SAFETY: 1. of memory that nobody uses yet; changes no contents.
-        unsafe { kernel::madvise(address, length, libc::MADV_HUGEPAGE) };
+        unsafe { kernel::madvise(ptr::with_exposed_provenance_mut(address), length, libc::MADV_HUGEPAGE) };
         errno::set(before);
     }
 }

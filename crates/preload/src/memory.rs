@@ -100,8 +100,7 @@ pub unsafe extern "C" fn mmap(
     // SAFETY: contract 1.
     let made = unsafe { MMAP.or(kernel::mmap)(address, length, protection, flags, descriptor, offset) };
     if made != libc::MAP_FAILED {
-        forget(made.addr(), length);
-        huge::mapped(made, length, protection, flags);
+        mapped(made.addr(), length, protection, flags);
     }
     made
 }
@@ -267,7 +266,13 @@ fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
     }
 }
 
-pub(crate) fn forget(address: usize, length: usize) {
+/// Called with each mapping that the program has just made.
+pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_int) {
+    forget(address, length);
+    huge::mapped(address, length, protection, flags);
+}
+
+fn forget(address: usize, length: usize) {
     core_filter::take_back();
     let range = pages(address, length);
     if is_ours(range.clone()) {

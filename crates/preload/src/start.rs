@@ -10,11 +10,11 @@ use std::panic;
 use palimpsest_sys::in_secure_execution;
 
 use crate::channel::Noted;
-use crate::settings::{Heirs, Holds, Mapped, Moment, ReportTo, Settings};
+use crate::settings::{Heirs, Mapped, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
 use crate::{
     confine, ended, environment, execute, filters, fork, handed_over, local_text, memory, moment, names, protection,
-    unwinder, waiting, waits,
+    waiting, waits,
 };
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
@@ -99,9 +99,6 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     // From here on it is known whose memory this is.
     let _ = palimpsest_fork::guard::is_borrowed();
     palimpsest_fork::guard::prepare();
-    if settings.holds == Holds::Threads {
-        unwinder::prepare();
-    }
     if let Err(error) = moment::prepare(settings.moment) {
         return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
     }

@@ -7,14 +7,15 @@
 //! So these are defined here, for this object only (`wrapped`): as jumps to those of the one library.
 //!
 //! Loading it takes the program's allocator and the dynamic linker's lock: a panic inside the program's own `malloc`,
-//! or in a handler that has interrupted it, may hang instead of being told. So it is loaded at the start (`prepare`)
-//! where other threads are stopped, and elsewhere only by a panic, which is an error of ours.
+//! or in a handler that has interrupted it, may hang instead of being told. So it is loaded (`prepare`) before a fork of
+//! a process whose other threads may be held, and elsewhere only by a panic, which is an error of ours. Not at the start:
+//! most programs that are executed never freeze.
 //!
 //! Without the library a panic ends the process, after a line that says so.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 #[cfg(not(test))]
 use crate::arch::trampoline;
@@ -58,13 +59,27 @@ functions! {
 /// Their addresses; null before they are needed. `Relaxed`: of code that stays loaded, and publishes nothing else.
 static FOUND: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()];
 
-/// Loads the library now: for a program whose threads are held during a freeze, of which one may be inside the dynamic
-/// linker or `malloc`.
+/// Whether the library was loaded, or is not there. `Relaxed`: doing it twice does no harm.
+static IS_PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// Loads the library now, for a process with other threads that a freeze holds, of which one may be inside the dynamic
+/// linker or `malloc`. Called at forks only: in a process with threads the C library's `fork` takes the locks of
+/// `malloc`, too, so that a handler which may have interrupted that must not fork.
 pub(crate) fn prepare() {
+    if IS_PREPARED.load(Ordering::Relaxed) || !has_threads() {
+        return;
+    }
     for number in 0..NAMES.len() {
         // Without the library a panic says so.
         let _ = look_up(number);
     }
+    IS_PREPARED.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process has other threads. The folder has a link for itself, one for its parent, and one for each
+/// thread (`proc_task_getattr` in `fs/proc/base.c`).
+fn has_threads() -> bool {
+    rustix::fs::stat("/proc/self/task").is_ok_and(|folder| folder.st_nlink > 3)
 }
 
 /// Returns the address of the function with this number. For the trampolines.
@@ -103,6 +118,16 @@ fn end() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fails on: a process with threads that is taken for one without.
+    #[test]
+    fn other_threads_are_seen() {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv());
+        assert!(has_threads());
+        drop(end);
+        let _ = thread.join();
+    }
 
     /// Fails on: a name that the library does not have, and names in another order than their numbers.
     #[test]

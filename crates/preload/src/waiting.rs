@@ -91,8 +91,8 @@ fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads,
-/// and on the main thread two system calls while a deputy is at work.
+/// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads, and
+/// one system call near the main stack while a deputy is at work (`wait4`) or a freeze is put off (`getpid`).
 fn wanted(time: Option<Duration>) -> Option<&'static Started> {
     started::get().filter(|started| near_main_stack() && next_slice(started, Limit::after(time)).is_some())
 }

@@ -17,26 +17,41 @@
 
 enum { MIB = 1 << 20, MEMORY = 64 * MIB, MOST_WAITS = 400 };
 
-// Whether the mapping at this address has a flag, as `smaps` tells.
-static int has(const void *address, const char *flag) {
-    char line[4096];
-    int is_here = 0, found = 0;
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+// What `smaps` tells of the mapping at this address in the line of this name.
+static const char *told(const void *address, const char *name) {
+    static char line[4096], found[4096];
+    int is_here = 0;
+    found[0] = 0;
     FILE *file = fopen("/proc/self/smaps", "r");
     while (fgets(line, sizeof line, file)) {
         unsigned long start, end;
         if (sscanf(line, "%lx-%lx ", &start, &end) == 2 && !strstr(line, "kB"))
             is_here = start <= (uintptr_t)address && (uintptr_t)address < end;
-        if (is_here && !strncmp(line, "VmFlags:", 8)) found = strstr(line, flag) != NULL;
+        if (is_here && !strncmp(line, name, strlen(name))) strcpy(found, line + strlen(name));
     }
     fclose(file);
     return found;
 }
 
+static int has(const void *address, const char *flag) { return strstr(told(address, "VmFlags:"), flag) != NULL; }
+
+static long huge_kilobytes(const void *address) { return atol(told(address, "AnonHugePages:")); }
+
+// Whether `map` calls the kernel by `syscall`.
+static int is_bare;
+
 static void *map(size_t length, int rights, int kind) {
-    void *made = mmap(NULL, length, rights, MAP_PRIVATE | MAP_ANONYMOUS | kind, -1, 0);
+    kind |= MAP_PRIVATE | MAP_ANONYMOUS;
+    void *made = is_bare ? (void *)syscall(SYS_mmap, NULL, length, rights, kind, -1, 0)
+                         : mmap(NULL, length, rights, kind, -1, 0);
     if (made == MAP_FAILED) exit(2);
-    // A neighbour of the same kind would become one mapping with the next.
-    if (mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) exit(2);
+    // A neighbour of the same kind would become one mapping with this one. Where something is, nothing else comes.
+    mmap((char *)made - 4096, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    mmap((char *)made + length, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     return made;
 }
 
@@ -73,6 +88,37 @@ static int extended(size_t more) {
         printf("%s %s %s\n", grows ? "grown" : "moved", is_refused ? "refused" : "done",
                holds(is_refused ? memory : moved, both) ? "whole" : "lost");
     }
+    return 0;
+}
+
+// Whether the kernel makes a huge page here of base pages that are populated: otherwise a deputy has nothing to do.
+static int is_collapsible(void) {
+    char *memory = map(4 * MIB, PROT_READ | PROT_WRITE, 0);
+    char *piece = (char *)(((uintptr_t)memory + 2 * MIB - 1) & -(uintptr_t)(2 * MIB));
+    memset(piece, 7, 2 * MIB);
+    int answer = madvise(piece, 2 * MIB, MADV_COLLAPSE);
+    munmap(memory, 4 * MIB);
+    return answer == 0;
+}
+
+// Fills a mapping of 8 MiB before it is known that this program fills what it maps, and maps more; forks before that, if
+// asked to. Tells how much of the first is in huge pages.
+static int earlier(int forks) {
+    // The peak of whoever has executed this program counts as this program's: above it, the peak grows.
+    map(256 * MIB, PROT_READ | PROT_WRITE, MAP_POPULATE);
+    if (!is_collapsible()) return puts("skipped: MADV_COLLAPSE makes no huge page here"), 0;
+    char *first = map(8 * MIB, PROT_READ | PROT_WRITE, 0), *half = map(8 * MIB, PROT_READ | PROT_WRITE, 0);
+    memset(first, 7, 8 * MIB);
+    for (size_t place = 0; place < 8 * MIB; place += MIB) memset(half + place, 7, MIB - 128 * 1024);
+    if (huge_kilobytes(first) > 0) return puts("skipped: the kernel makes huge pages by itself"), 0;
+    if (forks) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (waitpid(child, NULL, 0) != child) return 2;
+    }
+    for (int number = 0; number < 8; number++) memset(map(4 * MIB, PROT_READ | PROT_WRITE, 0), 7, 4 * MIB);
+    if (!is_collapsible()) return puts("skipped: MADV_COLLAPSE makes no huge page here any more"), 0;
+    printf("%s, %s\n", huge_kilobytes(first) > 0 ? "huge" : "base", huge_kilobytes(half) > 0 ? "huge" : "base");
     return 0;
 }
 
@@ -129,9 +175,11 @@ static int confine(void) {
 }
 
 static int executed(char **arguments) {
+    if (!is_collapsible()) return puts("skipped: MADV_COLLAPSE makes no huge page here"), 0;
     // Has its pages when it is mapped, so that they are no huge pages unless the kernel makes these by itself.
     char *memory = map(MEMORY, PROT_READ | PROT_WRITE, MAP_POPULATE);
     memset(memory, 7, MEMORY);
+    if (huge_kilobytes(memory) > 0) return puts("skipped: the kernel makes huge pages by itself"), 0;
     pid_t child = fork();
     if (child == 0) _exit(0);
     if (waitpid(child, NULL, 0) != child) return 2;
@@ -147,15 +195,19 @@ static int executed(char **arguments) {
             return 2;
         }
     }
+    if (!is_collapsible()) return puts("skipped: MADV_COLLAPSE makes no huge page here any more"), 0;
     printf("no deputy\n");
     return 0;
 }
 
 int main(int count, char **arguments) {
     if (count < 2) return 2;
-    if (!strcmp(arguments[1], "advice")) return advice();
+    is_bare = !strcmp(arguments[1], "bare-advice");
+    if (is_bare || !strcmp(arguments[1], "advice")) return advice();
     if (!strcmp(arguments[1], "small")) return extended(64 << 10);
     if (!strcmp(arguments[1], "large")) return extended(4 * MIB);
+    if (!strcmp(arguments[1], "earlier")) return earlier(0);
+    if (!strcmp(arguments[1], "forked")) return earlier(1);
     if (!strcmp(arguments[1], "dense")) return used(4096);
     if (!strcmp(arguments[1], "sparse")) return used(2 * MIB);
     if (!strcmp(arguments[1], "once")) return forks(1);
