@@ -10,17 +10,20 @@
 //! # What it may do
 //!
 //! It would keep the rights that the program gives up meanwhile, and the program can write to its code and its stack.
-//! So it gives up everything first: it closes its descriptors, in a table of its own, and installs a filter that allows
-//! its one call and its end (`confined`). [`Desk::send`] returns only then. Whoever takes it over gains nothing.
+//! So it first closes its descriptors, in a table of its own, and installs a filter that allows its one call and its end
+//! (`confined`). [`Desk::send`] returns only then, or once it is killed. It keeps its identity, its root and its working
+//! directory, but whoever takes it over can make no other call.
 //!
 //! # Who may access the desk
 //!
 //! | `state` | the errand belongs to |
 //! |---|---|
 //! | `FREE` | whoever makes it `TAKEN` |
-//! | `TAKEN` | whoever has taken it: fills it in, or reads the answer |
-//! | `BUSY` | the deputy |
+//! | `TAKEN` | whoever has taken it: fills it in, or reads the answer. It blocks signals: no handler waits for it |
+//! | `BUSY` | the deputy, from its beginning on |
 //! | `ENDED` | nobody until it is `TAKEN`: the deputy has ended, and was waited for |
+//!
+//! While the desk is `TAKEN`, a deputy may have a place already. Who wants it gone waits for the next state.
 //!
 //! Any thread may ask for the deputy's end, without a lock. So a word that says `BUSY` names the deputy, too:
 //!
@@ -181,6 +184,9 @@ impl Desk {
     ///
     /// See [`NoChild`].
     pub fn send(&'static self, span: Span) -> Result<bool, NoChild> {
+        // No handler may find the desk taken by the thread that it interrupts, and the deputy must not run one of the
+        // program's; and none may give up rights here before the deputy has.
+        let _blocked = Blocked::all();
         let found = self.state.load(Ordering::Relaxed);
         // Acquire, partner: the Release stores of `FREE`. Forbids filling in an errand of which another thread still
         // reads the answer.
@@ -189,13 +195,15 @@ impl Desk {
         {
             return Ok(false);
         }
-        let sent = self.make(span);
+        let made = self.make(span).map(|deputy| (deputy, busy(deputy)));
         // Release, partner: the Acquire load in `look`. Forbids asking for a child that is not made yet.
-        self.state.store(sent.map_or(FREE, busy), Ordering::Release);
-        sent.map(|_| true)
+        self.state.store(made.map_or(FREE, |(_, word)| word), Ordering::Release);
+        let (deputy, word) = made?;
+        self.wait_until_confined(deputy, word);
+        Ok(true)
     }
 
-    /// Makes the deputy, and returns its process id.
+    /// Makes the deputy, and returns its process id. The caller has blocked signals.
     fn make(&'static self, span: Span) -> Result<i32, NoChild> {
         if !are_near() {
             return Err(NoChild::PidNamespace);
@@ -211,8 +219,6 @@ impl Desk {
         // shares them cannot enter a namespace (`setns`), and gains no rights from a program. Debuggers do not follow
         // it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_UNTRACED;
-        // The deputy must not run a handler of the program; and none may give up rights here before the deputy has.
-        let _blocked = Blocked::all();
         let arg = ptr::from_ref(self).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses until it has ended; `serve` touches only the
         // desk, which lives for ever.
@@ -220,12 +226,11 @@ impl Desk {
         if pid < 0 {
             return Err(NoChild::Refused(last_errno()));
         }
-        self.wait_until_confined(pid);
         Ok(pid)
     }
 
-    /// Waits until the deputy has given up its rights, or is dead. Kills it if it was stopped, or takes too long.
-    fn wait_until_confined(&self, deputy: i32) {
+    /// Waits until the deputy that `word` names has given up its rights, or is dead. Kills it if it takes too long.
+    fn wait_until_confined(&self, deputy: i32, word: u64) {
         for _ in 0..PATIENCE {
             let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
             sleep(&self.confined, 0, &raw const limit);
@@ -234,14 +239,14 @@ impl Desk {
             if self.confined.load(Ordering::Acquire) == CONFINED {
                 return;
             }
-            let mut status = 0;
-            match wait(deputy, &mut status) {
-                waited if waited == deputy as isize && libc::WIFSTOPPED(status) => kill(deputy),
-                waited if waited == deputy as isize || waited == NO_CHILD => return,
-                _ => {}
+            // Another thread may have waited for it, and have sent the next one.
+            if self.ask(word) != Some(BUSY) {
+                return;
             }
         }
-        kill(deputy);
+        if self.state.load(Ordering::Relaxed) == word {
+            kill(deputy);
+        }
     }
 
     /// Whether a deputy of this process is still at work. Costs a load while the desk is free, else system calls.
@@ -255,6 +260,8 @@ impl Desk {
         if self.state.load(Ordering::Relaxed) == FREE || self.look() != ENDED {
             return None;
         }
+        // As in `send`.
+        let _blocked = Blocked::all();
         // Acquire, partner: the Release exchange in `look`. Forbids that two threads take it, or see an older answer.
         self.state.compare_exchange(owned(ENDED), owned(TAKEN), Ordering::Acquire, Ordering::Relaxed).ok()?;
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -267,20 +274,22 @@ impl Desk {
         Some(Errand { span: Span::new(start, start + len), answer })
     }
 
-    /// Waits for a deputy of this process that is still at work; kills one that was stopped. That takes a few
-    /// milliseconds. It gives up after two seconds, since the kernel may keep a deputy for as long as some processor
-    /// is never free: then a child is left behind. Returns whether one was at work, or had not been waited for. Makes
-    /// atomic accesses and system calls only, and none of these while the desk is free.
+    /// Waits for a deputy of this process that is still at work, or that another thread is just sending; kills one that
+    /// was stopped. That takes a few milliseconds. It gives up after two seconds, since the kernel may keep a deputy for
+    /// as long as some processor is never free: then a child is left behind. Returns whether one was at work or being
+    /// sent, or had not been waited for. Makes atomic accesses and system calls only, and none of these while the desk
+    /// is free.
     pub fn dismiss(&self) -> bool {
+        let is_there = |state| matches!(state, BUSY | TAKEN);
         let found = self.state.load(Ordering::Relaxed);
-        let was_busy = found != FREE && own(found) == BUSY;
-        let mut turns = if was_busy { 0..PATIENCE } else { 0..0 };
-        while self.is_busy() && turns.next().is_some() {
+        let was_there = found != FREE && is_there(own(found));
+        let mut turns = if was_there { 0..PATIENCE } else { 0..0 };
+        while turns.next().is_some() && is_there(self.look()) {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
             // SAFETY: the kernel reads the time, which outlives the call.
             unsafe { system_call(libc::SYS_nanosleep, [(&raw const pause).addr(), 0]) };
         }
-        was_busy
+        was_there
     }
 
     /// Returns the state. If a deputy of this process is at work, asks whether it has ended.
