@@ -454,7 +454,11 @@ fn fork_at_the_limit(kind: Limit, group: Option<&PathBuf>, who: Forks, mut inner
             let another = std::thread::spawn(move || {
                 let mut inner = told.recv().expect("the sender tells");
                 inner.obey();
-                is_refused_and_forks(&mut inner);
+                let forks = std::panic::AssertUnwindSafe(|| is_refused_and_forks(&mut inner));
+                if std::panic::catch_unwind(forks).is_err() {
+                    // The sender may stand at its look. SAFETY: ends the process.
+                    unsafe { libc::_exit(101) };
+                }
             });
             inner.tell();
             tell.send(inner).expect("the thread waits");

@@ -1,4 +1,5 @@
 //! Holds processes before their system calls: a filter has this process asked about each (`SECCOMP_RET_USER_NOTIF`).
+//! Or has them refused.
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
@@ -50,8 +51,23 @@ pub(crate) fn start(calls: &[Call], play: impl FnOnce() + Send) -> (i32, Listene
     started.expect("it starts a process")
 }
 
+/// Refuses these calls to this thread, and to those that it makes.
+pub(crate) fn refuse(calls: &[Call], errno: i32) {
+    assert_eq!(install(calls, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned(), 0), 0);
+}
+
 /// Installs a filter that asks about these calls.
 fn listen(calls: &[Call]) -> Listener {
+    let made = install(calls, libc::SECCOMP_RET_USER_NOTIF, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
+    if made < 0 {
+        skip("the kernel asks nobody about calls (SECCOMP_RET_USER_NOTIF)");
+    }
+    // SAFETY: a new descriptor, which nobody else knows.
+    Listener(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
+}
+
+/// Installs a filter that answers these calls so. Returns the kernel's answer.
+fn install(calls: &[Call], action: u32, flags: libc::c_ulong) -> libc::c_long {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = |offset: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset as u32);
     let unless = |value: u32, over: u8| statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, over, value);
@@ -65,19 +81,13 @@ fn listen(calls: &[Call]) -> Listener {
             program.push(load(std::mem::offset_of!(libc::seccomp_data, args) + 2 * 8));
             program.push(unless(*third as u32, 1));
         }
-        program.push(answer(libc::SECCOMP_RET_USER_NOTIF));
+        program.push(answer(action));
     }
     program.push(answer(libc::SECCOMP_RET_ALLOW));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     rustix::thread::set_no_new_privs(true).expect("always allowed");
-    let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
     // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
-    let made = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const filter) };
-    if made < 0 {
-        skip("the kernel asks nobody about calls (SECCOMP_RET_USER_NOTIF)");
-    }
-    // SAFETY: a new descriptor, which nobody else knows.
-    Listener(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) }
 }
 
 impl Listener {
