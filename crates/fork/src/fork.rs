@@ -73,7 +73,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     // SAFETY: (1).
     let forks = || unsafe { libc::fork() };
     let mut child = forks();
-    if child < 0 && last_errno() == Errno::AGAIN && !is_confined && has_dismissed() {
+    // A deputy may have had the last place that `RLIMIT_NPROC` or `pids.max` allows.
+    if child < 0 && last_errno() == Errno::AGAIN && !is_confined && slices::make_room() {
         child = forks();
     }
     if child == 0 {
@@ -102,6 +103,10 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     }
     // -1 is no process, and must not be taken for one.
     let Some(pid) = Pid::from_raw(child.max(0)) else { return Err(ForkError(last_errno())) };
+    if !is_confined && let Some(shared) = registry::shared() {
+        // A deputy that has ended counts as a process until it is waited for, and this program may never wait.
+        let _ = shared.desk.is_busy();
+    }
     if let (Some(shared), Some(started)) = (shared, started) {
         let taken = started.elapsed();
         if idle.is_some_and(|shared| shared.statistics.is_usual(taken)) {
@@ -142,12 +147,6 @@ fn is_noted(shared: &Shared, taken: u64) -> bool {
         && owed <= statistics.price()
         && shared.tending.has_just_forked(Instant::now().nanos())
         && unbooked.note(taken, excess)
-}
-
-/// Waits for a deputy, if there is one. It may have had the last place that `RLIMIT_NPROC` or `pids.max` allows.
-#[cold]
-fn has_dismissed() -> bool {
-    registry::shared().is_some_and(|shared| shared.desk.dismiss())
 }
 
 /// Looks at what was written to frozen memory, and repairs it if the debt exceeds what the repair is expected to take.

@@ -56,7 +56,7 @@ pub use hazards::{RawAllocator, RingHold};
 pub use options::{Answer, Errands, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
-pub use slices::{dismiss_deputy, freeze_slice, freeze_while, next_slice, progress, put_off_slices};
+pub use slices::{dismiss_deputy, freeze_slice, freeze_while, make_room, next_slice, progress, put_off_slices};
 pub use worth::Worth;
 
 /// The examples of the book.

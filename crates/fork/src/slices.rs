@@ -499,6 +499,13 @@ pub fn dismiss_deputy() {
     }
 }
 
+/// Waits for a [deputy](crate::Errands::Deputy), too, if this process was refused a child or a thread (EAGAIN): the
+/// deputy counts for `RLIMIT_NPROC` and `pids.max`. Returns whether there was one, so that another try is worth it.
+/// Async-signal-safe.
+pub fn make_room() -> bool {
+    registry::shared().is_some_and(|shared| shared.desk.dismiss())
+}
+
 /// Returns how far a freeze in slices has come; [`Stage::None`] if there was none. Takes no lock.
 pub fn progress() -> Progress {
     registry::shared().map_or_else(Progress::default, |shared| shared.progress.read())

@@ -2,10 +2,13 @@
 //! program is killed, executes another one, or has no place for a child. Whatever happens, memory holds what the
 //! program has made of it, what can be gathered is gathered, and no deputy is left behind.
 //!
-//! A filter holds the deputy: the scenario is asked about each of its calls.
+//! A filter holds the deputy: the scenario is asked about each of its calls. It is also asked when somebody looks
+//! whether the deputy lives, or waits until it is gone. While the deputy has yet to give up its rights, the sender
+//! stands at its first look, so that its patience never ends.
 //!
 //! Fails on: a deputy that works for a parent that is gone, or outlives it; one that nobody kills once it is stopped;
-//! an errand that is lost with its deputy; a fork that is refused for the place that a deputy has.
+//! an errand that is lost with its deputy; a fork that is refused for the place that a deputy has, or that one is just
+//! given.
 
 mod common;
 
@@ -33,12 +36,19 @@ const CALLS: [libc::c_long; 7] = [
     libc::SYS_exit_group,
 ];
 
+/// How somebody looks whether a deputy lives.
+const LOOK: Call = Call { number: libc::SYS_wait4, third: Some(libc::WNOHANG | libc::WUNTRACED | libc::__WCLONE) };
+
+/// How somebody waits until a deputy is gone. The standard library sleeps by another call.
+const SLEEP: Call = Call { number: libc::SYS_nanosleep, third: None };
+
 /// Not all advice: a thread that ends gives some, and nobody would answer it.
-fn asked() -> [Call; CALLS.len()] {
-    CALLS.map(|number| {
+fn asked() -> Vec<Call> {
+    let deputys = CALLS.map(|number| {
         let third = (number == libc::SYS_madvise).then_some(libc::MADV_COLLAPSE);
         Call { number, third }
-    })
+    });
+    deputys.into_iter().chain([LOOK, SLEEP]).collect()
 }
 
 /// The step at which it asks for huge pages. Until it has given up its rights, its sender waits.
@@ -91,6 +101,23 @@ struct Watched {
     /// The step at which it is held, and how.
     step: usize,
     held: Option<Asked>,
+    /// The sender, at its first look.
+    looking: Option<Asked>,
+    /// Whether looks are no longer held.
+    is_let_go: bool,
+    /// Who has waited until the deputy is gone while that was held.
+    waited: Option<i32>,
+}
+
+impl Drop for Watched {
+    /// Ends the program if it is alive, since the scenario has failed.
+    fn drop(&mut self) {
+        // SAFETY: asks about a child, and writes nothing.
+        if unsafe { libc::waitpid(self.program, std::ptr::null_mut(), libc::WNOHANG) } == 0 {
+            self.signal(self.program, libc::SIGKILL);
+            wait(self.program);
+        }
+    }
 }
 
 impl Watched {
@@ -106,7 +133,10 @@ impl Watched {
             }
             program(Inner { orders, answers });
         });
-        let mut watched = Self { program, listener, order, answered, deputy: None, seen: Vec::new(), step, held: None };
+        let (deputy, held, looking, waited) = (None, None, None, None);
+        let (seen, is_let_go) = (Vec::new(), false);
+        let mut watched =
+            Self { program, listener, order, answered, deputy, seen, step, held, looking, is_let_go, waited };
         while watched.held.is_none() {
             watched.turn();
             if let Some(status) = watched.ended() {
@@ -120,14 +150,32 @@ impl Watched {
     /// Lets who has asked go on, except for the deputy at its step.
     fn turn(&mut self) {
         let Some(asked) = self.listener.next() else { return };
+        if asked.call == SLEEP.number && self.held.is_some() {
+            self.waited = Some(asked.who);
+        }
+        if asked.call == LOOK.number && !self.is_let_go && self.looking.is_none() {
+            self.looking = Some(asked);
+            return;
+        }
         if self.is_deputy(asked.who) {
             self.seen.push(asked.call);
+            if self.seen.len() > ASKS {
+                self.let_look();
+            }
             if self.seen.len() == self.step + 1 {
                 self.held = Some(asked);
                 return;
             }
         }
         self.listener.let_go(asked);
+    }
+
+    /// Holds no look from now on.
+    fn let_look(&mut self) {
+        self.is_let_go = true;
+        if let Some(looking) = self.looking.take() {
+            self.listener.let_go(looking);
+        }
     }
 
     /// Who asks after the program has told that it sends one, and is another process, is the deputy.
@@ -157,6 +205,7 @@ impl Watched {
     fn let_go(&mut self) {
         let held = self.held.take().expect("it is held");
         self.listener.let_go(held);
+        self.let_look();
     }
 
     fn signal(&self, to: i32, signal: i32) {
@@ -202,12 +251,6 @@ fn ended(child: i32) -> Option<i32> {
 fn state(process: i32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('X')
-}
-
-/// Whether a process sleeps until its deputy may be gone.
-fn waits(process: i32) -> bool {
-    let told = std::fs::read_to_string(format!("/proc/{process}/syscall")).unwrap_or_default();
-    told.split(' ').next().and_then(|call| call.parse().ok()) == Some(libc::SYS_nanosleep)
 }
 
 /// What a process is that loses its parent: this one's child.
@@ -257,9 +300,12 @@ fn at_each_step(events: &[Event]) {
                 Event::DeputyKilled => watched.signal(deputy, libc::SIGKILL),
                 Event::DeputyStopped => {
                     watched.signal(deputy, libc::SIGSTOP);
-                    watched.until(|_| matches!(state(deputy), 'T' | 'X'));
+                    watched.until(|_| matches!(state(deputy), 'T' | 'Z' | 'X'));
                 }
                 Event::Deed(_) => {}
+            }
+            if !matches!(event, Event::Deed(_)) {
+                watched.let_look();
             }
             watched.order();
             if matches!(event, Event::Deed(_)) {
@@ -309,7 +355,8 @@ fn a_deputy_does_nothing_for_a_parent_that_was_killed() {
                 status = ended(deputy);
                 status.is_some()
             });
-            // Before it has asked to end with its sender, it finds that its parent is another.
+            // Before it has asked to end with its sender, it finds that its parent is another. That does not kill it
+            // first: it stands at a look.
             let expected = if step == 0 { 0 } else { 1000 + libc::SIGKILL };
             assert_eq!(status, Some(expected), "at {step}");
             let does_work = watched.seen.iter().skip(step + 1).any(|call| *call == libc::SYS_madvise);
@@ -330,11 +377,11 @@ enum Limit {
 /// The user of this number and a process id has no other process.
 const NOBODY: libc::uid_t = 1 << 30;
 
-/// Leaves room for one child.
-fn limit(limit: Limit, group: Option<&PathBuf>) {
+/// Leaves room for this many processes and threads.
+fn limit(limit: Limit, group: Option<&PathBuf>, places: u8) {
     if let Some(group) = group {
-        std::fs::write(group.join("cgroup.procs"), "0").expect("root may move its processes");
-        return std::fs::write(group.join("pids.max"), "2").expect("root may limit its groups");
+        enter(group).expect("as the scenario has tried");
+        return std::fs::write(group.join("pids.max"), places.to_string()).expect("as the scenario has tried");
     }
     assert_eq!(limit, Limit::User);
     let user = NOBODY + std::process::id();
@@ -344,18 +391,25 @@ fn limit(limit: Limit, group: Option<&PathBuf>) {
     }
     // So that it may open its files of /proc. SAFETY: takes numbers.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }, 0);
-    let two = libc::rlimit { rlim_cur: 2, rlim_max: 2 };
-    // SAFETY: `two` outlives the call.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const two) }, 0);
+    let places = libc::rlimit { rlim_cur: places.into(), rlim_max: places.into() };
+    // SAFETY: `places` outlives the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const places) }, 0);
 }
 
-/// Makes a group of processes, where groups are as systems mount them.
+/// Moves this process to a group.
+fn enter(group: &Path) -> std::io::Result<()> {
+    std::fs::write(group.join("cgroup.procs"), "0")
+}
+
+/// Makes a group of processes that can be limited, where groups are as systems mount them.
 fn new_group() -> Option<PathBuf> {
     let name = format!("palimpsest-{}", std::process::id());
     ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].into_iter().find_map(|folder| {
         let group = PathBuf::from(folder).join(&name);
         std::fs::create_dir(&group).ok()?;
-        if group.join("pids.max").exists() {
+        let is_limited = std::fs::write(group.join("pids.max"), "9").is_ok();
+        // Where groups are delegated, processes may not be moved.
+        if is_limited && in_child(|| i32::from(enter(&group).is_err())) == 0 {
             return Some(group);
         }
         let _ = std::fs::remove_dir(&group);
@@ -363,12 +417,17 @@ fn new_group() -> Option<PathBuf> {
     })
 }
 
-/// Forks while its deputy has the last place.
-fn fork_at_the_limit(kind: Limit, group: Option<&PathBuf>, mut inner: Inner) -> ! {
-    limit(kind, group);
-    let scene = Scene::new(Way::Gather, Deed::Signal);
-    plan(&Way::Gather.options().errands(Errands::Deputy));
-    inner.send(ASKS);
+/// Who forks while a deputy has the last place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Forks {
+    /// Its sender.
+    Sender,
+    /// Another thread, while the sender waits until the deputy has given up its rights.
+    Another,
+}
+
+/// Is refused a fork, and makes the next one.
+fn is_refused_and_forks(inner: &mut Inner) {
     // SAFETY: a child ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -377,26 +436,54 @@ fn fork_at_the_limit(kind: Limit, group: Option<&PathBuf>, mut inner: Inner) -> 
     let refused = std::io::Error::last_os_error().raw_os_error();
     assert_eq!((child, refused), (-1, Some(libc::EAGAIN)), "there is no place");
     inner.tell();
-    let is_right = || children() == 0 && scene.is_right(true, Who::Child);
-    assert_eq!(in_child(|| i32::from(!is_right())), 0);
+    assert_eq!(in_child(|| 0), 0);
+}
+
+/// Forks while its deputy has the last place.
+fn fork_at_the_limit(kind: Limit, group: Option<&PathBuf>, who: Forks, mut inner: Inner) -> ! {
+    limit(kind, group, if who == Forks::Sender { 2 } else { 3 });
+    let scene = Scene::new(Way::Gather, Deed::Signal);
+    plan(&Way::Gather.options().errands(Errands::Deputy));
+    match who {
+        Forks::Sender => {
+            inner.send(ASKS);
+            is_refused_and_forks(&mut inner);
+        }
+        Forks::Another => {
+            let (tell, told) = std::sync::mpsc::channel::<Inner>();
+            let another = std::thread::spawn(move || {
+                let mut inner = told.recv().expect("the sender tells");
+                inner.obey();
+                let forks = std::panic::AssertUnwindSafe(|| is_refused_and_forks(&mut inner));
+                if std::panic::catch_unwind(forks).is_err() {
+                    // The sender may stand at its look. SAFETY: ends the process.
+                    unsafe { libc::_exit(101) };
+                }
+            });
+            inner.tell();
+            tell.send(inner).expect("the thread waits");
+            slice();
+            another.join().expect("it forks");
+        }
+    }
+    assert_eq!(in_child(|| i32::from(children() > 0 || !scene.is_right(true, Who::Child))), 0);
     assert_eq!(children(), 0, "the deputy has made room");
     exit()
 }
 
 fn forks_at(kind: Limit, group: Option<&PathBuf>) {
     needs_huge_pages();
-    let mut watched = Watched::hold(ASKS, |inner| fork_at_the_limit(kind, group, inner));
-    let program = watched.program;
-    watched.order();
-    let mut has_waited = false;
-    watched.until(|watched| {
-        // It waits until the deputy is gone.
-        has_waited = watched.held.is_some() && waits(program);
-        has_waited || watched.program_is_over()
-    });
-    watched.let_go();
-    watched.end(&format!("{kind:?}"));
-    assert!(has_waited, "for the deputy");
+    for (who, step) in [(Forks::Sender, ASKS), (Forks::Another, 0), (Forks::Another, ASKS - 1)] {
+        let mut watched = Watched::hold(step, |inner| fork_at_the_limit(kind, group, who, inner));
+        let program = watched.program;
+        watched.until(|watched| who == Forks::Sender || watched.looking.is_some());
+        watched.order();
+        watched.until(|watched| watched.waited.is_some() || watched.program_is_over());
+        let waited = watched.waited;
+        watched.let_go();
+        watched.end(&format!("{kind:?} {who:?}"));
+        assert_eq!(waited.map(|thread| thread == program), Some(who == Forks::Sender), "who waits for the deputy");
+    }
 }
 
 #[test]
@@ -414,8 +501,9 @@ fn a_fork_for_which_a_group_has_no_place_waits_for_the_deputy_and_is_tried_again
     play("a_fork_for_which_a_group_has_no_place_waits_for_the_deputy_and_is_tried_again", || {
         let Some(group) = new_group() else { skip("no group of processes with pids.max can be made") };
         let played = std::panic::catch_unwind(|| forks_at(Limit::Group, Some(&group)));
-        std::fs::remove_dir(&group).expect("nobody is in it");
+        let removed = std::fs::remove_dir(&group);
         played.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        removed.expect("nobody is in it");
     });
 }
 
@@ -471,7 +559,7 @@ fn a_program_that_is_executed_beside_a_deputy_has_a_defunct_child_at_most() {
             let told = |name: &str| std::fs::read_to_string(format!("/proc/{program}/{name}")).unwrap_or_default();
             let has_begun = |watched: &Watched| told("comm") == "cat\n" || watched.program_is_over();
             if before == Before::Dismissed {
-                watched.until(|watched| waits(program) || has_begun(watched));
+                watched.until(|watched| watched.waited == Some(program) || has_begun(watched));
                 assert!(!has_begun(&watched), "it does not wait for the deputy");
                 watched.let_go();
             }

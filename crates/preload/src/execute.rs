@@ -113,6 +113,26 @@ pub(crate) fn before_exec() {
     }
 }
 
+/// Waits for a deputy. Returns whether there was one.
+fn make_room() -> bool {
+    !confined::is_seen() && palimpsest_fork::make_room()
+}
+
+/// Spawns; once more if there was no place for the child, and a deputy had one.
+fn spawned<T>(spawn: impl Fn() -> T, is_refused: impl Fn(&T) -> bool, make_room: impl FnOnce() -> bool) -> T {
+    let outcome = spawn();
+    if is_refused(&outcome) && make_room() { spawn() } else { outcome }
+}
+
+/// Whether `posix_spawn` was refused a place.
+const fn lacks_place(errno: &c_int) -> bool {
+    *errno == libc::EAGAIN
+}
+
+/// What `system` answers if it could not make a child: the status of a shell that could not be executed, with the
+/// reason in `errno`; or -1.
+const NO_SHELL: c_int = 127 << 8;
+
 /// Does what must be done before, and returns the address of the real function with this number. For the trampolines.
 pub(crate) extern "C" fn prepare(number: usize) -> *const c_void {
     before_exec();
@@ -144,7 +164,8 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     let Some(real) = real(&POSIX_SPAWN) else { return libc::ENOSYS };
     // SAFETY: contract 1.
-    core_filter::around(|| unsafe { real(child, path, actions, attributes, arguments, environment) })
+    let spawn = || unsafe { real(child, path, actions, attributes, arguments, environment) };
+    core_filter::around(|| spawned(spawn, lacks_place, make_room))
 }
 
 /// `posix_spawnp(3)`.
@@ -163,7 +184,8 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     let Some(real) = real(&POSIX_SPAWNP) else { return libc::ENOSYS };
     // SAFETY: contract 1.
-    core_filter::around(|| unsafe { real(child, file, actions, attributes, arguments, environment) })
+    let spawn = || unsafe { real(child, file, actions, attributes, arguments, environment) };
+    core_filter::around(|| spawned(spawn, lacks_place, make_room))
 }
 
 /// `system(3)`.
@@ -174,8 +196,16 @@ pub unsafe extern "C" fn posix_spawnp(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let Some(real) = real(&SYSTEM) else { return missing() };
+    let before = errno::Kept::now();
+    // Else a shell that ends with 127 would look refused beside an old value.
+    errno::set(0);
+    let lacks_place = |status: &c_int| matches!(*status, -1 | NO_SHELL) && errno::get() == libc::EAGAIN;
     // SAFETY: contract 1.
-    core_filter::around(|| unsafe { real(command) })
+    let status = core_filter::around(|| spawned(|| unsafe { real(command) }, lacks_place, make_room));
+    if errno::get() == 0 {
+        before.set_again();
+    }
+    status
 }
 
 /// `popen(3)`.
@@ -189,6 +219,31 @@ pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_cha
         missing();
         return ptr::null_mut();
     };
+    let lacks_place = |file: &*mut libc::FILE| file.is_null() && errno::get() == libc::EAGAIN;
     // SAFETY: contract 1.
-    core_filter::around(|| unsafe { real(command, mode) })
+    core_filter::around(|| spawned(|| unsafe { real(command, mode) }, lacks_place, make_room))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Fails on: a spawn that is refused for the place of a deputy; one that is done twice for another reason.
+    #[test]
+    fn who_is_refused_a_place_tries_again_without_the_deputy() {
+        let tries = |answer: c_int, has_deputy: bool| {
+            let count = Cell::new(0);
+            let spawn = || {
+                count.set(count.get() + 1);
+                if count.get() == 1 { answer } else { 0 }
+            };
+            (spawned(spawn, lacks_place, || has_deputy), count.get())
+        };
+        assert_eq!(tries(libc::EAGAIN, true), (0, 2));
+        assert_eq!(tries(libc::EAGAIN, false), (libc::EAGAIN, 1));
+        assert_eq!(tries(libc::ENOENT, true), (libc::ENOENT, 1));
+        assert_eq!(tries(0, true), (0, 1));
+    }
 }

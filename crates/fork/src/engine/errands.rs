@@ -5,13 +5,20 @@
 //! it finds them huge, and what the deputy was sent for counts as done. What is not huge by then, the thread asks for
 //! itself, and so learns what became of each piece: whether the kernel has refused, or the program has split it again.
 //!
+//! A thread that sends a deputy waits until that has given up its rights. If a busy machine does not let it begin, the
+//! slice ends, and later ones try again: asking for huge pages would take the thread even longer there.
+//!
 //! Deputies run on another processor if there is one, so that their time is not taken from what slices have: a machine
 //! with one processor shares it.
 
+use std::time::Duration;
+
+use palimpsest_sys::threads::child::NoChild;
 use palimpsest_sys::threads::deputy::Errand;
 
 use super::registry::Shared;
 use super::span::Span;
+use crate::clock::Instant;
 
 /// Most pieces for one errand. If the program forks meanwhile, the deputy copies the rest of them beside the child,
 /// which takes memory that a plain fork does not.
@@ -28,6 +35,17 @@ pub(crate) struct Errands {
     mended: usize,
 }
 
+/// Who asks for huge pages in some pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sent {
+    /// A deputy, while the thread goes on.
+    Deputy,
+    /// A deputy in a later slice: the machine is too busy for one.
+    Later,
+    /// The thread itself.
+    Nobody,
+}
+
 impl Errands {
     /// The thread itself asks.
     pub(crate) const fn own() -> Self {
@@ -38,8 +56,8 @@ impl Errands {
     pub(crate) fn deputies(shared: &'static Shared) -> Self {
         let (last, mended) = match shared.desk.answered() {
             Some(Errand { span, answer: Ok(()) }) => (span, shared.tending.errand()),
-            Some(Errand { span, answer: Err(_) }) => (span, 0),
-            None => (Span::default(), 0),
+            Some(Errand { span, answer: Err(_) }) if !shared.tending.was_late() => (span, 0),
+            Some(_) | None => (Span::default(), 0),
         };
         Self { shared: Some(shared), last, mended }
     }
@@ -59,16 +77,23 @@ impl Errands {
         if self.sends(piece) { MOST } else { own }
     }
 
-    /// Sends a deputy to ask for huge pages in `run`, of which `split` pieces are known to be split. Returns false if
-    /// the thread must ask itself.
-    pub(super) fn send(&self, run: Span, split: usize) -> bool {
+    /// Sends a deputy to ask for huge pages in `run`, of which `split` pieces are known to be split.
+    pub(super) fn send(&self, run: Span, split: usize) -> Sent {
         let is_new = self.last.intersection(run).is_empty();
-        let sent = self.shared.filter(|shared| is_new && shared.desk.send(run).is_ok_and(|is_sent| is_sent));
-        if let Some(shared) = sent {
-            shared.tending.sent(split);
-            // So the next fork need not take a slice.
-            shared.progress.gathered_in_wait();
+        let Some(shared) = self.shared.filter(|_| is_new) else { return Sent::Nobody };
+        let started = Instant::now();
+        match shared.desk.send(run) {
+            Ok(true) => {
+                shared.tending.sent(split, started.elapsed());
+                // So the next fork need not take a slice.
+                shared.progress.gathered_in_wait();
+                Sent::Deputy
+            }
+            Err(NoChild::Late) => {
+                shared.progress.put_off(Duration::from_nanos(shared.tending.sent_in_vain(split, started.elapsed())));
+                Sent::Later
+            }
+            _ => Sent::Nobody,
         }
-        sent.is_some()
     }
 }

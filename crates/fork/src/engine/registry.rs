@@ -104,13 +104,12 @@ pub(crate) fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
-/// Waits until no deputy of this process is at work, however long the kernel keeps it: whoever restores this memory
-/// restores its stack, too.
-pub(crate) fn wait_for_deputy() {
-    let Some(shared) = shared() else { return };
-    while shared.desk.is_busy() {
-        let _ = shared.desk.dismiss();
-    }
+/// Waits until no deputy of this process is at work: whoever restores this memory restores its stack, too. Returns the
+/// process id of one that does not end.
+pub(crate) fn wait_for_deputy() -> Result<(), i32> {
+    let Some(shared) = shared() else { return Ok(()) };
+    let _ = shared.desk.dismiss();
+    shared.desk.at_work().map_or(Ok(()), Err)
 }
 
 /// Returns the tables; makes them if there are none.

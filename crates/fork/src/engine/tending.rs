@@ -64,7 +64,12 @@ pub(crate) struct Tending {
     mappings: AtomicUsize,
     /// Split pieces that the last deputy was sent for.
     errand: AtomicUsize,
+    /// Deputies in a row that were not at work in time.
+    late: AtomicUsize,
 }
+
+/// How often the time is doubled for which slices are put off, if deputies are not at work in time.
+const MOST_LATE: usize = 6;
 
 /// How a slice ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,10 +164,30 @@ impl Tending {
         if self.waits.swap(0, Ordering::Relaxed) != 0 { Tended::Later { at: 0 } } else { Tended::Done }
     }
 
-    /// Notes that a deputy was sent for `split` pieces that are split. That counts as work, but pays nothing yet.
-    pub(super) fn sent(&self, split: usize) {
+    /// Notes that a deputy was sent for `split` pieces that are split, for which the thread has slept: `waited`
+    /// nanoseconds. That counts as work, but pays nothing yet.
+    pub(super) fn sent(&self, split: usize, waited: u64) {
         self.worked.fetch_add(1, Ordering::Relaxed);
+        self.late.store(0, Ordering::Relaxed);
+        self.waited(split, waited);
+    }
+
+    /// Notes that a deputy was not at work in time. Returns for how long that counts: twice as long each time.
+    pub(super) fn sent_in_vain(&self, split: usize, waited: u64) -> u64 {
+        let before = self.late.fetch_add(1, Ordering::Relaxed);
+        self.waited(split, waited);
+        waited.saturating_mul(1 << before.min(MOST_LATE))
+    }
+
+    fn waited(&self, split: usize, waited: u64) {
         self.errand.store(split, Ordering::Relaxed);
+        // Nobody else writes it meanwhile: the caller takes a slice.
+        self.left.store(self.left.load(Ordering::Relaxed).saturating_sub(waited), Ordering::Relaxed);
+    }
+
+    /// Whether the last deputy was not at work in time.
+    pub(super) fn was_late(&self) -> bool {
+        self.late.load(Ordering::Relaxed) > 0
     }
 
     /// Returns how many split pieces the last deputy was sent for.
@@ -319,6 +344,22 @@ mod tests {
                 assert_eq!(tending.makes_way(PAUSE), makes_way, "{pieces} pieces, {owed} owed, {tended:?}");
             }
         }
+    }
+
+    /// Fails on: waits that cost nothing; a busy machine on which each slice waits in vain.
+    #[test]
+    fn who_waits_for_deputies_in_vain_waits_less_and_less_often() {
+        let tending = Tending::default();
+        (1..3).for_each(|second| tending.forked(LONG, 0, PAUSE, second * SECOND));
+        assert!(!tending.was_late());
+        assert_eq!([0; 3].map(|split| tending.sent_in_vain(split, 1000)), [1000, 2000, 4000]);
+        assert!(tending.was_late());
+        let most = (0..100).map(|_| tending.sent_in_vain(0, 1000)).max();
+        assert_eq!(most, Some(1000 << MOST_LATE));
+        tending.sent(7, 1000);
+        assert_eq!((tending.was_late(), tending.errand(), tending.is_wanted()), (false, 7, true));
+        assert_eq!(tending.sent_in_vain(0, SECOND), SECOND);
+        assert!(!tending.is_wanted(), "it has waited for longer than slices have");
     }
 
     #[test]

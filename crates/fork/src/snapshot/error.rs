@@ -42,6 +42,15 @@ pub enum TakeError {
         /// The stack pointer.
         stack_pointer: usize,
     },
+    /// The memory of the snapshot contains the stack of a deputy, which is still at work.
+    #[error(
+        "process {process}, which makes huge pages in this memory, has not ended within two seconds, or a filter does \
+         not let this process wait for it; take the snapshot when it is gone, or gather with Errands::Own"
+    )]
+    Deputy {
+        /// Its process id.
+        process: i32,
+    },
     /// `RLIMIT_FSIZE` limits files in memory, too.
     #[error("RLIMIT_FSIZE is finite, and a snapshot is a file in memory; run `ulimit -f unlimited` first")]
     FileSize,
@@ -109,6 +118,15 @@ pub enum RestoreError {
         /// The kernel's error.
         #[source]
         errno: Errno,
+    },
+    /// Nothing was restored: the memory of the snapshot contains the stack of a deputy, which is still at work.
+    #[error(
+        "process {process}, which makes huge pages in this memory, has not ended within two seconds, or a filter does \
+         not let this process wait for it; end the process"
+    )]
+    Deputy {
+        /// Its process id.
+        process: i32,
     },
     /// The restore would run on a stack that it overwrites.
     #[error(

@@ -241,7 +241,7 @@ unsafe fn restore(state: &mut Own<State>) -> Result<Restored, RestoreError> {
                 return Err(RestoreError::ForeignStack { stack_pointer });
             }
             let blocked = Blocked::all();
-            registry::wait_for_deputy();
+            registry::wait_for_deputy().map_err(|process| RestoreError::Deputy { process })?;
             Some(blocked)
         }
     };

@@ -106,7 +106,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     let tables = registry::known()?;
 
     let _blocked = Blocked::all();
-    registry::wait_for_deputy();
+    registry::wait_for_deputy().map_err(|process| TakeError::Deputy { process })?;
     vmas.read(Detail::Figures)?;
     let mut running = None;
     match &options.scope {

@@ -1,4 +1,5 @@
 //! Holds processes before their system calls: a filter has this process asked about each (`SECCOMP_RET_USER_NOTIF`).
+//! Or has them refused.
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
@@ -50,8 +51,23 @@ pub(crate) fn start(calls: &[Call], play: impl FnOnce() + Send) -> (i32, Listene
     started.expect("it starts a process")
 }
 
+/// Refuses these calls to this thread, and to those that it makes.
+pub(crate) fn refuse(calls: &[Call], errno: i32) {
+    assert_eq!(install(calls, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned(), 0), 0);
+}
+
 /// Installs a filter that asks about these calls.
 fn listen(calls: &[Call]) -> Listener {
+    let made = install(calls, libc::SECCOMP_RET_USER_NOTIF, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
+    if made < 0 {
+        skip("the kernel asks nobody about calls (SECCOMP_RET_USER_NOTIF)");
+    }
+    // SAFETY: a new descriptor, which nobody else knows.
+    Listener(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
+}
+
+/// Installs a filter that answers these calls so. Returns the kernel's answer.
+fn install(calls: &[Call], action: u32, flags: libc::c_ulong) -> libc::c_long {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = |offset: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset as u32);
     let unless = |value: u32, over: u8| statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, over, value);
@@ -65,19 +81,13 @@ fn listen(calls: &[Call]) -> Listener {
             program.push(load(std::mem::offset_of!(libc::seccomp_data, args) + 2 * 8));
             program.push(unless(*third as u32, 1));
         }
-        program.push(answer(libc::SECCOMP_RET_USER_NOTIF));
+        program.push(answer(action));
     }
     program.push(answer(libc::SECCOMP_RET_ALLOW));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     rustix::thread::set_no_new_privs(true).expect("always allowed");
-    let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
     // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
-    let made = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const filter) };
-    if made < 0 {
-        skip("the kernel asks nobody about calls (SECCOMP_RET_USER_NOTIF)");
-    }
-    // SAFETY: a new descriptor, which nobody else knows.
-    Listener(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) }
 }
 
 impl Listener {
@@ -94,12 +104,16 @@ impl Listener {
         (told == 0).then(|| Asked { id: asked.id, who: asked.pid.cast_signed(), call })
     }
 
-    /// Lets a process make its call; one that has ended meanwhile needs no answer.
+    /// Lets a process make its call; one that has ended meanwhile needs no answer. Ends the scenario if the kernel
+    /// cannot let it.
     pub(crate) fn let_go(&self, asked: Asked) {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags };
         // SAFETY: `answer` outlives the call.
-        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+        let told = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+        if told < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+            skip("a kernel before 5.5, or an emulated one: a call that is asked about cannot go on");
+        }
     }
 }
 

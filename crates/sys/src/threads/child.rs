@@ -25,6 +25,12 @@ pub enum NoChild {
     /// It would be the first process of a pid namespace, which would end with it.
     #[error("new children are in another pid namespace (unshare(CLONE_NEWPID)), which would end with this one")]
     PidNamespace,
+    /// It could not give up its rights, and does nothing with them.
+    #[error("a child could not give up its rights ({0}); allow it close_range and PR_SET_SECCOMP")]
+    Rights(Errno),
+    /// It was not at work for some milliseconds, and was killed.
+    #[error("a child was not at work for some milliseconds, since the machine is busy; try again later")]
+    Late,
 }
 
 /// A child that the program does not know of. It remains until it is waited for, or this process ends.

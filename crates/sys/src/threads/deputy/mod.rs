@@ -10,17 +10,20 @@
 //! # What it may do
 //!
 //! It would keep the rights that the program gives up meanwhile, and the program can write to its code and its stack.
-//! So it gives up everything first: it closes its descriptors, in a table of its own, and installs a filter that allows
-//! its one call and its end (`confined`). [`Desk::send`] returns only then. Whoever takes it over gains nothing.
+//! So it first closes its descriptors, in a table of its own, and installs a filter that allows its one call and its
+//! end (`confined`). [`Desk::send`] returns only then, or once it is killed. It keeps its identity, its root and its
+//! working directory, but whoever takes it over can make no other call.
 //!
 //! # Who may access the desk
 //!
 //! | `state` | the errand belongs to |
 //! |---|---|
 //! | `FREE` | whoever makes it `TAKEN` |
-//! | `TAKEN` | whoever has taken it: fills it in, or reads the answer |
-//! | `BUSY` | the deputy |
+//! | `TAKEN` | whoever has taken it: fills it in, or reads the answer. It blocks signals: no handler waits for it |
+//! | `BUSY` | the deputy, from its beginning on |
 //! | `ENDED` | nobody until it is `TAKEN`: the deputy has ended, and was waited for |
+//!
+//! While the desk is `TAKEN`, a deputy may have a place already. Who wants it gone waits for the next state.
 //!
 //! Any thread may ask for the deputy's end, without a lock. So a word that says `BUSY` names the deputy, too:
 //!
@@ -67,9 +70,12 @@
 //! - **Searches**: it is in `/proc`, and in `/proc/…/children`. Its name is its own, its command line the program's.
 //! - **Limits**: it counts for `RLIMIT_NPROC` and `pids.max` until it has been waited for: at the next wait or fork. A
 //!   program that computes after its last wait has a defunct child until then. If it cannot be made, the caller is told
-//!   and does the work; a fork of the program's that needs the last place may fail meanwhile, and is then tried again
-//!   without it (`palimpsest_fork::fork`). It is never made where children
-//!   begin in another PID namespace, since it would be the first process of that.
+//!   and does the work. What needs the last place meanwhile fails with EAGAIN: `palimpsest_fork::fork`, and in programs
+//!   that the preload object serves `posix_spawn`, `system` and `popen`, are then tried again without it; threads,
+//!   `vfork` and a bare `clone` are not. It is never made where children begin in another PID namespace, since it would
+//!   be the first process of that.
+//! - **Time**: the sender waits until it has given up its rights, for about 5 ms at most: then the machine is too busy,
+//!   and it is killed. Where the kernel refuses that it gives up its rights, no other is sent.
 //! - **Signals**: it blocks all. `kill(-1, …)` and signals to the group reach it: SIGKILL ends it; SIGSTOP stops it,
 //!   for which the parent may get a SIGCHLD.
 //! - **Debuggers** do not follow it. If it runs into a breakpoint of theirs, it is killed, and its errand has failed.
@@ -106,12 +112,16 @@ const TAKEN: u64 = 1;
 const BUSY: u64 = 2;
 const ENDED: u64 = 3;
 
-/// The deputy has given up its rights, or could not and ends.
-const CONFINED: u32 = 1;
+/// The deputy has given up its rights. No error of the kernel's.
+const CONFINED: u32 = u32::MAX;
 
-/// How long a thread sleeps before it looks whether a deputy lives, in nanoseconds; and how often it does so before it
-/// takes it for one that the kernel keeps: for two seconds.
+/// How long a thread sleeps before it looks whether a deputy lives, in nanoseconds.
 const LOOK: i64 = 500_000;
+
+/// How often the sender looks before it takes the machine for too busy, within about 5 ms: the program waits for it.
+const SENDERS_PATIENCE: u32 = 10;
+
+/// How often a thread looks before it takes a deputy for one that the kernel keeps: for two seconds.
 const PATIENCE: u32 = 4000;
 
 /// Process ids have at most 22 bits.
@@ -129,7 +139,7 @@ pub struct Desk {
     state: AtomicU64,
     /// The process that has sent the deputy.
     parent: AtomicI32,
-    /// Whether the deputy is [`CONFINED`].
+    /// Whether the deputy is [`CONFINED`]; else 0, or why the kernel has refused that. Then none is sent any more.
     confined: AtomicU32,
     /// The errand, and the answer.
     start: AtomicUsize,
@@ -179,8 +189,15 @@ impl Desk {
     ///
     /// # Errors
     ///
-    /// See [`NoChild`].
+    /// See [`NoChild`]. After [`NoChild::Late`] there may be an answer, and after [`NoChild::Rights`] one, of an errand
+    /// that has failed.
     pub fn send(&'static self, span: Span) -> Result<bool, NoChild> {
+        // No handler may find the desk taken by the thread that it interrupts, and the deputy must not run one of the
+        // program's; and none may give up rights here before the deputy has.
+        let _blocked = Blocked::all();
+        if let Some(errno) = self.refusal() {
+            return Err(NoChild::Rights(errno));
+        }
         let found = self.state.load(Ordering::Relaxed);
         // Acquire, partner: the Release stores of `FREE`. Forbids filling in an errand of which another thread still
         // reads the answer.
@@ -189,13 +206,24 @@ impl Desk {
         {
             return Ok(false);
         }
-        let sent = self.make(span);
+        let made = self.make(span).map(|deputy| (deputy, busy(deputy)));
         // Release, partner: the Acquire load in `look`. Forbids asking for a child that is not made yet.
-        self.state.store(sent.map_or(FREE, busy), Ordering::Release);
-        sent.map(|_| true)
+        self.state.store(made.map_or(FREE, |(_, word)| word), Ordering::Release);
+        let (deputy, word) = made?;
+        self.wait_until_confined(deputy, word).map(|()| true)
     }
 
-    /// Makes the deputy, and returns its process id.
+    /// Returns why no deputy could give up its rights.
+    fn refusal(&self) -> Option<Errno> {
+        // Acquire, partner: the Release store in `serve`. Forbids that what the program does next, such as giving up
+        // rights, comes before the deputy's last use of them.
+        match self.confined.load(Ordering::Acquire) {
+            0 | CONFINED => None,
+            refused => Some(Errno::from_raw_os_error(refused.cast_signed())),
+        }
+    }
+
+    /// Makes the deputy, and returns its process id. The caller has blocked signals.
     fn make(&'static self, span: Span) -> Result<i32, NoChild> {
         if !are_near() {
             return Err(NoChild::PidNamespace);
@@ -211,8 +239,6 @@ impl Desk {
         // shares them cannot enter a namespace (`setns`), and gains no rights from a program. Debuggers do not follow
         // it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_UNTRACED;
-        // The deputy must not run a handler of the program; and none may give up rights here before the deputy has.
-        let _blocked = Blocked::all();
         let arg = ptr::from_ref(self).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses until it has ended; `serve` touches only the
         // desk, which lives for ever.
@@ -220,28 +246,26 @@ impl Desk {
         if pid < 0 {
             return Err(NoChild::Refused(last_errno()));
         }
-        self.wait_until_confined(pid);
         Ok(pid)
     }
 
-    /// Waits until the deputy has given up its rights, or is dead. Kills it if it was stopped, or takes too long.
-    fn wait_until_confined(&self, deputy: i32) {
-        for _ in 0..PATIENCE {
+    /// Waits until the deputy that `word` names has given up its rights, or is dead. Kills it if it takes too long.
+    fn wait_until_confined(&self, deputy: i32, word: u64) -> Result<(), NoChild> {
+        for _ in 0..SENDERS_PATIENCE {
             let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
             sleep(&self.confined, 0, &raw const limit);
-            // Acquire, partner: the Release store in `serve`. Forbids that what the program does next, such as giving
-            // up rights, comes before the deputy's last use of them.
-            if self.confined.load(Ordering::Acquire) == CONFINED {
-                return;
+            if let Some(errno) = self.refusal() {
+                return Err(NoChild::Rights(errno));
             }
-            let mut status = 0;
-            match wait(deputy, &mut status) {
-                waited if waited == deputy as isize && libc::WIFSTOPPED(status) => kill(deputy),
-                waited if waited == deputy as isize || waited == NO_CHILD => return,
-                _ => {}
+            // Another thread may have waited for it, and have sent the next one.
+            if self.confined.load(Ordering::Relaxed) == CONFINED || self.ask(word) != Some(BUSY) {
+                return Ok(());
             }
         }
-        kill(deputy);
+        if self.state.load(Ordering::Relaxed) == word {
+            kill(deputy);
+        }
+        Err(NoChild::Late)
     }
 
     /// Whether a deputy of this process is still at work. Costs a load while the desk is free, else system calls.
@@ -250,11 +274,20 @@ impl Desk {
         self.state.load(Ordering::Relaxed) != FREE && self.look() == BUSY
     }
 
+    /// Returns the process id of the deputy of this process that is still at work.
+    pub fn at_work(&self) -> Option<i32> {
+        // Acquire, partner: as in `look`.
+        let found = self.state.load(Ordering::Acquire);
+        (found != FREE && own(found) == BUSY && self.ask(found) == Some(BUSY)).then(|| named(found))
+    }
+
     /// Returns the errand that is over, once.
     pub fn answered(&self) -> Option<Errand> {
         if self.state.load(Ordering::Relaxed) == FREE || self.look() != ENDED {
             return None;
         }
+        // As in `send`.
+        let _blocked = Blocked::all();
         // Acquire, partner: the Release exchange in `look`. Forbids that two threads take it, or see an older answer.
         self.state.compare_exchange(owned(ENDED), owned(TAKEN), Ordering::Acquire, Ordering::Relaxed).ok()?;
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -267,20 +300,22 @@ impl Desk {
         Some(Errand { span: Span::new(start, start + len), answer })
     }
 
-    /// Waits for a deputy of this process that is still at work; kills one that was stopped. That takes a few
-    /// milliseconds. It gives up after two seconds, since the kernel may keep a deputy for as long as some processor
-    /// is never free: then a child is left behind. Returns whether one was at work, or had not been waited for. Makes
-    /// atomic accesses and system calls only, and none of these while the desk is free.
+    /// Waits for a deputy of this process that is still at work, or that another thread is just sending; kills one
+    /// that was stopped. That takes a few milliseconds. It gives up after two seconds, since the kernel may keep a
+    /// deputy for as long as some processor is never free: then a child is left behind. Returns whether one was at work
+    /// or being sent, or had not been waited for. Makes atomic accesses and system calls only, and none of these while
+    /// the desk is free.
     pub fn dismiss(&self) -> bool {
+        let is_there = |state| matches!(state, BUSY | TAKEN);
         let found = self.state.load(Ordering::Relaxed);
-        let was_busy = found != FREE && own(found) == BUSY;
-        let mut turns = if was_busy { 0..PATIENCE } else { 0..0 };
-        while self.is_busy() && turns.next().is_some() {
+        let was_there = found != FREE && is_there(own(found));
+        let mut turns = if was_there { 0..PATIENCE } else { 0..0 };
+        while turns.next().is_some() && is_there(self.look()) {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
             // SAFETY: the kernel reads the time, which outlives the call.
             unsafe { system_call(libc::SYS_nanosleep, [(&raw const pause).addr(), 0]) };
         }
-        was_busy
+        was_there
     }
 
     /// Returns the state. If a deputy of this process is at work, asks whether it has ended.
@@ -299,7 +334,7 @@ impl Desk {
 
     /// Asks whether the deputy that `found` names has ended. Returns the state; `None` if the word is another by now.
     fn ask(&self, found: u64) -> Option<u64> {
-        let deputy = (found >> 2 & ID) as i32;
+        let deputy = named(found);
         loop {
             let mut status = 0_i32;
             match wait(deputy, &mut status) {
@@ -347,6 +382,11 @@ fn busy(deputy: i32) -> u64 {
     owned(u64::from(deputy.unsigned_abs()) << 2 | BUSY)
 }
 
+/// Returns the process id of the deputy that a `BUSY` word names.
+fn named(found: u64) -> i32 {
+    (found >> 2 & ID) as i32
+}
+
 /// Returns a state as far as it is this process's: what a child has inherited is free.
 fn own(found: u64) -> u64 {
     if found >> 32 == owned(FREE) >> 32 { found & 3 } else { FREE }
@@ -369,12 +409,12 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"palimpsest-huge".as_ptr().addr(), 0, 0]) };
     // SAFETY: takes nothing.
     let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
-    let is_confined = confined::give_up_rights();
-    // Release, partner: the Acquire load in `wait_until_confined`.
-    desk.confined.store(CONFINED, Ordering::Release);
+    let confined = confined::give_up_rights();
+    // Release, partner: the Acquire load in `refusal`.
+    desk.confined.store(confined.map_or_else(|errno| errno, |()| CONFINED), Ordering::Release);
     wake(&desk.confined);
     // Relaxed, all: stored before this process was made; and its end, for which the parent waits, publishes the answer.
-    if is_confined && parent == desk.parent.load(Ordering::Relaxed) as isize {
+    if confined.is_ok() && parent == desk.parent.load(Ordering::Relaxed) as isize {
         let (start, len) = (desk.start.load(Ordering::Relaxed), desk.len.load(Ordering::Relaxed));
         // SAFETY: keeps contents and rights of whatever is mapped there.
         let answer = unsafe { system_call(libc::SYS_madvise, [start, len, libc::MADV_COLLAPSE as usize]) };

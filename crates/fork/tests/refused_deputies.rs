@@ -1,0 +1,111 @@
+//! A filter refuses what a deputy must do first, or what its parent does to wait for it; a deputy never comes to work;
+//! and a program that never waits forks.
+
+mod common;
+
+use common::gathering::{by_deputies, children, filled, needs_huge_pages, plan, to_the_end};
+use common::notified::{self, Call, refuse};
+use common::{freeze, in_child, play, skip, slice};
+use palimpsest_fork::snapshot::{Scope, Snapshot, SnapshotOptions, TakeError};
+use palimpsest_fork::{Measure, Options, Stage, dismiss_deputy, progress};
+
+/// How somebody looks whether a deputy lives.
+const LOOK: Call = Call { number: libc::SYS_wait4, third: Some(libc::WNOHANG | libc::WUNTRACED | libc::__WCLONE) };
+
+const GATHER: Call = Call { number: libc::SYS_madvise, third: Some(libc::MADV_COLLAPSE) };
+
+/// The first call of a deputy that has its own name.
+const BEGINS: Call = Call { number: libc::SYS_getppid, third: None };
+
+/// Fails on: a sender that looks for longer than some milliseconds, or asks for huge pages itself, on a machine that is
+/// too busy for either.
+#[test]
+fn who_sends_a_deputy_that_does_not_begin_goes_on_after_a_few_looks() {
+    play("who_sends_a_deputy_that_does_not_begin_goes_on_after_a_few_looks", || {
+        needs_huge_pages();
+        let (program, listener) = notified::start(&[LOOK, GATHER, BEGINS], || {
+            let _memory = filled();
+            plan(&by_deputies());
+            slice();
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        });
+        let (mut held, mut looks, mut status) = (None, 0, 0);
+        // SAFETY: `status` outlives the call.
+        while unsafe { libc::waitpid(program, &raw mut status, libc::WNOHANG) } == 0 {
+            let Some(asked) = listener.next() else { continue };
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", asked.who)).unwrap_or_default();
+            if name == "palimpsest-huge\n" {
+                held = Some(asked);
+                continue;
+            }
+            assert!(held.is_none() || asked.call != GATHER.number, "the thread asks itself");
+            looks += usize::from(asked.call == LOOK.number);
+            listener.let_go(asked);
+        }
+        assert_eq!(status, 0, "the program has failed");
+        if held.is_none() {
+            skip("the program has said why, or it was killed before its first call");
+        }
+        assert!((1..20).contains(&looks), "{looks} looks");
+    });
+}
+
+/// Fails on: a useless child at each slice.
+#[test]
+fn where_no_deputy_can_give_up_its_rights_one_is_sent_and_the_thread_asks() {
+    play("where_no_deputy_can_give_up_its_rights_one_is_sent_and_the_thread_asks", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&by_deputies());
+        refuse(&[Call { number: libc::SYS_close_range, third: None }], libc::EPERM);
+        // A busy machine may keep one from being refused.
+        while memory.huge() == 0 {
+            slice();
+            dismiss_deputy();
+        }
+        let done = to_the_end(|_| assert_eq!(children(), 0, "another deputy"));
+        assert_eq!((done.stage, memory.huge(), children()), (Stage::Done, memory.len, 0));
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+/// Fails on: a wait without an end.
+#[test]
+fn no_snapshot_is_taken_beside_a_deputy_for_which_nobody_can_wait() {
+    play("no_snapshot_is_taken_beside_a_deputy_for_which_nobody_can_wait", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&by_deputies());
+        slice();
+        assert_eq!(children(), 1, "one deputy at work, or not waited for");
+        refuse(&[LOOK], libc::EPERM);
+        let start = memory.start.expose_provenance();
+        let options = SnapshotOptions::new(Scope::Ranges(std::iter::once(start..start + memory.len).collect()));
+        // SAFETY: 1. one thread, and no asynchronous I/O; 2. and 3. nothing is closed or looked at.
+        let error = unsafe { Snapshot::take(&options) }.expect_err("it would contain the deputy's stack");
+        assert!(matches!(error, TakeError::Deputy { process } if process > 0), "{error}");
+    });
+}
+
+/// Fails on: a defunct child beside a program that never waits.
+#[test]
+fn a_fork_waits_for_a_deputy_that_has_ended_whether_it_has_anything_to_repair_or_not() {
+    play("a_fork_waits_for_a_deputy_that_has_ended_whether_it_has_anything_to_repair_or_not", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&by_deputies());
+        slice();
+        assert_eq!(children(), 1, "one deputy at work, or not waited for");
+        freeze(&Options::new().measure(Measure::Nothing));
+        assert!(progress().stage != Stage::UnderWay);
+        let told = std::fs::read_to_string("/proc/thread-self/children").expect("told");
+        let stat = format!("/proc/{}/stat", told.trim());
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            std::thread::yield_now();
+        }
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!(children(), 0, "it is still there");
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
