@@ -14,11 +14,14 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use palimpsest_sys::memory::extent::in_memory;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, retry_on_intr};
 
-use crate::huge::PIECE;
 use crate::{errno, freezing, kernel};
+
+/// The size of a huge page on most machines. The kernel begins mappings of this length at a multiple of it.
+pub(crate) const PIECE: usize = 2 << 20;
 
 /// Pieces that are noted at most: twice as many as Redis has before it is seen to use its memory. A piece takes half a
 /// millisecond.
@@ -137,10 +140,7 @@ pub(crate) fn before_fork() {
 
 /// Whether 15 of 16 pages at least are in memory: a huge page takes all.
 fn is_populated(piece: usize) -> bool {
-    let mut pages = [0_u8; PAGES];
-    // SAFETY: the kernel writes a byte for each page, of which there are as many, or none.
-    let answer = unsafe { libc::mincore(ptr::without_provenance_mut(piece), PIECE, pages.as_mut_ptr()) };
-    answer == 0 && pages.iter().filter(|&&page| page & 1 != 0).count() >= PAGES / 16 * 15
+    in_memory(piece..piece + PIECE).is_some_and(|pages| pages >= PAGES / 16 * 15)
 }
 
 /// Whether the administrator allows huge pages: the kernel's `MADV_COLLAPSE` ignores `never`.

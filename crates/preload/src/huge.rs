@@ -17,11 +17,9 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::earlier::PIECE;
 use crate::settings::Mapped;
 use crate::{confined, earlier, errno, kernel, moment, started};
-
-/// The size of a huge page on most machines. The kernel begins mappings of this length at a multiple of it.
-pub(crate) const PIECE: usize = 2 << 20;
 
 /// Kinds of mappings that are left as they are: stacks, which are used from one end; what has its pages already; and
 /// what consists of huge pages anyway.

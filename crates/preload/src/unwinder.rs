@@ -7,9 +7,9 @@
 //! So these are defined here, for this object only (`wrapped`): as jumps to those of the one library.
 //!
 //! Loading it takes the program's allocator and the dynamic linker's lock: a panic inside the program's own `malloc`,
-//! or in a handler that has interrupted it, may hang instead of being told. So it is loaded (`prepare`) before a fork of
-//! a process whose other threads may be held, and elsewhere only by a panic, which is an error of ours. Not at the start:
-//! most programs that are executed never freeze.
+//! or in a handler that has interrupted it, may hang instead of being told. So it is loaded (`prepare`) before a fork
+//! of a process whose other threads may be held, and elsewhere only by a panic, which is an error of ours. Not at the
+//! start: most programs that are executed never freeze.
 //!
 //! Without the library a panic ends the process, after a line that says so.
 

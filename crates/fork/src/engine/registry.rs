@@ -404,8 +404,8 @@ mod tests {
 
     use super::*;
 
-    /// Fails on: advice for a part of what was mapped, which makes three mappings of the tables for forks to copy; pages
-    /// without rights that stay beside them, which does as well.
+    /// Fails on: advice for a part of what was mapped, which makes three mappings of the tables for forks to copy;
+    /// pages without rights that stay beside them, which does as well.
     #[test]
     fn the_tables_are_one_mapping_and_no_page_without_rights_beside_it() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const ROOM: usize = 32;
 
 /// The notes. Zeroed memory is none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Unbooked {
     count: AtomicUsize,
     /// What they took beyond clean ones.
@@ -23,9 +23,6 @@ pub(crate) struct Unbooked {
 }
 
 impl Unbooked {
-    pub(crate) const NONE: Self =
-        Self { count: AtomicUsize::new(0), owed: AtomicU64::new(0), times: [const { AtomicU64::new(0) }; ROOM] };
-
     /// Returns how many there are.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed).min(ROOM)
@@ -64,7 +61,7 @@ mod tests {
 
     #[test]
     fn forks_are_booked_once_and_in_their_order() {
-        let unbooked = Unbooked::NONE;
+        let unbooked = Unbooked::default();
         let noted = (0..).take_while(|&taken| unbooked.note(taken, 2)).count();
         assert_eq!((noted, unbooked.count(), unbooked.owed()), (ROOM, ROOM, 2 * ROOM as u64));
         let mut booked = Vec::new();

@@ -34,8 +34,8 @@ fn calls(counter: &str, command: &[&str], way: Way<'_>) -> Option<Vec<usize>> {
     Some(ran.stderr.lines().map(|line| line.parse().expect("a number")).collect())
 }
 
-/// Fails on: another library with the object, also where other threads are to be held; another mapping of it, or one made
-/// at its start; a heap that a start needs.
+/// Fails on: another library with the object, also where other threads are to be held; another mapping of it, or one
+/// made at its start; a heap that a start needs.
 #[test]
 fn a_start_loads_no_library_and_makes_no_more_mappings_than_it_must() {
     let (object, command) = (object(), ["cat", "/proc/self/maps"]);

@@ -267,14 +267,21 @@ pub fn locks_future_memory() -> bool {
 
 /// Returns whether every page of `range`, at most 512 pages, is mapped.
 pub fn is_mapped(range: Range<usize>) -> bool {
+    in_memory(range).is_some()
+}
+
+/// Returns how many pages of `range`, at most 512 pages, are in memory (`mincore(2)`); `None` if not all are mapped.
+/// Changes `errno`.
+pub fn in_memory(range: Range<usize>) -> Option<usize> {
     let mut answers = [0_u8; 512];
     if range.len() / rustix::param::page_size() > answers.len() {
-        return false;
+        return None;
     }
     // SAFETY: the kernel writes one byte for each page, of which there are no more than entries in `answers`.
     let answer =
         unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(range.start), range.len(), answers.as_mut_ptr()) };
-    answer == 0
+    // The other bits are reserved.
+    (answer == 0).then(|| answers.iter().filter(|page| **page & 1 != 0).count())
 }
 
 #[cfg(test)]

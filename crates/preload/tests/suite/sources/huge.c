@@ -101,8 +101,8 @@ static int is_collapsible(void) {
     return answer == 0;
 }
 
-// Fills a mapping of 8 MiB before it is known that this program fills what it maps, and maps more; forks before that, if
-// asked to. Tells how much of the first is in huge pages.
+// Fills a mapping of 8 MiB before it is known that this program fills what it maps, and maps more; forks before that,
+// if asked to. Tells how much of the first is in huge pages.
 static int earlier(int forks) {
     // The peak of whoever has executed this program counts as this program's: above it, the peak grows.
     map(256 * MIB, PROT_READ | PROT_WRITE, MAP_POPULATE);
