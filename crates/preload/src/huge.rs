@@ -76,6 +76,7 @@ pub(crate) fn mapped(address: *mut c_void, length: size_t, protection: c_int, fl
     if !suits(length, protection, flags) || confined::is_seen() {
         return;
     }
+    let before = errno::get();
     let is_wanted = match started::get().map(|started| started.settings.mapped) {
         None | Some(Mapped::AsItIs) => false,
         Some(Mapped::Huge) => true,
@@ -83,11 +84,10 @@ pub(crate) fn mapped(address: *mut c_void, length: size_t, protection: c_int, fl
             .is_some_and(|kilobytes| MAPPINGS.adds(length, usize::try_from(kilobytes << 10).unwrap_or(usize::MAX))),
     };
     if is_wanted {
-        let before = errno::get();
         // If it is refused, there are base pages. SAFETY: 1. of memory that nobody uses yet; changes no contents.
         unsafe { kernel::madvise(address, length, libc::MADV_HUGEPAGE) };
-        errno::set(before);
     }
+    errno::set(before);
 }
 
 #[cfg(test)]
