@@ -185,7 +185,11 @@ pub(crate) fn before_filter(started: &Started) {
         system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl \
         and pwrite64\n";
     let is_other = started.settings.sandbox == Sandbox::Trusted || confined::is_seen() || guard::is_borrowed();
-    if is_other || IS_DECIDED.load(Ordering::Relaxed) || !moment::would_come(started.settings.moment) {
+    if is_other || IS_DECIDED.load(Ordering::Relaxed) {
+        return;
+    }
+    // Who has put it off would begin at the next fork, whatever was mapped since.
+    if !is_put_off() && !moment::would_come(started.settings.moment) {
         return;
     }
     if IS_DECIDED.swap(true, Ordering::Relaxed) {

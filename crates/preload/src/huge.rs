@@ -74,6 +74,7 @@ pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_
     if !suits(length, protection, flags) || confined::is_seen() {
         return;
     }
+    let before = errno::get();
     let is_wanted = match started::get().map(|started| started.settings.mapped) {
         None | Some(Mapped::AsItIs) => false,
         Some(Mapped::Huge) => true,
@@ -89,11 +90,10 @@ pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_
         }
     };
     if is_wanted {
-        let before = errno::get();
         // If it is refused, there are base pages. SAFETY: 1. of memory that nobody uses yet; changes no contents.
         unsafe { kernel::madvise(ptr::with_exposed_provenance_mut(address), length, libc::MADV_HUGEPAGE) };
-        errno::set(before);
     }
+    errno::set(before);
 }
 
 #[cfg(test)]

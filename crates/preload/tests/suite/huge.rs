@@ -124,6 +124,24 @@ fn what_was_mapped_too_early_follows() {
     }
 }
 
+/// An inherited filter may refuse whatever the object asks for. Fails on: an `errno` that only such a refusal sets.
+#[test]
+fn a_mapping_that_was_made_leaves_errno() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/confined.c");
+    let Some(confined) = compile(Path::new(source), "confined-errno", &[]) else { return };
+    let Some(program) = program("errno") else { return };
+    let (confined, program) = (confined.to_str().expect("UTF-8"), program.to_str().expect("UTF-8"));
+    let (object, gathers) = (object(), [GATHER]);
+    let object = object.to_str().expect("a path in UTF-8");
+    for (call, variables) in [(libc::SYS_getrusage, &SLICES[..]), (libc::SYS_madvise, &gathers)] {
+        let ran = run(&[confined, &call.to_string(), program, "errno"], frozen(object, variables));
+        if ran.status == Some(77) {
+            return println!("skipped: this kernel takes no filters");
+        }
+        assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "7 7 7 7\n"), "{call}: {}", ran.stderr);
+    }
+}
+
 /// Fails on: a first fork with a plan before it; a second one without; an end that does not tell why nothing was done.
 #[test]
 fn who_forks_once_and_never_waits_is_left_alone() {

@@ -137,6 +137,18 @@ static int used(size_t part) {
     return 0;
 }
 
+// Whether mappings that are made leave `errno` as it is.
+static int errnos(void) {
+    int after[4];
+    for (int number = 0; number < 4; number++) {
+        errno = 7;
+        map(4 * MIB, PROT_READ | PROT_WRITE, MAP_NORESERVE);
+        after[number] = errno;
+    }
+    printf("%d %d %d %d\n", after[0], after[1], after[2], after[3]);
+    return 0;
+}
+
 // Forks once, and waits for nothing but the child; or twice.
 static int forks(int times) {
     memset(map(MEMORY, PROT_READ | PROT_WRITE, 0), 7, MEMORY);
@@ -210,6 +222,7 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "forked")) return earlier(1);
     if (!strcmp(arguments[1], "dense")) return used(4096);
     if (!strcmp(arguments[1], "sparse")) return used(2 * MIB);
+    if (!strcmp(arguments[1], "errno")) return errnos();
     if (!strcmp(arguments[1], "once")) return forks(1);
     if (!strcmp(arguments[1], "twice")) return forks(2);
     if (strcmp(arguments[1], "count")) return executed(arguments);

@@ -935,6 +935,14 @@ static void forks_confined(int (*set)(struct sock_fprog *)) {
 static void confined_forks(void) { forks_confined(by_prctl); }
 static void confined_by_syscall(void) { forks_confined(by_syscall); }
 static void confined_by_syscall_prctl(void) { forks_confined(by_syscall_prctl); }
+static void confined_after_fork(void) {
+    /* From then on the peak of resident memory is above what is resident, and does not grow. */
+    filled(8 * M);
+    munmap(filled(4 * M), 4 * M);
+    freeze();
+    forbid_to_open(by_prctl);
+    freeze();
+}
 static void confined_executes(void) {
     filled(8 * M);
     freeze();
@@ -1018,8 +1026,8 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
     S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping), S(cancelled_command),
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
-    S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_executes), S(child_tables),
-    S(signalled),
+    S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_after_fork),
+    S(confined_executes), S(child_tables), S(signalled),
     S(discard_meanwhile), S(vfork_forks),
 };
 
