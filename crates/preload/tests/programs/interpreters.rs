@@ -71,7 +71,11 @@ fn who_waits_is_gathered_and_who_does_not_is_frozen() {
         command.env_remove("PALIMPSEST_PAYS_AFTER").env("PALIMPSEST_PAUSE", pause).env("PALIMPSEST_HUGE", huge);
         let output = support::output(command.arg(script("forks.py")).arg(waits));
         let report = support::report(&folder);
-        assert_eq!(output.trim(), expected, "{waits}: {report}");
+        if expected == "huge" && output.trim().ends_with(" scarce") {
+            println!("skipped: {waits} with {huge}: the kernel did not find huge pages for 60 of 64 MiB");
+            continue;
+        }
+        assert_eq!(output.split_whitespace().next(), Some(expected), "{waits}: {output}{report}");
         assert!(report.contains("\nleft ") && !report.contains("extents of 0 kB"), "{waits}: {report}");
     }
 }

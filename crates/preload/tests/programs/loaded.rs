@@ -43,6 +43,7 @@ fn report_under_load(python: &Path, variables: &[(&str, &str)]) -> String {
     });
     numbers.sort_unstable();
     assert!(numbers.iter().copied().eq(1..=CLIENTS * REQUESTS), "each request once: {numbers:?}");
+    support::wait_for_report(&mut running, &folder);
     rustix::process::kill_process(running.pid(), rustix::process::Signal::TERM).expect("it runs");
     let status = running.ends();
     assert!(status.success(), "{status}");

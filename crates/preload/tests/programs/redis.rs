@@ -266,7 +266,8 @@ fn save_under_load(program: &Path, checker: &Path, variables: &[(&str, &str)]) -
     server.wait_for_the_save();
     let mut second = Server::start(program, &folder, "second", Mode::Plain);
     assert_eq!(second.digest(), at_the_end, "{variables:?}");
-    // It ends as ever, and reports what it has not reported yet.
+    support::wait_for_report(&mut server.running, &folder);
+    // It ends as ever.
     server.client.send(&["SHUTDOWN", "NOSAVE"]);
     let status = server.running.ends();
     assert!(status.success(), "{status}");

@@ -49,7 +49,7 @@ class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         super().process_request(request, client_address)
 
 
-# Ends as a program ends, so that it reports what is not reported yet.
+# Ends as a program ends: by `exit`, with what the object does then.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 with Server(sys.argv[1], Handler) as server:
     open(sys.argv[1] + ".ready", "w").close()

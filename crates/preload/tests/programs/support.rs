@@ -59,6 +59,15 @@ pub(crate) fn report(folder: &TempDir) -> String {
     fs::read_to_string(folder.path().join("report")).unwrap_or_default()
 }
 
+/// Waits until a freeze in slices is done: while the program has nothing else to do, it takes the rest of them. At its
+/// end only a program that `palimpsest run` has started tells how far it was.
+pub(crate) fn wait_for_report(running: &mut Running, folder: &TempDir) {
+    wait_until("the freeze is done and told", || {
+        assert!(running.has_ended().is_none(), "the program has ended");
+        (!report(folder).is_empty()).then_some(())
+    });
+}
+
 /// The number of slices in a report.
 pub(crate) fn slices(report: &str) -> u64 {
     let line = report.lines().find_map(|line| line.strip_prefix("slices")).unwrap_or_else(|| panic!("{report}"));
