@@ -35,8 +35,8 @@ fn suits(length: usize, protection: c_int, flags: c_int) -> bool {
 /// The large mappings that a program has made so far, and whether it uses them: the peak of its resident memory grows
 /// with them. Whoever gives memory back and maps it anew grows less, and counts as one who does not: that is safe.
 /// So does for a while who runs on many CPUs: the peak lacks what is counted for each of them alone, up to
-/// `max(32, 2 * CPUs)` pages (`compute_batch_value` in `lib/percpu_counter.c`, for memory since Linux 6.2). Other memory
-/// that grows meanwhile, as of files that are mapped, counts as use; the book tells it.
+/// `max(32, 2 * CPUs)` pages (`compute_batch_value` in `lib/percpu_counter.c`, for memory since Linux 6.2). Other
+/// memory that grows meanwhile, as of files that are mapped, counts as use; the book tells it.
 ///
 /// `Relaxed` everywhere: hints. If two threads map at once, one mapping more or less is huge.
 struct Mappings {

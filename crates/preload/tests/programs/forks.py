@@ -1,6 +1,6 @@
 # Forks until most of its memory is frozen or in huge pages, and prints which: `frozen`, `huge` or `both`, which is some
-# of each; then whether huge pages were `scarce` meanwhile. `waits` after each fork, `hurries` from one to the next, or forks `once` and only
-# waits.
+# of each; then whether huge pages were `scarce` meanwhile. `waits` after each fork, `hurries` from one to the next, or
+# forks `once` and only waits.
 
 import ctypes
 import mmap
