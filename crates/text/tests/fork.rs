@@ -37,7 +37,7 @@ fn a_child_runs_what_it_inherits_and_loads_its_own() {
     let _one = one_at_a_time();
     for backing in [Backing::CollapsedMemfd, Backing::SmallMemfd, Backing::ProcMem] {
         let Ok(packs) = manual().backing(backing).open() else {
-            eprintln!("SKIPPED backing {backing}: not to be had here");
+            eprintln!("skipped: backing {backing}: not to be had here");
             continue;
         };
         let inherited = packs.load_named("inherited", &identity(1, 64), 16).unwrap();
@@ -83,7 +83,7 @@ fn memory_that_a_child_holds_is_not_reused_before_it_is_gone() {
     let _one = one_at_a_time();
     let packs = manual().open().unwrap();
     if !shared(&packs) {
-        eprintln!("SKIPPED: packs are private here");
+        eprintln!("skipped: packs are private here");
         return;
     }
     let before_fork = packs.load(&identity(1, 64), 16).unwrap();
@@ -272,7 +272,7 @@ fn on_every_backing(options: impl Fn() -> PacksBuilder) -> impl Iterator<Item = 
     Backing::ALL.into_iter().filter_map(move |backing| {
         let packs = options().backing(backing).open();
         if packs.is_err() {
-            eprintln!("SKIPPED backing {backing}: not to be had here");
+            eprintln!("skipped: backing {backing}: not to be had here");
         }
         packs.ok()
     })

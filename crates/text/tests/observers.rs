@@ -87,7 +87,7 @@ fn verify(test: &str, body: impl FnOnce(&Path) -> Result<(), Unavailable>) {
     let directory = tempfile::tempdir().expect("temporary directory");
     let verified = restart_works().and_then(|()| body(directory.path()));
     if let Err(Unavailable(reason)) = verified {
-        eprintln!("SKIPPED {test}: {reason}");
+        eprintln!("skipped: {test}: {reason}");
     }
 }
 

@@ -13,7 +13,7 @@ fn backings() -> Vec<Packs> {
         match Packs::builder().backing(backing).reclaim(ReclaimPolicy::Manual).open() {
             Ok(packs) => all.push(packs),
             Err(error) => {
-                eprintln!("SKIPPED backing {backing}: {}", std::error::Error::source(&error).unwrap_or(&error));
+                eprintln!("skipped: backing {backing}: {}", std::error::Error::source(&error).unwrap_or(&error));
             }
         }
     }
@@ -297,7 +297,7 @@ fn the_best_backing_is_huge_for_real() {
     if packs.backing() == Backing::CollapsedMemfd && packs.stats().downgraded_packs == 0 {
         assert_eq!(huge.bytes, huge.reserved_bytes);
     } else {
-        eprintln!("SKIPPED huge mapping: packs are {} here; {:?}", packs.backing(), packs.refused());
+        eprintln!("skipped: huge mapping: packs are {} here; {:?}", packs.backing(), packs.refused());
     }
 }
 

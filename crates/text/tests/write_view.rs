@@ -29,7 +29,7 @@ fn no_view_is_writable_but_during_a_copy() {
         let packs = match manual().backing(backing).write_view(WriteView::DuringCopies).open() {
             Ok(packs) => packs,
             Err(error) => {
-                eprintln!("SKIPPED backing {backing}: {}", std::error::Error::source(&error).unwrap_or(&error));
+                eprintln!("skipped: backing {backing}: {}", std::error::Error::source(&error).unwrap_or(&error));
                 continue;
             }
         };
@@ -134,7 +134,7 @@ fn a_child_cannot_make_its_view_writable() {
     let _one = one_at_a_time();
     for backing in Backing::ALL {
         let Ok(packs) = manual().backing(backing).open() else {
-            eprintln!("SKIPPED backing {backing}: not to be had here");
+            eprintln!("skipped: backing {backing}: not to be had here");
             continue;
         };
         let program = packs.load(&identity(3, 100), 16).unwrap();

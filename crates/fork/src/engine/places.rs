@@ -108,7 +108,7 @@ mod tests {
         list.read(Detail::Places).expect("/proc");
         let asked = Places::open().expect("/proc");
         if matches!(asked, Places::Listed) {
-            return println!("SKIPPED: a kernel before 6.11");
+            return println!("skipped: a kernel before 6.11");
         }
         let here = std::hint::black_box([0_u8; 1]);
         let place = here.as_ptr().addr();

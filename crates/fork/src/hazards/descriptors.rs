@@ -102,7 +102,7 @@ mod tests {
         // SAFETY: no memory is registered with it.
         let made = match unsafe { rustix::mm::userfaultfd(flags) } {
             Ok(made) => made,
-            Err(errno) => return println!("SKIPPED: no userfaultfd here: {errno}"),
+            Err(errno) => return println!("skipped: no userfaultfd here: {errno}"),
         };
         assert_eq!(Watcher::find().expect("/proc"), Watcher::Open);
         drop(made);

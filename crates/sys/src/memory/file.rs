@@ -409,7 +409,7 @@ mod tests {
         let (data, rung) = create(c"test", Content::Data, MemfdFlags::empty()).unwrap();
         let sealed = MemfdFlags::from_bits_retain(ExecRung::NoexecSeal.flags());
         if rustix::fs::memfd_create(c"test", sealed | MemfdFlags::CLOEXEC).is_err() {
-            println!("SKIPPED: a kernel before 6.3");
+            println!("skipped: a kernel before 6.3");
             return;
         }
         assert_eq!(rung, ExecRung::NoexecSeal);

@@ -210,7 +210,7 @@ mod tests {
         let huge = crate::HUGE_PAGE;
         let free = sysctl::free_huge_pages_2_mib().unwrap_or(0) as usize;
         let Ok(memory) = SharedMemory::create("test", (free + 1) * huge, Pages::Hugetlb) else {
-            eprintln!("SKIPPED: no hugetlbfs here");
+            eprintln!("skipped: no hugetlbfs here");
             return;
         };
         let stop = std::sync::atomic::AtomicBool::new(false);

@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status), "{status:#x}");
         if libc::WEXITSTATUS(status) == 2 {
-            println!("SKIPPED: this user may lock no memory");
+            println!("skipped: this user may lock no memory");
         }
         libc::WEXITSTATUS(status)
     }

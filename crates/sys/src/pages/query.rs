@@ -147,7 +147,7 @@ mod tests {
         let page = rustix::param::page_size();
         let maps = std::fs::File::open("/proc/self/maps").expect("/proc");
         if next_above(maps.as_fd(), 0) == Err(Errno::NOTTY) {
-            return println!("SKIPPED: a kernel before 6.11");
+            return println!("skipped: a kernel before 6.11");
         }
         let private = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
         let made = |name: &std::ffi::CStr| {

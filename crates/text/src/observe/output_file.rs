@@ -276,7 +276,7 @@ mod tests {
         let path = directory.path().join("out");
         fs::write(&path, "theirs").expect("write");
         if std::os::unix::fs::chown(&path, Some(12_345), None).is_err() {
-            eprintln!("SKIPPED a_foreign_file_is_refused: only root can give a file away");
+            eprintln!("skipped: a_foreign_file_is_refused: only root can give a file away");
             return;
         }
         assert!(matches!(

@@ -285,7 +285,7 @@ mod tests {
     fn a_child_of_any_instant_keeps_what_it_inherits() {
         let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
         if packs.backing() == crate::pack::Backing::ProcMem {
-            eprintln!("SKIPPED: children do not share the memory of this backing");
+            eprintln!("skipped: children do not share the memory of this backing");
             return;
         }
         let root: &Root = packs.root();

@@ -143,7 +143,7 @@ fn block_all_signals() {
 #[test]
 fn a_batch_that_failed_half_way_works_by_traps_and_is_the_last() {
     if palimpsest_sys::arch::COHERENCE == palimpsest_sys::arch::Coherence::NeedsFlushAndSync {
-        return eprintln!("SKIPPED: this instruction set changes code without traps");
+        return eprintln!("skipped: this instruction set changes code without traps");
     }
     play("poking::a_batch_that_failed_half_way_works_by_traps_and_is_the_last", World::Same, || {
         let toggled = Toggled::new();

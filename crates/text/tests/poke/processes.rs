@@ -222,7 +222,7 @@ fn beside_a_stopped_thread() {
             drop(tell_go_on);
             match exit_code(wait(tracer)) {
                 Some(0) => {}
-                Some(NOT_PERMITTED) => return eprintln!("SKIPPED: a child may not trace its parent here"),
+                Some(NOT_PERMITTED) => return eprintln!("skipped: a child may not trace its parent here"),
                 other => panic!("the tracer ended with {other:?}"),
             }
         }

@@ -216,7 +216,7 @@ fn a_thread_that_blocks_traps_is_named_or_does_without() {
             for version in [New, Old] {
                 match batch(&other, version).apply() {
                     Ok(applied) => assert_eq!((applied.mode, applied.sites), (Mode::Held, other.len())),
-                    Err(PokeError::Hold(error)) => return eprintln!("SKIPPED: threads cannot be traced here: {error}"),
+                    Err(PokeError::Hold(error)) => return eprintln!("skipped: threads cannot be traced here: {error}"),
                     Err(error) => panic!("{error}"),
                 }
                 let seen = code.run_program(&program);
@@ -335,7 +335,7 @@ fn any_code_is_changed_beside_threads_that_block_every_signal_at_any_moment() {
                 (0..60).for_each(|index| blob.add(&mut batch, index, version));
                 match batch.apply() {
                     Ok(applied) => assert_eq!((applied.mode, applied.sites), (Mode::Held, 120)),
-                    Err(PokeError::Hold(error)) => return eprintln!("SKIPPED: threads cannot be traced here: {error}"),
+                    Err(PokeError::Hold(error)) => return eprintln!("skipped: threads cannot be traced here: {error}"),
                     Err(error) => panic!("{error}"),
                 }
                 assert_eq!((code.run_program(&program), blob.run()), (vec![version; 60], vec![version; 60]));

@@ -134,7 +134,7 @@ mod tests {
             ("cpuid", by_cpuid as fn(), true),
         ] {
             if !works {
-                eprintln!("SKIPPED: {name} is not for this CPU or thread");
+                eprintln!("skipped: {name} is not for this CPU or thread");
                 continue;
             }
             let start = std::time::Instant::now();
