@@ -9,7 +9,7 @@
 //! are added at the end; a new version means that old words changed. All times are CPU time but one, which is
 //! wall-clock time.
 //!
-//! Forks that follow each other within a tenth of a second are told together, up to 32 at a time.
+//! From the 64th on, forks that follow each other within a tenth of a second are told together, up to 32 at a time.
 //!
 //! A writer makes the word [`SEQUENCE`] odd, changes others, and makes it even again. A reader reads it, all words, and
 //! it again, with one system call each; the words belong together if both values are the same and even.

@@ -130,8 +130,12 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
 /// For less, nothing is done between forks.
 const LITTLE: u64 = 100_000;
 
-/// Notes a fork for later if nothing follows from it: it came shortly after another, was hardly quicker than clean ones
-/// are held to be, nothing is under way between forks, and no repair becomes due. Returns whether it did.
+/// A process that has forked so often forks for its living. Of others, each fork is told at once.
+const OFTEN: u64 = 64;
+
+/// Notes a fork for later if nothing follows from it: it is one of many, came shortly after another, was hardly quicker
+/// than clean ones are held to be, nothing is under way between forks, and no repair becomes due. Returns whether it
+/// did.
 fn is_noted(shared: &Shared, taken: u64) -> bool {
     let statistics = &shared.statistics;
     let Some(unbooked) = borrowed::unbooked() else { return false };
@@ -139,6 +143,7 @@ fn is_noted(shared: &Shared, taken: u64) -> bool {
     let excess = taken.saturating_sub(clean);
     let owed = statistics.debt().saturating_add(unbooked.owed()).saturating_add(excess);
     clean > 0
+        && statistics.forks() >= OFTEN
         && taken >= clean - clean / 4
         && statistics.hot_pieces() == 0
         && !shared.progress.is_under_way()
