@@ -14,14 +14,12 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use palimpsest_sys::HUGE_PAGE as PIECE;
 use palimpsest_sys::memory::extent::in_memory;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, retry_on_intr};
 
 use crate::{errno, freezing, kernel};
-
-/// The size of a huge page on most machines. The kernel begins mappings of this length at a multiple of it.
-pub(crate) const PIECE: usize = 2 << 20;
 
 /// Pieces that are noted at most: twice as many as Redis has before it is seen to use its memory. A piece takes half a
 /// millisecond.
@@ -154,6 +152,9 @@ fn is_allowed() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::calls::{Commit, advise, map};
+    use palimpsest_sys::pages::maps::Permissions;
+
     use super::*;
 
     const AT: usize = 100 * PIECE;
@@ -203,19 +204,16 @@ mod tests {
     /// Fails on: memory that is not there, or half of it, and is taken for populated.
     #[test]
     fn the_kernel_tells_which_pieces_are_populated() {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, which stays.
-        let made = unsafe { libc::mmap(ptr::null_mut(), PIECE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-        assert_ne!(made, libc::MAP_FAILED);
-        // SAFETY: this test's own mapping, in which no huge page may hide what is touched.
-        unsafe { libc::madvise(made, PIECE, libc::MADV_NOHUGEPAGE) };
+        let made = map(PIECE, Permissions::READ.union(Permissions::WRITE), Commit::Counted).expect("memory");
+        // A huge page would hide what is touched. SAFETY: 1. this test's own mapping, which stays.
+        unsafe { advise(made, libc::MADV_NOHUGEPAGE) }.expect("advised");
+        let start = ptr::with_exposed_provenance_mut::<u8>(made.start);
         for (pages, expected) in [(0, false), (PAGES / 2, false), (PAGES / 16 * 15, true), (PAGES, true)] {
             for page in 0..pages {
-                let place = made.cast::<u8>().wrapping_add(page * 4096);
                 // SAFETY: within the mapping, which has zeros.
-                unsafe { place.write_volatile(1) };
+                unsafe { start.wrapping_add(page * 4096).write_volatile(1) };
             }
-            assert_eq!(is_populated(made.addr()), expected, "{pages}");
+            assert_eq!(is_populated(made.start), expected, "{pages}");
         }
         assert!(!is_populated(PIECE), "nothing is mapped there");
     }

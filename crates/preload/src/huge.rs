@@ -17,7 +17,8 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::earlier::PIECE;
+use palimpsest_sys::HUGE_PAGE as PIECE;
+
 use crate::settings::Mapped;
 use crate::{confined, earlier, errno, kernel, moment, started};
 

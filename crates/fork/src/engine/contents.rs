@@ -70,13 +70,13 @@ impl Contents {
     /// Notes that `extent` holds the whole pages at these offsets, which lie in one piece.
     pub(super) fn note(&mut self, extent: u32, offsets: Range<usize>) {
         let key = (extent, (offsets.start / PIECE) as u32);
-        // Once more, it would hold no more than these pages.
-        if Some(key) <= self.whole {
-            return;
-        }
         let place = match self.all.binary_search_by_key(&key, PieceContents::key) {
             Ok(place) => place,
             Err(place) => {
+                // It is whole; in the table again, it would hold these pages only.
+                if Some(key) <= self.whole {
+                    return;
+                }
                 let new = PieceContents { extent, piece: key.1, pages: [0; PAGES / 64] };
                 // Out of order it would not be found: better not to have it at all.
                 if place != self.all.len() || self.all.push(new).is_err() {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     /// Fails on: a piece that stays in the table although it is whole; one that is noted again once it is out, and then
-    /// lacks the rest.
+    /// lacks the rest; pages of an earlier one that are not noted any more.
     #[test]
     fn whole_pieces_take_no_place() {
         let page = rustix::param::page_size();
@@ -218,8 +218,11 @@ mod tests {
             assert_eq!(runs(&contents, extent, 0, Span::new(start, end)), [Span::new(start, end)]);
         }
         contents.note(extent, 1000 * PIECE..1001 * PIECE - page);
+        contents.note(extent, 1001 * PIECE..1002 * PIECE);
         let last = Span::new(1000 * PIECE, 1001 * PIECE);
         assert_eq!(runs(&contents, extent, 0, last), [Span::new(last.start, last.end - page)]);
+        contents.note(extent, last.end - page..last.end);
+        assert_eq!(runs(&contents, extent, 0, last), [last], "also behind one that is out");
     }
 
     #[test]
