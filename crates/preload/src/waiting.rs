@@ -191,20 +191,51 @@ fn duration(time: timespec) -> Option<Duration> {
 
 /// Calls `epoll_pwait`; the kernel's own if it does not wait.
 ///
+/// With a mask it waits by `ppoll` for the descriptor. A signal that the program ignores is kept by the kernel if it
+/// comes while it is blocked; the mask then lets it in, where it does nothing, but `epoll_pwait` ends with `EINTR`
+/// (`do_epoll_pwait`, fs/eventpoll.c), which the program would not have seen. `ppoll` goes on unless a handler has run
+/// (`ERESTARTNOHAND`, fs/select.c).
+///
 /// # Safety
 ///
 /// 1. As for the C library's function.
 unsafe fn ask_epoll(fd: c_int, events: *mut epoll_event, most: c_int, step: Step, mask: Option<Set>) -> isize {
+    // SAFETY: (1); all of them.
+    let look = |mask| unsafe { look_epoll(fd, events, most, mask) };
+    let (time, mask) = match (step, mask) {
+        (Step::Not, _) => return look(mask),
+        // SAFETY: (1).
+        (_, None) => return raw(unsafe { EPOLL_WAIT.or(own_epoll_wait)(fd, events, most, step.millis()) }),
+        (Step::For(time), Some(mask)) => (Some(time), mask),
+        (Step::Forever, Some(mask)) => (None, mask),
+    };
+    let limit = Limit::after(time);
+    loop {
+        let mut one = pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: 1. one descriptor, of this function.
+        let answer = unsafe { ask_poll(&raw mut one, 1, limit.left(), Some(mask)) };
+        if answer <= 0 {
+            return answer;
+        }
+        let answer = look(Some(Set::ALL));
+        // Another thread may have taken the event.
+        if answer != 0 || limit.is_over() {
+            return answer;
+        }
+    }
+}
+
+/// Looks without waiting what has happened to the descriptors of `fd`, by the kernel's own `epoll_pwait`.
+///
+/// # Safety
+///
+/// 1. As for the C library's function.
+unsafe fn look_epoll(fd: c_int, events: *mut epoll_event, most: c_int, mask: Option<Set>) -> isize {
     let mask = mask.map(long);
     let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
-    if let Step::Not = step {
-        let (place, mask) = (events.expose_provenance(), mask.expose_provenance());
-        let arguments = [fd as usize, place, most as usize, 0, mask, size_of::<Set>()];
-        // SAFETY: 1. the caller's; the mask outlives the call.
-        return unsafe { system_call(libc::SYS_epoll_pwait, arguments) };
-    }
-    // SAFETY: (1).
-    raw(unsafe { EPOLL_PWAIT.or(own_epoll_pwait)(fd, events, most, step.millis(), mask) })
+    let (place, mask) = (events.expose_provenance(), mask.expose_provenance());
+    // SAFETY: 1. (1); the mask outlives the call.
+    unsafe { system_call(libc::SYS_epoll_pwait, [fd as usize, place, most as usize, 0, mask, size_of::<Set>()]) }
 }
 
 /// Calls `ppoll`; the kernel's own if it does not wait.

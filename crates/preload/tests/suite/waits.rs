@@ -10,6 +10,7 @@ fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option
     let source = match name.split('-').next() {
         Some("waits") => "waits.c",
         Some("confined") => "confined_waits.c",
+        Some("ignored") => "ignored_waits.c",
         _ => "full_report.c",
     };
     let program = compile(&sources.join(source), name, &[])?;
@@ -62,6 +63,15 @@ fn the_main_thread_can_be_canceled_in_waits() {
     // One each of `epoll_wait`, `poll`, `select` and `nanosleep`.
     for way in ["0", "2", "4", "6"] {
         let _ = compare("waits-canceled", &["0", way], &variables);
+    }
+}
+
+#[test]
+fn ignored_signals_end_no_wait() {
+    for pause in ["1ns", "2ms"] {
+        if let Some(report) = compare("ignored", &[], &[("PALIMPSEST_PAUSE", pause)]) {
+            assert!(slices(&report) >= 1, "{report}");
+        }
     }
 }
 
