@@ -10,6 +10,8 @@
 mod call;
 mod cpu;
 mod dynptr;
+#[cfg(feature = "std")]
+mod format;
 mod function;
 mod gate;
 mod handle;
@@ -48,6 +50,8 @@ pub use function::{Declaration, Prototype, Shape};
 #[cfg(feature = "std")]
 pub use program::{HostedError, HostedProgram, Slot};
 pub use runner::Runner;
+#[cfg(feature = "std")]
+pub(crate) use timed::{OnTimer, Timers};
 
 use crate::code::Code;
 use crate::insn::Callee;
@@ -55,7 +59,7 @@ use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, 
 use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
 use crate::map::{ArrayPlace, Definition, Map, cells};
 #[cfg(feature = "std")]
-use crate::timer::{SystemTime, TimeSource, Timers};
+use crate::timer::{SystemTime, TimeSource};
 use crate::verify::{
     Argument, Contract, MissingFunction, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
 };
@@ -457,7 +461,7 @@ impl Host {
     pub fn discard(&self, records: &[u64]) {
         // They are dropped last: what drops them is the host's, and may panic.
         #[cfg(feature = "std")]
-        let _objects: Vec<_> = records.iter().filter_map(|record| objects::take(*record).ok().flatten()).collect();
+        let _objects = objects::Left(records);
         records.iter().for_each(|record| lock::discard(&self.shared.maps, *record));
         ring::discard_all(&self.shared.maps, records);
     }

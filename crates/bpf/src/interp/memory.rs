@@ -3,8 +3,12 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::HelperError;
 use crate::insn::Size;
 use crate::map::cells::WORD;
+
+/// Records, locks and objects that programs hold at once: on one thread, those of all programs that it runs.
+pub(crate) const MOST_HELD: usize = 64;
 
 /// What an access wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,9 +141,13 @@ impl<'a> Memory<'a> {
         self.insert(address, Bytes::Shared(words))
     }
 
-    /// Notes that a record is to be given back.
-    pub(crate) fn hold(&mut self, record: u64) {
+    /// Notes that a record is to be given back. As many as compiled programs can hold.
+    pub(crate) fn hold(&mut self, record: u64) -> Result<(), HelperError> {
+        if self.held.len() == MOST_HELD {
+            return Err(HelperError::Held { most: MOST_HELD });
+        }
         self.held.push(record);
+        Ok(())
     }
 
     /// Notes that a record is given back.
@@ -190,6 +198,14 @@ impl<'a> Memory<'a> {
             let _ = words[at / WORD].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         }
         Ok(())
+    }
+
+    /// Whether `len` bytes at `address` may be read.
+    pub(crate) fn may_read(&self, address: u64, len: usize) -> Result<(), MemoryFault> {
+        if self.shared(address, len).is_some() {
+            return Ok(());
+        }
+        self.bytes(address, len).map(|_| ())
     }
 
     /// Whether `len` bytes at `address` may be written.

@@ -46,6 +46,7 @@ mod typed;
 #[cfg(not(feature = "std"))]
 mod untimed;
 mod user_ring;
+pub(crate) mod value;
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -56,7 +57,7 @@ use bloom::Bloom;
 pub(crate) use definition::Room;
 use definition::check;
 pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
-pub(crate) use definition::{LOCK, TIMER};
+pub(crate) use definition::{LOCK, MOST_KEY, TIMER};
 use hash::{Eviction, Hash};
 pub(crate) use lock::{Lock, Owner};
 pub use maps::{Maps, NestError};
@@ -72,6 +73,7 @@ pub use typed::{ArrayHandle, HashHandle, Plain, QueueHandle, TypeError};
 use untimed::Timed;
 pub(crate) use user_ring::Next;
 pub use user_ring::{Producer, ReserveError, Sample, UserRing};
+pub(crate) use value::{Copied, Far, Out, Value};
 
 /// Why an operation on a map fails. A program gets [`errno`](Self::errno), negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -189,6 +191,17 @@ enum Store {
     Maps(alloc::boxed::Box<Maps>),
 }
 
+impl Store {
+    /// The values of arrays and hash maps.
+    const fn values(&self) -> Option<&cells::Cells> {
+        match self {
+            Self::Array(array) => Some(array.values()),
+            Self::Hash(hash) => Some(hash.values()),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(feature = "std")]
 fn cpus() -> u32 {
     palimpsest_sys::threads::possible_cpus()
@@ -219,7 +232,7 @@ fn cpus_of(definition: &Definition) -> u32 {
 
 /// Returns the bytes of a map, including all its parts.
 fn bytes(definition: &Definition, cpus: u32) -> u64 {
-    match definition.kind {
+    let store = match definition.kind {
         Kind::Array | Kind::PerCpuArray => Array::bytes(definition, cpus),
         Kind::Hash | Kind::LruHash | Kind::PerCpuHash | Kind::LruPerCpuHash => Hash::bytes(definition, cpus),
         Kind::LpmTrie => Trie::bytes(definition),
@@ -229,7 +242,8 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
         Kind::UserRingBuffer => UserRing::bytes(definition),
         Kind::Programs => Programs::bytes(definition),
         Kind::ArrayOfMaps | Kind::HashOfMaps => Maps::bytes(definition),
-    }
+    };
+    store.saturating_add(Timed::bytes(definition))
 }
 
 impl Map {
@@ -257,7 +271,8 @@ impl Map {
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
             Kind::ArrayOfMaps | Kind::HashOfMaps => Store::Maps(alloc::boxed::Box::new(Maps::new(&definition)?)),
         };
-        Ok(Self { definition, cpus, store, timed: Timed::none() })
+        let timed = Timed::new(&definition, store.values())?;
+        Ok(Self { definition, cpus, store, timed })
     }
 
     /// Checks a map's sizes, and takes what it needs from `room`.
@@ -334,15 +349,15 @@ impl Map {
     ///
     /// [`OpError`].
     pub fn update(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
-        self.update_of(key, value, update, None)
+        self.update_of(key, Value::Near(value), update, None)
     }
 
     /// Does the same for this CPU only, as programs do.
-    pub(crate) fn update_here(&self, key: &[u8], value: &[u8], update: Update, cpu: u32) -> Result<(), OpError> {
+    pub(crate) fn update_here(&self, key: &[u8], value: Value<'_>, update: Update, cpu: u32) -> Result<(), OpError> {
         self.update_of(key, value, update, Some(cpu))
     }
 
-    fn update_of(&self, key: &[u8], value: &[u8], update: Update, cpu: Option<u32>) -> Result<(), OpError> {
+    fn update_of(&self, key: &[u8], value: Value<'_>, update: Update, cpu: Option<u32>) -> Result<(), OpError> {
         self.check_key(key)?;
         self.check_value(value.len())?;
         self.check_timers()?;
@@ -389,6 +404,11 @@ impl Map {
     ///
     /// [`OpError`].
     pub fn push(&self, value: &[u8], when_full: WhenFull) -> Result<(), OpError> {
+        self.push_value(Value::Near(value), when_full)
+    }
+
+    /// Does the same with a program's value.
+    pub(crate) fn push_value(&self, value: Value<'_>, when_full: WhenFull) -> Result<(), OpError> {
         self.check_value(value.len())?;
         match &self.store {
             Store::Queue(queue) => queue.push(value, when_full),
@@ -407,8 +427,13 @@ impl Map {
     /// [`OpError`].
     pub fn pop(&self, value: &mut [u8]) -> Result<(), OpError> {
         self.check_value(value.len())?;
+        self.pop_to(&mut |at, piece| value[at..][..piece.len()].copy_from_slice(piece))
+    }
+
+    /// Takes the next value out of a queue or off a stack. Nobody else can use it before `out` has all of it.
+    pub(crate) fn pop_to(&self, out: &mut Out<'_>) -> Result<(), OpError> {
         match &self.store {
-            Store::Queue(queue) => queue.pop(value),
+            Store::Queue(queue) => queue.pop(out),
             _ => Err(self.unsupported()),
         }
     }
@@ -421,7 +446,22 @@ impl Map {
     pub fn peek(&self, value: &mut [u8]) -> Result<(), OpError> {
         self.check_value(value.len())?;
         match &self.store {
-            Store::Queue(queue) => queue.peek(value),
+            Store::Bloom(_) => self.may_have(Value::Near(value)),
+            _ => self.peek_to(&mut |at, piece| value[at..][..piece.len()].copy_from_slice(piece)),
+        }
+    }
+
+    /// Copies the next value of a queue or stack.
+    pub(crate) fn peek_to(&self, out: &mut Out<'_>) -> Result<(), OpError> {
+        match &self.store {
+            Store::Queue(queue) => queue.peek(out),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// Whether `value` may be in a bloom filter.
+    pub(crate) fn may_have(&self, value: Value<'_>) -> Result<(), OpError> {
+        match &self.store {
             Store::Bloom(bloom) if bloom.may_have(value) => Ok(()),
             Store::Bloom(_) => Err(OpError::NotFound),
             _ => Err(self.unsupported()),
@@ -502,7 +542,8 @@ impl Map {
     /// Sets the first value of an array; bytes that `value` lacks are zero.
     pub(crate) fn set_first(&self, value: &[u8]) {
         if let Store::Array(array) = &self.store {
-            array.values().write(0, value);
+            let len = value.len().min(self.definition.value_len as usize);
+            array.values().write(0, Value::Near(&value[..len]));
         }
     }
 
@@ -562,12 +603,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        if self.definition.timer.is_none() {
-            return;
-        }
-        for words in self.shared() {
-            let start = cells::address(words);
-            self.timed.forget_all(start..start + size_of_val(words) as u64);
+        if self.definition.timer.is_some() {
+            self.timed.forget_all();
         }
     }
 }

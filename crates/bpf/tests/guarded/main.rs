@@ -74,7 +74,9 @@ unsafe impl Runner for Nobody {
 
     fn failed(_callee: Callee, _error: HelperError) {}
 
-    fn hold(_record: u64) {}
+    fn hold(_record: u64) -> Result<(), HelperError> {
+        Ok(())
+    }
 
     fn let_go(_record: u64) {}
 
