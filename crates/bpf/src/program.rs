@@ -198,6 +198,12 @@ pub enum VerifiedError {
         /// Jumps back that it had.
         fuel: u64,
     },
+    /// A store that the verifier could not prove would have left its memory, and the program was ended before it.
+    #[error("the store in slot {slot} would have been outside of its memory")]
+    Store {
+        /// Its slot, from 0.
+        slot: usize,
+    },
 }
 
 /// Why a context does not fit the program.
@@ -277,9 +283,10 @@ impl VerifiedProgram {
 
     #[inline]
     fn finished(&self, outcome: Outcome) -> Result<u64, VerifiedError> {
-        match (outcome.gauge, self.fuel) {
+        match (outcome.outside(), outcome.gauge, self.fuel) {
+            (Some(slot), ..) => Err(VerifiedError::Store { slot }),
             // Without a host no helper ends it.
-            (..0, Some(fuel)) => Err(VerifiedError::Fuel { fuel }),
+            (None, ..0, Some(fuel)) => Err(VerifiedError::Fuel { fuel }),
             _ => Ok(outcome.value),
         }
     }
@@ -302,7 +309,8 @@ impl VerifiedProgram {
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
-        // exist and belong to nobody else during the call; unproven loads go on if nothing is there; it reads only what
+        // exist and belong to nobody else during the call; unproven loads go on if nothing is there, and unproven stores
+        // are compared with the context's bounds, or those of a map; it reads only what
         // has a value; and it ends, or pays where that is not proven. 2. helpers are safe functions that get numbers,
         // or those of the host that it was verified for, with what they want; what it reaches of that host's maps are
         // atomic words, which the host keeps as long as the program.

@@ -43,6 +43,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
 pub use call::Call;
@@ -61,7 +62,7 @@ use crate::map::{ArrayPlace, Definition, Map, cells};
 #[cfg(feature = "std")]
 use crate::timer::{SystemTime, TimeSource};
 use crate::verify::{
-    Argument, Contract, MissingFunction, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
+    Argument, Contract, MissingFunction, Region, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
 };
 use call::{Rest, Space};
 use cpu::Cpu;
@@ -471,6 +472,11 @@ impl Host {
         Some(map.first_value()? + u64::from(offset))
     }
 
+    /// Returns where all values of a map lie.
+    fn values(&self, index: i32) -> Option<Range<u64>> {
+        self.shared.maps.get(usize::try_from(index).ok()?)?.values()
+    }
+
     fn map_handle(&self, index: i32) -> Option<u64> {
         let index = u32::try_from(index).ok()?;
         self.shared.maps.get(index as usize).map(|_| handle(index))
@@ -535,6 +541,13 @@ impl Linked {
         for (address, words) in self.host.words() {
             memory.add_shared(address, words).map_err(failed)?;
         }
+        memory.keep_stores(self.verified.checked().iter().map(|(index, region)| {
+            let range = match region {
+                Region::Context => CONTEXT..CONTEXT + self.verified.context_len() as u64,
+                Region::Map(map) => self.host.values(*map as i32).unwrap_or_default(),
+            };
+            (*index, range)
+        }));
         let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
         let unproven = self.verified.unproven();
         let has_probes = !self.verified.probes().is_empty();

@@ -47,6 +47,12 @@ pub enum HostedError {
         /// Jumps back that it had.
         fuel: u64,
     },
+    /// A store that the verifier could not prove would have left its memory, and the program was ended before it.
+    #[error("the store in slot {slot} would have been outside of its memory")]
+    Store {
+        /// Its slot, from 0; after tail calls, in the program that ran last.
+        slot: usize,
+    },
     /// A helper failed, and the program was ended.
     #[error("call of helper {id}: {error}")]
     Helper {
@@ -270,7 +276,10 @@ impl HostedProgram {
                 Err(HostedError::Helper { id: register.number().into(), error })
             }
             (None, outcome) if outcome.gauge == OUT_OF_FUEL => Err(HostedError::Fuel { fuel: fuel as u64 }),
-            (None, outcome) => Ok(outcome.value),
+            (None, outcome) => match outcome.outside() {
+                Some(slot) => Err(HostedError::Store { slot }),
+                None => Ok(outcome.value),
+            },
         }
     }
 

@@ -1,6 +1,7 @@
 //! The memory of an interpreted program: regions of bytes at addresses that the host chooses.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::HelperError;
@@ -98,6 +99,8 @@ pub struct Memory<'a> {
     regions: Vec<(u64, Bytes<'a>)>,
     /// Records that helpers have reserved and not given back.
     held: Vec<u64>,
+    /// Within which addresses instructions may store, in order of the instructions; others may wherever there is memory.
+    kept: Vec<(u32, Range<u64>)>,
     /// The CPU that the program runs on, if whoever runs it says so.
     cpu: Option<u32>,
 }
@@ -105,7 +108,23 @@ pub struct Memory<'a> {
 impl<'a> Memory<'a> {
     /// Memory with nothing in it.
     pub const fn new() -> Self {
-        Self { regions: Vec::new(), held: Vec::new(), cpu: None }
+        Self { regions: Vec::new(), held: Vec::new(), kept: Vec::new(), cpu: None }
+    }
+
+    /// Keeps stores of some instructions, which come in order, within addresses.
+    pub(crate) fn keep_stores(&mut self, kept: impl Iterator<Item = (u32, Range<u64>)>) {
+        self.kept = kept.collect();
+    }
+
+    /// Whether the instruction with this number may store `size` bytes at `address`.
+    pub(super) fn may_store(&self, instruction: usize, address: u64, size: Size) -> Result<(), MemoryFault> {
+        let Ok(place) = self.kept.binary_search_by_key(&instruction, |(number, _)| *number as usize) else {
+            return Ok(());
+        };
+        let (range, len) = (&self.kept[place].1, size.bytes());
+        let last = (range.end - range.start).checked_sub(len as u64);
+        let is_inside = last.is_some_and(|last| address.wrapping_sub(range.start) <= last);
+        if is_inside { Ok(()) } else { Err(MemoryFault { address, len, access: Access::Write }) }
     }
 
     /// Says on which CPU the program runs.

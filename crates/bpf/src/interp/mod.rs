@@ -389,7 +389,9 @@ impl Run<'_> {
                 self.set(dst, value);
             }
             Instruction::Store { size, base, offset, value } => {
-                memory.store(self.address(base, offset), size, self.operand(value))?;
+                let address = self.address(base, offset);
+                memory.may_store(self.at, address, size)?;
+                memory.store(address, size, self.operand(value))?;
             }
             Instruction::StoreRelease { size, base, offset, src } => {
                 memory.store(self.address(base, offset), size, self.get(src))?;

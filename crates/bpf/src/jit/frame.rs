@@ -38,6 +38,8 @@ pub(super) struct Frame {
     pub(super) gauge: Gauge,
     /// What registers without a value hold.
     pub(super) leftovers: Leftovers,
+    /// Whether it keeps the address of the context, for stores that are checked.
+    pub(super) keeps_context: bool,
 }
 
 /// Registers that a function must return as it got them.
@@ -53,6 +55,7 @@ impl Frame {
             counts: code.counts(),
             gauge: Gauge::Absent,
             leftovers: Leftovers::Any,
+            keeps_context: false,
         };
         if !code.has_functions() {
             // It is the program.
@@ -72,6 +75,12 @@ impl Frame {
         self.function == 0 && self.gauge != Gauge::Absent
     }
 
+    /// Whether others call it by its address: the program's own, and one whose address is taken, unless helpers get an
+    /// entry of its own for that.
+    pub(super) fn is_called_through_registers(&self) -> bool {
+        self.function == 0 || (self.is_named && self.gauge == Gauge::Absent)
+    }
+
     /// The registers that are cleared where they have no value.
     pub(super) const fn cleared(&self) -> &'static [Register] {
         match self.leftovers {
@@ -82,6 +91,6 @@ impl Frame {
 
     /// Whether it has memory of its own.
     pub(super) const fn has_memory(&self) -> bool {
-        self.used.has(Register::R10) || self.counts
+        self.used.has(Register::R10) || self.counts || self.keeps_context
     }
 }

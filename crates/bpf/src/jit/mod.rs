@@ -16,6 +16,7 @@
 
 mod arch;
 mod buffer;
+mod check;
 mod compiled;
 mod frame;
 mod inline;
@@ -24,17 +25,20 @@ mod loops;
 mod wanted;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
 use crate::map::ArrayPlace;
-use crate::verify::{Guard, Verified};
+use crate::verify::{Guard, Region, Verified};
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark, Unknown};
+use check::{Bounds, Check};
 pub use compiled::Compiled;
 use frame::Frame;
 use loops::Loops;
+use wanted::OUTSIDE;
 pub(crate) use wanted::{Gauge, Metering, STOPPED, Wanted};
 pub use wanted::{OUT_OF_FUEL, Outcome};
 
@@ -133,6 +137,11 @@ pub(crate) trait Resolve {
 
     /// Returns the address of byte `offset` of the first value of the map with this index.
     fn map_value(&self, _map: i32, _offset: u32) -> Option<u64> {
+        None
+    }
+
+    /// Returns where all values of the map with this index lie.
+    fn values(&self, _map: i32) -> Option<Range<u64>> {
         None
     }
 }
@@ -247,7 +256,11 @@ pub(crate) fn compile_resolved(
     let mut literals = Literals::of(code, resolve, wanted)?;
     literals.gauge = match wanted.metering {
         Metering::Fuel => Gauge::Paid,
-        Metering::Free if literals.values.iter().all(|(_, called)| called.then == Then::GoOn) => Gauge::Absent,
+        Metering::Free
+            if wanted.checked.is_empty() && literals.values.iter().all(|(_, called)| called.then == Then::GoOn) =>
+        {
+            Gauge::Absent
+        }
         Metering::Free => Gauge::Kept,
     };
     match target {
@@ -447,6 +460,25 @@ impl Surroundings<'_> {
             && self.literals.wanted.probes.binary_search(&(self.index as u32)).is_ok()
     }
 
+    /// Returns the bounds that the instruction, a store, is checked against, if it is.
+    #[inline]
+    fn check(&self) -> Option<Check> {
+        let Wanted { checked, context_len, .. } = self.literals.wanted;
+        if checked.is_empty() {
+            return None;
+        }
+        let place = checked.binary_search_by_key(&(self.index as u32), |(index, _)| *index).ok()?;
+        let bounds = match checked[place].1 {
+            Region::Context => Bounds::Context { len: context_len },
+            // A map without values has no room: every store is outside.
+            Region::Map(map) => {
+                let Range { start, end } = self.literals.resolve.values(map as i32).unwrap_or_default();
+                Bounds::Fixed { start, len: end - start }
+            }
+        };
+        Some(Check { bounds, ended: OUTSIDE + self.code.slot(self.index) as i64 })
+    }
+
     fn unsupported(&self) -> CompileError {
         CompileError::Unsupported {
             slot: self.code.slot(self.index),
@@ -498,6 +530,7 @@ fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
         is_named: named.binary_search(&first).is_ok(),
         gauge: literals.gauge,
         leftovers: literals.wanted.leftovers,
+        keeps_context: function == 0 && literals.wanted.checked.iter().any(|(_, region)| *region == Region::Context),
         ..Frame::of(code, first..end, function)
     };
     code.functions().zip(ends).enumerate().map(frame).collect()

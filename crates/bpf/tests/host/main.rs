@@ -18,6 +18,7 @@ mod printing;
 mod quick;
 mod runner;
 mod signals;
+mod stores;
 mod texts;
 mod user_ring;
 mod wakes;

@@ -20,7 +20,7 @@ use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
 use crate::jit::lines::Lines;
-use crate::jit::{CompileError, Outside, Surroundings, Then};
+use crate::jit::{Bounds, Check, CompileError, Outside, Surroundings, Then};
 use crate::verify::{Guard, Side};
 use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
 
@@ -57,8 +57,11 @@ const fn bits(width: Width) -> Bits {
     }
 }
 
-/// Bytes below the program's frame for the count of loops, at the stack pointer.
+/// Bytes below the program's frame for the count of loops and the address of the context.
 const COUNT: usize = 16;
+/// Where they are, above the stack pointer.
+const COUNT_AT: i32 = 0;
+const CONTEXT_AT: i32 = 8;
 /// How often a function passes its `may_goto`s before it leaves its loops.
 const ROUNDS: u64 = 0xffff;
 
@@ -78,7 +81,7 @@ fn pairs(frame: &Frame) -> impl DoubleEndedIterator<Item = (Native, Native)> {
 
 fn room(frame: &Frame) -> u64 {
     let memory = if frame.used.has(Register::R10) { FRAME } else { 0 };
-    (memory + if frame.counts { COUNT } else { 0 }) as u64
+    (memory + if frame.counts || frame.keeps_context { COUNT } else { 0 }) as u64
 }
 
 impl Isa for Aarch64 {
@@ -88,6 +91,9 @@ impl Isa for Aarch64 {
     const LINES: Option<Lines> = None;
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
+        if frame.is_called_through_registers() {
+            encode::landing_pad(buffer);
+        }
         for (first, second) in pairs(frame) {
             encode::push_pair(buffer, first, second);
             if first == FP {
@@ -102,7 +108,11 @@ impl Isa for Aarch64 {
         }
         if frame.counts {
             encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], ROUNDS);
-            encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, 0, SCRATCH[1]);
+            encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, COUNT_AT, SCRATCH[1]);
+        }
+        if frame.keeps_context {
+            let store = Access { log: 3, kind: Kind::Store };
+            encode::access(buffer, store, native(Register::R1), SP, CONTEXT_AT, SCRATCH[1]);
         }
         if frame.begins_gauge() {
             encode::mov(buffer, Bits::B64, GAUGE, SIXTH_ARGUMENT);
@@ -165,6 +175,9 @@ impl Isa for Aarch64 {
                 }
             }
             Instruction::Store { size, base, offset, value } => {
+                if let Some(check) = surroundings.check() {
+                    check_store(buffer, surroundings, check, (native(base), offset, size.bytes()));
+                }
                 let value = constant_of(buffer, surroundings, value);
                 memory::store(buffer, size, native(base), offset, value);
                 if surroundings.guard().is_some() {
@@ -197,7 +210,7 @@ impl Isa for Aarch64 {
             }
             Instruction::MayGoto { offset } => {
                 let [count, scratch, ..] = SCRATCH;
-                encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, 0, scratch);
+                encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, COUNT_AT, scratch);
                 if is_plain(surroundings) {
                     encode::jump_if_zero(buffer, count, surroundings.jump(offset.into()));
                 } else {
@@ -205,7 +218,7 @@ impl Isa for Aarch64 {
                     take(buffer, surroundings, offset, goes_on);
                 }
                 encode::add_immediate(buffer, Bits::B32, Sum::Sub, count, count, 1);
-                encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, 0, scratch);
+                encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, COUNT_AT, scratch);
             }
             Instruction::Call(callee) => {
                 call(buffer, surroundings, callee)?;
@@ -227,6 +240,7 @@ impl Isa for Aarch64 {
     }
 
     fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame) {
+        encode::landing_pad(buffer);
         encode::push_pair(buffer, FP, LR);
         encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
         encode::push_pair(buffer, GAUGE, ZERO);
@@ -386,6 +400,38 @@ fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
     encode::add_immediate(buffer, Bits::B64, Sum::Subs, GAUGE, GAUGE, 1);
     encode::jump_if(buffer, Flag::Plus, surroundings.jump(offset));
     encode::jump(buffer, surroundings.leave());
+}
+
+/// Ends the program if a store of `size` bytes at `base + offset` is out of bounds. Uses two scratch registers.
+#[cold]
+fn check_store(
+    buffer: &mut Buffer,
+    surroundings: &Surroundings<'_>,
+    check: Check,
+    (base, offset, size): (Native, i16, usize),
+) {
+    let Check { bounds, ended } = check;
+    let [distance, other, ..] = SCRATCH;
+    let inside = bounds.last(size).map(|last| {
+        let address = memory::address(buffer, base, offset);
+        match bounds {
+            Bounds::Fixed { start, .. } => encode::mov_immediate(buffer, Bits::B64, other, start),
+            Bounds::Context { .. } => {
+                encode::access(buffer, Access { log: 3, kind: Kind::Load }, other, SP, CONTEXT_AT, other);
+            }
+        }
+        encode::three(buffer, Bits::B64, Three::Sub, distance, address, other);
+        if !encode::add_immediate(buffer, Bits::B64, Sum::Subs, ZERO, distance, last) {
+            encode::mov_immediate(buffer, Bits::B64, other, last);
+            encode::three(buffer, Bits::B64, Three::Subs, ZERO, distance, other);
+        }
+        encode::hole_if(buffer, Flag::BelowEqual)
+    });
+    encode::mov_immediate(buffer, Bits::B64, GAUGE, ended as u64);
+    encode::jump(buffer, surroundings.leave());
+    if let Some(inside) = inside {
+        encode::end_hole(buffer, inside);
+    }
 }
 
 /// Leaves if the program was ended.

@@ -386,6 +386,12 @@ pub(super) fn barrier(buffer: &mut Buffer) {
     buffer.push(&[0x0f, 0xae, 0xe8]);
 }
 
+/// `endbr64`: where calls through registers may lead, should the kernel ever track them (Intel SDM, volume 1, section
+/// 17.3); elsewhere an instruction without effect.
+pub(super) fn landing_pad(buffer: &mut Buffer) {
+    buffer.push(&[0xf3, 0x0f, 0x1e, 0xfa]);
+}
+
 pub(super) fn call(buffer: &mut Buffer, to: Mark) {
     buffer.push(&[0xe8, 0, 0, 0, 0]);
     buffer.gap(4, FAR, to);
