@@ -158,9 +158,9 @@ impl Watch {
 /// processor all the time, else those of CPU time.
 ///
 /// CPU time is not asked for without need. To answer, the kernel accounts for the time since it last did
-/// (`task_sched_runtime`, kernel/sched/core.c), and so finds at once, and not at the next tick, that the thread has used
-/// up its slice. The child, if it is on the same processor, then runs for a slice before the fork returns: forks of 3 ms
-/// took 2 to 3 ms longer.
+/// (`task_sched_runtime`, kernel/sched/core.c), and so finds at once, and not at the next tick, that the thread has
+/// used up its slice. The child, if it is on the same processor, then runs for a slice before the fork returns: forks
+/// of 3 ms took 2 to 3 ms longer (docs/records/2026-11-25-forks).
 fn taken(wall: u64, clean: u64, had_processor: impl FnOnce() -> bool, cpu: impl FnOnce() -> u64) -> u64 {
     if wall <= clean + clean / 2 || had_processor() { wall } else { cpu() }
 }
