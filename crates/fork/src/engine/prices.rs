@@ -36,8 +36,8 @@ const VERY_BIG: usize = 4 << 30;
 
 /// Returns into how many extents this much memory is cut. 8 mappings alone make a fork 5 to 9 % longer, 4 of them 4 to
 /// 5 %, 2 of them 2 to 4 %, and 32 a quarter. With few, more is copied when a half-used one is given up: with 2, a
-/// repair of 2 GiB in one go took 4.7 s instead of 1.2 to 2.3 (docs/records/2026-11-24-bounds); and the first fork after
-/// a write copies the page table entries of a whole one.
+/// repair of 2 GiB in one go took 4.7 s instead of 1.2 to 2.3 (docs/records/2026-11-24-bounds); and the first fork
+/// after a write copies the page table entries of a whole one.
 pub(super) const fn extents_of(populated: usize) -> usize {
     match populated {
         0..BIG => 16,
