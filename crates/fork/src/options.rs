@@ -6,7 +6,8 @@ use std::time::Duration;
 /// holds costs each fork as much as unfrozen memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ExtentLen {
-    /// About a 16th of what is frozen, from 1 GiB on an eighth, as a power of two of at least 2 MiB.
+    /// About a 16th of what is frozen, from 1 GiB on an eighth, from 4 GiB on a quarter, as a power of two of at least
+    /// 2 MiB.
     #[default]
     Auto,
     /// This many bytes, rounded up to a power of two of at least 2 MiB.

@@ -205,7 +205,8 @@ mod tests {
         assert_eq!(extent_len(ExtentLen::Auto, 100), 2 << 20);
         assert_eq!(extent_len(ExtentLen::Auto, 512 << 20), 32 << 20);
         assert_eq!(extent_len(ExtentLen::Auto, 520 << 20), 32 << 20);
-        assert_eq!(extent_len(ExtentLen::Auto, (4 << 30) + 1), 512 << 20);
+        assert_eq!(extent_len(ExtentLen::Auto, 2 << 30), 256 << 20);
+        assert_eq!(extent_len(ExtentLen::Auto, (4 << 30) + 1), 1 << 30);
         assert_eq!(extent_len(ExtentLen::Bytes(3 << 20), 0), 4 << 20);
         assert!(extent_len(ExtentLen::Bytes(usize::MAX), 0).is_power_of_two());
     }

@@ -30,14 +30,20 @@ const GATHERING: u64 = 3;
 const TELLING: usize = 16;
 /// If a freeze was expected to save this much, what it did save tells what an entry takes.
 const TELLING_GAIN: u64 = 100_000;
-/// Memory of this many bytes or more is big.
+/// Memory of this many bytes or more is big, or very big.
 const BIG: usize = 1 << 30;
+const VERY_BIG: usize = 4 << 30;
 
-/// Returns into how many extents this much memory is cut. 8 mappings alone make a fork 5 to 9 % longer, 2 of them 2 to
-/// 4 %, and 32 a quarter. With 2, giving up a half-used one copies a quarter of the memory in one go: of 2 GiB, a
-/// repair took 4.7 s instead of 1.2 to 2.3 (docs/records/2026-11-24-bounds).
+/// Returns into how many extents this much memory is cut. 8 mappings alone make a fork 5 to 9 % longer, 4 of them 4 to
+/// 5 %, 2 of them 2 to 4 %, and 32 a quarter. With few, more is copied when a half-used one is given up: with 2, a
+/// repair of 2 GiB in one go took 4.7 s instead of 1.2 to 2.3 (docs/records/2026-11-24-bounds); and the first fork
+/// after a write copies the page table entries of a whole one.
 pub(super) const fn extents_of(populated: usize) -> usize {
-    if populated < BIG { 16 } else { 8 }
+    match populated {
+        0..BIG => 16,
+        BIG..VERY_BIG => 8,
+        VERY_BIG.. => 4,
+    }
 }
 
 /// Populated memory.

@@ -1,6 +1,7 @@
 //! The calling thread: its identity, and its signal mask.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use rustix::io::Errno;
 
@@ -30,6 +31,21 @@ pub fn is_gone(tid: i32) -> bool {
 pub fn thread_pointer() -> usize {
     // SAFETY: only returns the calling thread's identity.
     unsafe { libc::pthread_self() as usize }
+}
+
+/// Returns how often the calling thread has given up its processor or lost it, by its wish or not (`getrusage(2)`);
+/// `None` if the kernel does not tell. Leaves the thread its slice, unlike a look at its CPU time
+/// (`task_cputime_adjusted`, kernel/sched/cputime.c).
+#[inline]
+pub fn context_switches() -> Option<u64> {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: there is room for the answer.
+    if unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the kernel has filled it.
+    let usage = unsafe { usage.assume_init() };
+    Some(usage.ru_nvcsw.cast_unsigned().wrapping_add(usage.ru_nivcsw.cast_unsigned()))
 }
 
 /// Blocks signals of this thread while it lives, also those that the C library keeps for itself.
@@ -74,6 +90,13 @@ fn exchange(mask: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::proc::status::Status;
+
+    #[test]
+    fn a_thread_that_sleeps_gives_up_its_processor() {
+        let before = context_switches().expect("told");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(context_switches().expect("told") > before);
+    }
 
     #[test]
     fn the_mask_comes_back() {
