@@ -12,6 +12,7 @@ mod fork;
 mod helpers;
 mod kernel;
 mod kfuncs;
+mod landing_pads;
 mod locks;
 mod nested;
 mod printing;
