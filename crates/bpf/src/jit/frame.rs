@@ -21,6 +21,15 @@ impl Registers {
     }
 }
 
+/// What becomes of the context's address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ContextAddress {
+    /// It is an argument, which the program does with what it likes.
+    Passed,
+    /// The frame keeps it, too, for stores that are checked.
+    Kept,
+}
+
 /// What a function needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Frame {
@@ -38,8 +47,7 @@ pub(super) struct Frame {
     pub(super) gauge: Gauge,
     /// What registers without a value hold.
     pub(super) leftovers: Leftovers,
-    /// Whether it keeps the address of the context, for stores that are checked.
-    pub(super) keeps_context: bool,
+    pub(super) context: ContextAddress,
 }
 
 /// Registers that a function must return as it got them.
@@ -55,7 +63,7 @@ impl Frame {
             counts: code.counts(),
             gauge: Gauge::Absent,
             leftovers: Leftovers::Any,
-            keeps_context: false,
+            context: ContextAddress::Passed,
         };
         if !code.has_functions() {
             // It is the program.
@@ -89,8 +97,12 @@ impl Frame {
         }
     }
 
+    pub(super) const fn keeps_context(&self) -> bool {
+        matches!(self.context, ContextAddress::Kept)
+    }
+
     /// Whether it has memory of its own.
     pub(super) const fn has_memory(&self) -> bool {
-        self.used.has(Register::R10) || self.counts || self.keeps_context
+        self.used.has(Register::R10) || self.counts || self.keeps_context()
     }
 }

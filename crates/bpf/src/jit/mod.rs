@@ -22,6 +22,7 @@ mod frame;
 mod inline;
 mod lines;
 mod loops;
+mod unwinding;
 mod wanted;
 
 use alloc::vec::Vec;
@@ -33,11 +34,14 @@ use crate::map::ArrayPlace;
 use crate::verify::{Guard, Region, Verified};
 use arch::{Isa, Place};
 
-use buffer::{Buffer, Mark, Unknown};
+use buffer::{Buffer, Mark, Parts, Unknown};
 use check::{Bounds, Check};
 pub use compiled::Compiled;
-use frame::Frame;
+use frame::{ContextAddress, Frame};
 use loops::Loops;
+use unwinding::Step;
+#[cfg(feature = "std")]
+pub(crate) use unwinding::Unwinding;
 use wanted::OUTSIDE;
 pub(crate) use wanted::{Gauge, Metering, STOPPED, Wanted};
 pub use wanted::{OUT_OF_FUEL, Outcome};
@@ -488,7 +492,8 @@ impl Surroundings<'_> {
 }
 
 fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, CompileError> {
-    let new = |unknown| Buffer::new(code.instructions().len(), code.functions().len(), unknown);
+    let unwinding = literals.wanted.unwinding;
+    let new = |unknown| Buffer::new(code.instructions().len(), code.functions().len(), unknown, unwinding);
     let mut buffer = new(Unknown::Near);
     let frames = frames(code, literals);
     pass::<I>(code, literals, &frames, &mut buffer)?;
@@ -508,9 +513,9 @@ fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, C
         buffer.append_literals(literals.values.iter().map(|(_, called)| called.function));
     }
     buffer.fill_in(I::patch);
-    let (bytes, starts, faults) = buffer.into_parts();
+    let Parts { bytes, starts, faults, steps } = buffer.into_parts();
     let alignment = alignment.unwrap_or(Target::LEAST_ALIGNMENT);
-    Ok(Compiled { bytes, starts, faults, code_len, alignment, gauge: literals.gauge })
+    Ok(Compiled { bytes, starts, faults, steps, frames: I::FRAMES, code_len, alignment, gauge: literals.gauge })
 }
 
 /// Functions whose addresses are taken.
@@ -526,11 +531,12 @@ fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
     let mut named: Vec<usize> = if code.has_functions() { named_functions(code).collect() } else { Vec::new() };
     named.sort_unstable();
     let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    let stores = literals.wanted.checked.iter().any(|(_, region)| *region == Region::Context);
     let frame = |(function, (first, end))| Frame {
         is_named: named.binary_search(&first).is_ok(),
         gauge: literals.gauge,
         leftovers: literals.wanted.leftovers,
-        keeps_context: function == 0 && literals.wanted.checked.iter().any(|(_, region)| *region == Region::Context),
+        context: if function == 0 && stores { ContextAddress::Kept } else { ContextAddress::Passed },
         ..Frame::of(code, first..end, function)
     };
     code.functions().zip(ends).enumerate().map(frame).collect()
@@ -554,6 +560,7 @@ fn pass<I: Isa>(
             }
             buffer.begin_instruction(index);
             if index == first {
+                buffer.step(Step::Begins);
                 I::prologue(buffer, &surroundings.frame);
                 if index == loops.next {
                     loops.reserve(buffer);
@@ -572,6 +579,7 @@ fn pass<I: Isa>(
             // The program's own prologue would take another register than helpers put the fuel in.
             debug_assert!(frame.function != 0, "the address of the program itself is refused with its structure");
             buffer.begin_entry(frame.function);
+            buffer.step(Step::Begins);
             I::entry(buffer, Mark::Instruction(first), frame);
         }
     }

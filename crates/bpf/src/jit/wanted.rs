@@ -1,5 +1,6 @@
 //! What compiled programs do besides what they say: fuel, guards, blinded constants.
 
+use super::unwinding::Unwinding;
 use crate::verify::{Guard, Leftovers, Region, Trust, Verified};
 
 /// Whether a program keeps in a register how much fuel is left, and whether it was ended.
@@ -55,6 +56,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) probes: &'a [u32],
     /// Stores that are checked, in order.
     pub(crate) checked: &'a [(u32, Region)],
+    /// Whether what the code does to the stack is noted, for [`Compiled::eh_frame`](super::Compiled::eh_frame).
+    pub(crate) unwinding: Unwinding,
     /// Bytes of the context.
     pub(crate) context_len: u64,
     pub(crate) metering: Metering,
@@ -72,6 +75,7 @@ impl<'a> Wanted<'a> {
         Self {
             probes: verified.probes(),
             checked: verified.checked(),
+            unwinding: Unwinding::Untold,
             context_len: verified.context_len() as u64,
             metering: if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free },
             guards: verified.guards(),

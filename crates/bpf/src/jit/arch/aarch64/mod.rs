@@ -20,6 +20,7 @@ use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
 use crate::jit::lines::Lines;
+use crate::jit::unwinding::{Frames, Step};
 use crate::jit::{Bounds, Check, CompileError, Outside, Surroundings, Then};
 use crate::verify::{Guard, Side};
 use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
@@ -81,12 +82,14 @@ fn pairs(frame: &Frame) -> impl DoubleEndedIterator<Item = (Native, Native)> {
 
 fn room(frame: &Frame) -> u64 {
     let memory = if frame.used.has(Register::R10) { FRAME } else { 0 };
-    (memory + if frame.counts || frame.keeps_context { COUNT } else { 0 }) as u64
+    (memory + if frame.counts || frame.keeps_context() { COUNT } else { 0 }) as u64
 }
 
 impl Isa for Aarch64 {
     const LITERALS: super::Place = super::Place::Inside;
     const REACH: usize = encode::REACH;
+    // The numbers of the ABI (aadwarf64, section 4.1); the return address is in `x30`.
+    const FRAMES: Frames = Frames { stack_pointer: 31, return_address: 30, on_entry: 0 };
     // Not measured on any CPU.
     const LINES: Option<Lines> = None;
 
@@ -95,7 +98,7 @@ impl Isa for Aarch64 {
             encode::landing_pad(buffer);
         }
         for (first, second) in pairs(frame) {
-            encode::push_pair(buffer, first, second);
+            keep(buffer, first, second);
             if first == FP {
                 encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
             }
@@ -105,12 +108,13 @@ impl Isa for Aarch64 {
         }
         if room(frame) != 0 {
             encode::add_immediate(buffer, Bits::B64, Sum::Sub, SP, SP, room(frame));
+            buffer.step(Step::Grown(room(frame) as i32));
         }
         if frame.counts {
             encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], ROUNDS);
             encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, COUNT_AT, SCRATCH[1]);
         }
-        if frame.keeps_context {
+        if frame.keeps_context() {
             let store = Access { log: 3, kind: Kind::Store };
             encode::access(buffer, store, native(Register::R1), SP, CONTEXT_AT, SCRATCH[1]);
         }
@@ -241,9 +245,9 @@ impl Isa for Aarch64 {
 
     fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame) {
         encode::landing_pad(buffer);
-        encode::push_pair(buffer, FP, LR);
+        keep(buffer, FP, LR);
         encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
-        encode::push_pair(buffer, GAUGE, ZERO);
+        keep(buffer, GAUGE, ZERO);
         encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
         if frame.cleared().contains(&Register::R5) {
             clear(buffer, &[Register::R5]);
@@ -251,9 +255,11 @@ impl Isa for Aarch64 {
         // The function moves its result to where helpers expect it.
         encode::call(buffer, function);
         encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
-        encode::pop_pair(buffer, GAUGE, ZERO);
-        encode::pop_pair(buffer, FP, LR);
+        buffer.step(Step::Leaves);
+        give_back(buffer, GAUGE, ZERO);
+        give_back(buffer, FP, LR);
         encode::ret(buffer);
+        buffer.step(Step::Left);
     }
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
@@ -501,17 +507,38 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     if !buffer.begin_leave() {
         return encode::jump(buffer, Mark::Leave(frame.function));
     }
+    buffer.step(Step::Leaves);
     if room(frame) != 0 {
         encode::add_immediate(buffer, Bits::B64, Sum::Add, SP, SP, room(frame));
+        buffer.step(Step::Grown(-(room(frame) as i32)));
     }
     if frame.begins_gauge() {
         encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
     }
     for (first, second) in pairs(frame).rev() {
-        encode::pop_pair(buffer, first, second);
+        give_back(buffer, first, second);
     }
     if frame.function == 0 || frame.is_named {
         encode::mov(buffer, Bits::B64, RESULT, native(Register::R0));
     }
     encode::ret(buffer);
+    buffer.step(Step::Left);
+}
+
+/// Pushes two registers of the caller's.
+fn keep(buffer: &mut Buffer, first: Native, second: Native) {
+    encode::push_pair(buffer, first, second);
+    buffer.step(Step::Grown(16));
+    for (register, above) in [(first, 0), (second, 8)].into_iter().filter(|(register, _)| *register != ZERO) {
+        buffer.step(Step::Kept { register: register.0, above });
+    }
+}
+
+/// Pops them.
+fn give_back(buffer: &mut Buffer, first: Native, second: Native) {
+    encode::pop_pair(buffer, first, second);
+    buffer.step(Step::Grown(-16));
+    for register in [first, second].into_iter().filter(|register| *register != ZERO) {
+        buffer.step(Step::GivenBack { register: register.0 });
+    }
 }

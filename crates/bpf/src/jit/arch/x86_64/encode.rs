@@ -6,6 +6,15 @@ use crate::jit::buffer::{Buffer, Mark, Short};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Native(pub(super) u8);
 
+impl Native {
+    /// Returns its number in DWARF (psABI, figure 3.36).
+    pub(super) const fn in_dwarf(self) -> u8 {
+        // `rax`, `rcx`, `rdx`, `rbx`, `rsp`, `rbp`, `rsi`, `rdi`; the others have the machine's.
+        const FIRST: [u8; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
+        if self.0 < 8 { FIRST[self.0 as usize] } else { self.0 }
+    }
+}
+
 pub(super) const RAX: Native = Native(0);
 pub(super) const RCX: Native = Native(1);
 pub(super) const RDX: Native = Native(2);

@@ -23,6 +23,7 @@ use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
 use crate::jit::lines::Lines;
+use crate::jit::unwinding::{Frames, Step};
 use crate::jit::{Bounds, Check, CompileError, Outside, Surroundings, Then};
 use crate::verify::{Guard, Side};
 use encode::{Bits, FAR, Flag, Group, Native, Place};
@@ -81,7 +82,7 @@ fn kept(frame: &Frame) -> impl DoubleEndedIterator<Item = Native> + '_ {
 /// the calling convention wants.
 fn room(frame: &Frame) -> usize {
     let memory = if frame.has_memory() { FRAME } else { 0 };
-    let count = if frame.counts || frame.keeps_context { COUNT } else { 0 };
+    let count = if frame.counts || frame.keeps_context() { COUNT } else { 0 };
     let odd = if kept(frame).count() % 2 == 1 { 8 } else { 0 };
     memory + count + odd
 }
@@ -95,6 +96,8 @@ impl Isa for X86_64 {
     const LITERALS: super::Place = super::Place::BehindTheCode;
     // The short form of a jump is chosen once all places are known.
     const REACH: usize = usize::MAX;
+    // The numbers of the psABI, figure 3.36; the return address is on the stack.
+    const FRAMES: Frames = Frames { stack_pointer: 7, return_address: 16, on_entry: 8 };
     const LINES: Option<Lines> = Some(Lines { len: 64, idle: encode::idle });
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
@@ -102,19 +105,20 @@ impl Isa for X86_64 {
             encode::landing_pad(buffer);
         }
         if has_frame(frame) {
-            encode::push(buffer, encode::RBP);
+            keep(buffer, encode::RBP);
             encode::mov(buffer, Bits::B64, encode::RBP, encode::RSP);
             if room(frame) != 0 {
                 encode::group_immediate(buffer, Bits::B64, Group::Sub, encode::RSP, room(frame) as i32);
+                buffer.step(Step::Grown(room(frame) as i32));
             }
         }
         for register in kept(frame) {
-            encode::push(buffer, register);
+            keep(buffer, register);
         }
         if frame.counts {
             encode::store_immediate(buffer, Bits::B32, count(), ROUNDS);
         }
-        if frame.keeps_context {
+        if frame.keeps_context() {
             encode::rm(buffer, Bits::B64, 0x89, native(Register::R1), context());
         }
         if frame.begins_gauge() {
@@ -228,14 +232,14 @@ impl Isa for X86_64 {
 
     fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame) {
         encode::landing_pad(buffer);
-        encode::push(buffer, GAUGE);
+        keep(buffer, GAUGE);
         encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
         if frame.cleared().contains(&Register::R5) {
             clear(buffer, &[Register::R5]);
         }
         encode::call(buffer, function);
         encode::mov(buffer, Bits::B64, encode::RDX, GAUGE);
-        encode::pop(buffer, GAUGE);
+        give_back(buffer, GAUGE);
         // ret
         buffer.push(&[0xc3]);
     }
@@ -472,19 +476,37 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     if frame.begins_gauge() {
         encode::mov(buffer, Bits::B64, encode::RDX, GAUGE);
     }
+    buffer.step(Step::Leaves);
     for register in kept(frame).rev() {
-        encode::pop(buffer, register);
+        give_back(buffer, register);
     }
     if has_frame(frame) {
         if room(frame) == 0 {
-            encode::pop(buffer, encode::RBP);
+            give_back(buffer, encode::RBP);
         } else {
             // leave
             buffer.push(&[0xc9]);
+            buffer.step(Step::Empty);
+            buffer.step(Step::GivenBack { register: encode::RBP.in_dwarf() });
         }
     }
     // ret
     buffer.push(&[0xc3]);
+    buffer.step(Step::Left);
+}
+
+/// Pushes a register of the caller's.
+fn keep(buffer: &mut Buffer, register: Native) {
+    encode::push(buffer, register);
+    buffer.step(Step::Grown(8));
+    buffer.step(Step::Kept { register: register.in_dwarf(), above: 0 });
+}
+
+/// Pops it.
+fn give_back(buffer: &mut Buffer, register: Native) {
+    encode::pop(buffer, register);
+    buffer.step(Step::Grown(-8));
+    buffer.step(Step::GivenBack { register: register.in_dwarf() });
 }
 
 /// Returns the group's operation for `op`, if there is one.
