@@ -3,9 +3,11 @@
 use core::fmt;
 
 use super::call::Call;
-use super::print::MOST;
 use super::probe;
 use crate::interp::HelperError;
+
+/// Longest format (`MAX_BPRINTF_BUF` of Linux, `kernel/bpf/helpers.c`), and the most that is printed of one.
+pub(super) const MOST: usize = 1024;
 
 /// How a number is written: what stands between the percent sign and the letter.
 #[derive(Clone, Copy, Default)]

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use palimpsest_sys::clock::Clock;
 
 use super::call::{Call, failed};
-use super::format::{Lossy, Printer, until_zero};
+use super::format::{Lossy, MOST, Printer, until_zero};
 use crate::interp::{Answer, HelperError};
 
 fn now(clock: Clock) -> Result<Answer, HelperError> {
@@ -46,8 +46,6 @@ pub(super) fn process(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(u64::from(std::process::id()) << 32 | u64::from(thread as u32)))
 }
 
-/// Longest format (`MAX_BPRINTF_BUF` of Linux, `kernel/bpf/helpers.c`), and the most that is printed of one.
-pub(super) const MOST: usize = 1024;
 const EINVAL: i64 = 22;
 
 /// Prints a line as an event of `tracing` with the target `bpf`.

@@ -40,13 +40,16 @@ pub(super) fn text(call: &mut Call<'_>) -> Result<Answer, HelperError> {
     found.map_or_else(|| failed(EFAULT), |len| Ok(Answer::Value(len as u64 + 1)))
 }
 
+/// What gets a text piece by piece, each with its offset.
+type Take<'a, 'c> = dyn FnMut(&mut Call<'c>, usize, &[u8]) -> Result<(), HelperError> + 'a;
+
 /// Passes a text up to its zero, at most `most` bytes of it, piece by piece to `take`, each with its offset. Returns
 /// its length, or `None` if it runs into memory that is not mapped.
 pub(super) fn text_at<'c>(
     call: &mut Call<'c>,
     address: u64,
     most: usize,
-    take: &mut dyn FnMut(&mut Call<'c>, usize, &[u8]) -> Result<(), HelperError>,
+    take: &mut Take<'_, 'c>,
 ) -> Result<Option<usize>, HelperError> {
     let mut piece = [0; PART];
     let mut len = 0;

@@ -99,7 +99,7 @@ pub struct Memory<'a> {
     regions: Vec<(u64, Bytes<'a>)>,
     /// Records that helpers have reserved and not given back.
     held: Vec<u64>,
-    /// Within which addresses instructions may store, in order of the instructions; others may wherever there is memory.
+    /// Within which addresses instructions may store, in their order; others may wherever there is memory.
     kept: Vec<(u32, Range<u64>)>,
     /// The CPU that the program runs on, if whoever runs it says so.
     cpu: Option<u32>,

@@ -32,8 +32,8 @@ pub struct Programs {
     foreign: OnceLock<Box<[ForeignPlace]>>,
 }
 
-/// A place for a program, made when the first is put in. Whoever reads it waits for nobody, allocates nothing, and frees
-/// nothing.
+/// A place for a program, made when the first is put in. Whoever reads it waits for nobody, allocates nothing, and
+/// frees nothing.
 #[cfg(feature = "std")]
 type Place<P> = OnceLock<Published<Option<P>>>;
 

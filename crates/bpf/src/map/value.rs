@@ -5,10 +5,8 @@ use core::ops::{Deref, DerefMut};
 
 use alloc::vec::Vec;
 
-use super::cells::WORD;
-
-/// Bytes of a piece: whole words.
-pub(crate) const PIECE: usize = 8 * WORD;
+/// Bytes of a piece: 8 words.
+pub(crate) const PIECE: usize = 64;
 
 /// Bytes that lie where they cannot be borrowed: others may write to them meanwhile.
 pub(crate) trait Far {

@@ -1,8 +1,8 @@
 //! Timers in the values of maps: Linux's `struct bpf_timer`, driven by a thread of the process.
 //!
-//! A timer is known by the address of its 16 bytes in a value. Its state is kept here, in memory that was allocated with
-//! the map ([`Part`]); the bytes themselves mean nothing. All maps of a host share one `Timers`. The first program that
-//! sets timers starts its thread, which ends when the last of the maps is dropped.
+//! A timer is known by the address of its 16 bytes in a value. Its state is kept here, in memory that was allocated
+//! with the map ([`Part`]); the bytes themselves mean nothing. All maps of a host share one `Timers`. The first program
+//! that sets timers starts its thread, which ends when the last of the maps is dropped.
 //!
 //! # States of a timer
 //!

@@ -5,13 +5,13 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use super::alone::Functions;
-use super::checked::{Region, Stored};
 use super::fault::{Fault, VerifyError};
 use super::leans::Leans;
 use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, Origins, Sources, State, Value};
 use super::step::{Next, Step};
+use super::stored::{Region, Stored};
 use super::{ContextUse, Contract, Guard, Leftovers, Trust};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};

@@ -38,6 +38,7 @@ mod scalar;
 mod signature;
 mod state;
 mod step;
+mod stored;
 mod tnum;
 mod typed_call;
 
@@ -46,11 +47,11 @@ use alloc::vec::Vec;
 use core::any::TypeId;
 
 pub use crate::function::{FunctionType, Null, Parameter};
-pub(crate) use checked::Region;
 pub use fault::{Fault, MissingFunction, VerifyError};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};
 pub(crate) use state::Backing;
+pub(crate) use stored::Region;
 
 use alone::Functions;
 use explore::{Explored, Limits, Loops, explore};

@@ -3,10 +3,10 @@
 use core::cell::Cell;
 
 use super::alone::Functions;
-use super::checked::Stored;
 use super::fault::Fault;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, FIRST, Sources, State, Unreadable, Value};
+use super::stored::Stored;
 use super::{ContextAccess, ContextUse, Contract, Guard, Leftovers, Side};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};

@@ -142,8 +142,8 @@ impl Room {
             ..Entrance::default()
         };
         CURRENT.store(&raw mut entrance, Ordering::Relaxed);
-        // SAFETY: 1. a verified program, with its context; what it does to memory is what is tested, in a process of its
-        // own. 2. stored just now; the test has one thread.
+        // SAFETY: 1. a verified program, with its context; what it does to memory is what is tested, in a process of
+        // its own. 2. stored just now; the test has one thread.
         unsafe { arch::enter(&raw mut entrance) };
         if entrance.stack_after != entrance.stack || entrance.kept_after != entrance.kept {
             return Err(format!("registers that it must keep: {entrance:x?}"));

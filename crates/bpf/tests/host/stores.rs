@@ -1,7 +1,7 @@
 //! Stores that the verifier cannot prove: they stay in the memory that their address was made from, or end the program.
 //!
-//! Mutants that are caught: a check that is one byte off at either end, or left out; a context's address that a function
-//! clobbers; another map's bounds; a program that goes on behind the store, or whose caller does.
+//! Mutants that are caught: a check that is one byte off at either end, or left out; a context's address that a
+//! function clobbers; another map's bounds; a program that goes on behind the store, or whose caller does.
 
 use palimpsest_bpf::interp::{Access, MemoryFault, RunError, Trap};
 use palimpsest_bpf::verify::{Trust, Unproven};

@@ -1,5 +1,5 @@
-//! The C library's allocator, through which the Rust one goes, too: it tells when it is called where it must not be, and
-//! can be interrupted by a signal.
+//! The C library's allocator, through which the Rust one goes, too: it tells when it is called where it must not be,
+//! and can be interrupted by a signal.
 #![expect(unsafe_code, reason = "functions of the C library are put in place of its own, and signals are sent")]
 
 use std::cell::Cell;

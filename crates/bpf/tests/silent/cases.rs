@@ -30,8 +30,8 @@ const TEXT: &[u8; 64] = b"-12 and %d %5s|%llx\0-12 and the rest, which is long\0
 /// An object of the host.
 struct Session;
 
-/// How many times the program that runs was to be removed from its map; how many of these it runs in; and how many times
-/// it was removed.
+/// How many times the program that runs was to be removed from its map; how many of these it runs in; and how many
+/// times it was removed.
 static REMOVALS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 
 /// All maps, in the order in which programs know them.
@@ -168,8 +168,8 @@ fn keyed(name: &'static str, map: usize, is_array: bool) -> Vec<Case> {
         (0..6).map(|n| format!("*(u8 *)(r10 - 301) = {n}\n*(u8 *)(r10 - 392) = {n}\n{}", update(0))).collect();
     let none_left = format!("{begin}{many}r0 = 0\nexit");
     let each = format!(
-        "{begin}{}r1 = map[idx:{map}] ll\nr2 = func[each] ll\nr3 = 0\nr4 = 0\ncall 164\nif r0 s> 0 goto some\nr0 = 77\nexit\n\
-         some: r0 = 66\nexit\neach: r0 = 0\nexit",
+        "{begin}{}r1 = map[idx:{map}] ll\nr2 = func[each] ll\nr3 = 0\nr4 = 0\ncall 164\nif r0 s> 0 goto some\nr0 = 77\n\
+         exit\nsome: r0 = 66\nexit\neach: r0 = 0\nexit",
         update(0)
     );
     let mut cases = vec![case(name, put, 9), case(name, none_left, 0)];
@@ -203,7 +203,7 @@ fn probing(id: u32) -> Vec<Case> {
     };
     let is_text = matches!(id, 45 | 114 | 115);
     let there = if is_text { 20 } else { 0 };
-    vec![into("r3 = map[idx:0][0]+0 ll\nr4 = 0", there - 0), into("r3 = 8", -14)]
+    vec![into("r3 = map[idx:0][0]+0 ll\nr4 = 0", there), into("r3 = 8", -14)]
 }
 
 /// Finds a value with something in it: a timer, a lock.
@@ -224,7 +224,8 @@ fn timers(name: &'static str, map: usize) -> Case {
     // The element is made anew, which ends its timer.
     let value = "*(u64 *)(r10 - 16) = 0\n*(u64 *)(r10 - 24) = 0\n*(u64 *)(r10 - 32) = 0\n*(u64 *)(r10 - 40) = 0\n";
     let renew = format!(
-        "{value}*(u32 *)(r10 - 4) = 1\nr1 = map[idx:{map}] ll\nr2 = r10\nr2 += -4\nr3 = r10\nr3 += -40\nr4 = 0\ncall 2\n"
+        "{value}*(u32 *)(r10 - 4) = 1\nr1 = map[idx:{map}] ll\nr2 = r10\nr2 += -4\nr3 = r10\nr3 += -40\nr4 = 0\n\
+         call 2\n"
     );
     case(name, format!("{renew}{}tick: r0 = 0\nexit", found(map, &body)), 1)
 }
@@ -296,8 +297,8 @@ fn memory() -> Vec<Case> {
              r2 = r10\nr2 += -8\ncall 1\nif r0 == 0 goto none\nr0 = *(u64 *)(r0 + 0)\nexit\nnone: r0 = -1\nexit"
         )
     };
-    let of_cpu = "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:4] ll\nr2 = r10\nr2 += -4\nr3 = 2\ncall 195\nif r0 == 0 goto none\n\
-                  r0 = 4\nexit\nnone: r0 = -1\nexit";
+    let of_cpu = "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:4] ll\nr2 = r10\nr2 += -4\nr3 = 2\ncall 195\n\
+                  if r0 == 0 goto none\nr0 = 4\nexit\nnone: r0 = -1\nexit";
     let emptied = |name, text, expected| Case { prepare: empty_ring, ..case(name, text, expected) };
     vec![
         case("bloom", bloom, 0),
@@ -323,11 +324,11 @@ fn printing() -> Vec<Case> {
     let compare = format!("{begin}r1 = map[idx:0][0]+20 ll\nr2 = 16\nr3 = map[idx:0][0]+20 ll\ncall 182\nexit");
     let print =
         |text_at: &str| format!("r1 = map[idx:0][0]+0 ll\nr2 = 20\nr3 = 42\nr4 = {text_at}\nr5 = 255\ncall 6\nexit");
-    let many = "*(u64 *)(r10 - 24) = 42\n*(u64 *)(r10 - 16) = 8\n*(u64 *)(r10 - 8) = 255\nr1 = map[idx:0][0]+0 ll\nr2 = 20\n\
-                r3 = r10\nr3 += -24\nr4 = 24\ncall 177\nexit";
+    let many = "*(u64 *)(r10 - 24) = 42\n*(u64 *)(r10 - 16) = 8\n*(u64 *)(r10 - 8) = 255\nr1 = map[idx:0][0]+0 ll\n\
+                r2 = 20\nr3 = r10\nr3 += -24\nr4 = 24\ncall 177\nexit";
     let format = format!(
-        "{begin}*(u64 *)(r10 - 24) = 42\n*(u64 *)(r10 - 16) = 8\n*(u64 *)(r10 - 8) = 255\nr1 = r10\nr1 += -400\nr2 = 200\n\
-         r3 = map[idx:0][0]+0 ll\nr4 = r10\nr4 += -24\nr5 = 24\ncall 165\nexit"
+        "{begin}*(u64 *)(r10 - 24) = 42\n*(u64 *)(r10 - 16) = 8\n*(u64 *)(r10 - 8) = 255\nr1 = r10\nr1 += -400\n\
+         r2 = 200\nr3 = map[idx:0][0]+0 ll\nr4 = r10\nr4 += -24\nr5 = 24\ncall 165\nexit"
     );
     vec![
         case("signed", number(105, "r6").replacen("r1 =", "r6 = r1\nr1 =", 1), -12),

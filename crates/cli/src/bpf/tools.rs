@@ -160,7 +160,8 @@ pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
         };
         writeln!(
             io::stdout(),
-            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most{tried}{checked}"
+            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most\
+             {tried}{checked}"
         )
     };
     if arguments.json {
