@@ -102,6 +102,10 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         reason: "more of the same kind, which take minutes",
     },
     LeftOut {
+        what: "295 of 300 exchanges of text in numa.text",
+        reason: "they are alike, and each waits for threads that keep both CPUs busy",
+    },
+    LeftOut {
         what: "each deed at each step of a slice in fork.steps",
         reason: "one deed after the other is done at some steps, so that each is done at each kind of step",
     },
@@ -113,6 +117,8 @@ const ALLOCATOR: &str = "the same is played with glibc's and jemalloc, and prelo
 const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
 /// The test program of random programs between guard pages, and the test in it that short runs leave out.
 const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
+/// The test program that exchanges text while everything else goes on, its test, and how often it does so then.
+const EXCHANGES: (&str, &str, &str) = ("numa.text", "torture::text_is_exchanged_while_everything_else_goes_on", "300");
 /// The test program that does something at each step of a slice; short runs leave its ignored tests out.
 const EACH_STEP: &str = "fork.steps";
 /// Time limit for each of those.
@@ -140,6 +146,12 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
             let mut more = process::test_program(workspace, &program.path, &program.folder);
             let arguments = ["--exact", campaign, "--ignored", "--nocapture"];
             process::stream_within(more.args(arguments), RANDOM_LIMIT)?;
+        }
+        let (name, torture, exchanges) = EXCHANGES;
+        if let Some(program) = find(name) {
+            let mut more = process::test_program(workspace, &program.path, &program.folder);
+            more.args(["--exact", torture, "--nocapture"]).env("PALIMPSEST_FLIPS", exchanges);
+            process::stream_within(&mut more, RANDOM_LIMIT)?;
         }
         if let Some(program) = find(EACH_STEP) {
             let mut more = process::test_program(workspace, &program.path, &program.folder);
