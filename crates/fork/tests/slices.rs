@@ -321,6 +321,21 @@ fn a_userfaultfd_that_is_opened_between_slices_ends_them() {
     });
 }
 
+/// Fails on: a slice at a fork, whose calls the filter forbids, since nothing was frozen when that was installed.
+#[test]
+fn after_a_filter_that_comes_before_the_first_slice_forks_take_none() {
+    play("after_a_filter_that_comes_before_the_first_slice_forks_take_none", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        guard::confined();
+        common::filter(libc::SYS_openat, libc::SECCOMP_RET_KILL_PROCESS);
+        assert_eq!(in_child(|| i32::from(!memory.holds(0..memory.len, 1))), 0);
+        assert_eq!(progress().slices, 0);
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
 #[test]
 fn one_that_is_erased_between_slices_is_gone() {
     play("one_that_is_erased_between_slices_is_gone", || {
