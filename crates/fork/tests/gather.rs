@@ -13,7 +13,7 @@ use common::gathering::{
     to_the_end,
 };
 use common::{Memory, guarded, in_child, page, play, slice, status_kb};
-use palimpsest_fork::{Options, OtherThreads, Pause, Pays, Stage, progress, status};
+use palimpsest_fork::{Basis, Options, OtherThreads, Pause, Pays, Progress, Report, Stage, progress, status};
 
 /// Fails on: a slice that makes more than fits; a piece that is copied elsewhere; one that is frozen as well.
 #[test]
@@ -45,12 +45,22 @@ fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_st
         assert!(is_right());
         assert_eq!(in_child(|| i32::from(!is_right())), 0);
         report.update();
-        assert!(report.to_string().contains("in huge pages where they are"), "{report}");
+        says_what_it_took(&report, done);
         // It is the program's memory as ever: discarded by an unguarded call, it reads as zeros. SAFETY: the scenario's
         // own memory.
         assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
         assert!(memory.is_zero(3 * PIECE..4 * PIECE));
     });
+}
+
+/// Fails on: a report of nothing, or of a freeze; one that tells what was expected as what was measured.
+fn says_what_it_took(report: &Report, done: Progress) {
+    let text = report.to_string();
+    assert!(text.starts_with("huge ") && !text.contains("\nfrozen "), "{text}");
+    let worth = report.worth.expect("forks are spared something");
+    let once = done.looked + done.taken + done.beside;
+    assert_eq!((worth.once, report.basis, worth.per_fork.is_zero()), (once, Basis::Taken, false), "{text}");
+    assert!(text.contains(" ms once, about ") && text.contains(": pays after about "), "{text}");
 }
 
 /// Fails on: making huge pages at each fork of a program that never waits; taking the time before the first fork for a
@@ -276,7 +286,8 @@ fn deputies_gather_and_mend_while_the_thread_goes_on() {
         assert_eq!((done.stage, memory.huge(), done.gathered_bytes >= LEN), (Stage::Done, LEN, true), "{done:?}");
         assert!(memory.is_anonymous() && memory.holds(0..LEN, 1));
         report.update();
-        assert!(report.to_string().contains("in huge pages where they are"), "{report}");
+        says_what_it_took(&report, done);
+        assert!(!done.beside.is_zero() && report.to_string().contains("; deputies took "), "{report}");
         std::thread::sleep(Duration::from_millis(200));
         let child = Child::fork(|| memory.holds(0..page(), 1));
         (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 2));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Memory, freeze, guarded, in_child, page, play, slice, wait};
 use palimpsest_fork::guard::Remap;
-use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress};
+use palimpsest_fork::{Basis, FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 use rustix::io::Errno;
 
@@ -55,6 +55,8 @@ fn slice_by_slice_all_is_frozen_and_what_is_written_between_stays() {
         }
         report.update();
         assert!(report.frozen_bytes() >= memory.len && report.to_string().contains("slices"), "{report}");
+        let worth = report.worth.expect("forks are spared something");
+        assert_eq!((worth.once, report.basis), (done.looked + done.taken, Basis::Taken), "what it took: {report}");
         assert_eq!(slice(), done, "nothing is left to do");
         let again = in_child(|| i32::from(!memory.holds(0..page(), salts[0])));
         assert_eq!(again, 0);
