@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::gathering::{
-    Child, LEN, PIECE, about_to_wait, by_deputies, children, end, filled, in_slices, needs_huge_pages, plan, slices,
-    to_the_end,
+    Child, LEN, PIECE, about_to_wait, by_deputies, children, end, filled, in_slices, needs_huge_pages, plan,
+    says_what_it_took, slices, to_the_end,
 };
 use common::{Memory, guarded, in_child, page, play, slice, status_kb};
-use palimpsest_fork::{Basis, Options, OtherThreads, Pause, Pays, Progress, Report, Stage, progress, status};
+use palimpsest_fork::{Options, OtherThreads, Pause, Pays, Stage, progress, status};
 
 /// Fails on: a slice that makes more than fits; a piece that is copied elsewhere; one that is frozen as well.
 #[test]
@@ -51,16 +51,6 @@ fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_st
         assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
         assert!(memory.is_zero(3 * PIECE..4 * PIECE));
     });
-}
-
-/// Fails on: a report of nothing, or of a freeze; one that tells what was expected as what was measured.
-fn says_what_it_took(report: &Report, done: Progress) {
-    let text = report.to_string();
-    assert!(text.starts_with("huge ") && !text.contains("\nfrozen "), "{text}");
-    let worth = report.worth.expect("forks are spared something");
-    let once = done.looked + done.taken + done.beside;
-    assert_eq!((worth.once, report.basis, worth.per_fork.is_zero()), (once, Basis::Taken, false), "{text}");
-    assert!(text.contains(" ms once, about ") && text.contains(": pays after about "), "{text}");
 }
 
 /// Fails on: making huge pages at each fork of a program that never waits; taking the time before the first fork for a
