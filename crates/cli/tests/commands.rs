@@ -84,7 +84,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("palimpsest top --once --json", Here(&["top", "--once", "--json"], &[0, 1])),
     (
         "numactl --cpunodebind=1 palimpsest run --local-text --node 1 -- CMD…",
-        Not("needs a second node; the guest with two nodes runs crates/numa/tests"),
+        Test("crates/preload/tests/nodes.rs", "fn the_command_puts_it_there_and_shows_it"),
     ),
     (
         "LD_PRELOAD=/usr/lib/palimpsest/libpalimpsest_preload.so PALIMPSEST_REPORT=stderr redis-server",

@@ -7,6 +7,7 @@ mod console;
 pub(crate) mod forks;
 mod native;
 pub(crate) mod numa;
+mod unmodified;
 
 use std::{
     io::{BufRead, BufReader},

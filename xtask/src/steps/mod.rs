@@ -32,6 +32,8 @@ const REDIS: Need = Need::Program { program: "redis-server", package: "redis-ser
 const REDIS_CLI: Need = Need::Program { program: "redis-cli", package: "redis-tools" };
 const RUBY: Need = Need::Program { program: "ruby", package: "ruby" };
 const PYTHON: Need = Need::Program { program: "python3", package: "python3" };
+const SQLITE: Need = Need::Program { program: "sqlite3", package: "sqlite3" };
+const NODE: Need = Need::Program { program: "node", package: "nodejs" };
 const GUNICORN: Need = Need::Program { program: "gunicorn", package: "gunicorn" };
 const UVICORN: Need = Need::Program { program: "uvicorn", package: "uvicorn" };
 const DPKG: Need = Need::Program { program: "dpkg-deb", package: "dpkg" };
@@ -120,7 +122,8 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[],
             wants: &[
-                GDB, PERF, CC, MUSL, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC,
+                GDB, PERF, CC, MUSL, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, SQLITE, NODE, AFL, CLANG, JEMALLOC,
+                MIMALLOC, TCMALLOC,
             ],
             scratch: None,
             left_out: tests::LEFT_OUT,

@@ -106,6 +106,10 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         reason: "the three are those in which compilers have gone wrong",
     },
     LeftOut {
+        what: "295 of 300 exchanges of text in numa.text",
+        reason: "they are alike, and each waits for threads that keep both CPUs busy",
+    },
+    LeftOut {
         what: "each deed at each step of a slice in fork.steps",
         reason: "one deed after the other is done at some steps, so that each is done at each kind of step",
     },
@@ -119,6 +123,8 @@ const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
 const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
 /// The test program of static keys in C, and the test in it that short runs leave out.
 const KEYS_IN_C: (&str, &str) = ("capi.program", "keys::branches_are_switched_in_code_of_every_kind");
+/// The test program that exchanges text while everything else goes on, its test, and how often it does so then.
+const EXCHANGES: (&str, &str, &str) = ("numa.text", "torture::text_is_exchanged_while_everything_else_goes_on", "300");
 /// The test program that does something at each step of a slice; short runs leave its ignored tests out.
 const EACH_STEP: &str = "fork.steps";
 /// Time limit for each of those.
@@ -146,6 +152,12 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
             let mut more = process::test_program(workspace, &program.path, &program.folder);
             let arguments = ["--exact", campaign, "--ignored", "--nocapture"];
             process::stream_within(more.args(arguments), RANDOM_LIMIT)?;
+        }
+        let (name, torture, exchanges) = EXCHANGES;
+        if let Some(program) = find(name) {
+            let mut more = process::test_program(workspace, &program.path, &program.folder);
+            more.args(["--exact", torture, "--nocapture"]).env("PALIMPSEST_FLIPS", exchanges);
+            process::stream_within(&mut more, RANDOM_LIMIT)?;
         }
         if let Some(program) = find(EACH_STEP) {
             let mut more = process::test_program(workspace, &program.path, &program.folder);
