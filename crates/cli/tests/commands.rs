@@ -117,6 +117,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("target/asmjit/asmjit-bench", Not("measures for minutes; the step `asmjit` builds it and runs it once, briefly")),
     ("cargo install --path crates/cli", Not(INSTALL)),
     ("cargo xtask package", Not("the step `package`")),
+    ("cargo xtask guest c", Not("the step `guest-c`")),
     ("cargo xtask guest paging", Not("the steps `guest-x86_64` and `guest-aarch64`")),
     ("cargo xtask guest paging --stress 200", Not("the same steps, with fewer rounds")),
     ("cargo xtask bench pack --quick", Not(PEERS)),

@@ -2,6 +2,7 @@
 //! it ended.
 
 mod arch;
+pub(crate) mod c;
 mod console;
 pub(crate) mod forks;
 mod native;

@@ -10,7 +10,7 @@ mod supply;
 mod tests;
 
 use crate::{
-    aarch64, architecture, guest,
+    aarch64, architecture, cmake, guest,
     need::{Need, Toolchain},
     package,
     step::{Check, LeftOut, Pace, Step},
@@ -250,6 +250,16 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::ByDepth(python::python),
         },
         Step {
+            name: "guest-c",
+            about: "a kernel in C finds on page walkers what it asked palimpsest_paging.h for",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &guest::c::WANTS,
+            scratch: None,
+            left_out: &[],
+            run: Check::Always(guest::c::step),
+        },
+        Step {
             name: "guest-x86_64",
             about: "page tables and code patching hold on x86-64's page walkers",
             pace: Pace::Slow,
@@ -271,10 +281,10 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "package",
-            about: "the Debian package shows the tour and runs a shell, Python and Redis frozen where nothing else is",
+            about: "programs in C and C++ use the Debian package; its own run where nothing else is, some frozen",
             pace: Pace::Slow,
             needs: &[DPKG],
-            wants: &[PYTHON, REDIS, REDIS_CLI],
+            wants: &[CC, CXX, cmake::CMAKE, PYTHON, REDIS, REDIS_CLI],
             scratch: None,
             left_out: package::Built::LEFT_OUT,
             run: Check::ByDepth(package::step),
