@@ -184,8 +184,8 @@ impl ProgramText {
     /// is called again; that call also moves what was put on another node.
     ///
     /// Holds other threads still for the moment in which mappings are exchanged, and libraries loaded until it returns:
-    /// if another thread has closed one meanwhile, its destructors run in this one. Do not call it from a constructor of
-    /// a library that others need: to hold these runs their constructors, before that one has ended.
+    /// if another thread has closed one meanwhile, its destructors run in this one. Do not call it from a constructor
+    /// of a library that others need: to hold these runs their constructors, before that one has ended.
     ///
     /// # Errors
     ///

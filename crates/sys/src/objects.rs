@@ -134,9 +134,9 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
 #[derive(Debug)]
 pub struct Held(#[expect(dead_code, reason = "its drop is its purpose")] Pin);
 
-/// Holds the object that is loaded at these addresses, all of them. Runs its constructors if they have not begun, as may
-/// be in a constructor of another one, or in what that calls: `dl_open_worker` in glibc's `elf/dl-open.c` does so for
-/// libraries that were loaded for others.
+/// Holds the object that is loaded at these addresses, all of them. Runs its constructors if they have not begun, as
+/// may be in a constructor of another one, or in what that calls: `dl_open_worker` in glibc's `elf/dl-open.c` does so
+/// for libraries that were loaded for others.
 ///
 /// # Errors
 ///

@@ -77,11 +77,7 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// Sets it at an instruction of the kernel, or of `module`.
-    pub(crate) fn set(
-        writer: &KernelTextWriter,
-        address: usize,
-        module: Option<Arc<Module>>,
-    ) -> Result<Self, Refused> {
+    pub(crate) fn set(writer: &KernelTextWriter, address: usize, module: Option<Arc<Module>>) -> Result<Self, Refused> {
         let code = bytes_at::<LONGEST>(address).map_err(Refused::Unmapped)?;
         let len = ordinary(&code).ok_or_else(|| Refused::NotOrdinary { code: core::array::from_fn(|at| code[at]) })?;
         // Behind it lie traps, which nobody reaches.

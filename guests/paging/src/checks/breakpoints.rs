@@ -4,10 +4,10 @@ use palimpsest_paging::{PAGE, VirtAddr};
 use palimpsest_text::poke::{Site, arch::TRAP};
 
 use crate::arch::cpu as hardware;
+use crate::arch::patch::STRIDE;
 use crate::breakpoints::{Probe, Refused, hits, remove, set};
 use crate::cpu::{self, CPUS};
 use crate::kernel_text_writer::{Copies, KernelTextWriter};
-use crate::arch::patch::STRIDE;
 use crate::sites::{SITES, Sites, site};
 use crate::{check, counts, kernel_space, memory, packs};
 

@@ -166,8 +166,7 @@ fn rights_that_change() {
         let seen = rights.map(|rights| {
             // SAFETY: 1. nothing runs or reads there meanwhile except what follows: no program is in the packs, and no
             // other CPU calls a module.
-            let set =
-                unsafe { kernel_space::get().protect_kernel(VirtAddr(start)..VirtAddr(start + bytes), rights) };
+            let set = unsafe { kernel_space::get().protect_kernel(VirtAddr(start)..VirtAddr(start + bytes), rights) };
             match set {
                 Ok(flush) => flush.finish(),
                 Err(error) => panic!("{error}"),
