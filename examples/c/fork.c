@@ -14,8 +14,10 @@ int main(void) {
     }
     memset(heap, 1, len);
     // ANCHOR: fork
+    /* What is smaller costs a fork little. */
+    struct palimpsest_freeze_options options = {.size = sizeof options, .least = 16 << 20};
     struct palimpsest_freeze_report report = {.size = sizeof report};
-    if (palimpsest_freeze(NULL, &report) != PALIMPSEST_OK) {
+    if (palimpsest_freeze(&options, &report) != PALIMPSEST_OK) {
         fprintf(stderr, "%s\n", palimpsest_error_message());
         return 1;
     }

@@ -73,6 +73,8 @@ enum Guest {
     /// Check page tables and code patching on the page walkers of x86-64 and AArch64: run the kernel of
     /// `guests/paging/` in QEMU.
     Paging(guest::Arguments),
+    /// `guests/c/` in QEMU: a kernel in C with page tables of `palimpsest_paging.h`.
+    C(guest::c::Arguments),
     /// Run the NUMA tests on Debian's kernel, in QEMU, with two large nodes, one without memory and a small one.
     Numa(guest::numa::Arguments),
     /// Run the tests of freezing on an older kernel, in QEMU.
@@ -177,6 +179,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             guest::run(&workspace, &arguments)?;
             Ok(ExitCode::SUCCESS)
         }
+        Task::Guest { guest: Guest::C(arguments) } => {
+            guest::c::run(&workspace, &arguments)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Guest { guest: Guest::Numa(arguments) } => {
             guest::numa::run(&workspace, &arguments)?;
             Ok(ExitCode::SUCCESS)
@@ -220,6 +226,8 @@ mod tests {
         assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Numa(_) } })));
         let cli = Cli::try_parse_from(["cargo xtask", "guest", "forks", "--kernel", "vmlinuz"]);
         assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Forks(_) } })));
+        let cli = Cli::try_parse_from(["cargo xtask", "guest", "c", "--arch", "x86_64"]);
+        assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::C(_) } })));
         assert!(Cli::try_parse_from(["cargo xtask", "guest"]).is_err());
     }
 

@@ -57,6 +57,49 @@ mod _native {
         told::status(py)
     }
 
+    /// Takes one slice of a freeze under way, and returns how far it has come.
+    #[pyfunction]
+    fn freeze_slice(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+        // SAFETY: 1. as for `freeze`, without which there are no slices.
+        let progress = unsafe { palimpsest_fork::freeze_slice() };
+        told::progress(py, progress.map_err(|error| told::refused(&error))?)
+    }
+
+    /// Returns how far a freeze in slices has come.
+    #[pyfunction]
+    fn progress(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+        told::progress(py, palimpsest_fork::progress())
+    }
+
+    /// Returns in how many seconds a program that is about to wait should take a slice.
+    #[pyfunction]
+    fn next_slice() -> Option<f64> {
+        palimpsest_fork::next_slice().map(|wait| wait.as_secs_f64())
+    }
+
+    /// Says that the last slice kept somebody waiting for so many seconds.
+    #[pyfunction]
+    fn put_off_slices(taken: f64) -> PyResult<()> {
+        palimpsest_fork::put_off_slices(options::time("taken", taken)?);
+        Ok(())
+    }
+
+    /// Waits for a deputy that is at work.
+    #[pyfunction]
+    fn dismiss_deputy() {
+        palimpsest_fork::dismiss_deputy();
+    }
+
+    /// Turns all frozen memory into ordinary memory.
+    #[pyfunction]
+    fn thaw() -> PyResult<()> {
+        palimpsest_fork::guard::thaw_all().map_err(|errno| {
+            let why = std::io::Error::from_raw_os_error(errno.raw_os_error());
+            let message = "some memory is still frozen, since there are other threads, or a freeze is under way";
+            FreezeError::new_err(format!("{message}: {why}"))
+        })
+    }
+
     /// Forks as `os.fork` does, with the library's account of forks; returns 0 in the child.
     #[pyfunction]
     fn fork(py: Python<'_>) -> PyResult<i32> {

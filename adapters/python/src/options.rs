@@ -1,6 +1,8 @@
 //! Settings as Python passes them.
 
-use palimpsest_fork::{Answer, Measure, Options, OtherThreads, Pages, Pays};
+use std::time::Duration;
+
+use palimpsest_fork::{Answer, Errands, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -30,8 +32,22 @@ pub(crate) fn read(settings: &Bound<'_, PyDict>) -> PyResult<Options> {
             "pages" => options.pages(match value.extract::<String>()?.as_str() {
                 "base" => Pages::Base,
                 "huge" => Pages::Collapse,
-                other => return Err(unknown(&name, other, "base, huge")),
+                "gather" => Pages::Gather,
+                other => return Err(unknown(&name, other, "base, huge, gather")),
             }),
+            "errands" => options.errands(match value.extract::<String>()?.as_str() {
+                "own" => Errands::Own,
+                "deputy" => Errands::Deputy,
+                other => return Err(unknown(&name, other, "own, deputy")),
+            }),
+            "pause" => match value.extract::<Option<f64>>()? {
+                None => options.pause(Pause::AtOnce),
+                Some(seconds) => options.pause(Pause::Within(time(&name, seconds)?)),
+            },
+            "extent" => match value.extract::<Option<usize>>()? {
+                None => options.extent(ExtentLen::Auto),
+                Some(bytes) => options.extent(ExtentLen::Bytes(bytes)),
+            },
             "pays_within" => match value.extract::<Option<u32>>()? {
                 None => options.pays(Pays::Anyway),
                 Some(forks) => options.pays(Pays::Within(forks)),
@@ -47,6 +63,16 @@ pub(crate) fn read(settings: &Bound<'_, PyDict>) -> PyResult<Options> {
         };
     }
     Ok(options)
+}
+
+/// Reads a number of seconds.
+///
+/// # Errors
+///
+/// `ValueError` unless it is more than none.
+pub(crate) fn time(name: &str, seconds: f64) -> PyResult<Duration> {
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| PyValueError::new_err(format!("{name} is {seconds}: it is a number of seconds above 0")))
 }
 
 fn unknown(name: &str, value: &str, known: &str) -> PyErr {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palimpsest_fork::{FreezeError as Refused, Report, Verdict};
+use palimpsest_fork::{FreezeError as Refused, Progress, Report, Stage, Verdict};
 use palimpsest_sys::Causes;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -16,7 +16,6 @@ pub(crate) fn refused(error: &Refused) -> PyErr {
 
 /// Returns the fields of `palimpsest.Report`.
 pub(crate) fn report<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
-    let seconds = |time: Duration| time.as_secs_f64();
     let verdict = match report.verdict {
         Verdict::Unmeasured => "unmeasured",
         Verdict::Quicker => "quicker",
@@ -45,5 +44,34 @@ pub(crate) fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     told.set_item("extents", status.extents)?;
     told.set_item("forks", status.forks)?;
     told.set_item("repairs", status.repairs)?;
+    told.set_item("hot_pieces", status.hot_pieces)?;
+    told.set_item("debt", seconds(Duration::from_nanos(status.debt)))?;
+    told.set_item("clean", seconds(Duration::from_nanos(status.clean)))?;
+    told.set_item("price", seconds(Duration::from_nanos(status.price)))?;
     Ok(told)
+}
+
+/// Returns the fields of `palimpsest.Progress`.
+pub(crate) fn progress(py: Python<'_>, progress: Progress) -> PyResult<Bound<'_, PyDict>> {
+    let stage = match progress.stage {
+        Stage::None => "none",
+        Stage::UnderWay => "under-way",
+        Stage::Done => "done",
+        Stage::Ended => "ended",
+        _ => "unknown",
+    };
+    let told = PyDict::new(py);
+    told.set_item("stage", stage)?;
+    told.set_item("planned", progress.planned_bytes)?;
+    told.set_item("frozen", progress.frozen_bytes)?;
+    told.set_item("gathered", progress.gathered_bytes)?;
+    told.set_item("slices", progress.slices)?;
+    told.set_item("longest", seconds(progress.longest))?;
+    told.set_item("taken", seconds(progress.taken))?;
+    told.set_item("looked", seconds(progress.looked))?;
+    Ok(told)
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
 }

@@ -29,6 +29,22 @@ class Examples(unittest.TestCase):
         told = self.run_example("web_measure.py", "--mib", "16", "--requests", "20")
         self.assertEqual([one["way"] for one in told], ["plain", "gc", "frozen"])
 
+    def test_asgi_application(self):
+        try:
+            import uvicorn
+        except ImportError:
+            self.skipTest("uvicorn is not installed")
+        if tuple(map(int, uvicorn.__version__.split(".")[:2])) < (0, 30):
+            self.skipTest(f"uvicorn {uvicorn.__version__} replaces no workers")
+        told = self.run_example("web_measure.py", "--server", "uvicorn", "--mib", "16", "--requests", "20")
+        self.assertEqual([one["way"] for one in told], ["plain", "frozen"])
+
+    def test_slices(self):
+        (told,) = self.run_example("slices.py", SLICES_MIB="24")
+        self.assertEqual(told["stage"], "done", told)
+        self.assertGreaterEqual(told["frozen_mib"], 20, told)
+        self.assertGreater(told["slices"], 5, told)
+
     def test_what_spoils(self):
         told = {one["way"]: one["copied_mib"] for one in self.run_example("what_spoils.py", SPOIL_MIB="8")}
         looked, read = told["every text of a list is looked at"], told["every byte of a bytearray is read"]

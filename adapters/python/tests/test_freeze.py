@@ -49,6 +49,81 @@ class Freeze(unittest.TestCase):
             """
         )
 
+    def test_slices_freeze_bit_by_bit_and_thawing_takes_it_back(self):
+        run(
+            """
+            import os, palimpsest
+            assert palimpsest.progress().stage == "none" and palimpsest.next_slice() is None
+            assert palimpsest.freeze_slice().slices == 0
+            heap = bytearray(b"x") * (24 << 20)
+            report = palimpsest.freeze(pause=0.0005, extent=4 << 20)
+            plan = palimpsest.progress()
+            assert plan.stage == "under-way" and plan.planned > 20 << 20 and plan.frozen == 0, plan
+            assert palimpsest.next_slice() is not None
+            first = palimpsest.freeze_slice()
+            assert first.slices == 1 and 0 < first.frozen < plan.planned, first
+            palimpsest.put_off_slices(100)
+            assert palimpsest.next_slice() > 100
+            # Each fork takes a slice, too.
+            if palimpsest.fork() == 0:
+                os._exit(0 if heap == bytearray(b"x") * (24 << 20) and palimpsest.next_slice() is None else 1)
+            assert os.wait()[1] == 0 and palimpsest.progress().slices == 2
+            heap[5 << 20] = 7
+            for _ in range(10_000):
+                if palimpsest.freeze_slice().stage != "under-way":
+                    break
+            done = palimpsest.progress()
+            assert done.stage == "done" and done.frozen > 20 << 20 and done.longest <= done.taken, done
+            status = palimpsest.status()
+            assert status.frozen > 20 << 20 and status.extents > 0 and status.price >= status.debt >= 0, status
+            if palimpsest.fork() == 0:
+                right = heap[5 << 20] == 7 and heap[:5 << 20] == bytearray(b"x") * (5 << 20)
+                os._exit(0 if right else 1)
+            assert os.wait()[1] == 0
+            palimpsest.thaw()
+            assert palimpsest.frozen_bytes() == 0 and heap[5 << 20] == 7 and heap[-1] == ord("x")
+            """
+        )
+
+    def test_gathering_by_a_deputy_keeps_the_bytes(self):
+        run(
+            """
+            import os, palimpsest, subprocess, sys
+            heap = bytearray(b"y") * (32 << 20)
+            palimpsest.freeze(pause=0.002, pages="gather", pays_within=1000, errands="deputy")
+            for _ in range(3):
+                for _ in range(20):
+                    palimpsest.freeze_slice()
+                if palimpsest.fork() == 0:
+                    os._exit(0 if heap == bytearray(b"y") * (32 << 20) else 1)
+                assert os.waitpid(-1, 0)[1] == 0
+            palimpsest.dismiss_deputy()
+            assert heap == bytearray(b"y") * (32 << 20)
+            """
+        )
+
+    def test_thawing_beside_a_thread_is_refused(self):
+        run(
+            """
+            import threading, palimpsest
+            heap = bytearray(b"z") * (8 << 20)
+            palimpsest.freeze()
+            over = threading.Event()
+            thread = threading.Thread(target=over.wait)
+            thread.start()
+            try:
+                palimpsest.thaw()
+            except palimpsest.FreezeError as error:
+                assert "other threads" in str(error), error
+            else:
+                raise AssertionError("thawed beside a thread")
+            over.set()
+            thread.join()
+            palimpsest.thaw()
+            assert palimpsest.frozen_bytes() == 0 and heap == bytearray(b"z") * (8 << 20)
+            """
+        )
+
     def test_a_fork_is_the_interpreters(self):
         run(
             """
@@ -124,7 +199,7 @@ class Freeze(unittest.TestCase):
     def test_what_is_wrong_is_told_and_nothing_is_frozen(self):
         for settings, kind, words in [
             ({"threads": "kill"}, ValueError, "refuse, stop"),
-            ({"pages": "small"}, ValueError, "base, huge"),
+            ({"pages": "small"}, ValueError, "base, huge, gather"),
             ({"answers": "io-uring"}, TypeError, "list of names"),
             ({"answers": ["nothing"]}, ValueError, "raw-allocator"),
             ({"least": -1}, OverflowError, ""),
@@ -132,6 +207,17 @@ class Freeze(unittest.TestCase):
         ]:
             with self.subTest(settings=settings), self.assertRaisesRegex(kind, words):
                 palimpsest.survey(**settings)
+        for settings, kind, words in [
+            ({"pause": 0}, ValueError, "above 0"),
+            ({"pause": float("nan")}, ValueError, "above 0"),
+            ({"pause": "short"}, TypeError, ""),
+            ({"extent": -1}, OverflowError, ""),
+            ({"errands": "nobody"}, ValueError, "own, deputy"),
+        ]:
+            with self.subTest(settings=settings), self.assertRaisesRegex(kind, words):
+                palimpsest.freeze(**settings)
+        with self.assertRaises(ValueError):
+            palimpsest.put_off_slices(-1)
         with self.assertRaises(TypeError):
             palimpsest.freeze(unknown=1)
         self.assertEqual(palimpsest.frozen_bytes(), 0)

@@ -52,10 +52,10 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::vec::Vec;
 
-use arc_swap::ArcSwapOption;
+use palimpsest_sys::published::Published;
 use palimpsest_text::key::{Key, SwitchError};
 
 use crate::host::HostedProgram;
@@ -75,8 +75,8 @@ struct Attachment {
 /// A place where programs are attached. Made by [`hook!`](crate::hook!).
 pub struct Hook<T> {
     key: &'static Key,
-    /// In the order in which they run; `None` if there are none.
-    programs: ArcSwapOption<Vec<Attachment>>,
+    /// In the order in which they run. Made when the first is attached.
+    programs: OnceLock<Published<Vec<Attachment>>>,
     /// Held by whoever attaches or detaches, while the list and the key change, so that they agree afterwards.
     change: Mutex<()>,
     /// How many were ever attached. Whoever attaches adds one; it names the attachment.
@@ -122,7 +122,7 @@ impl<T: Plain> Hook<T> {
     pub const fn new(key: &'static Key) -> Self {
         Self {
             key,
-            programs: ArcSwapOption::const_empty(),
+            programs: OnceLock::new(),
             change: Mutex::new(()),
             numbers: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -155,7 +155,7 @@ impl<T: Plain> Hook<T> {
 
     /// Returns how many programs are attached.
     pub fn attached(&self) -> usize {
-        self.programs.load().as_ref().map_or(0, |programs| programs.len())
+        self.programs.get().map_or(0, |programs| programs.read().len())
     }
 
     /// Returns how often a program had no result because a helper failed.
@@ -180,9 +180,9 @@ impl<T: Plain> Hook<T> {
         let place = programs.partition_point(|other| other.priority <= priority);
         programs.insert(place, Attachment { priority, number, program });
         let is_first = programs.len() == 1;
-        self.programs.store(Some(Arc::new(programs)));
+        self.set(programs);
         if is_first && let Err(source) = self.key.enable() {
-            self.programs.store(None);
+            self.set(Vec::new());
             return Err(AttachError::Switch { hook, source });
         }
         Ok(Attached { hook: self, number })
@@ -194,7 +194,7 @@ impl<T: Plain> Hook<T> {
         programs.retain(|attachment| attachment.number != number);
         let is_last = programs.is_empty();
         // The list first: nothing runs from here on, whatever becomes of the key.
-        self.programs.store((!is_last).then(|| Arc::new(programs)));
+        self.set(programs);
         if is_last {
             self.key.disable().map_err(|source| AttachError::Switch { hook: self.name(), source })?;
         }
@@ -207,16 +207,26 @@ impl<T: Plain> Hook<T> {
     }
 
     fn list(&self) -> Vec<Attachment> {
-        self.programs.load().as_deref().cloned().unwrap_or_default()
+        self.programs.get().map_or_else(Vec::new, |programs| programs.read().clone())
+    }
+
+    fn set(&self, list: Vec<Attachment>) {
+        self.programs.get_or_init(|| Published::new(Vec::new())).replace(list);
+    }
+
+    /// Lets go of programs that were detached, as far as no thread runs them any more. Attaching and detaching do the
+    /// same. Returns how many earlier lists of programs are left.
+    pub fn reclaim(&self) -> usize {
+        self.programs.get().map_or(0, Published::reclaim)
     }
 
     /// Runs what is attached until a result is not 0. Returns that, or 0.
     #[doc(hidden)]
     #[cold]
     pub fn run(&self, context: &T) -> u64 {
-        let programs = self.programs.load();
+        let Some(programs) = self.programs.get() else { return 0 };
         let bytes = context.as_bytes();
-        for attachment in programs.iter().flat_map(|programs| programs.iter()) {
+        for attachment in programs.read().iter() {
             match attachment.program.run_read_only(bytes) {
                 Ok(0) => {}
                 Ok(verdict) => return verdict,

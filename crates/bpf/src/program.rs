@@ -10,7 +10,7 @@ use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
 use crate::jit::{
-    CompileError, Compiled, Gauge, HelperTable, Outcome, Plain, Resolve, Target, Wanted, compile_resolved,
+    CompileError, Compiled, Gauge, HelperTable, Outcome, Plain, Resolve, Target, Unwinding, Wanted, compile_resolved,
 };
 use crate::source::Source;
 use crate::verify::{MOST_FUEL, Verified};
@@ -81,16 +81,20 @@ impl Program {
         Self::resolved(packs, code, &Plain(helpers), Wanted::default())
     }
 
-    fn resolved(packs: &Packs, code: &Code, resolve: &dyn Resolve, wanted: Wanted<'_>) -> Result<Self, LoadError> {
+    fn resolved(packs: &Packs, code: &Code, resolve: &dyn Resolve, mut wanted: Wanted<'_>) -> Result<Self, LoadError> {
         let target = Target::NATIVE.ok_or(LoadError::NoCompiler)?;
+        let is_observed = packs.is_observed();
+        if is_observed {
+            wanted.unwinding = Unwinding::Told;
+        }
         let compiled = compile_resolved(code, target, resolve, wanted)?;
         let gauge = compiled.gauge();
         let (bytes, len) = (compiled.bytes(), compiled.bytes().len());
         let no_place = |source| LoadError::Place { len, source };
         let name = code.source().map_or("", Source::name);
-        let lines = if packs.is_observed() { lines(code, &compiled) } else { None };
+        let lines = if is_observed { lines(code, &compiled) } else { None };
         let align = compiled.alignment();
-        if compiled.faults().is_empty() && lines.is_none() {
+        if compiled.faults().is_empty() && !is_observed {
             let loaded = if name.is_empty() { packs.load(bytes, align) } else { packs.load_named(name, bytes, align) };
             return Ok(Self::new(loaded.map_err(no_place)?, gauge));
         }
@@ -101,6 +105,9 @@ impl Program {
         let mut staged = staged.map_err(|source| no_place(source.into()))?;
         staged.image().copy_from_slice(bytes);
         staged.set_name(name);
+        if is_observed {
+            staged.set_eh_frame(compiled.eh_frame(staged.address().get() as u64));
+        }
         if let Some(lines) = lines {
             staged.set_lines(lines);
         }
@@ -198,6 +205,12 @@ pub enum VerifiedError {
         /// Jumps back that it had.
         fuel: u64,
     },
+    /// A store that the verifier could not prove would have left its memory, and the program was ended before it.
+    #[error("the store in slot {slot} would have been outside of its memory")]
+    Store {
+        /// Its slot, from 0.
+        slot: usize,
+    },
 }
 
 /// Why a context does not fit the program.
@@ -277,9 +290,10 @@ impl VerifiedProgram {
 
     #[inline]
     fn finished(&self, outcome: Outcome) -> Result<u64, VerifiedError> {
-        match (outcome.gauge, self.fuel) {
+        match (outcome.outside(), outcome.gauge, self.fuel) {
+            (Some(slot), ..) => Err(VerifiedError::Store { slot }),
             // Without a host no helper ends it.
-            (..0, Some(fuel)) => Err(VerifiedError::Fuel { fuel }),
+            (None, ..0, Some(fuel)) => Err(VerifiedError::Fuel { fuel }),
             _ => Ok(outcome.value),
         }
     }
@@ -302,8 +316,9 @@ impl VerifiedProgram {
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
-        // exist and belong to nobody else during the call; unproven loads go on if nothing is there; it reads only what
-        // has a value; and it ends, or pays where that is not proven. 2. helpers are safe functions that get numbers,
+        // exist and belong to nobody else during the call; unproven loads go on if nothing is there, and unproven
+        // stores are compared with the context's bounds, or those of a map; it reads only what has a value; and it
+        // ends, or pays where that is not proven. 2. helpers are safe functions that get numbers,
         // or those of the host that it was verified for, with what they want; what it reaches of that host's maps are
         // atomic words, which the host keeps as long as the program.
         Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })

@@ -66,7 +66,7 @@ fn loads_of_nothing_give_zero_and_the_program_goes_on() {
 }
 
 #[test]
-fn what_is_proven_is_not_tried_and_stores_are_refused() {
+fn what_is_proven_is_not_tried_and_stores_through_numbers_are_refused() {
     let probes = |text: &str| contract().verify(code(text)).map(|verified| verified.probes().to_vec());
     assert_eq!(probes("r0 = *(u64 *)(r1 + 8)\nexit"), Ok(vec![]));
     // Beyond the context, and an address that is one on only one of two ways.

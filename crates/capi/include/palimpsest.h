@@ -3,11 +3,13 @@
 //
 // Link libpalimpsest.so, or libpalimpsest.a with -lpthread -ldl -lm (`pkg-config --libs palimpsest`).
 //
-// Functions that follow the C library's (palimpsest_arena_..., palimpsest_madvise, palimpsest_mremap) return null or
-// -1, and set errno. All others return an enum palimpsest_result, and keep a message for each thread
-// (palimpsest_error_message). What the library hands out is named by handles, numbers in a structure: a handle that was
-// released, or never handed out, is an error and not a pointer. Any thread may call any function; those that may be
-// called in signal handlers say so. A child of fork() goes on with the handles that it inherits.
+// Functions that follow the C library's (palimpsest_arena_..., palimpsest_madvise, palimpsest_mremap,
+// palimpsest_mprotect) return null or -1, and set errno. All others that can fail return an enum palimpsest_result, and
+// keep a message for each thread (palimpsest_error_message). A null or misaligned pointer for a result is an error, and
+// so is a defect of the library (PALIMPSEST_PANIC, or ENOTRECOVERABLE). What the library hands out is named by handles,
+// numbers in a structure: a handle that was released, or never handed out, is an error and not a pointer. Any thread
+// may call any function; those that may be called in signal handlers say so. A child of fork() goes on with the handles
+// that it inherits.
 
 
 #ifndef PALIMPSEST_H
@@ -18,6 +20,13 @@
 #include <sys/types.h>
 
 #include "palimpsest_key.h"
+
+// The version of this header. palimpsest_version() tells the library's.
+#define PALIMPSEST_VERSION_MAJOR 0
+#define PALIMPSEST_VERSION_MINOR 1
+#define PALIMPSEST_VERSION_PATCH 0
+// As palimpsest_version() returns it.
+#define PALIMPSEST_VERSION 0x000100u
 
 // The best memory that works here.
 #define PALIMPSEST_BACKING_BEST 0
@@ -82,6 +91,18 @@
 // No request of Linux AIO is under way, or its buffers are outside the memory that will be frozen.
 #define PALIMPSEST_LINUX_AIO 8
 
+// There was no freeze in slices.
+#define PALIMPSEST_STAGE_NONE 0
+
+// It is under way.
+#define PALIMPSEST_STAGE_UNDER_WAY 1
+
+// It is done.
+#define PALIMPSEST_STAGE_DONE 2
+
+// It ended early; what is frozen is right all the same.
+#define PALIMPSEST_STAGE_ENDED 3
+
 // What became of a call.
 enum palimpsest_result {
   // Done.
@@ -145,7 +166,7 @@ struct palimpsest_packs_stats {
   int write_view;
   // Packs, of 2 MiB each.
   size_t packs;
-  // Programs not released.
+  // Programs and data, in place or released and not yet reclaimed.
   size_t programs;
   // Bytes of packs that programs take.
   size_t used_bytes;
@@ -157,9 +178,9 @@ struct palimpsest_packs_stats {
   size_t largest_free_run;
   // Mappings of this process used by the packs.
   size_t mappings;
-  // Programs ever loaded.
+  // Programs and data ever put in place.
   uint64_t loads;
-  // Programs ever released.
+  // Programs and data ever reclaimed.
   uint64_t frees;
   // Core synchronisations.
   uint64_t core_syncs;
@@ -351,6 +372,17 @@ struct palimpsest_freeze_options {
   int no_measure;
   // Must be 0.
   int reserved;
+  // Not 0: `palimpsest_freeze` only plans; `palimpsest_fork` and `palimpsest_freeze_slice` freeze, and hold the
+  // process up for about as many nanoseconds at a time.
+  uint64_t pause_ns;
+  // Bytes of an extent, rounded up to a power of two of at least 2 MiB; 0 for a part of what is frozen.
+  size_t extent;
+  // Not 0: a freeze in slices first puts memory into huge pages where it is, and freezes only what cannot be put
+  // there; with `pause_ns` and `pays_within`. Not together with `collapse`.
+  int gather;
+  // Not 0: a process that borrows this one's memory asks for huge pages between forks, so that no thread of this one
+  // waits for them. See `palimpsest_dismiss_deputy`.
+  int deputy;
 };
 
 // What a freeze did, or would do. `size` is the size of this structure, set by the caller.
@@ -374,6 +406,56 @@ struct palimpsest_freeze_report {
   // Not 0: it ended early, for lack of room. What is frozen is right all the same.
   int is_stopped;
 };
+
+// What this process knows of its frozen memory. `size` is the size of this structure, set by the caller.
+struct palimpsest_fork_status {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Bytes that are frozen.
+  size_t frozen;
+  // Sealed files that are mapped.
+  size_t extents;
+  // Pieces of up to 2 MiB that are written to all the time, and left alone for now.
+  size_t hot_pieces;
+  // Forks by `palimpsest_fork`; while nothing is frozen, only those that took unusually long or short. A child
+  // begins at 0.
+  uint64_t forks;
+  // Repairs; a child begins at 0.
+  uint64_t repairs;
+  // CPU nanoseconds that forks took beyond `clean_ns` since the last freeze or repair.
+  uint64_t debt_ns;
+  // CPU nanoseconds of a fork when nothing was written since the last freeze or repair; 0 if there was none.
+  uint64_t clean_ns;
+  // The debt at which a repair follows, or a look at what it would take.
+  uint64_t price_ns;
+};
+
+// How far a freeze in slices has come. `size` is the size of this structure, set by the caller.
+struct palimpsest_freeze_progress {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Bytes that were populated when the freeze was planned, and will be frozen.
+  size_t planned;
+  // Bytes frozen so far.
+  size_t frozen;
+  // Bytes put into huge pages so far instead (`gather`).
+  size_t gathered;
+  // Slices so far.
+  uint64_t slices;
+  // Nanoseconds of the longest slice: how long the process was held up at most.
+  uint64_t longest_ns;
+  // Nanoseconds of all slices together.
+  uint64_t taken_ns;
+  // Nanoseconds of planning, before the first slice.
+  uint64_t looked_ns;
+  // `PALIMPSEST_STAGE_NONE`, `_UNDER_WAY`, `_DONE` or `_ENDED`.
+  int stage;
+  // 0.
+  int reserved;
+};
+
+// Asked by `palimpsest_freeze_while` after each slice: not 0 if the program still has nothing to do.
+typedef int (*palimpsest_is_idle)(void *argument);
 
 // Addresses.
 struct palimpsest_range {
@@ -510,8 +592,9 @@ extern "C" {
 // before the first. Valid until this thread's next call that fails. Never null.
 const char *palimpsest_error_message(void);
 
-// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down. Programs compiled
-// against the same major version (and, while that is 0, the same minor one) work with this library.
+// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down, as
+// `PALIMPSEST_VERSION` was when the program was compiled. Programs compiled against the same major version (and, while
+// that is 0, the same minor one) work with this library.
 uint32_t palimpsest_version(void);
 
 // Opens packs. `options` may be null for the defaults.
@@ -769,7 +852,8 @@ enum palimpsest_result palimpsest_unpin(struct palimpsest_packs packs);
 
 // Changes all sites with as few core synchronisations as possible, however many sites there are. When it returns
 // `PALIMPSEST_OK` every core runs the new code; after an error everything is as it was, unless the message says
-// otherwise. `applied` may be null. Not for signal handlers.
+// otherwise. `applied` may be null. Not for signal handlers. Returns `PALIMPSEST_INVALID` for a site without a program
+// that is not in mapped code that can be read, as far as the kernel tells (`/proc/self/maps`).
 //
 // # Safety
 //
@@ -809,15 +893,16 @@ enum palimpsest_result palimpsest_key_is_on(const palimpsest_key *key, int *is_o
 enum palimpsest_result palimpsest_keys_set(const char *pattern, int is_on, size_t *count);
 
 // Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, and
-// `report` may be null.
+// need not copy its page tables. A second freeze freezes what is new. With `pause_ns` it plans, and changes no memory
+// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null.
 //
 // # Safety
 //
 // 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
 //    reading its first field and for writing as many bytes as that says.
 // 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
-//    `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no other process shares or
+//    `palimpsest_mremap`; who maps over it or changes its rights by calls of their own uses `palimpsest_replaced` and
+//    `palimpsest_mprotect`; no direct or asynchronous I/O is under way on private memory; no other process shares or
 //    writes to it.
 enum palimpsest_result palimpsest_freeze(const struct palimpsest_freeze_options *options,
                                          struct palimpsest_freeze_report *report);
@@ -840,8 +925,67 @@ enum palimpsest_result palimpsest_survey(const struct palimpsest_freeze_options 
 // 3. Contract 2 of `palimpsest_freeze`, if this process or one that it was forked from has frozen.
 enum palimpsest_result palimpsest_fork(pid_t *child);
 
+// Tells what forks cost, and when a repair follows. All zero if nothing is frozen.
+//
+// # Safety
+//
+// 1. `status` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_get_fork_status(struct palimpsest_fork_status *status);
+
 // Returns how many bytes of this process are frozen.
 size_t palimpsest_frozen_bytes(void);
+
+// Takes one slice of a freeze under way: call it when the program has nothing else to do. Does nothing if nothing is
+// left. `progress` may be null. After an error nothing was done, and a later call may succeed; after many in a row the
+// freeze ends.
+//
+// # Safety
+//
+// 1. `progress` is null, or valid for reading its first field and for writing as many bytes as that says.
+// 2. Contract 2 of `palimpsest_freeze`.
+enum palimpsest_result palimpsest_freeze_slice(struct palimpsest_freeze_progress *progress);
+
+// As `palimpsest_freeze_slice`, but goes on while `is_idle` returns something other than 0 after a slice: cheaper than
+// as many calls. Where other threads must be held, it takes one slice, so that they can go on.
+//
+// # Safety
+//
+// 1. As for `palimpsest_freeze_slice`.
+// 2. `is_idle` is null or such a function, and may be called with `argument`. It makes no system calls that wait, does
+//    not use the heap and changes no mappings: it runs while all signals are blocked. It returns.
+enum palimpsest_result palimpsest_freeze_while(palimpsest_is_idle is_idle,
+                                               void *argument,
+                                               struct palimpsest_freeze_progress *progress);
+
+// Tells how far a freeze in slices has come. Waits for nobody.
+//
+// # Safety
+//
+// 1. `progress` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_freeze_get_progress(struct palimpsest_freeze_progress *progress);
+
+// Tells in how many nanoseconds a thread that is about to wait should take a slice. `PALIMPSEST_NOT_FOUND` if none is
+// due: the freeze is done, was another process's, or goes on at forks only. For event loops: waits for nobody, and
+// leaves no message.
+//
+// # Safety
+//
+// 1. `wait_ns` is null or valid for writing.
+enum palimpsest_result palimpsest_next_slice(uint64_t *wait_ns);
+
+// Reports that the last slice kept somebody waiting for `taken_ns` nanoseconds: puts off the next one at a wait, so
+// that slices take at most a fifth of the time.
+void palimpsest_put_off_slices(uint64_t taken_ns);
+
+// Waits for a deputy (`deputy` in `palimpsest_freeze_options`) that is at work, for some milliseconds at most. Call it
+// before this process executes another program, which would have a child that it does not know, and before it installs
+// a seccomp filter. For signal handlers, too.
+void palimpsest_dismiss_deputy(void);
+
+// Waits for a deputy, too, if this process was refused a child or a thread (`EAGAIN`): the deputy counts for
+// `RLIMIT_NPROC` and `pids.max`. Returns 1 if there was one, so that another try is worth it, else 0. For signal
+// handlers, too.
+int palimpsest_make_room(void);
 
 // Takes a snapshot. `options` may be null for the whole process. The running stack goes on, so that variables in
 // frames keep their values when it is restored. There can be 64 at a time, and one of the whole process.
@@ -951,6 +1095,37 @@ int palimpsest_madvise(void *address, size_t len, int advice);
 // 1. As for `mremap`: memory is moved and cut, and with `MREMAP_FIXED` replaced.
 void *palimpsest_mremap(void *address, size_t len, size_t new_len, int flags, void *new_address);
 
+// `mprotect` that is right for frozen memory, too: what is frozen, thawed or repaired later gets the new rights.
+// Returns 0, or -1 with `errno`.
+//
+// # Safety
+//
+// 1. As for `mprotect`.
+int palimpsest_mprotect(void *address, size_t len, int rights);
+
+// Notes that an `mmap` of the caller's has replaced what was at `address`: what was frozen there no longer counts.
+void palimpsest_replaced(const void *address, size_t len);
+
+// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes. Holds other threads still
+// if the last freeze was allowed to. `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must
+// not or cannot be held, or if the calling code uses the memory itself; `PALIMPSEST_REFUSED` if the memory has tags or
+// a protection key; `PALIMPSEST_NO_ROOM` without memory. What was not thawed until then is still frozen.
+enum palimpsest_result palimpsest_thaw(const void *address, size_t len);
+
+// As `palimpsest_thaw`, of all that is frozen. Everything that can be thawed is. Forks are plain until the next
+// freeze, and a freeze in slices that was under way ends.
+enum palimpsest_result palimpsest_thaw_all(void);
+
+// Destroys the bytes that the memory held when it was frozen: call it after erasing a secret. The memory keeps its
+// present contents. After an error, which is as of `palimpsest_thaw`, it is done as soon as possible: by the next
+// freeze or repair, and in each child of `palimpsest_fork` before that returns.
+enum palimpsest_result palimpsest_forget(const void *address, size_t len);
+
+// Notes that the process has installed a seccomp filter. From then on `palimpsest_madvise` and `palimpsest_mremap`
+// make memory calls only, `palimpsest_fork` forks plainly, and nothing thaws; nothing else is done that the filter
+// could forbid.
+void palimpsest_confined(void);
+
 // `malloc` from this process's arena: an allocator whose page tables a fork need not copy. Null and `ENOMEM` without
 // memory; a size of 0 gets a block of its own.
 //
@@ -994,12 +1169,12 @@ int palimpsest_arena_freeze(void);
 // Gives memory of free blocks back to the system. Returns how many bytes.
 size_t palimpsest_arena_trim(void);
 
-// Fills in as much of `stats` as its field `size` says it has. Returns 0, or -1 with `EINVAL` if that does not even
-// cover the field itself.
+// Fills in as much of `stats` as its field `size` says it has. Returns 0, or -1 with `EINVAL` if the pointer is null
+// or misaligned, or `size` does not even cover the field itself.
 //
 // # Safety
 //
-// 1. `stats` is valid for reading its first field and for writing as many bytes as that says.
+// 1. `stats` is null, or valid for reading its first field and for writing as many bytes as that says.
 int palimpsest_arena_stats(struct palimpsest_arena_stats *stats);
 
 #ifdef __cplusplus

@@ -130,23 +130,41 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
 #error "static keys are for x86-64 and AArch64"
 #endif
 
+#define PALIMPSEST_BRANCH_BODY_(key_, inline_)                                                \
+    __label__ palimpsest_other;                                                               \
+    __asm__ goto(PALIMPSEST_BRANCH_CODE_ PALIMPSEST_SITE_                                     \
+                 : /* no outputs */                                                           \
+                 : [key] PALIMPSEST_SYMBOL_(&key_),                                           \
+                   [falls] "i"(PALIMPSEST_STARTS_ON_(key_) == (inline_)),                     \
+                   [flags] "i"(inline_)                                                       \
+                 : "cc"                                                                       \
+                 : palimpsest_other)
+
+#if defined(__clang__) && defined(__cplusplus)
+/* Before version 17, Clang takes every label of a function for a target of each of its branches, and refuses code that
+ * has variables in between. So each branch has a function of its own. */
+#define PALIMPSEST_BRANCH_(key_, inline_)                                                     \
+    ([]() __attribute__((always_inline)) -> int {                                             \
+        PALIMPSEST_BRANCH_BODY_(key_, inline_);                                               \
+        return (inline_);                                                                     \
+    palimpsest_other:                                                                         \
+        return !(inline_);                                                                    \
+    }())
+#else
 #define PALIMPSEST_BRANCH_(key_, inline_)                                                     \
     __extension__({                                                                           \
-        __label__ palimpsest_other, palimpsest_done;                                          \
+        __label__ palimpsest_done;                                                            \
         int palimpsest_taken = (inline_);                                                     \
-        __asm__ goto(PALIMPSEST_BRANCH_CODE_ PALIMPSEST_SITE_                                 \
-                     : /* no outputs */                                                       \
-                     : [key] PALIMPSEST_SYMBOL_(&key_),                                       \
-                       [falls] "i"(PALIMPSEST_STARTS_ON_(key_) == (inline_)),                 \
-                       [flags] "i"(inline_)                                                   \
-                     : "cc"                                                                   \
-                     : palimpsest_other);                                                     \
-        goto palimpsest_done;                                                                 \
-    palimpsest_other:                                                                         \
-        palimpsest_taken = !(inline_);                                                        \
+        {                                                                                     \
+            PALIMPSEST_BRANCH_BODY_(key_, inline_);                                           \
+            goto palimpsest_done;                                                             \
+        palimpsest_other:                                                                     \
+            palimpsest_taken = !(inline_);                                                    \
+        }                                                                                     \
     palimpsest_done:                                                                          \
         palimpsest_taken;                                                                     \
     })
+#endif
 
 /* Tells whether a key is on. `unlikely` puts the code for "on" out of line, `likely` that for "off"; both are right for
  * a key in either state. */

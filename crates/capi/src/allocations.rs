@@ -18,7 +18,7 @@ use crate::result::palimpsest_result::{
     self, PALIMPSEST_BUSY, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_REFUSED,
     PALIMPSEST_STALE,
 };
-use crate::result::{Failure, answer, wanted};
+use crate::result::{Failure, answer, at_once, optional, wanted};
 use crate::versioned::{self, Versioned};
 
 /// Places for code and data, and where their bytes are written, until the allocation is finalized or dropped.
@@ -411,6 +411,7 @@ pub unsafe extern "C" fn palimpsest_alloc_release(
     released: *mut usize,
 ) -> palimpsest_result {
     answer(|| {
+        let released = optional(released)?;
         let packs = handles::get::<Packs>(packs.handle)?;
         // SAFETY: 1. is contract 1.
         let addresses = unsafe { elements(addresses, count) }?;
@@ -421,7 +422,7 @@ pub unsafe extern "C" fn palimpsest_alloc_release(
             Ok(())
         });
         if !released.is_null() {
-            // SAFETY: contract 2.
+            // SAFETY: contract 2, and aligned.
             unsafe { released.write(done) };
         }
         ended
@@ -444,7 +445,7 @@ pub unsafe extern "C" fn palimpsest_alloc_query(
     if found.is_null() {
         return PALIMPSEST_INVALID;
     }
-    let told = handles::with_at_once(packs.handle, |packs: &Packs| {
+    let look_up = |packs: &Packs| {
         let here = packs.lookup(address)?;
         let range = |range: &Range<usize>| palimpsest_alloc_range { start: range.start, len: range.len() };
         let parts = here.parts()?;
@@ -460,14 +461,14 @@ pub unsafe extern "C" fn palimpsest_alloc_query(
             read_only: range(&parts.read_only),
             read_write: range(&parts.read_write),
         })
-    });
-    match told {
+    };
+    at_once(|| match handles::with_at_once(packs.handle, look_up) {
         Err(code) => code,
         Ok(None) => PALIMPSEST_NOT_FOUND,
         // A wrong `size` makes a message, on the heap: a mistake that shows before the call is ever made in a handler.
         // SAFETY: 1. is contract 1.
         Ok(Some(told)) => answer(|| unsafe { versioned::write(found, told) }),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! The process's one arena.
 //!
 //! The functions follow the C library's: on failure they return a null pointer with `errno` `ENOMEM`, or what the
-//! header says.
+//! header says; `ENOTRECOVERABLE` after a panic.
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 use palimpsest_fork::arena::Arena;
 
-use crate::result::set_errno;
+use crate::result::{like_libc, set_errno, wanted};
+use crate::versioned::{self, Versioned};
 
 static ARENA: Arena = Arena::new();
 
@@ -42,6 +42,9 @@ pub struct Stats {
 
 const _: () = assert!(size_of::<Stats>() == 9 * size_of::<usize>());
 
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for Stats {}
+
 fn given(block: *mut u8) -> *mut c_void {
     if block.is_null() {
         set_errno(libc::ENOMEM);
@@ -58,13 +61,14 @@ fn given(block: *mut u8) -> *mut c_void {
 /// `fork()` freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_malloc(size: usize) -> *mut c_void {
-    given(ARENA.allocate(size, ALIGN))
+    like_libc(ptr::null_mut(), || given(ARENA.allocate(size, ALIGN)))
 }
 
 /// `calloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_calloc(count: usize, size: usize) -> *mut c_void {
-    given(count.checked_mul(size).map_or(ptr::null_mut(), |bytes| ARENA.allocate_zeroed(bytes, ALIGN)))
+    let zeroed = || count.checked_mul(size).map_or(ptr::null_mut(), |bytes| ARENA.allocate_zeroed(bytes, ALIGN));
+    like_libc(ptr::null_mut(), || given(zeroed()))
 }
 
 /// `realloc`; a size of 0 counts as 1.
@@ -74,11 +78,11 @@ pub extern "C" fn palimpsest_arena_calloc(count: usize, size: usize) -> *mut c_v
 /// 1. `block` is null or a block of this arena that is not freed, and is not used again unless null is returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_arena_realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    match NonNull::new(block.cast::<u8>()) {
-        None => palimpsest_arena_malloc(size),
+    like_libc(ptr::null_mut(), || match NonNull::new(block.cast::<u8>()) {
+        None => given(ARENA.allocate(size, ALIGN)),
         // SAFETY: 1. is contract 1. 2. A block with a bigger alignment loses it by `realloc`, as in C.
         Some(block) => given(unsafe { ARENA.resize(block, size, ALIGN) }),
-    }
+    })
 }
 
 /// `free`.
@@ -88,10 +92,12 @@ pub unsafe extern "C" fn palimpsest_arena_realloc(block: *mut c_void, size: usiz
 /// 1. `block` is null or a block of this arena that is not freed, and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_arena_free(block: *mut c_void) {
-    if let Some(block) = NonNull::new(block.cast::<u8>()) {
-        // SAFETY: contract 1.
-        unsafe { ARENA.release(block) };
-    }
+    like_libc((), || {
+        if let Some(block) = NonNull::new(block.cast::<u8>()) {
+            // SAFETY: contract 1.
+            unsafe { ARENA.release(block) };
+        }
+    });
 }
 
 /// `aligned_alloc`: null and `EINVAL` unless `align` is a power of two.
@@ -101,7 +107,7 @@ pub extern "C" fn palimpsest_arena_aligned_alloc(align: usize, size: usize) -> *
         set_errno(libc::EINVAL);
         return ptr::null_mut();
     }
-    given(ARENA.allocate(size, align))
+    like_libc(ptr::null_mut(), || given(ARENA.allocate(size, align)))
 }
 
 /// `malloc_usable_size`: 0 for null.
@@ -112,57 +118,55 @@ pub extern "C" fn palimpsest_arena_aligned_alloc(align: usize, size: usize) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_arena_usable_size(block: *mut c_void) -> usize {
     // SAFETY: contract 1.
-    NonNull::new(block.cast::<u8>()).map_or(0, |block| unsafe { ARENA.usable_size(block) })
+    like_libc(0, || NonNull::new(block.cast::<u8>()).map_or(0, |block| unsafe { ARENA.usable_size(block) }))
 }
 
 /// Freezes what was allocated so far; other threads may go on. Returns 0, or -1 with `errno`: then some memory stays
 /// shared, and is missing in forked children. Call it before a raw clone system call.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_freeze() -> c_int {
-    match ARENA.freeze() {
+    like_libc(-1, || match ARENA.freeze() {
         Ok(_) => 0,
         Err(error) => {
             set_errno(error.source.raw_os_error().unwrap_or(libc::ENOMEM));
             -1
         }
-    }
+    })
 }
 
 /// Gives memory of free blocks back to the system. Returns how many bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_trim() -> usize {
-    ARENA.trim()
+    like_libc(0, || ARENA.trim())
 }
 
-/// Fills in as much of `stats` as its field `size` says it has. Returns 0, or -1 with `EINVAL` if that does not even
-/// cover the field itself.
+/// Fills in as much of `stats` as its field `size` says it has. Returns 0, or -1 with `EINVAL` if the pointer is null
+/// or misaligned, or `size` does not even cover the field itself.
 ///
 /// # Safety
 ///
-/// 1. `stats` is valid for reading its first field and for writing as many bytes as that says.
+/// 1. `stats` is null, or valid for reading its first field and for writing as many bytes as that says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_arena_stats(stats: *mut Stats) -> c_int {
-    // SAFETY: contract 1; the field is the first.
-    let size = unsafe { stats.cast::<usize>().read() };
-    if size < size_of::<usize>() {
-        set_errno(libc::EINVAL);
-        return -1;
-    }
-    let found = ARENA.stats();
-    let mut told = MaybeUninit::zeroed();
-    told.write(Stats {
-        size,
-        blocks: found.in_use.blocks,
-        bytes: found.in_use.bytes,
-        shared: found.memory.shared,
-        frozen: found.memory.frozen,
-        anonymous: found.memory.anonymous,
-        free: found.free,
-        segments: found.segments,
-        refused: found.refused.unwrap_or(0),
-    });
-    let len = size.min(size_of::<Stats>());
-    // SAFETY: `len` bytes are valid on both sides, by contract 1 and by the type.
-    unsafe { stats.cast::<u8>().copy_from_nonoverlapping(told.as_ptr().cast(), len) };
-    0
+    like_libc(-1, || {
+        let found = ARENA.stats();
+        let told = Stats {
+            size: 0,
+            blocks: found.in_use.blocks,
+            bytes: found.in_use.bytes,
+            shared: found.memory.shared,
+            frozen: found.memory.frozen,
+            anonymous: found.memory.anonymous,
+            free: found.free,
+            segments: found.segments,
+            refused: found.refused.unwrap_or(0),
+        };
+        // SAFETY: 1. is contract 1, and not null.
+        let filled = wanted(stats).and_then(|stats| unsafe { versioned::write(stats, told) });
+        if filled.is_err() {
+            set_errno(libc::EINVAL);
+            return -1;
+        }
+        0
+    })
 }

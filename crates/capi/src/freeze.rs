@@ -3,12 +3,15 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use palimpsest_fork::{Answer, Forked, FreezeError, Measure, Options, OtherThreads, Pages, Pays, Report, Verdict};
+use palimpsest_fork::{
+    Answer, Errands, ExtentLen, Forked, FreezeError, Measure, Options, OtherThreads, Pages, Pause, Pays, Report,
+    Verdict,
+};
 
 use crate::result::palimpsest_result::{
     self, PALIMPSEST_BUSY, PALIMPSEST_NO_ROOM, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
 };
-use crate::result::{Failure, answer, wanted};
+use crate::result::{Failure, answer, like_libc, wanted};
 use crate::versioned::{self, Versioned};
 
 /// A runtime manages its memory by system calls of its own (Go, musl), and never gives memory back by discarding it.
@@ -41,9 +44,20 @@ pub struct palimpsest_freeze_options {
     pub no_measure: c_int,
     /// Must be 0.
     pub reserved: c_int,
+    /// Not 0: `palimpsest_freeze` only plans; `palimpsest_fork` and `palimpsest_freeze_slice` freeze, and hold the
+    /// process up for about as many nanoseconds at a time.
+    pub pause_ns: u64,
+    /// Bytes of an extent, rounded up to a power of two of at least 2 MiB; 0 for a part of what is frozen.
+    pub extent: usize,
+    /// Not 0: a freeze in slices first puts memory into huge pages where it is, and freezes only what cannot be put
+    /// there; with `pause_ns` and `pays_within`. Not together with `collapse`.
+    pub gather: c_int,
+    /// Not 0: a process that borrows this one's memory asks for huge pages between forks, so that no thread of this one
+    /// waits for them. See `palimpsest_dismiss_deputy`.
+    pub deputy: c_int,
 }
 
-const _: () = assert!(size_of::<palimpsest_freeze_options>() == 2 * size_of::<usize>() + 6 * size_of::<c_int>());
+const _: () = assert!(size_of::<palimpsest_freeze_options>() == size_of::<([usize; 4], [c_int; 8])>());
 
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for palimpsest_freeze_options {}
@@ -75,7 +89,7 @@ pub struct palimpsest_freeze_report {
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for palimpsest_freeze_report {}
 
-fn failure(error: &FreezeError) -> Failure {
+pub(crate) fn failure(error: &FreezeError) -> Failure {
     let code = match error {
         FreezeError::Busy => PALIMPSEST_BUSY,
         FreezeError::BorrowedMemory { .. }
@@ -125,8 +139,23 @@ unsafe fn options_of(options: *const palimpsest_freeze_options) -> Result<Option
     if given.stop_threads != 0 {
         options = options.other_threads(OtherThreads::Stop);
     }
-    if given.collapse != 0 {
-        options = options.pages(Pages::Collapse);
+    options = match (given.collapse, given.gather) {
+        (0, 0) => options,
+        (_, 0) => options.pages(Pages::Collapse),
+        (0, _) => options.pages(Pages::Gather),
+        (collapse, gather) => {
+            let message = format_args!("collapse is {collapse} and gather is {gather}: one of them has to be 0");
+            return Err(Failure::invalid(message));
+        }
+    };
+    if given.pause_ns != 0 {
+        options = options.pause(Pause::Within(Duration::from_nanos(given.pause_ns)));
+    }
+    if given.extent != 0 {
+        options = options.extent(ExtentLen::Bytes(given.extent));
+    }
+    if given.deputy != 0 {
+        options = options.errands(Errands::Deputy);
     }
     if given.no_measure != 0 {
         options = options.measure(Measure::Nothing);
@@ -155,15 +184,16 @@ fn told(report: &Report) -> palimpsest_freeze_report {
 }
 
 /// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-/// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, and
-/// `report` may be null.
+/// need not copy its page tables. A second freeze freezes what is new. With `pause_ns` it plans, and changes no memory
+/// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null.
 ///
 /// # Safety
 ///
 /// 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
 ///    reading its first field and for writing as many bytes as that says.
 /// 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
-///    `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no other process shares or
+///    `palimpsest_mremap`; who maps over it or changes its rights by calls of their own uses `palimpsest_replaced` and
+///    `palimpsest_mprotect`; no direct or asynchronous I/O is under way on private memory; no other process shares or
 ///    writes to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_freeze(
@@ -226,8 +256,62 @@ pub unsafe extern "C" fn palimpsest_fork(child: *mut libc::pid_t) -> palimpsest_
     })
 }
 
+/// What this process knows of its frozen memory. `size` is the size of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_fork_status {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Bytes that are frozen.
+    pub frozen: usize,
+    /// Sealed files that are mapped.
+    pub extents: usize,
+    /// Pieces of up to 2 MiB that are written to all the time, and left alone for now.
+    pub hot_pieces: usize,
+    /// Forks by `palimpsest_fork`; while nothing is frozen, only those that took unusually long or short. A child
+    /// begins at 0.
+    pub forks: u64,
+    /// Repairs; a child begins at 0.
+    pub repairs: u64,
+    /// CPU nanoseconds that forks took beyond `clean_ns` since the last freeze or repair.
+    pub debt_ns: u64,
+    /// CPU nanoseconds of a fork when nothing was written since the last freeze or repair; 0 if there was none.
+    pub clean_ns: u64,
+    /// The debt at which a repair follows, or a look at what it would take.
+    pub price_ns: u64,
+}
+
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_fork_status {}
+
+/// Tells what forks cost, and when a repair follows. All zero if nothing is frozen.
+///
+/// # Safety
+///
+/// 1. `status` is null, or valid for reading its first field and for writing as many bytes as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_get_fork_status(status: *mut palimpsest_fork_status) -> palimpsest_result {
+    answer(|| {
+        let status = wanted(status)?;
+        let known = palimpsest_fork::status();
+        let told = palimpsest_fork_status {
+            size: 0,
+            frozen: known.frozen_bytes,
+            extents: known.extents,
+            hot_pieces: known.hot_pieces,
+            forks: known.forks,
+            repairs: known.repairs,
+            debt_ns: known.debt,
+            clean_ns: known.clean,
+            price_ns: known.price,
+        };
+        // SAFETY: 1. is contract 1.
+        unsafe { versioned::write(status, told) }
+    })
+}
+
 /// Returns how many bytes of this process are frozen.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_frozen_bytes() -> usize {
-    palimpsest_fork::frozen_bytes()
+    like_libc(0, palimpsest_fork::frozen_bytes)
 }

@@ -1,10 +1,17 @@
-//! Memory calls of a process that has frozen.
+//! Memory calls of a process that has frozen, and thawing.
 
 use std::ffi::{c_int, c_void};
+use std::io::Error;
+use std::ops::Range;
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_sys::pages::maps::Permissions;
+use rustix::io::Errno;
 
-use crate::result::set_errno;
+use crate::result::palimpsest_result::{
+    self, PALIMPSEST_BUSY, PALIMPSEST_NO_ROOM, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
+};
+use crate::result::{Failure, answer, like_libc, set_errno};
 
 /// `madvise` that is right for frozen memory, too: discarded memory is zeros afterwards, not the bytes of the freeze.
 /// Returns 0, or -1 with `errno`.
@@ -15,7 +22,7 @@ use crate::result::set_errno;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
     // SAFETY: 1. is contract 1.
-    match unsafe { guard::madvise(address.addr(), len, advice) } {
+    like_libc(-1, || match unsafe { guard::madvise(address.addr(), len, advice) } {
         Outcome::Done(Ok(())) => 0,
         Outcome::Done(Err(errno)) => {
             set_errno(errno.raw_os_error());
@@ -23,7 +30,7 @@ pub unsafe extern "C" fn palimpsest_madvise(address: *mut c_void, len: usize, ad
         }
         // SAFETY: contract 1.
         Outcome::NotOurs => unsafe { libc::madvise(address, len, advice) },
-    }
+    })
 }
 
 /// `mremap` that is right for frozen memory, too. `new_address` counts with `MREMAP_FIXED` only. Returns the new
@@ -42,7 +49,7 @@ pub unsafe extern "C" fn palimpsest_mremap(
 ) -> *mut c_void {
     let remap = Remap { address: address.addr(), len, new_len, flags, new_address: new_address.addr() };
     // SAFETY: 1. is contract 1.
-    match unsafe { guard::mremap(remap) } {
+    like_libc(libc::MAP_FAILED, || match unsafe { guard::mremap(remap) } {
         Outcome::Done(Ok(moved)) => std::ptr::with_exposed_provenance_mut(moved),
         Outcome::Done(Err(errno)) => {
             set_errno(errno.raw_os_error());
@@ -50,5 +57,96 @@ pub unsafe extern "C" fn palimpsest_mremap(
         }
         // SAFETY: contract 1.
         Outcome::NotOurs => unsafe { libc::mremap(address, len, new_len, flags, new_address) },
-    }
+    })
+}
+
+/// The usual rights. Others, which only some machines have, concern more than what may be done with memory.
+const RIGHTS: [(c_int, Permissions); 3] = [
+    (libc::PROT_READ, Permissions::READ),
+    (libc::PROT_WRITE, Permissions::WRITE),
+    (libc::PROT_EXEC, Permissions::EXECUTE),
+];
+
+/// `mprotect` that is right for frozen memory, too: what is frozen, thawed or repaired later gets the new rights.
+/// Returns 0, or -1 with `errno`.
+///
+/// # Safety
+///
+/// 1. As for `mprotect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_mprotect(address: *mut c_void, len: usize, rights: c_int) -> c_int {
+    like_libc(-1, || {
+        let range = || pages(address, len);
+        let given = RIGHTS.iter().filter(|(bit, _)| rights & bit != 0);
+        let usual = given.fold(Permissions::default(), |all, (_, one)| all.union(*one));
+        let has_others = rights & !RIGHTS.iter().fold(0, |all, (bit, _)| all | bit) != 0;
+        // Before the call, too: another thread may freeze meanwhile.
+        if has_others {
+            guard::changed(range());
+        }
+        // SAFETY: contract 1.
+        let done = unsafe { libc::mprotect(address, len, rights) };
+        let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
+        guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
+        if has_others {
+            guard::changed(range());
+        }
+        set_errno(errno);
+        done
+    })
+}
+
+/// Notes that an `mmap` of the caller's has replaced what was at `address`: what was frozen there no longer counts.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_replaced(address: *const c_void, len: usize) {
+    like_libc((), || guard::replaced(pages(address, len)));
+}
+
+/// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes. Holds other threads still
+/// if the last freeze was allowed to. `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must
+/// not or cannot be held, or if the calling code uses the memory itself; `PALIMPSEST_REFUSED` if the memory has tags or
+/// a protection key; `PALIMPSEST_NO_ROOM` without memory. What was not thawed until then is still frozen.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_thaw(address: *const c_void, len: usize) -> palimpsest_result {
+    answer(|| guard::thaw(pages(address, len)).map_err(not_thawed))
+}
+
+/// As `palimpsest_thaw`, of all that is frozen. Everything that can be thawed is. Forks are plain until the next
+/// freeze, and a freeze in slices that was under way ends.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_thaw_all() -> palimpsest_result {
+    answer(|| guard::thaw_all().map_err(not_thawed))
+}
+
+/// Destroys the bytes that the memory held when it was frozen: call it after erasing a secret. The memory keeps its
+/// present contents. After an error, which is as of `palimpsest_thaw`, it is done as soon as possible: by the next
+/// freeze or repair, and in each child of `palimpsest_fork` before that returns.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_forget(address: *const c_void, len: usize) -> palimpsest_result {
+    answer(|| guard::forget(pages(address, len)).map_err(not_thawed))
+}
+
+/// Notes that the process has installed a seccomp filter. From then on `palimpsest_madvise` and `palimpsest_mremap`
+/// make memory calls only, `palimpsest_fork` forks plainly, and nothing thaws; nothing else is done that the filter
+/// could forbid.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_confined() {
+    like_libc((), guard::confined);
+}
+
+/// Returns the bytes that a call concerns: whole pages, as the kernel counts.
+fn pages(address: *const c_void, len: usize) -> Range<usize> {
+    let page = rustix::param::page_size();
+    let end = address.addr().saturating_add(len);
+    address.addr() & !(page - 1)..end.checked_next_multiple_of(page).unwrap_or(usize::MAX)
+}
+
+fn not_thawed(errno: Errno) -> Failure {
+    let code = match errno {
+        Errno::BUSY => PALIMPSEST_BUSY,
+        Errno::NOMEM => PALIMPSEST_NO_ROOM,
+        Errno::INVAL => PALIMPSEST_REFUSED,
+        _ => PALIMPSEST_SYSTEM,
+    };
+    Failure::new(code, format_args!("frozen memory is not thawed: {errno}"))
 }

@@ -168,7 +168,13 @@ extern "C" fn before_fork() {
 
 /// Releases the lock in both processes: the forking thread holds it in each.
 extern "C" fn after_fork() {
-    let _ = HELD.try_with(RefCell::take);
+    // Cannot panic. Where the place is in use, this is the fork of a handler that interrupted a call of another
+    // handler's fork, which will release the lock.
+    let _ = HELD.try_with(|held| {
+        if let Ok(mut held) = held.try_borrow_mut() {
+            held.take();
+        }
+    });
 }
 
 /// Makes each `fork` of the C library take the lock, so that a child never inherits it from a thread that it does not

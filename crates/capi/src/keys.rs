@@ -9,7 +9,7 @@ use palimpsest_text::key::{Key, KeyRef, Keys, SetError, State, SwitchError};
 use crate::result::palimpsest_result::{
     self, PALIMPSEST_BUSY, PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_SYSTEM,
 };
-use crate::result::{Failure, answer, wanted};
+use crate::result::{Failure, answer, optional, wanted};
 
 /// A static key. The header makes them; its fields are private.
 #[repr(C, align(64))]
@@ -92,6 +92,7 @@ pub unsafe extern "C" fn palimpsest_keys_set(
         if pattern.is_null() {
             return Err(Failure::invalid("the pattern is null"));
         }
+        let count = optional(count)?;
         // SAFETY: contract 1.
         let pattern = unsafe { CStr::from_ptr(pattern) };
         let pattern = pattern.to_str().map_err(|error| Failure::invalid(format_args!("the pattern: {error}")))?;
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn palimpsest_keys_set(
             SetError::Pattern(_) => Failure::of(PALIMPSEST_INVALID, &error),
         })?;
         if !count.is_null() {
-            // SAFETY: contract 2.
+            // SAFETY: contract 2, and aligned.
             unsafe { count.write(done.keys) };
         }
         Ok(())

@@ -5,14 +5,16 @@
 //!
 //! Functions that follow the C library's (the [`arena`], [`guards`]) return null or -1, and set `errno`. All others
 //! return a [`palimpsest_result`](result::palimpsest_result), and keep a message for each thread. What C holds is named
-//! by handles, numbers that are looked up: one that was released or invented is an error. No panic crosses into C.
+//! by handles, numbers that are looked up: one that was released or invented is an error. No panic crosses into C: each
+//! function stops it, or says why it cannot panic.
 //!
 //! | module | functions |
 //! |---|---|
 //! | [`packs`], [`programs`], [`data`], [`pins`] | programs in executable huge pages, and data beside them |
 //! | [`allocations`] | code and data that come and go together, by addresses: for linkers of compilers |
 //! | [`poke`], [`keys`] | changing code that runs; branches in C that are switched by rewriting them |
-//! | [`freeze`], [`guards`] | freezing, forking, and memory calls of a process that has frozen |
+//! | [`freeze`], [`slices`] | freezing, at once or in slices, and forking |
+//! | [`guards`] | memory calls of a process that has frozen, and thawing |
 //! | [`snapshots`] | states of memory that are restored in the same process |
 //! | [`arena`] | `palimpsest_arena_…`: an allocator whose memory forks in constant time |
 //! | [`result`] | codes and messages |
@@ -40,10 +42,12 @@ mod handles;
 mod input;
 mod kept;
 pub mod keys;
+mod mapped;
 pub mod packs;
 pub mod pins;
 pub mod poke;
 pub mod programs;
 pub mod result;
+pub mod slices;
 pub mod snapshots;
 mod versioned;

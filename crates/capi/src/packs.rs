@@ -9,7 +9,7 @@ use crate::handles;
 use crate::result::palimpsest_result::{
     self, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND, PALIMPSEST_SYSTEM,
 };
-use crate::result::{Failure, answer, wanted};
+use crate::result::{Failure, answer, at_once, optional, wanted};
 use crate::versioned::{self, Versioned};
 
 /// Open packs. 0 names none, as with every handle.
@@ -87,7 +87,7 @@ pub struct palimpsest_packs_stats {
     pub write_view: c_int,
     /// Packs, of 2 MiB each.
     pub packs: usize,
-    /// Programs not released.
+    /// Programs and data, in place or released and not yet reclaimed.
     pub programs: usize,
     /// Bytes of packs that programs take.
     pub used_bytes: usize,
@@ -99,9 +99,9 @@ pub struct palimpsest_packs_stats {
     pub largest_free_run: usize,
     /// Mappings of this process used by the packs.
     pub mappings: usize,
-    /// Programs ever loaded.
+    /// Programs and data ever put in place.
     pub loads: u64,
-    /// Programs ever released.
+    /// Programs and data ever reclaimed.
     pub frees: u64,
     /// Core synchronisations.
     pub core_syncs: u64,
@@ -281,10 +281,11 @@ pub unsafe extern "C" fn palimpsest_packs_get_stats(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_packs_reclaim(packs: palimpsest_packs, bytes: *mut usize) -> palimpsest_result {
     answer(|| {
+        let bytes = optional(bytes)?;
         let packs = handles::get::<Packs>(packs.handle)?;
         let reclaimed = packs.reclaim().map_err(|error| Failure::of(PALIMPSEST_SYSTEM, &error))?;
         if !bytes.is_null() {
-            // SAFETY: contract 1.
+            // SAFETY: contract 1, and aligned.
             unsafe { bytes.write(reclaimed.bytes) };
         }
         Ok(())
@@ -307,7 +308,7 @@ pub unsafe extern "C" fn palimpsest_lookup(
     if found.is_null() {
         return PALIMPSEST_INVALID;
     }
-    let told = handles::with_at_once(packs.handle, |packs: &Packs| {
+    let look_up = |packs: &Packs| {
         packs.lookup(address.addr()).map(|here| {
             let mut name = [0; 64];
             for (to, from) in name[..63].iter_mut().zip(here.name().bytes()) {
@@ -321,12 +322,12 @@ pub unsafe extern "C" fn palimpsest_lookup(
                 name,
             }
         })
-    });
-    match told {
+    };
+    at_once(|| match handles::with_at_once(packs.handle, look_up) {
         Err(code) => code,
         Ok(None) => PALIMPSEST_NOT_FOUND,
         // A failure makes a message, on the heap: a wrong `size` does not happen only in handlers. SAFETY: 1. is
         // contract 1.
         Ok(Some(told)) => answer(|| unsafe { versioned::write(found, told) }),
-    }
+    })
 }

@@ -8,6 +8,7 @@ use palimpsest_text::poke::{AddError, Batch, Mode, PokeError};
 
 use crate::handles;
 use crate::input::{bytes, elements};
+use crate::mapped::first_without_code;
 use crate::programs::palimpsest_program;
 use crate::result::palimpsest_result::{
     self, PALIMPSEST_CHANGED, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
@@ -61,9 +62,26 @@ fn poke_failure(error: &PokeError) -> Failure {
     Failure::of(code, error)
 }
 
+/// Refuses sites in the program's own text that are no code.
+fn are_code(sites: &[palimpsest_site]) -> Result<(), Failure> {
+    let texts = sites.iter().filter(|site| site.program.handle == 0).map(|site| {
+        let start = site.address.addr();
+        let beyond = || Failure::invalid(format_args!("{} bytes from {start:#x} lead beyond all addresses", site.len));
+        Ok(start..start.checked_add(site.len).ok_or_else(beyond)?)
+    });
+    let texts = texts.collect::<Result<Vec<_>, Failure>>()?;
+    // Without such sites no file is opened.
+    let wrong = if texts.is_empty() { None } else { first_without_code(&texts) };
+    let Some(wrong) = wrong else { return Ok(()) };
+    let (start, len) = (wrong.start, wrong.len());
+    let message = format_args!("{len} bytes at {start:#x} are not mapped as code that can be read");
+    Err(Failure::invalid(message))
+}
+
 /// Changes all sites with as few core synchronisations as possible, however many sites there are. When it returns
 /// `PALIMPSEST_OK` every core runs the new code; after an error everything is as it was, unless the message says
-/// otherwise. `applied` may be null. Not for signal handlers.
+/// otherwise. `applied` may be null. Not for signal handlers. Returns `PALIMPSEST_INVALID` for a site without a program
+/// that is not in mapped code that can be read, as far as the kernel tells (`/proc/self/maps`).
 ///
 /// # Safety
 ///
@@ -88,6 +106,7 @@ pub unsafe extern "C" fn palimpsest_poke(
             let is_text = site.program.handle == 0;
             programs.push(if is_text { None } else { Some(handles::get(site.program.handle)?) });
         }
+        are_code(sites)?;
         let mut batch = Batch::new();
         for (site, program) in sites.iter().zip(&programs) {
             // SAFETY: 1. is contract 1.

@@ -12,7 +12,7 @@ use crate::result::palimpsest_result::{
     self, PALIMPSEST_BUSY, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND,
     PALIMPSEST_SYSTEM,
 };
-use crate::result::{Failure, answer, wanted};
+use crate::result::{Failure, answer, optional, wanted};
 
 /// A place in the packs, and an image of what it will hold.
 #[repr(C)]
@@ -255,13 +255,14 @@ pub unsafe extern "C" fn palimpsest_program_entry(
     len: *mut usize,
 ) -> palimpsest_result {
     answer(|| {
+        let (entry, len) = (optional(entry)?, optional(len)?);
         let program = handles::get::<Program>(program.handle)?;
         if !entry.is_null() {
-            // SAFETY: contract 1.
+            // SAFETY: contract 1, and aligned.
             unsafe { entry.write(program.entry().cast()) };
         }
         if !len.is_null() {
-            // SAFETY: contract 1.
+            // SAFETY: contract 1, and aligned.
             unsafe { len.write(program.len()) };
         }
         Ok(())

@@ -14,7 +14,7 @@ use crate::kept;
 use crate::result::palimpsest_result::{
     self, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
 };
-use crate::result::{Failure, answer, wanted};
+use crate::result::{Failure, answer, optional, wanted};
 use crate::versioned::{self, Versioned};
 
 /// A state of memory that the thread that took it can restore any number of times.
@@ -331,6 +331,7 @@ pub unsafe extern "C" fn palimpsest_snapshot_run(
 ) -> palimpsest_result {
     answer(|| {
         let target = target.ok_or_else(|| Failure::invalid("the target is null"))?;
+        let (value, is_abandoned) = (optional(value)?, optional(is_abandoned)?);
         // SAFETY: 1. is contract 1.
         unsafe { versioned::wanted(restored) }?;
         let mut held = kept::held(snapshot.handle)?;
@@ -344,11 +345,11 @@ pub unsafe extern "C" fn palimpsest_snapshot_run(
             Ended::Abandoned(value) => (1, value),
         };
         if !value.is_null() {
-            // SAFETY: contract 1.
+            // SAFETY: contract 1, and aligned.
             unsafe { value.write(told_value) };
         }
         if !is_abandoned.is_null() {
-            // SAFETY: contract 1.
+            // SAFETY: contract 1, and aligned.
             unsafe { is_abandoned.write(left) };
         }
         // SAFETY: 1. is contract 1.
@@ -374,6 +375,7 @@ pub unsafe extern "C" fn palimpsest_snapshot_rounds(
 ) -> palimpsest_result {
     answer(|| {
         let body = body.ok_or_else(|| Failure::invalid("the body is null"))?;
+        let value = optional(value)?;
         // SAFETY: 1. is contract 1.
         let options = unsafe { options_of(options) }?;
         let round = |round: Round| {
@@ -389,7 +391,7 @@ pub unsafe extern "C" fn palimpsest_snapshot_rounds(
             EnterError::Restore { source, .. } => restore_failure(source),
         })?;
         if !value.is_null() {
-            // SAFETY: contract 1.
+            // SAFETY: contract 1, and aligned.
             unsafe { value.write(done) };
         }
         Ok(())
@@ -405,7 +407,8 @@ pub unsafe extern "C" fn palimpsest_snapshot_rounds(
 ///    outside restored memory is held. C++ destructors do not run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_abandon(value: usize) -> ! {
-    // SAFETY: 1. is looked at there; 2. is contract 1.
+    // Without a guard: whoever calls this has no place to go back to, and a panic ends the process, as it says of
+    // another failure. SAFETY: 1. is looked at there; 2. is contract 1.
     unsafe { snapshot::abandon(value) }
 }
 

@@ -12,18 +12,22 @@ use crate::result::Failure;
 /// 1. `repr(C)`, the first field is a `usize`, and any bytes are valid for every field.
 pub(crate) unsafe trait Versioned: Copy {}
 
+/// No version's structure is longer: a greater length was never set.
+const MOST: usize = 4096;
+
 /// Returns the length that the caller gave.
 ///
 /// # Safety
 ///
 /// 1. `structure` is not null, and valid for reading its first field.
 unsafe fn size_of_callers<T: Versioned>(structure: *const T) -> Result<usize, Failure> {
+    const { assert!(size_of::<T>() <= MOST) };
     if !structure.is_aligned() {
         return Err(Failure::invalid(format_args!("{structure:p} is not aligned as the structure is")));
     }
     // SAFETY: contract 1; the first field is a `usize`.
     let size = unsafe { structure.cast::<usize>().read() };
-    if size < size_of::<usize>() {
+    if !(size_of::<usize>()..=MOST).contains(&size) {
         return Err(Failure::invalid(format_args!("the field `size` is {size}: set it to the structure's sizeof")));
     }
     Ok(size)

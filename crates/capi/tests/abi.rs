@@ -17,12 +17,13 @@ use palimpsest_capi::allocations::{
 };
 use palimpsest_capi::arena::Stats as palimpsest_arena_stats;
 use palimpsest_capi::data::{palimpsest_data, palimpsest_staged_data};
-use palimpsest_capi::freeze::{palimpsest_freeze_options, palimpsest_freeze_report};
+use palimpsest_capi::freeze::{palimpsest_fork_status, palimpsest_freeze_options, palimpsest_freeze_report};
 use palimpsest_capi::keys::palimpsest_key;
 use palimpsest_capi::packs::{palimpsest_found, palimpsest_packs, palimpsest_packs_options, palimpsest_packs_stats};
 use palimpsest_capi::poke::{palimpsest_applied, palimpsest_site};
 use palimpsest_capi::programs::{palimpsest_fault, palimpsest_program, palimpsest_staged};
 use palimpsest_capi::result::palimpsest_result;
+use palimpsest_capi::slices::palimpsest_freeze_progress;
 use palimpsest_capi::snapshots::{
     palimpsest_not_taken, palimpsest_range, palimpsest_restored, palimpsest_snapshot, palimpsest_snapshot_extent,
     palimpsest_snapshot_options,
@@ -53,9 +54,16 @@ fn in_rust() -> BTreeMap<String, String> {
         palimpsest_arena_stats { size, blocks, bytes, shared, frozen, anonymous, free, segments, refused }
         palimpsest_data { handle }
         palimpsest_fault { offset, landing }
+        palimpsest_fork_status {
+            size, frozen, extents, hot_pieces, forks, repairs, debt_ns, clean_ns, price_ns
+        }
         palimpsest_found { size, start, len, landing, name }
         palimpsest_freeze_options {
-            size, least, answers, pays_within, stop_threads, collapse, no_measure, reserved
+            size, least, answers, pays_within, stop_threads, collapse, no_measure, reserved, pause_ns, extent, gather,
+            deputy
+        }
+        palimpsest_freeze_progress {
+            size, planned, frozen, gathered, slices, longest_ns, taken_ns, looked_ns, stage, reserved
         }
         palimpsest_freeze_report {
             size, frozen, skipped, taken_ns, fork_before_ns, fork_after_ns, pays_after, verdict, is_stopped

@@ -1,5 +1,9 @@
 //! The header is made from the sources, compiles as C and C++, and names what the library exports.
 
+mod declared;
+#[path = "abi/versions.rs"]
+mod versions;
+
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -14,7 +18,9 @@ const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 /// `include/palimpsest.h` is what cbindgen makes of the sources: no function, structure or comment differs.
 #[test]
 fn the_header_is_made_of_the_sources() {
-    let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).expect("a configuration");
+    let mut config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).expect("a configuration");
+    let macros = versions::macros("PALIMPSEST", env!("CARGO_PKG_VERSION"));
+    config.after_includes.get_or_insert_default().push_str(&format!("\n{macros}"));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for name in [
         "result",
@@ -26,6 +32,7 @@ fn the_header_is_made_of_the_sources() {
         "poke",
         "keys",
         "freeze",
+        "slices",
         "snapshots",
         "guards",
         "arena",
@@ -46,24 +53,28 @@ fn the_header_is_made_of_the_sources() {
 /// The header declares exactly the functions that the library exports, and the library exports no other name of ours.
 #[test]
 fn the_library_exports_what_the_header_declares() {
-    let header = fs::read_to_string(Path::new(CRATE).join("include/palimpsest.h")).expect("there is a header");
-    let code = header.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let code: String = code.flat_map(|line| [line, "\n"]).collect();
-    let is_word = |byte: char| byte.is_ascii_alphanumeric() || byte == '_';
-    let declared: BTreeSet<&str> = code
-        .match_indices('(')
-        .map(|(at, _)| code[..at].rsplit(|byte| !is_word(byte)).next().expect("a split has parts"))
-        .filter(|name| name.starts_with("palimpsest_"))
-        .collect();
     let file = fs::read(built("libpalimpsest_capi.so")).expect("it can be read");
     let file = object::File::parse(&*file).expect("an ELF file");
-    let exported: BTreeSet<&str> = file
+    let exported: BTreeSet<String> = file
         .dynamic_symbols()
         .filter(|symbol| symbol.is_definition() && symbol.is_global())
         .filter_map(|symbol| symbol.name().ok())
         .filter(|name| name.starts_with("palimpsest"))
+        .map(str::to_owned)
         .collect();
-    assert_eq!(declared, exported);
+    assert_eq!(declared::functions(), exported);
+}
+
+/// The random calls of the fuzz target call each function.
+#[test]
+fn random_calls_reach_each_function() {
+    let sources = fs::read_dir(Path::new(CRATE).join("src/fuzzing")).expect("there are sources");
+    let sources: String = sources
+        .map(|entry| fs::read_to_string(entry.expect("it can be listed").path()).expect("it can be read"))
+        .collect();
+    let missing: Vec<_> =
+        declared::functions().into_iter().filter(|name| !sources.contains(&format!("{name}("))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 /// Returns a file that Cargo has built beside this test.

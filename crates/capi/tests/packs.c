@@ -229,6 +229,8 @@ static int freezing(void) {
 }
 
 int main(void) {
-    MUST(palimpsest_version() != 0 && palimpsest_error_message()[0] == 0);
+    MUST(palimpsest_version() == PALIMPSEST_VERSION && PALIMPSEST_VERSION != 0 && palimpsest_error_message()[0] == 0);
+    MUST(PALIMPSEST_VERSION >> 16 == PALIMPSEST_VERSION_MAJOR);
+    MUST((PALIMPSEST_VERSION & 255) == PALIMPSEST_VERSION_PATCH);
     return programs() || mistakes() || keys() || freezing();
 }

@@ -1,4 +1,7 @@
-//! Some thousand random calls of the functions for C, as the fuzz target `capi` makes them.
+//! Some thousand random calls of the functions for C, as the fuzz target `capi` makes them; and a panic in each.
+
+mod declared;
+mod panics;
 
 use palimpsest_capi::fuzzing::play;
 

@@ -18,12 +18,13 @@ pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
 pub(crate) use object::BYTES as OBJECT;
 pub(crate) use object::NAME as OBJECT_NAME;
+use palimpsest_numa::Topology;
 use palimpsest_sys::proc::stat::Incarnation;
 use palimpsest_sys::proc::status::Status;
 use palimpsest_sys::{OpenRegularError, broken_pipe};
 use rustix::process::geteuid;
 
-use crate::run::arguments::{At, Huge, Pause, PaysAfter, Threads};
+use crate::run::arguments::{At, Huge, LocalText, Pause, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::own_file::OwnFile;
 use crate::run::program::{ProgramError, Way};
@@ -80,6 +81,7 @@ fn start(arguments: &Arguments) -> Failure {
     match prepare(arguments) {
         // The object's descriptor, if it has one, stays open until then.
         Ok(Prepared { mut command, path, object: _object }) => {
+            tell_of_one_node(arguments);
             Failure::Exec { source: broken_pipe::execute(&mut command), path }
         }
         Err(failure) => failure,
@@ -91,6 +93,17 @@ struct Prepared {
     command: Command,
     path: PathBuf,
     object: Option<Object>,
+}
+
+/// Says that nothing can be nearer, if local text is asked for where there is one node. A report says so, too.
+fn tell_of_one_node(arguments: &Arguments) {
+    let is_told = arguments.local_text.is_some() && arguments.report.is_none() && !arguments.quiet;
+    if is_told && Topology::read().is_one_node() {
+        eprintln!(
+            "palimpsest: this machine has one node: local text only means pages of 2 MiB here, for what fills them; \
+             --report tells how much"
+        );
+    }
 }
 
 fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
@@ -162,8 +175,13 @@ const NAMES_APART: &str = "/";
 /// Returns the object's settings. Those that the command line does not mention stay as they are in the environment.
 fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&str, OsString)> = Vec::new();
-    if arguments.local_text {
+    if let Some(extent) = arguments.local_text {
         let mut text = arguments.node.map_or_else(|| "local".to_owned(), |node| format!("local:{node}"));
+        text.push_str(match extent {
+            LocalText::Auto => "",
+            LocalText::Huge => ",huge",
+            LocalText::All => ",all",
+        });
         if arguments.heirs {
             text.push_str(",heirs");
         }
@@ -305,6 +323,10 @@ mod tests {
             let of_pages = parse(&["--local-text", flag, "true"]).expect("a valid line");
             assert_eq!(variables(&of_pages)[0], ("PALIMPSEST_TEXT", word.into()));
         }
+        for (flag, word) in [("--local-text=all", "local:1,all"), ("--local-text=huge", "local:1,huge")] {
+            let some = parse(&[flag, "--node=1", "true"]).expect("a valid line");
+            assert_eq!(variables(&some)[0], ("PALIMPSEST_TEXT", word.into()));
+        }
         let both = parse(&["--local-text", "true"]).expect("a valid line");
         assert_eq!(variables(&both), [("PALIMPSEST_TEXT", "local".into())]);
         let reported = parse(&["--report", "--", "true"]).expect("a valid line");
@@ -319,6 +341,7 @@ mod tests {
             &["--node", "1", "true"],
             &["--heirs", "true"],
             &["--copies", "true"],
+            &["--local-text=some", "true"],
             &["--local-text", "--copies", "--reread", "true"],
             &["--local-text", "--no-freeze", "--at", "fork", "true"],
             &["--local-text", "--no-freeze", "--only", "true", "true"],

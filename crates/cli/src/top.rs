@@ -1,4 +1,4 @@
-//! `palimpsest top`: what freezing costs running processes, and what it saves them.
+//! `palimpsest top`: what freezing and gathering costs running processes, and what it saves them.
 //!
 //! A process tells it in its own memory ([`palimpsest_fork::figures`]), which this program reads as a debugger would:
 //! it needs the right to (`ptrace(2)`), and gives nobody any. Everything that it reads may come from an attacker.
@@ -28,13 +28,14 @@ use process::{Detail, Look, Untold};
 /// How long looking at processes may take: one that lets its memory be read on its own terms can take for ever.
 const PATIENCE: Patience = Patience { silence: Duration::from_secs(2), round: Duration::from_secs(10) };
 
-/// Shows what is frozen in processes, what that has cost and saved, and when it pays, again and again.
+/// Shows what is frozen in processes or gathered in huge pages, what that has cost and saved, and when it pays, again
+/// and again.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Look at these processes; without any, at all that `run` serves or that are frozen
     #[arg(value_parser = crate::numa::pid, value_name = "PID")]
     processes: Vec<Pid>,
-    /// Show every mapping of frozen memory
+    /// Show every mapping of frozen or gathered memory
     #[arg(short, long)]
     verbose: bool,
     /// Look once

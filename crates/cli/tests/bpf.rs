@@ -215,7 +215,8 @@ fn documents_say_what_the_verifier_says() {
     let verify = ["verify", "--json", "--from", "asm", "--context", "8"];
     let right = json(&verify, b"call local f\nexit\nf: r0 = *(u8 *)(r1 + 7)\nexit", 0);
     let measures = serde_json::json!({
-        "slots": 4, "functions": 2, "frames": 2, "followed": 4, "fuel": null, "probes": 0
+        "slots": 4, "functions": 2, "frames": 2, "followed": 4, "fuel": null, "probes": 0,
+        "checked_stores": 0
     });
     let program = serde_json::json!({ "program": null, "verified": true, "measures": measures });
     assert_eq!((&right["verified"], &right["programs"]), (&true.into(), &serde_json::json!([program])));
@@ -241,7 +242,7 @@ fn documents_say_what_the_verifier_says() {
 }
 
 #[test]
-fn unproven_loads_are_tried_if_the_line_says_so() {
+fn unproven_loads_are_tried_and_stores_checked_if_the_line_says_so() {
     // Nothing is mapped there.
     let program = b"r1 = 4096\nr0 = *(u8 *)(r1 + 0)\nr0 += 7\nexit\n";
     assert!(refused(&["verify", "--from", "asm"], program).contains("is a number here"));
@@ -254,6 +255,24 @@ fn unproven_loads_are_tried_if_the_line_says_so() {
     for engine in ENGINES {
         assert!(refused(&["run", "--from", "asm", "--engine", engine], program).starts_with("palimpsest: "));
         assert_eq!(printed(&with(&["run", "--engine", engine]), program), "0x7\n", "{engine}");
+    }
+    // A store that is not proven, to the context: inside, and behind it.
+    let store = b"r2 = *(u8 *)(r1 + 0)\nr1 += r2\n*(u8 *)(r1 + 0) = 1\nr0 = 3\nexit\n";
+    let document = json(&with(&["verify", "--json", "--context", "4"]), store, 0);
+    assert_eq!(document["programs"][0]["measures"]["checked_stores"], 1, "{document}");
+    assert!(printed(&with(&["verify", "--context", "4"]), store).contains("; 1 stores are checked"));
+    for (byte, expected) in [(3_u8, Ok("0x3\n")), (4, Err("slot 2"))] {
+        let input = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(input.path(), [byte, 0, 0, 0]).expect("a file");
+        let path = input.path().to_str().expect("a name");
+        for engine in ENGINES {
+            let words = ["run", "--engine", engine, "--input", path].map(str::to_owned);
+            let words: Vec<&str> = words.iter().map(String::as_str).chain(probe).collect();
+            match expected {
+                Ok(result) => assert_eq!(printed(&words, store), result, "{engine}"),
+                Err(place) => assert!(refused(&words, store).contains(place), "{engine}: {}", refused(&words, store)),
+            }
+        }
     }
     let measured = json(&with(&["bench", "--json", "--loads", "3"]), program, 0);
     assert_eq!(measured["loads"], 3, "{measured}");

@@ -84,7 +84,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("palimpsest top --once --json", Here(&["top", "--once", "--json"], &[0, 1])),
     (
         "numactl --cpunodebind=1 palimpsest run --local-text --node 1 -- CMD…",
-        Not("needs a second node; the guest with two nodes runs crates/numa/tests"),
+        Test("crates/preload/tests/nodes.rs", "fn the_command_puts_it_there_and_shows_it"),
     ),
     (
         "LD_PRELOAD=/usr/lib/palimpsest/libpalimpsest_preload.so PALIMPSEST_REPORT=stderr redis-server",
@@ -117,6 +117,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("target/asmjit/asmjit-bench", Not("measures for minutes; the step `asmjit` builds it and runs it once, briefly")),
     ("cargo install --path crates/cli", Not(INSTALL)),
     ("cargo xtask package", Not("the step `package`")),
+    ("cargo xtask guest c", Not("the step `guest-c`")),
     ("cargo xtask guest paging", Not("the steps `guest-x86_64` and `guest-aarch64`")),
     ("cargo xtask guest paging --stress 200", Not("the same steps, with fewer rounds")),
     ("cargo xtask bench pack --quick", Not(PEERS)),

@@ -164,6 +164,21 @@ fn whoever_asks_for_what_needs_the_object_is_refused() {
     fs::remove_file(built).expect("this test's own");
 }
 
+/// Fails on: a machine with one node that is not told; more than one line of it, for a shell and what it executes.
+#[test]
+fn a_machine_with_one_node_is_told_once() {
+    let ran = run(&["--no-freeze", "--heirs"], &["sh", "-c", "sh -c :; exec true"]);
+    let told = text(&ran.stderr);
+    if !palimpsest_numa::Topology::read().is_one_node() {
+        return assert_eq!((told.as_str(), ran.status.code()), ("", Some(0)));
+    }
+    let is_told = told.starts_with("palimpsest: this machine has one node: ") && told.lines().count() == 1;
+    assert!(is_told && ran.status.code() == Some(0), "{told}");
+    assert_eq!(text(&run(&["--no-freeze", "--quiet"], &["true"]).stderr), "");
+    let reported = text(&run(&["--no-freeze", "--report"], &["true"]).stderr);
+    assert!(reported.contains(" KiB of text on node 0, the only one, ") && reported.lines().count() == 1, "{reported}");
+}
+
 #[test]
 fn nothing_is_told_unless_it_is_asked_for() {
     let Some(built) = compile("cc", &["-static", "-no-pie"]) else { return };

@@ -3,8 +3,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+/// When a hang is ended; nothing else depends on it.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Gives a shell some memory.
 const GROWN: &str = "x=$(head -c 8388608 /dev/zero | tr '\\0' x); ";
@@ -17,8 +21,13 @@ struct Shell {
 
 impl Shell {
     fn start(script: &str) -> Self {
+        Self::served(&["--pause", "none", "--pays-after", "any", "--", "sh", "-c", script])
+    }
+
+    /// Starts a program by `run` with this line.
+    fn served(line: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_palimpsest"));
-        command.args(["run", "--pause", "none", "--pays-after", "any", "--", "sh", "-c", script]);
+        command.arg("run").args(line);
         for variable in ["LD_PRELOAD", "PALIMPSEST_PRELOAD"] {
             command.env_remove(variable);
         }
@@ -94,6 +103,79 @@ fn a_frozen_process_tells_its_figures() {
     let after = top(&["--once", &pid]);
     assert_eq!(after.status.code(), Some(1));
     assert!(text(&after.stdout).contains("there is no such process"), "{}", text(&after.stdout));
+}
+
+/// Has 64 MiB, forks once, and waits until its input ends.
+const WAITS: &str = "
+import os, select, sys
+heap = bytearray(64 << 20)
+for place in range(0, len(heap), 4096):
+    heap[place] = 1
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+print(os.getpid(), flush=True)
+while not select.select([sys.stdin], [], [], 1)[0]:
+    pass
+";
+
+/// Returns why the memory of a program that waits is not gathered here, if it is not.
+fn ungathered() -> Option<String> {
+    let system = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let release = system("/proc/sys/kernel/osrelease");
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (6, 11) {
+        return Some(format!("Linux {} does not tell of one mapping (6.11)", release.trim()));
+    }
+    let enabled = system("/sys/kernel/mm/transparent_hugepage/enabled");
+    (!enabled.contains("[madvise]")).then(|| format!("huge pages are {:?} here, not by advice", enabled.trim()))
+}
+
+/// Returns how often the kernel had no huge page for anybody.
+fn refusals() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    text.lines().filter_map(|line| line.strip_prefix("thp_collapse_alloc_failed ")?.parse::<u64>().ok()).sum()
+}
+
+/// What `run` does by default. Fails on: gathered memory of which `top` tells nothing.
+#[test]
+fn a_gathered_process_tells_its_figures() {
+    if let Some(reason) = ungathered() {
+        return println!("skipped: {reason}");
+    }
+    // Debian's first, which is linked dynamically; others may not be.
+    let is_python = |path: &&str| Command::new(path).arg("--version").output().is_ok();
+    let Some(python) = ["/usr/bin/python3", "python3"].into_iter().find(is_python) else {
+        return println!("skipped: no python3 (Debian package python3)");
+    };
+    let before = refusals();
+    // Long enough for a look at the process on any machine.
+    let mut program = Shell::served(&["--pause", "500ms", "--", python, "-c", WAITS]);
+    let pid = program.line();
+    let until = Instant::now() + LIMIT;
+    let look = loop {
+        let Some(looks) = told(&["-v", &pid]) else { return };
+        let gathered = looks[0]["figures"]["gathered_bytes"].as_u64().unwrap_or(0);
+        if gathered >= 60 << 20 && looks[0].get("remarks").is_none() {
+            break looks[0].clone();
+        }
+        if refusals() > before {
+            return println!("skipped: the kernel had no huge page for somebody meanwhile");
+        }
+        assert!(Instant::now() < until, "{looks:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let number = |path: &str| look.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {look}"));
+    assert!(number("/huge") >= 60 << 20 && number("/frozen") == number("/figures/frozen_bytes"), "{look}");
+    let per_fork = number("/figures/per_fork/nanos") + 1_000_000_000 * number("/figures/per_fork/secs");
+    assert!(per_fork > 0 && number("/figures/once/nanos") + number("/figures/once/secs") > 0, "{look}");
+    let mappings = look["mappings"].as_array().expect("a list");
+    let huge = |mapping: &Value| if mapping["kind"] == "gathered" { mapping["huge"].as_u64() } else { None };
+    assert_eq!(mappings.iter().filter_map(huge).sum::<u64>(), number("/huge"), "{look}");
+    let shown = text(&top(&["--once", "-v", &pid]).stdout);
+    assert!(shown.contains("a fork saved: pays after ") && shown.contains(" MiB huge, "), "{shown}");
+    program.end();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a process tells of its frozen memory to others who may read its memory, as `palimpsest top` does.
+//! What a process tells of its frozen and gathered memory to others who may read its memory, as `palimpsest top` does.
 //!
 //! No file is opened, nothing is sent or shared. The figures are words in the process's own memory, which the kernel
 //! lets others read if they could attach a debugger (`ptrace(2)`, "Ptrace access mode checking").
@@ -25,7 +25,7 @@ pub const NOTE_TYPE: u32 = 0x4b52_4f46;
 /// The version of the note and of the words.
 pub const VERSION: u32 = 1;
 /// Words of this version.
-pub const WORDS: usize = Word::Longest as usize + 1;
+pub const WORDS: usize = Word::Beside as usize + 1;
 /// Bytes per word.
 pub const WORD: usize = size_of::<u64>();
 /// The index of the sequence number.
@@ -64,6 +64,8 @@ pub(crate) enum Word {
     UnderWay,
     Planned,
     Longest,
+    GatheredBytes,
+    Beside,
 }
 
 /// The first two words.
@@ -145,11 +147,11 @@ pub struct Figures {
     pub clean: Duration,
     /// The debt at which a repair follows, or a look at what it would take.
     pub price: Duration,
-    /// Time of freezes.
+    /// Time of freezes, and of gathering.
     pub once: Duration,
-    /// Time of repairs, and of looks whether one pays.
+    /// Time of repairs, of looks whether one pays, and of slices between forks.
     pub repairing: Duration,
-    /// What each fork is expected to save now, by what is frozen.
+    /// What each fork is expected to save now, by what is frozen and what is in huge pages.
     pub per_fork: Duration,
     /// What forks have saved in all.
     pub saved: Duration,
@@ -161,6 +163,11 @@ pub struct Figures {
     pub planned_bytes: u64,
     /// The longest of its slices in wall-clock time: how long the process was held up at most.
     pub longest: Duration,
+    /// Bytes that were put into huge pages where they are, or were in some when they were to be, as far as known: some
+    /// may be split or unmapped since.
+    pub gathered_bytes: u64,
+    /// The part of `once` and `repairing` that [deputies](crate::Errands::Deputy) took, while the process went on.
+    pub beside: Duration,
 }
 
 impl Figures {
@@ -209,10 +216,12 @@ impl Figures {
             is_under_way: number(Word::UnderWay)? != 0,
             planned_bytes: number(Word::Planned)?,
             longest: time(Word::Longest)?,
+            gathered_bytes: number(Word::GatheredBytes)?,
+            beside: time(Word::Beside)?,
         })
     }
 
-    /// Returns what freezes took, and what each fork saves.
+    /// Returns what freezing and gathering took, and what each fork is expected to save.
     pub const fn worth(&self) -> Worth {
         Worth { once: self.once, per_fork: self.per_fork }
     }
@@ -230,6 +239,8 @@ mod tests {
         words[Word::Forks as usize] = 7;
         words[Word::Lost as usize] = 9;
         words[Word::Longest as usize] = 8;
+        words[Word::GatheredBytes as usize] = 6;
+        words[Word::Beside as usize] = 5;
         words
     }
 
@@ -239,8 +250,14 @@ mod tests {
 
     #[test]
     fn words_are_read_and_later_ones_are_no_matter() {
-        let expected =
-            Figures { forks: 7, lost: Duration::from_nanos(9), longest: Duration::from_nanos(8), ..Figures::default() };
+        let expected = Figures {
+            forks: 7,
+            lost: Duration::from_nanos(9),
+            longest: Duration::from_nanos(8),
+            gathered_bytes: 6,
+            beside: Duration::from_nanos(5),
+            ..Figures::default()
+        };
         assert_eq!(read(&words()), Ok(expected));
         let mut more = words();
         more.push(u64::MAX);

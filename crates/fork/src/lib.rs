@@ -57,7 +57,7 @@ pub use options::{Answer, Errands, ExtentLen, Measure, Options, OtherThreads, Pa
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
 pub use slices::{dismiss_deputy, freeze_slice, freeze_while, make_room, next_slice, progress, put_off_slices};
-pub use worth::Worth;
+pub use worth::{Basis, Worth};
 
 /// The examples of the book.
 #[cfg(doctest)]

@@ -76,6 +76,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
     locked.shared.statistics.begin();
     locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
     drop(locked);
+    report.done();
     report.notes.extend(lost_names(&report));
     report.notes.extend(let_core_dumps_have_files());
     report.fork_before = before;

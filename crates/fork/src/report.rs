@@ -8,7 +8,7 @@ use palimpsest_sys::pages::pagemap::ScanWay;
 use rustix::io::Errno;
 
 use crate::engine::progress::{Progress, Stage};
-use crate::worth::Worth;
+use crate::worth::{Basis, Worth};
 
 /// Why memory is not frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -154,8 +154,10 @@ pub struct Report {
     pub fork_after: Option<Duration>,
     /// What it is worth.
     pub verdict: Verdict,
-    /// What the freeze took and what each fork saves; where forks were not timed, what was expected.
+    /// What freezing and gathering took and what each fork saves.
     pub worth: Option<Worth>,
+    /// Which of that was measured: what it took, once it is over, and what forks save, if they were timed.
+    pub basis: Basis,
     /// What is expected of memory that was left alone because it would not pay ([`Skip::Unprofitable`]).
     pub left_worth: Option<Worth>,
     /// The most memory held twice at one time, in bytes.
@@ -194,6 +196,7 @@ impl Report {
             fork_after: None,
             verdict: Verdict::Unmeasured,
             worth: None,
+            basis: Basis::Expected,
             left_worth: None,
             peak_extra: 0,
             taken: Duration::ZERO,
@@ -220,6 +223,20 @@ impl Report {
         self.skipped.iter().filter(|range| range.reason != Skip::NotForked).max_by_key(|range| range.bytes)
     }
 
+    /// Notes that what was planned is done, in the time that it took.
+    pub(crate) fn done(&mut self) {
+        if let Some(worth) = &mut self.worth {
+            worth.once = self.taken;
+            self.basis = Basis::Taken;
+        }
+    }
+
+    /// Returns the bytes that slices have put into huge pages where they are
+    /// ([`Pages::Gather`](crate::Pages::Gather)).
+    pub fn gathered_bytes(&self) -> usize {
+        self.progress.map_or(0, |progress| progress.gathered_bytes)
+    }
+
     /// Compares the measurements.
     pub(crate) fn judge(&mut self, before: Duration, after: Duration) {
         self.verdict = if after < before.mul_f64(0.9) {
@@ -228,7 +245,8 @@ impl Report {
             Verdict::NoBenefit { spoiler: self.largest_skipped().cloned() }
         };
         if self.frozen_bytes() > 0 {
-            self.worth = Some(Worth { once: self.taken, per_fork: before.saturating_sub(after) });
+            let worth = Worth { once: self.taken, per_fork: before.saturating_sub(after) };
+            (self.worth, self.basis) = (Some(worth), Basis::Measured);
         }
     }
 
@@ -251,16 +269,25 @@ const KIB: usize = 1024;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "frozen   {:>10} kB in {} ranges, {} extents of {} kB, {:.1} ms, {} kB extra at most",
-            self.frozen_bytes() / KIB,
-            self.frozen.len(),
-            self.extents,
-            self.extent / KIB,
-            self.taken.as_secs_f64() * 1e3,
-            self.peak_extra / KIB,
-        )?;
+        let gathered = self.gathered_bytes() / KIB;
+        if gathered > 0 {
+            writeln!(
+                f,
+                "huge     {gathered:>10} kB in huge pages where they are, which pays sooner than to freeze them"
+            )?;
+        }
+        if gathered == 0 || !self.frozen.is_empty() {
+            writeln!(
+                f,
+                "frozen   {:>10} kB in {} ranges, {} extents of {} kB, {:.1} ms, {} kB extra at most",
+                self.frozen_bytes() / KIB,
+                self.frozen.len(),
+                self.extents,
+                self.extent / KIB,
+                self.taken.as_secs_f64() * 1e3,
+                self.peak_extra / KIB,
+            )?;
+        }
         let mut reasons: Vec<_> = self.skipped.iter().map(|range| range.reason).collect();
         reasons.sort_unstable_by_key(|reason| *reason as u8);
         reasons.dedup();
@@ -278,7 +305,7 @@ impl fmt::Display for Report {
             writeln!(f, "fork     {:>10.0} µs before, {:.0} µs after", micros(before), micros(after))?;
         }
         if let Some(worth) = &self.worth {
-            writeln!(f, "{worth}")?;
+            writeln!(f, "{}", worth.on(self.basis))?;
         }
         if let Verdict::NoBenefit { spoiler } = &self.verdict {
             write!(f, "no benefit")?;
@@ -289,26 +316,24 @@ impl fmt::Display for Report {
             writeln!(f)?;
         }
         if let Some(progress) = self.progress {
-            let Progress { stage, planned_bytes, frozen_bytes, gathered_bytes, slices, longest, taken, looked } =
-                progress;
+            let Progress { stage, planned_bytes, frozen_bytes, gathered_bytes, slices, .. } = progress;
+            let Progress { longest, taken, beside, looked, .. } = progress;
             let millis = |time: Duration| time.as_secs_f64() * 1e3;
-            if gathered_bytes > 0 {
-                let kib = gathered_bytes / KIB;
-                writeln!(
-                    f,
-                    "huge     {kib:>10} kB in huge pages where they are, which pays sooner than to freeze them"
-                )?;
-            }
             if stage == Stage::UnderWay {
                 writeln!(f, "under way {:>9} of {} kB", (frozen_bytes + gathered_bytes) / KIB, planned_bytes / KIB)?;
             }
-            writeln!(
+            write!(
                 f,
                 "slices   {slices:>10}, the longest {:.1} ms, together {:.1} ms, after a look of {:.1} ms",
                 millis(longest),
                 millis(taken),
                 millis(looked),
             )?;
+            if beside.is_zero() {
+                writeln!(f)?;
+            } else {
+                writeln!(f, "; deputies took {:.1} ms beside the process", millis(beside))?;
+            }
         }
         if let Some(stopped) = &self.stopped {
             writeln!(f, "stopped early: {stopped}")?;

@@ -13,7 +13,7 @@ use crate::error::FreezeError;
 use crate::hazards;
 use crate::options::{Options, OtherThreads};
 use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
-use crate::worth::Worth;
+use crate::worth::{Basis, Worth};
 
 /// Prepares and plays a round. Returns what it did, and the tables that tell the rest.
 pub(crate) fn played<T>(
@@ -70,6 +70,7 @@ pub(crate) fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
         fork_after: None,
         verdict: Verdict::Unmeasured,
         worth: (expected.worth != Worth::default()).then_some(expected.worth),
+        basis: Basis::Expected,
         left_worth: (expected.left != Worth::default()).then_some(expected.left),
         peak_extra: done.figures.peak_extra,
         taken: done.taken,

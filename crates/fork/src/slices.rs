@@ -10,7 +10,7 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment, nanos};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Terms, Where};
-use crate::engine::errands::Errands;
+use crate::engine::errands::{Errands, take_answer};
 use crate::engine::gather::Gatherer;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
@@ -26,6 +26,7 @@ use crate::options::{self, ExtentLen, Options, OtherThreads, Pause};
 use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
+use crate::worth::{Basis, Worth};
 
 /// Why there are no slices while a userfaultfd is open.
 const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
@@ -59,6 +60,8 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let headroom = hazards::headroom();
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     locked.drop_plan();
+    let saved = locked.ledger().saved();
+    locked.agenda().spared_before(saved);
     let places = Places::open()?;
     let shared = locked.shared;
     note_home();
@@ -172,7 +175,8 @@ fn anonymous() -> Option<usize> {
 fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     let (shared, options) = (locked.shared, locked.options());
     let Pause::Within(budget) = options.pause else { return Ok(0) };
-    let (gathered, gathering) = (locked.agenda().gathered(), locked.agenda().gathering());
+    let agenda = locked.agenda();
+    let (gathered, gathering, beside) = (agenda.gathered(), agenda.gathering(), agenda.beside());
     let headroom = hazards::headroom();
     shared.left_alone.begin();
     let (started, wall) = (Moment::now(), Instant::now());
@@ -180,7 +184,7 @@ fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked: started.elapsed(), step: Step::Freeze };
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
-        agenda.gathered_before(gathered, gathering);
+        agenda.gathered_before(gathered, gathering, beside);
         (planned, told(tables, Mode::Freeze, done))
     })?;
     shared.left_alone.narrow(locked.agenda().bounds());
@@ -440,7 +444,7 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let shared = locked.shared;
     let agenda = locked.agenda();
     let (bytes, looked, taken) = (agenda.frozen(), agenda.looked(), agenda.freezing());
-    let (gathered, gathering) = (agenda.gathered(), agenda.gathering());
+    let (gathered, gathering, beside) = (agenda.gathered(), agenda.gathering(), agenda.beside());
     if let Some(reason) = reason {
         agenda.end(reason);
     }
@@ -450,7 +454,7 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
         // The next one must be worth twice as much.
         ledger.refused(looked.saturating_add(gathering).max(LEAST_LOOK));
     } else {
-        ledger.gathered(gathering);
+        ledger.gathered(gathering, beside);
         // Nothing was listed this time; the next time it may have to be.
         ledger.froze(bytes, looked.max(LEAST_LOOK), looked.saturating_add(taken), frozen);
     }
@@ -472,7 +476,7 @@ pub fn next_slice() -> Option<Duration> {
     }
     if !is_wanted(shared) {
         // Nobody asks for the answer any more; and a free desk is quickly looked at.
-        let _ = shared.desk.answered();
+        let _ = take_answer(shared);
         return None;
     }
     if shared.progress.is_for_forks() {
@@ -530,8 +534,17 @@ impl Report {
             .collect();
         self.stopped = agenda.reason().map(str::to_owned);
         self.extents = locked.shared.statistics.extents();
+        let saved = locked.ledger().saved();
+        let per_fork = Duration::from_nanos(locked.agenda().brought(saved));
         drop(locked);
-        self.taken = self.progress.map_or(Duration::ZERO, |progress| progress.taken);
+        let progress = self.progress.unwrap_or_default();
+        self.taken = progress.taken;
+        if progress.stage != Stage::UnderWay {
+            // From here on it is known what that took.
+            let once = progress.looked.saturating_add(progress.taken).saturating_add(progress.beside);
+            let has_any = !self.frozen.is_empty() || progress.gathered_bytes > 0;
+            (self.worth, self.basis) = (has_any.then_some(Worth { once, per_fork }), Basis::Taken);
+        }
         let lost = lost_names(self).filter(|note| !self.notes.contains(note));
         self.notes.extend(lost);
     }

@@ -119,7 +119,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         _ => None,
     };
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
-    let is_shared;
+    let (is_shared, beside);
     let sends = !holds && paid_by == PaidBy::Time && options.errands == options::Errands::Deputy;
     let played = if holds {
         let mut tables = locked.tables()?;
@@ -127,6 +127,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
+        beside = 0;
         let (tables, options, places) = (&mut tables, &options, &places);
         let (pagemap, guards) = (&pagemap, &guards);
         let tender = Tender { tables, shared, options, pagemap, guards, places, started: looked };
@@ -140,11 +141,13 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         let _blocked = Blocked::all();
         let (tables, options, pagemap, places) = (&mut tables, &options, &pagemap, &places);
         let errands = if sends { Errands::deputies(shared) } else { Errands::own() };
+        beside = errands.spent();
         let mender = Mender { tables, shared, options, pagemap, places, errands, started: cpu };
         mender.play().map_err(Stopped::from)
     };
     let taken = cpu.elapsed();
     let (tended, worked) = played.unwrap_or((Tended::Done, 0));
+    locked.ledger().worked_between_forks(taken, beside);
     if worked > 0 && (paid_by == PaidBy::Debt || sends) {
         // Else a repair would do at a fork what deputies have done before it.
         let deputies = if sends { ERRAND.saturating_mul(worked as u64) } else { 0 };

@@ -3,6 +3,20 @@
 use std::fmt;
 use std::time::Duration;
 
+/// Whether a [`Worth`] was seen or is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum Basis {
+    /// Both figures are expected, by what such memory costs elsewhere or has cost before.
+    #[default]
+    Expected,
+    /// What it took is measured, and what each fork saves is expected.
+    Taken,
+    /// Both are measured.
+    Measured,
+}
+
 /// A price and what it buys.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -25,6 +39,11 @@ impl Worth {
         self.pays_after().is_some_and(|after| after <= u64::from(forks))
     }
 
+    /// Tells it, with a word for what is only expected.
+    pub(crate) const fn on(self, basis: Basis) -> Told {
+        Told { worth: self, basis }
+    }
+
     /// Adds the two.
     #[must_use]
     pub(crate) const fn and(self, other: Self) -> Self {
@@ -40,10 +59,29 @@ impl Worth {
 
 impl fmt::Display for Worth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.on(Basis::Measured).fmt(f)
+    }
+}
+
+/// A worth and what it rests on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    worth: Worth,
+    basis: Basis,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { worth, basis } = *self;
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        write!(f, "{:.0} ms once, {:.2} ms a fork saved: ", millis(self.once), millis(self.per_fork))?;
-        match self.pays_after() {
-            Some(forks) => write!(f, "pays after {forks} forks"),
+        let (all, saved) = match basis {
+            Basis::Expected => ("about ", ""),
+            Basis::Taken => ("", "about "),
+            Basis::Measured => ("", ""),
+        };
+        write!(f, "{all}{:.0} ms once, {saved}{:.2} ms a fork saved: ", millis(worth.once), millis(worth.per_fork))?;
+        match worth.pays_after() {
+            Some(forks) => write!(f, "pays after {saved}{forks} forks"),
             None => f.write_str("never pays"),
         }
     }
@@ -65,5 +103,8 @@ mod tests {
         let never = worth(100, 50).at_a_cost_of(Duration::from_micros(50));
         assert_eq!((never.pays_after(), never.pays_within(u32::MAX)), (None, false));
         assert!(never.to_string().ends_with(": never pays"));
+        let told = |basis| worth(358_000, 8700).on(basis).to_string();
+        assert_eq!(told(Basis::Expected), "about 358 ms once, 8.70 ms a fork saved: pays after 42 forks");
+        assert_eq!(told(Basis::Taken), "358 ms once, about 8.70 ms a fork saved: pays after about 42 forks");
     }
 }

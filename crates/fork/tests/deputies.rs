@@ -18,9 +18,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::deeds::{Deed, Scene, Way, Who};
+use common::deeds::{Deed, Scene, Who};
 use common::gathering::{children, needs_huge_pages, plan, to_the_end};
 use common::notified::{self, Asked, Call, Listener, has_more};
+use common::ways::Way;
 use common::{in_child, play, skip, slice, wait};
 use palimpsest_fork::{Errands, dismiss_deputy};
 

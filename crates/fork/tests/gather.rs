@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::gathering::{
-    Child, LEN, PIECE, about_to_wait, by_deputies, children, end, filled, in_slices, needs_huge_pages, plan, slices,
-    to_the_end,
+    Child, LEN, PIECE, about_to_wait, by_deputies, children, end, filled, in_slices, needs_huge_pages, plan,
+    says_what_it_took, slices, to_the_end,
 };
 use common::{Memory, guarded, in_child, page, play, slice, status_kb};
 use palimpsest_fork::{Options, OtherThreads, Pause, Pays, Stage, progress, status};
@@ -45,7 +45,7 @@ fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_st
         assert!(is_right());
         assert_eq!(in_child(|| i32::from(!is_right())), 0);
         report.update();
-        assert!(report.to_string().contains("in huge pages where they are"), "{report}");
+        says_what_it_took(&report, done);
         // It is the program's memory as ever: discarded by an unguarded call, it reads as zeros. SAFETY: the scenario's
         // own memory.
         assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
@@ -276,7 +276,8 @@ fn deputies_gather_and_mend_while_the_thread_goes_on() {
         assert_eq!((done.stage, memory.huge(), done.gathered_bytes >= LEN), (Stage::Done, LEN, true), "{done:?}");
         assert!(memory.is_anonymous() && memory.holds(0..LEN, 1));
         report.update();
-        assert!(report.to_string().contains("in huge pages where they are"), "{report}");
+        says_what_it_took(&report, done);
+        assert!(!done.beside.is_zero() && report.to_string().contains("; deputies took "), "{report}");
         std::thread::sleep(Duration::from_millis(200));
         let child = Child::fork(|| memory.holds(0..page(), 1));
         (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 2));

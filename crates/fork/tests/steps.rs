@@ -1,28 +1,27 @@
-//! What another thread does at each step of a slice: before and after each of the slice's system calls it writes,
-//! discards, moves, replaces, advises, forks, starts a thread, or a signal comes. Whatever it is, the memory is then
-//! what the thread has made of it, and that of its children, too.
+//! What another thread does at each step of a slice, of a part of a repair, and of a thaw: before and after each of
+//! their system calls it writes, discards, moves, replaces, advises, forks, starts a thread, or a signal comes.
+//! Whatever it is, the memory is then what the thread has made of it, and that of its children, too.
 //!
-//! The thread that takes the slice is traced and stops at each of its calls. Who is held by then does the deed
+//! The thread that does the work is traced and stops at each of its calls. Who is held by then does the deed
 //! afterwards; where nobody is held, as for gathering, it is done in the middle of the slice.
 //!
-//! Fails on: a slice that holds nobody; one that does not know what was replaced or advised meanwhile.
+//! Fails on: work that holds nobody; a slice that does not know what was replaced or advised meanwhile.
 
 mod common;
 
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use common::deeds::{Deed, Scene, Way, Who};
-use common::gathering::needs_huge_pages;
+use common::deeds::{Deed, Scene, Who};
 use common::notified::has_more;
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
-use common::{freeze, in_child, play, skip, slice, wait};
-use palimpsest_fork::{Stage, progress};
+use common::ways::Way;
+use common::{in_child, play, skip, wait};
 
-/// The system call that marks the end of a slice; a slice makes no such call.
+/// The system call that marks the end of the work, which makes no such call.
 const MARK: libc::c_long = libc::SYS_getppid;
 
-/// The exit status of a process that has nothing left to do in its second slice.
+/// The exit status of a process that has nothing left to do.
 const NOTHING_LEFT: i32 = 77;
 
 /// Signals that have been handled.
@@ -51,28 +50,24 @@ fn obey(scene: Scene, mut orders: PipeReader, mut answers: PipeWriter) {
     }
 }
 
-/// Plays the process: a slice, one that is watched, and the rest.
-fn take_slices(scene: Scene, pipes: Inner) -> ! {
+/// Plays the process: what comes before, the work that is watched, and the rest.
+fn work(scene: Scene, pipes: Inner) -> ! {
     let Inner { orders, answers, mut verdict } = pipes;
-    let aside = scene.memory.at(scene.way.places()[1].start + ASIDE).cast::<u64>();
+    let aside = scene.memory.at(scene.places()[1].start + ASIDE).cast::<u64>();
     ADDRESS.store(aside.addr(), Ordering::Relaxed);
     // SAFETY: the handler writes to two places.
     unsafe { libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t) };
     std::thread::spawn(move || obey(scene, orders, answers));
-    freeze(&scene.way.options());
-    slice();
-    if progress().stage != Stage::UnderWay {
+    if !scene.way.prepare(&scene.memory) {
         // Refused so often that it was given up, or nothing can be gathered any more. SAFETY: ends the process.
         unsafe { libc::_exit(NOTHING_LEFT) };
     }
     // SAFETY: stops this process until its tracer goes on.
     unsafe { libc::raise(libc::SIGSTOP) };
-    slice();
+    scene.way.work();
     // SAFETY: asks for a number. The tracer leaves here.
     unsafe { libc::syscall(MARK) };
-    while progress().stage == Stage::UnderWay {
-        slice();
-    }
+    scene.way.finish();
     let mut told = [0];
     assert_eq!(verdict.read(&mut told).expect("the tracer tells"), 1);
     let has_acted = told == [1];
@@ -117,15 +112,15 @@ fn waits_for_another(process: i32, thread: i32) -> bool {
     }
 }
 
-/// Waits until a new process has taken its first slice, and stops. Up to there it stops at signals only, such as that
-/// by which threads are held.
+/// Waits until a new process has come to the work, and stops. Up to there it stops at signals only, such as that by
+/// which threads are held.
 fn wait_until_ready(child: i32) {
     loop {
         let mut status = 0;
         // SAFETY: `status` outlives the call.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) }, child);
         if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == NOTHING_LEFT {
-            skip("after one slice there is nothing left to do: no huge pages, or no processor for the other thread");
+            skip("there is nothing left to do: no huge pages, or no processor for the other thread");
         }
         assert!(libc::WIFSTOPPED(status), "it ends by itself: {status:#x}");
         if libc::WSTOPSIG(status) == libc::SIGSTOP {
@@ -135,16 +130,16 @@ fn wait_until_ready(child: i32) {
     }
 }
 
-/// What became of a watched slice.
+/// What became of watched work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Watched {
     /// The deed was begun at the step.
     Acted,
-    /// The slice had fewer steps.
+    /// It had fewer steps.
     Over,
 }
 
-/// Watches a slice of a new process, and has the deed done at this stop.
+/// Watches the work of a new process, and has the deed done at this stop.
 fn watch(way: Way, deed: Deed, step: usize) -> Watched {
     let pipe = || std::io::pipe().expect("a pipe");
     let ((orders, mut order), (mut answered, answers), (verdict, mut judge)) = (pipe(), pipe(), pipe());
@@ -154,7 +149,7 @@ fn watch(way: Way, deed: Deed, step: usize) -> Watched {
     if child == 0 {
         drop((order, answered, judge));
         assert!(ptrace(libc::PTRACE_TRACEME, 0, 0));
-        take_slices(Scene::new(way, deed), Inner { orders, answers, verdict });
+        work(Scene::new(way, deed), Inner { orders, answers, verdict });
     }
     drop((orders, answers, verdict));
     wait_until_ready(child);
@@ -180,7 +175,7 @@ fn watch(way: Way, deed: Deed, step: usize) -> Watched {
             continue;
         }
         order.write_all(&[1]).expect("the other thread reads");
-        // It is held, or it waits for a thread that is: then it goes on after the slice.
+        // It is held, or it waits for a thread that is: then it goes on after the work.
         while !has_more(&answered) && !waits_for_another(child, thread) {
             std::thread::yield_now();
         }
@@ -194,14 +189,18 @@ fn watch(way: Way, deed: Deed, step: usize) -> Watched {
     end
 }
 
-/// Has deeds done at the steps of slices, until there are no more steps.
+/// Has deeds done at the steps of the work, until there are no more steps.
 fn at_steps(way: Way, thorough: Thorough) {
     needs_ptrace();
-    if way == Way::Gather {
-        needs_huge_pages();
-    }
+    way.needs();
     let mut last = 0;
-    let stride = if matches!(thorough, Thorough::Each(_)) { 1 } else { STRIDE };
+    let stride = match (thorough, way) {
+        (Thorough::Each(_), Way::Freeze | Way::Gather) => 1,
+        (Thorough::Some, Way::Freeze | Way::Gather) => STRIDE,
+        // To prepare these takes as long as all of those. A round number of calls would meet the same ones each time.
+        (Thorough::Each(_), _) => 5,
+        (Thorough::Some, _) => LONG_STRIDE,
+    };
     for step in (0..).step_by(stride) {
         let deeds = match thorough {
             Thorough::Each(deeds) => deeds.to_vec(),
@@ -213,8 +212,8 @@ fn at_steps(way: Way, thorough: Thorough) {
         }
         last = step;
     }
-    println!("the last of the steps is {last}");
-    assert!(last > 30, "a slice makes more calls");
+    println!("{way:?}: the last of the steps is {last}");
+    assert!(last > 30, "there are more calls");
 }
 
 /// How much of what may happen does.
@@ -226,8 +225,9 @@ enum Thorough {
     Some,
 }
 
-/// One more than there are deeds, so that they take turns.
+/// One more than there are deeds, or some times as many, so that they take turns.
 const STRIDE: usize = Deed::ALL.len() + 1;
+const LONG_STRIDE: usize = 4 * Deed::ALL.len() + 1;
 
 #[test]
 fn what_is_done_at_a_step_of_a_freeze_is_done() {
@@ -237,6 +237,26 @@ fn what_is_done_at_a_step_of_a_freeze_is_done() {
 #[test]
 fn what_is_done_at_a_step_of_gathering_is_done() {
     play("what_is_done_at_a_step_of_gathering_is_done", || at_steps(Way::Gather, Thorough::Some));
+}
+
+#[test]
+fn what_is_done_at_a_step_of_mending_is_done() {
+    play("what_is_done_at_a_step_of_mending_is_done", || at_steps(Way::Mend, Thorough::Some));
+}
+
+#[test]
+fn what_is_done_at_a_step_of_making_huge_pages_is_done() {
+    play("what_is_done_at_a_step_of_making_huge_pages_is_done", || at_steps(Way::Tend, Thorough::Some));
+}
+
+#[test]
+fn what_is_done_at_a_step_of_a_part_of_a_repair_is_done() {
+    play("what_is_done_at_a_step_of_a_part_of_a_repair_is_done", || at_steps(Way::Repair, Thorough::Some));
+}
+
+#[test]
+fn what_is_done_at_a_step_of_a_thaw_is_done() {
+    play("what_is_done_at_a_step_of_a_thaw_is_done", || at_steps(Way::Thaw, Thorough::Some));
 }
 
 /// What changes what is in memory or mapped, and the rest: in two tests each, so that none takes much longer than five
@@ -266,4 +286,32 @@ fn whatever_is_changed_at_any_step_of_gathering_is_changed() {
 #[ignore = "it takes 35 times as long as the sample: each deed at each step"]
 fn whatever_else_is_done_at_any_step_of_gathering_is_done() {
     play("whatever_else_is_done_at_any_step_of_gathering_is_done", || at_steps(Way::Gather, Thorough::Each(OTHERS)));
+}
+
+#[test]
+#[ignore = "each deed at every fifth step"]
+fn whatever_is_done_at_any_step_of_mending_is_done() {
+    play("whatever_is_done_at_any_step_of_mending_is_done", || at_steps(Way::Mend, Thorough::Each(&Deed::ALL)));
+}
+
+#[test]
+#[ignore = "each deed at every fifth step"]
+fn whatever_is_done_at_any_step_of_making_huge_pages_is_done() {
+    play("whatever_is_done_at_any_step_of_making_huge_pages_is_done", || {
+        at_steps(Way::Tend, Thorough::Each(&Deed::ALL));
+    });
+}
+
+#[test]
+#[ignore = "each deed at every fifth step"]
+fn whatever_is_done_at_any_step_of_a_part_of_a_repair_is_done() {
+    play("whatever_is_done_at_any_step_of_a_part_of_a_repair_is_done", || {
+        at_steps(Way::Repair, Thorough::Each(&Deed::ALL));
+    });
+}
+
+#[test]
+#[ignore = "each deed at every fifth step"]
+fn whatever_is_done_at_any_step_of_a_thaw_is_done() {
+    play("whatever_is_done_at_any_step_of_a_thaw_is_done", || at_steps(Way::Thaw, Thorough::Each(&Deed::ALL)));
 }

@@ -36,6 +36,7 @@ mod topology;
 mod wishes;
 
 pub use copy::CopyError;
+pub use palimpsest_sys::Loads;
 pub use palimpsest_sys::memory::sealed::SealError;
 pub use palimpsest_sys::memory::sealed_file::AdoptError;
 pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating};

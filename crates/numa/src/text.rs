@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use file::{FileText, FileTextError, Piece};
+use palimpsest_sys::Loads;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::numa::placement::{self, Place};
 pub use palimpsest_sys::numa::text::Reach;
@@ -20,7 +21,7 @@ use palimpsest_sys::numa::{NodeId, current_node};
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::proc::ProcError;
 
-use crate::shared::{Folder, Origin, Patience, Registered, Sharing};
+use crate::shared::{Folder, Origin, Patience, Registered, Sharing, Step, step};
 use crate::topology::Topology;
 use crate::wishes::line;
 
@@ -31,6 +32,7 @@ pub struct TextOptions {
     sharing: Sharing,
     reach: Option<Reach>,
     pages: Pages,
+    since: Option<Loads>,
 }
 
 /// Which huge pages to use on a machine with one node. With several nodes only copies are used, since only they can be
@@ -80,6 +82,13 @@ impl TextOptions {
         self
     }
 
+    /// Leaves out objects that were loaded before; by default none. Takes a moment if none was loaded since.
+    #[must_use]
+    pub fn loaded_since(mut self, since: Loads) -> Self {
+        self.since = Some(since);
+        self
+    }
+
     /// Sets which huge pages to use on a machine with one node; by default the file's own, where possible.
     #[must_use]
     pub fn pages(mut self, pages: Pages) -> Self {
@@ -93,8 +102,16 @@ impl TextOptions {
 #[derive(Debug)]
 pub struct ProgramText {
     node: NodeId,
+    among: Among,
     parts: Vec<Localized>,
     _offered: Vec<Registered>,
+}
+
+/// How many nodes have memory: also those that this process may not use, where its file may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Among {
+    One,
+    Several,
 }
 
 /// The outcome for one part of the program or a library.
@@ -166,8 +183,9 @@ impl ProgramText {
     /// those with breakpoints or switched keys, stay as they are. Leaves libraries that are loaded later alone until it
     /// is called again; that call also moves what was put on another node.
     ///
-    /// Holds other threads still for the moment in which mappings are exchanged. Keeps the libraries that take part
-    /// loaded until the process ends.
+    /// Holds other threads still for the moment in which mappings are exchanged, and libraries loaded until it returns:
+    /// if another thread has closed one meanwhile, its destructors run in this one. Do not call it from a constructor
+    /// of a library that others need: to hold these runs their constructors, before that one has ended.
     ///
     /// # Errors
     ///
@@ -176,10 +194,13 @@ impl ProgramText {
     pub fn localize(options: &TextOptions) -> Result<Self, TextRefusal> {
         let topology = Topology::read();
         let node = options.node.unwrap_or_else(|| topology.home(current_node()));
-        let several = if topology.homes().len() > 1 { Reach::Everything } else { Reach::HugePages };
-        let reach = options.reach.unwrap_or(several);
-        let stays = topology.homes().len() <= 1 && reach == Reach::HugePages && options.pages != Pages::Copied;
-        let found = text::parts().map_err(TextRefusal::Maps)?;
+        let (among, usual) = match topology.is_one_node() {
+            true => (Among::One, Reach::HugePages),
+            false => (Among::Several, Reach::Everything),
+        };
+        let reach = options.reach.unwrap_or(usual);
+        let stays = among == Among::One && reach == Reach::HugePages && options.pages != Pages::Copied;
+        let found = text::parts(options.since.unwrap_or(Loads::NONE), reach).map_err(TextRefusal::Maps)?;
         let (mut planned, mut offered) = (Vec::new(), Vec::new());
         let mut parts = Vec::new();
         let (wanted, folder, mut patience) = ((node, reach), options.sharing.folder(), Patience::default());
@@ -214,9 +235,11 @@ impl ProgramText {
         }
         let (indices, mut stands): (Vec<usize>, Vec<Stand>) =
             planned.into_iter().map(|Planned { part, stand }| (part, stand)).unzip();
+        step(Step::Standing);
         if !stands.is_empty() {
             text::exchange(&mut stands)?;
         }
+        step(Step::Exchanged);
         for (index, stand) in indices.into_iter().zip(stands) {
             let told = &mut parts[index];
             let place = stand.place();
@@ -224,7 +247,7 @@ impl ProgramText {
                 Some(Ok(())) => {
                     told.exchanged += place.len();
                     // Whoever finds a copy has the same memory as its maker, who has told.
-                    if topology.homes().len() > 1 && !matches!(told.origin, Some(Origin::Found { .. })) {
+                    if among == Among::Several && !matches!(told.origin, Some(Origin::Found { .. })) {
                         tell_elsewhere(place, node, told);
                     }
                 }
@@ -232,21 +255,22 @@ impl ProgramText {
                 None => {}
             }
         }
-        // Once for all, since the kernel walks every page table for it. If the kernel does not tell, counts none.
-        let _ = smaps::each_overlapping(0..usize::MAX, &mut |entry| {
-            let in_part = |told: &Localized| entry.pmd_mapped().min(entry.map.overlap(&told.span.range()));
-            parts.iter_mut().filter(|told| told.exchanged > 0).for_each(|told| told.huge += in_part(told));
-        });
+        count_huge(&mut parts);
         for told in &mut parts {
             told.huge = told.huge.saturating_sub(told.in_place);
             told.origin = told.origin.filter(|_| told.exchanged > 0);
         }
-        Ok(Self { node, parts, _offered: offered })
+        Ok(Self { node, among, parts, _offered: offered })
     }
 
     /// Returns the node.
     pub fn node(&self) -> NodeId {
         self.node
+    }
+
+    /// Returns whether no other node has memory, so that only huge pages are gained.
+    pub fn is_on_the_only_node(&self) -> bool {
+        self.among == Among::One
     }
 
     /// Returns the outcome for each part.
@@ -261,12 +285,29 @@ impl fmt::Display for ProgramText {
         let (exchanged, huge, in_place) =
             (sum(|part| part.exchanged), sum(|part| part.huge), sum(|part| part.in_place));
         let (all, all_huge) = (exchanged + in_place, huge + in_place);
-        write!(formatter, "{} KiB of text on {}, {} KiB of it in huge pages", all >> 10, self.node, all_huge >> 10)?;
+        let only = if self.is_on_the_only_node() { ", the only one" } else { "" };
+        let (all, all_huge, node) = (all >> 10, all_huge >> 10, self.node);
+        write!(formatter, "{all} KiB of text on {node}{only}, {all_huge} KiB of it in huge pages")?;
         match in_place {
             0 => Ok(()),
             _ => write!(formatter, ", {} KiB of these the file's own", in_place >> 10),
         }
     }
+}
+
+/// Counts what of the parts with copies is mapped by huge pages; if the kernel does not tell, nothing. Once for all of
+/// them, since the kernel walks the page tables for it.
+fn count_huge(parts: &mut [Localized]) {
+    let exchanged = || parts.iter().filter(|told| told.exchanged > 0).map(|told| told.span);
+    let start = exchanged().map(|span| span.start).min().unwrap_or_default();
+    let end = exchanged().map(|span| span.end).max().unwrap_or_default();
+    if start >= end {
+        return;
+    }
+    let _ = smaps::each_overlapping(start..end, &mut |entry| {
+        let in_part = |told: &Localized| entry.pmd_mapped().min(entry.map.overlap(&told.span.range()));
+        parts.iter_mut().filter(|told| told.exchanged > 0).for_each(|told| told.huge += in_part(told));
+    });
 }
 
 /// Returns the runs that need a copy, since the kernel cannot map them by huge pages of the file. Processes that share
@@ -314,3 +355,6 @@ fn is_there(part: &Part, node: NodeId) -> bool {
     let elsewhere = |place: &Place| matches!(place, Place::On(other) if *other != node);
     part.is_copy() && placement::of_own_pages(part.span.range()).map_or(true, |places| !places.iter().any(elsewhere))
 }
+
+#[cfg(test)]
+mod tests;

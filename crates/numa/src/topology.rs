@@ -162,6 +162,13 @@ impl Topology {
         &self.homes
     }
 
+    /// Returns whether only one node of the machine has memory, so that nothing can be nearer to anybody. A process
+    /// that is limited to one of several nodes may still find files, and what others have made, on the others.
+    pub fn is_one_node(&self) -> bool {
+        let with_memory = self.nodes.iter().filter(|node| node.memory.total > 0).count();
+        if with_memory == 0 { self.nodes.len() == 1 } else { with_memory == 1 }
+    }
+
     /// Returns the nearest of [`homes`](Self::homes) for threads that run on `node`, which may have been plugged since.
     pub fn home(&self, node: NodeId) -> NodeId {
         // There is at least one.

@@ -90,6 +90,22 @@ fn the_status_says_where_pages_are_and_why_they_are_elsewhere() {
     assert!(text.contains("10000 bytes do not fill half of a huge page"), "{text}");
 }
 
+/// Fails on: data that cannot be read, replaced or reported any more.
+#[test]
+fn a_node_that_goes_after_the_topology_was_read_costs_only_its_place() {
+    // The last of these was there when the topology was read, and is not there now.
+    let data = Replicated::<[u8]>::new(b"before", options(64, When::Lazy)).expect("made");
+    let gone = NodeId(63);
+    assert_eq!((&*data.get(), &*data.get_on(gone)), (&b"before"[..], &b"before"[..]));
+    data.update(b"after").expect("made");
+    assert_eq!((&*data.get(), &*data.get_on(gone)), (&b"after"[..], &b"after"[..]));
+    let status = data.status();
+    let last = status.last().expect("64 of them");
+    assert_eq!((last.node, last.len), (gone, 5), "{last}");
+    assert!(last.lacks.iter().any(|lack| lack.contains("not asked of the node")), "{last}");
+    reclaim(&data);
+}
+
 #[test]
 fn large_content_is_in_huge_pages() {
     let content = vec![3_u8; (4 << 20) + 1];

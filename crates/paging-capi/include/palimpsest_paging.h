@@ -18,6 +18,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// The version of this header. palimpsest_paging_version() tells the library's.
+#define PALIMPSEST_PAGING_VERSION_MAJOR 0
+#define PALIMPSEST_PAGING_VERSION_MINOR 1
+#define PALIMPSEST_PAGING_VERSION_PATCH 0
+// As palimpsest_paging_version() returns it.
+#define PALIMPSEST_PAGING_VERSION 0x000100u
+
 // x86-64 with four levels.
 #define PALIMPSEST_PAGING_X86_64 0
 
@@ -92,6 +99,18 @@
 // The page was written since its mark was last cleared.
 #define PALIMPSEST_PAGING_DIRTY 2
 
+// The page stays as it is.
+#define PALIMPSEST_PAGING_KEEP 0
+
+// The page stays as it is, and so do all behind it.
+#define PALIMPSEST_PAGING_STOP 8
+
+// The page is unmapped, and its reference given back.
+#define PALIMPSEST_PAGING_TAKE 16
+
+// The page gets the rights that are added to this: PALIMPSEST_PAGING_READ, _WRITE and _EXECUTE.
+#define PALIMPSEST_PAGING_PROTECT 32
+
 // The result of a call.
 enum palimpsest_paging_result {
   // Done.
@@ -106,11 +125,13 @@ enum palimpsest_paging_result {
   PALIMPSEST_PAGING_NO_MEMORY = 4,
   // A page must be copied, and there is no memory for the copy.
   PALIMPSEST_PAGING_NO_PAGE = 5,
-  // The range of virtual addresses is empty, not of whole pages, not canonical, or includes the very last page.
+  // The range of virtual addresses is empty, not of whole pages, not canonical, includes the very last page, or
+  // overlaps the range that pages would move to.
   PALIMPSEST_PAGING_RANGE = 6,
   // The physical address is no multiple of 4096, or beyond what the machine or the format has.
   PALIMPSEST_PAGING_PHYSICAL = 7,
-  // An address or the length is no multiple of the one page size that was allowed.
+  // An address or the length is no multiple of the one page size that was allowed, or a large page would move to an
+  // address that is no multiple of its size.
   PALIMPSEST_PAGING_ALIGNMENT = 8,
   // Entries cannot express the attributes: the right to read is missing, there is no such memory type, or the pages
   // are global and private.
@@ -214,6 +235,10 @@ struct palimpsest_paging_machine {
   // Optional. Turns the one reference to a page of 2 MiB or 1 GiB into one to each of its 512 parts. Not needed if
   // you count frames of 4 KiB.
   void (*page_split)(void *context, uint64_t page, uint64_t len);
+  // Optional. Turns the references to all 512 parts of a page of 2 MiB or 1 GiB into one to the whole, and returns
+  // 1; or returns 0 if that is impossible. Not needed if you count frames of 4 KiB; without it, and with
+  // `page_split`, palimpsest_paging_merge joins nothing.
+  int (*page_merge)(void *context, uint64_t page, uint64_t len);
 };
 
 // What a space holds, and what calls for it have asked of the machine.
@@ -264,6 +289,19 @@ struct palimpsest_paging_resolution {
   uint32_t reserved;
 };
 
+// Sees a page, and returns 0 to go on, another number to end the visit. Runs while the library holds the space's lock:
+// it must not call functions for the same space.
+typedef int (*palimpsest_paging_visit)(void *argument, const struct palimpsest_paging_mapping *mapping);
+
+// Sees a page, and returns what is to become of it: PALIMPSEST_PAGING_KEEP, _TAKE or _STOP, or
+// PALIMPSEST_PAGING_PROTECT plus rights. Runs while the library holds the space's lock: it must not call functions for
+// the same space.
+typedef uint32_t (*palimpsest_paging_decide)(void *argument, const struct palimpsest_paging_mapping *mapping);
+
+// Gets the first address of a page, or, of a page that begins before the range asked for, the range's first address.
+// Runs while the library holds the space's lock: it must not call functions for the same space.
+typedef void (*palimpsest_paging_on_page)(void *argument, uint64_t address);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -272,8 +310,9 @@ extern "C" {
 // Never null.
 const char *palimpsest_paging_message(uint32_t result);
 
-// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down. Programs compiled
-// against the same major version (and, while that is 0, the same minor one) work with this library.
+// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down, as
+// `PALIMPSEST_PAGING_VERSION` was when the kernel was compiled. Programs compiled against the same major version (and,
+// while that is 0, the same minor one) work with this library.
 uint32_t palimpsest_paging_version(void);
 
 // Makes an empty space in `space`, whose memory must be zero. `format` is PALIMPSEST_PAGING_X86_64 and so on; `share`
@@ -404,6 +443,121 @@ enum palimpsest_paging_result palimpsest_paging_fault(const struct palimpsest_pa
                                                       uint64_t address,
                                                       uint32_t access,
                                                       struct palimpsest_paging_resolution *resolution);
+
+// Shows `visit` every page that shares an address with `start` to before `start + len`, by ascending address.
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+// 2. `visit` is null or such a function, and may be called with `argument`.
+enum palimpsest_paging_result palimpsest_paging_walk(const struct palimpsest_paging_space *space,
+                                                     uint64_t start,
+                                                     uint64_t len,
+                                                     palimpsest_paging_visit visit,
+                                                     void *argument);
+
+// Asks `decide` about every page from `start` to before `start + len`, by ascending address, does what it says, and
+// flushes once at the end. Of a large page that lies only partly in the range, that part is split off, in one or more
+// pages, and `decide` is asked about each. `reach` is as for palimpsest_paging_unmap.
+//
+// After an error, pages that were decided on before stay changed, and are flushed.
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+// 2. `decide` is null or such a function, and may be called with `argument`.
+// 3. With PALIMPSEST_PAGING_ALSO_KERNEL: if the caller runs in this space, it uses pages of the kernel that are taken
+//    or restricted no longer: not as code, stack or data.
+enum palimpsest_paging_result palimpsest_paging_edit(const struct palimpsest_paging_space *space,
+                                                     uint64_t start,
+                                                     uint64_t len,
+                                                     palimpsest_paging_decide decide,
+                                                     void *argument,
+                                                     uint32_t reach);
+
+// Maps `count` pages of 4 KiB, which need not be adjacent in physical memory, at the addresses from `start` on:
+// `pages` are their physical addresses. Nothing may be mapped there. `attributes` are as for palimpsest_paging_map,
+// and so are references: you hand over one to each page, unless there is an error; then none is mapped.
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+// 2. `pages` is null, or points to `count` addresses.
+// 3. Contracts 2 and 3 of palimpsest_paging_map, for each page.
+enum palimpsest_paging_result palimpsest_paging_map_pages(const struct palimpsest_paging_space *space,
+                                                          uint64_t start,
+                                                          const uint64_t *pages,
+                                                          uint64_t count,
+                                                          uint32_t attributes);
+
+// Writes to `count` how many pages from `start` to before `start + len` have a mark: PALIMPSEST_PAGING_ACCESSED or
+// PALIMPSEST_PAGING_DIRTY. Copies no table.
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+// 2. `count` is null or can be written.
+enum palimpsest_paging_result palimpsest_paging_count_marked(const struct palimpsest_paging_space *space,
+                                                             uint64_t start,
+                                                             uint64_t len,
+                                                             uint32_t mark,
+                                                             uint64_t *count);
+
+// Clears a mark of all pages from `start` to before `start + len`, and flushes those that had it. `on_page`, which may
+// be null, is called for each of them; a CPU may have set the mark again when this function returns. Copies shared
+// tables first, since their marks also belong to the other spaces.
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+// 2. `on_page` is null or such a function, and may be called with `argument`.
+enum palimpsest_paging_result palimpsest_paging_take_marks(const struct palimpsest_paging_space *space,
+                                                           uint64_t start,
+                                                           uint64_t len,
+                                                           uint32_t mark,
+                                                           palimpsest_paging_on_page on_page,
+                                                           void *argument);
+
+// Moves everything that is mapped from `from` to before `from + len` to the addresses from `to` on, where nothing may
+// be mapped, and flushes the old addresses. Moves whole tables where it can, also shared ones, so that it costs
+// little. PALIMPSEST_PAGING_RANGE if the two overlap, PALIMPSEST_PAGING_ALIGNMENT if a large page would no longer be
+// aligned: split it first. `reach` is as for palimpsest_paging_unmap.
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+// 2. With PALIMPSEST_PAGING_ALSO_KERNEL: if the caller runs in this space, it uses none of the kernel's pages in the
+//    range, not as code, stack or data.
+enum palimpsest_paging_result palimpsest_paging_move(const struct palimpsest_paging_space *space,
+                                                     uint64_t from,
+                                                     uint64_t len,
+                                                     uint64_t to,
+                                                     uint32_t reach);
+
+// Turns the pages from `start` to before `start + len` into pages of 4 KiB, with the same translation. Pages of user
+// mode are unmapped for a moment: CPUs that fault meanwhile wait in palimpsest_paging_fault. On AArch64 it refuses
+// pages of the kernel (PALIMPSEST_PAGING_KERNELS).
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+enum palimpsest_paging_result palimpsest_paging_split(const struct palimpsest_paging_space *space,
+                                                      uint64_t start,
+                                                      uint64_t len);
+
+// Joins the 512 pages of the next smaller size from `address` on to one page: of 2 MiB with PALIMPSEST_PAGING_ONLY_2M,
+// of 1 GiB with PALIMPSEST_PAGING_ONLY_1G. Writes 1 to `merged` if that was done, and 0 if it cannot be: they are not
+// adjacent in physical memory or not aligned, have different attributes, belong to the kernel, or are shared with a
+// fork.
+//
+// # Safety
+//
+// 1. `space` is null, or points to a structure that is not dropped during the call.
+// 2. `merged` is null or can be written.
+enum palimpsest_paging_result palimpsest_paging_merge(const struct palimpsest_paging_space *space,
+                                                      uint64_t address,
+                                                      uint32_t size,
+                                                      uint32_t *merged);
 
 #ifdef __cplusplus
 }  // extern "C"

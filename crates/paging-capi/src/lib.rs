@@ -13,6 +13,8 @@
 //! | [`machine`] | what the kernel provides: callbacks, and memory for tables |
 //! | [`space`] | making, forking and dropping spaces |
 //! | [`pages`] | mapping, changing and finding pages; faults |
+//! | [`visits`] | going through many pages under one lock |
+//! | [`marks`], [`places`] | marks of use and of writing; moving, splitting and merging pages |
 //! | [`result`] | codes, their texts, the version |
 //!
 //! A whole program (`examples/fork.c`, which a test compiles and runs):
@@ -26,9 +28,12 @@ extern crate std;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod machine;
+pub mod marks;
 pub mod pages;
 #[cfg_attr(target_os = "none", path = "arch/bare.rs")]
 #[cfg_attr(not(target_os = "none"), path = "arch/hosted.rs")]
 mod panic;
+pub mod places;
 pub mod result;
 pub mod space;
+pub mod visits;

@@ -1,6 +1,7 @@
 //! The machine that C describes: where tables lie, and callbacks; and how `palimpsest_paging` uses them.
 
 use core::ffi::{c_int, c_void};
+use core::mem::{MaybeUninit, offset_of};
 use core::ptr;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -103,7 +104,14 @@ pub struct palimpsest_paging_machine {
     /// Optional. Turns the one reference to a page of 2 MiB or 1 GiB into one to each of its 512 parts. Not needed if
     /// you count frames of 4 KiB.
     pub page_split: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64)>,
+    /// Optional. Turns the references to all 512 parts of a page of 2 MiB or 1 GiB into one to the whole, and returns
+    /// 1; or returns 0 if that is impossible. Not needed if you count frames of 4 KiB; without it, and with
+    /// `page_split`, palimpsest_paging_merge joins nothing.
+    pub page_merge: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64) -> c_int>,
 }
+
+/// Bytes of the structure in the first header. Callers with that one have none of the later callbacks.
+const FIRST: usize = offset_of!(palimpsest_paging_machine, page_merge);
 
 type Flush = unsafe extern "C" fn(*mut c_void, *const palimpsest_paging_flush);
 type OnPage = unsafe extern "C" fn(*mut c_void, u64, u64);
@@ -116,6 +124,7 @@ struct Counted {
     is_exclusive: unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int,
     copy: unsafe extern "C" fn(*mut c_void, u64, u64) -> u64,
     split: Option<OnPage>,
+    merge: Option<unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int>,
 }
 
 /// The callbacks, checked.
@@ -172,7 +181,7 @@ impl Hooks {
         // SAFETY: contract 1: there is a `size` at least, which comes first.
         let size = unsafe { machine.cast::<usize>().read() };
         // A larger structure is that of a later header; none will be larger than a page.
-        if !(KNOWN..=PAGE as usize).contains(&size) {
+        if !(FIRST..=PAGE as usize).contains(&size) {
             return Err(PALIMPSEST_PAGING_INVALID);
         }
         for at in KNOWN..size {
@@ -181,8 +190,12 @@ impl Hooks {
                 return Err(PALIMPSEST_PAGING_INVALID);
             }
         }
-        // SAFETY: contract 1; every value of its bytes is one of the structure's.
-        let given = unsafe { machine.read() };
+        let mut given = MaybeUninit::<palimpsest_paging_machine>::zeroed();
+        let len = size.min(KNOWN);
+        // SAFETY: `len` bytes on both sides, by contract 1 and by the type.
+        unsafe { ptr::copy_nonoverlapping(machine.cast::<u8>(), given.as_mut_ptr().cast(), len) };
+        // SAFETY: zeros and the caller's bytes, every value of which is one of the structure's.
+        let given = unsafe { given.assume_init() };
         given.checked(physical_end).map(Self::new).ok_or(PALIMPSEST_PAGING_INVALID)
     }
 
@@ -234,9 +247,10 @@ impl palimpsest_paging_machine {
         }
         let counted = match (self.page_retain, self.page_release, self.page_is_exclusive, self.page_copy) {
             (Some(retain), Some(release), Some(is_exclusive), Some(copy)) => {
-                Some(Counted { retain, release, is_exclusive, copy, split: self.page_split })
+                let (split, merge) = (self.page_split, self.page_merge);
+                Some(Counted { retain, release, is_exclusive, copy, split, merge })
             }
-            (None, None, None, None) if self.page_split.is_none() => None,
+            (None, None, None, None) if self.page_split.is_none() && self.page_merge.is_none() => None,
             _ => return None,
         };
         let flush = self.flush?;
@@ -364,8 +378,11 @@ unsafe impl Machine for Hooks {
         }
     }
 
-    fn merge(&self, _: Page) -> bool {
-        false
+    fn merge(&self, page: Page) -> bool {
+        let Some(counted) = self.callbacks.counted else { return true };
+        let Some(merge) = counted.merge else { return counted.split.is_none() };
+        // SAFETY: invariant 1 of `Callbacks`.
+        unsafe { merge(self.callbacks.context, page.frame.address(), page.size.bytes()) != 0 }
     }
 
     fn dispatch(&self, request: FlushRequest<'_>) {

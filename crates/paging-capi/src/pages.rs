@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use palimpsest_paging::format::Leaf;
 use palimpsest_paging::{
-    Access, AccessKind, Attributes, Fault, Frame, MemoryType, Node, PageSize, PageSizes, Privilege, Rights, Scope,
-    Sharing, VirtAddr,
+    Access, AccessKind, Attributes, Fault, Frame, Mapping, MemoryType, Node, PageSize, PageSizes, Privilege, Rights,
+    Scope, Sharing, VirtAddr,
 };
 
 use crate::result::palimpsest_paging_result::{
@@ -87,16 +87,16 @@ pub struct palimpsest_paging_resolution {
     pub reserved: u32,
 }
 
-fn range_of(start: u64, len: u64) -> Answer<Range<VirtAddr>> {
+pub(crate) fn range_of(start: u64, len: u64) -> Answer<Range<VirtAddr>> {
     let end = start.checked_add(len).ok_or(PALIMPSEST_PAGING_RANGE)?;
     Ok(VirtAddr(start)..VirtAddr(end))
 }
 
-fn rights_of(bits: u32) -> Answer<Rights> {
+pub(crate) fn rights_of(bits: u32) -> Answer<Rights> {
     u8::try_from(bits).ok().and_then(Rights::from_bits).ok_or(PALIMPSEST_PAGING_INVALID)
 }
 
-fn attributes_of(bits: u32) -> Answer<Attributes> {
+pub(crate) fn attributes_of(bits: u32) -> Answer<Attributes> {
     const RIGHTS: u32 = PALIMPSEST_PAGING_READ | PALIMPSEST_PAGING_WRITE | PALIMPSEST_PAGING_EXECUTE;
     const OTHERS: u32 = PALIMPSEST_PAGING_KERNEL | PALIMPSEST_PAGING_GLOBAL | PALIMPSEST_PAGING_SHARED;
     let memory = bits / PALIMPSEST_PAGING_MEMORY_TYPE;
@@ -130,6 +130,18 @@ fn marks_of(leaf: &Leaf) -> u32 {
     flag(leaf.accessed, PALIMPSEST_PAGING_ACCESSED) | flag(leaf.dirty, PALIMPSEST_PAGING_DIRTY)
 }
 
+/// Describes a page in a structure of `size` bytes.
+pub(crate) fn mapping_of(found: &Mapping, size: usize) -> palimpsest_paging_mapping {
+    palimpsest_paging_mapping {
+        size,
+        start: found.address.0,
+        len: found.size.bytes(),
+        physical: found.leaf.frame.address(),
+        attributes: bits_of(found.leaf.attributes),
+        marks: marks_of(&found.leaf),
+    }
+}
+
 fn sizes_of(sizes: u32) -> Answer<PageSizes> {
     match sizes {
         PALIMPSEST_PAGING_4K => Ok(PageSizes::Only(PageSize::Small)),
@@ -143,12 +155,12 @@ fn sizes_of(sizes: u32) -> Answer<PageSizes> {
 
 /// Whose pages an operation may change.
 #[derive(Clone, Copy)]
-enum Reach {
+pub(crate) enum Reach {
     UsersOnly,
     AlsoKernel,
 }
 
-fn reach_of(reach: u32) -> Answer<Reach> {
+pub(crate) fn reach_of(reach: u32) -> Answer<Reach> {
     match reach {
         PALIMPSEST_PAGING_USERS_ONLY => Ok(Reach::UsersOnly),
         PALIMPSEST_PAGING_ALSO_KERNEL => Ok(Reach::AlsoKernel),
@@ -278,16 +290,8 @@ pub unsafe extern "C" fn palimpsest_paging_query(
         let size = unsafe { size_of_out(mapping.cast(), size_of::<palimpsest_paging_mapping>()) }?;
         let found = each_format!(space, space => space.query(VirtAddr(address)));
         let found = found.ok_or(PALIMPSEST_PAGING_NOT_MAPPED)?;
-        let page = palimpsest_paging_mapping {
-            size,
-            start: found.address.0,
-            len: found.size.bytes(),
-            physical: found.leaf.frame.address(),
-            attributes: bits_of(found.leaf.attributes),
-            marks: marks_of(&found.leaf),
-        };
         // SAFETY: contract 2; aligned, and long enough.
-        unsafe { mapping.write(page) };
+        unsafe { mapping.write(mapping_of(&found, size)) };
         Ok(())
     };
     code(found())

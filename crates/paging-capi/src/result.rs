@@ -21,11 +21,13 @@ pub enum palimpsest_paging_result {
     PALIMPSEST_PAGING_NO_MEMORY = 4,
     /// A page must be copied, and there is no memory for the copy.
     PALIMPSEST_PAGING_NO_PAGE = 5,
-    /// The range of virtual addresses is empty, not of whole pages, not canonical, or includes the very last page.
+    /// The range of virtual addresses is empty, not of whole pages, not canonical, includes the very last page, or
+    /// overlaps the range that pages would move to.
     PALIMPSEST_PAGING_RANGE = 6,
     /// The physical address is no multiple of 4096, or beyond what the machine or the format has.
     PALIMPSEST_PAGING_PHYSICAL = 7,
-    /// An address or the length is no multiple of the one page size that was allowed.
+    /// An address or the length is no multiple of the one page size that was allowed, or a large page would move to an
+    /// address that is no multiple of its size.
     PALIMPSEST_PAGING_ALIGNMENT = 8,
     /// Entries cannot express the attributes: the right to read is missing, there is no such memory type, or the pages
     /// are global and private.
@@ -53,9 +55,9 @@ pub extern "C" fn palimpsest_paging_message(result: u32) -> *const c_char {
         c"the memory for the space is not zero: drop the space that it holds, or clear it",
         c"there is no memory for tables",
         c"there is no memory for the copy of a page",
-        c"the range of addresses is empty, not of whole pages, not canonical, or includes the very last page",
+        c"a range of addresses is empty, not of whole pages, not canonical, has the last page, or overlaps another",
         c"the physical address is no multiple of 4096, or beyond what the machine or the format has",
-        c"an address or the length is no multiple of the one page size that was allowed",
+        c"an address or the length is no multiple of the page size that was allowed, or of a large page that moves",
         c"entries cannot express the attributes: no right to read, no such memory type, or both global and private",
         c"something is mapped there; unmap it first",
         c"nothing is mapped there",
@@ -65,13 +67,24 @@ pub extern "C" fn palimpsest_paging_message(result: u32) -> *const c_char {
     TEXTS.get(result as usize).copied().unwrap_or(c"no result of this library").as_ptr()
 }
 
-/// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down. Programs compiled
-/// against the same major version (and, while that is 0, the same minor one) work with this library.
+/// Returns the version of this interface: major, minor and patch, one byte each, from bit 16 down, as
+/// `PALIMPSEST_PAGING_VERSION` was when the kernel was compiled. Programs compiled against the same major version (and,
+/// while that is 0, the same minor one) work with this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_paging_version() -> u32 {
-    const PARTS: [&str; 3] =
-        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
-    PARTS.iter().fold(0, |version, part| version << 8 | part.parse::<u32>().unwrap_or(0))
+    const {
+        part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+            | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
+            | part(env!("CARGO_PKG_VERSION_PATCH"))
+    }
+}
+
+/// Reads a part of a version, of one byte.
+const fn part(text: &str) -> u32 {
+    match u8::from_str_radix(text, 10) {
+        Ok(number) => number as u32,
+        Err(_) => panic!("a part of the version is no number below 256"),
+    }
 }
 
 /// A value, or the code that C gets in its place.
@@ -102,11 +115,10 @@ pub(crate) fn of_change(error: &ChangeError) -> palimpsest_paging_result {
         ChangeError::Kernel { .. } => PALIMPSEST_PAGING_KERNELS,
         ChangeError::Mapped { .. } => PALIMPSEST_PAGING_MAPPED,
         ChangeError::NotMapped { .. } => PALIMPSEST_PAGING_NOT_MAPPED,
-        // No function for C pins, moves or replicates pages.
-        ChangeError::Pinned { .. }
-        | ChangeError::Overlap { .. }
-        | ChangeError::Misaligned { .. }
-        | ChangeError::Replicated { .. } => PALIMPSEST_PAGING_INVALID,
+        ChangeError::Overlap { .. } => PALIMPSEST_PAGING_RANGE,
+        ChangeError::Misaligned { .. } => PALIMPSEST_PAGING_ALIGNMENT,
+        // No function for C pins or replicates pages.
+        ChangeError::Pinned { .. } | ChangeError::Replicated { .. } => PALIMPSEST_PAGING_INVALID,
     }
 }
 

@@ -337,9 +337,7 @@ pub unsafe extern "C" fn palimpsest_paging_root(
     let found = || {
         // SAFETY: contract 1.
         let space = unsafe { live(space) }?;
-        if root.is_null() || !root.is_aligned() {
-            return Err(PALIMPSEST_PAGING_INVALID);
-        }
+        let root = out(root)?;
         let frame = each_format!(space, space => space.root(Node(0)));
         // SAFETY: contract 2; not null, and aligned.
         unsafe { root.write(frame.address()) };
@@ -380,6 +378,11 @@ pub unsafe extern "C" fn palimpsest_paging_space_stats(
         Ok(())
     };
     code(found())
+}
+
+/// Refuses a pointer for a result that is null or not aligned.
+pub(crate) fn out<T>(out: *mut T) -> Answer<*mut T> {
+    if out.is_null() || !out.is_aligned() { Err(PALIMPSEST_PAGING_INVALID) } else { Ok(out) }
 }
 
 /// Reads the size with which a structure for results begins, and returns it if it is `known` or more.

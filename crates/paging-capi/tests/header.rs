@@ -1,5 +1,8 @@
 //! The header is made from the sources, and compiles as freestanding C and as C++.
 
+#[path = "../../capi/tests/abi/versions.rs"]
+mod versions;
+
 use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
@@ -9,9 +12,10 @@ const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 /// `include/palimpsest_paging.h` is what cbindgen makes of the sources: no function, structure or comment differs.
 #[test]
 fn the_header_is_made_of_the_sources() {
-    let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).expect("a configuration");
+    let mut config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).expect("a configuration");
+    config.after_includes = Some(versions::macros("PALIMPSEST_PAGING", env!("CARGO_PKG_VERSION")));
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for name in ["result", "machine", "space", "pages"] {
+    for name in ["result", "machine", "space", "pages", "visits", "marks", "places"] {
         builder = builder.with_src(Path::new(CRATE).join(format!("src/{name}.rs")));
     }
     let mut made = Vec::new();

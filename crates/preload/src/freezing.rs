@@ -126,7 +126,7 @@ pub(crate) fn tell_pending(started: &Started) {
         IS_PENDING.store(false, Ordering::Relaxed);
         drop(pending);
         report.update();
-        tell(started, "froze", &said(&report));
+        tell(started, done(&report), &said(&report));
     }
 }
 
@@ -216,13 +216,13 @@ fn act(started: &Started) -> Option<String> {
         return Some(refusal);
     }
     let options = &started.settings.options.errands(Errands::Deputy);
-    let (verb, outcome) = match started.settings.action {
-        Action::Survey => ("would freeze", palimpsest_fork::survey(options)),
+    let outcome = match started.settings.action {
+        Action::Survey => palimpsest_fork::survey(options),
         // SAFETY: 1. the functions that discard or move memory are ours and ask the guard, and a runtime that bypasses
         // them is refused unless the user answers for it; 2. likewise for buffers that io_uring knows; by loading this
         // object the user answers for others, as the book says; 3. a process that shares memory by `vfork` is not
         // served, see `at_fork`; a debugger's writes are the user's; 4. likewise.
-        Action::Freeze => ("froze", core_filter::watch(|| unsafe { palimpsest_fork::freeze(options) })),
+        Action::Freeze => core_filter::watch(|| unsafe { palimpsest_fork::freeze(options) }),
     };
     match outcome {
         Ok(report) => {
@@ -235,6 +235,7 @@ fn act(started: &Started) -> Option<String> {
                     IS_PENDING.store(true, Ordering::Relaxed);
                 }
             } else {
+                let verb = if started.settings.action == Action::Survey { "would freeze" } else { done(&report) };
                 tell(started, verb, &said(&report));
             }
             None
@@ -291,13 +292,20 @@ fn broken(panic: &(dyn std::any::Any + Send)) -> String {
     format!("an error in Palimpsest itself: {text}; please report it, and say PALIMPSEST_FREEZE=off meanwhile")
 }
 
+/// Returns what was done, for the first line of a report.
+fn done(report: &Report) -> &'static str {
+    if report.frozen.is_empty() && report.gathered_bytes() > 0 { "gathered memory of" } else { "froze" }
+}
+
 /// Returns a report, and why it says nothing of frozen memory.
 fn said(report: &Report) -> String {
     let is_unprofitable = report.skipped.iter().any(|skipped| skipped.reason == Skip::Unprofitable);
+    let is_under_way = report.progress.is_some_and(|progress| progress.stage == Stage::UnderWay);
     let reason = match () {
         // Was frozen, or says by itself that it is thawed.
         () if !report.frozen.is_empty() || report.verdict == Verdict::Thawed => return report.to_string(),
-        () if report.progress.is_some_and(|progress| progress.gathered_bytes > 0) => return report.to_string(),
+        () if report.gathered_bytes() > 0 => return report.to_string(),
+        () if is_under_way => "so far no slice has come to any of its memory",
         () if is_unprofitable => {
             "what could be would not pay soon enough; --pays-after any (PALIMPSEST_PAYS_AFTER) freezes it all the same"
         }

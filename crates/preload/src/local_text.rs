@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Sharing, TextOptions};
+use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Reach, Sharing, TextOptions};
 use palimpsest_sys::Causes;
 
 use crate::channel::Noted;
@@ -32,6 +32,8 @@ struct Local {
     whose: Whose,
     with: With,
     pages: Pages,
+    /// How much of each part; by the number of nodes if none is named.
+    reach: Option<Reach>,
 }
 
 /// Who uses the copies.
@@ -64,12 +66,15 @@ fn parse(value: &OsStr) -> Option<Wish> {
             Some(NodeId(digits.parse().ok()?))
         }
     };
-    let mut local = Local { node, whose: Whose::First, with: With::Nobody, pages: Pages::OfTheFile };
+    let (whose, with, pages) = (Whose::First, With::Nobody, Pages::OfTheFile);
+    let mut local = Local { node, whose, with, pages, reach: None };
     for word in words {
         match word {
             "heirs" if local.whose == Whose::First => local.whose = Whose::Heirs,
             "shared" if local.with == With::Nobody => local.with = With::User,
             "copies" if local.pages == Pages::OfTheFile => local.pages = Pages::Copied,
+            "all" if local.reach.is_none() => local.reach = Some(Reach::Everything),
+            "huge" if local.reach.is_none() => local.reach = Some(Reach::HugePages),
             "reread" if local.pages == Pages::OfTheFile => local.pages = Pages::ReadAnew,
             _ => return None,
         }
@@ -116,9 +121,10 @@ fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>) {
             let value = value.display();
             return tell(&format!(
                 "{VARIABLE}={value}: not understood; allowed: off, local, local:N with the number of a node, both with \
-                 `,heirs` for the programs that it executes, `,shared` for copies that all processes of the user use, \
-                 `,reread` to have its file read into huge pages, or `,copies` for copies even of what has these; the \
-                 program runs from its own file"
+                 `,all` for heads, tails and small parts, too, `,huge` for whole huge pages only, `,heirs` for the \
+                 programs that it executes, `,shared` for copies that all processes of the user use, `,reread` to have \
+                 its file read into huge pages, or `,copies` for copies even of what has these; the program runs from \
+                 its own file"
             ));
         }
     };
@@ -126,7 +132,8 @@ fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>) {
         With::User => Sharing::User(Folder::usual()),
         With::Nobody => Sharing::Private,
     };
-    match ProgramText::localize(&TextOptions::new().node(local.node).sharing(sharing).pages(local.pages)) {
+    let options = TextOptions::new().node(local.node).sharing(sharing).pages(local.pages).reach(local.reach);
+    match ProgramText::localize(&options) {
         Err(error) => tell(&format!("{}; the program runs from its own file", Causes(&error))),
         Ok(text) => {
             // Small programs have nothing to exchange, and there is nothing wrong with them.
@@ -160,9 +167,14 @@ mod tests {
     fn the_variable_is_understood() {
         let parse = |text: &str| parse(OsStr::new(text));
         assert_eq!((parse(""), parse("off")), (Some(Wish::Off), Some(Wish::Off)));
-        let with_pages = |node: Option<u32>, whose, with, pages| {
-            Some(Wish::Local(Local { node: node.map(NodeId), whose, with, pages }))
+        let plain = |node: Option<u32>, whose, with| Local {
+            node: node.map(NodeId),
+            whose,
+            with,
+            pages: Pages::OfTheFile,
+            reach: None,
         };
+        let with_pages = |node, whose, with, pages| Some(Wish::Local(Local { pages, ..plain(node, whose, with) }));
         let local = |node, whose, with| with_pages(node, whose, with, Pages::OfTheFile);
         assert_eq!(parse("local"), local(None, Whose::First, With::Nobody));
         assert_eq!(parse("local:1"), local(Some(1), Whose::First, With::Nobody));
@@ -173,7 +185,12 @@ mod tests {
         assert_eq!(parse("local:0,copies,shared"), copied);
         let anew = with_pages(None, Whose::First, With::Nobody, Pages::ReadAnew);
         assert_eq!(parse("local,reread"), anew);
+        let plain = plain(None, Whose::First, With::Nobody);
+        for (value, reach) in [("local,all", Reach::Everything), ("local,huge", Reach::HugePages)] {
+            assert_eq!(parse(value), Some(Wish::Local(Local { reach: Some(reach), ..plain })));
+        }
         for wrong in [
+            "local,all,huge",
             "1",
             "local:",
             "local:+1",

@@ -82,7 +82,8 @@ pub use memory::reservation::{PlacedMapping, Reservation};
 pub use memory::shared_memory::{CreateError, Pages, SharedMemory};
 pub use memory::shutter::{Shutter, Window};
 pub use objects::{
-    NotLoaded, NotedObject, ObjectName, holder_of_note, in_program, in_secure_execution, keep_loaded, objects_with_note,
+    Held, Loads, NotLoaded, NotedObject, ObjectName, hold, holder_of_note, in_program, in_secure_execution,
+    keep_loaded, objects_with_note,
 };
 pub use proc_mem::{ProcMem, ProcMemError};
 pub use random::random_below;

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
@@ -40,7 +40,7 @@ impl NotedObject {
 /// while holding a lock that a constructor or destructor of a library could take: both run under the loader's lock.
 pub fn objects_with_note(owner: &str, kind: u32) -> Vec<NotedObject> {
     let first = walk(owner, kind);
-    let pinned: Vec<(Found, Pin)> = first.into_iter().filter_map(|found| pin(&found).map(|pin| (found, pin))).collect();
+    let pinned: Vec<(Found, Pin)> = first.into_iter().filter_map(|found| found.pin().map(|pin| (found, pin))).collect();
     // Between the walk and the hold an object may be unloaded; what is still at the same place now is held.
     let second = walk(owner, kind);
     pinned
@@ -127,6 +127,86 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
     }
 }
 
+/// A hold on a loaded object, which stays loaded while this lives.
+///
+/// Dropping the last hold of a library that was closed meanwhile runs that library's destructors: take the same care as
+/// with [`objects_with_note`].
+#[derive(Debug)]
+pub struct Held(#[expect(dead_code, reason = "its drop is its purpose")] Pin);
+
+/// Holds the object that is loaded at these addresses, all of them. Runs its constructors if they have not begun, as
+/// may be in a constructor of another one, or in what that calls: `dl_open_worker` in glibc's `elf/dl-open.c` does so
+/// for libraries that were loaded for others.
+///
+/// # Errors
+///
+/// [`NotLoaded`] if no object that can be held covers the addresses.
+pub fn hold(addresses: Range<usize>) -> Result<Held, NotLoaded> {
+    let failed = || NotLoaded { address: addresses.start };
+    let find = || {
+        let mut holder = None;
+        visit(&mut |object| {
+            let covered = object.covered();
+            if covered.start <= addresses.start && addresses.end <= covered.end {
+                holder = Some((object.name.to_owned(), object.is_program, object.base));
+            }
+        });
+        holder
+    };
+    let (name, is_program, base) = find().ok_or_else(failed)?;
+    let held = Held(pin(&name, is_program, base).ok_or_else(failed)?);
+    // Between the look and the hold it may have been unloaded, and another object of this name loaded there.
+    if find() == Some((name, is_program, base)) { Ok(held) } else { Err(failed()) }
+}
+
+/// How many objects the dynamic linker has loaded so far, also those that are unloaded by now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loads(u64);
+
+impl Loads {
+    /// Before the first one.
+    pub const NONE: Self = Self(0);
+
+    /// Returns the present number. Takes a lock of the dynamic linker for a moment.
+    pub fn now() -> Self {
+        let mut loads = 0;
+        // Each object tells the same.
+        visit_until(&mut |object| {
+            loads = object.loads;
+            ControlFlow::Break(())
+        });
+        Self(loads)
+    }
+
+    /// Returns it as a number, to be kept in an atomic variable.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns what [`get`](Self::get) has told.
+    pub const fn from_told(told: u64) -> Self {
+        Self(told)
+    }
+}
+
+/// Returns the addresses of objects that were loaded since, and that have at least `least` bytes which they do not
+/// write. Some others may be among them.
+pub(crate) fn loaded_since(since: Loads, least: usize) -> Vec<Range<usize>> {
+    let (mut all, mut loads) = (Vec::new(), 0);
+    visit(&mut |object| {
+        loads = object.loads;
+        let is_constant = |part: &&Segment| part.p_type == libc::PT_LOAD && part.p_flags & libc::PF_W == 0;
+        let constant: usize = object.segments.iter().filter(is_constant).map(|part| object.range(part).len()).sum();
+        all.push((object.covered(), constant));
+    });
+    // New ones are at the end of the list (`_dl_add_to_namespace_list` in glibc's `elf/dl-object.c`), fewer than were
+    // loaded if some are gone, or in another namespace.
+    let new = usize::try_from(loads.saturating_sub(since.0)).unwrap_or(usize::MAX);
+    let old = all.len().saturating_sub(new);
+    all.drain(..old);
+    all.into_iter().filter(|(_, constant)| *constant >= least).map(|(covered, _)| covered).collect()
+}
+
 /// The build that an address belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Build {
@@ -193,6 +273,12 @@ struct Found {
     description: Range<usize>,
 }
 
+impl Found {
+    fn pin(&self) -> Option<Pin> {
+        pin(&self.name, self.is_program, self.base)
+    }
+}
+
 /// A hold on an object.
 #[derive(Debug)]
 enum Pin {
@@ -222,12 +308,12 @@ struct LinkMap {
     base: usize,
 }
 
-fn pin(found: &Found) -> Option<Pin> {
-    if found.is_program {
+fn pin(name: &CStr, is_program: bool, wanted: usize) -> Option<Pin> {
+    if is_program {
         return Some(Pin::Program);
     }
     // SAFETY: the name is a C string; with RTLD_NOLOAD nothing is loaded and no constructor runs.
-    let handle = unsafe { libc::dlopen(found.name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
     let handle = Handle(NonNull::new(handle)?);
     let mut map: *const LinkMap = ptr::null();
     // SAFETY: the handle is open, and the request stores one pointer (dlinfo(3)).
@@ -237,7 +323,7 @@ fn pin(found: &Found) -> Option<Pin> {
     }
     // SAFETY: the dynamic linker's record of an open handle, whose head never changes once it is loaded.
     let base = unsafe { (*map).base };
-    (base == found.base).then_some(Pin::Library(handle))
+    (base == wanted).then_some(Pin::Library(handle))
 }
 
 fn walk(owner: &str, kind: u32) -> Vec<Found> {
@@ -279,6 +365,8 @@ struct Visited<'a> {
     is_program: bool,
     base: usize,
     segments: &'a [Segment],
+    /// How many objects were loaded so far.
+    loads: u64,
 }
 
 type Segment = libc::Elf64_Phdr;
@@ -287,6 +375,14 @@ impl Visited<'_> {
     fn range(&self, segment: &Segment) -> Range<usize> {
         let start = self.base.wrapping_add(segment.p_vaddr as usize);
         start..start.saturating_add(segment.p_memsz as usize)
+    }
+
+    /// Returns the whole pages from its first loaded segment to its last; nothing if it has none.
+    fn covered(&self) -> Range<usize> {
+        let page = rustix::param::page_size();
+        let loads = || self.segments.iter().filter(|part| part.p_type == libc::PT_LOAD).map(|part| self.range(part));
+        let start = loads().map(|range| range.start & !(page - 1)).min().unwrap_or_default();
+        start..loads().map(|range| range.end.next_multiple_of(page)).max().unwrap_or_default()
     }
 
     /// Returns where the descriptions of its notes of this owner and kind are.
@@ -313,12 +409,20 @@ impl Visited<'_> {
 
 /// Calls `f` for each object, while the dynamic linker keeps the list unchanged.
 fn visit(f: &mut dyn FnMut(&Visited<'_>)) {
+    visit_until(&mut |object| {
+        f(object);
+        ControlFlow::Continue(())
+    });
+}
+
+/// Calls `f` for each object until it breaks.
+fn visit_until(f: &mut dyn FnMut(&Visited<'_>) -> ControlFlow<()>) {
     struct State<'a> {
         index: usize,
-        f: &'a mut dyn FnMut(&Visited<'_>),
+        f: &'a mut dyn FnMut(&Visited<'_>) -> ControlFlow<()>,
     }
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _len: usize, state: *mut c_void) -> c_int {
-        // SAFETY: `visit` passes its own state, which nobody else uses meanwhile.
+        // SAFETY: `visit_until` passes its own state, which nobody else uses meanwhile.
         let state = unsafe { &mut *state.cast::<State<'_>>() };
         // SAFETY: the dynamic linker passes a record that is valid during the call.
         let info = unsafe { &*info };
@@ -336,9 +440,10 @@ fn visit(f: &mut dyn FnMut(&Visited<'_>)) {
         };
         // The program comes first (dl_iterate_phdr(3)).
         let is_program = state.index == 0;
-        (state.f)(&Visited { name, is_program, base: info.dlpi_addr as usize, segments: headers });
+        let (base, loads) = (info.dlpi_addr as usize, info.dlpi_adds);
         state.index += 1;
-        0
+        // Anything but 0 ends it (dl_iterate_phdr(3)).
+        (state.f)(&Visited { name, is_program, base, segments: headers, loads }).is_break().into()
     }
     let mut state = State { index: 0, f };
     // SAFETY: `step` fits the type, does not unwind (lack of memory aborts), and gets the state that it expects.
@@ -398,6 +503,12 @@ mod tests {
         keep_loaded(libc::getpid as *const () as usize).unwrap();
         assert_eq!(keep_loaded(8).unwrap_err().address, 8);
         assert!(in_program(keep_loaded as *const () as usize));
+        let at = |place: usize| hold(place..place + 1);
+        at(keep_loaded as *const () as usize).unwrap();
+        at(libc::getpid as *const () as usize).unwrap();
+        assert_eq!(at(8).unwrap_err().address, 8);
+        // From one object into another.
+        hold(keep_loaded as *const () as usize..libc::getpid as *const () as usize).unwrap_err();
         assert!(!in_program(libc::getpid as *const () as usize));
     }
 }

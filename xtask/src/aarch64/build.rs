@@ -18,8 +18,18 @@ const TESTED: [&str; 6] = ["bpf", "fork", "forkserver", "numa", "sys", "text"];
 const BESIDE: [&str; 2] = ["palimpsest-preload", INIT];
 const INIT: &str = "guest-init";
 
-/// Programs that run only in the guest with several nodes.
-pub(crate) const NUMA: &str = "numa.";
+/// Whether a program runs only in the guest with several nodes.
+pub(crate) fn needs_nodes(name: &str) -> bool {
+    name.starts_with("numa.") || name == UNMODIFIED
+}
+
+/// Runs unmodified programs with the object; the other tests of that crate have programs to build and to start.
+const UNMODIFIED: &str = "preload.nodes";
+
+/// Returns where the object of `palimpsest run` is once [`guest_init`] has built it.
+pub(crate) fn object(workspace: &Workspace) -> PathBuf {
+    workspace.separate_target(FOLDER).join(TARGET).join("debug/libpalimpsest_preload.so")
+}
 
 pub(crate) const LEFT_OUT: &[LeftOut] = &[LeftOut {
     what: "test programs that aarch64-system leaves out",
@@ -40,9 +50,9 @@ pub(crate) fn test_programs(workspace: &Workspace, depth: Depth) -> Result<Vec<T
         test.args(["--test", &name]);
     }
     let mut programs = programs::build(&mut test)?;
-    let is_tested =
+    let of_tested =
         |program: &TestProgram| TESTED.iter().any(|package| program.name.split('.').next() == Some(package));
-    programs.retain(is_tested);
+    programs.retain(|program| of_tested(program) || program.name == UNMODIFIED);
     Ok(programs)
 }
 

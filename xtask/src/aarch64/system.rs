@@ -27,7 +27,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let part = env::var(ONLY);
     let mut programs = build::test_programs(workspace, if part.is_ok() { Depth::Exhaustive } else { depth })?;
     let part = part.unwrap_or_default();
-    programs.retain(|program| !program.name.starts_with(build::NUMA) && program.name.contains(&part));
+    programs.retain(|program| !build::needs_nodes(&program.name) && program.name.contains(&part));
     let is_short = depth == Depth::Short && part.is_empty();
     if is_short {
         programs::shorten(&mut programs, left_out::LEFT_OUT);
@@ -90,7 +90,7 @@ fn boot(
     // cortex-a72: its caches need the explicit flushes that newer CPU models of QEMU do without, and it boots in two
     // seconds.
     let machine = ["-cpu", "cortex-a72", "-accel", accel, "-smp", "2", "-m", "2G"];
-    let guest = Guest { name, arch: Arch::Aarch64, kernel: None, machine: &machine, variables };
+    let guest = Guest { name, arch: Arch::Aarch64, kernel: None, machine: &machine, variables, files: &[] };
     linux::boot(workspace, init, programs, &guest)
 }
 

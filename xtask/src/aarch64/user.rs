@@ -60,8 +60,6 @@ const UNSUITABLE: &[Unsuitable] = &[
 
 /// Programs of the crate that rewrites a process's own memory.
 const FREEZING: &str = "fork.";
-/// Those, and the programs that examine nodes.
-const OF_A_KERNEL: [&str; 2] = [FREEZING, build::NUMA];
 
 const SIGNALS: &str = "real-time signals to one thread are refused";
 const WIPE: &str = "MADV_WIPEONFORK is ignored";
@@ -83,7 +81,8 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth, system_needs: &[Need]) -
     let programs = build::test_programs(workspace, depth)?;
     let mut failed = Vec::new();
     let left_out = |program: &&TestProgram| {
-        OF_A_KERNEL.iter().any(|start| program.name.starts_with(start))
+        program.name.starts_with(FREEZING)
+            || build::needs_nodes(&program.name)
             || UNSUITABLE.iter().any(|unsuitable| unsuitable.name == program.name)
     };
     for program in programs.iter().filter(|program| !left_out(program)) {

@@ -63,7 +63,8 @@ fn boot(workspace: &Workspace, arguments: &Arguments) -> Result<usize, StepError
     let chosen = |programs| chosen(programs, &arguments.only);
     let (init, programs) = native::programs(workspace, &[PACKAGE], "fork-programs", chosen)?;
     let kernel = arguments.kernel.as_deref();
-    let guest = Guest { name: "forks", arch: Arch::X86_64, kernel, machine: MACHINE, variables: &[HUGE_PAGES] };
+    let guest =
+        Guest { name: "forks", arch: Arch::X86_64, kernel, machine: MACHINE, variables: &[HUGE_PAGES], files: &[] };
     let failed = linux::boot(workspace, &init, &programs, &guest)?;
     match programs.len() {
         0 => Err(StepError::NoPrograms),

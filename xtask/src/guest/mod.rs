@@ -2,10 +2,12 @@
 //! it ended.
 
 mod arch;
+pub(crate) mod c;
 mod console;
 pub(crate) mod forks;
 mod native;
 pub(crate) mod numa;
+mod unmodified;
 
 use std::{
     io::{BufRead, BufReader},

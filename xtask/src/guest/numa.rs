@@ -1,6 +1,6 @@
 //! `cargo xtask guest numa`: runs the NUMA tests of the host again, on a machine with several nodes.
 
-use super::{Arch, GuestError, native};
+use super::{Arch, GuestError, native, unmodified};
 use crate::{
     aarch64::{self, build},
     linux::{self, Guest},
@@ -72,13 +72,22 @@ const HOMES: (&str, &str) = ("PALIMPSEST_TEST_HOMES", "0,1,3");
 /// How often a test replaces all copies while they are read.
 const UPDATES: (&str, &str) = ("PALIMPSEST_UPDATES", "20");
 
+/// How often a test exchanges text between nodes while everything else goes on: the guest of CI, and the other one.
+const fn flips(arch: Arch) -> (&'static str, &'static str) {
+    match arch {
+        Arch::Aarch64 => ("PALIMPSEST_FLIPS", "4"),
+        Arch::X86_64 => ("PALIMPSEST_FLIPS", "100"),
+    }
+}
+
 /// The crates with tests that are about nodes.
-const ABOUT_NODES: [&str; 2] = ["palimpsest-numa", "palimpsest-sys"];
-/// The tests of the second one that are about nodes.
+const ABOUT_NODES: [&str; 3] = ["palimpsest-numa", "palimpsest-preload", "palimpsest-sys"];
+/// The tests of the last one that are about nodes.
 const OF_SYS: (&str, &str) = ("sys.lib", "numa::");
 
 pub(crate) const X86_64_NEEDS: &[Need] = &[
     Need::Program { program: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Need::Program { program: "cc", package: "gcc" },
     Need::Program { program: "strip", package: "binutils" },
     Need::GuestKernel(Arch::X86_64),
 ];
@@ -135,7 +144,9 @@ fn run_on(workspace: &Workspace, arch: Arch) -> Result<usize, StepError> {
         Arch::Aarch64 => (build::guest_init(workspace)?, about_nodes(build::test_programs(workspace, Depth::Short)?)),
     };
     let machine = [&["-cpu", cpu(arch)], MACHINE].concat();
-    let guest = Guest { name: "numa", arch, kernel: None, machine: &machine, variables: &[HOMES, UPDATES] };
+    let variables = [HOMES, UPDATES, flips(arch), unmodified::FOLDER];
+    let files = unmodified::files(workspace, arch)?;
+    let guest = Guest { name: "numa", arch, kernel: None, machine: &machine, variables: &variables, files: &files };
     let failed = linux::boot(workspace, &init, &programs, &guest)?;
     let total = programs.len();
     if failed.is_empty() { Ok(total) } else { Err(StepError::Programs { failed, total }) }
@@ -149,7 +160,7 @@ fn about_nodes(built: Vec<TestProgram>) -> Vec<TestProgram> {
         .filter_map(|program| match program.name.as_str() {
             name if name == of_sys => Some(TestProgram { arguments: vec![part], ..program }),
             // Shows which tests were skipped.
-            name if name.starts_with(build::NUMA) => Some(TestProgram { arguments: vec!["--show-output"], ..program }),
+            name if build::needs_nodes(name) => Some(TestProgram { arguments: vec!["--show-output"], ..program }),
             _ => None,
         })
         .collect()
@@ -162,9 +173,11 @@ mod tests {
     #[test]
     fn what_is_not_about_nodes_is_left_out() {
         let program = |name: &str| TestProgram::new(name.to_owned(), name.into(), "/".into());
-        let kept = about_nodes(["sys.lib", "sys.tracer", "numa.nodes", "fork.lib"].map(program).to_vec());
+        let kept = about_nodes(
+            ["sys.lib", "sys.tracer", "numa.nodes", "fork.lib", "preload.suite", "preload.nodes"].map(program).to_vec(),
+        );
         let shown: Vec<String> =
             kept.iter().map(|program| format!("{} {}", program.name, program.arguments.join(" "))).collect();
-        assert_eq!(shown, ["sys.lib numa::", "numa.nodes --show-output"]);
+        assert_eq!(shown, ["sys.lib numa::", "numa.nodes --show-output", "preload.nodes --show-output"]);
     }
 }

@@ -1,6 +1,9 @@
 //! The file system of the guest: its `/init`, the C library, the test programs.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use super::cpio::Archive;
 use crate::{aarch64, guest::Arch, programs::TestProgram, step::StepError};
@@ -18,10 +21,15 @@ const fn libraries(arch: Arch) -> (&'static str, &'static str, &'static str) {
 
 const X86_64_LIBRARIES: &str = "/lib/x86_64-linux-gnu";
 
-/// Returns the initramfs in which `init` runs `programs`.
-pub(super) fn build(arch: Arch, init: &Path, programs: &[TestProgram]) -> Result<Vec<u8>, StepError> {
+/// Returns the initramfs in which `init` runs `programs`, with `files` in a folder of their own.
+pub(super) fn build(
+    arch: Arch,
+    init: &Path,
+    programs: &[TestProgram],
+    files: &[(&str, PathBuf)],
+) -> Result<Vec<u8>, StepError> {
     let mut archive = Archive::default();
-    for folder in ["arguments", "bin", "dev", "lib", "lib64", "proc", "sys", "tests", "tmp"] {
+    for folder in ["arguments", "bin", "dev", "lib", "lib64", "proc", "programs", "sys", "tests", "tmp"] {
         archive.folder(folder);
     }
     // The kernel opens it for /init before anything is mounted.
@@ -34,6 +42,9 @@ pub(super) fn build(arch: Arch, init: &Path, programs: &[TestProgram]) -> Result
     for program in programs {
         archive.program(&format!("tests/{}", program.name), &read(&program.path)?);
         archive.program(&format!("arguments/{}", program.name), program.arguments.join(" ").as_bytes());
+    }
+    for (name, path) in files {
+        archive.program(&format!("programs/{name}"), &read(path)?);
     }
     let init = read(init)?;
     // The same program under other names; see its source.

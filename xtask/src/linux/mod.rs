@@ -8,7 +8,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{ChildStdout, Command, Stdio},
     thread,
     time::Duration,
@@ -33,6 +33,8 @@ pub(crate) struct Guest<'a> {
     pub(crate) machine: &'a [&'a str],
     /// Settings on the kernel's command line. Those whose names start with `PALIMPSEST_` are variables of its programs.
     pub(crate) variables: &'a [(&'a str, &'a str)],
+    /// Files for its folder `/programs`, by name: what programs use and cannot build there.
+    pub(crate) files: &'a [(&'a str, PathBuf)],
 }
 
 /// Runs `programs` by `init` in a guest of their own, and reports which failed.
@@ -49,11 +51,8 @@ pub(crate) fn boot(
     // Not there yet if the kernel is one of the caller's.
     fs::create_dir_all(&folder).map_err(|source| StepError::File { action: "make", path: folder.clone(), source })?;
     let initramfs = folder.join(format!("{}.cpio", guest.name));
-    fs::write(&initramfs, initramfs::build(guest.arch, init, programs)?).map_err(|source| StepError::File {
-        action: "write",
-        path: initramfs.clone(),
-        source,
-    })?;
+    fs::write(&initramfs, initramfs::build(guest.arch, init, programs, guest.files)?)
+        .map_err(|source| StepError::File { action: "write", path: initramfs.clone(), source })?;
     let mut qemu = process::program(guest.arch.emulator(), workspace);
     let (machine, console) = match guest.arch {
         Arch::X86_64 => ("q35", "ttyS0"),

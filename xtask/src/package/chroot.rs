@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use super::{Built, FOLDER, Made, build, copy, library, remove};
+use super::{Built, FOLDER, Made, build, copy, installed, remove};
 use crate::{
     process,
     step::{Depth, Done, StepError},
@@ -49,13 +49,15 @@ const TRIALS: [Trial; 4] = [
 pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
     let built = if depth == Depth::Exhaustive { Built::ToPublish } else { Built::ByTests };
     let Made { deb, tree, .. } = build(workspace, built)?;
-    library::check(workspace, &workspace.separate_target(FOLDER), &tree)?;
+    let folder = workspace.separate_target(FOLDER);
     let Some(deb) = deb else {
+        installed::check(workspace, &folder, &tree, depth)?;
         return Ok(Done::Skipped("no dpkg-deb: Debian package dpkg".to_owned()));
     };
-    let root = workspace.separate_target(FOLDER).join("root");
+    let root = folder.join("root");
     remove(&root)?;
     process::stream(process::program("dpkg-deb", workspace).arg("--extract").arg(&deb).arg(&root))?;
+    let lacking = installed::check(workspace, &folder, &root.join("usr"), depth)?;
     // Its dependencies, as apt would install them.
     copy_libraries(workspace, &root, &root.join("usr/bin/palimpsest"))?;
     for name in TOOLS {
@@ -85,8 +87,9 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
         return Err(StepError::Packaged { trial: "all", said: format!("{} was made", cache.display()) });
     }
     let remark = format!("{} in a root of their own", ran.join(", "));
-    let lacking = if left_out.is_empty() { String::new() } else { format!("; not installed: {}", left_out.join(", ")) };
-    Ok(Done::PassedWith(remark + &lacking))
+    let missing = if left_out.is_empty() { String::new() } else { format!("; not installed: {}", left_out.join(", ")) };
+    let lacking = lacking.map(|lacking| format!("; {lacking}")).unwrap_or_default();
+    Ok(Done::PassedWith(remark + &missing + &lacking))
 }
 
 /// Runs a trial; it must succeed and print its text.

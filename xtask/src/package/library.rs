@@ -1,22 +1,27 @@
-//! The library for C: puts its files where they belong, and compiles programs against them.
+//! The libraries for C: puts their files where they belong.
 
 use std::{
-    fs,
+    env,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
-use super::{Built, VERSION, copy, remove, write};
-use crate::{process, step::StepError, workspace::Workspace};
+use super::{Built, VERSION, copy, write};
+use crate::{guest, process, step::StepError, workspace::Workspace};
 
 /// Headers, with the folder of their crate or adapter.
-const HEADERS: [(&str, &str); 5] = [
+const HEADERS: [(&str, &str); 6] = [
     ("crates/capi", "palimpsest.h"),
     ("crates/capi", "palimpsest_key.h"),
+    ("crates/paging-capi", "palimpsest_paging.h"),
     ("adapters/llvm-orc", "palimpsest/orc.h"),
     ("adapters/llvm-orc", "palimpsest/orc_eh_frame.h"),
     ("adapters/asmjit", "palimpsest/asmjit.h"),
 ];
+
+/// The library for kernels, and its folder below `lib`: linkers for ordinary programs do not look there.
+const PAGING: &str = "libpalimpsest_paging_capi.a";
+const FREESTANDING: &str = "palimpsest/freestanding";
 
 /// Returns the name with a version. As long as the major version is 0, each minor one may be incompatible.
 fn soname() -> String {
@@ -26,9 +31,9 @@ fn soname() -> String {
 }
 
 /// Lays out both forms below `tree`, with headers, and files for pkg-config and CMake.
-pub(super) fn lay_out(workspace: &Workspace, tree: &Path, built: Built) -> Result<(), StepError> {
+pub(super) fn lay_out(workspace: &Workspace, tree: &Path, origin: Built) -> Result<(), StepError> {
     let soname = soname();
-    let built = match built {
+    let built = match origin {
         Built::ToPublish => {
             let mut cargo = process::cargo(workspace);
             cargo.args(["rustc", "--release", "--package", "palimpsest-capi", "--lib", "--"]);
@@ -43,10 +48,7 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path, built: Built) -> Resul
     let library = tree.join("lib");
     copy(&built.join("libpalimpsest_capi.so"), &library.join(&soname))?;
     copy(&built.join("libpalimpsest_capi.a"), &library.join("libpalimpsest.a"))?;
-    if process::is_runnable("strip") {
-        let files = [library.join(&soname), library.join("libpalimpsest.a")];
-        process::stream(process::program("strip", workspace).arg("--strip-debug").args(files))?;
-    }
+    strip(workspace, &[library.join(&soname), library.join("libpalimpsest.a")])?;
     let link = library.join("libpalimpsest.so");
     symlink(&soname, &link).map_err(|source| StepError::File { action: "make", path: link, source })?;
     for (folder, header) in HEADERS {
@@ -54,9 +56,43 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path, built: Built) -> Resul
         copy(&from, &tree.join("include").join(header))?;
     }
     write(&library.join("pkgconfig/palimpsest.pc"), pkg_config().as_bytes())?;
-    write(&library.join("cmake/palimpsest/palimpsest-config.cmake"), CMAKE.as_bytes())?;
-    let version = CMAKE_VERSION.replace("VERSION_OF_THIS", VERSION);
-    write(&library.join("cmake/palimpsest/palimpsest-config-version.cmake"), version.as_bytes())
+    let cmake = library.join("cmake/palimpsest");
+    write(&cmake.join("palimpsest-config.cmake"), include_bytes!("cmake/palimpsest-config.cmake"))?;
+    let version = include_str!("cmake/palimpsest-config-version.cmake").replace("VERSION_OF_THIS", VERSION);
+    write(&cmake.join("palimpsest-config-version.cmake"), version.as_bytes())?;
+    lay_out_paging(workspace, &library, origin)
+}
+
+/// Adds the library for kernels, if the target without an operating system is installed.
+fn lay_out_paging(workspace: &Workspace, library: &Path, origin: Built) -> Result<(), StepError> {
+    let arch = if env::consts::ARCH == "aarch64" { guest::Arch::Aarch64 } else { guest::Arch::X86_64 };
+    if !arch.target().is_met(workspace) {
+        println!("package: palimpsest_paging.h comes without its library: {}", arch.target().remedy());
+        return Ok(());
+    }
+    let mut cargo = process::cargo(workspace);
+    cargo.args(["build", "--package", "palimpsest-paging-capi", "--no-default-features", "--target", arch.triple()]);
+    let profile = match origin {
+        Built::ToPublish => {
+            cargo.arg("--release");
+            "release"
+        }
+        // As the step `no-std` builds it.
+        Built::ByTests => "debug",
+    };
+    process::stream(&mut cargo)?;
+    let placed = library.join(FREESTANDING).join(PAGING);
+    copy(&workspace.target.join(arch.triple()).join(profile).join(PAGING), &placed)?;
+    strip(workspace, &[placed])?;
+    write(&library.join("pkgconfig/palimpsest-paging.pc"), paging_pkg_config().as_bytes())
+}
+
+/// Takes debug information out, where there is a program that does.
+fn strip(workspace: &Workspace, files: &[PathBuf]) -> Result<(), StepError> {
+    if !process::is_runnable("strip") {
+        return Ok(());
+    }
+    process::stream(process::program("strip", workspace).arg("--strip-debug").args(files))
 }
 
 /// Returns the file for pkg-config. Its paths start from its own, so that the tree can be put anywhere.
@@ -68,84 +104,13 @@ fn pkg_config() -> String {
     )
 }
 
-const CMAKE: &str = "get_filename_component(_prefix \"${CMAKE_CURRENT_LIST_DIR}/../../..\" ABSOLUTE)
-if(NOT TARGET palimpsest::palimpsest)
-  add_library(palimpsest::palimpsest SHARED IMPORTED)
-  set_target_properties(palimpsest::palimpsest PROPERTIES
-    IMPORTED_LOCATION \"${_prefix}/lib/libpalimpsest.so\"
-    INTERFACE_INCLUDE_DIRECTORIES \"${_prefix}/include\")
-endif()
-unset(_prefix)
-";
-
-/// As in the soname: while the major version is 0, each minor one is another interface.
-const CMAKE_VERSION: &str = r#"set(PACKAGE_VERSION VERSION_OF_THIS)
-string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _have "${PACKAGE_VERSION}")
-string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _want "${PACKAGE_FIND_VERSION}")
-if(_have STREQUAL _want AND PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION)
-  set(PACKAGE_VERSION_COMPATIBLE TRUE)
-endif()
-unset(_have)
-unset(_want)
-"#;
-
-/// Compiles programs in C (as C and as C++, each also with sanitizers) against the `tree`, with the flags of its own
-/// file for pkg-config, and runs them.
-pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), StepError> {
-    let programs = folder.join("programs");
-    remove(&programs)?;
-    fs::create_dir_all(&programs).map_err(|source| StepError::File {
-        action: "make",
-        path: programs.clone(),
-        source,
-    })?;
-    let flags = flags(workspace, tree)?;
-    for (folder, name, ways) in PROGRAMS {
-        let source = workspace.root.join(folder).join(name).with_extension("c");
-        // A process with AddressSanitizer's shadow memory is no example of a freeze or a snapshot.
-        for (way, arguments) in WAYS.iter().take(ways).enumerate() {
-            let program = programs.join(format!("{name}-{way}"));
-            let mut compiler = process::program("cc", workspace);
-            compiler.args(*arguments).arg(&source).args(["-x", "none"]).args(&flags).arg("-o").arg(&program);
-            if arguments.contains(&"c++") {
-                compiler.arg("-lstdc++");
-            }
-            process::stream(&mut compiler)?;
-            process::stream(process::program(&program, workspace).env("LD_LIBRARY_PATH", tree.join("lib")))?;
-        }
-    }
-    Ok(())
-}
-
-/// Programs, and in how many of the [`WAYS`] each is compiled.
-const PROGRAMS: [(&str, &str, usize); 5] = [
-    ("examples/c", "jit", 4),
-    ("examples/c", "keys", 4),
-    ("examples/c", "fork", 1),
-    ("examples/c", "snapshot", 1),
-    ("crates/capi/tests", "alloc", 2),
-];
-
-const WAYS: [&[&str]; 4] = [
-    &["-O2", "-Wall", "-Wextra", "-Werror", "-x", "c", "-std=gnu99"],
-    &["-O1", "-fsanitize=address", "-x", "c", "-std=gnu11"],
-    &["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-x", "c++", "-std=gnu++20"],
-    &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-x", "c++", "-std=gnu++20"],
-];
-
-fn flags(workspace: &Workspace, tree: &Path) -> Result<Vec<String>, StepError> {
-    if !process::is_runnable("pkg-config") {
-        println!("package: no pkg-config: its file is not tried");
-        let (include, library): (PathBuf, PathBuf) = (tree.join("include"), tree.join("lib"));
-        return Ok(vec![
-            format!("-I{}", include.display()),
-            format!("-L{}", library.display()),
-            "-lpalimpsest".to_owned(),
-        ]);
-    }
-    let mut ask = process::program("pkg-config", workspace);
-    ask.env("PKG_CONFIG_PATH", tree.join("lib/pkgconfig")).args(["--cflags", "--libs", "palimpsest"]);
-    Ok(process::capture(&mut ask)?.split_whitespace().map(str::to_owned).collect())
+/// As [`pkg_config`], for the library for kernels.
+fn paging_pkg_config() -> String {
+    format!(
+        "prefix=${{pcfiledir}}/../..\nName: palimpsest-paging\nDescription: page tables for kernels, without a C \
+         library\nVersion: {VERSION}\nCflags: -I${{prefix}}/include\nLibs: -L${{prefix}}/lib/{FREESTANDING} \
+         -lpalimpsest_paging_capi\n"
+    )
 }
 
 #[cfg(test)]
@@ -155,6 +120,8 @@ mod tests {
     #[test]
     fn the_name_says_what_programs_can_be_linked_with() {
         assert!(soname().starts_with("libpalimpsest.so."), "{}", soname());
-        assert!(pkg_config().contains(&format!("\nVersion: {VERSION}\n")));
+        for made in [pkg_config(), paging_pkg_config()] {
+            assert!(made.contains(&format!("\nVersion: {VERSION}\n")), "{made}");
+        }
     }
 }

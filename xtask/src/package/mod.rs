@@ -4,6 +4,7 @@
 mod chroot;
 mod crates;
 mod debian;
+mod installed;
 mod library;
 
 use std::{

@@ -10,7 +10,7 @@ mod supply;
 mod tests;
 
 use crate::{
-    aarch64, architecture, guest,
+    aarch64, architecture, cmake, guest,
     need::{Need, Toolchain},
     package,
     step::{Check, LeftOut, Pace, Step},
@@ -32,6 +32,8 @@ const REDIS: Need = Need::Program { program: "redis-server", package: "redis-ser
 const REDIS_CLI: Need = Need::Program { program: "redis-cli", package: "redis-tools" };
 const RUBY: Need = Need::Program { program: "ruby", package: "ruby" };
 const PYTHON: Need = Need::Program { program: "python3", package: "python3" };
+const SQLITE: Need = Need::Program { program: "sqlite3", package: "sqlite3" };
+const NODE: Need = Need::Program { program: "node", package: "nodejs" };
 const GUNICORN: Need = Need::Program { program: "gunicorn", package: "gunicorn" };
 const UVICORN: Need = Need::Program { program: "uvicorn", package: "uvicorn" };
 const DPKG: Need = Need::Program { program: "dpkg-deb", package: "dpkg" };
@@ -120,7 +122,8 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[],
             wants: &[
-                GDB, PERF, CC, MUSL, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC,
+                GDB, PERF, CC, MUSL, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, SQLITE, NODE, AFL, CLANG, JEMALLOC,
+                MIMALLOC, TCMALLOC,
             ],
             scratch: None,
             left_out: tests::LEFT_OUT,
@@ -247,6 +250,16 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::ByDepth(python::python),
         },
         Step {
+            name: "guest-c",
+            about: "a kernel in C finds on page walkers what it asked palimpsest_paging.h for",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &guest::c::WANTS,
+            scratch: None,
+            left_out: &[],
+            run: Check::Always(guest::c::step),
+        },
+        Step {
             name: "guest-x86_64",
             about: "page tables and code patching hold on x86-64's page walkers",
             pace: Pace::Slow,
@@ -268,10 +281,10 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "package",
-            about: "the Debian package shows the tour and runs a shell, Python and Redis frozen where nothing else is",
+            about: "programs in C and C++ use the Debian package; its own run where nothing else is, some frozen",
             pace: Pace::Slow,
             needs: &[DPKG],
-            wants: &[PYTHON, REDIS, REDIS_CLI],
+            wants: &[CC, CXX, cmake::CMAKE, PYTHON, REDIS, REDIS_CLI],
             scratch: None,
             left_out: package::Built::LEFT_OUT,
             run: Check::ByDepth(package::step),

@@ -88,13 +88,17 @@ const LONGEST: [&str; 8] = [
 ];
 
 /// How many random programs a short run plays, all with the same seed: the first of those that an exhaustive run plays.
-const CASES: [(&str, &str); 2] = [("PALIMPSEST_ORACLE_PROGRAMS", "120"), ("PALIMPSEST_SANDBOX_PROGRAMS", "25")];
+const CASES: [(&str, &str); 3] = [
+    ("PALIMPSEST_ORACLE_PROGRAMS", "120"),
+    ("PALIMPSEST_SANDBOX_PROGRAMS", "25"),
+    ("PALIMPSEST_THREADS_PROGRAMS", "4"),
+];
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "preload.programs::allocators::mimalloc", reason: ALLOCATOR },
     LeftOut { what: "preload.programs::allocators::tcmalloc", reason: ALLOCATOR },
     LeftOut {
-        what: "180 of 300 random programs of fork.oracle, 35 of 60 of fork.sandbox",
+        what: "180 of 300 random programs of fork.oracle, 35 of 60 of fork.sandbox, 6 of 10 of fork.threads",
         reason: "the same ones each time, since the seed is fixed",
     },
     LeftOut {
@@ -102,7 +106,15 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         reason: "more of the same kind, which take minutes",
     },
     LeftOut {
-        what: "each deed at each step of a slice in fork.steps",
+        what: "117 of 120 ways to compile static keys in C and C++, of capi.program",
+        reason: "the three are those in which compilers have gone wrong",
+    },
+    LeftOut {
+        what: "295 of 300 exchanges of text in numa.text",
+        reason: "they are alike, and each waits for threads that keep both CPUs busy",
+    },
+    LeftOut {
+        what: "each deed at each step in fork.steps, and ends at more steps in fork.killed",
         reason: "one deed after the other is done at some steps, so that each is done at each kind of step",
     },
 ];
@@ -113,8 +125,12 @@ const ALLOCATOR: &str = "the same is played with glibc's and jemalloc, and prelo
 const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
 /// The test program of random programs between guard pages, and the test in it that short runs leave out.
 const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
-/// The test program that does something at each step of a slice; short runs leave its ignored tests out.
-const EACH_STEP: &str = "fork.steps";
+/// The test program of static keys in C, and the test in it that short runs leave out.
+const KEYS_IN_C: (&str, &str) = ("capi.program", "keys::branches_are_switched_in_code_of_every_kind");
+/// The test program that exchanges text while everything else goes on, its test, and how often it does so then.
+const EXCHANGES: (&str, &str, &str) = ("numa.text", "torture::text_is_exchanged_while_everything_else_goes_on", "300");
+/// The test programs that do something at each step of a slice; short runs leave their ignored tests out.
+const EACH_STEP: [&str; 2] = ["fork.steps", "fork.killed"];
 /// Time limit for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -135,13 +151,19 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
             let mut more = process::test_program(workspace, &program.path, &program.folder);
             process::stream_within(more.env("PALIMPSEST_BPF_PROGRAMS", count), RANDOM_LIMIT)?;
         }
-        let (name, campaign) = GUARDED_PROGRAMS;
-        if let Some(program) = find(name) {
+        for (name, campaign) in [GUARDED_PROGRAMS, KEYS_IN_C] {
+            let Some(program) = find(name) else { continue };
             let mut more = process::test_program(workspace, &program.path, &program.folder);
             let arguments = ["--exact", campaign, "--ignored", "--nocapture"];
             process::stream_within(more.args(arguments), RANDOM_LIMIT)?;
         }
-        if let Some(program) = find(EACH_STEP) {
+        let (name, torture, exchanges) = EXCHANGES;
+        if let Some(program) = find(name) {
+            let mut more = process::test_program(workspace, &program.path, &program.folder);
+            more.args(["--exact", torture, "--nocapture"]).env("PALIMPSEST_FLIPS", exchanges);
+            process::stream_within(&mut more, RANDOM_LIMIT)?;
+        }
+        for program in EACH_STEP.into_iter().filter_map(find) {
             let mut more = process::test_program(workspace, &program.path, &program.folder);
             process::stream_within(more.args(["--ignored", "--nocapture"]), RANDOM_LIMIT)?;
         }

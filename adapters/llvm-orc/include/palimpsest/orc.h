@@ -325,15 +325,23 @@ private:
       return only.empty() ? graph.getName() : only;
     }
 
+    // How long an allocation lives: LLVM has renamed the function twice, and here the name that it has is taken.
+    template <typename Allocation>
+    static auto lifetime_of(const Allocation &allocation, int) -> decltype(allocation.getMemLifetime()) {
+      return allocation.getMemLifetime();
+    }
+    template <typename Allocation>
+    static auto lifetime_of(const Allocation &allocation, long) -> decltype(allocation.getMemLifetimePolicy()) {
+      return allocation.getMemLifetimePolicy();
+    }
+    template <typename Allocation>
+    static auto lifetime_of(const Allocation &allocation, ...) -> decltype(allocation.getMemDeallocPolicy()) {
+      return allocation.getMemDeallocPolicy();
+    }
+
     template <typename Allocation> Group &group_of(const Allocation &allocation) {
-#if LLVM_VERSION_MAJOR >= 17
-      return allocation.getMemLifetime() == llvm::orc::MemLifetime::Finalize ? finalize_only : standard;
-#elif LLVM_VERSION_MAJOR >= 16
-      return allocation.getMemLifetimePolicy() == llvm::orc::MemLifetimePolicy::Finalize ? finalize_only : standard;
-#else
-      using llvm::jitlink::MemDeallocPolicy;
-      return allocation.getMemDeallocPolicy() == MemDeallocPolicy::Finalize ? finalize_only : standard;
-#endif
+      auto lifetime = lifetime_of(allocation, 0);
+      return lifetime == decltype(lifetime)::Finalize ? finalize_only : standard;
     }
 
     template <typename Allocation> static Part part_of(const Allocation &allocation) {

@@ -417,6 +417,6 @@ mod tests {
         assert_eq!(least(Kind::BloomFilter, 0, 8, 1000), 1024);
         assert!(least(Kind::RingBuffer, 0, 0, 4096) > 4096);
         #[cfg(feature = "std")]
-        assert_eq!(least(Kind::Programs, 4, 4, 1 << 29), 1 << 32);
+        assert_eq!(least(Kind::Programs, 4, 4, 1 << 26), 1 << 31);
     }
 }

@@ -9,7 +9,8 @@ use core::any::Any;
 use super::objects;
 use super::{Entry, Shared};
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
-use crate::map::{Kind, Map, Owner};
+use crate::map::value::PIECE;
+use crate::map::{Far, Kind, MOST_KEY, Map, Out, Owner, Value};
 use crate::verify::{Argument, Signature, Unproven};
 
 /// The memory that a program can reach.
@@ -20,11 +21,14 @@ pub(crate) trait Space {
     /// Copies bytes in.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault>;
 
+    /// Checks that `len` bytes can be read.
+    fn reaches(&self, address: u64, len: usize) -> Result<(), MemoryFault>;
+
     /// Copies what there is at an unproven address. Returns how many bytes.
     fn peek(&self, address: u64, bytes: &mut [u8]) -> usize;
 
     /// Notes that the program holds a record, until it gives it back or the host does after ending the program.
-    fn hold(&mut self, record: u64);
+    fn hold(&mut self, record: u64) -> Result<(), HelperError>;
 
     /// Notes that a record was given back.
     fn let_go(&mut self, record: u64);
@@ -54,6 +58,10 @@ impl Space for Memory<'_> {
         self.copy_in(address, bytes)
     }
 
+    fn reaches(&self, address: u64, len: usize) -> Result<(), MemoryFault> {
+        self.may_read(address, len)
+    }
+
     fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
         let mut bytes = (0_u64..).zip(bytes.iter_mut()).map(|(offset, byte)| {
             let at = address.wrapping_add(offset);
@@ -62,8 +70,8 @@ impl Space for Memory<'_> {
         bytes.by_ref().take_while(|is_there| *is_there).count()
     }
 
-    fn hold(&mut self, record: u64) {
-        Memory::hold(self, record);
+    fn hold(&mut self, record: u64) -> Result<(), HelperError> {
+        Memory::hold(self, record)
     }
 
     fn let_go(&mut self, record: u64) {
@@ -80,10 +88,26 @@ pub(super) const fn failed(errno: i64) -> Result<Answer, HelperError> {
     Ok(Answer::Value(-errno as u64))
 }
 
-/// Bytes that fit without allocating memory.
-pub(super) const SMALL: usize = 64;
 /// Bytes of most keys and values.
 const TINY: usize = 16;
+
+/// Bytes of a program.
+struct FarBytes<'a> {
+    space: &'a dyn Space,
+    address: u64,
+    len: usize,
+}
+
+impl Far for FarBytes<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn copy(&self, at: usize, piece: &mut [u8]) {
+        let done = self.space.read(self.address + at as u64, piece);
+        debug_assert!(done.is_ok(), "whoever has made this has checked that all of it can be read: {done:?}");
+    }
+}
 
 /// One call of a helper.
 pub struct Call<'a> {
@@ -161,8 +185,8 @@ impl<'a> Call<'a> {
         }
         let (len, mut at) = (self.len(index)?, self.written[index]);
         while at < len {
-            let part = (len - at).min(SMALL);
-            self.space.write(self.arguments[index] + at as u64, &[0; SMALL][..part])?;
+            let part = (len - at).min(PIECE);
+            self.space.write(self.arguments[index] + at as u64, &[0; PIECE][..part])?;
             at += part;
         }
         Ok(())
@@ -199,7 +223,7 @@ impl<'a> Call<'a> {
     #[cfg(feature = "std")]
     pub(super) fn acquire(&mut self, object: Arc<dyn Any + Send + Sync>) -> Result<u64, HelperError> {
         let number = objects::put(object)?;
-        self.space.hold(number);
+        self.space.hold(number).inspect_err(|_| drop(objects::take(number)))?;
         Ok(number)
     }
 
@@ -226,14 +250,38 @@ impl<'a> Call<'a> {
         self.space.is_compiled()
     }
 
-    /// Copies bytes of memory that a dynptr means.
-    pub(super) fn read_memory(&self, address: u64, bytes: &mut [u8]) -> Result<(), HelperError> {
-        Ok(self.space.read(address, bytes)?)
+    /// Copies bytes of memory that dynptrs mean, as if all were read before any is written.
+    pub(super) fn copy_memory(&mut self, from: u64, to: u64, len: usize) -> Result<(), HelperError> {
+        let mut piece = [0; PIECE];
+        let pieces = len.div_ceil(PIECE);
+        for number in 0..pieces {
+            // What is written comes behind what is still to be read, or before it.
+            let number = if to > from { pieces - 1 - number } else { number };
+            let at = number * PIECE;
+            let piece = &mut piece[..PIECE.min(len - at)];
+            self.space.read(from + at as u64, piece)?;
+            self.space.write(to + at as u64, piece)?;
+        }
+        Ok(())
     }
 
-    /// Copies bytes to memory that a dynptr means.
-    pub(super) fn write_memory(&mut self, address: u64, bytes: &[u8]) -> Result<(), HelperError> {
-        Ok(self.space.write(address, bytes)?)
+    /// Returns where the bytes of the argument with this number lie.
+    pub(super) fn address(&self, index: usize) -> u64 {
+        self.arguments[index]
+    }
+
+    /// Copies bytes to this offset of the room to which the argument with this number points.
+    pub(super) fn write_at(&mut self, index: usize, at: usize, bytes: &[u8]) -> Result<(), HelperError> {
+        if !self.is_room(index)? || at + bytes.len() > self.len(index)? {
+            return Err(HelperError::NoArgument { index });
+        }
+        Ok(self.space.write(self.arguments[index] + at as u64, bytes)?)
+    }
+
+    /// Zeroes the room to which the argument with this number points, from this offset on.
+    pub(super) fn zero_from(&mut self, index: usize, at: usize) -> Result<(), HelperError> {
+        self.written[index] = at;
+        self.zero_rest(index)
     }
 
     /// Copies bytes from an unproven address, if the program may read from such. Returns how many there were.
@@ -268,8 +316,8 @@ impl<'a> Call<'a> {
     }
 
     /// Notes that the program gets a record, or a lock.
-    pub(super) fn hold(&mut self, record: u64) {
-        self.space.hold(record);
+    pub(super) fn hold(&mut self, record: u64) -> Result<(), HelperError> {
+        self.space.hold(record)
     }
 
     /// Notes that the program gives a record or a lock back.
@@ -308,7 +356,8 @@ impl<'a> Call<'a> {
         Ok(len)
     }
 
-    /// Copies the bytes of the argument with this number.
+    /// Copies the bytes of the argument with this number to memory of the allocator. Helpers that must not allocate,
+    /// since a signal handler may run their program, have [`read`](Self::read).
     ///
     /// # Errors
     ///
@@ -319,35 +368,72 @@ impl<'a> Call<'a> {
         Ok(bytes)
     }
 
-    /// Copies at most `most` bytes of the read-only text at which the argument with this number points: up to the end
-    /// of the value that it is in.
-    pub(super) fn text(&self, index: usize, most: usize) -> Result<Vec<u8>, HelperError> {
+    /// Returns where the read-only text lies at which the argument with this number points, and how many bytes there
+    /// are up to the end of the value that it is in.
+    pub(super) fn text(&self, index: usize) -> Result<(u64, u64), HelperError> {
         if self.kind(index)? != Argument::Text {
             return Err(HelperError::NoArgument { index });
         }
         let start = self.arguments[index];
         let rest = self.shared.maps.iter().find_map(|map| map.rest_of_value(start));
-        let len = rest.ok_or(HelperError::NoArgument { index })?.min(most as u64);
-        let mut bytes = alloc::vec![0; len as usize];
-        self.space.read(start, &mut bytes)?;
-        Ok(bytes)
+        Ok((start, rest.ok_or(HelperError::NoArgument { index })?))
     }
 
-    /// Passes the bytes of the argument with this number to `take`, without allocating if they are few.
-    pub(super) fn with<T>(&self, index: usize, take: impl FnOnce(&[u8]) -> T) -> Result<T, HelperError> {
+    /// Copies bytes of an argument, or of a text that [`text`](Self::text) has found.
+    pub(super) fn read_at(&self, address: u64, bytes: &mut [u8]) -> Result<(), HelperError> {
+        Ok(self.space.read(address, bytes)?)
+    }
+
+    /// Passes a key, which the argument with this number points at, to `take`.
+    pub(super) fn with_key<T>(&self, index: usize, take: impl FnOnce(&[u8]) -> T) -> Result<T, HelperError> {
         let len = self.len(index)?;
-        if len > SMALL {
-            return self.bytes(index).map(|bytes| take(&bytes));
+        if len > TINY {
+            return self.with_long_key(index, len, take);
         }
-        if len <= TINY {
-            // Most keys: zeroing more would take as long as all the rest.
-            let mut bytes = [0; TINY];
-            self.space.read(self.arguments[index], &mut bytes[..len])?;
-            return Ok(take(&bytes[..len]));
-        }
-        let mut bytes = [0; SMALL];
+        // Most keys: zeroing more would take as long as all the rest.
+        let mut bytes = [0; TINY];
         self.space.read(self.arguments[index], &mut bytes[..len])?;
         Ok(take(&bytes[..len]))
+    }
+
+    #[inline(never)]
+    fn with_long_key<T>(&self, index: usize, len: usize, take: impl FnOnce(&[u8]) -> T) -> Result<T, HelperError> {
+        let mut bytes = [0; MOST_KEY as usize];
+        let bytes = bytes.get_mut(..len).ok_or(HelperError::NoArgument { index })?;
+        self.space.read(self.arguments[index], bytes)?;
+        Ok(take(bytes))
+    }
+
+    /// Passes the bytes of the argument with this number to `take`: near if they are few.
+    pub(super) fn with_value<T>(&self, index: usize, take: impl FnOnce(Value<'_>) -> T) -> Result<T, HelperError> {
+        let (address, len) = (self.arguments[index], self.len(index)?);
+        if len > TINY {
+            self.space.reaches(address, len)?;
+            return Ok(take(Value::Far(&FarBytes { space: &*self.space, address, len })));
+        }
+        let mut bytes = [0; TINY];
+        self.space.read(address, &mut bytes[..len])?;
+        Ok(take(Value::Near(&bytes[..len])))
+    }
+
+    /// Passes the room to which the argument with this number points to `give`, which writes to it. The rest is zeroed.
+    pub(super) fn receive<T>(&mut self, index: usize, give: impl FnOnce(&mut Out<'_>) -> T) -> Result<T, HelperError> {
+        if !self.is_room(index)? {
+            return Err(HelperError::NoArgument { index });
+        }
+        let (len, start) = (self.len(index)?, self.arguments[index]);
+        let (mut end, mut written) = (0, Ok(()));
+        let space = &mut *self.space;
+        let given = give(&mut |at, piece| {
+            let piece = &piece[..piece.len().min(len.saturating_sub(at))];
+            if written.is_ok() {
+                written = space.write(start + at as u64, piece);
+                end = end.max(at + piece.len());
+            }
+        });
+        written?;
+        self.zero_from(index, end)?;
+        Ok(given)
     }
 
     /// Copies as many of `bytes` as fit to where the argument with this number points. Returns how many. What is never

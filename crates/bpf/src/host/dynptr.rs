@@ -4,7 +4,7 @@
 //! the address of the memory, and its second the number of bytes. Both are 0 if none could be made.
 
 use super::call::{Call, failed};
-use super::ring::give_back;
+use super::ring::{give_back, take_record};
 use crate::interp::{Answer, HelperError};
 use crate::map::Fate;
 
@@ -67,10 +67,7 @@ pub(super) fn of_value(call: &mut Call<'_>) -> Answered {
 pub(super) fn reserve(call: &mut Call<'_>) -> Answered {
     let len = u64::from(call.number(1) as u32);
     let ring = call.map()?.ring().filter(|_| call.number(2) == 0);
-    let record = ring.filter(|_| len <= MOST).and_then(|ring| ring.reserve(len));
-    if let Some(record) = record {
-        call.hold(record);
-    }
+    let record = ring.filter(|_| len <= MOST).and_then(|ring| take_record(call, ring, len));
     record.map_or(Memory::NONE, |address| Memory { address, len }).put(call, 3)?;
     if record.is_some() { Ok(Answer::Value(0)) } else { failed(EINVAL) }
 }
@@ -95,27 +92,29 @@ pub(super) fn discard(call: &mut Call<'_>) -> Answered {
 
 /// `bpf_dynptr_read`. What it cannot read is zero.
 pub(super) fn read(call: &mut Call<'_>) -> Answered {
-    let mut bytes = alloc::vec![0; call.len(0)?];
+    let len = call.len(0)?;
     let place = match call.number(4) {
-        0 => Memory::of(call, 2)?.place(call.number(3), bytes.len() as u64),
+        0 => Memory::of(call, 2)?.place(call.number(3), len as u64),
         _ => Err(EINVAL),
     };
-    if let Ok(place) = place {
-        call.read_memory(place, &mut bytes)?;
+    match place {
+        Ok(place) => call.copy_memory(place, call.address(0), len).map(|()| Answer::Value(0)),
+        Err(error) => {
+            call.zero_from(0, 0)?;
+            failed(error)
+        }
     }
-    call.write(0, &bytes)?;
-    place.map_or_else(failed, |_| Ok(Answer::Value(0)))
 }
 
 /// `bpf_dynptr_write`.
 pub(super) fn write(call: &mut Call<'_>) -> Answered {
-    let bytes = call.bytes(2)?;
+    let len = call.len(2)?;
     let place = match call.number(4) {
-        0 => Memory::of(call, 0)?.place(call.number(1), bytes.len() as u64),
+        0 => Memory::of(call, 0)?.place(call.number(1), len as u64),
         _ => Err(EINVAL),
     };
     match place {
-        Ok(place) => call.write_memory(place, &bytes).map(|()| Answer::Value(0)),
+        Ok(place) => call.copy_memory(call.address(2), place, len).map(|()| Answer::Value(0)),
         Err(error) => failed(error),
     }
 }

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "what compiled code passes are addresses, which the verifier vouches for")]
 
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::ptr::with_exposed_provenance;
 
 use super::quick::{self, Quick};
@@ -108,6 +109,10 @@ impl<R: Runner> Resolve for RunBy<'_, R> {
 
     fn map_value(&self, map: i32, offset: u32) -> Option<u64> {
         Host::map_value(self.0, map, offset)
+    }
+
+    fn values(&self, map: i32) -> Option<Range<u64>> {
+        Host::values(self.0, map)
     }
 }
 

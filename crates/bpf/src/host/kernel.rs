@@ -8,7 +8,7 @@ use super::call::{Call, failed};
 use super::timed;
 use super::{dynptr, lock, probe, ring, text};
 use crate::interp::{Answer, HelperError, Iteration};
-use crate::map::{Kind, OpError, Update, WhenFull};
+use crate::map::{Kind, OpError, Update, Value as MapValue, WhenFull};
 use crate::verify::Argument::{
     Anything, Bytes, BytesOut, Context, Drain, Dynptr, DynptrOut, Each, Key, Lock, Loop, Map, MapBytes, Number,
     NumberOut, Record, RecordDynptr, RecordSize, Size, Text, Unlock, Value, ValueOut,
@@ -123,16 +123,16 @@ fn processor(call: &mut Call<'_>) -> Answered {
 fn lookup(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
     if map.definition().kind.has_maps() {
-        return Ok(Answer::Value(call.with(1, |key| super::inner_handle(call.number(0), map, key))?));
+        return Ok(Answer::Value(call.with_key(1, |key| super::inner_handle(call.number(0), map, key))?));
     }
     let cpu = call.cpu(map);
-    Ok(Answer::Value(call.with(1, |key| map.address_of(key, cpu))?.unwrap_or(0)))
+    Ok(Answer::Value(call.with_key(1, |key| map.address_of(key, cpu))?.unwrap_or(0)))
 }
 
 fn lookup_of_cpu(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
     let cpu = u32::try_from(call.number(2)).ok().filter(|cpu| *cpu < map.cpus());
-    let address = cpu.map(|cpu| call.with(1, |key| map.address_of(key, cpu))).transpose()?;
+    let address = cpu.map(|cpu| call.with_key(1, |key| map.address_of(key, cpu))).transpose()?;
     Ok(Answer::Value(address.flatten().unwrap_or(0)))
 }
 
@@ -141,20 +141,21 @@ fn update(call: &mut Call<'_>) -> Answered {
     let (flags, cpu) = (call.number(3), call.cpu(map));
     if flags & LOCKED != 0 {
         let owner = call.owner();
-        let update = |key: &[u8], value: &[u8]| map.update_locked(key, value, Update::new(flags & !LOCKED)?, owner);
-        return match call.with(1, |key| call.with(2, |value| update(key, value)))?? {
+        let update =
+            |key: &[u8], value: MapValue<'_>| map.update_locked(key, value, Update::new(flags & !LOCKED)?, owner);
+        return match call.with_key(1, |key| call.with_value(2, |value| update(key, value)))?? {
             Err(OpError::Deadlock) => Err(HelperError::Deadlock),
             result => status(result),
         };
     }
-    status(call.with(1, |key| {
-        call.with(2, |value| Update::new(flags).and_then(|update| map.update_here(key, value, update, cpu)))
+    status(call.with_key(1, |key| {
+        call.with_value(2, |value| Update::new(flags).and_then(|update| map.update_here(key, value, update, cpu)))
     })??)
 }
 
 fn remove(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    status(call.with(1, |key| map.remove(key))?)
+    status(call.with_key(1, |key| map.remove(key))?)
 }
 
 fn push(call: &mut Call<'_>) -> Answered {
@@ -164,27 +165,21 @@ fn push(call: &mut Call<'_>) -> Answered {
         2 => WhenFull::DropOldest,
         _ => return failed(EINVAL),
     };
-    status(call.with(1, |value| map.push(value, when_full))?)
+    status(call.with_value(1, |value| map.push_value(value, when_full))?)
 }
 
+// Linux writes zeros if there is nothing, and the verifier counts the value as written.
 fn pop(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    let mut value = alloc::vec![0; call.len(1)?];
-    let result = map.pop(&mut value);
-    // Linux writes zeros if there is nothing, and the verifier counts the value as written.
-    call.write(1, &value)?;
-    status(result)
+    status(call.receive(1, |out| map.pop_to(out))?)
 }
 
 fn peek(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    let is_set = map.definition().kind == Kind::BloomFilter;
-    let mut value = if is_set { call.bytes(1)? } else { alloc::vec![0; call.len(1)?] };
-    let result = map.peek(&mut value);
-    if !is_set {
-        call.write(1, &value)?;
-    }
-    status(result)
+    status(match map.definition().kind {
+        Kind::BloomFilter => call.with_value(1, |value| map.may_have(value))?,
+        _ => call.receive(1, |out| map.peek_to(out))?,
+    })
 }
 
 fn each(call: &mut Call<'_>) -> Answered {

@@ -1,7 +1,7 @@
 //! Functions of the host with types: what programs call by name, written as Rust functions.
 //!
 //! [`kfunc!`](crate::kfunc) derives the signature from the types of the parameters, and copies what programs pass, so
-//! that the body sees values.
+//! that the body sees values. Only bytes of which there are more than 512 need the allocator for that.
 //!
 //! | in Rust | in C | the verifier demands |
 //! |---|---|---|
@@ -24,6 +24,7 @@ use core::any::{Any, TypeId};
 
 use super::call::Call;
 use crate::interp::HelperError;
+use crate::map::Copied;
 #[cfg(feature = "std")]
 use crate::verify::Null;
 use crate::verify::{Argument, Returns, Signature};
@@ -195,18 +196,20 @@ impl<A: Answer> Answer for Result<A, HelperError> {
 impl sealed::Sealed for &[u8] {}
 
 impl<'a> Parameter<'a> for &'a [u8] {
-    type Room = Vec<u8>;
+    type Room = Copied;
     const COUNT: usize = 2;
 
     fn arguments() -> Vec<Argument> {
         Vec::from([Argument::Bytes, Argument::Size])
     }
 
-    fn load(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, HelperError> {
-        call.bytes(index)
+    fn load(call: &mut Call<'_>, index: usize) -> Result<Copied, HelperError> {
+        let mut room = Copied::zeros(call.len(index)?);
+        call.read(index, &mut room)?;
+        Ok(room)
     }
 
-    fn pass(room: &'a mut Vec<u8>) -> Self {
+    fn pass(room: &'a mut Copied) -> Self {
         room
     }
 }
@@ -214,22 +217,22 @@ impl<'a> Parameter<'a> for &'a [u8] {
 impl sealed::Sealed for &mut [u8] {}
 
 impl<'a> Parameter<'a> for &'a mut [u8] {
-    type Room = Vec<u8>;
+    type Room = Copied;
     const COUNT: usize = 2;
 
     fn arguments() -> Vec<Argument> {
         Vec::from([Argument::BytesOut, Argument::Size])
     }
 
-    fn load(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, HelperError> {
-        Ok(alloc::vec![0; call.len(index)?])
+    fn load(call: &mut Call<'_>, index: usize) -> Result<Copied, HelperError> {
+        call.len(index).map(Copied::zeros)
     }
 
-    fn pass(room: &'a mut Vec<u8>) -> Self {
+    fn pass(room: &'a mut Copied) -> Self {
         room
     }
 
-    fn store(room: Vec<u8>, call: &mut Call<'_>, index: usize) -> Result<(), HelperError> {
+    fn store(room: Copied, call: &mut Call<'_>, index: usize) -> Result<(), HelperError> {
         call.write(index, &room).map(drop)
     }
 }

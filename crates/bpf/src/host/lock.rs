@@ -17,7 +17,7 @@ pub(super) fn take(call: &mut Call<'_>) -> Answered {
     let address = call.number(0);
     let lock = find(call.maps(), address).ok_or(HelperError::NoArgument { index: 0 })?;
     lock.take(call.owner()).map_err(|_| HelperError::Deadlock)?;
-    call.hold(address);
+    call.hold(address).inspect_err(|_| lock.discard())?;
     Ok(Answer::Value(0))
 }
 

@@ -10,6 +10,8 @@
 mod call;
 mod cpu;
 mod dynptr;
+#[cfg(feature = "std")]
+mod format;
 mod function;
 mod gate;
 mod handle;
@@ -41,6 +43,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
 pub use call::Call;
@@ -48,6 +51,8 @@ pub use function::{Declaration, Prototype, Shape};
 #[cfg(feature = "std")]
 pub use program::{HostedError, HostedProgram, Slot};
 pub use runner::Runner;
+#[cfg(feature = "std")]
+pub(crate) use timed::{OnTimer, Timers};
 
 use crate::code::Code;
 use crate::insn::Callee;
@@ -55,9 +60,9 @@ use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, 
 use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
 use crate::map::{ArrayPlace, Definition, Map, cells};
 #[cfg(feature = "std")]
-use crate::timer::{SystemTime, TimeSource, Timers};
+use crate::timer::{SystemTime, TimeSource};
 use crate::verify::{
-    Argument, Contract, MissingFunction, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
+    Argument, Contract, MissingFunction, Region, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
 };
 use call::{Rest, Space};
 use cpu::Cpu;
@@ -457,7 +462,7 @@ impl Host {
     pub fn discard(&self, records: &[u64]) {
         // They are dropped last: what drops them is the host's, and may panic.
         #[cfg(feature = "std")]
-        let _objects: Vec<_> = records.iter().filter_map(|record| objects::take(*record).ok().flatten()).collect();
+        let _objects = objects::Left(records);
         records.iter().for_each(|record| lock::discard(&self.shared.maps, *record));
         ring::discard_all(&self.shared.maps, records);
     }
@@ -465,6 +470,11 @@ impl Host {
     fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
         let map = self.shared.maps.get(usize::try_from(index).ok()?)?;
         Some(map.first_value()? + u64::from(offset))
+    }
+
+    /// Returns where all values of a map lie.
+    fn values(&self, index: i32) -> Option<Range<u64>> {
+        self.shared.maps.get(usize::try_from(index).ok()?)?.values()
     }
 
     fn map_handle(&self, index: i32) -> Option<u64> {
@@ -531,6 +541,13 @@ impl Linked {
         for (address, words) in self.host.words() {
             memory.add_shared(address, words).map_err(failed)?;
         }
+        memory.keep_stores(self.verified.checked().iter().map(|(index, region)| {
+            let range = match region {
+                Region::Context => CONTEXT..CONTEXT + self.verified.context_len() as u64,
+                Region::Map(map) => self.host.values(*map as i32).unwrap_or_default(),
+            };
+            (*index, range)
+        }));
         let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
         let unproven = self.verified.unproven();
         let has_probes = !self.verified.probes().is_empty();

@@ -4,11 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use palimpsest_sys::published::{self, Published, Reading};
 use palimpsest_text::Packs;
 
 use super::gate::RunBy;
-use super::kept::{Kept, SET_CALLBACK};
+use super::kept::{Kept, SET_CALLBACK, Share};
 use super::run::{self, Access, Context, Mark, Run};
 use super::{Host, Linked, Runner};
 use crate::code::Code;
@@ -18,7 +18,7 @@ use crate::jit::{CompileError, Compiled, OUT_OF_FUEL, Outcome, Target, Wanted, c
 use crate::map::{self, Programs};
 use crate::program::{ContextError, LoadError, VerifiedProgram};
 use crate::timer::Ended;
-use crate::verify::Unproven;
+use crate::verify::{TAIL_CALL, Unproven};
 
 /// Tail calls of one run at most (`MAX_TAIL_CALL_CNT` of Linux, `include/linux/bpf.h`).
 const MOST_TAIL_CALLS: u32 = 33;
@@ -30,7 +30,9 @@ pub struct HostedProgram {
     /// What the program has addresses of.
     host: Arc<Host>,
     /// What timers keep of the program, if it sets any.
-    kept: Option<Arc<Kept>>,
+    kept: Option<Share>,
+    /// Whether it makes tail calls.
+    calls_next: bool,
 }
 
 /// Why a program has no result.
@@ -44,6 +46,12 @@ pub enum HostedError {
     Fuel {
         /// Jumps back that it had.
         fuel: u64,
+    },
+    /// A store that the verifier could not prove would have left its memory, and the program was ended before it.
+    #[error("the store in slot {slot} would have been outside of its memory")]
+    Store {
+        /// Its slot, from 0; after tail calls, in the program that ran last.
+        slot: usize,
     },
     /// A helper failed, and the program was ended.
     #[error("call of helper {id}: {error}")]
@@ -85,8 +93,8 @@ unsafe impl Runner for Threads {
         run::failed(callee, error);
     }
 
-    fn hold(record: u64) {
-        run::hold(record);
+    fn hold(record: u64) -> Result<(), HelperError> {
+        run::hold(record)
     }
 
     fn let_go(record: u64) {
@@ -148,11 +156,13 @@ pub(super) fn run_later(host: &Host, kept: &Arc<Kept>, enter: impl FnOnce() -> O
     }
 }
 
-/// Whether a program sets callbacks of timers.
-fn sets_timers(code: &Code) -> bool {
-    code.instructions()
-        .iter()
-        .any(|instruction| matches!(instruction, Instruction::Call(Callee::Helper(SET_CALLBACK) | Callee::Register(_))))
+/// Whether a program may call the helper with this number.
+fn may_call(code: &Code, helper: i32) -> bool {
+    code.instructions().iter().any(|instruction| match instruction {
+        Instruction::Call(Callee::Helper(id)) => *id == helper,
+        Instruction::Call(Callee::Register(_)) => true,
+        _ => false,
+    })
 }
 
 impl Host {
@@ -177,18 +187,24 @@ impl HostedProgram {
         let resolve = RunBy::<Threads>::new(&linked.host, linked.verified.unproven());
         let program = VerifiedProgram::resolved(packs, &linked.verified, &resolve)?;
         let host = Arc::clone(&linked.host);
-        if !sets_timers(linked.code()) {
-            return Ok(Self { program, host, kept: None });
+        let calls_next = may_call(linked.code(), TAIL_CALL);
+        if !may_call(linked.code(), SET_CALLBACK) {
+            return Ok(Self { program, host, kept: None, calls_next });
         }
         let (program, code) = program.shared();
         let kept = Kept { code, fuel: program.fuel(), host: Arc::downgrade(&host) };
-        Ok(Self { program, host, kept: Some(Arc::new(kept)) })
+        let kept = Some(Share::new(kept, host.timers.clone()));
+        Ok(Self { program, host, kept, calls_next })
     }
 
     /// Whether it accepts contexts of `len` bytes, aligned to `align`, that must not be written.
     pub(crate) fn fits(&self, len: usize, align: usize) -> Result<(), ContextError> {
         // An address with no higher alignment than that.
         self.check(Context { address: align, len, access: Access::Read })
+    }
+
+    fn kept(&self) -> Option<Arc<Kept>> {
+        self.kept.as_ref().and_then(Share::kept).cloned()
     }
 
     fn check(&self, context: Context) -> Result<(), ContextError> {
@@ -236,8 +252,11 @@ impl HostedProgram {
         context: Context,
         enter: &mut dyn FnMut(&VerifiedProgram, i64) -> Result<Outcome, ContextError>,
     ) -> Result<u64, HostedError> {
+        // What tail calls find stays until it has run, though it be replaced meanwhile: this thread is never the one
+        // that frees it, since a signal handler must not.
+        let _pinned = self.calls_next.then(published::pin);
         // A helper may run a program, too: the outer run goes on with its own.
-        let run = Inner::begin(Run { context: Some(context), kept: self.kept.clone(), ..Run::default() });
+        let run = Inner::begin(Run { context: Some(context), kept: self.kept(), ..Run::default() });
         let outer_held = run::mark();
         let mut fuel = self.program.fuel();
         let mut result = enter(&self.program, fuel);
@@ -245,7 +264,7 @@ impl HostedProgram {
         while let (Ok(outcome), Some(next)) = (result, run::take_next()) {
             // What is left of what the program had before, and not more than this one was verified for.
             fuel = outcome.gauge.min(next.program.fuel());
-            run::set_kept(next.kept.clone());
+            run::set_kept(next.kept());
             result = enter(&next.program, fuel);
             next.give_back(&result, outer_held);
         }
@@ -257,7 +276,10 @@ impl HostedProgram {
                 Err(HostedError::Helper { id: register.number().into(), error })
             }
             (None, outcome) if outcome.gauge == OUT_OF_FUEL => Err(HostedError::Fuel { fuel: fuel as u64 }),
-            (None, outcome) => Ok(outcome.value),
+            (None, outcome) => match outcome.outside() {
+                Some(slot) => Err(HostedError::Store { slot }),
+                None => Ok(outcome.value),
+            },
         }
     }
 
@@ -270,26 +292,34 @@ impl HostedProgram {
     }
 }
 
-/// A place for a program that is replaced while others run it: readers pay for a load, and the old program goes when
-/// the last of them has left it.
+/// A place for a program that is replaced while others run it. Readers pay a load of the program's address, and two
+/// stores to memory that only their thread writes.
 #[derive(Debug)]
 pub struct Slot<T = HostedProgram> {
-    program: ArcSwap<T>,
+    program: Published<Arc<T>>,
 }
 
 impl<T> Slot<T> {
     /// Makes a place with a program.
     pub fn new(program: Arc<T>) -> Self {
-        Self { program: ArcSwap::new(program) }
+        Self { program: Published::new(program) }
     }
 
-    /// Returns the present program, which stays as long as the result does.
-    pub fn get(&self) -> Guard<Arc<T>> {
-        self.program.load()
+    /// Returns the present program, which stays as long as the result does. Keep that for a short time: it keeps
+    /// everything that is replaced meanwhile, in any slot or hook.
+    #[inline]
+    pub fn get(&self) -> Reading<'_, Arc<T>> {
+        self.program.read()
     }
 
-    /// Replaces the program. Returns the old one, which others may still run.
+    /// Replaces the program. Returns the old one, which others may still run: the slot lets go of it when they have
+    /// left it, now or at the next change (or [`reclaim`](Self::reclaim)).
     pub fn replace(&self, program: Arc<T>) -> Arc<T> {
-        self.program.swap(program)
+        self.program.replace_and(program, Arc::clone).0
+    }
+
+    /// Lets go of programs that were replaced, as far as no thread runs them any more. Returns of how many not.
+    pub fn reclaim(&self) -> usize {
+        self.program.reclaim()
     }
 }

@@ -6,7 +6,7 @@ use super::ring::wake;
 use super::vouched::Vouched;
 use super::{Entry, Runner, find};
 use crate::interp::{Answer, HelperError};
-use crate::map::{Fate, Ring, Waker};
+use crate::map::{Fate, Ring, Wake, Waker};
 
 /// Linux's error for a full ring, as a helper returns it.
 const NO_ROOM: u64 = -11_i64 as u64;
@@ -96,11 +96,13 @@ impl Quick for Reserve {
         _memory: &Vouched<R>,
     ) -> Result<Option<u64>, HelperError> {
         let (Some(ring), 0) = (ring(entry, map), flags) else { return Ok(None) };
-        let record = ring.reserve(len);
-        if let Some(record) = record {
-            R::hold(record);
+        let Some(record) = ring.reserve(len) else { return Ok(Some(0)) };
+        if R::hold(record).is_err() {
+            // As if there were no room.
+            ring.finish(record, Fate::Discard, Wake::Never);
+            return Ok(Some(0));
         }
-        Ok(Some(record.unwrap_or(0)))
+        Ok(Some(record))
     }
 }
 

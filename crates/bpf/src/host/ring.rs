@@ -23,17 +23,22 @@ pub(super) fn wake(flags: u64) -> Option<Wake> {
 pub(super) fn output(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
     let (Some(ring), Some(wake)) = (map.ring(), wake(call.number(3))) else { return failed(EINVAL) };
-    if call.with(1, |bytes| ring.output(bytes, wake))? { Ok(Answer::Value(0)) } else { failed(11) }
+    if call.with_value(1, |bytes| ring.output_value(bytes, wake))? { Ok(Answer::Value(0)) } else { failed(11) }
 }
 
 pub(super) fn reserve(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
     // Flags must be 0, as in Linux.
-    let record = map.ring().filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
-    if let Some(record) = record {
-        call.hold(record);
-    }
+    let (len, flags) = (call.number(1), call.number(2));
+    let record = map.ring().filter(|_| flags == 0).and_then(|ring| take_record(call, ring, len));
     Ok(Answer::Value(record.unwrap_or(0)))
+}
+
+/// Reserves a record for the program to hold. If it cannot hold another one, there is no room for it either.
+pub(super) fn take_record(call: &mut Call<'_>, ring: &Ring, len: u64) -> Option<u64> {
+    let record = ring.reserve(len)?;
+    call.hold(record).inspect_err(|_| ring.finish(record, Fate::Discard, Wake::Never)).ok()?;
+    Some(record)
 }
 
 /// Records that an ended program has left, each with a ring that it may be of.

@@ -38,7 +38,12 @@ pub unsafe trait Runner: 'static {
     ///
     /// Helpers of ring buffers call this, and [`let_go`](Self::let_go), outside of [`guard`](Self::guard): a panic in
     /// it ends the process.
-    fn hold(record: u64);
+    ///
+    /// # Errors
+    ///
+    /// [`HelperError::Held`] if there is no room for one more: a record is then not reserved, as if its ring were full,
+    /// and for a lock or an object the program is ended.
+    fn hold(record: u64) -> Result<(), HelperError>;
 
     /// Notes that the run has given a record or a lock back.
     fn let_go(record: u64);

@@ -2,6 +2,7 @@
 
 use super::call::{Call, failed};
 use crate::interp::{Answer, HelperError};
+use crate::map::value::PIECE;
 
 const EINVAL: i64 = 22;
 const ERANGE: i64 = 34;
@@ -74,9 +75,23 @@ pub(super) fn unsigned(call: &mut Call<'_>) -> Result<Answer, HelperError> {
 
 /// `bpf_strncmp`.
 pub(super) fn compare(call: &mut Call<'_>) -> Result<Answer, HelperError> {
-    let left = call.bytes(0)?;
-    let right = call.text(2, left.len())?;
-    let until_zero = |text: &[u8]| text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-    let order = left[..until_zero(&left)].cmp(&right[..until_zero(&right)]);
-    Ok(Answer::Value(order as i64 as u64))
+    let (left, len) = (call.address(0), call.len(0)?);
+    let (right, right_len) = call.text(2)?;
+    let right_len = right_len.min(len as u64) as usize;
+    let mut pieces = [[0; PIECE]; 2];
+    for at in (0..len).step_by(PIECE) {
+        let [one, other] = &mut pieces;
+        // Beyond its value the text has zeros, which end it.
+        one.fill(0);
+        other.fill(0);
+        call.read_at(left + at as u64, &mut one[..PIECE.min(len - at)])?;
+        let there = right_len.saturating_sub(at).min(PIECE);
+        call.read_at(right + at as u64, &mut other[..there])?;
+        let until_zero = |text: &[u8; PIECE]| text.iter().position(|byte| *byte == 0).unwrap_or(PIECE);
+        let order = one[..until_zero(one)].cmp(&other[..until_zero(other)]);
+        if order.is_ne() || one.contains(&0) {
+            return Ok(Answer::Value(order as i64 as u64));
+        }
+    }
+    Ok(Answer::Value(0))
 }

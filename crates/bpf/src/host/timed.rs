@@ -10,7 +10,10 @@ use super::{handle, program, run};
 use crate::interp::{Answer, HelperError};
 use crate::jit::Outcome;
 use crate::map::Map;
-use crate::timer::{Callback, Ended, From, TimerClock, TimerError, Timers};
+use crate::timer::{self, Callback, Ended, From, TimerClock, TimerError};
+
+/// The timers of a host's maps.
+pub(crate) type Timers = timer::Timers<OnTimer>;
 
 type Answered = Result<Answer, HelperError>;
 
@@ -20,13 +23,14 @@ type Answered = Result<Answer, HelperError>;
 ///
 /// 1. `function` is one of the compiled functions of `kept`, and was verified for these `arguments`: the timer's map,
 ///    and the addresses of a key and a value of that map.
-struct Function {
+#[derive(Clone)]
+pub(crate) struct OnTimer {
     kept: Arc<Kept>,
     function: u64,
     arguments: [u64; 3],
 }
 
-impl Callback for Function {
+impl Callback for OnTimer {
     fn call(&self) -> Ended {
         // Keeps the host, and so its maps, during the call.
         let Some(host) = self.kept.host.upgrade() else { return Ended::Returned };
@@ -76,8 +80,8 @@ pub(super) fn set_callback(call: &mut Call<'_>) -> Answered {
     let kept = run::kept().filter(|kept| kept.has(call.number(1))).ok_or(HelperError::Timer)?;
     // Invariant 1: the verifier has followed the function that this call names, with the map that holds this timer.
     let arguments = [handle(index), element.key, element.value];
-    let callback = Function { kept, function: call.number(1), arguments };
-    status(timers.set_callback(address, Arc::new(callback)).map(|()| 0))
+    let callback = OnTimer { kept, function: call.number(1), arguments };
+    status(timers.set_callback(address, callback).map(|()| 0))
 }
 
 /// `bpf_timer_start`.

@@ -1,10 +1,15 @@
 //! The memory of an interpreted program: regions of bytes at addresses that the host chooses.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::HelperError;
 use crate::insn::Size;
 use crate::map::cells::WORD;
+
+/// Records, locks and objects that programs hold at once: on one thread, those of all programs that it runs.
+pub(crate) const MOST_HELD: usize = 64;
 
 /// What an access wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +99,8 @@ pub struct Memory<'a> {
     regions: Vec<(u64, Bytes<'a>)>,
     /// Records that helpers have reserved and not given back.
     held: Vec<u64>,
+    /// Within which addresses instructions may store, in their order; others may wherever there is memory.
+    kept: Vec<(u32, Range<u64>)>,
     /// The CPU that the program runs on, if whoever runs it says so.
     cpu: Option<u32>,
 }
@@ -101,7 +108,23 @@ pub struct Memory<'a> {
 impl<'a> Memory<'a> {
     /// Memory with nothing in it.
     pub const fn new() -> Self {
-        Self { regions: Vec::new(), held: Vec::new(), cpu: None }
+        Self { regions: Vec::new(), held: Vec::new(), kept: Vec::new(), cpu: None }
+    }
+
+    /// Keeps stores of some instructions, which come in order, within addresses.
+    pub(crate) fn keep_stores(&mut self, kept: impl Iterator<Item = (u32, Range<u64>)>) {
+        self.kept = kept.collect();
+    }
+
+    /// Whether the instruction with this number may store `size` bytes at `address`.
+    pub(super) fn may_store(&self, instruction: usize, address: u64, size: Size) -> Result<(), MemoryFault> {
+        let Ok(place) = self.kept.binary_search_by_key(&instruction, |(number, _)| *number as usize) else {
+            return Ok(());
+        };
+        let (range, len) = (&self.kept[place].1, size.bytes());
+        let last = (range.end - range.start).checked_sub(len as u64);
+        let is_inside = last.is_some_and(|last| address.wrapping_sub(range.start) <= last);
+        if is_inside { Ok(()) } else { Err(MemoryFault { address, len, access: Access::Write }) }
     }
 
     /// Says on which CPU the program runs.
@@ -137,9 +160,13 @@ impl<'a> Memory<'a> {
         self.insert(address, Bytes::Shared(words))
     }
 
-    /// Notes that a record is to be given back.
-    pub(crate) fn hold(&mut self, record: u64) {
+    /// Notes that a record is to be given back. As many as compiled programs can hold.
+    pub(crate) fn hold(&mut self, record: u64) -> Result<(), HelperError> {
+        if self.held.len() == MOST_HELD {
+            return Err(HelperError::Held { most: MOST_HELD });
+        }
         self.held.push(record);
+        Ok(())
     }
 
     /// Notes that a record is given back.
@@ -190,6 +217,14 @@ impl<'a> Memory<'a> {
             let _ = words[at / WORD].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         }
         Ok(())
+    }
+
+    /// Whether `len` bytes at `address` may be read.
+    pub(crate) fn may_read(&self, address: u64, len: usize) -> Result<(), MemoryFault> {
+        if self.shared(address, len).is_some() {
+            return Ok(());
+        }
+        self.bytes(address, len).map(|_| ())
     }
 
     /// Whether `len` bytes at `address` may be written.

@@ -10,6 +10,8 @@ pub(crate) mod value;
 use alloc::vec::Vec;
 
 pub use answer::{Answer, Iteration};
+#[cfg(feature = "std")]
+pub(crate) use memory::MOST_HELD;
 pub use memory::{Access, Memory, MemoryFault, RegionError};
 
 use crate::code::{Code, MOST_FRAMES};
@@ -95,6 +97,12 @@ pub enum HelperError {
     /// It asks for a lock that its own thread holds: the program has interrupted what the thread does under the lock.
     #[error("this thread holds the lock already; a signal handler must not run programs that may interrupt others")]
     Deadlock,
+    /// The thread, with all programs that it runs now, holds as many records, locks and objects as it can.
+    #[error("this thread holds {most} records, locks and objects already; have programs give some back first")]
+    Held {
+        /// How many it can hold.
+        most: usize,
+    },
     /// It ends the program, which returns this.
     #[error("the helper ended the program with {0:#x}")]
     Exit(u64),
@@ -381,7 +389,9 @@ impl Run<'_> {
                 self.set(dst, value);
             }
             Instruction::Store { size, base, offset, value } => {
-                memory.store(self.address(base, offset), size, self.operand(value))?;
+                let address = self.address(base, offset);
+                memory.may_store(self.at, address, size)?;
+                memory.store(address, size, self.operand(value))?;
             }
             Instruction::StoreRelease { size, base, offset, src } => {
                 memory.store(self.address(base, offset), size, self.get(src))?;

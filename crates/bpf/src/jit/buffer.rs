@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::lines::Lines;
+use super::unwinding::{Step, Unwinding};
 
 /// A place in the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +87,8 @@ pub(super) struct Buffer {
     literals: Vec<u32>,
     /// Loads that may fault, and where the code then goes on, in bytes.
     faults: Vec<(u32, u32)>,
+    /// What is done to the stack, and behind which place, if somebody wants to know.
+    steps: Option<Vec<(u32, Step)>>,
     /// Distances of one byte, and where they lead, of jumps over other jumps.
     holes: Vec<(u32, u32)>,
     /// Room before loops.
@@ -101,7 +104,7 @@ pub(super) struct Buffer {
 const UNKNOWN: u32 = u32::MAX;
 
 impl Buffer {
-    pub(super) fn new(instructions: usize, functions: usize, unknown: Unknown) -> Self {
+    pub(super) fn new(instructions: usize, functions: usize, unknown: Unknown, unwinding: Unwinding) -> Self {
         Self {
             // About what x86-64 takes for an instruction.
             bytes: Vec::with_capacity(6 * instructions + 64),
@@ -111,6 +114,7 @@ impl Buffer {
             places: alloc::vec![Places { body: UNKNOWN, entry: UNKNOWN, leave: UNKNOWN }; functions],
             literals: Vec::new(),
             faults: Vec::new(),
+            steps: (unwinding == Unwinding::Told).then(Vec::new),
             holes: Vec::new(),
             rooms: Vec::new(),
             unknown,
@@ -124,6 +128,7 @@ impl Buffer {
         self.bytes.clear();
         self.gaps.clear();
         self.faults.clear();
+        self.steps.iter_mut().for_each(Vec::clear);
         self.holes.clear();
         self.rooms.clear();
     }
@@ -246,6 +251,12 @@ impl Buffer {
         self.faults.push((start as u32, self.bytes.len() as u32));
     }
 
+    /// Notes what the code up to here has done to the stack.
+    pub(super) fn step(&mut self, step: Step) {
+        let place = self.bytes.len() as u32;
+        self.steps.iter_mut().for_each(|steps| steps.push((place, step)));
+    }
+
     /// Gives near jumps their short form, keeps as much of the room before loops as these need, and closes the gaps.
     ///
     /// Nothing moves further away by this: a jump that is near before is near afterwards. What lies before a jump is in
@@ -308,6 +319,9 @@ impl Buffer {
         for (start, landing) in &mut self.faults {
             (*start, *landing) = (closed.moved(*start), closed.moved(*landing));
         }
+        for (place, _) in self.steps.iter_mut().flatten() {
+            *place = closed.moved(*place);
+        }
         for (at, end) in core::mem::take(&mut self.holes) {
             let at = closed.moved(at);
             self.bytes[at as usize] = (closed.moved(end) - at - 1) as u8;
@@ -359,10 +373,21 @@ impl Buffer {
         }
     }
 
-    /// Returns the code, where instructions begin, and where it may fault.
-    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<u32>, Vec<(u32, u32)>) {
-        (self.bytes, self.starts, self.faults)
+    /// Returns the code, where instructions begin, where it may fault, and what it does to the stack.
+    pub(super) fn into_parts(self) -> Parts {
+        Parts { bytes: self.bytes, starts: self.starts, faults: self.faults, steps: self.steps.unwrap_or_default() }
     }
+}
+
+/// What a buffer becomes.
+pub(super) struct Parts {
+    pub(super) bytes: Vec<u8>,
+    /// Where instructions begin.
+    pub(super) starts: Vec<u32>,
+    /// Loads that may fault, and where the code then goes on.
+    pub(super) faults: Vec<(u32, u32)>,
+    /// What is done to the stack, and behind which place.
+    pub(super) steps: Vec<(u32, Step)>,
 }
 
 /// Code from which bytes are cut out, from its beginning to its end.

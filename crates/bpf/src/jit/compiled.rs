@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Gauge;
+use super::unwinding::{self, Frames, Step};
 #[cfg(doc)]
 use super::{OUT_OF_FUEL, Target};
 
@@ -12,6 +13,8 @@ pub struct Compiled {
     pub(super) bytes: Vec<u8>,
     pub(super) starts: Vec<u32>,
     pub(super) faults: Vec<(u32, u32)>,
+    pub(super) steps: Vec<(u32, Step)>,
+    pub(super) frames: Frames,
     pub(super) code_len: usize,
     pub(super) alignment: usize,
     pub(super) gauge: Gauge,
@@ -58,6 +61,12 @@ impl Compiled {
     /// and ends with [`OUT_OF_FUEL`] when none is left.
     pub fn takes_fuel(&self) -> bool {
         self.gauge == Gauge::Paid
+    }
+
+    /// Returns the bytes of an `.eh_frame` section for the code at this address, if that was asked for.
+    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only observers of packs ask for it"))]
+    pub(crate) fn eh_frame(&self, address: u64) -> Vec<u8> {
+        unwinding::eh_frame(self.frames, &self.steps, address, self.code_len)
     }
 
     /// Returns where the code of each instruction begins, in bytes.

@@ -21,6 +21,15 @@ impl Registers {
     }
 }
 
+/// What becomes of the context's address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ContextAddress {
+    /// It is an argument, which the program does with what it likes.
+    Passed,
+    /// The frame keeps it, too, for stores that are checked.
+    Kept,
+}
+
 /// What a function needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Frame {
@@ -38,6 +47,7 @@ pub(super) struct Frame {
     pub(super) gauge: Gauge,
     /// What registers without a value hold.
     pub(super) leftovers: Leftovers,
+    pub(super) context: ContextAddress,
 }
 
 /// Registers that a function must return as it got them.
@@ -53,6 +63,7 @@ impl Frame {
             counts: code.counts(),
             gauge: Gauge::Absent,
             leftovers: Leftovers::Any,
+            context: ContextAddress::Passed,
         };
         if !code.has_functions() {
             // It is the program.
@@ -72,6 +83,12 @@ impl Frame {
         self.function == 0 && self.gauge != Gauge::Absent
     }
 
+    /// Whether others call it by its address: the program's own, and one whose address is taken, unless helpers get an
+    /// entry of its own for that.
+    pub(super) fn is_called_through_registers(&self) -> bool {
+        self.function == 0 || (self.is_named && self.gauge == Gauge::Absent)
+    }
+
     /// The registers that are cleared where they have no value.
     pub(super) const fn cleared(&self) -> &'static [Register] {
         match self.leftovers {
@@ -80,8 +97,12 @@ impl Frame {
         }
     }
 
+    pub(super) const fn keeps_context(&self) -> bool {
+        matches!(self.context, ContextAddress::Kept)
+    }
+
     /// Whether it has memory of its own.
     pub(super) const fn has_memory(&self) -> bool {
-        self.used.has(Register::R10) || self.counts
+        self.used.has(Register::R10) || self.counts || self.keeps_context()
     }
 }

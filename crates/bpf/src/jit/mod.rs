@@ -16,25 +16,33 @@
 
 mod arch;
 mod buffer;
+mod check;
 mod compiled;
 mod frame;
 mod inline;
 mod lines;
 mod loops;
+mod unwinding;
 mod wanted;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
 use crate::map::ArrayPlace;
-use crate::verify::{Guard, Verified};
+use crate::verify::{Guard, Region, Verified};
 use arch::{Isa, Place};
 
-use buffer::{Buffer, Mark, Unknown};
+use buffer::{Buffer, Mark, Parts, Unknown};
+use check::{Bounds, Check};
 pub use compiled::Compiled;
-use frame::Frame;
+use frame::{ContextAddress, Frame};
 use loops::Loops;
+use unwinding::Step;
+#[cfg(feature = "std")]
+pub(crate) use unwinding::Unwinding;
+use wanted::OUTSIDE;
 pub(crate) use wanted::{Gauge, Metering, STOPPED, Wanted};
 pub use wanted::{OUT_OF_FUEL, Outcome};
 
@@ -133,6 +141,11 @@ pub(crate) trait Resolve {
 
     /// Returns the address of byte `offset` of the first value of the map with this index.
     fn map_value(&self, _map: i32, _offset: u32) -> Option<u64> {
+        None
+    }
+
+    /// Returns where all values of the map with this index lie.
+    fn values(&self, _map: i32) -> Option<Range<u64>> {
         None
     }
 }
@@ -247,7 +260,11 @@ pub(crate) fn compile_resolved(
     let mut literals = Literals::of(code, resolve, wanted)?;
     literals.gauge = match wanted.metering {
         Metering::Fuel => Gauge::Paid,
-        Metering::Free if literals.values.iter().all(|(_, called)| called.then == Then::GoOn) => Gauge::Absent,
+        Metering::Free
+            if wanted.checked.is_empty() && literals.values.iter().all(|(_, called)| called.then == Then::GoOn) =>
+        {
+            Gauge::Absent
+        }
         Metering::Free => Gauge::Kept,
     };
     match target {
@@ -447,6 +464,25 @@ impl Surroundings<'_> {
             && self.literals.wanted.probes.binary_search(&(self.index as u32)).is_ok()
     }
 
+    /// Returns the bounds that the instruction, a store, is checked against, if it is.
+    #[inline]
+    fn check(&self) -> Option<Check> {
+        let Wanted { checked, context_len, .. } = self.literals.wanted;
+        if checked.is_empty() {
+            return None;
+        }
+        let place = checked.binary_search_by_key(&(self.index as u32), |(index, _)| *index).ok()?;
+        let bounds = match checked[place].1 {
+            Region::Context => Bounds::Context { len: context_len },
+            // A map without values has no room: every store is outside.
+            Region::Map(map) => {
+                let Range { start, end } = self.literals.resolve.values(map as i32).unwrap_or_default();
+                Bounds::Fixed { start, len: end - start }
+            }
+        };
+        Some(Check { bounds, ended: OUTSIDE + self.code.slot(self.index) as i64 })
+    }
+
     fn unsupported(&self) -> CompileError {
         CompileError::Unsupported {
             slot: self.code.slot(self.index),
@@ -456,7 +492,8 @@ impl Surroundings<'_> {
 }
 
 fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, CompileError> {
-    let new = |unknown| Buffer::new(code.instructions().len(), code.functions().len(), unknown);
+    let unwinding = literals.wanted.unwinding;
+    let new = |unknown| Buffer::new(code.instructions().len(), code.functions().len(), unknown, unwinding);
     let mut buffer = new(Unknown::Near);
     let frames = frames(code, literals);
     pass::<I>(code, literals, &frames, &mut buffer)?;
@@ -476,9 +513,9 @@ fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, C
         buffer.append_literals(literals.values.iter().map(|(_, called)| called.function));
     }
     buffer.fill_in(I::patch);
-    let (bytes, starts, faults) = buffer.into_parts();
+    let Parts { bytes, starts, faults, steps } = buffer.into_parts();
     let alignment = alignment.unwrap_or(Target::LEAST_ALIGNMENT);
-    Ok(Compiled { bytes, starts, faults, code_len, alignment, gauge: literals.gauge })
+    Ok(Compiled { bytes, starts, faults, steps, frames: I::FRAMES, code_len, alignment, gauge: literals.gauge })
 }
 
 /// Functions whose addresses are taken.
@@ -494,10 +531,12 @@ fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
     let mut named: Vec<usize> = if code.has_functions() { named_functions(code).collect() } else { Vec::new() };
     named.sort_unstable();
     let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    let stores = literals.wanted.checked.iter().any(|(_, region)| *region == Region::Context);
     let frame = |(function, (first, end))| Frame {
         is_named: named.binary_search(&first).is_ok(),
         gauge: literals.gauge,
         leftovers: literals.wanted.leftovers,
+        context: if function == 0 && stores { ContextAddress::Kept } else { ContextAddress::Passed },
         ..Frame::of(code, first..end, function)
     };
     code.functions().zip(ends).enumerate().map(frame).collect()
@@ -521,6 +560,7 @@ fn pass<I: Isa>(
             }
             buffer.begin_instruction(index);
             if index == first {
+                buffer.step(Step::Begins);
                 I::prologue(buffer, &surroundings.frame);
                 if index == loops.next {
                     loops.reserve(buffer);
@@ -539,6 +579,7 @@ fn pass<I: Isa>(
             // The program's own prologue would take another register than helpers put the fuel in.
             debug_assert!(frame.function != 0, "the address of the program itself is refused with its structure");
             buffer.begin_entry(frame.function);
+            buffer.step(Step::Begins);
             I::entry(buffer, Mark::Instruction(first), frame);
         }
     }

@@ -3,13 +3,14 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::{Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
 use crate::map::ArrayPlace;
-use crate::verify::{ContextAccess, Contract, Guard, Leftovers, Side, Trust};
+use crate::verify::{ContextAccess, Contract, Guard, Leftovers, Region, Side, Trust};
 
 /// Touches most forms: loads, stores, divisions, shifts by a register, atomic operations, byte orders, calls, and jumps
 /// both ways.
@@ -50,7 +51,18 @@ impl Resolve for Nowhere {
     fn map_value(&self, _map: i32, offset: u32) -> Option<u64> {
         Some(0x7fff_0000_0000 + u64::from(offset))
     }
+
+    fn values(&self, map: i32) -> Option<Range<u64>> {
+        match map {
+            0 => Some(0x7fff_0000_0000..0x7fff_0000_0100),
+            1 => Some(0x7000..0x1_8000_7000),
+            _ => None,
+        }
+    }
 }
+
+/// Stores that are checked: to the context, to two maps, in a function.
+const CHECKED: &str = include_str!("golden/checked.bpf");
 
 /// Loops that pay, in the program's own function and in one that does not end.
 const FUELLED: &str = include_str!("golden/fuelled.bpf");
@@ -75,7 +87,12 @@ fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compile
     let probes: Vec<u32> = if text == HOSTED { loads.map(|(_, index)| index).collect() } else { Vec::new() };
     let metering = if text == FUELLED { Metering::Fuel } else { Metering::Free };
     let leftovers = if text == PRINTING { Leftovers::Zero } else { Leftovers::Any };
-    let wanted = Wanted { probes: &probes, metering, leftovers, ..Wanted::default() };
+    let checked: &[(u32, Region)] = if text == CHECKED {
+        &[(2, Region::Context), (3, Region::Context), (6, Region::Map(0)), (9, Region::Map(1)), (14, Region::Map(0))]
+    } else {
+        &[]
+    };
+    let wanted = Wanted { probes: &probes, checked, context_len: 64, metering, leftovers, ..Wanted::default() };
     let compiled = compile_resolved(&code, target, resolve, wanted).expect("everything is there");
     (code, compiled)
 }
@@ -106,6 +123,8 @@ fn listings_are_as_they_were_when_somebody_read_them() {
     is_golden("fuelled.aarch64.txt", &hosted(FUELLED, Target::Aarch64), include_str!("golden/fuelled.aarch64.txt"));
     is_golden("printing.x86_64.txt", &hosted(PRINTING, Target::X86_64), include_str!("golden/printing.x86_64.txt"));
     is_golden("printing.aarch64.txt", &hosted(PRINTING, Target::Aarch64), include_str!("golden/printing.aarch64.txt"));
+    is_golden("checked.x86_64.txt", &hosted(CHECKED, Target::X86_64), include_str!("golden/checked.x86_64.txt"));
+    is_golden("checked.aarch64.txt", &hosted(CHECKED, Target::Aarch64), include_str!("golden/checked.aarch64.txt"));
     is_golden("inline.x86_64.txt", &hosted(INLINE, Target::X86_64), include_str!("golden/inline.x86_64.txt"));
     is_golden("inline.aarch64.txt", &hosted(INLINE, Target::Aarch64), include_str!("golden/inline.aarch64.txt"));
 }

@@ -1,6 +1,7 @@
 //! What compiled programs do besides what they say: fuel, guards, blinded constants.
 
-use crate::verify::{Guard, Leftovers, Trust, Verified};
+use super::unwinding::Unwinding;
+use crate::verify::{Guard, Leftovers, Region, Trust, Verified};
 
 /// Whether a program keeps in a register how much fuel is left, and whether it was ended.
 ///
@@ -25,9 +26,22 @@ pub(crate) enum Gauge {
 pub struct Outcome {
     /// `r0`; meaningless if the gauge is negative.
     pub value: u64,
-    /// What is left of the fuel, or a negative number: [`OUT_OF_FUEL`], or another if a helper ended it.
+    /// What is left of the fuel, or a negative number: [`OUT_OF_FUEL`], or another if a helper ended it, or a store
+    /// ([`outside`](Self::outside)).
     pub gauge: i64,
 }
+
+impl Outcome {
+    /// Returns the slot of the store that has ended the program, since it would have left its memory.
+    pub const fn outside(&self) -> Option<usize> {
+        let above = self.gauge.wrapping_sub(OUTSIDE);
+        if above >= 0 && above <= u32::MAX as i64 { Some(above as usize) } else { None }
+    }
+}
+
+/// What the gauge becomes where a store in the first slot would leave its memory; greater by the slot for others. Less
+/// than [`OUT_OF_FUEL`], and greater than [`STOPPED`] with any fuel in its lower bits.
+pub(super) const OUTSIDE: i64 = 1 - (1 << 62);
 
 /// The second result of a program that could not pay for a jump back, if it [takes fuel](super::Compiled::takes_fuel).
 pub const OUT_OF_FUEL: i64 = -1;
@@ -40,6 +54,12 @@ pub(crate) const STOPPED: i64 = i64::MIN;
 pub(crate) struct Wanted<'a> {
     /// Loads that may fault: instructions of the program, in order.
     pub(crate) probes: &'a [u32],
+    /// Stores that are checked, in order.
+    pub(crate) checked: &'a [(u32, Region)],
+    /// Whether what the code does to the stack is noted, for [`Compiled::eh_frame`](super::Compiled::eh_frame).
+    pub(crate) unwinding: Unwinding,
+    /// Bytes of the context.
+    pub(crate) context_len: u64,
     pub(crate) metering: Metering,
     /// What guards instructions, in order.
     pub(crate) guards: &'a [(u32, Guard)],
@@ -54,6 +74,9 @@ impl<'a> Wanted<'a> {
     pub(crate) fn of(verified: &'a Verified, random: u64) -> Self {
         Self {
             probes: verified.probes(),
+            checked: verified.checked(),
+            unwinding: Unwinding::Untold,
+            context_len: verified.context_len() as u64,
             metering: if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free },
             guards: verified.guards(),
             blinding: match verified.trust() {

@@ -1,6 +1,7 @@
 //! Values by number.
 
 use super::cells::Cells;
+use super::value::Value;
 use super::{Definition, Element, MapError, OpError, Update};
 
 /// Where the values of an array lie, one behind the other.
@@ -37,7 +38,7 @@ impl Array {
             .with_lock(definition.lock);
         let keys = Cells::new(definition, count.into(), 4)?;
         for index in 0..count {
-            keys.write(index as usize, &index.to_ne_bytes());
+            keys.write(index as usize, Value::Near(&index.to_ne_bytes()));
         }
         Ok(Self { values, keys, count: count as usize })
     }
@@ -72,7 +73,7 @@ impl Array {
         &self,
         key: &[u8],
         cpu: Option<u32>,
-        value: &[u8],
+        value: Value<'_>,
         update: Update,
         renew: &dyn Fn(u64),
     ) -> Result<(), OpError> {

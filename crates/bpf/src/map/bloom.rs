@@ -3,7 +3,8 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::cells::{WORD, hash, seed, words};
+use super::cells::{Hashing, WORD, seed, words};
+use super::value::Value;
 use super::{Definition, MapError};
 
 /// Functions, if their number is not given (Linux: `kernel/bpf/bloom_filter.c`).
@@ -41,24 +42,26 @@ impl Bloom {
         bits.next_power_of_two().max(64) / 8
     }
 
-    fn places(&self, value: &[u8]) -> impl Iterator<Item = (&AtomicU64, u64)> {
+    fn places(&self, value: Value<'_>) -> impl Iterator<Item = (&AtomicU64, u64)> + use<'_> {
         let mask = self.bits.len() as u64 * 64 - 1;
-        let first = hash(self.seed, value);
         // Two functions make any number of functions (Kirsch and Mitzenmacher, "Less Hashing, Same Performance").
-        let step = hash(!self.seed, value) | 1;
+        let mut two = [Hashing::new(self.seed), Hashing::new(!self.seed)];
+        value.each_piece(|_, bytes| two.iter_mut().for_each(|hashing| hashing.add(bytes)));
+        let [first, step] = two.map(|hashing| hashing.end(value.len()));
+        let step = step | 1;
         (0..u64::from(self.functions)).map(move |number| {
             let place = first.wrapping_add(number.wrapping_mul(step)) & mask;
             (&self.bits[(place / 64) as usize], 1 << (place % 64))
         })
     }
 
-    pub(super) fn push(&self, value: &[u8]) {
+    pub(super) fn push(&self, value: Value<'_>) {
         self.places(value).for_each(|(word, bit)| {
             word.fetch_or(bit, Ordering::Relaxed);
         });
     }
 
-    pub(super) fn may_have(&self, value: &[u8]) -> bool {
+    pub(super) fn may_have(&self, value: Value<'_>) -> bool {
         self.places(value).all(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 }

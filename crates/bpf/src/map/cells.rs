@@ -7,7 +7,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use core::ops::Range;
+
 use super::lock::{self, Lock};
+use super::value::{Out, PIECE, Value};
 use super::{Definition, MOST_BYTES, MapError};
 
 /// Bytes of a word.
@@ -82,11 +85,6 @@ impl Cells {
         &self.words
     }
 
-    /// Bytes of a value.
-    pub(super) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// Bytes from one value to the next.
     pub(super) const fn stride(&self) -> usize {
         self.stride * WORD
@@ -121,20 +119,49 @@ impl Cells {
         }
     }
 
-    /// Copies a value in, without its lock; missing bytes are zero.
-    pub(super) fn write(&self, index: usize, value: &[u8]) {
-        let value = &value[..value.len().min(self.len)];
-        let locked = self.lock.map(|offset| (offset as usize / WORD, lock::bits(offset)));
-        for (number, cell) in self.of(index).iter().enumerate() {
-            let word = word(value, number);
-            match locked.filter(|(at, _)| *at == number) {
-                None => cell.store(word, Ordering::Relaxed),
-                Some((_, bits)) => {
-                    let _ =
-                        cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & bits | word & !bits));
-                }
+    /// Copies a value out, piece by piece.
+    pub(super) fn read_to(&self, index: usize, out: &mut Out<'_>) {
+        let mut piece = [0; PIECE];
+        for (number, words) in self.of(index).chunks(PIECE / WORD).enumerate() {
+            let at = number * PIECE;
+            for (bytes, word) in piece.chunks_exact_mut(WORD).zip(words) {
+                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
             }
+            out(at, &piece[..PIECE.min(self.len - at)]);
         }
+    }
+
+    /// Copies a value in, without its lock; missing bytes are zero.
+    pub(super) fn write(&self, index: usize, value: Value<'_>) {
+        self.write_without(index, value, 0..0);
+    }
+
+    /// Copies a value in, without its lock and without these bytes of it, which are whole words; missing bytes are
+    /// zero.
+    pub(super) fn write_without(&self, index: usize, value: Value<'_>, kept: Range<usize>) {
+        let locked = self.lock.map(|offset| (offset as usize / WORD, lock::bits(offset)));
+        let kept = kept.start / WORD..kept.end / WORD;
+        let cells = self.of(index);
+        let store = |number: usize, word: u64| match locked.filter(|(at, _)| *at == number) {
+            _ if kept.contains(&number) => {}
+            None => cells[number].store(word, Ordering::Relaxed),
+            Some((_, bits)) => {
+                let change = |old| Some(old & bits | word & !bits);
+                let _ = cells[number].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+            }
+        };
+        value.each_piece(|at, bytes| {
+            let first = at / WORD;
+            (0..bytes.len().div_ceil(WORD)).for_each(|number| store(first + number, word(bytes, number)));
+        });
+        (value.len().div_ceil(WORD)..cells.len()).for_each(|number| store(number, 0));
+    }
+
+    /// Returns what [`hash`] returns for a value's bytes.
+    pub(super) fn hash(&self, index: usize, seed: u64) -> u64 {
+        let mut hashing = Hashing::new(seed);
+        self.of(index).iter().for_each(|cell| hashing.add_word(cell.load(Ordering::Relaxed)));
+        hashing.end(self.len)
     }
 
     /// Whether a value has these bytes.
@@ -149,17 +176,48 @@ pub(crate) fn address(words: &[AtomicU64]) -> u64 {
     words.as_ptr().expose_provenance() as u64
 }
 
+/// A number by which to spread bytes, while they come word by word.
+#[derive(Clone, Copy)]
+pub(super) struct Hashing {
+    seed: u64,
+    mixed: u64,
+}
+
+/// The golden ratio, as a fraction of 2^64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+const fn fold(left: u64, right: u64) -> u64 {
+    let product = left as u128 * right as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+impl Hashing {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self { seed, mixed: seed ^ GOLDEN }
+    }
+
+    /// Adds bytes; all but the last ones are whole words.
+    #[inline]
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        (0..bytes.len().div_ceil(WORD)).for_each(|index| self.add_word(word(bytes, index)));
+    }
+
+    const fn add_word(&mut self, word: u64) {
+        self.mixed = fold(self.mixed ^ word, GOLDEN | 1) ^ self.seed;
+    }
+
+    /// Returns the number for what was added: `len` bytes.
+    pub(super) const fn end(self, len: usize) -> u64 {
+        fold(self.mixed ^ len as u64, GOLDEN)
+    }
+}
+
 /// Returns a number by which to spread bytes.
+#[inline]
 pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
-    /// The golden ratio, as a fraction of 2^64.
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    let fold = |left: u64, right: u64| {
-        let product = u128::from(left) * u128::from(right);
-        product as u64 ^ (product >> 64) as u64
-    };
-    let count = bytes.len().div_ceil(WORD);
-    let mixed = (0..count).fold(seed ^ GOLDEN, |hash, index| fold(hash ^ word(bytes, index), GOLDEN | 1) ^ seed);
-    fold(mixed ^ bytes.len() as u64, GOLDEN)
+    let mut hashing = Hashing::new(seed);
+    hashing.add(bytes);
+    hashing.end(bytes.len())
 }
 
 /// Returns a number that nobody outside knows, so that nobody can choose keys that collide.

@@ -268,7 +268,7 @@ impl Room {
     }
 }
 /// Most bytes of a key (`MAX_BPF_STACK` of Linux: programs build keys on their stack).
-const MOST_KEY: u32 = 512;
+pub(crate) const MOST_KEY: u32 = 512;
 /// Most bytes of a value.
 const MOST_VALUE: u32 = 1 << 26;
 

@@ -30,11 +30,13 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::cells::{Cells, hash, seed};
 use super::lock::{Holder, Owner};
 use super::pause::pause;
+use super::value::Value;
 use super::{Definition, Element, MapError, OpError, Update, this_cpu};
 
 /// What happens if there is no room.
@@ -150,19 +152,30 @@ impl Hash {
     }
 
     fn bucket(&self, key: &[u8]) -> &Bucket {
+        self.bucket_of(hash(self.seed, key))
+    }
+
+    /// The bucket for keys with this hash.
+    fn bucket_of(&self, hash: u64) -> &Bucket {
         let mask = self.buckets.len() - 1;
-        &self.buckets[hash(self.seed, key) as usize & mask]
+        &self.buckets[hash as usize & mask]
     }
 
     /// Finds the element of `key`, and the one before it in the bucket.
-    fn walk(&self, bucket: &Bucket, key: &[u8]) -> Option<(Option<u32>, u32)> {
+    fn walk_to(&self, bucket: &Bucket, key: &[u8]) -> Option<(Option<u32>, u32)> {
+        self.walk(bucket, |at| self.keys.is(at as usize, key))
+    }
+
+    /// Finds the first element that `is_it` says is the one, and the one before it in the bucket.
+    #[inline]
+    fn walk(&self, bucket: &Bucket, is_it: impl Fn(u32) -> bool) -> Option<(Option<u32>, u32)> {
         let mut before = None;
         let mut at = bucket.head.load(Ordering::Relaxed);
         for _ in 0..self.count {
             if at == NONE {
                 return None;
             }
-            if self.keys.is(at as usize, key) {
+            if is_it(at) {
                 return Some((before, at));
             }
             (before, at) = (Some(at), self.next[at as usize].load(Ordering::Relaxed));
@@ -171,7 +184,7 @@ impl Hash {
     }
 
     fn find(&self, key: &[u8]) -> Option<u32> {
-        self.consistent(self.bucket(key), || self.walk(self.bucket(key), key).map(|(_, at)| at))
+        self.consistent(self.bucket(key), || self.walk_to(self.bucket(key), key).map(|(_, at)| at))
     }
 
     /// Returns what `look` finds while nobody writes to the bucket.
@@ -268,7 +281,6 @@ impl Hash {
 
     /// Takes an element that was not used lately from its bucket.
     fn evict(&self, renew: &dyn Fn(u64)) -> Option<u32> {
-        let mut key = alloc::vec![0; self.keys.len()];
         for _ in 0..self.count.saturating_mul(3) {
             let element = self.hand.fetch_add(1, Ordering::Relaxed) % self.count;
             let mark = &self.marks[element as usize];
@@ -280,13 +292,10 @@ impl Hash {
                 mark.fetch_and(!USED, Ordering::Relaxed);
                 continue;
             }
-            self.keys.read(element as usize, &mut key);
-            let bucket = self.bucket(&key);
+            let bucket = self.bucket_of(self.keys.hash(element as usize, self.seed));
             let Ok(held) = self.lock(bucket) else { continue };
-            // It may belong to another key by now.
-            if let Some((before, found)) = self.walk(bucket, &key)
-                && found == element
-            {
+            // It may be another bucket's by now.
+            if let Some((before, _)) = self.walk(bucket, |at| at == element) {
                 self.unlink(bucket, before, element);
                 renew(self.values.address(element as usize));
                 drop(held);
@@ -296,7 +305,8 @@ impl Hash {
         None
     }
 
-    fn write(&self, element: u32, cpu: Option<u32>, value: &[u8]) {
+    /// Writes a value, of all CPUs if none is named; missing bytes are zero.
+    fn write(&self, element: u32, cpu: Option<u32>, value: Value<'_>) {
         let count = self.count as usize;
         match cpu {
             Some(cpu) => self.values.write(cpu as usize * count + element as usize, value),
@@ -310,7 +320,7 @@ impl Hash {
         &self,
         key: &[u8],
         cpu: Option<u32>,
-        value: &[u8],
+        value: Value<'_>,
         update: Update,
         renew: &dyn Fn(u64),
     ) -> Result<bool, OpError> {
@@ -325,7 +335,7 @@ impl Hash {
             Ok(false)
         };
         let held = self.lock(bucket)?;
-        if let Some((_, element)) = self.walk(bucket, key) {
+        if let Some((_, element)) = self.walk_to(bucket, key) {
             return replace(element);
         }
         drop(held);
@@ -336,7 +346,7 @@ impl Hash {
         let evict = || if self.eviction == Eviction::Unused { self.evict(renew) } else { None };
         let element = self.take_free().or_else(evict).ok_or(OpError::Full)?;
         let held = self.lock(bucket).inspect_err(|_| self.give_back(element))?;
-        if let Some((_, found)) = self.walk(bucket, key) {
+        if let Some((_, found)) = self.walk_to(bucket, key) {
             // Another thread was faster.
             let replaced = replace(found);
             drop(held);
@@ -345,10 +355,10 @@ impl Hash {
         }
         // A program may have made a timer in it since another key's value was here.
         renew(self.values.address(element as usize));
-        self.keys.write(element as usize, key);
+        self.keys.write(element as usize, Value::Near(key));
         if cpu.is_some() && self.cpus > 1 {
-            let zeros = alloc::vec![0; value.len()];
-            self.write(element, None, &zeros);
+            // Of the other CPUs.
+            self.write(element, None, Value::Near(&[]));
         }
         self.write(element, cpu, value);
         self.next[element as usize].store(bucket.head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -358,14 +368,20 @@ impl Hash {
         Ok(true)
     }
 
-    /// Writes the value of `key`, of the first CPU, if it still lies at `address`.
-    pub(super) fn write_at(&self, key: &[u8], address: u64, value: &[u8]) -> Result<(), OpError> {
+    /// Writes the value of `key`, of the first CPU, if it still lies at `address`; without these bytes of it.
+    pub(super) fn write_at(
+        &self,
+        key: &[u8],
+        address: u64,
+        value: Value<'_>,
+        kept: Range<usize>,
+    ) -> Result<(), OpError> {
         let bucket = self.bucket(key);
         // Meanwhile nobody removes it.
         let _held = self.lock(bucket)?;
-        let found = self.walk(bucket, key).map(|(_, element)| element);
+        let found = self.walk_to(bucket, key).map(|(_, element)| element);
         let element = found.filter(|element| self.values.address(*element as usize) == address);
-        self.write(element.ok_or(OpError::NotFound)?, Some(0), value);
+        self.values.write_without(element.ok_or(OpError::NotFound)? as usize, value, kept);
         Ok(())
     }
 
@@ -373,7 +389,7 @@ impl Hash {
     pub(super) fn remove(&self, key: &[u8], renew: &dyn Fn(u64)) -> Result<(), OpError> {
         let bucket = self.bucket(key);
         let held = self.lock(bucket)?;
-        let (before, element) = self.walk(bucket, key).ok_or(OpError::NotFound)?;
+        let (before, element) = self.walk_to(bucket, key).ok_or(OpError::NotFound)?;
         self.unlink(bucket, before, element);
         renew(self.values.address(element as usize));
         drop(held);
@@ -384,7 +400,7 @@ impl Hash {
     pub(super) fn read(&self, key: &[u8], cpu: u32, value: &mut [u8]) -> Result<(), OpError> {
         let bucket = self.bucket(key);
         let found = self.consistent(bucket, || {
-            let (_, element) = self.walk(bucket, key)?;
+            let (_, element) = self.walk_to(bucket, key)?;
             self.values.read(cpu as usize * self.count as usize + element as usize, value);
             Some(element)
         });
@@ -430,7 +446,7 @@ mod tests {
         // One bucket.
         let definition = Definition::new("hash", Kind::Hash, 4, 8, 1);
         let hash = Hash::new(&definition, 1, Eviction::Never).expect("room");
-        let set = |value| hash.update(&[1; 4], None, &[value; 8], Update::Always, &|_| ());
+        let set = |value| hash.update(&[1; 4], None, Value::Near(&[value; 8]), Update::Always, &|_| ());
         let read = || {
             let mut value = [0; 8];
             hash.read(&[1; 4], 0, &mut value).map(|()| value)

@@ -148,6 +148,7 @@ impl Drop for Held<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::Value;
 
     #[test]
     fn a_lock_is_half_of_a_word() {
@@ -202,21 +203,24 @@ mod tests {
             } else {
                 map.set_first(&[2; 18]);
             }
-            assert_eq!(map.update_locked(&key, &[3; 18], Update::Always, owner), Err(OpError::Deadlock));
+            assert_eq!(map.update_locked(&key, Value::Near(&[3; 18]), Update::Always, owner), Err(OpError::Deadlock));
             assert!(lock.give_back(owner), "{kind:?}");
             assert_eq!(read(), Ok(there(1)));
-            assert_eq!(map.update_locked(&key, &[3; 18], Update::Insert, owner), Err(OpError::Exists));
-            assert_eq!(map.update_locked(&key, &[3; 18], Update::Replace, owner), Ok(()));
+            assert_eq!(map.update_locked(&key, Value::Near(&[3; 18]), Update::Insert, owner), Err(OpError::Exists));
+            assert_eq!(map.update_locked(&key, Value::Near(&[3; 18]), Update::Replace, owner), Ok(()));
             assert_eq!((read(), map.lock_at(address - 4).is_none()), (Ok(there(3)), true));
             if kind == Kind::Hash {
                 map.remove(&key).expect("it is there");
-                assert_eq!(map.update_locked(&key, &[4; 18], Update::Replace, owner), Err(OpError::NotFound));
-                assert_eq!(map.update_locked(&key, &[4; 18], Update::Always, owner), Ok(()));
+                assert_eq!(
+                    map.update_locked(&key, Value::Near(&[4; 18]), Update::Replace, owner),
+                    Err(OpError::NotFound)
+                );
+                assert_eq!(map.update_locked(&key, Value::Near(&[4; 18]), Update::Always, owner), Ok(()));
                 assert_eq!(read(), Ok(there(4)));
             }
         }
         let plain = Map::new(Definition::new("m", Kind::Array, 4, 18, 2)).expect("good measures");
-        let update = plain.update_locked(&[0; 4], &[3; 18], Update::Always, Owner::here(|| 0));
+        let update = plain.update_locked(&[0; 4], Value::Near(&[3; 18]), Update::Always, Owner::here(|| 0));
         assert_eq!((update, plain.change_locked(&[0; 4], |_| ())), (Err(OpError::NoLock), Err(OpError::NoLock)));
         for (offset, kind) in [(2, Kind::Array), (16, Kind::Hash), (0, Kind::LruHash), (0, Kind::PerCpuArray)] {
             let wrong = Definition { lock: Some(offset), ..Definition::new("m", kind, 4, 18, 2) };

@@ -1,7 +1,9 @@
 //! Values that change under their locks.
 
-use super::cells::Cells;
+use core::ops::Range;
+
 use super::lock::{Held, Lock, Owner};
+use super::value::{Copied, Value};
 use super::{Map, OpError, Store, TIMER, Update};
 
 impl Map {
@@ -39,35 +41,52 @@ impl Map {
     }
 
     fn change_by<T>(&self, owner: Owner, key: &[u8], change: impl FnOnce(&mut [u8]) -> T) -> Result<T, OpError> {
+        self.under_lock(owner, key, |address| {
+            let mut value = Copied::zeros(self.definition.value_len as usize);
+            self.read(key, 0, &mut value)?;
+            let answer = change(&mut value);
+            self.write_at(key, address, Value::Near(&value), 0..0)?;
+            Ok(answer)
+        })
+    }
+
+    /// Does something under the lock of the value of `key`, which lies at the address that `act` gets.
+    fn under_lock<T>(
+        &self,
+        owner: Owner,
+        key: &[u8],
+        act: impl FnOnce(u64) -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
         self.check_key(key)?;
         let offset = self.definition.lock.ok_or(OpError::NoLock)?;
         loop {
             let address = self.address_of(key, 0).ok_or(OpError::NotFound)?;
             let lock = self.lock_at(address + u64::from(offset)).ok_or(OpError::NotFound)?;
             lock.take(owner).map_err(|_| OpError::Deadlock)?;
-            let held = Held(lock, owner);
+            let _held = Held(lock, owner);
             // The element may have become another key's before the lock was free.
-            if self.address_of(key, 0) != Some(address) {
-                continue;
+            if self.address_of(key, 0) == Some(address) {
+                return act(address);
             }
-            let mut value = alloc::vec![0; self.definition.value_len as usize];
-            self.read(key, 0, &mut value)?;
-            let answer = change(&mut value);
-            self.write_at(key, address, &value)?;
-            drop(held);
-            return Ok(answer);
         }
     }
 
     /// Sets the value of `key` under its lock, if the key exists (`BPF_F_LOCK`). The bytes of a timer stay as they are.
-    pub(crate) fn update_locked(&self, key: &[u8], value: &[u8], update: Update, owner: Owner) -> Result<(), OpError> {
+    pub(crate) fn update_locked(
+        &self,
+        key: &[u8],
+        value: Value<'_>,
+        update: Update,
+        owner: Owner,
+    ) -> Result<(), OpError> {
         self.check_value(value.len())?;
         if self.definition.lock.is_none() {
             return Err(OpError::NoLock);
         }
+        let timer = self.definition.timer.map_or(0..0, |at| at as usize..(at + TIMER) as usize);
         loop {
             if update != Update::Insert {
-                match self.change_by(owner, key, |there| self.copy_plain(value, there)) {
+                match self.under_lock(owner, key, |address| self.write_at(key, address, value, timer.clone())) {
                     Err(OpError::NotFound) if update == Update::Always => {}
                     done => return done,
                 }
@@ -80,37 +99,22 @@ impl Map {
         }
     }
 
-    /// Copies a value except its timer.
-    fn copy_plain(&self, from: &[u8], to: &mut [u8]) {
-        let timer = self.definition.timer.map_or(0..0, |at| at as usize..(at + TIMER) as usize);
-        to[..timer.start].copy_from_slice(&from[..timer.start]);
-        to[timer.end..].copy_from_slice(&from[timer.end..]);
-    }
-
-    /// Writes the value of `key`, if it still lies at `address`.
-    fn write_at(&self, key: &[u8], address: u64, value: &[u8]) -> Result<(), OpError> {
+    /// Writes the value of `key`, if it still lies at `address`; without these bytes of it.
+    fn write_at(&self, key: &[u8], address: u64, value: Value<'_>, kept: Range<usize>) -> Result<(), OpError> {
         match &self.store {
-            Store::Hash(hash) => hash.write_at(key, address, value),
+            Store::Hash(hash) => hash.write_at(key, address, value, kept),
             _ => {
-                let values = self.value_cells().ok_or(OpError::NotFound)?;
-                values.write(values.index_of(address, 0).ok_or(OpError::NotFound)?, value);
+                let values = self.store.values().ok_or(OpError::NotFound)?;
+                values.write_without(values.index_of(address, 0).ok_or(OpError::NotFound)?, value, kept);
                 Ok(())
             }
-        }
-    }
-
-    fn value_cells(&self) -> Option<&Cells> {
-        match &self.store {
-            Store::Array(array) => Some(array.values()),
-            Store::Hash(hash) => Some(hash.values()),
-            _ => None,
         }
     }
 
     /// Returns the lock at this address, in one of its values.
     pub(crate) fn lock_at(&self, address: u64) -> Option<Lock<'_>> {
         let offset = self.definition.lock?;
-        let values = self.value_cells()?;
+        let values = self.store.values()?;
         values.lock_of(values.index_of(address, offset)?)
     }
 }

@@ -35,6 +35,7 @@ mod locked;
 mod maps;
 mod memory;
 mod once;
+mod op;
 mod pause;
 mod programs;
 mod queue;
@@ -46,8 +47,10 @@ mod typed;
 #[cfg(not(feature = "std"))]
 mod untimed;
 mod user_ring;
+pub(crate) mod value;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
 use array::Array;
@@ -56,10 +59,11 @@ use bloom::Bloom;
 pub(crate) use definition::Room;
 use definition::check;
 pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
-pub(crate) use definition::{LOCK, TIMER};
+pub(crate) use definition::{LOCK, MOST_KEY, TIMER};
 use hash::{Eviction, Hash};
 pub(crate) use lock::{Lock, Owner};
 pub use maps::{Maps, NestError};
+pub use op::{OpError, Update, WhenFull};
 pub use programs::{Foreign, InsertError, Programs};
 use queue::{Order, Queue};
 pub use ring::{Consumer, Ring, Wake};
@@ -72,100 +76,7 @@ pub use typed::{ArrayHandle, HashHandle, Plain, QueueHandle, TypeError};
 use untimed::Timed;
 pub(crate) use user_ring::Next;
 pub use user_ring::{Producer, ReserveError, Sample, UserRing};
-
-/// Why an operation on a map fails. A program gets [`errno`](Self::errno), negative.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpError {
-    /// There is no such key, or nothing at all.
-    #[error("it is not there")]
-    NotFound,
-    /// The key is there, and should not be.
-    #[error("the key is there already")]
-    Exists,
-    /// There is no room.
-    #[error("the map is full")]
-    Full,
-    /// A key or value has another length.
-    #[error("{given} bytes were given for a key or value of {len}")]
-    Length {
-        /// Bytes that it has.
-        len: usize,
-        /// Bytes that were given.
-        given: usize,
-    },
-    /// Maps of this kind cannot do that.
-    #[error("a map of the kind {kind:?} cannot do that")]
-    Unsupported {
-        /// The kind.
-        kind: Kind,
-    },
-    /// A prefix is longer than a key.
-    #[error("the prefix is longer than the {most} bits of a key")]
-    Prefix {
-        /// Bits.
-        most: usize,
-    },
-    /// Its values have no locks.
-    #[error("the values of the map have no locks")]
-    NoLock,
-    /// The thread that asks for the lock holds it already: that of a value, or, in a signal handler, that of a part of
-    /// the map.
-    #[error("this thread holds the lock already; a signal handler may have interrupted a change of the map")]
-    Deadlock,
-    /// A thread that this process does not have was changing it when its parent forked, and it may be half changed.
-    #[error("the parent of this process was changing it when it forked; make a new map here, or fork at another time")]
-    Abandoned,
-    /// An unknown flag.
-    #[error("the flags {flags:#x} are not known")]
-    Flags {
-        /// The flags.
-        flags: u64,
-    },
-}
-
-impl OpError {
-    /// Returns Linux's number for it.
-    pub const fn errno(self) -> i64 {
-        match self {
-            Self::NotFound => 2,
-            Self::Exists => 17,
-            Self::Full => 7,
-            Self::Length { .. } | Self::Flags { .. } | Self::Prefix { .. } | Self::NoLock => 22,
-            Self::Deadlock => 35,
-            Self::Abandoned => 130,
-            Self::Unsupported { .. } => 95,
-        }
-    }
-}
-
-/// When to update. The numbers are Linux's (`BPF_ANY` and what follows it).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Update {
-    /// Whether the key is there or not.
-    #[default]
-    Always = 0,
-    /// If the key is not there.
-    Insert = 1,
-    /// If the key is there.
-    Replace = 2,
-}
-
-impl Update {
-    /// The update with this number.
-    ///
-    /// # Errors
-    ///
-    /// [`OpError::Flags`].
-    pub const fn new(flags: u64) -> Result<Self, OpError> {
-        match flags {
-            0 => Ok(Self::Always),
-            1 => Ok(Self::Insert),
-            2 => Ok(Self::Replace),
-            _ => Err(OpError::Flags { flags }),
-        }
-    }
-}
+pub(crate) use value::{Copied, Far, Out, Value};
 
 /// A map.
 #[derive(Debug)]
@@ -187,6 +98,17 @@ enum Store {
     UserRing(UserRing),
     Programs(Programs),
     Maps(alloc::boxed::Box<Maps>),
+}
+
+impl Store {
+    /// The values of arrays and hash maps.
+    const fn values(&self) -> Option<&cells::Cells> {
+        match self {
+            Self::Array(array) => Some(array.values()),
+            Self::Hash(hash) => Some(hash.values()),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(feature = "std")]
@@ -219,7 +141,7 @@ fn cpus_of(definition: &Definition) -> u32 {
 
 /// Returns the bytes of a map, including all its parts.
 fn bytes(definition: &Definition, cpus: u32) -> u64 {
-    match definition.kind {
+    let store = match definition.kind {
         Kind::Array | Kind::PerCpuArray => Array::bytes(definition, cpus),
         Kind::Hash | Kind::LruHash | Kind::PerCpuHash | Kind::LruPerCpuHash => Hash::bytes(definition, cpus),
         Kind::LpmTrie => Trie::bytes(definition),
@@ -229,7 +151,8 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
         Kind::UserRingBuffer => UserRing::bytes(definition),
         Kind::Programs => Programs::bytes(definition),
         Kind::ArrayOfMaps | Kind::HashOfMaps => Maps::bytes(definition),
-    }
+    };
+    store.saturating_add(Timed::bytes(definition))
 }
 
 impl Map {
@@ -257,7 +180,8 @@ impl Map {
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
             Kind::ArrayOfMaps | Kind::HashOfMaps => Store::Maps(alloc::boxed::Box::new(Maps::new(&definition)?)),
         };
-        Ok(Self { definition, cpus, store, timed: Timed::none() })
+        let timed = Timed::new(&definition, store.values())?;
+        Ok(Self { definition, cpus, store, timed })
     }
 
     /// Checks a map's sizes, and takes what it needs from `room`.
@@ -334,15 +258,15 @@ impl Map {
     ///
     /// [`OpError`].
     pub fn update(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
-        self.update_of(key, value, update, None)
+        self.update_of(key, Value::Near(value), update, None)
     }
 
     /// Does the same for this CPU only, as programs do.
-    pub(crate) fn update_here(&self, key: &[u8], value: &[u8], update: Update, cpu: u32) -> Result<(), OpError> {
+    pub(crate) fn update_here(&self, key: &[u8], value: Value<'_>, update: Update, cpu: u32) -> Result<(), OpError> {
         self.update_of(key, value, update, Some(cpu))
     }
 
-    fn update_of(&self, key: &[u8], value: &[u8], update: Update, cpu: Option<u32>) -> Result<(), OpError> {
+    fn update_of(&self, key: &[u8], value: Value<'_>, update: Update, cpu: Option<u32>) -> Result<(), OpError> {
         self.check_key(key)?;
         self.check_value(value.len())?;
         self.check_timers()?;
@@ -389,6 +313,11 @@ impl Map {
     ///
     /// [`OpError`].
     pub fn push(&self, value: &[u8], when_full: WhenFull) -> Result<(), OpError> {
+        self.push_value(Value::Near(value), when_full)
+    }
+
+    /// Does the same with a program's value.
+    pub(crate) fn push_value(&self, value: Value<'_>, when_full: WhenFull) -> Result<(), OpError> {
         self.check_value(value.len())?;
         match &self.store {
             Store::Queue(queue) => queue.push(value, when_full),
@@ -407,8 +336,13 @@ impl Map {
     /// [`OpError`].
     pub fn pop(&self, value: &mut [u8]) -> Result<(), OpError> {
         self.check_value(value.len())?;
+        self.pop_to(&mut |at, piece| value[at..][..piece.len()].copy_from_slice(piece))
+    }
+
+    /// Takes the next value out of a queue or off a stack. Nobody else can use it before `out` has all of it.
+    pub(crate) fn pop_to(&self, out: &mut Out<'_>) -> Result<(), OpError> {
         match &self.store {
-            Store::Queue(queue) => queue.pop(value),
+            Store::Queue(queue) => queue.pop(out),
             _ => Err(self.unsupported()),
         }
     }
@@ -421,7 +355,22 @@ impl Map {
     pub fn peek(&self, value: &mut [u8]) -> Result<(), OpError> {
         self.check_value(value.len())?;
         match &self.store {
-            Store::Queue(queue) => queue.peek(value),
+            Store::Bloom(_) => self.may_have(Value::Near(value)),
+            _ => self.peek_to(&mut |at, piece| value[at..][..piece.len()].copy_from_slice(piece)),
+        }
+    }
+
+    /// Copies the next value of a queue or stack.
+    pub(crate) fn peek_to(&self, out: &mut Out<'_>) -> Result<(), OpError> {
+        match &self.store {
+            Store::Queue(queue) => queue.peek(out),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// Whether `value` may be in a bloom filter.
+    pub(crate) fn may_have(&self, value: Value<'_>) -> Result<(), OpError> {
+        match &self.store {
             Store::Bloom(bloom) if bloom.may_have(value) => Ok(()),
             Store::Bloom(_) => Err(OpError::NotFound),
             _ => Err(self.unsupported()),
@@ -458,6 +407,16 @@ impl Map {
             Store::Maps(maps) => Some(maps),
             _ => None,
         }
+    }
+
+    /// Returns where all values lie that programs reach by their addresses.
+    pub(crate) fn values(&self) -> Option<Range<u64>> {
+        let values = match &self.store {
+            Store::Trie(trie) => trie.values(),
+            store => store.values()?,
+        };
+        let start = values.address(0);
+        Some(start..start + size_of_val(values.words()) as u64)
     }
 
     /// Returns the address of the value of `key`; of this CPU, if each has its own.
@@ -502,7 +461,8 @@ impl Map {
     /// Sets the first value of an array; bytes that `value` lacks are zero.
     pub(crate) fn set_first(&self, value: &[u8]) {
         if let Store::Array(array) = &self.store {
-            array.values().write(0, value);
+            let len = value.len().min(self.definition.value_len as usize);
+            array.values().write(0, Value::Near(&value[..len]));
         }
     }
 
@@ -562,12 +522,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        if self.definition.timer.is_none() {
-            return;
-        }
-        for words in self.shared() {
-            let start = cells::address(words);
-            self.timed.forget_all(start..start + size_of_val(words) as u64);
+        if self.definition.timer.is_some() {
+            self.timed.forget_all();
         }
     }
 }
@@ -581,16 +537,6 @@ pub(crate) struct Element {
     pub(crate) key: u64,
     /// Where its value lies.
     pub(crate) value: u64,
-}
-
-/// What a full queue or stack does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum WhenFull {
-    /// It refuses.
-    #[default]
-    Refuse,
-    /// It drops the oldest value (Linux: `BPF_EXIST`).
-    DropOldest,
 }
 
 #[cfg(test)]

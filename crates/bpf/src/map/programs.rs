@@ -8,7 +8,7 @@ use core::any::Any;
 use core::fmt;
 
 #[cfg(feature = "std")]
-use arc_swap::ArcSwapOption;
+use palimpsest_sys::published::Published;
 
 use super::once::OnceLock;
 #[cfg(not(feature = "std"))]
@@ -26,15 +26,20 @@ pub type Foreign = Arc<dyn Any + Send + Sync>;
 /// [`Runner`](crate::host::Runner): whoever runs the program that makes a tail call looks among its own.
 pub struct Programs {
     #[cfg(feature = "std")]
-    programs: Box<[ArcSwapOption<HostedProgram>]>,
+    programs: Box<[Place<Arc<HostedProgram>>]>,
     count: usize,
     /// Made when the first is put in, or, where there are no others, with the map.
     foreign: OnceLock<Box<[ForeignPlace]>>,
 }
 
-/// A place for another runner's program. With an operating system nobody waits for whoever changes it.
+/// A place for a program, made when the first is put in. Whoever reads it waits for nobody, allocates nothing, and
+/// frees nothing.
 #[cfg(feature = "std")]
-type ForeignPlace = ArcSwapOption<Foreign>;
+type Place<P> = OnceLock<Published<Option<P>>>;
+
+/// A place for another runner's program.
+#[cfg(feature = "std")]
+type ForeignPlace = Place<Foreign>;
 #[cfg(not(feature = "std"))]
 type ForeignPlace = Mutex<Option<Foreign>>;
 
@@ -78,7 +83,7 @@ impl Programs {
         };
         #[cfg(feature = "std")]
         {
-            let programs = places(count, ArcSwapOption::empty).map_err(memory)?;
+            let programs = places(count, OnceLock::new).map_err(memory)?;
             Ok(Self { programs, count, foreign: OnceLock::new() })
         }
         #[cfg(not(feature = "std"))]
@@ -90,7 +95,9 @@ impl Programs {
         }
     }
 
-    /// Puts a program in, or removes one. Returns the old one, which others may still run.
+    /// Puts a program in, or removes one. Returns the old one, which others may still run: the map lets go of it when
+    /// they have left it, now or at the next change of this place (or [`reclaim`](Self::reclaim)). Not for signal
+    /// handlers that may have interrupted the allocator.
     ///
     /// # Errors
     ///
@@ -102,13 +109,22 @@ impl Programs {
         program: Option<Arc<HostedProgram>>,
     ) -> Result<Option<Arc<HostedProgram>>, InsertError> {
         let place = self.programs.get(index as usize).ok_or(InsertError::NoPlace { index, count: self.count })?;
-        Ok(place.swap(program))
+        Ok(swap(place, program))
     }
 
     /// The program with this number.
     #[cfg(feature = "std")]
     pub fn get(&self, index: u32) -> Option<Arc<HostedProgram>> {
-        self.programs.get(index as usize)?.load_full()
+        self.programs.get(index as usize)?.get()?.read().clone()
+    }
+
+    /// Lets go of programs that were replaced, as far as no thread runs them any more. Returns of how many not.
+    /// [`set`](Self::set) does the same for its place.
+    #[cfg(feature = "std")]
+    pub fn reclaim(&self) -> usize {
+        let own = self.programs.iter().filter_map(OnceLock::get).map(Published::reclaim);
+        let foreign = self.foreign.get().into_iter().flatten().filter_map(OnceLock::get).map(Published::reclaim);
+        own.chain(foreign).sum()
     }
 
     /// Puts in a program of another runner, or removes one. Returns the old one, which others may still run.
@@ -124,13 +140,13 @@ impl Programs {
         }
         #[cfg(feature = "std")]
         if self.foreign.get().is_none() {
-            let made = places(count, ArcSwapOption::empty).map_err(|_| InsertError::Memory { count })?;
+            let made = places(count, OnceLock::new).map_err(|_| InsertError::Memory { count })?;
             // Another thread may have been faster.
             let _ = self.foreign.set(made);
         }
         let place = self.foreign.get().and_then(|places| places.get(index as usize)).ok_or(no_place)?;
         #[cfg(feature = "std")]
-        return Ok(place.swap(program.map(Arc::new)).map(|old| Foreign::clone(&old)));
+        return Ok(swap(place, program));
         #[cfg(not(feature = "std"))]
         return Ok(core::mem::replace(&mut lock(place), program));
     }
@@ -140,9 +156,18 @@ impl Programs {
     pub fn foreign(&self, index: u32) -> Option<Foreign> {
         let place = self.foreign.get()?.get(index as usize)?;
         #[cfg(feature = "std")]
-        return place.load().as_deref().cloned();
+        return place.get()?.read().clone();
         #[cfg(not(feature = "std"))]
         return lock(place).clone();
+    }
+}
+
+/// Puts a program in, or removes one. Returns the old one.
+#[cfg(feature = "std")]
+fn swap<P: Clone>(place: &Place<P>, program: Option<P>) -> Option<P> {
+    match (place.get(), &program) {
+        (None, None) => None,
+        _ => place.get_or_init(|| Published::new(None)).replace_and(program, Option::clone).0,
     }
 }
 
@@ -156,7 +181,7 @@ fn places<T>(count: usize, empty: impl FnMut() -> T) -> Result<Box<[T]>, TryRese
 
 /// Bytes of a place.
 #[cfg(feature = "std")]
-const PLACE: u64 = size_of::<ArcSwapOption<HostedProgram>>() as u64;
+const PLACE: u64 = size_of::<Place<Arc<HostedProgram>>>() as u64;
 #[cfg(not(feature = "std"))]
 const PLACE: u64 = size_of::<Mutex<Option<Foreign>>>() as u64;
 

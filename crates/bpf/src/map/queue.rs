@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use super::cells::Cells;
 use super::lock::{Holder, Owner};
 use super::pause::pause;
+use super::value::{Out, Value};
 use super::{Definition, MapError, OpError, WhenFull, this_cpu};
 
 /// Which value leaves first.
@@ -74,7 +75,7 @@ impl Queue {
         unreachable!("the rounds are without end")
     }
 
-    pub(super) fn push(&self, value: &[u8], when_full: WhenFull) -> Result<(), OpError> {
+    pub(super) fn push(&self, value: Value<'_>, when_full: WhenFull) -> Result<(), OpError> {
         let _held = self.lock()?;
         let capacity = self.values.count();
         let (mut oldest, mut len) = (self.oldest.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -90,8 +91,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Copies the next value. Returns the place of the oldest one, and how many are left without it.
-    fn next(&self, value: &mut [u8]) -> Result<(usize, usize), OpError> {
+    /// Copies the next value to `out`. Returns the place of the oldest one, and how many are left without it.
+    fn next(&self, out: &mut Out<'_>) -> Result<(usize, usize), OpError> {
         let capacity = self.values.count();
         let (oldest, len) = (self.oldest.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
         let left = len.checked_sub(1).ok_or(OpError::NotFound)?;
@@ -99,21 +100,21 @@ impl Queue {
             Order::OldestFirst => (oldest, (oldest + 1) % capacity),
             Order::LatestFirst => ((oldest + left) % capacity, oldest),
         };
-        self.values.read(at, value);
+        self.values.read_to(at, out);
         Ok((oldest, left))
     }
 
-    pub(super) fn pop(&self, value: &mut [u8]) -> Result<(), OpError> {
+    pub(super) fn pop(&self, out: &mut Out<'_>) -> Result<(), OpError> {
         let _held = self.lock()?;
-        let (oldest, left) = self.next(value)?;
+        let (oldest, left) = self.next(out)?;
         self.oldest.store(oldest, Ordering::Relaxed);
         self.len.store(left, Ordering::Relaxed);
         Ok(())
     }
 
-    pub(super) fn peek(&self, value: &mut [u8]) -> Result<(), OpError> {
+    pub(super) fn peek(&self, out: &mut Out<'_>) -> Result<(), OpError> {
         let _held = self.lock()?;
-        self.next(value).map(|_| ())
+        self.next(out).map(|_| ())
     }
 }
 
@@ -129,10 +130,12 @@ mod tests {
         let queue = Queue::new(&definition, Order::OldestFirst).expect("room");
         let held = queue.lock().expect("it is free");
         // As a signal handler that has interrupted its thread.
-        assert_eq!(queue.push(&[1; 8], WhenFull::Refuse), Err(OpError::Deadlock));
-        assert_eq!((queue.pop(&mut [0; 8]), queue.peek(&mut [0; 8])), (Err(OpError::Deadlock), Err(OpError::Deadlock)));
+        let push = |byte| queue.push(Value::Near(&[byte; 8]), WhenFull::Refuse);
+        assert_eq!(push(1), Err(OpError::Deadlock));
+        let nothing = &mut |_: usize, _: &[u8]| ();
+        assert_eq!((queue.pop(nothing), queue.peek(nothing)), (Err(OpError::Deadlock), Err(OpError::Deadlock)));
         drop(held);
-        assert_eq!(queue.push(&[1; 8], WhenFull::Refuse), Ok(()));
-        beside(|| queue.lock(), || queue.push(&[2; 8], WhenFull::Refuse).is_ok() && queue.pop(&mut [0; 8]).is_ok());
+        assert_eq!(push(1), Ok(()));
+        beside(|| queue.lock(), || push(2).is_ok() && queue.pop(&mut |_, _| ()).is_ok());
     }
 }

@@ -43,6 +43,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use super::cells::{WORD, address};
 use super::memory::Memory;
+use super::value::Value;
 use super::{Definition, MapError};
 
 /// Where the producers' position is, in bytes.
@@ -280,16 +281,19 @@ impl Ring {
 
     /// Copies `bytes` into a record of their own; false if there is no room.
     pub fn output(&self, bytes: &[u8], wake: Wake) -> bool {
-        let written = self.output_quietly(bytes.len() as u64, wake, |cells| {
-            let (whole, rest) = bytes.as_chunks::<WORD>();
-            for (cell, word) in cells.iter().zip(whole) {
-                cell.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-            }
-            if let (false, Some(cell)) = (rest.is_empty(), cells.last()) {
-                let mut word = [0; WORD];
-                word[..rest.len()].copy_from_slice(rest);
-                cell.store(u64::from_ne_bytes(word), Ordering::Relaxed);
-            }
+        self.output_value(Value::Near(bytes), wake)
+    }
+
+    /// Does the same with a program's bytes.
+    pub(crate) fn output_value(&self, value: Value<'_>, wake: Wake) -> bool {
+        let written = self.output_quietly(value.len() as u64, wake, |cells| {
+            value.each_piece(|at, bytes| {
+                for (cell, bytes) in cells[at / WORD..].iter().zip(bytes.chunks(WORD)) {
+                    let mut word = [0; WORD];
+                    word[..bytes.len()].copy_from_slice(bytes);
+                    cell.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+                }
+            });
         });
         if let Ok(Some(waker)) = written {
             waker();

@@ -54,7 +54,7 @@ fn cpus_have_values_of_their_own() {
         let map = map(kind, 4, 8, 4);
         let key = [0; 4];
         map.update(&key, &5_u64.to_ne_bytes(), Update::Always).expect("room");
-        map.update_here(&key, &6_u64.to_ne_bytes(), Update::Always, 1).expect("there");
+        map.update_here(&key, Value::Near(&6_u64.to_ne_bytes()), Update::Always, 1).expect("there");
         let values = [0, 1].map(|cpu| {
             let mut value = [0; 8];
             map.read(&key, cpu, &mut value).expect("there");

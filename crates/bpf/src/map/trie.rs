@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::cells::Cells;
 use super::hash::{Eviction, Hash};
+use super::value::Value;
 use super::{Definition, Element, MapError, OpError, Update};
 
 /// Most bytes of data in a key (`LPM_DATA_SIZE_MAX` of Linux, `kernel/bpf/lpm_trie.c`).
@@ -88,7 +89,7 @@ impl Trie {
         self.longest(key, |prefix| self.hash.read(prefix, 0, value).ok()).ok_or(OpError::NotFound)
     }
 
-    pub(super) fn update(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
+    pub(super) fn update(&self, key: &[u8], value: Value<'_>, update: Update) -> Result<(), OpError> {
         let most = self.lengths.len() - 1;
         let bits = self.bits(key).ok_or(OpError::Prefix { most })?;
         // Before it exists, so that whoever sees it searches this length.

@@ -103,10 +103,9 @@ handle! {
 }
 
 fn read<V: Plain>(map: &Map, key: &[u8], cpu: u32) -> Result<V, OpError> {
-    let len = size_of::<V>();
-    let mut bytes = alloc::vec![0; len];
-    map.read(key, cpu, &mut bytes)?;
-    V::read_from_bytes(&bytes).map_err(|_| OpError::Length { len, given: bytes.len() })
+    let mut value = V::new_zeroed();
+    map.read(key, cpu, value.as_mut_bytes())?;
+    Ok(value)
 }
 
 impl<V: Plain> ArrayHandle<V> {
@@ -210,8 +209,8 @@ impl<V: Plain> QueueHandle<V> {
 
     /// Takes the next value out.
     pub fn pop(&self) -> Option<V> {
-        let mut bytes = alloc::vec![0; size_of::<V>()];
-        self.map.pop(&mut bytes).ok()?;
-        V::read_from_bytes(&bytes).ok()
+        let mut value = V::new_zeroed();
+        self.map.pop(value.as_mut_bytes()).ok()?;
+        Some(value)
     }
 }

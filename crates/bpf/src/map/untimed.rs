@@ -1,24 +1,28 @@
 //! Timers of maps without `std`, where nothing drives them: there are none.
 
-use core::ops::Range;
-
-use super::{Map, OpError};
+use super::cells::Cells;
+use super::{Definition, Map, MapError, OpError};
 
 /// No timers.
 #[derive(Debug)]
 pub(super) struct Timed;
 
 impl Timed {
+    /// Returns that they take no memory.
+    pub(super) const fn bytes(_definition: &Definition) -> u64 {
+        0
+    }
+
     /// Nothing drives them.
-    pub(super) const fn none() -> Self {
-        Self
+    pub(super) const fn new(_definition: &Definition, _values: Option<&Cells>) -> Result<Self, MapError> {
+        Ok(Self)
     }
 
     /// Does nothing: there are no timers.
     pub(super) const fn forget(&self, _address: u64) {}
 
     /// Does nothing: there are no timers.
-    pub(super) const fn forget_all(&self, _addresses: Range<u64>) {}
+    pub(super) const fn forget_all(&self) {}
 }
 
 impl Map {

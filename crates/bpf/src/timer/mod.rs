@@ -1,8 +1,8 @@
 //! Timers in the values of maps: Linux's `struct bpf_timer`, driven by a thread of the process.
 //!
-//! A timer is known by the address of its 16 bytes in a value. Its state is kept here; the bytes themselves mean
-//! nothing. All maps of a host share one `Timers`. The first timer that is armed starts its thread, which ends when the
-//! last of the maps is dropped.
+//! A timer is known by the address of its 16 bytes in a value. Its state is kept here, in memory that was allocated
+//! with the map ([`Part`]); the bytes themselves mean nothing. All maps of a host share one `Timers`. The first program
+//! that sets timers starts its thread, which ends when the last of the maps is dropped.
 //!
 //! # States of a timer
 //!
@@ -10,12 +10,18 @@
 //! |---|---|
 //! | none | `init`: idle |
 //! | idle: not armed, with or without a callback | `start`, which needs a callback: armed |
-//! | armed: has a deadline in `State::armed` | `cancel`: idle, without a callback; the thread: running |
+//! | armed: has a deadline, and is in a heap | `cancel`: idle, without a callback; the thread: running |
 //! | running: the thread calls it, `State::running` names it | the callback's return: idle, or armed if it did that |
 //!
 //! When an element is removed or gets another value, `forget` leads from any state to none. One lock guards all of
 //! this. It is not held while a callback runs, and whoever holds it waits for nothing but the two conditions. A thread
 //! may take this lock while it holds that of a hash map's bucket, never the other way round.
+//!
+//! # Who frees
+//!
+//! Programs make, arm and end timers in runs that must not use the allocator: signal handlers may have interrupted it.
+//! So what callbacks keep has another keeper here ([`Timers::keep`]), and goes when that is the last one: the thread
+//! looks when callbacks were dropped, and so do those who load and drop programs.
 //!
 //! # Forks
 //!
@@ -29,21 +35,25 @@
 //! [`TimeSource`], which is asked inside it. Both may drop other timers: nobody who has the lock of those waits for the
 //! lock of these, since whoever is inside one is refused the other. The timers' thread takes no signals.
 
+mod part;
 mod thread;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
 use core::cell::Cell;
 use core::fmt;
-use core::ops::{Deref, DerefMut, Range, RangeInclusive};
+use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::ThreadId;
 
 use palimpsest_sys::ForkDetector;
 use palimpsest_sys::clock::Clock;
+
+pub(crate) use part::Part;
+use part::Timer;
 
 /// The clocks that timers know. The numbers are those of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -62,6 +72,15 @@ impl TimerClock {
     /// The clock that has this number in Linux.
     pub(crate) fn new(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|clock| *clock as u64 == number)
+    }
+
+    /// Its place in [`ALL`](Self::ALL).
+    const fn index(self) -> usize {
+        match self {
+            Self::Real => 0,
+            Self::Monotonic => 1,
+            Self::Boot => 2,
+        }
     }
 }
 
@@ -87,8 +106,8 @@ impl TimeSource for SystemTime {
     }
 }
 
-/// What a timer calls.
-pub(crate) trait Callback: Send + Sync {
+/// What a timer calls. A clone needs no memory.
+pub(crate) trait Callback: Clone + Send + Sync + 'static {
     fn call(&self) -> Ended;
 
     /// Whether what it calls still exists.
@@ -134,13 +153,6 @@ impl TimerError {
     }
 }
 
-struct Timer {
-    clock: TimerClock,
-    callback: Option<Arc<dyn Callback>>,
-    /// `Some` while it is armed; then [`State::armed`] has the same.
-    armed: Option<Armed>,
-}
-
 /// A call that a timer is to make. Within one clock, they are ordered as they are to be made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Armed {
@@ -152,59 +164,72 @@ struct Armed {
     address: u64,
 }
 
-impl Armed {
-    /// All calls of a clock that are due by `deadline`.
-    const fn until(clock: TimerClock, deadline: u64) -> RangeInclusive<Self> {
-        let first = Self { clock, deadline: 0, serial: 0, address: 0 };
-        first..=Self { clock, deadline, serial: u64::MAX, address: u64::MAX }
-    }
-}
-
-/// The callback that is running.
+/// The callback that is running, on the timers' thread.
 struct Running {
     serial: u64,
     address: u64,
-    thread: ThreadId,
 }
 
-#[derive(Default)]
-struct State {
-    /// By address.
-    timers: BTreeMap<u64, Timer>,
-    armed: BTreeSet<Armed>,
+struct State<C> {
+    /// Of each map.
+    parts: Vec<Part<C>>,
+    /// What callbacks keep, too.
+    kept: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Whether callbacks were dropped since somebody has looked at `kept`.
+    dropped: bool,
     /// The serial of the next timer that is armed.
     serial: u64,
     running: Option<Running>,
-    /// The thread, from its start until its end.
-    thread: Option<ThreadId>,
+    /// Whether there is a thread: from its start until its end.
+    has_thread: bool,
     /// How many looks at the clock were asked for, and how many were made.
     wanted: u64,
     made: u64,
 }
 
-impl State {
+// Not derived, which would ask for callbacks that have a default.
+impl<C> Default for State<C> {
+    fn default() -> Self {
+        let (parts, kept) = (Vec::new(), Vec::new());
+        Self { parts, kept, dropped: false, serial: 0, running: None, has_thread: false, wanted: 0, made: 0 }
+    }
+}
+
+impl<C> State<C> {
+    fn part(&mut self, address: u64) -> Option<&mut Part<C>> {
+        self.parts.iter_mut().find(|part| part.range().contains(&address))
+    }
+
+    fn timer(&mut self, address: u64) -> Option<&mut Timer<C>> {
+        self.part(address)?.timer_mut(address)
+    }
+
     fn disarm(&mut self, address: u64) -> bool {
-        let Some(timer) = self.timers.get_mut(&address) else { return false };
-        timer.armed.take().is_some_and(|armed| self.armed.remove(&armed))
+        self.part(address).is_some_and(|part| part.disarm(address))
     }
 
     /// Whether a call that was asked for before `serial`, and is due by these times, has not been made or not returned.
     fn owes(&self, serial: u64, times: [(TimerClock, u64); 3]) -> bool {
-        let mut due = times.into_iter().flat_map(|(clock, time)| self.armed.range(Armed::until(clock, time)));
-        due.any(|armed| armed.serial < serial) || self.running.as_ref().is_some_and(|running| running.serial < serial)
+        let is_owed = |part: &Part<C>, (clock, time): (TimerClock, u64)| {
+            part.armed(clock).any(|armed| armed.deadline <= time && armed.serial < serial)
+        };
+        self.parts.iter().any(|part| times.into_iter().any(|time| is_owed(part, time)))
+            || self.running.as_ref().is_some_and(|running| running.serial < serial)
     }
 
-    fn remove(&mut self, address: u64) -> Option<Timer> {
-        self.disarm(address);
-        self.timers.remove(&address)
+    /// Takes out what nothing else keeps.
+    fn take_unused(&mut self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        self.dropped = false;
+        self.kept.extract_if(.., |kept| Arc::strong_count(kept) == 1).collect()
     }
 }
 
-struct Shared {
+struct Shared<C> {
     here: ForkDetector,
     time: Box<dyn TimeSource>,
-    state: Mutex<State>,
-    /// Tells the thread that a timer was armed, that a look is wanted, or that it is to end.
+    state: Mutex<State<C>>,
+    /// Tells the thread that a timer was armed, that a look is wanted, that callbacks were dropped, or that it is to
+    /// end.
     changed: Condvar,
     /// By which the thread tells that a callback has returned, or that a look was made.
     done: Condvar,
@@ -215,9 +240,9 @@ struct Shared {
     is_ended: AtomicBool,
 }
 
-impl Shared {
+impl<C> Shared<C> {
     /// Takes the lock. The caller is not inside it.
-    fn lock(&self) -> Locked<'_> {
+    fn lock(&self) -> Locked<'_, C> {
         let inside = Inside(INSIDE.replace(self.address()));
         // A panic never leaves the state half changed.
         Locked(self.state.lock().unwrap_or_else(PoisonError::into_inner), inside)
@@ -227,16 +252,21 @@ impl Shared {
         core::ptr::from_ref(self).addr()
     }
 
+    /// Whether the timers' thread calls.
+    fn is_own_thread(&self) -> bool {
+        OF.get() == self.address()
+    }
+
     fn is_ended(&self) -> bool {
         // Relaxed: whoever has set it on another thread takes the lock afterwards, and then wakes the thread.
         self.is_ended.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Shared {
+impl<C> Drop for Shared<C> {
     fn drop(&mut self) {
         if matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)) {
-            // A thread that this child does not have was changing it: nobody knows what is left of its trees.
+            // A thread that this child does not have was changing it: nobody knows what is left of it.
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             core::mem::forget(core::mem::take(state));
         }
@@ -246,6 +276,8 @@ impl Drop for Shared {
 std::thread_local! {
     /// The address of the [`Shared`] whose lock this thread holds, or is about to; 0 if it holds none.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
+    /// The address of the [`Shared`] of which this is the thread; 0 for all others.
+    static OF: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Says, when dropped, that the thread is where it was before.
@@ -258,9 +290,9 @@ impl Drop for Inside {
 }
 
 /// The state, and then [`Inside`], which is dropped behind it.
-struct Locked<'a>(MutexGuard<'a, State>, Inside);
+struct Locked<'a, C>(MutexGuard<'a, State<C>>, Inside);
 
-impl Locked<'_> {
+impl<C> Locked<'_, C> {
     /// Waits for the condition, without the lock.
     fn wait(self, condition: &Condvar) -> Self {
         let Self(state, inside) = self;
@@ -274,32 +306,37 @@ impl Locked<'_> {
     }
 }
 
-impl Deref for Locked<'_> {
-    type Target = State;
+impl<C> Deref for Locked<'_, C> {
+    type Target = State<C>;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &State<C> {
         &self.0
     }
 }
 
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
+impl<C> DerefMut for Locked<'_, C> {
+    fn deref_mut(&mut self) -> &mut State<C> {
         &mut self.0
     }
 }
 
 /// The timers of a host's maps.
-pub(crate) struct Timers {
-    shared: Arc<Shared>,
+pub(crate) struct Timers<C> {
+    shared: Arc<Shared<C>>,
 }
 
-impl fmt::Debug for Timers {
+impl<C> fmt::Debug for Timers<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timers").field("time", &self.shared.time).finish_non_exhaustive()
     }
 }
 
-impl Timers {
+/// Whether this thread is changing timers.
+pub(crate) fn is_interrupted() -> bool {
+    INSIDE.get() != 0
+}
+
+impl<C: Callback> Timers<C> {
     pub(crate) fn new(time: Box<dyn TimeSource>) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -316,50 +353,85 @@ impl Timers {
 
     /// The state, if this is the process that has the thread, and not a signal handler that would wait for what it has
     /// interrupted.
-    fn state(&self) -> Result<Locked<'_>, TimerError> {
+    fn state(&self) -> Result<Locked<'_, C>, TimerError> {
         if !self.shared.here.is_same_process() {
             return Err(TimerError::Child);
         }
-        if Self::is_interrupted() {
+        if is_interrupted() {
             return Err(TimerError::Interrupted);
         }
         Ok(self.shared.lock())
     }
 
-    /// Whether this thread is changing timers.
-    pub(crate) fn is_interrupted() -> bool {
-        INSIDE.get() != 0
+    /// Adds the timers of a map.
+    pub(crate) fn add(&self, part: Part<C>) {
+        if let Ok(mut state) = self.state() {
+            state.parts.push(part);
+        }
+    }
+
+    /// Keeps what callbacks will keep, so that nobody who drops a callback has to free that. Starts the thread, so that
+    /// nobody who arms a timer has to; if it cannot be started, whoever arms one tries it again.
+    pub(crate) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
+        self.let_go();
+        let Ok(mut state) = self.state() else { return };
+        state.kept.push(kept);
+        // The error is told to whoever arms a timer.
+        let _ = self.begin(&mut state);
+    }
+
+    /// Lets go of what nothing else keeps.
+    pub(crate) fn let_go(&self) {
+        let Ok(mut state) = self.state() else { return };
+        let unused = state.take_unused();
+        drop(state);
+        drop(unused);
+    }
+
+    /// Starts the thread, if there is none.
+    fn begin(&self, state: &mut State<C>) -> Result<(), TimerError> {
+        if !state.has_thread {
+            thread::start(&self.shared).map_err(|_| TimerError::Thread)?;
+            state.has_thread = true;
+        }
+        Ok(())
     }
 
     /// Makes a timer (`bpf_timer_init`).
     pub(crate) fn init(&self, address: u64, clock: TimerClock) -> Result<(), TimerError> {
         let mut state = self.state()?;
-        if state.timers.contains_key(&address) {
-            return Err(TimerError::Busy);
-        }
-        state.timers.insert(address, Timer { clock, callback: None, armed: None });
-        Ok(())
+        if state.part(address).is_some_and(|part| part.make(address, clock)) { Ok(()) } else { Err(TimerError::Busy) }
     }
 
     /// Sets what a timer calls (`bpf_timer_set_callback`).
-    pub(crate) fn set_callback(&self, address: u64, callback: Arc<dyn Callback>) -> Result<(), TimerError> {
+    pub(crate) fn set_callback(&self, address: u64, callback: C) -> Result<(), TimerError> {
         let mut state = self.state()?;
-        let timer = state.timers.get_mut(&address).ok_or(TimerError::Invalid)?;
+        let timer = state.timer(address).ok_or(TimerError::Invalid)?;
         let before = timer.callback.replace(callback);
-        // Without the lock: the old callback may be the last thing that keeps a program.
         drop(state);
-        drop(before);
+        self.dropped(before);
         Ok(())
+    }
+
+    /// Drops a callback, and has the thread look at what it has kept.
+    fn dropped(&self, callback: Option<C>) {
+        if callback.is_none() {
+            return;
+        }
+        // Without the lock, should a host that is going have let go of it meanwhile.
+        drop(callback);
+        if let Ok(mut state) = self.state() {
+            state.dropped = true;
+            self.shared.changed.notify_one();
+        }
     }
 
     /// Arms a timer (`bpf_timer_start`): `time` is a time of its clock, or counts from now.
     pub(crate) fn start(&self, address: u64, time: u64, from: From) -> Result<(), TimerError> {
         let mut state = self.state()?;
-        let timer = state.timers.get(&address).filter(|timer| timer.callback.is_some());
+        let timer = state.timer(address).filter(|timer| timer.callback.is_some());
         let clock = timer.ok_or(TimerError::Invalid)?.clock;
-        if state.thread.is_none() {
-            state.thread = Some(thread::start(&self.shared).map_err(|_| TimerError::Thread)?);
-        }
+        self.begin(&mut state)?;
         let now = self.shared.time.now(clock);
         let deadline = match from {
             From::Now => now.saturating_add(time),
@@ -367,13 +439,12 @@ impl Timers {
             // the only one that is called.
             From::Beginning => time.max(now),
         };
-        state.disarm(address);
-        let armed = Armed { clock, deadline, serial: state.serial, address };
+        let serial = state.serial;
         state.serial += 1;
-        if let Some(timer) = state.timers.get_mut(&address) {
-            timer.armed = Some(armed);
+        if let Some(part) = state.part(address) {
+            part.disarm(address);
+            part.arm(address, deadline, serial);
         }
-        state.armed.insert(armed);
         self.shared.changed.notify_one();
         Ok(())
     }
@@ -383,61 +454,65 @@ impl Timers {
     pub(crate) fn cancel(&self, address: u64) -> Result<bool, TimerError> {
         let mut state = self.state()?;
         let running = state.running.as_ref().filter(|running| running.address == address);
-        if running.is_some_and(|running| running.thread == std::thread::current().id()) {
+        if running.is_some() && self.shared.is_own_thread() {
             return Err(TimerError::Itself);
         }
         let called = running.map(|running| running.serial);
         let was_armed = state.disarm(address);
-        let callback = state.timers.get_mut(&address).ok_or(TimerError::Invalid)?.callback.take();
+        let callback = state.timer(address).ok_or(TimerError::Invalid)?.callback.take();
         while called.is_some() && state.running.as_ref().map(|running| running.serial) == called {
             state = state.wait(&self.shared.done);
         }
         drop(state);
-        drop(callback);
+        self.dropped(callback);
         Ok(was_armed)
     }
 
     /// Removes the timer of an element that is removed or replaced. A callback that is running runs to its end.
     pub(crate) fn forget(&self, address: u64) {
-        let removed = self.state().ok().and_then(|mut state| state.remove(address));
-        // Without the lock: its callback may be the last thing that keeps a program.
-        drop(removed);
+        let Ok(mut state) = self.state() else { return };
+        let removed = state.part(address).and_then(|part| part.remove(address));
+        drop(state);
+        self.dropped(removed.and_then(|timer| timer.callback));
     }
 
-    /// Removes all timers in this range of addresses.
-    pub(crate) fn forget_all(&self, addresses: Range<u64>) {
-        self.forget_where(|address, _| addresses.contains(&address));
+    /// Removes the timers of a map, whose first one is at this address.
+    pub(crate) fn forget_map(&self, first: u64) {
+        let Ok(mut state) = self.state() else { return };
+        let place = state.parts.iter().position(|part| part.range().start == first);
+        let part = place.map(|place| state.parts.swap_remove(place));
+        drop(state);
+        drop(part);
+        self.let_go();
     }
 
     /// Removes the timers whose callbacks have nothing left to call.
     pub(crate) fn forget_dead(&self) {
-        self.forget_where(|_, timer| timer.callback.as_ref().is_some_and(|callback| !callback.is_alive()));
-    }
-
-    fn forget_where(&self, is_over: impl Fn(u64, &Timer) -> bool) {
         let Ok(mut state) = self.state() else { return };
-        let over = state.timers.iter().filter(|(address, timer)| is_over(**address, timer));
-        let over: alloc::vec::Vec<u64> = over.map(|(address, _)| *address).collect();
-        let removed: alloc::vec::Vec<_> = over.into_iter().map(|address| state.remove(address)).collect();
+        let dead = |part: &mut Part<C>| part.take_callbacks(|callback| !callback.is_alive());
+        let removed: Vec<C> = state.parts.iter_mut().flat_map(dead).collect();
         drop(state);
         drop(removed);
+        self.let_go();
     }
 
     /// Has the thread look at the clock, and waits until every timer that was armed before, and is due now, has been
-    /// called. Returns at once when called from a callback.
+    /// called. Returns at once when called from a callback. Lets go of what timers kept before.
     pub(crate) fn look(&self) {
         let Ok(mut state) = self.state() else { return };
         let (serial, times) = (state.serial, TimerClock::ALL.map(|clock| (clock, self.shared.time.now(clock))));
-        if state.thread.is_none_or(|thread| thread == std::thread::current().id()) {
+        if !state.has_thread || self.shared.is_own_thread() {
             return;
         }
         state.wanted += 1;
         let wanted = state.wanted;
         self.shared.changed.notify_one();
         // If a clock has been set back since, the thread finds nothing due, and the look is made all the same.
-        while state.made < wanted && state.owes(serial, times) && state.thread.is_some() {
+        while state.made < wanted && state.owes(serial, times) && state.has_thread {
             state = state.wait(&self.shared.done);
         }
+        drop(state);
+        self.let_go();
     }
 
     /// How many callbacks have failed.
@@ -447,7 +522,7 @@ impl Timers {
     }
 }
 
-impl Drop for Timers {
+impl<C> Drop for Timers<C> {
     /// Does not wait for the thread's end: the thread itself may be the one that drops this.
     fn drop(&mut self) {
         if !self.shared.here.is_same_process() {
@@ -460,8 +535,7 @@ impl Drop for Timers {
             return;
         }
         let mut state = self.shared.lock();
-        let timers = core::mem::take(&mut state.timers);
-        state.armed.clear();
+        let timers = (core::mem::take(&mut state.parts), core::mem::take(&mut state.kept));
         self.shared.changed.notify_one();
         drop(state);
         drop(timers);

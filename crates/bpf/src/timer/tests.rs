@@ -6,9 +6,20 @@
 
 use super::*;
 
+/// Timers of a map with two elements.
+fn timed_by<C: Callback>(time: impl TimeSource) -> Timers<C> {
+    let timers = Timers::new(Box::new(time));
+    timers.add(Part::new(16, 16, 2).expect("room"));
+    timers
+}
+
+fn timers() -> Timers<Arc<Nothing>> {
+    timed_by(SystemTime)
+}
+
 #[test]
 fn a_handler_does_not_wait_for_what_it_has_interrupted() {
-    let timers = Timers::new(Box::new(SystemTime));
+    let timers = timers();
     timers.init(16, TimerClock::Boot).expect("a new one");
     let held = timers.state().expect("it is free");
     assert_eq!(timers.init(32, TimerClock::Boot), Err(TimerError::Interrupted));
@@ -16,13 +27,14 @@ fn a_handler_does_not_wait_for_what_it_has_interrupted() {
     assert_eq!(timers.cancel(16), Err(TimerError::Interrupted));
     drop(held);
     assert_eq!(timers.cancel(16), Ok(false));
-    assert!(!Timers::is_interrupted());
+    assert!(!is_interrupted());
 }
 
 /// Does nothing.
+#[derive(Debug)]
 struct Nothing;
 
-impl Callback for Nothing {
+impl Callback for Arc<Nothing> {
     fn call(&self) -> Ended {
         Ended::Returned
     }
@@ -33,30 +45,30 @@ impl Callback for Nothing {
 }
 
 /// Arms a timer for a time that does not come.
-fn arm(timers: &Timers) {
+fn arm(timers: &Timers<Arc<Nothing>>) {
     timers.init(16, TimerClock::Boot).expect("a new one");
     timers.set_callback(16, Arc::new(Nothing)).expect("there");
     timers.start(16, u64::MAX, From::Now).expect("a thread");
 }
 
-fn wait_for_end(shared: &Shared) {
+fn wait_for_end<C>(shared: &Shared<C>) {
     let mut state = shared.lock();
-    while state.thread.is_some() {
+    while state.has_thread {
         state = state.wait(&shared.done);
     }
 }
 
 #[test]
 fn a_handler_that_has_interrupted_a_change_may_drop_other_timers() {
-    let (timers, others) = (Timers::new(Box::new(SystemTime)), Timers::new(Box::new(SystemTime)));
+    let (timers, others) = (timers(), timers());
     arm(&others);
     let shared = Arc::clone(&others.shared);
     let held = timers.state().expect("it is free");
     drop(others);
-    assert!(shared.lock().timers.is_empty(), "what they call is gone");
-    assert!(Timers::is_interrupted(), "it goes on with its own");
+    assert!(shared.lock().parts.is_empty(), "what they call is gone");
+    assert!(is_interrupted(), "it goes on with its own");
     drop(held);
-    assert!(!Timers::is_interrupted() && shared.is_ended());
+    assert!(!is_interrupted() && shared.is_ended());
     wait_for_end(&shared);
 }
 
@@ -64,12 +76,12 @@ fn a_handler_that_has_interrupted_a_change_may_drop_other_timers() {
 #[derive(Debug, Default)]
 struct Curious {
     outside: AtomicU64,
-    held: Mutex<Option<Arc<Timers>>>,
+    held: Mutex<Option<Arc<Timers<Arc<Nothing>>>>>,
 }
 
 impl TimeSource for Arc<Curious> {
     fn now(&self, _clock: TimerClock) -> u64 {
-        if !Timers::is_interrupted() {
+        if !is_interrupted() {
             self.outside.fetch_add(1, Ordering::Relaxed);
         }
         if std::thread::current().name() == Some("bpf-timers") {
@@ -82,7 +94,7 @@ impl TimeSource for Arc<Curious> {
 #[test]
 fn who_is_asked_for_the_time_is_refused_and_may_drop_the_timers() {
     let curious = Arc::new(Curious::default());
-    let timers = Arc::new(Timers::new(Box::new(Arc::clone(&curious))));
+    let timers = Arc::new(timed_by(Arc::clone(&curious)));
     arm(&timers);
     timers.look();
     let shared = Arc::clone(&timers.shared);
@@ -100,8 +112,8 @@ fn who_is_asked_for_the_time_is_refused_and_may_drop_the_timers() {
 #[test]
 #[expect(unsafe_code, reason = "processes are forked, and a child has what its parent's threads use")]
 fn a_child_frees_nothing_that_was_being_changed() {
-    let timers = Box::into_raw(Box::new(Timers::new(Box::new(SystemTime))));
-    let kept: Arc<dyn Callback> = Arc::new(Nothing);
+    let timers = Box::into_raw(Box::new(timers()));
+    let kept = Arc::new(Nothing);
     // SAFETY: the box is the child's only when it is dropped there.
     let shown = unsafe { &*timers };
     shown.init(16, TimerClock::Boot).expect("a new one");

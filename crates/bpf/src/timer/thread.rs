@@ -6,42 +6,41 @@ use core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::thread::ThreadId;
 
 use palimpsest_sys::threads::quiet;
 
-use super::{Armed, Ended, Locked, Running, Shared, State, TimerClock};
+use super::{Armed, Callback, Ended, Locked, OF, Running, Shared, State, TimerClock};
 
 /// The longest sleep while a timer waits for another clock than the one that the thread sleeps by: that clock may be
 /// set, or go on while the machine is suspended.
 const MOST_FOR_OTHERS: u64 = 1_000_000_000;
 
 /// Starts the thread. The caller holds the state's lock.
-pub(super) fn start(shared: &Arc<Shared>) -> io::Result<ThreadId> {
+pub(super) fn start<C: Callback>(shared: &Arc<Shared<C>>) -> io::Result<()> {
     let shared = Arc::clone(shared);
-    let thread = quiet::spawn("bpf-timers", move || run(&shared))?;
     // Nobody joins it: it ends by itself.
-    Ok(thread.thread().id())
+    quiet::spawn("bpf-timers", move || run(&shared)).map(drop)
 }
 
 /// Notes, when dropped, that the thread has ended, also by a panic of a [`TimeSource`](super::TimeSource). So nobody
 /// waits for it, and the next timer that is armed starts another one.
-struct Gone<'a>(&'a Shared);
+struct Gone<'a, C>(&'a Shared<C>);
 
-impl Drop for Gone<'_> {
+impl<C> Drop for Gone<'_, C> {
     fn drop(&mut self) {
         if !self.0.here.is_same_process() {
             // The callback has forked, and this is the child, which touches nothing of this.
             return;
         }
         let mut state = self.0.lock();
-        state.thread = None;
+        state.has_thread = false;
         drop(state);
         self.0.done.notify_all();
     }
 }
 
-fn run(shared: &Shared) {
+fn run<C: Callback>(shared: &Shared<C>) {
+    OF.set(shared.address());
     // Made before the lock is taken, so that it is dropped after the lock.
     let _gone = Gone(shared);
     let mut state = shared.lock();
@@ -54,6 +53,13 @@ fn run(shared: &Shared) {
             state = shared.lock();
             state.running = None;
             shared.done.notify_all();
+            continue;
+        }
+        if state.dropped {
+            let unused = state.take_unused();
+            drop(state);
+            drop(unused);
+            state = shared.lock();
             continue;
         }
         // Everything that was due has been called.
@@ -72,12 +78,12 @@ fn run(shared: &Shared) {
 }
 
 /// The earliest timer of each clock.
-fn earliest(state: &State) -> impl Iterator<Item = Armed> + '_ {
-    TimerClock::ALL.into_iter().filter_map(|clock| state.armed.range(Armed::until(clock, u64::MAX)).next().copied())
+fn earliest<C>(state: &State<C>) -> impl Iterator<Item = Armed> + '_ {
+    TimerClock::ALL.into_iter().filter_map(|clock| state.parts.iter().filter_map(|part| part.earliest(clock)).min())
 }
 
 /// The timer that is most overdue, if one is due; of several, the one that was armed first.
-fn due(shared: &Shared, state: &State) -> Option<Armed> {
+fn due<C>(shared: &Shared<C>, state: &State<C>) -> Option<Armed> {
     let late = earliest(state).filter_map(|armed| {
         let late = shared.time.now(armed.clock).checked_sub(armed.deadline)?;
         Some((late, Reverse(armed.serial), armed))
@@ -86,7 +92,7 @@ fn due(shared: &Shared, state: &State) -> Option<Armed> {
 }
 
 /// How long until something may be due; `None` if nothing is armed.
-fn rest(shared: &Shared, state: &State) -> Option<Duration> {
+fn rest<C>(shared: &Shared<C>, state: &State<C>) -> Option<Duration> {
     let rest = earliest(state).map(|Armed { clock, deadline, .. }| {
         let rest = deadline.saturating_sub(shared.time.now(clock));
         if clock == TimerClock::Monotonic { rest } else { rest.min(MOST_FOR_OTHERS) }
@@ -95,11 +101,11 @@ fn rest(shared: &Shared, state: &State) -> Option<Duration> {
 }
 
 /// Calls a timer's callback, without the lock.
-fn call(shared: &Shared, mut state: Locked<'_>, armed: Armed) {
+fn call<C: Callback>(shared: &Shared<C>, mut state: Locked<'_, C>, armed: Armed) {
     let Armed { serial, address, .. } = armed;
     state.disarm(address);
-    let callback = state.timers.get(&address).and_then(|timer| timer.callback.clone());
-    state.running = Some(Running { serial, address, thread: std::thread::current().id() });
+    let callback = state.timer(address).and_then(|timer| timer.callback.clone());
+    state.running = Some(Running { serial, address });
     drop(state);
     // If the host is dropped here, what its closures hold is dropped, too, which may panic; other timers go on.
     let ended = catch_unwind(AssertUnwindSafe(move || callback.map_or(Ended::Returned, |callback| callback.call())));

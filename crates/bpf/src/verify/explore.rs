@@ -11,6 +11,7 @@ use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, Origins, Sources, State, Value};
 use super::step::{Next, Step};
+use super::stored::{Region, Stored};
 use super::{ContextUse, Contract, Guard, Leftovers, Trust};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};
@@ -98,6 +99,8 @@ struct Explorer<'a> {
     instances: Cell<u32>,
     /// Whether each instruction is a load that may find nothing.
     probes: Vec<Cell<bool>>,
+    /// What was seen of each instruction that is a store.
+    stored: Vec<Cell<Stored>>,
     /// What guards each instruction; empty if the program is trusted.
     guards: Vec<Cell<Option<Guard>>>,
     /// Functions whose calls need not be followed.
@@ -125,6 +128,8 @@ pub(super) struct Explored {
     pub(super) context_use: ContextUse,
     /// Loads that may find nothing, in order.
     pub(super) probes: Vec<u32>,
+    /// Stores that are checked, in order, and within which memory they are.
+    pub(super) checked: Vec<(u32, Region)>,
     /// What guards instructions, in order.
     pub(super) guards: Vec<(u32, Guard)>,
     /// What registers without a value hold when the program runs.
@@ -156,6 +161,7 @@ pub(super) fn explore(
         // The program's own function has the number 0.
         instances: Cell::new(1),
         probes: alloc::vec![Cell::new(false); code.instructions().len()],
+        stored: alloc::vec![Cell::default(); code.instructions().len()],
         guards: match contract.trust {
             Trust::Full => Vec::new(),
             Trust::None => alloc::vec![Cell::new(None); code.instructions().len()],
@@ -180,10 +186,14 @@ pub(super) fn explore(
     }
     explorer.follow(0, state, limits, &mut followed)?;
     let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
+    let checked = (0..).zip(&explorer.stored).filter_map(|(index, stored)| match stored.get() {
+        Stored::Checked(region) => Some((index, region)),
+        Stored::Nothing | Stored::Proven(_) => None,
+    });
     let guard = |guard: &Cell<Option<Guard>>| guard.get().filter(|guard| *guard != Guard::Unmasked);
     let guards = (0..).zip(&explorer.guards).filter_map(|(index, cell)| Some((index, guard(cell)?))).collect();
     let (context_use, leftovers) = (explorer.context_use.get(), explorer.leftovers.get());
-    Ok(Explored { context_use, probes: probes.collect(), guards, leftovers, followed })
+    Ok(Explored { context_use, probes: probes.collect(), checked: checked.collect(), guards, leftovers, followed })
 }
 
 /// Finds where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -273,6 +283,7 @@ impl Explorer<'_> {
             context_use: &self.context_use,
             instances: &self.instances,
             is_probe: &self.probes[way.at],
+            stored: &self.stored[way.at],
             guard: self.guards.get(way.at),
             alone: self.alone,
             frames: &self.frames,

@@ -121,6 +121,12 @@ pub enum Fault {
         /// Bytes.
         align: usize,
     },
+    /// A store that is to be checked when the program runs has other memory on another path.
+    #[error(
+        "on one path the store is not proven, and on another it is in other memory, so that it cannot be checked; \
+         compare the index first, or store in two places"
+    )]
+    Elsewhere,
     /// The result is an address.
     #[error("r0 is an address where the function returns; return a number")]
     ReturnedAddress,

@@ -29,6 +29,7 @@
 
 mod alone;
 mod call;
+mod checked;
 mod explore;
 mod fault;
 mod leans;
@@ -37,6 +38,7 @@ mod scalar;
 mod signature;
 mod state;
 mod step;
+mod stored;
 mod tnum;
 mod typed_call;
 
@@ -49,6 +51,7 @@ pub use fault::{Fault, MissingFunction, VerifyError};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};
 pub(crate) use state::Backing;
+pub(crate) use stored::Region;
 
 use alone::Functions;
 use explore::{Explored, Limits, Loops, explore};
@@ -66,14 +69,19 @@ pub enum ContextAccess {
     Write,
 }
 
-/// What happens to loads that cannot be proven harmless.
+/// What happens to loads and stores that cannot be proven harmless.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Unproven {
     /// The program is refused.
     #[default]
     Refuse,
-    /// They are compiled so that they give 0 where nothing is, and the program goes on. It can then read whatever the
+    /// Loads are compiled so that they give 0 where nothing is, and the program goes on. It can then read whatever the
     /// process can, at addresses that it makes of numbers: keep its results from everybody who must not know that.
+    ///
+    /// Stores are compiled with a check if their addresses were made from that of the context, or of a value of one of
+    /// the host's maps without timers and locks: one that would leave the context, or that map, ends the program with
+    /// an error. Stores elsewhere, and atomic operations, are proven or refused, also here: a store that merely does
+    /// not fault could change anything in the process.
     Probe,
 }
 
@@ -246,8 +254,7 @@ impl Contract {
         Self { budget: Some(budget), ..self }
     }
 
-    /// Sets what happens to loads that cannot be proven harmless; [`Unproven::Refuse`] if not set. Such stores are
-    /// always refused.
+    /// Sets what happens to loads and stores that cannot be proven harmless; [`Unproven::Refuse`] if not set.
     pub fn unproven(self, unproven: Unproven) -> Self {
         Self { unproven, ..self }
     }
@@ -305,9 +312,21 @@ impl Contract {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,
         };
-        let Explored { probes, guards, leftovers, followed, .. } = explored;
+        let Explored { probes, checked, guards, leftovers, followed, .. } = explored;
         let Self { context, trust, unproven, .. } = *self;
-        Ok(Verified { code, context, context_align, probes, unproven, guards, leftovers, trust, fuel, followed })
+        Ok(Verified {
+            code,
+            context,
+            context_align,
+            probes,
+            checked,
+            unproven,
+            guards,
+            leftovers,
+            trust,
+            fuel,
+            followed,
+        })
     }
 
     /// Follows `code`: functions with types alone, if that is possible, and otherwise in each of their calls.
@@ -363,6 +382,8 @@ pub struct Verified {
     context_align: usize,
     /// Loads that may find nothing, by instruction, in order.
     probes: Vec<u32>,
+    /// Stores that are checked when it runs, by instruction, in order.
+    checked: Vec<(u32, Region)>,
     /// Whether what it reads need not be proven.
     unproven: Unproven,
     /// By instruction, in order.
@@ -384,6 +405,17 @@ impl Verified {
     /// Returns the loads that may find nothing, and then give 0: instructions by number, in order.
     pub fn probes(&self) -> &[u32] {
         &self.probes
+    }
+
+    /// Returns the stores that are checked when the program runs, and end it where they would leave their memory:
+    /// instructions by number, in order.
+    pub fn checked_stores(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.checked.iter().map(|(index, _)| *index)
+    }
+
+    /// Returns the same with the memory of each.
+    pub(crate) fn checked(&self) -> &[(u32, Region)] {
+        &self.checked
     }
 
     /// Returns how often it may jump back in a run; `None` if it takes no fuel, since all its loops were followed to

@@ -6,7 +6,8 @@ use super::alone::Functions;
 use super::fault::Fault;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, FIRST, Sources, State, Unreadable, Value};
-use super::{ContextAccess, ContextUse, Contract, Guard, Leftovers, Side, Unproven};
+use super::stored::Stored;
+use super::{ContextAccess, ContextUse, Contract, Guard, Leftovers, Side};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
@@ -53,6 +54,8 @@ pub(super) struct Step<'a> {
     pub(super) instances: &'a Cell<u32>,
     /// Whether the instruction is a load that may find nothing.
     pub(super) is_probe: &'a Cell<bool>,
+    /// What was seen of the instruction, if it is a store.
+    pub(super) stored: &'a Cell<Stored>,
     /// What guards the instruction, if the program is not trusted.
     pub(super) guard: Option<&'a Cell<Option<Guard>>>,
     /// Functions whose calls need not be followed.
@@ -288,7 +291,7 @@ impl Step<'_> {
             | (Value::Scalar(by), Value::Pointer(area, offset), AluOp::Add, Width::W64) => {
                 let offset = offset.alu(width, op, *by);
                 let (min, max) = (offset.signed_min(), offset.signed_max());
-                if min < -MOST_FAR || max > MOST_FAR {
+                if (min < -MOST_FAR || max > MOST_FAR) && !self.may_be_far(*area) {
                     return Err(Fault::Far { register: dst, min, max });
                 }
                 match (left, operand) {
@@ -402,18 +405,6 @@ impl Step<'_> {
         overwritten.map_err(|dynptr| Fault::DynptrLost { slot: self.code.slot(dynptr.id as usize) })
     }
 
-    /// Whether an unproven load may be tried at the address in `base`: not on the stack, where the host keeps data of
-    /// its own (arguments of functions may point there, too), and only if the register has a value that can be an
-    /// address.
-    fn may_probe(&self, base: Register) -> bool {
-        self.contract.unproven == Unproven::Probe
-            && match self.state.top().get(base) {
-                Value::Scalar(_) | Value::Maybe(..) => true,
-                Value::Pointer(area, _) => !matches!(area, Area::Stack(_) | Area::Argument { .. }),
-                Value::Unset | Value::Cleared | Value::Map(_) | Value::Function(_) | Value::Sample(_) => false,
-            }
-    }
-
     /// Returns what is loaded, and the sources of the number.
     fn load(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<(Value, Sources), Fault> {
         let (area, place) = self.place(size, base, offset, alignment)?;
@@ -437,7 +428,12 @@ impl Step<'_> {
         (value, register): (Value, Option<Register>),
         alignment: Alignment,
     ) -> Result<(), Fault> {
-        let (area, place) = self.place(size, base, offset, alignment)?;
+        let (area, place) = match self.place(size, base, offset, alignment) {
+            Ok((area, place)) => (area, place),
+            Err(fault) if alignment == Alignment::Any && !value.is_address() => return self.check_store(base, fault),
+            Err(fault) => return Err(fault),
+        };
+        self.note_proven(area)?;
         if let (true, Some(register)) = (value.is_address(), register) {
             let is_whole = size == Size::Double && place.is_aligned(8);
             let outlives = match (area, value) {

@@ -4,7 +4,7 @@
 //!
 //! A program that leaves its memory ends the child with a signal, spoils bytes that are nobody's, or returns with other
 //! registers than it must keep. The interpreter, which knows every bound to the byte, must agree. Loads that the
-//! verifier lets a program try may find nothing, and end nobody.
+//! verifier lets a program try may find nothing, and end nobody; stores that are checked end the program.
 //!
 //! Mutants of the verifier that the programs of every run on x86-64 catch, each planted by itself:
 //!
@@ -26,6 +26,8 @@
 //! | `step` | a byte behind the context is in it; bytes before a map's value; a slot below the stack |
 //! | `step` | what a look-up returns is there, or is there where it was compared with 0 |
 //! | `step` | a load that is tried is not noted |
+//! | `checked` | a store of two areas is checked against the first |
+//! | `jit` | a checked store may begin one byte later, or is compared with signs |
 //! | `state` | an address survives on the stack when a byte of it is written |
 //! | `explore` | a state is known if it includes one that was followed |
 
@@ -39,8 +41,8 @@ use std::sync::atomic::Ordering;
 
 use palimpsest_bpf::host::{Host, Linked, Runner};
 use palimpsest_bpf::insn::Callee;
-use palimpsest_bpf::interp::{Answer, HelperError, Interpreter};
-use palimpsest_bpf::jit::{Target, compile};
+use palimpsest_bpf::interp::{Access, Answer, HelperError, Interpreter, Trap};
+use palimpsest_bpf::jit::{Outcome, Target, compile};
 use palimpsest_bpf::map::{Definition, Kind, Map, Update};
 use palimpsest_bpf::verify::{ContextAccess, Contract, Unproven};
 use palimpsest_bpf::{Code, Packs, asm};
@@ -74,7 +76,9 @@ unsafe impl Runner for Nobody {
 
     fn failed(_callee: Callee, _error: HelperError) {}
 
-    fn hold(_record: u64) {}
+    fn hold(_record: u64) -> Result<(), HelperError> {
+        Ok(())
+    }
 
     fn let_go(_record: u64) {}
 
@@ -121,8 +125,8 @@ impl Room {
         &mut self.context.bytes()[self.context.at(self.end, CONTEXT as usize)..][..CONTEXT as usize]
     }
 
-    /// Runs it between the pages. Returns `r0`, or says what it has spoilt.
-    fn run(&self, program: &Program) -> Result<u64, String> {
+    /// Runs it between the pages. Returns what it returns, or says what it has spoilt.
+    fn run(&self, program: &Program) -> Result<Outcome, String> {
         let top = match self.end {
             // Below what it may use is a page that it must not touch.
             End::Low => arch::DEPTH,
@@ -138,8 +142,8 @@ impl Room {
             ..Entrance::default()
         };
         CURRENT.store(&raw mut entrance, Ordering::Relaxed);
-        // SAFETY: 1. a verified program without a gauge, with its context; what it does to memory is what is tested, in
-        // a process of its own. 2. stored just now; the test has one thread.
+        // SAFETY: 1. a verified program, with its context; what it does to memory is what is tested, in a process of
+        // its own. 2. stored just now; the test has one thread.
         unsafe { arch::enter(&raw mut entrance) };
         if entrance.stack_after != entrance.stack || entrance.kept_after != entrance.kept {
             return Err(format!("registers that it must keep: {entrance:x?}"));
@@ -156,14 +160,15 @@ impl Room {
                 return Err(format!("memory beside the {name}"));
             }
         }
-        Ok(entrance.result)
+        Ok(Outcome { value: entrance.result, gauge: entrance.gauge })
     }
 }
 
 fn load(packs: &Packs, linked: &Linked) -> Program {
     let target = Target::NATIVE.expect("asked before");
     let compiled = linked.compile::<Nobody>(target, 1).expect("it is compiled");
-    assert!(!compiled.has_gauge(), "nobody is called");
+    let is_checked = linked.verified().checked_stores().len() > 0;
+    assert_eq!(compiled.has_gauge(), is_checked, "nobody is called");
     let mut staged = packs.stage(compiled.bytes().len(), target.alignment()).expect("room");
     staged.image().copy_from_slice(compiled.bytes());
     let fault = |&(offset, landing)| Fault { offset, landing };
@@ -176,11 +181,11 @@ fn child(first: u64, count: u64) {
     let packs = Packs::new().expect("packs");
     packs.resume_after_faults().expect("a handler");
     let rooms = [End::Low, End::High].map(Room::new);
-    let (mut accepted, mut refused, mut probing) = (0, 0, 0);
+    let (mut accepted, mut refused, mut probing, mut ended) = (0, 0, 0, 0);
     for seed in first..first + count {
         let text = program(seed);
-        // One program in eight has its other loads tried.
-        let unproven = if seed % 8 == 0 { Unproven::Probe } else { Unproven::Refuse };
+        // One program in four has its other loads tried, and its other stores checked.
+        let unproven = if seed % 4 == 0 { Unproven::Probe } else { Unproven::Refuse };
         let linked: Vec<Linked> = rooms.iter().filter_map(|room| room.verified(&text, unproven)).collect();
         if linked.is_empty() {
             refused += 1;
@@ -191,6 +196,7 @@ fn child(first: u64, count: u64) {
         println!("seed {seed}");
         for (room, linked) in rooms.iter().zip(&linked) {
             let tried = !linked.verified().probes().is_empty();
+            let is_checked = linked.verified().checked_stores().len() > 0;
             probing += u32::from(tried && room.end == End::Low);
             let program = load(&packs, linked);
             let random = &mut Random::new(seed ^ 0x5eed);
@@ -205,7 +211,9 @@ fn child(first: u64, count: u64) {
                 let value: Vec<u8> = (0..VALUE).map(|_| random.next() as u8).collect();
                 room.context().copy_from_slice(&context);
                 room.value().copy_from_slice(&value);
-                let result = room.run(&program).unwrap_or_else(|what| panic!("seed {seed} spoils {what}\n{text}"));
+                let outcome = room.run(&program).unwrap_or_else(|what| panic!("seed {seed} spoils {what}\n{text}"));
+                let outside = outcome.outside().filter(|_| is_checked);
+                ended += u32::from(outside.is_some());
                 let left = (room.context().to_vec(), room.value().to_vec());
                 if tried {
                     // What it finds where it only may look is whatever lies there.
@@ -214,18 +222,26 @@ fn child(first: u64, count: u64) {
                 let mut view = context.clone();
                 room.value().copy_from_slice(&value);
                 let expected = linked.interpret(&Interpreter::default(), &mut view);
-                assert_eq!(Ok(result), expected, "seed {seed}: {numbers:x?}\n{text}");
+                match outside {
+                    None => assert_eq!(Ok(outcome.value), expected, "seed {seed}: {numbers:x?}\n{text}"),
+                    Some(slot) => {
+                        let error = expected.expect_err(&text);
+                        let is_store = matches!(error.trap, Trap::Memory(fault) if fault.access == Access::Write);
+                        assert!(error.slot == slot && is_store, "seed {seed}: {error}, {slot}: {numbers:x?}\n{text}");
+                    }
+                }
                 assert_eq!(left, (view, room.value().to_vec()), "seed {seed}: {numbers:x?}\n{text}");
             }
         }
     }
-    println!("{accepted} accepted, {refused} refused, {probing} probing");
+    println!("{accepted} accepted, {refused} refused, {ended} ended, {probing} probing");
 }
 
-/// Runs the programs of `seeds` in children. Returns how many were accepted, were refused, and try loads.
-fn run_children(seeds: std::ops::Range<u64>) -> [u64; 3] {
+/// Runs the programs of `seeds` in children. Returns how many were accepted, were refused, were ended by a store, and
+/// try loads.
+fn run_children(seeds: std::ops::Range<u64>) -> [u64; 4] {
     let own = std::env::current_exe().expect("a test has a path");
-    let mut sums = [0; 3];
+    let mut sums = [0; 4];
     for first in seeds.clone().step_by(BATCH as usize) {
         let count = BATCH.min(seeds.end - first);
         let mut command = Command::new(&own);
@@ -258,11 +274,11 @@ fn what_is_accepted_stays_between_its_pages() {
         let mut number = || numbers.next().expect("two numbers");
         return child(number(), number());
     }
-    let [accepted, refused, probing] = run_children(0..PROGRAMS);
-    println!("{accepted} accepted, {refused} refused; {probing} try loads");
+    let [accepted, refused, ended, probing] = run_children(0..PROGRAMS);
+    println!("{accepted} accepted, {refused} refused; {probing} try loads; {ended} runs ended by a store");
     assert!(
-        accepted > PROGRAMS / 10 && refused > PROGRAMS / 10 && probing > 0,
-        "{accepted} accepted, {refused} refused, {probing} try loads: the programs tell nothing"
+        accepted > PROGRAMS / 10 && refused > PROGRAMS / 10 && probing > 0 && ended > 0,
+        "{accepted} accepted, {refused} refused, {probing} try loads, {ended} ended: the programs tell nothing"
     );
 }
 
@@ -277,8 +293,8 @@ fn what_is_accepted_stays_between_its_pages_in_a_campaign() {
     let asked_for = std::env::var("PALIMPSEST_BPF_SEEDS").unwrap_or_else(|_| "1000000..1100000".to_owned());
     let ends = asked_for.split_once("..").and_then(|(first, last)| Some(first.parse().ok()?..last.parse().ok()?));
     let seeds = ends.unwrap_or_else(|| panic!("PALIMPSEST_BPF_SEEDS is {asked_for:?}, and must be FIRST..LAST"));
-    let [accepted, refused, probing] = run_children(seeds);
-    println!("{accepted} accepted, {refused} refused; {probing} try loads");
+    let [accepted, refused, ended, probing] = run_children(seeds);
+    println!("{accepted} accepted, {refused} refused; {probing} try loads; {ended} runs ended by a store");
 }
 
 /// Which of [`LEAVING`] the child runs.

@@ -42,8 +42,9 @@ unsafe impl Runner for Kernel {
         FAILED.set(Some((callee, error)));
     }
 
-    fn hold(record: u64) {
+    fn hold(record: u64) -> Result<(), HelperError> {
         HELD.with_borrow_mut(|held| held.push(record));
+        Ok(())
     }
 
     fn let_go(record: u64) {

@@ -11,7 +11,8 @@ use crate::allocations::{
     palimpsest_alloc_set_functions, palimpsest_alloc_set_name, palimpsest_alloc_shrink, palimpsest_function,
 };
 use crate::packs::{
-    palimpsest_packs, palimpsest_packs_close, palimpsest_packs_open, palimpsest_packs_options, palimpsest_packs_reclaim,
+    PALIMPSEST_GDB, palimpsest_packs, palimpsest_packs_close, palimpsest_packs_open, palimpsest_packs_options,
+    palimpsest_packs_reclaim,
 };
 use crate::result::palimpsest_result::{
     PALIMPSEST_BUSY, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND, PALIMPSEST_OK, PALIMPSEST_REFUSED,
@@ -84,9 +85,11 @@ impl Player {
         }
         let mut options = palimpsest_packs_options { region_len: 64 << 20, ..Default::default() };
         options.write_view = (input.byte() % 2) as i32;
+        // GDB is told of every second play's, with the tables as they are.
+        options.observers = if input.byte().is_multiple_of(2) { PALIMPSEST_GDB } else { 0 };
         let given = Exactly::of(options, size_of::<palimpsest_packs_options>());
         let mut packs = palimpsest_packs { handle: 0 };
-        // SAFETY: 1. as long as it says. 2. a local. 3. no observers.
+        // SAFETY: 1. as long as it says. 2. a local. 3. no unwinder.
         let answer = unsafe { palimpsest_packs_open(given.as_ptr(), &raw mut packs) };
         expect("open", answer, &[PALIMPSEST_OK])?;
         self.packs = Some(packs);
@@ -154,6 +157,12 @@ impl Player {
         // SAFETY: 1. null.
         let described = unsafe { palimpsest_alloc_set_eh_frame(alloc, ptr::null(), len) };
         expect("eh_frame at null", described, &[PALIMPSEST_INVALID])?;
+        // No unwinder sees these packs: any bytes will do.
+        let table: Vec<u8> = (0..input.byte() % 64).map(|_| input.byte() as u8).collect();
+        // SAFETY: 1. that many.
+        let described = unsafe { palimpsest_alloc_set_eh_frame(alloc, table.as_ptr().cast(), table.len()) };
+        let is_there = self.drafts.find(alloc.handle).is_some();
+        expect("eh_frame", described, &[if is_there { PALIMPSEST_OK } else { PALIMPSEST_STALE }])?;
         let function = palimpsest_function { name: c"inside".as_ptr(), offset: input.number(), len: input.number() };
         // SAFETY: 1. one, with a string.
         let told = unsafe { palimpsest_alloc_set_functions(alloc, &raw const function, 1) };

@@ -5,8 +5,9 @@ use std::slice;
 
 use super::{Exactly, Input, Step, somewhere};
 use crate::arena::{
-    Stats, palimpsest_arena_aligned_alloc, palimpsest_arena_calloc, palimpsest_arena_free, palimpsest_arena_malloc,
-    palimpsest_arena_realloc, palimpsest_arena_stats, palimpsest_arena_trim, palimpsest_arena_usable_size,
+    Stats, palimpsest_arena_aligned_alloc, palimpsest_arena_calloc, palimpsest_arena_free, palimpsest_arena_freeze,
+    palimpsest_arena_malloc, palimpsest_arena_realloc, palimpsest_arena_stats, palimpsest_arena_trim,
+    palimpsest_arena_usable_size,
 };
 
 /// A block's address, and the byte that fills it.
@@ -55,6 +56,12 @@ impl Player {
             12 => {
                 somewhere(input, || palimpsest_arena_trim());
                 Ok(())
+            }
+            13 => {
+                // Blocks keep their bytes.
+                let frozen = somewhere(input, || palimpsest_arena_freeze());
+                let refused = std::io::Error::last_os_error();
+                if frozen == 0 { Ok(()) } else { Err(format!("palimpsest_arena_freeze: {frozen}, {refused}")) }
             }
             _ => self.stats(input),
         }
@@ -132,6 +139,10 @@ impl Player {
     }
 
     fn stats(&self, input: &mut Input<'_>) -> Step {
+        // SAFETY: 1. null.
+        if unsafe { palimpsest_arena_stats(std::ptr::null_mut()) } != -1 {
+            return Err("palimpsest_arena_stats fills in null".to_owned());
+        }
         let len = input.byte() % (2 * size_of::<Stats>());
         let stats = Exactly::of(0_usize, len);
         // SAFETY: 1. as long as it says, and at least its first field.

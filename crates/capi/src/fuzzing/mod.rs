@@ -6,7 +6,10 @@
 
 mod allocations;
 mod arena;
+mod keys;
+mod memory;
 mod packs;
+pub mod panics;
 mod snapshots;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -35,19 +38,24 @@ pub fn play(input: &[u8]) -> Step {
     let mut allocations = allocations::Player::default();
     let mut arena = arena::Player::default();
     let mut snapshots = snapshots::Player::default();
+    let mut keys = keys::Player::default();
+    let mut memory = memory::Player::default();
     for _ in 0..CALLS {
         let Some(choice) = input.next() else { break };
         match choice % 16 {
-            0..7 => packs.step(choice / 16, &mut input)?,
-            7..11 => allocations.step(choice / 16, &mut input)?,
-            11..14 => arena.step(choice / 16, &mut input)?,
-            _ => snapshots.step(choice / 16, &mut input)?,
+            0..6 => packs.step(choice / 16, &mut input)?,
+            6..9 => allocations.step(choice / 16, &mut input)?,
+            9..11 => arena.step(choice / 16, &mut input)?,
+            11 | 12 => snapshots.step(choice / 16, &mut input)?,
+            13 => keys.step(choice / 16, &mut input)?,
+            _ => memory.step(choice / 16, &mut input)?,
         }
     }
     packs.end()?;
     allocations.end()?;
     arena.end()?;
-    snapshots.end()
+    snapshots.end()?;
+    keys.end()
 }
 
 /// The rest of an input. Behind its end are zeros.

@@ -4,14 +4,19 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::slice;
 
+use palimpsest_text::CodeAddress;
+use palimpsest_text::observe::frame_pointer_eh_frame;
+
 use super::{Exactly, Input, Named, Step, elsewhere, expect, somewhere, twice};
 use crate::data::{
     palimpsest_data, palimpsest_data_release, palimpsest_finalize_data, palimpsest_stage_data, palimpsest_staged_data,
     palimpsest_staged_data_drop,
 };
 use crate::packs::{
-    palimpsest_found, palimpsest_lookup, palimpsest_packs, palimpsest_packs_close, palimpsest_packs_get_stats,
-    palimpsest_packs_open, palimpsest_packs_options, palimpsest_packs_reclaim, palimpsest_packs_stats,
+    PALIMPSEST_BACKING_COLLAPSED, PALIMPSEST_BACKING_PRIVATE, PALIMPSEST_GDB, PALIMPSEST_JIT_DUMP, PALIMPSEST_PERF_MAP,
+    PALIMPSEST_UNWIND, PALIMPSEST_WRITE_VIEW_NONE, palimpsest_found, palimpsest_lookup, palimpsest_packs,
+    palimpsest_packs_close, palimpsest_packs_get_stats, palimpsest_packs_open, palimpsest_packs_options,
+    palimpsest_packs_reclaim, palimpsest_packs_stats,
 };
 use crate::pins::{palimpsest_pin, palimpsest_unpin};
 use crate::poke::{palimpsest_applied, palimpsest_poke, palimpsest_site};
@@ -46,6 +51,8 @@ pub(super) struct Player {
     data: Named<Place>,
     /// Packs in which this thread is pinned, once for each pin.
     pins: Vec<u64>,
+    /// Whether an unwinder believes what it is told of programs.
+    is_unwound: bool,
 }
 
 /// Most packs, and most things of each other kind, at a time.
@@ -124,6 +131,12 @@ impl Player {
             6 => options.reclaim_bytes = 1,
             7 => options.reclaim_bytes = usize::MAX,
             8 => options.fork = 1,
+            9 => options.backing = PALIMPSEST_BACKING_COLLAPSED + (input.byte() % 4) as i32,
+            10 => (options.backing, options.write_view) = (PALIMPSEST_BACKING_PRIVATE, PALIMPSEST_WRITE_VIEW_NONE),
+            11 => options.write_view = PALIMPSEST_WRITE_VIEW_NONE,
+            12 => options.observers = PALIMPSEST_GDB | PALIMPSEST_UNWIND,
+            13 => options.observers = self.recorders(input),
+            14 => options.near = ptr::from_ref(self).addr(),
             _ => {}
         }
         let len = size_of::<palimpsest_packs_options>() + input.byte() % 3 * 8;
@@ -132,12 +145,19 @@ impl Player {
         if self.packs.live.len() >= MOST_PACKS {
             return Ok(());
         }
-        // SAFETY: 1. as long as it says. 2. a local. 3. nobody is told of programs.
+        self.is_unwound |= options.observers & PALIMPSEST_UNWIND != 0;
+        // SAFETY: 1. as long as it says. 2. a local. 3. from now on tables are right (`eh_frame`).
         let answer = unsafe { palimpsest_packs_open(given.as_ptr(), &raw mut opened) };
         if !is_known {
             return expect("open", answer, &[PALIMPSEST_INVALID]);
         }
-        expect("open", answer, &[PALIMPSEST_OK])?;
+        // What this machine does not have: a pool of huge pages, collapsing, or packs without a second view.
+        let is_special = options.backing != 0 || options.write_view == PALIMPSEST_WRITE_VIEW_NONE;
+        let wanted: &[_] = if is_special { &[PALIMPSEST_OK, PALIMPSEST_SYSTEM] } else { &[PALIMPSEST_OK] };
+        expect("open", answer, wanted)?;
+        if answer != PALIMPSEST_OK {
+            return Ok(());
+        }
         self.packs.add(opened.handle, ())
     }
 
@@ -213,10 +233,33 @@ impl Player {
         // SAFETY: 1. null.
         let answer = unsafe { palimpsest_staged_set_eh_frame(staged, ptr::null(), input.number()) };
         expect("eh_frame at null", answer, &[PALIMPSEST_INVALID])?;
+        let table = self.eh_frame(handle, input);
+        // SAFETY: 1. that many.
+        let answer = unsafe { palimpsest_staged_set_eh_frame(staged, table.as_ptr().cast(), table.len()) };
+        expect("eh_frame", answer, &[there(is_there)])?;
         if let Some(found) = self.staged.find_mut(handle) {
             found.fill(input);
         }
         Ok(())
+    }
+
+    /// Returns observers that write files. Few plays have them, since the files grow.
+    fn recorders(&self, input: &mut Input<'_>) -> u32 {
+        match input.byte() {
+            0..4 => PALIMPSEST_PERF_MAP | PALIMPSEST_JIT_DUMP,
+            4..32 => PALIMPSEST_PERF_MAP,
+            _ => PALIMPSEST_GDB,
+        }
+    }
+
+    /// Returns a table for the unwinder: right for what is staged, or, if nobody believes it, anything.
+    fn eh_frame(&self, handle: u64, input: &mut Input<'_>) -> Vec<u8> {
+        match self.staged.find(handle) {
+            Some(staged) if self.is_unwound || input.byte().is_multiple_of(2) => {
+                frame_pointer_eh_frame(CodeAddress::new(staged.place.address), staged.place.bytes.len())
+            }
+            _ => (0..input.byte()).map(|_| input.byte() as u8).collect(),
+        }
     }
 
     fn finalize(&mut self, input: &mut Input<'_>) -> Step {

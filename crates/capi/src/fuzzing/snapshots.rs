@@ -10,9 +10,10 @@ use crate::result::palimpsest_result::{
     PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_OK, PALIMPSEST_REFUSED, PALIMPSEST_STALE,
 };
 use crate::snapshots::{
-    palimpsest_range, palimpsest_restored, palimpsest_snapshot, palimpsest_snapshot_declare, palimpsest_snapshot_drop,
-    palimpsest_snapshot_extent, palimpsest_snapshot_get_extent, palimpsest_snapshot_not_taken,
-    palimpsest_snapshot_options, palimpsest_snapshot_restore, palimpsest_snapshot_run, palimpsest_snapshot_take,
+    palimpsest_abandon, palimpsest_body, palimpsest_range, palimpsest_restored, palimpsest_snapshot,
+    palimpsest_snapshot_declare, palimpsest_snapshot_drop, palimpsest_snapshot_extent, palimpsest_snapshot_get_extent,
+    palimpsest_snapshot_not_taken, palimpsest_snapshot_options, palimpsest_snapshot_restore,
+    palimpsest_snapshot_rounds, palimpsest_snapshot_run, palimpsest_snapshot_take, palimpsest_target,
 };
 
 const PAGE: usize = 4096;
@@ -62,6 +63,7 @@ impl Player {
             10 => self.look(input),
             11 => self.declare(input),
             12 => self.run(input),
+            15 => self.rounds(input),
             13 | 14 => self.drop_one(input),
             _ => Ok(()),
         }
@@ -193,6 +195,12 @@ impl Player {
     }
 
     fn run(&self, input: &mut Input<'_>) -> Step {
+        unsafe extern "C-unwind" fn gives_up(memory: *mut std::ffi::c_void) -> usize {
+            // SAFETY: as in `fills`.
+            unsafe { fills(memory) };
+            // SAFETY: 1. nothing holds anything here.
+            unsafe { palimpsest_abandon(5) }
+        }
         unsafe extern "C-unwind" fn fills(memory: *mut std::ffi::c_void) -> usize {
             if memory.is_null() {
                 return 1;
@@ -205,8 +213,11 @@ impl Player {
         let taken = self.snapshots.find(handle);
         let memory = taken.map_or(ptr::null_mut(), |taken| taken.memory.place().as_ptr());
         let (mut value, mut left) = (0, 2);
-        let target: crate::snapshots::palimpsest_target =
-            if input.byte().is_multiple_of(8) { None } else { Some(fills) };
+        let (target, ended): (palimpsest_target, _) = match input.byte() % 8 {
+            0 => (None, (0, 2)),
+            1..4 => (Some(gives_up), (5, 1)),
+            _ => (Some(fills), (9, 0)),
+        };
         // SAFETY: 1. locals, and no report; the memory is ours alone. 2. the function is for such memory, or null.
         let answer = unsafe {
             palimpsest_snapshot_run(
@@ -222,8 +233,39 @@ impl Player {
         match (target, taken) {
             (None, _) => expect("run", answer, &[PALIMPSEST_INVALID]),
             (_, None) => expect("run", answer, &[PALIMPSEST_STALE]),
-            _ if (value, left) != (9, 0) => Err(format!("run: {answer:?}, {value}, {left}")),
+            _ if (value, left) != ended => Err(format!("run: {answer:?}, {value}, {left}")),
             _ => Self::is_back(taken),
+        }
+    }
+
+    /// Rounds, each of which finds the memory as it was, until one returns.
+    fn rounds(&self, input: &mut Input<'_>) -> Step {
+        let memory = Own::new([7; PAGE * PAGES]).map_err(|errno| format!("no memory: {errno}"))?;
+        let range = palimpsest_range { start: memory.place().as_ptr().cast_const().cast(), len: size_of::<Memory>() };
+        let mut options = palimpsest_snapshot_options { ranges: &raw const range, range_count: 1, ..zeros() };
+        let (is_known, body): (_, palimpsest_body) = match input.byte() % 8 {
+            0 => (false, None),
+            1 => {
+                options.reserved = 1;
+                (false, Some(round))
+            }
+            _ => (true, Some(round)),
+        };
+        let given = Exactly::of(options, size_of_val(&options));
+        // Not what a round changes: the memory of the snapshot, and the stack below this call, are put back.
+        let mut value = 0;
+        let argument = memory.place().as_ptr().cast();
+        // SAFETY: 1. as long as they say, or refused; the memory is ours alone.
+        let answer = unsafe { palimpsest_snapshot_rounds(given.as_ptr(), 1, body, argument, &raw mut value) };
+        if !is_known {
+            return expect("rounds", answer, &[PALIMPSEST_INVALID]);
+        }
+        expect("rounds", answer, &[PALIMPSEST_OK])?;
+        // The last round has changed it, and nothing is put back.
+        if (value, memory[0], memory[PAGE * PAGES - 1]) == (LAST as usize + 40, 9, 7) {
+            Ok(())
+        } else {
+            Err(format!("rounds: {value}, {} {}", memory[0], memory[PAGE * PAGES - 1]))
         }
     }
 
@@ -239,6 +281,28 @@ impl Player {
             drop(taken);
         }
         Ok(())
+    }
+}
+
+/// The number of the round that returns.
+const LAST: u64 = 3;
+
+/// Changes memory, and gives up unless it is the last one.
+unsafe extern "C-unwind" fn round(
+    memory: *mut std::ffi::c_void,
+    number: u64,
+    value: usize,
+    restored: *const palimpsest_restored,
+) -> usize {
+    // SAFETY: the first byte of the snapshot's memory, which nobody else uses meanwhile.
+    let first = unsafe { &mut *memory.cast::<u8>() };
+    let is_right = *first == 7 && restored.is_null() == (number == 0) && value == (if number == 0 { 0 } else { 6 });
+    *first = 9;
+    match (is_right, number) {
+        (false, _) => 1,
+        (true, LAST) => number as usize + 40,
+        // SAFETY: 1. nothing holds anything here.
+        _ => unsafe { palimpsest_abandon(6) },
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Arguments {
     /// Put elements into a map of the object first, as `run` does.
     #[arg(long, value_name = "NAME=FILE")]
     map: Vec<MapContent>,
-    /// What happens to loads whose addresses the verifier cannot prove.
+    /// What happens to loads and stores whose addresses the verifier cannot prove.
     #[arg(long, value_name = "ACTION", default_value = "refuse")]
     unproven: Loads,
     /// Load the program this many times.

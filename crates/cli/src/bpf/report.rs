@@ -63,6 +63,8 @@ pub(super) struct Measures {
     fuel: Option<u64>,
     /// Loads that may find nothing.
     probes: usize,
+    /// Stores that are checked when it runs.
+    checked_stores: usize,
 }
 
 impl Measures {
@@ -75,6 +77,7 @@ impl Measures {
             followed: verified.followed(),
             fuel: verified.fuel(),
             probes: verified.probes().len(),
+            checked_stores: verified.checked_stores().len(),
         }
     }
 }

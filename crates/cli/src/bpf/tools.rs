@@ -138,7 +138,7 @@ pub(super) struct Verify {
     /// Give it a context that it must not write.
     #[arg(long)]
     read_only: bool,
-    /// What happens to loads whose addresses the verifier cannot prove.
+    /// What happens to loads and stores whose addresses the verifier cannot prove.
     #[arg(long, value_name = "ACTION", default_value = "refuse")]
     unproven: Loads,
     /// Print JSON, about all programs, also behind one that is refused.
@@ -154,9 +154,14 @@ pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
             0 => String::new(),
             probes => format!("; {probes} loads may find nothing, and then give 0"),
         };
+        let checked = match verified.checked_stores().len() {
+            0 => String::new(),
+            stores => format!("; {stores} stores are checked, and may end it"),
+        };
         writeln!(
             io::stdout(),
-            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most{tried}"
+            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most\
+             {tried}{checked}"
         )
     };
     if arguments.json {
@@ -228,7 +233,7 @@ pub(super) struct Run {
     /// Who runs the program.
     #[arg(long, value_name = "ENGINE", default_value = "compiler")]
     engine: Engine,
-    /// What happens to loads whose addresses the verifier cannot prove.
+    /// What happens to loads and stores whose addresses the verifier cannot prove.
     #[arg(long, value_name = "ACTION", default_value = "refuse")]
     unproven: Loads,
     /// Print JSON, also if there is no result.

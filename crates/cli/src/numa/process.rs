@@ -23,6 +23,8 @@ pub(super) enum Kind {
     Files,
     /// Copies that `palimpsest-numa` has made.
     Copies,
+    /// Programs in packs. Those of replicated packs prefer a node, and have a mapping on each.
+    Packs,
     /// Variables of programs and libraries: parts of files that are written.
     Data,
     /// The heap of `brk`.
@@ -41,6 +43,7 @@ impl Kind {
             Self::Text => "text",
             Self::Files => "files",
             Self::Copies => "copies",
+            Self::Packs => "packs",
             Self::Data => "data",
             Self::Heap => "heap",
             Self::Stack => "stack",
@@ -57,8 +60,11 @@ impl Kind {
             Shown::Anonymous => Path::new(""),
         };
         let is_memory = name.starts_with("/dev/shm") || name.to_string_lossy().starts_with("/memfd:");
-        if name.to_string_lossy().starts_with("/memfd:palimpsest-constant") {
+        let is_of_ours = |kind: &str| name.to_string_lossy().starts_with(&format!("/memfd:palimpsest-{kind}"));
+        if is_of_ours("constant") {
             Self::Copies
+        } else if ["code", "data"].iter().any(|kind| is_of_ours(kind)) {
+            Self::Packs
         } else if map.permissions.contains(Permissions::EXECUTE) {
             Self::Text
         } else if is_memory || map.permissions.contains(Permissions::SHARED.union(Permissions::WRITE)) {
@@ -219,6 +225,7 @@ mod tests {
 500000-501000 rw-p 00000000 00:00 0 [heap]
 600000-601000 r--s 00000000 00:01 9 /memfd:palimpsest-constant (deleted)
 601000-602000 rw-s 00000000 00:01 8 /memfd:other (deleted)
+602000-603000 r-xs 00000000 00:01 9 /memfd:palimpsest-code (deleted)
 700000-701000 rw-p 00000000 00:00 0
 ";
     const NUMA: &str = "\
@@ -228,6 +235,7 @@ mod tests {
 500000 default heap anon=1 N0=1 kernelpagesize_kB=4
 600000 prefer:1 file=/memfd:palimpsest-constant\\040(deleted) mapped=1 N1=1 kernelpagesize_kB=4
 601000 default file=/memfd:other\\040(deleted) N0=1 kernelpagesize_kB=4
+602000 prefer:1 file=/memfd:palimpsest-code\\040(deleted) mapped=1 N1=1 kernelpagesize_kB=4
 700000 default anon=1 N0=1 kernelpagesize_kB=4
 800000 default anon=1 N0=1 kernelpagesize_kB=4
 ";
@@ -241,8 +249,8 @@ mod tests {
     fn mappings_have_the_kind_that_their_rights_and_names_tell() {
         let process = example();
         let kinds: Vec<Kind> = process.mappings.iter().map(|mapping| mapping.kind).collect();
-        use Kind::{Anonymous, Copies, Data, Files, Heap, Shared, Text};
-        assert_eq!(kinds, [Text, Files, Data, Heap, Copies, Shared, Anonymous]);
+        use Kind::{Anonymous, Copies, Data, Files, Heap, Packs, Shared, Text};
+        assert_eq!(kinds, [Text, Files, Data, Heap, Copies, Shared, Packs, Anonymous]);
         assert_eq!(process.by_kind()[&Text], [(NodeId(0), 4096), (NodeId(1), 4096)].into_iter().collect());
         assert_eq!(process.mappings[4].policy, "prefer:1");
     }

@@ -21,9 +21,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", conflicts_with = "no_freeze",
           value_parser = OsStringValueParser::new().try_map(file_name))]
     pub(crate) only: Vec<OsString>,
-    /// Run its text, and that of its libraries, from huge pages on one NUMA node.
-    #[arg(long)]
-    pub(crate) local_text: bool,
+    /// Run its text, and that of its libraries, from huge pages on one NUMA node. With `huge` only whole huge pages of
+    /// it, as on machines with one node; with `all` also heads, tails and parts below 2 MiB, as on those with several.
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) local_text: Option<LocalText>,
     /// The node, if not that of the main thread.
     #[arg(long, value_name = "N", requires = "local_text")]
     pub(crate) node: Option<u16>,
@@ -91,6 +92,17 @@ fn file_name(name: OsString) -> Result<OsString, NoFileName> {
 #[derive(Debug, thiserror::Error)]
 #[error("allowed: the name of a program's file without its folder, such as redis-server")]
 struct NoFileName;
+
+/// How much of the text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum LocalText {
+    /// By the number of nodes.
+    Auto,
+    /// Whole huge pages.
+    Huge,
+    /// Also what is smaller.
+    All,
+}
 
 /// Which memory to put into huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use palimpsest_numa::{FileText, NodeId, Pages, Topology};
 use palimpsest_sys::Causes;
 
-use crate::run::arguments::Arguments;
+use crate::run::arguments::{Arguments, LocalText};
 use crate::run::program::{self, ProgramError};
 use crate::run::proof::NotLoaded;
 
@@ -39,8 +39,8 @@ impl fmt::Display for Why {
 pub(super) fn is_enough(arguments: &Arguments) -> bool {
     // Reports elsewhere are the object's.
     let is_told_here = arguments.report.as_ref().is_none_or(|place| place == "stderr");
-    let needs_copies = arguments.copies || arguments.shared;
-    arguments.local_text && arguments.no_freeze && !arguments.heirs && !needs_copies && is_told_here
+    let needs_copies = arguments.copies || arguments.shared || arguments.local_text == Some(LocalText::All);
+    arguments.local_text.is_some() && arguments.no_freeze && !arguments.heirs && !needs_copies && is_told_here
 }
 
 impl OwnFile {
@@ -84,14 +84,16 @@ impl OwnFile {
             let way_out = if arguments.reread { "" } else { "; try --reread" };
             return self.refused(arguments, &format!("the kernel has it in small pages{lacks}{way_out}"));
         }
-        let is_only_one = |node: &u16| Topology::read().homes() == [NodeId((*node).into())];
+        let topology = Topology::read();
+        let is_only_one = |node: &u16| topology.is_one_node() && topology.homes() == [NodeId((*node).into())];
         if arguments.node.as_ref().is_some_and(|node| !is_only_one(node)) {
             return self.refused(arguments, &"only a copy could be on a wanted node");
         }
         let is_asked = arguments.report.is_some();
         is_asked.then(|| {
             let name = self.program.display();
-            format!("{huge} of {whole} KiB of the text of {name} are in huge pages of the file{lacks}; {why}")
+            let nodes = if topology.is_one_node() { "; this machine has one node" } else { "" };
+            format!("{huge} of {whole} KiB of the text of {name} are in huge pages of the file{lacks}; {why}{nodes}")
         })
     }
 

@@ -49,9 +49,9 @@ impl Memory {
 pub(super) enum Told {
     /// None of them contains this library.
     NotThere,
-    /// One does, and has not frozen anything.
+    /// One does, and has neither frozen nor gathered anything.
     Nothing,
-    /// The figures of the one with most frozen memory.
+    /// The figures of the one with most frozen and gathered memory.
     Figures { figures: Box<Figures>, state: State },
     /// They cannot be understood.
     Wrong(FiguresError),
@@ -99,7 +99,7 @@ fn rank(told: &Told) -> (u8, u64) {
         Told::NotThere => (0, 0),
         Told::Nothing => (1, 0),
         Told::Wrong(_) => (2, 0),
-        Told::Figures { figures, .. } => (3, figures.frozen_bytes),
+        Told::Figures { figures, .. } => (3, figures.frozen_bytes.saturating_add(figures.gathered_bytes)),
     }
 }
 

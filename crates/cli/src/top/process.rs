@@ -14,7 +14,7 @@ use super::figures::{self, Memory, State, Told};
 use super::folder::Folder;
 use super::refusal;
 
-/// Whether to tell each mapping of frozen memory.
+/// Whether to tell each mapping of frozen or gathered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Detail {
     Sums,
@@ -27,7 +27,7 @@ pub(super) struct Look {
     pub(super) process: i32,
     /// The process's own name for itself: it may be anything.
     pub(super) name: String,
-    /// What `/proc` shows of frozen memory, if it may be looked at.
+    /// What `/proc` shows of frozen memory and of huge pages, if it may be looked at.
     #[serde(flatten)]
     pub(super) memory: Option<Sums>,
     pub(super) figures: Option<Figures>,
@@ -41,22 +41,37 @@ pub(super) struct Look {
     pub(super) mappings: Vec<Mapping>,
 }
 
-/// All mappings of frozen memory together.
+/// All mappings of frozen memory together, and huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Sums {
     /// Bytes of address space.
     pub(super) frozen: usize,
     /// The part of them that was written to since, whose page tables each fork copies again.
     pub(super) dirty: usize,
+    /// Private anonymous bytes in huge pages, whoever has made these: a fork copies one entry for each 2 MiB.
+    pub(super) huge: usize,
 }
 
-/// A mapping of frozen memory.
+/// A mapping of frozen or gathered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Mapping {
+    pub(super) kind: Kind,
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) present: usize,
+    /// Of a frozen one: bytes that were written to since.
     pub(super) dirty: usize,
+    /// Bytes in anonymous huge pages.
+    pub(super) huge: usize,
+}
+
+/// What a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    Frozen,
+    /// Anonymous memory with huge pages.
+    Gathered,
 }
 
 /// A remark on figures.
@@ -67,7 +82,7 @@ pub(super) enum Remark {
     OfParent,
     /// The process was stopped in the middle of a change.
     Torn,
-    /// A freeze in slices is under way.
+    /// More is to be gathered or frozen, in slices.
     UnderWay,
     /// Everything was thawed, since it did not pay.
     Thawed,
@@ -83,7 +98,7 @@ pub(super) enum Untold {
     Ended,
     #[error("it has neither the object of `palimpsest run` nor the library inside")]
     NotThere,
-    #[error("nothing is frozen by now; its report says why (`run --report`)")]
+    #[error("nothing is frozen or gathered by now; its report says why (`run --report`)")]
     Nothing,
     #[error("{reason}")]
     Refused { reason: String },
@@ -127,13 +142,13 @@ pub(super) fn look(pid: Pid, detail: Detail) -> Look {
     look.name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
     match mappings(&folder) {
         Ok(mappings) => {
+            let frozen = || mappings.iter().filter(|mapping| mapping.kind == Kind::Frozen);
             look.memory = Some(Sums {
-                frozen: mappings.iter().map(|mapping| mapping.end - mapping.start).sum(),
-                dirty: mappings.iter().map(|mapping| mapping.dirty).sum(),
+                frozen: frozen().map(|mapping| mapping.end - mapping.start).sum(),
+                dirty: frozen().map(|mapping| mapping.dirty).sum(),
+                huge: mappings.iter().map(|mapping| mapping.huge).sum(),
             });
-            if detail == Detail::Mappings {
-                look.mappings = mappings;
-            }
+            look.mappings = mappings;
         }
         Err(error) => {
             look.untold = Some(refused(&folder, &error));
@@ -141,6 +156,9 @@ pub(super) fn look(pid: Pid, detail: Detail) -> Look {
         }
     }
     look.untold = tell(&folder, &mut look).err();
+    let has_gathered = look.figures.is_some_and(|figures| figures.gathered_bytes > 0);
+    // Huge pages of others are nothing of ours.
+    look.mappings.retain(|mapping| detail == Detail::Mappings && (mapping.kind == Kind::Frozen || has_gathered));
     look
 }
 
@@ -192,11 +210,18 @@ fn mappings(folder: &Folder) -> io::Result<Vec<Mapping>> {
     for entry in smaps::Entries::new(text) {
         let entry = entry.map_err(io::Error::other)?;
         let is_extent = entry.map.path.as_deref().is_some_and(|path| path.as_os_str() == EXTENT_NAME);
-        // Views have no rights; repairs map memory from them.
-        if is_extent && entry.map.permissions != maps::Permissions::default() {
-            let (start, end) = (entry.map.start, entry.map.end);
-            found.push(Mapping { start, end, present: entry.rss, dirty: entry.anonymous });
-        }
+        let permissions = entry.map.permissions;
+        let is_shared = permissions.contains(maps::Permissions::SHARED);
+        let (start, end, present, huge) = (entry.map.start, entry.map.end, entry.rss, entry.anon_huge_pages);
+        let kind = match is_extent {
+            // Views have no rights; repairs map memory from them.
+            true if permissions == maps::Permissions::default() => continue,
+            true => Kind::Frozen,
+            false if huge > 0 && !is_shared && entry.map.inode == 0 => Kind::Gathered,
+            false => continue,
+        };
+        let dirty = if kind == Kind::Frozen { entry.anonymous } else { 0 };
+        found.push(Mapping { kind, start, end, present, dirty, huge });
     }
     Ok(found)
 }

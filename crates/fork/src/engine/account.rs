@@ -13,10 +13,12 @@ pub(crate) struct Account {
     pub(super) saved: u64,
     /// Time that forks took beyond what they would have taken without freezing.
     pub(super) lost: u64,
+    /// The part of `once` and `repairing` that deputies took, while the program went on.
+    pub(super) beside: u64,
 }
 
 impl Account {
-    pub(super) const NEW: Self = Self { once: 0, repairing: 0, saved: 0, lost: 0 };
+    pub(super) const NEW: Self = Self { once: 0, repairing: 0, saved: 0, lost: 0, beside: 0 };
 
     /// Adds a freeze that took `taken`.
     pub(super) const fn froze(&mut self, taken: u64) {
@@ -26,6 +28,11 @@ impl Account {
     /// Adds a repair, or a look, that took `taken`.
     pub(super) const fn repaired(&mut self, taken: u64) {
         self.repairing = self.repairing.saturating_add(taken);
+    }
+
+    /// Adds what deputies took of the time that was added last.
+    pub(super) const fn had_deputies(&mut self, beside: u64) {
+        self.beside = self.beside.saturating_add(beside);
     }
 
     /// Adds a fork that took `above` more than the quickest; without freezing it would have taken `spared` more than
@@ -48,6 +55,7 @@ mod tests {
         account.forked(100, 30);
         account.forked(100, 140);
         account.repaired(7);
-        assert_eq!(account, Account { once: 500, repairing: 7, saved: 170, lost: 40 });
+        account.had_deputies(3);
+        assert_eq!(account, Account { once: 500, repairing: 7, saved: 170, lost: 40, beside: 3 });
     }
 }

@@ -110,10 +110,13 @@ pub(crate) struct Agenda {
     step: Step,
     /// Bytes put into huge pages instead of being frozen.
     gathered: usize,
-    /// CPU nanoseconds of the look, of all slices, and of those that gathered.
+    /// CPU nanoseconds of the look, of all slices, of those that gathered, and of deputies.
     looked: u64,
     worked: u64,
     gathering: u64,
+    beside: u64,
+    /// What each fork was spared before it began.
+    saved_before: u64,
     /// Bytes gathered before the last fork, and in how many intervals between forks in a row they were few.
     gathered_at_fork: usize,
     slow: u32,
@@ -235,6 +238,8 @@ impl Agenda {
             looked: 0,
             worked: 0,
             gathering: 0,
+            beside: 0,
+            saved_before: 0,
             gathered_at_fork: 0,
             slow: 0,
             refusals: 0,
@@ -251,7 +256,7 @@ impl Agenda {
         (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
         (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
         (self.mappings_known, self.step, self.gathered, self.gathering) = (mappings, step, 0, 0);
-        (self.gathered_at_fork, self.slow, self.put_off, self.told) = (0, 0, 0, None);
+        (self.beside, self.gathered_at_fork, self.slow, self.put_off, self.told) = (0, 0, 0, 0, None);
         eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
         let mut planned = 0;
         for one in eligible {
@@ -302,6 +307,26 @@ impl Agenda {
     /// Returns the CPU nanoseconds of all slices that gathered.
     pub(crate) const fn gathering(&self) -> u64 {
         self.gathering
+    }
+
+    /// Adds what deputies took, in CPU nanoseconds.
+    pub(super) const fn had_deputies(&mut self, nanos: u64) {
+        self.beside = self.beside.saturating_add(nanos);
+    }
+
+    /// Notes what each fork is spared by what was frozen or gathered before, in nanoseconds.
+    pub(crate) const fn spared_before(&mut self, nanos: u64) {
+        self.saved_before = nanos;
+    }
+
+    /// Returns what of `saved` nanoseconds for each fork this freeze has brought.
+    pub(crate) const fn brought(&self, saved: u64) -> u64 {
+        saved.saturating_sub(self.saved_before)
+    }
+
+    /// Returns the CPU nanoseconds of deputies.
+    pub(crate) const fn beside(&self) -> u64 {
+        self.beside
     }
 
     /// Whether enough mappings were added that the headroom must be found out anew: the program adds mappings too.
@@ -389,8 +414,8 @@ impl Agenda {
     }
 
     /// Takes over what was gathered before the rest was planned.
-    pub(crate) const fn gathered_before(&mut self, bytes: usize, taken: u64) {
-        (self.gathered, self.gathering) = (bytes, taken);
+    pub(crate) const fn gathered_before(&mut self, bytes: usize, taken: u64, beside: u64) {
+        (self.gathered, self.gathering, self.beside) = (bytes, taken, beside);
         self.worked = self.worked.saturating_add(taken);
     }
 

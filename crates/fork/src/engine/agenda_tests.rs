@@ -41,7 +41,7 @@ fn a_piece_that_each_pass_sees_split_is_one_piece() {
     for (split, expected) in [(1, true), (2, false)] {
         agenda.begin_unseen(64 * PIECE, terms);
         // One part in eight of what was gathered is one piece.
-        agenda.gathered_before(8 * PIECE, 0);
+        agenda.gathered_before(8 * PIECE, 0, 0);
         agenda.gathered_at_fork = agenda.gathered;
         let is_slow = [(); 2].map(|()| {
             let Step::Gather(mut gathering) = agenda.step() else { panic!("it still gathers") };

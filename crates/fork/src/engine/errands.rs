@@ -18,7 +18,7 @@ use palimpsest_sys::threads::deputy::Errand;
 
 use super::registry::Shared;
 use super::span::Span;
-use crate::clock::Instant;
+use crate::clock::{Instant, nanos};
 
 /// Most pieces for one errand. If the program forks meanwhile, the deputy copies the rest of them beside the child,
 /// which takes memory that a plain fork does not.
@@ -33,6 +33,8 @@ pub(crate) struct Errands {
     last: Span,
     /// Split pieces that it has mended.
     mended: usize,
+    /// The processor time of deputies that is not accounted for, in nanoseconds.
+    spent: u64,
 }
 
 /// Who asks for huge pages in some pieces.
@@ -46,20 +48,31 @@ pub(super) enum Sent {
     Nobody,
 }
 
+/// Takes the answer of a deputy, if there is one, and notes what it has taken.
+pub(crate) fn take_answer(shared: &'static Shared) -> Option<Errand> {
+    shared.desk.answered().inspect(|errand| shared.tending.note_unbooked(nanos(errand.spent)))
+}
+
 impl Errands {
     /// The thread itself asks.
     pub(crate) const fn own() -> Self {
-        Self { shared: None, last: Span::new(0, 0), mended: 0 }
+        Self { shared: None, last: Span::new(0, 0), mended: 0, spent: 0 }
     }
 
     /// Deputies ask. None may be at work.
     pub(crate) fn deputies(shared: &'static Shared) -> Self {
-        let (last, mended) = match shared.desk.answered() {
-            Some(Errand { span, answer: Ok(()) }) => (span, shared.tending.errand()),
-            Some(Errand { span, answer: Err(_) }) if !shared.tending.was_late() => (span, 0),
+        let errand = take_answer(shared);
+        let (last, mended) = match errand {
+            Some(Errand { span, answer: Ok(()), .. }) => (span, shared.tending.errand()),
+            Some(Errand { span, answer: Err(_), .. }) if !shared.tending.was_late() => (span, 0),
             Some(_) | None => (Span::default(), 0),
         };
-        Self { shared: Some(shared), last, mended }
+        Self { shared: Some(shared), last, mended, spent: shared.tending.take_unbooked() }
+    }
+
+    /// Returns the processor time of deputies since the last slice that asked, in nanoseconds.
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
     }
 
     /// Returns how many split pieces the last deputy has mended.

@@ -63,6 +63,8 @@ impl Gatherer<'_, '_> {
         // Nobody is held: if a busy machine puts a thread aside meanwhile, it would have done so anyway.
         let (cpu, mut begun) = (Moment::now(), Moment::now());
         let (mut bytes, mut worked, mut looks, mut window) = (0, 0, 0, Window::new());
+        self.agenda.had_deputies(self.errands.spent());
+        self.shared.progress.beside(self.agenda.beside());
         gathering.has_seen_split(self.errands.mended());
         gathering.has_made(self.errands.mended());
         let outcome = loop {

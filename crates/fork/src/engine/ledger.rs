@@ -275,9 +275,10 @@ impl Ledger {
         (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
     }
 
-    /// Notes that gathering, before a freeze of the rest, took `taken`.
-    pub(crate) fn gathered(&mut self, taken: u64) {
-        self.account.froze(taken);
+    /// Notes that gathering, before a freeze of the rest, took `taken`, and deputies `beside`.
+    pub(crate) fn gathered(&mut self, taken: u64, beside: u64) {
+        self.account.froze(taken.saturating_add(beside));
+        self.account.had_deputies(beside);
     }
 
     /// Returns the first step of a freeze in slices.
@@ -360,9 +361,14 @@ impl Ledger {
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
     }
 
-    /// Notes that a slice in place of a repair worked for `taken`: spends the debt that bought it.
+    /// Notes that a slice between forks worked for `taken`, and deputies for `beside`.
+    pub(crate) fn worked_between_forks(&mut self, taken: u64, beside: u64) {
+        self.account.repaired(taken.saturating_add(beside));
+        self.account.had_deputies(beside);
+    }
+
+    /// Notes that this was in place of a repair: spends the debt that would have bought one for `taken`.
     pub(crate) fn tended(&mut self, taken: u64) {
-        self.account.repaired(taken);
         self.debt = self.debt.saturating_sub(taken);
         self.spent = self.spent.saturating_add(taken);
     }
@@ -414,7 +420,7 @@ impl Ledger {
     }
 
     /// Returns what each fork would take more without frozen memory and without the huge pages we made.
-    pub(super) fn saved(&self) -> u64 {
+    pub(crate) fn saved(&self) -> u64 {
         let frozen = u64::try_from(self.prices.worth(self.frozen).per_fork.as_nanos()).unwrap_or(u64::MAX);
         frozen.saturating_add((self.hot.huge() as u64).saturating_mul(self.prices.saved_by_huge()))
     }

@@ -44,6 +44,8 @@ pub struct Progress {
     pub longest: Duration,
     /// All slices together.
     pub taken: Duration,
+    /// Processor time of [deputies](crate::Errands::Deputy), while the process went on.
+    pub beside: Duration,
     /// The time of planning, before the first slice: the mappings are listed, for which the kernel looks at each page
     /// once.
     pub looked: Duration,
@@ -80,7 +82,7 @@ pub(crate) enum Waited {
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `looked` | the holder of the lock of [`Shared`](super::registry::Shared) | anybody |
+/// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `beside`, `looked` | the holder of the lock of [`Shared`](super::registry::Shared) | anybody |
 /// | `not_before` | any thread after a slice; zeroed under the lock | threads that are about to wait |
 /// | `waited` | any thread that is about to wait, or has taken a slice; cleared by the next fork | that fork |
 /// | `long_looks` | any thread that has looked, and forks under the lock | threads that are about to wait |
@@ -96,6 +98,7 @@ pub(crate) struct Figures {
     slices: AtomicU64,
     longest: AtomicU64,
     taken: AtomicU64,
+    beside: AtomicU64,
     looked: AtomicU64,
     /// The earliest time of the next slice at a wait, on the clock of [`Instant`](crate::clock::Instant), in
     /// nanoseconds.
@@ -113,7 +116,7 @@ impl Figures {
         self.gathered(0);
         // Before its first fork, nothing is known of how the program waits.
         self.gathered_in_wait();
-        for figure in [&self.slices, &self.longest, &self.taken, &self.not_before] {
+        for figure in [&self.slices, &self.longest, &self.taken, &self.beside, &self.not_before] {
             figure.store(0, Ordering::Relaxed);
         }
         self.planned.store(planned, Ordering::Relaxed);
@@ -138,6 +141,11 @@ impl Figures {
     /// Notes that `bytes` are in huge pages now.
     pub(crate) fn gathered(&self, bytes: usize) {
         self.gathered.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that deputies have taken `nanos` so far.
+    pub(crate) fn beside(&self, nanos: u64) {
+        self.beside.store(nanos, Ordering::Relaxed);
     }
 
     /// Notes that something that took `taken` kept somebody waiting: leaves the process alone for some time, and for
@@ -228,6 +236,7 @@ impl Figures {
             slices: self.slices.load(Ordering::Relaxed),
             longest: time(&self.longest),
             taken: time(&self.taken),
+            beside: time(&self.beside),
             looked: time(&self.looked),
         }
     }

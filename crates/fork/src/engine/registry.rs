@@ -216,6 +216,7 @@ impl Shared {
         if !self.has_begun() {
             self.statistics.born();
             lasting.ledger.inherited();
+            self.tending.forget_unbooked();
             borrowed::begun().inspect(|begun| begun.store(1, Ordering::Relaxed));
         }
         // A child has none: what its parent has noted is the parent's to book.

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::ledger::Ledger;
+use super::piece::PIECE;
 use super::progress::{Progress, Stage};
 use crate::clock::nanos;
 use crate::figures::{HEAD, WORDS, Word};
@@ -168,6 +169,8 @@ impl Statistics {
             (Word::UnderWay, u64::from(progress.stage == Stage::UnderWay)),
             (Word::Planned, progress.planned_bytes as u64),
             (Word::Longest, nanos(progress.longest)),
+            (Word::GatheredBytes, (ledger.huge() * PIECE) as u64),
+            (Word::Beside, account.beside),
         ] {
             self.set(word, value);
         }
@@ -182,7 +185,9 @@ mod tests {
 
     use super::*;
     use crate::engine::hot::HotPieces;
+    use crate::engine::huge::Asked;
     use crate::engine::prices::Prices;
+    use crate::engine::span::Span;
     use crate::figures::{Figures, WORD};
 
     #[test]
@@ -190,6 +195,8 @@ mod tests {
         let statistics = Statistics::default();
         let mut ledger = Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory")), Prices::new(4096));
         ledger.froze(1 << 20, 0, 500, Default::default());
+        ledger.asked(Span::new(PIECE, 2 * PIECE), Asked::Made);
+        ledger.gathered(30, 7);
         statistics.frozen(1 << 20, 3);
         statistics.count_fork();
         let progress = Progress { stage: Stage::UnderWay, planned_bytes: 5 << 20, ..Progress::default() };
@@ -199,7 +206,8 @@ mod tests {
         assert_eq!(bytes.len(), WORDS * WORD);
         let figures = Figures::read(&bytes).expect("this version's");
         assert_eq!((figures.process, figures.frozen_bytes, figures.extents, figures.forks), (17, 1 << 20, 3, 1));
-        assert_eq!((figures.once.as_nanos(), figures.is_under_way, figures.planned_bytes), (500, true, 5 << 20));
+        assert_eq!((figures.once.as_nanos(), figures.is_under_way, figures.planned_bytes), (537, true, 5 << 20));
+        assert_eq!((figures.gathered_bytes, figures.beside.as_nanos()), (PIECE as u64, 7));
         let sequence = || statistics.get(Word::Sequence);
         assert_eq!(sequence(), 2);
         // As in a child whose parent's other thread was publishing.

@@ -36,6 +36,7 @@ const CAUTIOUS: u64 = 1_000_000;
 /// |---|---|---|
 /// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
 /// | `piece`, `waits`, `mappings`, `errand` | a slice or a round, under the lock | the same |
+/// | `unbooked` | whoever takes a deputy's answer | the next slice that sends deputies |
 /// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
 ///
 /// Fields that are written without the lock are hints: they tell whether and where to look next, and what is found
@@ -66,6 +67,8 @@ pub(crate) struct Tending {
     errand: AtomicUsize,
     /// Deputies in a row that were not at work in time.
     late: AtomicUsize,
+    /// Processor time of deputies that no slice has accounted for.
+    unbooked: AtomicU64,
 }
 
 /// How often the time is doubled for which slices are put off, if deputies are not at work in time.
@@ -183,6 +186,24 @@ impl Tending {
         self.errand.store(split, Ordering::Relaxed);
         // Nobody else writes it meanwhile: the caller takes a slice.
         self.left.store(self.left.load(Ordering::Relaxed).saturating_sub(waited), Ordering::Relaxed);
+    }
+
+    /// Notes that a deputy has taken so many nanoseconds.
+    pub(super) fn note_unbooked(&self, nanos: u64) {
+        self.unbooked.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Returns what deputies have taken since the last call.
+    pub(super) fn take_unbooked(&self) -> u64 {
+        self.unbooked.swap(0, Ordering::Relaxed)
+    }
+
+    /// Forgets what deputies of this process's parent have taken. Written only where it differs: in a child the page
+    /// would be copied.
+    pub(super) fn forget_unbooked(&self) {
+        if self.unbooked.load(Ordering::Relaxed) != 0 {
+            self.unbooked.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Whether the last deputy was not at work in time.

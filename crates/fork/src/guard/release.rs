@@ -38,13 +38,15 @@ static CONFINED: AtomicBool = AtomicBool::new(false);
 /// with memory calls, and [`fork`](crate::fork()) forks plainly; nothing else is done that the filter could forbid. A
 /// filter from before the freeze allows the freeze.
 pub fn confined() {
+    // Before the first slice nothing is frozen, and forks take slices all the same.
+    let is_concerned = |shared: &Shared| shared.has_frozen() || shared.progress.is_under_way();
     // Relaxed: a thread that does not see it yet is not confined yet.
-    if registry::shared().is_some_and(Shared::has_frozen) {
+    if registry::shared().is_some_and(is_concerned) {
         CONFINED.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether the program has reported a filter since it was frozen.
+/// Whether the program has reported a filter since it was frozen, or a freeze was planned.
 pub(crate) fn is_confined() -> bool {
     // Relaxed: as above.
     CONFINED.load(Ordering::Relaxed)

@@ -1,56 +1,12 @@
-//! What a program does to its memory while that is frozen or gathered, and what the memory must hold then.
+//! What a program does to its memory while something is done to that, and what the memory must hold then.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Measure, Options, OtherThreads, Pages, Pause, Pays};
 use palimpsest_sys::memory::extent::is_mapped;
 
+use super::ways::Way;
 use super::{Memory, guarded, in_child, page};
-
-/// What slices do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// They freeze, and hold everybody meanwhile.
-    Freeze,
-    /// They put pages together where they are, and hold nobody.
-    Gather,
-}
-
-impl Way {
-    /// What a slice of no time takes.
-    const fn part(self) -> usize {
-        match self {
-            Self::Freeze => 128 << 10,
-            Self::Gather => 2 << 20,
-        }
-    }
-
-    const fn len(self) -> usize {
-        match self {
-            Self::Freeze => 2 << 20,
-            Self::Gather => 8 << 20,
-        }
-    }
-
-    pub(crate) fn options(self) -> Options {
-        let options = Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO));
-        let options = options.other_threads(OtherThreads::Stop);
-        match self {
-            Self::Freeze => options.least(page()),
-            Self::Gather => options.pages(Pages::Gather).pays(Pays::Within(1500)),
-        }
-    }
-
-    /// Returns where deeds are done: in what the first slice has taken, in what the watched one takes, and behind it.
-    pub(crate) fn places(self) -> [Range<usize>; 3] {
-        [0, 1, 3].map(|part| {
-            let start = part * self.part() + self.part() / 4;
-            start..start + 8 * page()
-        })
-    }
-}
 
 /// What happens at a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,12 +51,15 @@ unsafe impl Send for Scene {}
 
 impl Scene {
     pub(crate) fn new(way: Way, deed: Deed) -> Self {
-        let memory = match way {
-            Way::Freeze => Memory::apart(way.len()),
-            Way::Gather => Memory::unadvised(way.len()),
-        };
-        memory.fill(0..memory.len, 1);
-        Self { way, deed, memory, there: Memory::apart(2 << 20) }
+        Self { way, deed, memory: way.memory(), there: Memory::apart(2 << 20) }
+    }
+
+    /// Returns where deeds are done: in the first part of what is done, in the second, and in the last.
+    pub(crate) fn places(self) -> [Range<usize>; 3] {
+        [0, 1, 3].map(|part| {
+            let start = part * self.way.part() + self.way.part() / 4;
+            start..start + 8 * page()
+        })
     }
 
     /// Does the deed.
@@ -109,7 +68,7 @@ impl Scene {
         if self.deed == Deed::Fork {
             assert_eq!(in_child(|| i32::from(!memory.holds(0..memory.len, 1))), 0, "a child has what was there");
         }
-        for (number, place) in self.way.places().into_iter().enumerate() {
+        for (number, place) in self.places().into_iter().enumerate() {
             let (address, len) = (memory.at(place.start), place.len());
             match self.deed {
                 Deed::Write => memory.fill(place, 2),
@@ -157,7 +116,7 @@ impl Scene {
 
     /// Whether the memory is what the deed has made of it.
     pub(crate) fn is_right(self, has_acted: bool, who: Who) -> bool {
-        let (memory, places) = (self.memory, self.way.places());
+        let (memory, places) = (self.memory, self.places());
         let changed = |index: usize| places.iter().position(|place| place.contains(&(index * page())));
         (0..memory.len / page()).all(|index| {
             let page = index * page()..(index + 1) * page();

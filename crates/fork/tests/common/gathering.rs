@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use palimpsest_fork::{Errands, Forked, Measure, Options, Pages, Pause, Pays, Progress, Report, Stage, progress};
+use palimpsest_fork::{
+    Basis, Errands, Forked, Measure, Options, Pages, Pause, Pays, Progress, Report, Stage, progress,
+};
 use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::proc::thp;
 
@@ -143,4 +145,14 @@ pub(crate) fn end(child: &mut Option<Child>) {
     if let Some(child) = child.take() {
         child.end();
     }
+}
+
+/// Fails on: a report of nothing, or of a freeze; one that tells what was expected as what was measured.
+pub(crate) fn says_what_it_took(report: &Report, done: Progress) {
+    let text = report.to_string();
+    assert!(text.starts_with("huge ") && !text.contains("\nfrozen "), "{text}");
+    let worth = report.worth.expect("forks are spared something");
+    let once = done.looked + done.taken + done.beside;
+    assert_eq!((worth.once, report.basis, worth.per_fork.is_zero()), (once, Basis::Taken, false), "{text}");
+    assert!(text.contains(" ms once, about ") && text.contains(": pays after about "), "{text}");
 }

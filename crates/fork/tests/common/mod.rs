@@ -12,6 +12,7 @@ pub(crate) mod gathering;
 pub(crate) mod guarded;
 pub(crate) mod notified;
 pub(crate) mod traced;
+pub(crate) mod ways;
 
 use std::env;
 use std::ffi::c_void;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Forked, Measure, Options, Pause, Stage};
+use palimpsest_fork::{Forked, Measure, Options, Stage};
 
 use crate::run;
 use crate::world::answer;
@@ -122,8 +122,7 @@ impl World {
         if self == Self::Plain {
             return;
         }
-        let pause = self.budget().map_or(Pause::AtOnce, Pause::Within);
-        let options = Options::new().least(1).measure(Measure::Nothing).pause(pause);
+        let options = self.wishes(Options::new().measure(Measure::Nothing));
         // SAFETY: 1. the calls above go through the guards, as the preload object's do (a mutant's do not, and it must
         // be caught); 2. and 3. the interpreter registers no buffers, uses no direct I/O, and has one thread; 4. that
         // stays so.
@@ -141,21 +140,11 @@ impl World {
         }
     }
 
-    /// Takes a slice of a freeze under way.
+    /// Takes a slice of a freeze under way, or of the work between forks.
     pub(crate) fn slice(self) {
-        if self.budget().is_none() {
-            return;
-        }
-        let before = palimpsest_fork::progress();
-        if before.stage != Stage::UnderWay {
-            return;
-        }
-        // SAFETY: 1. as for `freeze`.
-        match unsafe { palimpsest_fork::freeze_slice() } {
-            Ok(after) => run::say(&format!("#frozen {}", after.frozen_bytes - before.frozen_bytes)),
-            Err(error) => run::say(&format!("#not frozen: {error}")),
-        }
-        if palimpsest_fork::progress().stage == Stage::Ended {
+        let before = palimpsest_fork::progress().stage;
+        self.takes_slice();
+        if before == Stage::UnderWay && palimpsest_fork::progress().stage == Stage::Ended {
             run::say("#stopped early");
         }
     }

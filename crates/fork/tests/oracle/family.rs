@@ -102,6 +102,10 @@ impl Family {
             strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(&arguments), pointers(&environment));
+        if world != World::Plain {
+            // As the preload object does.
+            palimpsest_fork::dismiss_deputy();
+        }
         // SAFETY: both lists end with null and their strings with zero, and all live until the call.
         unsafe { libc::execve(arguments[0], arguments.as_ptr(), environment.as_ptr()) };
         panic!("execve: {}", std::io::Error::last_os_error());

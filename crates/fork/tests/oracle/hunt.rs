@@ -11,8 +11,9 @@ use crate::program::Program;
 /// A hunt for the oracle `of`, whose settings are in `PALIMPSEST_{of}_…`.
 pub(crate) struct Hunt {
     pub(crate) of: &'static str,
-    /// How many programs, unless `…_PROGRAMS` says otherwise.
+    /// How many programs, unless `…_PROGRAMS` says otherwise; and how many of the usual ones that number would be.
     pub(crate) programs: u32,
+    pub(crate) usual: u32,
     /// Most steps on the way to a smaller program.
     pub(crate) shrinks: u32,
 }
@@ -59,14 +60,11 @@ impl Hunt {
             compare(&program, world, &frozen).unwrap_or_else(|error| panic!("{error}"));
             return;
         }
-        let asked = setting(&format!("PALIMPSEST_{}_PROGRAMS", self.of), 0_u32);
-        let programs = match world {
-            _ if asked == 0 => self.programs,
-            // All budgets together take a fraction of the time.
-            World::Budgeted(_) => asked.div_ceil(16),
-            _ => asked,
-        };
+        let asked = setting(&format!("PALIMPSEST_{}_PROGRAMS", self.of), self.usual);
+        let programs = (asked * self.programs).div_ceil(self.usual);
         match (Self { programs, ..self }).run(world, any, compare, &frozen) {
+            // A busy machine may not let a deputy begin.
+            Ok(()) if matches!(world, World::Deputed(_)) => {}
             Ok(()) => assert_ne!(frozen.get(), 0, "nothing was ever frozen, so nothing was compared"),
             Err(TestError::Fail(reason, program)) => panic!("{program:?}{reason}"),
             Err(abort) => panic!("{abort}"),

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use crate::calls::{Answer, Content, World};
 use crate::family::Family;
 use crate::memory::Reader;
-use crate::program::{self, Code, Extent, Kind, MADV_GUARD_INSTALL, Op, Pen, SLOTS, STRIDE, Turn};
+use crate::program::{self, Code, Extent, Kind, MADV_GUARD_INSTALL, Op, Pen, Room, SLOTS, STRIDE, Turn};
 
 /// Where a program's areas are, in every run: below what the kernel hands out, even with 39 bits of address.
 const REGION: usize = 0x20_0000_0000;
@@ -28,6 +28,7 @@ const TIME_LIMIT: u32 = 1200;
 struct Slot {
     /// Pages of the last mapping made there; some may be gone.
     pages: usize,
+    room: Room,
     /// Nothing was done to part of it that could cut it into several mappings. `mremap` refuses to cross mappings, and
     /// where the kernel cuts is no promise, so that it is only tried while this holds.
     whole: bool,
@@ -117,7 +118,7 @@ impl Interpreter {
 
     fn step(&mut self, op: Op) {
         let (answer, named): (Answer, &[usize]) = match op {
-            Op::Map { slot, len, prot, kind } => (self.map(slot, len, prot, kind), &[slot]),
+            Op::Map { slot, len, prot, kind, room } => (self.map((slot, room), len, prot, kind), &[slot]),
             Op::Unmap { slot, extent } => {
                 let range = self.touch(slot, extent);
                 (self.world.unmap(range), &[slot])
@@ -184,19 +185,23 @@ impl Interpreter {
         REGION + slot * STRIDE
     }
 
-    /// Returns the most pages of a slot; its last two stay empty.
-    fn most(&self) -> usize {
-        STRIDE / self.page - 2
+    /// Returns the most pages of an area; its last two stay empty.
+    fn most(&self, room: Room) -> usize {
+        room.most() / self.page - 2
     }
 
-    fn len(&self, len: u8) -> usize {
-        // Mostly short, since every page is looked at.
-        let len = usize::from(len);
-        (len * len * self.most() / (255 * 255)).max(1)
+    fn len(&self, room: Room, len: u8) -> usize {
+        let (len, most) = (usize::from(len), self.most(room));
+        match room {
+            // Mostly short, since every page is looked at.
+            Room::Usual => (len * len * most / (255 * 255)).max(1),
+            Room::Wide => (len * most / 255).max(1),
+        }
     }
 
     fn range(&self, slot: usize, extent: Extent) -> Range<usize> {
-        let pages = extent.pages(self.slots[slot].pages, self.most());
+        let Slot { pages, room, .. } = self.slots[slot];
+        let pages = extent.pages(pages, self.most(room));
         let base = self.base(slot);
         // Some calls refuse an empty range and others do not, which is of no interest.
         base + pages.start * self.page..base + pages.end.max(pages.start + 1) * self.page
@@ -210,9 +215,9 @@ impl Interpreter {
         self.range(slot, extent)
     }
 
-    fn map(&mut self, slot: usize, len: u8, prot: i32, kind: Kind) -> Answer {
+    fn map(&mut self, (slot, room): (usize, Room), len: u8, prot: i32, kind: Kind) -> Answer {
         let base = self.base(slot);
-        let pages = self.len(len);
+        let pages = self.len(room, len);
         let range = base..base + pages * self.page;
         let content = match kind {
             Kind::Anonymous => Content::Anonymous(libc::MAP_PRIVATE),
@@ -226,15 +231,15 @@ impl Interpreter {
         }
         let answer = self.world.map(range, prot, content);
         if answer == 0 {
-            self.slots[slot] = Slot { pages, whole: kind != Kind::NoReplace, shared: kind == Kind::Shared };
+            self.slots[slot] = Slot { pages, room, whole: kind != Kind::NoReplace, shared: kind == Kind::Shared };
         }
         answer
     }
 
     fn resize(&mut self, slot: usize, len: u8) -> Answer {
-        let Slot { pages, whole: true, .. } = self.slots[slot] else { return -1000 };
+        let Slot { pages, room, whole: true, .. } = self.slots[slot] else { return -1000 };
         let base = self.base(slot);
-        let len = self.len(len);
+        let len = self.len(room, len);
         let answer = self.world.remap(base..base + pages * self.page, len * self.page, None);
         if answer == 0 {
             self.slots[slot].pages = len;
@@ -243,9 +248,9 @@ impl Interpreter {
     }
 
     fn move_to(&mut self, slot: usize, to: usize, len: u8) -> Answer {
-        let Slot { pages, whole: true, shared } = self.slots[slot] else { return -1000 };
+        let Slot { pages, room, whole: true, shared } = self.slots[slot] else { return -1000 };
         let (base, target) = (self.base(slot), self.base(to));
-        let len = self.len(len);
+        let len = self.len(room, len);
         if slot != to {
             self.world.unmap(target..target + STRIDE);
             self.slots[to] = Slot::default();
@@ -253,7 +258,7 @@ impl Interpreter {
         let answer = self.world.remap(base..base + pages * self.page, len * self.page, Some(target));
         if answer == 0 {
             self.slots[slot] = Slot::default();
-            self.slots[to] = Slot { pages: len, whole: true, shared };
+            self.slots[to] = Slot { pages: len, room, whole: true, shared };
         }
         answer
     }

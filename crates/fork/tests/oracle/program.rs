@@ -7,8 +7,31 @@ use std::ops::Range;
 /// Areas that a program can map, far enough apart that two never become one mapping.
 pub(crate) const SLOTS: usize = 6;
 
-/// Distance between two areas in bytes. Not a divisor of 2 MiB, so that some areas cross a border of a piece.
-pub(crate) const STRIDE: usize = 7 << 17;
+/// Distance between two areas in bytes. Not a multiple of 2 MiB, so that some areas cross a border of a piece.
+pub(crate) const STRIDE: usize = 43 << 17;
+
+/// How long an area can become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Less than a piece of 2 MiB: each page is looked at.
+    #[default]
+    Usual,
+    /// Up to the next area, with one or two whole pieces.
+    Wide,
+}
+
+impl Room {
+    /// Returns the most bytes.
+    pub(crate) const fn most(self) -> usize {
+        match self {
+            Self::Usual => 7 << 17,
+            Self::Wide => STRIDE,
+        }
+    }
+}
+
+/// The last argument but one of a mapping that is [`Wide`](Room::Wide); seldom by chance.
+pub(crate) const WIDE: u8 = 255;
 
 /// One operation as bytes: what, area, and four arguments.
 pub(crate) type Code = [u8; 6];
@@ -79,6 +102,7 @@ pub(crate) enum Op {
         len: u8,
         prot: i32,
         kind: Kind,
+        room: Room,
     },
     Unmap {
         slot: usize,
@@ -214,7 +238,8 @@ impl Op {
         match what % 64 {
             0..8 => {
                 let kind = KINDS[usize::from(b) % KINDS.len()];
-                Self::Map { slot, len: a, prot, kind }
+                let room = if c == WIDE { Room::Wide } else { Room::Usual };
+                Self::Map { slot, len: a, prot, kind, room }
             }
             8..11 => Self::Unmap { slot, extent },
             11..15 => Self::Protect { slot, extent, prot },

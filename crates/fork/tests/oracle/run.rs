@@ -28,17 +28,15 @@ const ADDR_NO_RANDOMIZE: libc::c_ulong = 0x004_0000;
 
 /// The name of a world in the environment.
 pub(crate) fn name(world: World) -> String {
-    match world {
-        World::Budgeted(microseconds) => microseconds.to_string(),
-        named => format!("{named:?}"),
-    }
+    format!("{world:?}")
 }
 
 /// The world of this name.
 fn named(text: &str) -> Option<World> {
-    let known = [World::Plain, World::Frozen, World::Sliced, World::Mutant];
-    let budgeted = || text.parse().ok().map(World::Budgeted);
-    known.into_iter().find(|world| name(*world) == text).or_else(budgeted)
+    let number = text.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')?.parse().ok()).unwrap_or(0);
+    let timed = [World::Budgeted(number), World::Gathered(number), World::Deputed(number)];
+    let known = [World::Plain, World::Frozen, World::Sliced, World::Mutant].into_iter().chain(timed);
+    known.into_iter().find(|world| name(*world) == text)
 }
 
 /// Enters the interpreter; returns at once in a process that is not one.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Forked, Options, OtherThreads, Pause, Stage, progress};
+use palimpsest_fork::{Forked, Options, OtherThreads};
 
 use crate::run;
 pub(crate) use crate::world::{Answer, World, answer};
@@ -98,22 +98,16 @@ pub(crate) fn fork(world: World) -> Answer {
 /// Installs the program's filter, of which the preload object tells the library.
 pub(crate) fn confine(world: World) {
     if world.budget().is_some() {
+        palimpsest_fork::dismiss_deputy();
         HAS_FILTER.store(true, Ordering::Relaxed);
         guard::confined();
     }
 }
 
-/// Takes a slice of a freeze under way, as the preload object does at a wait, unless the program has a filter.
+/// Takes a slice, as the preload object does at a wait, unless the program has a filter.
 pub(crate) fn slice(world: World) {
-    let before = progress();
-    let is_wanted = before.stage == Stage::UnderWay && !HAS_FILTER.load(Ordering::Relaxed);
-    if world.budget().is_none() || !is_wanted {
-        return;
-    }
-    // SAFETY: as for `freeze`.
-    match unsafe { palimpsest_fork::freeze_slice() } {
-        Ok(after) => run::say(&format!("#frozen {}", after.frozen_bytes - before.frozen_bytes)),
-        Err(error) => run::say(&format!("#not frozen: {error}")),
+    if !HAS_FILTER.load(Ordering::Relaxed) {
+        world.takes_slice();
     }
 }
 
@@ -121,8 +115,7 @@ pub(crate) fn freeze(world: World) {
     if world == World::Plain {
         return;
     }
-    let pause = world.budget().map_or(Pause::AtOnce, Pause::Within);
-    let options = Options::new().least(1).other_threads(OtherThreads::Stop).pause(pause);
+    let options = world.wishes(Options::new().other_threads(OtherThreads::Stop));
     // SAFETY: 1. the calls above go through the guards, except those that try what an attacker could; 2. buffers of
     // rings are in the arena; 3. nothing else writes to this process; 4. that stays so.
     match unsafe { palimpsest_fork::freeze(&options) } {

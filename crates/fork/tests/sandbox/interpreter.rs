@@ -272,6 +272,10 @@ impl Interpreter {
             strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(std::slice::from_ref(&own)), pointers(&environment));
+        if self.world != World::Plain {
+            // As the preload object does.
+            palimpsest_fork::dismiss_deputy();
+        }
         // SAFETY: both lists end with null and their strings with zero, and all live until the call.
         let failed = unsafe { libc::execve(own.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
         self.say("exec failed", answer(failed as isize));

@@ -168,10 +168,13 @@ fn find<T>(
 ) -> Result<Option<Obtained<T>>, NotShared> {
     let here = name::pid_namespace();
     // Processes of other name spaces have other numbers.
-    let (gone, alive): (Vec<Name>, Vec<Name>) = folder::names(folder)?
+    let (gone, mut alive): (Vec<Name>, Vec<Name>) = folder::names(folder)?
         .into_iter()
         .filter(|name| name.namespace == here)
         .partition(|name| !name.process_is_there());
+    // Its own first: who holds those for ever needs no second descriptor of the same object.
+    let own = rustix::process::getpid();
+    alive.sort_by_key(|name| name.process != own);
     // All of them, even if a copy was found: otherwise entries of short-lived processes would pile up beside a
     // long-lived one.
     for name in gone {
@@ -209,18 +212,22 @@ fn find<T>(
 
 /// Points at which tests kill the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+pub(crate) enum Step {
     Opened,
     Locked,
     Sealed,
     Registered,
+    /// Of text: everything is ready to be exchanged.
+    Standing,
+    /// Of text: everything is exchanged.
+    Exchanged,
 }
 
 #[cfg(not(test))]
-fn step(_: Step) {}
+pub(crate) fn step(_: Step) {}
 
 #[cfg(test)]
-use tests::step;
+pub(crate) use tests::step;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

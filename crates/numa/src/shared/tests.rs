@@ -12,29 +12,32 @@ use super::*;
 const NODE: NodeId = NodeId(0);
 
 /// Tells a test's child the folder to work in.
-const FOLDER: &str = "PALIMPSEST_TEST_FOLDER";
+pub(crate) const FOLDER: &str = "PALIMPSEST_TEST_FOLDER";
 /// Tells it where to be killed.
-const KILLED_AT: &str = "PALIMPSEST_TEST_KILLED_AT";
+pub(crate) const KILLED_AT: &str = "PALIMPSEST_TEST_KILLED_AT";
 
 /// Kills this process if a test has requested that.
-pub(super) fn step(step: Step) {
+pub(crate) fn step(step: Step) {
     if std::env::var(KILLED_AT).is_ok_and(|wanted| wanted == format!("{step:?}")) {
         let _ = kill_process(rustix::process::getpid(), Signal::KILL);
     }
 }
 
-/// Returns a command that runs one test of this file in its own process.
-fn child(test: &str) -> Command {
+/// Returns a command that runs one test of this program in its own process.
+pub(crate) fn child(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("known"));
-    command.args(["--exact", &format!("shared::tests::{test}"), "--nocapture", "--include-ignored"]);
+    command.args(["--exact", test, "--nocapture", "--include-ignored"]);
     command
 }
+
+/// A test of this file that is such a child.
+const OBTAINS: &str = "shared::tests::another_process_obtains_a_copy";
 
 fn ran(status: ExitStatus) {
     assert!(status.success(), "{status}");
 }
 
-fn folder() -> (tempfile::TempDir, Folder) {
+pub(crate) fn folder() -> (tempfile::TempDir, Folder) {
     let parent = tempfile::tempdir().expect("a folder");
     let folder = Folder::at(parent.path().join("copies"));
     (parent, folder)
@@ -44,7 +47,7 @@ fn obtain(folder: &Folder, content: &[u8]) -> Result<Obtained<SealedBytes>, NotS
     folder.obtain_bytes(NODE, content)
 }
 
-fn entries(folder: &Folder) -> Vec<String> {
+pub(crate) fn entries(folder: &Folder) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder.path())
         .expect("there")
         .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
@@ -91,7 +94,7 @@ fn another_process_obtains_a_copy() {
 fn another_process_of_this_user_finds_it() {
     let (_parent, folder) = folder();
     let _here = obtain(&folder, b"content").expect("made");
-    let output = child("another_process_obtains_a_copy").env(FOLDER, folder.path()).output().expect("started");
+    let output = child(OBTAINS).env(FOLDER, folder.path()).output().expect("started");
     ran(output.status);
     assert!(String::from_utf8_lossy(&output.stdout).contains("found: true"), "{output:?}");
     assert_eq!(entries(&folder).len(), 1, "the other has taken its entry back");
@@ -101,7 +104,7 @@ fn another_process_of_this_user_finds_it() {
 fn who_is_killed_at_any_step_leaves_nothing_that_is_trusted() {
     for at in [Step::Opened, Step::Locked, Step::Sealed, Step::Registered] {
         let (_parent, folder) = folder();
-        let mut command = child("another_process_obtains_a_copy");
+        let mut command = child(OBTAINS);
         let status = command.env(FOLDER, folder.path()).env(KILLED_AT, format!("{at:?}")).status().expect("started");
         assert_eq!(status.signal(), Some(9), "{at:?}: {status}");
         assert_eq!(entries(&folder).len(), usize::from(at == Step::Registered), "{at:?}");
@@ -115,7 +118,7 @@ fn who_is_killed_at_any_step_leaves_nothing_that_is_trusted() {
 #[test]
 fn leftovers_of_other_contents_are_removed_too() {
     let (_parent, folder) = folder();
-    let mut command = child("another_process_obtains_a_copy");
+    let mut command = child(OBTAINS);
     command.env(FOLDER, folder.path()).env(KILLED_AT, "Registered").status().expect("started");
     let other = obtain(&folder, b"another").expect("made");
     assert_eq!(entries(&folder).len(), 1);

@@ -8,7 +8,7 @@ use palimpsest_sys::numa::text::{Part, Reach, Stand, TextError};
 
 use super::{Alone, Localized};
 use crate::shared::{Folder, Judged, Key, Obtained, Origin, Patience, Registered};
-use crate::wishes::{lacks, line, not_shared, passed_over};
+use crate::wishes::{lacks_of_text, line, not_shared, passed_over};
 
 /// The position of a part's bytes in the object with its copy.
 ///
@@ -93,7 +93,7 @@ pub(super) fn of(
     told.lacks.extend(told.not_shared.as_ref().map(Alone::to_string));
     let layout = Layout::private(part);
     let (file, made) = layout.make(part, runs, node).map_err(|error| line(&error))?;
-    told.lacks.extend(lacks(&made));
+    told.lacks.extend(lacks_of_text(made));
     told.origin = Some(Origin::Private);
     let stands = layout.stands(part, runs, &file).map_err(|error| line(&error))?;
     Ok(Plan { stands, offered: None })
@@ -124,7 +124,7 @@ fn shared(
         }
         Obtained::Made { made, registered, passed_over: passed, .. } => {
             told.origin = Some(Origin::Made);
-            told.lacks.extend(passed_over(&passed).chain(lacks(&made)));
+            told.lacks.extend(passed_over(&passed).chain(lacks_of_text(made)));
             let stands = layout.stands(part, runs, registered.file()).map_err(|error| line(&error))?;
             Ok(Plan { stands, offered: Some(registered) })
         }

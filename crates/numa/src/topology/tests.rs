@@ -50,6 +50,19 @@ fn two_sockets_are_two_homes() {
     assert_eq!(topology.places()[..3], [0, 1, 0]);
 }
 
+/// Fails on: a process with one home that takes the machine for one node, and leaves its text where the file is.
+#[test]
+fn who_is_limited_to_a_node_of_several_knows_of_the_others() {
+    let both = tree("0-1", &TWO);
+    let bound = Topology::below(both.path(), allowed(Some(&[2, 3]), Some(&[1]))).expect("well formed");
+    assert_eq!((bound.homes(), bound.is_one_node()), (&nodes(&[1])[..], false));
+    let no_memory = tree("0-1", &[TWO[0], (1, "2-3", 0, "21 10")]);
+    assert!(Topology::below(no_memory.path(), Allowance::default()).expect("well formed").is_one_node());
+    let untold = tree("0-1", &[(0, "0-1", 0, "10 21"), (1, "2-3", 0, "21 10")]);
+    assert!(!Topology::below(untold.path(), Allowance::default()).expect("well formed").is_one_node());
+    assert!(Topology::assumed("nothing is mounted".to_owned(), Allowance::default()).is_one_node());
+}
+
 #[test]
 fn cpusets_affinity_and_policies_limit_the_homes() {
     let tree = tree("0-1", &TWO);

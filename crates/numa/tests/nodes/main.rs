@@ -5,6 +5,7 @@
 
 mod big_text;
 mod data;
+mod limits;
 mod machine;
 mod packs;
 mod rights;

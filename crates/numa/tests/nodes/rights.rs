@@ -1,6 +1,6 @@
 //! Properties of a text mapping besides its rights are kept, or the text is left alone. These tests need one node.
 
-use palimpsest_numa::{Localized, Pages, ProgramText, TextOptions};
+use palimpsest_numa::{Loads, Localized, Pages, ProgramText, Reach, TextOptions};
 use palimpsest_sys::numa::text::{self, Branches};
 
 use crate::big_text::whole;
@@ -29,7 +29,7 @@ fn of_marked_branches() {
         return println!("skipped: no PROT_BTI: {}", std::io::Error::last_os_error());
     }
     let is_marked = || {
-        let parts = text::parts().expect("mounted");
+        let parts = text::parts(Loads::NONE, Reach::Everything).expect("mounted");
         let part = parts.iter().find(|part| part.span.range().contains(&whole().start)).expect("a part");
         part.branches == Branches::Marked
     };

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use palimpsest_numa::{Folder, Localized, NodeId, Origin, ProgramText, Reach, Sharing, TextOptions};
 use palimpsest_sys::memory::sealed_file::SealedFile;
 use palimpsest_sys::pages::maps::Maps;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::big_text::{all_work, whole};
 
@@ -127,36 +130,94 @@ fn the_second_process_takes_next_to_no_memory() {
     assert!(own_memory(&second) <= MOST_OF_ITS_OWN, "{second}");
 }
 
+/// An entry of the folder, apart from the process that has it, its descriptor and the object's inode.
+struct Entry {
+    key: String,
+    /// The bytes of the object.
+    content: Vec<u8>,
+}
+
+/// Returns what a process offers.
+fn offered(folder: &Path) -> Vec<Entry> {
+    let names = fs::read_dir(folder).expect("made").map(|entry| entry.expect("readable").file_name());
+    let names = names.map(|name| name.into_string().expect("text")).filter(|name| !name.starts_with("lock"));
+    let entry = |name: String| {
+        let words: Vec<&str> = name.split('-').collect();
+        let content = fs::read(format!("/proc/{}/fd/{}", words[3], words[4])).expect("it lives");
+        Entry { key: words[..3].join("-"), content }
+    };
+    names.map(entry).collect()
+}
+
+impl Entry {
+    /// Enters that this process has it, as this object.
+    fn plant(&self, folder: &Path, descriptor: i32, inode: u64) {
+        let name = format!("{}-{}-{descriptor}-{inode}", self.key, std::process::id());
+        fs::write(folder.join(name), "").expect("the folder is this user's");
+    }
+}
+
 #[test]
 fn a_copy_with_other_bytes_or_one_that_can_be_written_is_refused_and_told() {
     let parent = tempfile::tempdir().expect("a folder");
     let folder = parent.path().join("copies");
     let first = Running::said(Running::start(&folder));
-    let key = |name: &str| name.split('-').take(3).collect::<Vec<_>>().join("-");
-    let names: Vec<String> = fs::read_dir(&folder)
-        .expect("made")
-        .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
-        .filter(|name| !name.starts_with("lock"))
-        .collect();
+    let entries = offered(&folder);
     assert!(first.end().starts_with("made"));
-    // This process claims to have all of them, but it has zeros.
-    let (zeros, _) = SealedFile::filled(32 << 20, 0..4096, None, |_| Ok(())).expect("made");
+    let refused = |why: &str| {
+        let second = Running::said(Running::start(&folder)).end();
+        assert!(second.starts_with("made") && second.contains(why), "{why}: {second}");
+    };
     let own = std::process::id();
-    for name in &names {
-        let planted = format!("{}-{own}-{}-{}", key(name), zeros.descriptor(), zeros.id().inode);
-        fs::write(folder.join(planted), "").expect("the folder is this user's");
+    let other_bytes = format!("what process {own} says to have has other bytes");
+    // The right bytes up to the middle, as if the maker had been interrupted; but for one; and too few.
+    let sealed = |content: &[u8], len: usize| {
+        let size = content.len();
+        SealedFile::filled(size, 0..size, None, |bytes| {
+            bytes[..len].copy_from_slice(&content[..len]);
+            Ok(())
+        })
+        .expect("made")
+        .0
+    };
+    let last_changed = |content: &[u8]| {
+        let mut content = content.to_vec();
+        // The last byte of the text; zeros may be behind it.
+        let last = content.iter().rposition(|byte| *byte != 0).expect("text");
+        content[last] ^= 1;
+        sealed(&content, content.len())
+    };
+    type Make<'a> = &'a dyn Fn(&[u8]) -> SealedFile;
+    let makes: [(&str, Make<'_>); 3] = [
+        ("half", &|content| sealed(content, content.len() / 2)),
+        ("one byte", &last_changed),
+        ("short", &|content| sealed(&content[..4096], 4096)),
+    ];
+    for (what, make) in makes {
+        let planted: Vec<SealedFile> = entries.iter().map(|entry| make(&entry.content)).collect();
+        entries.iter().zip(&planted).for_each(|(entry, file)| entry.plant(&folder, file.descriptor(), file.id().inode));
+        println!("{what}");
+        refused(&other_bytes);
     }
-    let second = Running::said(Running::start(&folder)).end();
-    assert!(second.starts_with("made"), "{second}");
-    assert!(second.contains(&format!("what process {own} says to have has other bytes")), "{second}");
-    // It also claims to have others, which are other files.
+    // The right bytes in an object that its maker can still write: one without seals, one that can still get more.
+    for seals in [SealFlags::empty(), SealFlags::GROW | SealFlags::SHRINK, SealFlags::WRITE | SealFlags::SHRINK] {
+        let make = |entry: &Entry| {
+            let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+            let mut file = fs::File::from(memfd_create(c"palimpsest-constant", flags).expect("made"));
+            file.write_all(&entry.content).expect("there is memory");
+            fcntl_add_seals(&file, seals).expect("it can be sealed");
+            file
+        };
+        let planted: Vec<fs::File> = entries.iter().map(make).collect();
+        for (entry, file) in entries.iter().zip(&planted) {
+            entry.plant(&folder, file.as_raw_fd(), file.metadata().expect("open").ino());
+        }
+        refused("is not sealed: it could still change");
+    }
+    // Another file.
     let open = fs::File::open("/dev/null").expect("there");
-    for name in &names {
-        let number = std::os::fd::AsRawFd::as_raw_fd(&open);
-        fs::write(folder.join(format!("{}-{own}-{number}-7", key(name))), "").expect("as above");
-    }
-    let third = Running::said(Running::start(&folder)).end();
-    assert!(third.starts_with("made") && third.contains("is no memory object"), "{third}");
+    entries.iter().for_each(|entry| entry.plant(&folder, open.as_raw_fd(), 7));
+    refused("is no memory object");
 }
 
 #[test]

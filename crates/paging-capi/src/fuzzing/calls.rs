@@ -202,13 +202,14 @@ impl Player {
         let mut share = input.byte() as u32 % levels(format);
         let machine = self.kernels[kernel].machine();
         let known = size_of::<palimpsest_paging_machine>();
-        let len = if input.seldom() { input.one([0, 8, known - 8, known + 8, known + 8, 5000]) } else { known };
+        // `known - 8` is the first header's.
+        let len = if input.seldom() { input.one([0, 8, known - 16, known - 8, known + 8, 5000]) } else { known };
         let given = Memory::new(len.max(8), 8);
         // SAFETY: that many bytes on both sides.
         unsafe { given.at::<u8>(0).copy_from_nonoverlapping((&raw const machine).cast(), len.min(known)) };
         // SAFETY: a word at least.
         unsafe { given.at::<usize>(0).write(len) };
-        if len < known || len > PAGE as usize {
+        if len < known - 8 || len > PAGE as usize {
             expected.mistake(PALIMPSEST_PAGING_INVALID);
         } else if input.seldom() || (len > known && input.byte().is_multiple_of(2)) {
             Self::spoil(&given, len, format, input, &mut expected);
@@ -227,7 +228,7 @@ impl Player {
         // SAFETY: 1. null or memory of this player's. 2. null, not aligned, or that long; the kernels live as long.
         let answer = unsafe { palimpsest_paging_space_new(target.pointer, pointer, format, id, share) };
         if expected.check("space_new", answer, &[PALIMPSEST_PAGING_NO_MEMORY])? {
-            let model = Model { id, format, kernel, areas: Vec::new() };
+            let model = Model { id, format, kernel, areas: Vec::new(), is_unmarked: false };
             let Some(slot) = target.slot else { return Err("a space in no memory".into()) };
             self.slots[slot].model = Some(model);
         }
@@ -236,7 +237,7 @@ impl Player {
 
     /// Spoils a description of the machine, and notes whether that is a mistake.
     fn spoil(given: &Memory, len: usize, format: u32, input: &mut Input<'_>, expected: &mut Expected) {
-        let known = size_of::<palimpsest_paging_machine>() / 8;
+        let known = size_of::<palimpsest_paging_machine>().min(len) / 8;
         let word = match input.byte() {
             // Bytes that only a later header knows.
             choice if len / 8 > known => known + choice % (len / 8 - known),
@@ -246,8 +247,9 @@ impl Player {
         };
         let at = given.at::<usize>(word * 8);
         let callback = |number: usize| word == CALLBACKS + number;
-        // In the header's order: free_tables, flush_here, relax, page_split may be null, and are needed by nobody here.
-        let may_miss = callback(3) || callback(5) || callback(7) || callback(12);
+        // In the header's order: free_tables, flush_here, relax, page_split and page_merge may be null, and are needed
+        // by nobody here.
+        let may_miss = callback(3) || callback(5) || callback(7) || callback(12) || callback(13);
         let is_aarch64 = matches!(format, PALIMPSEST_PAGING_AARCH64 | PALIMPSEST_PAGING_AARCH64_UPPER);
         // entries_made is for AArch64.
         let is_harmless = may_miss || (callback(6) && !is_aarch64);

@@ -12,6 +12,7 @@ use std::vec::Vec;
 
 use super::walk::{ALL, Entry, decode, index, levels, reach};
 use crate::machine::{palimpsest_paging_flush, palimpsest_paging_machine, palimpsest_paging_meta};
+use crate::space::{PALIMPSEST_PAGING_X86_64, PALIMPSEST_PAGING_X86_64_LA57};
 
 pub(super) const PAGE: u64 = 4096;
 /// Frames of a kernel.
@@ -132,6 +133,7 @@ impl Kernel {
             page_is_exclusive: Some(page_is_exclusive),
             page_copy: Some(page_copy),
             page_split: None,
+            page_merge: None,
         }
     }
 
@@ -249,9 +251,14 @@ impl Kernel {
         }
     }
 
-    /// Forgets one page: a CPU does that when an access faults on it.
-    pub(super) fn forget(&self, space: u64, address: u64) {
-        self.state.borrow_mut().pages.retain(|page| !page.covers(space, address));
+    /// Forgets one page: a CPU does that when an access faults on it. x86-64 also forgets the tables on the way (Intel
+    /// SDM volume 3, 5.10.4.1).
+    pub(super) fn forget(&self, format: u32, space: u64, address: u64) {
+        let mut state = self.state.borrow_mut();
+        state.pages.retain(|page| !page.covers(space, address));
+        if matches!(format, PALIMPSEST_PAGING_X86_64 | PALIMPSEST_PAGING_X86_64_LA57) {
+            state.tables.retain(|table| !table.covers(space, address));
+        }
     }
 
     /// Hands out a frame to the library.

@@ -7,6 +7,7 @@
 
 mod calls;
 mod kernel;
+mod many;
 mod model;
 mod pages;
 mod walk;
@@ -53,7 +54,8 @@ impl calls::Player {
             17..20 => self.change(input, pages::Change::Protect),
             20..22 => self.query(input),
             22..24 => self.fault(input),
-            24..31 => self.access(input),
+            24..28 => self.access(input),
+            28..31 => self.many(input),
             _ => self.others(input),
         }?;
         self.kernels.iter().for_each(|kernel| kernel.allow(usize::MAX));

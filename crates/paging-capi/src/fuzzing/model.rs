@@ -78,6 +78,8 @@ pub(super) struct Model {
     /// The number of its kernel.
     pub(super) kernel: usize,
     pub(super) areas: Vec<Area>,
+    /// Whether marks of use were taken: software sets them again at the next access, where CPUs do not.
+    pub(super) is_unmarked: bool,
 }
 
 impl Model {

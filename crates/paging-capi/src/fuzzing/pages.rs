@@ -251,7 +251,7 @@ impl Player {
             if let Some(found) = found.filter(|found| found.rights & kind != 0) {
                 return Ok((PALIMPSEST_PAGING_OK, Some(found)));
             }
-            kernel.forget(model.id, address);
+            kernel.forget(model.format, model.id, address);
             let space = self.slots[slot].memory.at(0);
             // SAFETY: 1. a space that lives. 2. null.
             let answer = unsafe { palimpsest_paging_fault(space, address, kind, ptr::null_mut()) };
@@ -279,6 +279,9 @@ impl Player {
             let address = model.place(choice);
             let found = kernel.find(model.format, root, None, address);
             let area = model.at(address);
+            if found.is_none() && area.is_some() && model.is_unmarked {
+                continue;
+            }
             let (Some(found), Some(area)) = (found, area) else {
                 // Without rights there may be no entry that a CPU takes for a page, and memory that is shared after a
                 // fork may lack those to write.

@@ -50,7 +50,7 @@ fn ungathered() -> Option<String> {
 }
 
 /// Fails on: gathering at forks in a row, or freezing at waits; not freezing with `--huge=off`; a program that forks
-/// once, and is never looked at; a report that does not tell what is left.
+/// once, and is never looked at; a report that does not tell what is left, what was gathered and when that pays.
 #[test]
 fn who_waits_is_gathered_and_who_does_not_is_frozen() {
     let python = support::need!("python3", "/usr/bin/python3", "python3");
@@ -77,5 +77,9 @@ fn who_waits_is_gathered_and_who_does_not_is_frozen() {
         }
         assert_eq!(output.split_whitespace().next(), Some(expected), "{waits}: {output}{report}");
         assert!(report.contains("\nleft ") && !report.contains("extents of 0 kB"), "{waits}: {report}");
+        assert_eq!(report.contains("\nhuge "), expected == "huge", "{waits}: {report}");
+        assert!(report.contains(" ms once, about ") && report.contains("pays after about "), "{waits}: {report}");
+        let verb = if report.contains("\nfrozen ") { "froze" } else { "gathered memory of" };
+        assert!(report.starts_with(&format!("palimpsest: {verb} process ")), "{waits}: {report}");
     }
 }

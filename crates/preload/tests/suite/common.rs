@@ -122,6 +122,31 @@ pub(crate) fn frozen<'a>(object: &'a str, variables: &'a [(&'a str, &'a str)]) -
     Way { preload: object, variables }
 }
 
+/// Returns how much text a program's report on standard error says to be in copies or in huge pages of its file, in
+/// KiB: together, if it tells that of several programs.
+pub(crate) fn localized(stderr: &str) -> u64 {
+    let told = |line: &str| {
+        let line = line.strip_prefix("palimpsest: ")?;
+        let (number, _) = line.split_once(" KiB of text on node ")?;
+        number.parse::<u64>().ok()
+    };
+    stderr.lines().filter_map(told).sum()
+}
+
+/// Returns the lines on standard error that are not this object's.
+pub(crate) fn own_lines(stderr: &str) -> String {
+    stderr.lines().filter(|line| !line.starts_with("palimpsest: ")).map(|line| format!("{line}\n")).collect()
+}
+
+/// Runs `command` as `palimpsest run` starts it: with the object, variables, and who is the first process. A shell,
+/// without the object, becomes it.
+pub(crate) fn started(command: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let script = format!("PALIMPSEST_STARTED={STARTED} LD_PRELOAD=\"$0\" exec \"$@\"");
+    let object = object();
+    let shell = ["sh", "-c", &script, object.to_str().expect("UTF-8")];
+    run(&[&shell, command].concat(), Way { preload: "", variables })
+}
+
 /// Runs a scenario plainly and in a way, and asserts that both print the same and end alike.
 pub(crate) fn assert_same(scenario: &str, variables: &[(&str, &str)]) -> Option<Ran> {
     let program = scenarios()?.to_str().expect("a path in UTF-8");

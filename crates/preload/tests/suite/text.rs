@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::common::{PLAIN, Ran, STARTED, compile, frozen, object, run};
+use crate::common::{PLAIN, Ran, compile, frozen, localized, object, own_lines, run, started};
 
 fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -35,6 +35,22 @@ fn an_unmodified_program_runs_from_memory() {
         assert_eq!((ran.stdout, ran.status), expected, "{variables:?}: {}", ran.stderr);
         assert_eq!(ran.stderr, "", "{variables:?}");
     }
+}
+
+/// Fails on: heads and tails that are left in the program's own file.
+#[test]
+fn all_of_a_program_can_be_in_memory() {
+    let Some(program) = program().and_then(Path::to_str) else { return };
+    let object = object();
+    let kib = |text| {
+        let variables = [("PALIMPSEST_TEXT", text), ("PALIMPSEST_FREEZE", "off"), ("PALIMPSEST_REPORT", "stderr")];
+        let ran = run(&[program], frozen(object.to_str().expect("UTF-8"), &variables));
+        assert_eq!((ran.stdout, ran.status), (format!("text in memory: 1\n{RUNS}"), Some(0)), "{text}: {}", ran.stderr);
+        localized(&ran.stderr)
+    };
+    let (huge, all) = (kib("local,huge,copies"), kib("local,all"));
+    // Three huge pages at least; and the 8 MiB with what other libraries have.
+    assert!(huge >= 6 << 10 && huge.is_multiple_of(2 << 10) && all >= (8 << 10) + 64, "{huge} and {all} KiB");
 }
 
 #[test]
@@ -161,9 +177,11 @@ fn python_computes_the_same() {
         return println!("skipped: no python3: {}", plain.stderr);
     }
     let object = object();
-    let variables = [("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")];
+    let text = ("PALIMPSEST_TEXT", "local,all");
+    let variables = [text, ("PALIMPSEST_FREEZE", "off"), ("PALIMPSEST_REPORT", "stderr")];
     let ran = run(&command, frozen(object.to_str().expect("UTF-8"), &variables));
-    assert_eq!((ran.stdout, ran.stderr, ran.status), (plain.stdout, plain.stderr, Some(0)));
+    assert!(localized(&ran.stderr) > 0, "{}", ran.stderr);
+    assert_eq!((ran.stdout, own_lines(&ran.stderr), ran.status), (plain.stdout, plain.stderr, Some(0)));
 }
 
 #[test]
@@ -201,14 +219,9 @@ fn gdb_stops_in_exchanged_text() {
 #[test]
 fn only_the_program_that_was_started_is_localised_and_tells_unless_heirs_are_named() {
     let Some(program) = program().and_then(Path::to_str) else { return };
-    let object = object();
     let run_in_shell = |value: &str, quiet: &str, line: &str| {
-        let script = format!(
-            "PALIMPSEST_STARTED={STARTED} PALIMPSEST_TEXT={value} PALIMPSEST_FREEZE=off PALIMPSEST_QUIET={quiet} \
-             LD_PRELOAD={} exec {line}",
-            object.display()
-        );
-        run(&["sh", "-c", &script], PLAIN)
+        let variables = [("PALIMPSEST_TEXT", value), ("PALIMPSEST_FREEZE", "off"), ("PALIMPSEST_QUIET", quiet)];
+        started(&["sh", "-c", &format!("exec {line}")], &variables)
     };
     let executed = format!("sh -c 'exec {program}'");
     let started = format!("sh -c '{program}; :'");
@@ -219,6 +232,7 @@ fn only_the_program_that_was_started_is_localised_and_tells_unless_heirs_are_nam
         let ran = run_in_shell(value, "0", line);
         assert_eq!(ran.stdout, format!("text in memory: {in_memory}\n{RUNS}"), "{value} {line}: {}", ran.stderr);
     }
-    assert_eq!(run_in_shell("here", "0", &started).stderr.lines().count(), 1, "the shell, not what it starts");
+    // The first process, twice, since it becomes another shell; not what that starts.
+    assert_eq!(run_in_shell("here", "0", &started).stderr.lines().count(), 2);
     assert_eq!(run_in_shell("here", "1", &started).stderr, "");
 }

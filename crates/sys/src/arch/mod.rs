@@ -15,6 +15,7 @@ compile_error!("palimpsest-sys knows x86-64 and AArch64; add crates/sys/src/arch
 
 pub use isa::icache::{COHERENCE, MERGED_WRITES, flush as flush_instruction_cache};
 pub use isa::instructions::{DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_traps};
+pub use isa::landing_pads::landing_pad_rights;
 pub use isa::pointer_tag::{pointer_tag, untagged};
 pub use isa::serialize::serialize_this_core;
 pub(crate) use isa::system_call::AUDIT_ARCH;

@@ -200,8 +200,13 @@ impl Capabilities {
             _ => {}
         }
         match self.replicas() {
-            Verdict::Works { .. } if one => Verdict::works("one node: huge pages, shared by the processes of a user"),
-            Verdict::Works { .. } => Verdict::works("huge pages on one node, shared by the processes of a user"),
+            // Huge pages of the file are everybody's; a copy is its process's alone unless sharing is asked for.
+            Verdict::Works { .. } if one => {
+                Verdict::works("one node: huge pages of the file; or of copies, which --shared shares")
+            }
+            Verdict::Works { .. } => {
+                Verdict::works("huge pages of copies on the wanted node, which --shared shares on each")
+            }
             other => other,
         }
     }

@@ -192,3 +192,15 @@ fn memory_policies_matter_where_there_are_nodes() {
     assert!(matches!(status(&machine, Subject::MemoryPolicy), Status::Unneeded { .. }));
     assert_eq!(with_grade(&machine, Grade::Slower), []);
 }
+
+/// Fails on: text that is said to be shared by whoever does not ask for that.
+#[test]
+fn local_text_is_said_to_be_shared_only_on_request() {
+    let mut machine = ideal();
+    for (nodes, says) in [(vec![0], "one node: huge pages of the file"), (vec![0, 1], "on the wanted node")] {
+        machine.machine.numa_nodes = nodes;
+        let text = machine.features().into_iter().find(|standing| standing.feature == Feature::LocalText);
+        let Some(Verdict::Works { how }) = text.map(|standing| standing.verdict) else { panic!("it works") };
+        assert!(how.contains(says) && how.contains("--shared"), "{how}");
+    }
+}

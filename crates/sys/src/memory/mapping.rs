@@ -23,6 +23,9 @@ pub enum Protection {
     ReadWrite,
     /// Reads and instruction fetch.
     ReadExecute,
+    /// The same; branches through registers lead to landing pads only, where the machine checks that
+    /// ([`landing_pad_rights`](crate::arch::landing_pad_rights)).
+    ReadExecuteFromLandingPads,
 }
 
 impl Protection {
@@ -32,6 +35,7 @@ impl Protection {
             Self::Read => ProtFlags::READ,
             Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
             Self::ReadExecute => ProtFlags::READ | ProtFlags::EXEC,
+            Self::ReadExecuteFromLandingPads => ProtFlags::READ | ProtFlags::EXEC | crate::arch::landing_pad_rights(),
         }
     }
 }
@@ -196,6 +200,7 @@ mod tests {
             (Protection::Read, "r--p"),
             (Protection::ReadWrite, "rw-p"),
             (Protection::ReadExecute, "r-xp"),
+            (Protection::ReadExecuteFromLandingPads, "r-xp"),
         ] {
             let mapping = Mapping::new(Source::Anonymous, 2 * page, protection, page).unwrap();
             let maps = Maps::read().unwrap();

@@ -20,6 +20,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::Arc;
 
 use rustix::mm::Advice;
 
@@ -32,7 +33,7 @@ use crate::memory::huge::HUGE_PAGE;
 use crate::memory::sealed_file::{NAME, SealedFile};
 use crate::memory::span::Span;
 use crate::memory::{calls, remap};
-use crate::objects::{Build, build_of, keep_loaded};
+use crate::objects::{self, Build, Held, Loads, build_of};
 use crate::pages::maps::Permissions;
 use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use crate::pages::smaps;
@@ -50,8 +51,8 @@ const MEMORY: &str = "/proc/self/mem";
 /// Bytes to read from it at a time.
 const AT_ONCE: usize = 16 << 10;
 
-/// A mapping of an object's file that cannot be written.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A mapping of an object's file that cannot be written. The object stays loaded while this lives.
+#[derive(Clone, Debug)]
 pub struct Part {
     /// Its addresses.
     pub span: Span,
@@ -65,6 +66,9 @@ pub struct Part {
     pub path: PathBuf,
     /// Where indirect branches may lead in it.
     pub branches: Branches,
+    /// The object that has all of it; none for what is too small to be exchanged, or belongs to no object that can be
+    /// held.
+    held: Option<Arc<Held>>,
 }
 
 /// Where indirect branches may lead.
@@ -86,6 +90,16 @@ pub enum Reach {
     Everything,
 }
 
+impl Reach {
+    /// Returns the smallest size of a piece, in bytes.
+    const fn least(self) -> usize {
+        match self {
+            Self::HugePages => HUGE_PAGE,
+            Self::Everything => LEAST,
+        }
+    }
+}
+
 /// Size in bytes below which a piece is not worth a mapping.
 const LEAST: usize = 64 << 10;
 
@@ -99,8 +113,8 @@ fn is_memory(path: &Path) -> bool {
 /// Why a part stays as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// It belongs to no object that can be kept loaded.
-    #[error("the mapping at {:#x} belongs to no object that can be kept loaded", .0.start)]
+    /// It belongs to no object that can be held.
+    #[error("the mapping at {:#x} belongs to no object that can be held", .0.start)]
     NotLoaded(Span),
     /// Its bytes could not be read.
     #[error("the bytes at {:#x} cannot be read", span.start)]
@@ -134,24 +148,35 @@ pub enum TextError {
     Move(#[from] ExtentError),
 }
 
-/// Returns the parts of the program and its loaded libraries: private mappings of files with some executable part,
-/// which can be read but not written; and earlier copies, which can be exchanged again. Leaves out locked and otherwise
-/// special mappings, and those with a protection key.
+/// Returns the parts of the program and its libraries, as far as these were loaded since: private mappings of files
+/// with some executable part, which can be read but not written; and earlier copies, which can be exchanged again.
+/// Leaves out locked and otherwise special mappings, those with a protection key, and objects that have too little for
+/// `reach`.
 ///
 /// # Errors
 ///
 /// `/proc` is not mounted, or a line has an unknown form.
-pub fn parts() -> Result<Vec<Part>, ProcError> {
+pub fn parts(since: Loads, reach: Reach) -> Result<Vec<Part>, ProcError> {
+    let among = objects::loaded_since(since, reach.least());
+    let start = among.iter().map(|object| object.start).min().unwrap_or_default();
+    let end = among.iter().map(|object| object.end).max().unwrap_or_default();
+    if start >= end {
+        return Ok(Vec::new());
+    }
     let (mut executed, mut parts) = (Vec::new(), Vec::new());
-    smaps::each_overlapping(0..usize::MAX, &mut |entry| {
+    smaps::each_overlapping(start..end, &mut |entry| {
         let file = FileId { device: entry.map.device, inode: entry.map.inode };
         if entry.map.permissions.contains(Permissions::EXECUTE) && executed.last() != Some(&file) {
             executed.push(file);
         }
         parts.extend(Part::of(entry, file));
     })?;
+    parts.retain(|part| among.iter().any(|object| object.contains(&part.span.start)));
+    for part in parts.iter_mut().filter(|part| part.span.len() >= reach.least()) {
+        part.held = objects::hold(part.span.range()).ok().map(Arc::new);
+    }
     parts.retain(|part| match part.is_copy() {
-        true => keep_loaded(part.span.start).is_ok(),
+        true => part.held.is_some(),
         false => executed.contains(&part.file),
     });
     Ok(parts)
@@ -173,7 +198,7 @@ impl Part {
         let branches = if flags.contains(b"bt") { Branches::Marked } else { Branches::Anywhere };
         let (span, offset, inode) = (Span::new(map.start, map.end), map.offset, map.inode);
         let path = map.path.filter(|path| is_file(path))?;
-        let part = Self { span, permissions: rights, file, offset, path, branches };
+        let part = Self { span, permissions: rights, file, offset, path, branches, held: None };
         (inode != 0 && is_plain && is_constant).then_some(part)
     }
 
@@ -207,6 +232,11 @@ impl Part {
         }
         runs.retain(|run| run.len() >= LEAST);
         Ok(runs)
+    }
+
+    /// Returns whether its object stays loaded while this lives.
+    fn is_held(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Returns whether it shows a copy instead of its file.
@@ -277,6 +307,8 @@ pub struct Stand {
     file: FileId,
     /// The offset of the part mapped there, in bytes.
     offset: u64,
+    /// The object that is mapped at `place`.
+    _held: Arc<Held>,
     /// Set by [`exchange`].
     outcome: Option<Result<(), TextError>>,
 }
@@ -294,7 +326,7 @@ impl Stand {
         if file.len().checked_sub(position).is_none_or(|len| len < run.len()) {
             return Err(TextError::Different(run));
         }
-        keep_loaded(run.start).map_err(|_| TextError::NotLoaded(run))?;
+        let held = part.held.clone().ok_or(TextError::NotLoaded(run))?;
         // At the same offset in a huge page as its destination: otherwise no huge page could be moved as a whole.
         let lead = run.start % HUGE_PAGE;
         let area = reserve_aligned(lead + run.len(), HUGE_PAGE).map_err(TextError::Room)?;
@@ -302,7 +334,8 @@ impl Stand {
         // SAFETY: reserved just now, for this value only. If it fails, addresses are lost.
         let _ = unsafe { calls::unmap(Span::new(area.address(), own.start)) };
         let offset = part.offset + (run.start - part.span.start) as u64;
-        let stand = Self { own, place: run, permissions: part.permissions, file: part.file, offset, outcome: None };
+        let (permissions, file_there) = (part.permissions, part.file);
+        let stand = Self { own, place: run, permissions, file: file_there, offset, _held: held, outcome: None };
         let at = ptr::with_exposed_provenance_mut(own.start);
         let marked = if part.branches == Branches::Marked { PROT_BTI } else { 0 };
         let rights = rustix::mm::ProtFlags::from_bits_retain(protection(part.permissions).cast_unsigned() | marked);
@@ -335,7 +368,7 @@ impl Stand {
             }
             // Not by slices: threads may write to their copies of these pages, which `move_over` then detects. SAFETY:
             // `own` is in this value's own mapping (invariant 1), which can be read, as all parts can; `there` belongs
-            // to an object that is kept loaded, and its pages were all there just now.
+            // to an object that is held, and its pages were all there just now.
             if unsafe { libc::memcmp(own, there, len) } != 0 {
                 return Err(TextError::Different(self.place));
             }

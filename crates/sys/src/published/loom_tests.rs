@@ -76,7 +76,7 @@ impl World {
 
     fn replace_and_collect(&self, model: Model) {
         let early = self.seats.oldest_read();
-        self.versions.replace(Value::new(2), &self.seats);
+        self.versions.replace(Value::new(2), &self.seats, |_| ());
         let retired = self.versions.take_retired();
         if model != Model::WithoutBarrier {
             full_barrier();

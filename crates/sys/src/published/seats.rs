@@ -73,6 +73,23 @@ unsafe impl Sync for Seat {}
 // SAFETY: as above.
 unsafe impl Send for Seat {}
 
+/// Returns new seats, each left and without a nest: a page of them, which needs no allocator.
+#[cfg(not(loom))]
+fn room() -> &'static mut [Seat] {
+    const BYTES: usize = 4096;
+    match crate::memory::vec::leak_zeroed(BYTES) {
+        // SAFETY: whole pages that nobody else has, aligned for seats. Zeros are seats: left, with a null pointer.
+        Ok(start) => unsafe { std::slice::from_raw_parts_mut(start.cast().as_ptr(), BYTES / size_of::<Seat>()) },
+        Err(_) => std::slice::from_mut(Box::leak(Box::new(Seat::new()))),
+    }
+}
+
+/// loom's atomics are not made of zeros.
+#[cfg(loom)]
+fn room() -> &'static mut [Seat] {
+    std::slice::from_mut(Box::leak(Box::new(Seat::new())))
+}
+
 impl Seats {
     #[cfg(not(loom))]
     pub(super) const fn new() -> Self {
@@ -90,21 +107,28 @@ impl Seats {
         self.iter().find(|seat| seat.claim()).unwrap_or_else(|| self.add())
     }
 
+    /// Adds seats, of which the caller gets one.
     fn add(&self) -> &'static Seat {
-        let (word, state) = (AtomicU64::new(0), AtomicU8::new(CLAIMED));
-        let seat = Box::into_raw(Box::new(Seat { word, state, older: ptr::null() }));
+        let seats = room();
+        let (oldest, first) = (seats.as_mut_ptr(), seats.len() - 1);
+        for index in 0..first {
+            seats[index + 1].older = &raw const seats[index];
+        }
+        seats[first].state = AtomicU8::new(CLAIMED);
+        let newest_of_these = &raw mut seats[first];
         let mut newest = self.newest.load(Ordering::Relaxed);
         loop {
             // SAFETY: made above, and not shared yet.
-            unsafe { (*seat).older = newest };
-            // Release, partner: the Acquire load in `iter`. Forbids that a collector sees the seat without its fields.
-            match self.newest.compare_exchange_weak(newest, seat, Ordering::Release, Ordering::Relaxed) {
+            unsafe { (*oldest).older = newest };
+            // Release, partner: the Acquire load in `iter`. Forbids that a collector sees the seats without their
+            // fields.
+            match self.newest.compare_exchange_weak(newest, newest_of_these, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(newer) => newest = newer,
             }
         }
         // SAFETY: seats are never freed.
-        unsafe { &*seat }
+        unsafe { &*newest_of_these }
     }
 
     /// Begins a new epoch. Returns the tag of what was withdrawn before.
@@ -156,6 +180,10 @@ impl Seats {
 }
 
 impl Seat {
+    fn new() -> Self {
+        Self { word: AtomicU64::new(0), state: AtomicU8::new(LEFT), older: ptr::null() }
+    }
+
     /// Begins a read, unless the seat cannot count one more. Only for the seat's thread.
     #[inline]
     #[must_use]

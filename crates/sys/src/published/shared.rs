@@ -17,8 +17,8 @@ const TURNS: u32 = 16;
 /// A forked child has a copy, and the reads of the thread that has forked. Those of other threads have ended there,
 /// also one that was lent to the thread that has forked.
 ///
-/// In a signal handler, `read` may be called if its thread has read before (the first read of a thread allocates), and
-/// what it returns is to be dropped before the handler returns.
+/// Signal handlers may call `read`, whatever they have interrupted: it uses neither locks nor the allocator, and frees
+/// nothing. What it returns is to be dropped before the handler returns.
 pub struct Published<V> {
     versions: Versions<V>,
     barrier: &'static Barrier,
@@ -50,7 +50,12 @@ impl<V> Published<V> {
     /// Replaces the value. Frees the old one if its readers leave within a few turns of this thread; else the next
     /// call does that, or [`reclaim`](Self::reclaim). Returns how many old values are left.
     pub fn replace(&self, value: V) -> usize {
-        let tag = self.versions.replace(value, thread::seats());
+        self.replace_and(value, |_| ()).1
+    }
+
+    /// Does the same, and passes the old value to `see`, which must not panic. Returns what that returns, too.
+    pub fn replace_and<R>(&self, value: V, see: impl FnOnce(&V) -> R) -> (R, usize) {
+        let (tag, seen) = self.versions.replace(value, thread::seats(), see);
         let mut left = self.reclaim();
         for _ in 0..TURNS {
             // This thread would wait for itself.
@@ -60,7 +65,7 @@ impl<V> Published<V> {
             std::thread::yield_now();
             left = self.reclaim();
         }
-        left
+        (seen, left)
     }
 
     /// Frees the old values that nobody reads any more. Never waits. Returns how many are left, or in another thread's
@@ -76,6 +81,33 @@ impl<V> Published<V> {
             // A filter was added that refuses `membarrier`: nobody knows who reads what.
             Err(_) => self.versions.keep(retired),
         }
+    }
+}
+
+/// Keeps what this thread reads: until the result is dropped, no value of any [`Published`] is freed that is replaced
+/// from now on. For readers that clone what they read, and must not be those who drop the last of it.
+pub fn pin() -> Pinned {
+    Pinned { seat: thread::enter(), _of_this_thread: PhantomData }
+}
+
+/// See [`pin`].
+#[must_use = "values are kept only while this lives"]
+pub struct Pinned {
+    /// Counts this as a read.
+    seat: &'static Seat,
+    /// Not `Send`, for the seat is one thread's.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Pinned").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.seat.leave();
     }
 }
 

@@ -2,19 +2,24 @@
 //!
 //! | event | what happens to seats |
 //! |---|---|
-//! | first read of a thread | it claims one, and gives it up when it ends |
-//! | read in a destructor of thread-local data, after that | one for this read alone |
+//! | first read of a thread | it claims one, and gives it up when it ends, behind the destructors of its Rust data |
 //! | read in a signal handler | on the thread's seat; during its first read, a handler's becomes the thread's |
 //! | more reads at once than a seat counts | one for this read alone |
 //! | `fork` | the child keeps its thread's, and empties those of threads that it does not have |
 //! | a child of another call (`clone` itself) | keeps all: what its parent's threads read is not freed in it |
 //! | no `membarrier` | one for each read, with a fence |
+//! | no key by which the C library calls threads back without allocating | the same |
+//!
+//! No read uses the allocator, not even a thread's first: it may be that of a signal handler which has interrupted the
+//! allocator. So what gives seats up is a key of the C library: the data of a destructor of Rust's would have to be
+//! registered first, and glibc allocates for that.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::primitive::full_barrier;
 use super::seats::{Seat, Seats};
+use crate::objects::keep_loaded;
 use crate::threads::core_sync::{CoreSync, SyncPath};
 use crate::threads::sync_error::SyncError;
 
@@ -25,28 +30,58 @@ thread_local! {
     /// This thread's seat. Null before its first read, after its end, and always where readers need a fence. Without a
     /// destructor: it can be read as long as the thread runs. Signal handlers may write it.
     static OWN: AtomicPtr<Seat> = const { AtomicPtr::new(ptr::null_mut()) };
-    /// Gives the seat up when the thread ends.
-    static END: End = const { End };
 }
 
-struct End;
+/// The C library calls this for each thread that ends and has set [`End`]'s key: after the destructors of Rust's
+/// thread-local data (glibc: `start_thread`, `nptl/pthread_create.c`).
+extern "C" fn ended(_value: *mut libc::c_void) {
+    // Relaxed: shared only with signal handlers of this thread.
+    let seat = OWN.with(|own| own.swap(ptr::null_mut(), Ordering::Relaxed));
+    // SAFETY: null, or a seat, which is never freed.
+    if let Some(seat) = unsafe { seat.as_ref() } {
+        seat.give_up();
+    }
+}
 
-impl Drop for End {
-    fn drop(&mut self) {
-        // Relaxed: shared only with signal handlers of this thread.
-        let seat = OWN.with(|own| own.swap(ptr::null_mut(), Ordering::Relaxed));
-        // SAFETY: null, or a seat, which is never freed.
-        if let Some(seat) = unsafe { seat.as_ref() } {
-            seat.give_up();
+/// The key by which threads give their seats up. It is never deleted.
+#[derive(Clone, Copy)]
+pub(super) struct End(libc::pthread_key_t);
+
+/// Keys from this one on need memory in each thread that sets them (glibc: `PTHREAD_KEY_2NDLEVEL_SIZE`,
+/// `nptl/pthread_setspecific.c`; musl has room for all of them).
+const FIRST_THAT_ALLOCATES: libc::pthread_key_t = 32;
+
+impl End {
+    /// Makes the key, if there is one that can be set without memory. The code that it calls stays loaded.
+    fn new() -> Option<Self> {
+        keep_loaded(ended as *const () as usize).ok()?;
+        let mut key = 0;
+        // SAFETY: room for a key, and a function for the value that this module sets.
+        let made = unsafe { libc::pthread_key_create(&mut key, Some(ended)) };
+        if made != 0 {
+            return None;
         }
+        if key < FIRST_THAT_ALLOCATES {
+            return Some(Self(key));
+        }
+        // SAFETY: made above, and nobody has set it.
+        unsafe { libc::pthread_key_delete(key) };
+        None
+    }
+
+    /// Has this thread give its seat up when it ends.
+    fn set(self) {
+        let any = ptr::from_ref(&SEATS).cast();
+        // SAFETY: the key exists. It takes no memory, so that this does not fail.
+        unsafe { libc::pthread_setspecific(self.0, any) };
     }
 }
 
 /// How the side that frees makes itself heard by threads that read.
 pub(super) enum Barrier {
     /// `membarrier`: readers need none.
-    OnAllThreads(CoreSync),
-    /// It is refused here, so each read has a fence.
+    OnAllThreads(CoreSync, End),
+    /// It is refused here, or threads cannot give up seats of their own, so each read has a fence.
     Fences,
 }
 
@@ -62,7 +97,8 @@ impl Barrier {
         if let Some(known) = unsafe { known.as_ref() } {
             return known;
         }
-        let choice = CoreSync::with_path(SyncPath::Membarrier).map_or(Self::Fences, Self::OnAllThreads);
+        let sync = CoreSync::with_path(SyncPath::Membarrier).ok();
+        let choice = sync.zip(End::new()).map_or(Self::Fences, |(sync, end)| Self::OnAllThreads(sync, end));
         let choice = Box::into_raw(Box::new(choice));
         // Release, partner: the Acquire load above, and on failure: another thread's choice is read.
         match BARRIER.compare_exchange(ptr::null_mut(), choice, Ordering::AcqRel, Ordering::Acquire) {
@@ -91,7 +127,7 @@ impl Barrier {
         // For this thread itself, and with `Fences` for all: partner, the fence in `enter_slowly`.
         full_barrier();
         match self {
-            Self::OnAllThreads(sync) => sync.sync(),
+            Self::OnAllThreads(sync, _) => sync.sync(),
             Self::Fences => Ok(()),
         }
     }
@@ -109,7 +145,7 @@ pub(super) fn seats() -> &'static Seats {
 /// Begins a read of this thread, and returns where it is counted.
 #[inline]
 pub(super) fn enter() -> &'static Seat {
-    // Relaxed: as in `End`.
+    // Relaxed: as in `ended`.
     let own = OWN.with(|own| own.load(Ordering::Relaxed));
     // SAFETY: null, or a seat, which is never freed.
     match unsafe { own.as_ref() } {
@@ -126,8 +162,11 @@ pub(super) fn holds(tag: u64) -> bool {
 
 #[cold]
 fn enter_slowly() -> &'static Seat {
-    let needs_fence = matches!(Barrier::chosen(), Barrier::Fences);
-    if !needs_fence && OWN.with(|own| own.load(Ordering::Relaxed).is_null()) && END.try_with(|_| ()).is_ok() {
+    if let Barrier::OnAllThreads(_, end) = Barrier::chosen()
+        && OWN.with(|own| own.load(Ordering::Relaxed).is_null())
+    {
+        // First, so that no thread keeps a seat.
+        end.set();
         let seat = own_seat();
         if seat.enter(&SEATS) {
             return seat;
@@ -146,7 +185,7 @@ fn enter_slowly() -> &'static Seat {
 fn own_seat() -> &'static Seat {
     let seat = SEATS.claim();
     let mine = ptr::from_ref(seat).cast_mut();
-    // Relaxed: as in `End`. An exchange, since a handler may come in between.
+    // Relaxed: as in `ended`. An exchange, since a handler may come in between.
     let found = OWN.with(|own| own.compare_exchange(ptr::null_mut(), mine, Ordering::Relaxed, Ordering::Relaxed));
     match found {
         Ok(_) => {

@@ -46,15 +46,17 @@ impl<V> Versions<V> {
         unsafe { NonNull::new_unchecked(value) }
     }
 
-    /// Replaces the value, and retires the old one. Returns the old one's tag.
-    pub(super) fn replace(&self, value: V, seats: &Seats) -> u64 {
+    /// Replaces the value, passes the old one to `see`, and retires it. Returns its tag, and what `see` returns.
+    pub(super) fn replace<R>(&self, value: V, seats: &Seats, see: impl FnOnce(&V) -> R) -> (u64, R) {
         // AcqRel: Release, partner: the load in `current`. Acquire: what its maker wrote is dropped here later.
         let old = self.current.swap(boxed(value), Ordering::AcqRel);
         let tag = seats.advance();
         // SAFETY: withdrawn just now; readers do not use this field.
         unsafe { (*old).tag = tag };
+        // SAFETY: a version that nobody frees before it is retired.
+        let seen = see(unsafe { &(*old).value });
         self.retire(old);
-        tag
+        (tag, seen)
     }
 
     /// Adds `version`, and those that are linked to it, to the retired ones.

@@ -143,17 +143,18 @@ impl Object {
             let flags = unsafe { ptr::with_exposed_provenance::<u32>(address + mem::offset_of!(Entry, flags)).read() };
             let field = |offset: usize| Self::follow(ptr::with_exposed_provenance::<i32>(address + offset));
             let site = field(mem::offset_of!(Entry, site));
+            let call = Site { key: field(mem::offset_of!(Entry, key)), address: site, kind: Kind::Call };
+            let branch = || {
+                let falls_when = State::from_on(flags & FLAG_FALLS_WHEN_ON != 0);
+                // The operand for the target occurs in the instruction and in the entry. Instrumentation (coverage,
+                // profiles) may give each a block of its own, both of which lead to the same code.
+                // SAFETY: 1. by `Object::new`.
+                let told = arch::target(site, unsafe { call.present() });
+                let target = told.unwrap_or_else(|| field(mem::offset_of!(Entry, target)));
+                Site { kind: Kind::Branch { falls_when, target }, ..call }
+            };
             // A filler points to itself.
-            (site != address).then(|| Site {
-                key: field(mem::offset_of!(Entry, key)),
-                address: site,
-                kind: if flags & FLAG_CALL != 0 {
-                    Kind::Call
-                } else {
-                    let falls_when = State::from_on(flags & FLAG_FALLS_WHEN_ON != 0);
-                    Kind::Branch { falls_when, target: field(mem::offset_of!(Entry, target)) }
-                },
-            })
+            (site != address).then(|| if flags & FLAG_CALL != 0 { call } else { branch() })
         })
     }
 }

@@ -4,7 +4,7 @@ use palimpsest_sys::numa::NodeId;
 
 use super::backing::Backing;
 use super::config::{Config, RegionLen};
-use super::policy::{ForkPolicy, ReclaimPolicy, WriteView};
+use super::policy::{BranchTargets, ForkPolicy, ReclaimPolicy, WriteView};
 use crate::observe::Observer;
 
 /// Options for [`Packs`](super::Packs); see [`Packs::builder`](super::Packs::builder).
@@ -19,6 +19,7 @@ impl PacksBuilder {
             near: None,
             node: None,
             write_view: None,
+            branch_targets: BranchTargets::default(),
             fork: ForkPolicy::default(),
             reclaim: ReclaimPolicy::default(),
             observers: Vec::new(),
@@ -59,6 +60,13 @@ impl PacksBuilder {
     /// Sets when the memory of code can be written. By default at all times, through a second view.
     pub fn write_view(mut self, view: WriteView) -> Self {
         self.0.write_view = Some(view);
+        self
+    }
+
+    /// Sets where branches through registers may lead. By default anywhere.
+    /// [`Packs::branch_targets`](super::Packs::branch_targets) tells whether this machine checks them.
+    pub fn branch_targets(mut self, targets: BranchTargets) -> Self {
+        self.0.branch_targets = targets;
         self
     }
 

@@ -10,7 +10,7 @@ use super::backing::Backing;
 use super::epoch::EpochsByProcess;
 use super::error::OpenError;
 use super::memory::Profiling;
-use super::policy::{ForkPolicy, ReclaimPolicy, WriteView};
+use super::policy::{BranchTargets, ForkPolicy, ReclaimPolicy, WriteView};
 use crate::observe::Observer;
 
 /// The length of the region.
@@ -31,6 +31,7 @@ pub(super) struct Config {
     /// The node that memory should come from, if it matters.
     pub(super) node: Option<NodeId>,
     pub(super) write_view: Option<WriteView>,
+    pub(super) branch_targets: BranchTargets,
     pub(super) fork: ForkPolicy,
     pub(super) reclaim: ReclaimPolicy,
     pub(super) observers: Vec<Box<dyn Observer>>,

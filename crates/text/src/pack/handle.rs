@@ -22,7 +22,7 @@ use super::found::Found;
 use super::limbo::Reclaimed;
 use super::memory::Kind;
 use super::participant::Participant;
-use super::policy::{ForkPolicy, WriteView};
+use super::policy::{BranchTargets, ForkPolicy, WriteView};
 use super::program::Program;
 use super::root::{Generation, Root};
 use super::staged::{Described, Staged, finalize_all, publish, synchronize};
@@ -217,6 +217,13 @@ impl Packs {
     pub fn write_view(&self) -> WriteView {
         let store = &self.root.peek().store;
         store.config.write_view_of(store.backing)
+    }
+
+    /// Returns where branches through registers may lead: anywhere, if the machine checks no landing pads.
+    pub fn branch_targets(&self) -> BranchTargets {
+        let wanted = self.root.peek().store.config.branch_targets;
+        let is_checked = !palimpsest_sys::arch::landing_pad_rights().is_empty();
+        if is_checked { wanted } else { BranchTargets::Any }
     }
 
     /// Returns backings better than [`backing`](Self::backing), each with the reason why it is not in use. Empty if the

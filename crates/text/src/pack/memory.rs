@@ -13,7 +13,7 @@ use palimpsest_sys::{
 use super::backing::{Backing, BackingError};
 use super::error::WriteError;
 use super::parts::Part;
-use super::policy::{ForkPolicy, WriteView};
+use super::policy::{BranchTargets, ForkPolicy, WriteView};
 
 /// What a pack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,7 @@ pub(super) struct Plan<'a> {
     /// The node that memory should come from, if it matters.
     pub(super) node: Option<NodeId>,
     pub(super) write_view: WriteView,
+    pub(super) branch_targets: BranchTargets,
     pub(super) fork: ForkPolicy,
     pub(super) on_refusal: OnRefusal,
     pub(super) profiling: Profiling,
@@ -354,7 +355,10 @@ impl PackMemory {
 impl Plan<'_> {
     fn protection(&self) -> Protection {
         match self.kind {
-            Kind::Code => Protection::ReadExecute,
+            Kind::Code => match self.branch_targets {
+                BranchTargets::Any => Protection::ReadExecute,
+                BranchTargets::LandingPads => Protection::ReadExecuteFromLandingPads,
+            },
             Kind::ReadOnlyData => Protection::Read,
             Kind::ReadWriteData => Protection::ReadWrite,
         }
@@ -434,6 +438,7 @@ mod tests {
             backing: Backing::SmallMemfd,
             node,
             write_view,
+            branch_targets: BranchTargets::Any,
             fork: ForkPolicy::Inherit,
             on_refusal: OnRefusal::Fail,
             profiling: Profiling::None,

@@ -76,7 +76,7 @@ pub(crate) use memory::Opened;
 pub use participant::{Participant, Pinned};
 pub use parts::{Part, Parts, Size, Working};
 pub use pins::{NotPinned, Pins};
-pub use policy::{ForkPolicy, ReclaimPolicy, WriteView};
+pub use policy::{BranchTargets, ForkPolicy, ReclaimPolicy, WriteView};
 pub use program::Program;
 pub use staged::Staged;
 pub(crate) use staged::finalize_all;

@@ -106,6 +106,7 @@ fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, O
             backing,
             node: config.node,
             write_view: config.write_view_of(backing),
+            branch_targets: config.branch_targets,
             fork: config.fork,
             on_refusal: OnRefusal::Fail,
             profiling: config.profiling(),

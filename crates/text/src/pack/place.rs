@@ -196,6 +196,7 @@ impl Store {
             backing: self.backing,
             node: self.config.node,
             write_view: self.config.write_view_of(self.backing),
+            branch_targets: self.config.branch_targets,
             fork: self.config.fork,
             on_refusal: OnRefusal::UseBasePages,
             profiling: self.config.profiling(),

@@ -32,6 +32,19 @@ pub enum WriteView {
     None,
 }
 
+/// Where branches through registers may lead in the packs' code, if the machine checks that: AArch64 with BTI (Armv8.5,
+/// Linux 5.8). Elsewhere it makes no difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BranchTargets {
+    /// To any instruction. By default, since nobody knows whether all code that will be loaded has landing pads: most
+    /// compilers make them only on request.
+    #[default]
+    Any,
+    /// To landing pads only (`bti c`, `paciasp`): the memory is mapped with `PROT_BTI`. Code without one where it is
+    /// called by its address then ends the process by SIGILL. eBPF programs of `palimpsest-bpf` have them.
+    LandingPads,
+}
+
 /// When retired programs are reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimPolicy {

@@ -79,8 +79,9 @@ unsafe impl Runner for Cpus {
         FAILED[arch::cpu::number()].lock().get_or_insert(error);
     }
 
-    fn hold(record: u64) {
+    fn hold(record: u64) -> Result<(), HelperError> {
         HELD[arch::cpu::number()].lock().push(record);
+        Ok(())
     }
 
     fn let_go(record: u64) {

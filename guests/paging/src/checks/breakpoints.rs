@@ -4,11 +4,12 @@ use palimpsest_paging::{PAGE, VirtAddr};
 use palimpsest_text::poke::{Site, arch::TRAP};
 
 use crate::arch::cpu as hardware;
-use crate::breakpoints::{hits, remove, set};
+use crate::arch::patch::STRIDE;
+use crate::breakpoints::{Probe, Refused, hits, remove, set};
 use crate::cpu::{self, CPUS};
 use crate::kernel_text_writer::{Copies, KernelTextWriter};
 use crate::sites::{SITES, Sites, site};
-use crate::{check, counts, kernel_space, memory};
+use crate::{check, counts, kernel_space, memory, packs};
 
 use super::patching;
 
@@ -16,7 +17,7 @@ use super::patching;
 const TURNS: usize = 10;
 
 /// Returns how many copies of the text have these bytes at `address`, and how many there are.
-fn copies_with(address: usize, bytes: &[u8]) -> (usize, usize) {
+pub(super) fn copies_with(address: usize, bytes: &[u8]) -> (usize, usize) {
     let has = |&at: &u64| {
         (0..bytes.len()).all(|index| {
             // SAFETY: a byte of the image, or of a copy. Volatile: code that is changed through other addresses.
@@ -58,9 +59,47 @@ pub(super) fn run() {
     check::equal("breakpoint.removed", (with, copies), (memory::NODES, memory::NODES));
     check::equal("breakpoint.gone", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
 
-    while_others_run(&all, &site);
+    while_others_run(|| {
+        done(set(&all, &site));
+        wait_for_hits();
+        done(remove(&all, &site));
+    });
     a_missed_copy_is_seen(&site);
     check::equal("breakpoint.after", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
+    at_an_ordinary_instruction(&all);
+}
+
+/// A probe at an instruction with an effect: the increment behind a site, which each CPU runs somewhere else instead.
+fn at_an_ordinary_instruction(all: &KernelTextWriter) {
+    let taken = packs::taken();
+    let address = site(7, Sites::Skip).end();
+    let set = || Probe::set(all, address, None).unwrap_or_else(|refused| panic!("{refused:?}"));
+    let probe = set();
+    check::equal("probe.every-copy", copies_with(address, TRAP), (memory::NODES, memory::NODES));
+    check::equal("probe.every-cpu", run_everywhere(), ([SITES; CPUS], [1; CPUS]));
+    done(probe.remove(all));
+    check::equal("probe.gone", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
+    while_others_run(|| {
+        let probe = set();
+        wait_for_hits();
+        done(probe.remove(all));
+    });
+    // What would do something else elsewhere: a jump, and the function's return.
+    for (name, skipped) in [("probe.jump", true), ("probe.return", false)] {
+        let jump = site(7, Sites::Skip);
+        let address = if skipped { jump.address } else { site(SITES - 1, Sites::Skip).address + STRIDE };
+        if skipped {
+            done(all.write_anywhere(address, jump.new.as_slice()));
+        }
+        let refused = Probe::set(all, address, None);
+        if skipped {
+            done(all.write_anywhere(address, jump.old.as_slice()));
+        }
+        check::holds(name, matches!(refused, Err(Refused::NotOrdinary { .. })), format_args!("{refused:?}"));
+    }
+    packs::reclaim();
+    check::equal("probe.leaks", packs::taken(), taken);
+    check::equal("probe.after", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
 }
 
 /// A replica that is made while the breakpoint is set contains it.
@@ -75,19 +114,20 @@ fn in_a_new_replica(site: &Site) {
     check::equal("breakpoint.new-replica", run_everywhere(), ([SITES; CPUS], [1; CPUS]));
 }
 
-/// Sets and removes it while the other CPUs run through it; all of them hit it each time.
-fn while_others_run(writer: &KernelTextWriter, site: &Site) {
+/// Waits until all other CPUs have hit the breakpoint once more.
+fn wait_for_hits() {
+    let before = hits();
+    let others = |cpu: &usize| *cpu != hardware::number();
+    while (0..CPUS).filter(others).any(|cpu| hits()[cpu] == before[cpu]) {
+        cpu::relax();
+    }
+}
+
+/// Sets and removes one while the other CPUs run through it.
+fn while_others_run(mut turn: impl FnMut()) {
     let wrong = patching::wrong_runs();
     patching::start_runners();
-    for _ in 0..TURNS {
-        let before = hits();
-        done(set(writer, site));
-        let others = |cpu: &usize| *cpu != hardware::number();
-        while (0..CPUS).filter(others).any(|cpu| hits()[cpu] == before[cpu]) {
-            cpu::relax();
-        }
-        done(remove(writer, site));
-    }
+    (0..TURNS).for_each(|_| turn());
     patching::stop_runners();
     check::equal("breakpoint.runs", patching::wrong_runs() - wrong, 0);
 }

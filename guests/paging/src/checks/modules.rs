@@ -7,15 +7,18 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palimpsest_bpf::host::Host;
 use palimpsest_module::{LinkError, ReadError, RelocationFault, SectionFault};
-use palimpsest_paging::{AccessKind, VirtAddr};
+use palimpsest_paging::{AccessKind, ChangeError, PAGE, Rights, VirtAddr};
 use palimpsest_text::poke::arch::TRAP;
 
+use super::breakpoints::copies_with;
 use super::programs::{contract, load as load_program, on_every_cpu, store_value, verified};
-use crate::arch::{cpu as hardware, mmu};
+use crate::arch::{cpu as hardware, mmu, ordinary};
 use crate::bpf::hook::{self, Attached, WORDS};
+use crate::breakpoints::{Probe, bytes_at, hits};
 use crate::counts::now;
 use crate::cpu::{self, CPUS};
-use crate::memory::{NODES, alias, node_of};
+use crate::kernel_text_writer::{Copies, KernelTextWriter};
+use crate::memory::{self, NODES, alias, node_of};
 use crate::modules::{self, Kind, LoadError, Module, UnloadError};
 use crate::{check, kernel_space, key, packs, probe, say};
 
@@ -44,7 +47,7 @@ fn taken() -> (u32, u32) {
 }
 
 pub(super) fn run() {
-    let before = (taken(), crate::memory::in_use());
+    let before = (taken(), memory::in_use());
     let undefined = LoadError::Link(LinkError::Undefined("counter_call".into()));
     check::equal("module.undefined", modules::load("caller", CALLER), Err(undefined));
     check::equal("module.unknown", modules::unload("counter"), Err(UnloadError::Unknown));
@@ -62,6 +65,8 @@ pub(super) fn run() {
     calls();
     places();
     rights();
+    rights_that_change();
+    probed();
     check::equal("module.needs", modules::load("caller", CALLER), Ok(()));
     check::equal("module.needed", modules::unload("counter"), Err(UnloadError::InUse { handles: 1 }));
     keys();
@@ -70,7 +75,7 @@ pub(super) fn run() {
     while_another_cpu_is_inside();
     unloaded();
     hostile();
-    check::equal("module.leaks", (taken(), crate::memory::in_use()), before);
+    check::equal("module.leaks", (taken(), memory::in_use()), before);
     check::equal("module.sites", key::sites(), key::own_sites().to_vec());
 }
 
@@ -145,6 +150,98 @@ fn rights() {
         let passed = unsafe { probe::passes(address, access) };
         check::equal(name, passed, should);
     }
+}
+
+/// Rights of a module's replicas can change while it is loaded, on every node: of whole large pages, since a replicated
+/// one is not split.
+fn rights_that_change() {
+    let counter = handle("counter");
+    let code = counter.export("counter_one").unwrap_or_else(|| panic!("it is exported"));
+    let (run, read, bytes) = (Rights::READ | Rights::EXECUTE, Rights::READ, packs::PACK as u64);
+    for (name, address, access, rights) in [
+        ("module.rights.code", code, AccessKind::Execute, [read, run]),
+        ("module.rights.constants", counter.rooms()[0], AccessKind::Read, [Rights::empty(), read]),
+    ] {
+        let start = address / bytes * bytes;
+        let seen = rights.map(|rights| {
+            // SAFETY: 1. nothing runs or reads there meanwhile except what follows: no program is in the packs, and no
+            // other CPU calls a module.
+            let set = unsafe { kernel_space::get().protect_kernel(VirtAddr(start)..VirtAddr(start + bytes), rights) };
+            match set {
+                Ok(flush) => flush.finish(),
+                Err(error) => panic!("{error}"),
+            }
+            passes_everywhere(VirtAddr(address), access)
+        });
+        check::equal(name, seen, [[0; CPUS], [1; CPUS]]);
+    }
+    check::equal("module.rights.calls", counter.call("counter_one", 0), 1);
+    let part = VirtAddr(code / PAGE * PAGE)..VirtAddr(code / PAGE * PAGE + PAGE);
+    // SAFETY: 1. it is refused, or the check fails.
+    let refused = unsafe { kernel_space::get().protect_kernel(part, read) }.err();
+    let is = matches!(refused, Some(ChangeError::Replicated { .. }));
+    check::holds("module.rights.part", is, format_args!("{refused:?}"));
+}
+
+/// Returns for each CPU whether the kernel may do this there.
+fn passes_everywhere(address: VirtAddr, access: AccessKind) -> [u64; CPUS] {
+    static AT: AtomicU64 = AtomicU64::new(0);
+    static EXECUTES: AtomicBool = AtomicBool::new(false);
+    fn try_it(cpu: usize) {
+        // Relaxed: the work's lock, and the wait for it, order these.
+        let executes = EXECUTES.load(Ordering::Relaxed);
+        let access = if executes { AccessKind::Execute } else { AccessKind::Read };
+        // SAFETY: 1. no store; what is run is a function that returns 1.
+        let passed = unsafe { probe::passes(VirtAddr(AT.load(Ordering::Relaxed)), access) };
+        store_value(cpu, passed.into());
+    }
+    AT.store(address.0, Ordering::Relaxed);
+    EXECUTES.store(access == AccessKind::Execute, Ordering::Relaxed);
+    on_every_cpu(try_it)
+}
+
+/// A probe at an ordinary instruction of a module is in every node's copy, runs what it has replaced on each CPU from
+/// its own node, and keeps the module loaded.
+fn probed() {
+    fn call(cpu: usize) {
+        store_value(cpu, handle("counter").call("counter_call", (cpu as u64) << 2 | 2));
+    }
+    fn find(cpu: usize) {
+        // Relaxed: the work's lock orders it.
+        let aside = VirtAddr(ASIDE.load(Ordering::Relaxed));
+        let place = kernel_space::walk(mmu::loaded_kernel_root(), aside).map(node_of);
+        store_value(cpu, u64::from(place == Some(cpu::node_of(cpu))));
+    }
+    static ASIDE: AtomicU64 = AtomicU64::new(0);
+    let writer = KernelTextWriter { copies: Copies::All };
+    let counter = handle("counter");
+    let entry = counter.export("counter_call").unwrap_or_else(|| panic!("it is exported")) as usize;
+    let should: [u64; CPUS] = core::array::from_fn(|cpu| !(cpu as u64));
+    check::equal("module.probe.before", on_every_cpu(call), should);
+    let address = first_ordinary(entry);
+    say!("# the probed instruction of the module is {} bytes behind its function's entry", address - entry);
+    let probe = Probe::set(&writer, address, Some(counter)).unwrap_or_else(|refused| panic!("{refused:?}"));
+    check::equal("module.probe.copies", copies_with(address, TRAP), (NODES, NODES));
+    ASIDE.store(probe.aside().0, Ordering::Relaxed);
+    check::equal("module.probe.local", on_every_cpu(find), [1; CPUS]);
+    let before = hits();
+    let results = on_every_cpu(call);
+    let hit: [u64; CPUS] = core::array::from_fn(|cpu| hits()[cpu] - before[cpu]);
+    check::equal("module.probe.runs", (results, hit), (should, [1; CPUS]));
+    check::equal("module.probe.holds", modules::unload("counter"), Err(UnloadError::InUse { handles: 1 }));
+    done(probe.remove(&writer));
+    check::equal("module.probe.gone", (copies_with(address, TRAP).0, on_every_cpu(call)), (0, should));
+    packs::reclaim();
+}
+
+/// Returns where the first instruction is that can be probed, from the entry of a function on.
+fn first_ordinary(entry: usize) -> usize {
+    let is_ordinary = |address: &usize| {
+        let code = bytes_at::<15>(*address).unwrap_or_else(|unmapped| panic!("{unmapped:?}"));
+        ordinary(&code).is_some()
+    };
+    // A landing pad may come first: `endbr64` or `bti c`, of 4 bytes.
+    [entry, entry + 4].into_iter().find(is_ordinary).unwrap_or_else(|| panic!("no such instruction at {entry:#x}"))
 }
 
 /// Attaches a program that lets every call pass, and so switches the key.

@@ -7,7 +7,7 @@
 //! | data | behind these, once | read, write |
 //!
 //! What runs is never writable where it runs: `palimpsest_module` links a module as bytes, which are then stored
-//! through the physical map. So rights do not change, no translation has to be flushed, and processes, whose tables
+//! through the physical map. So loading changes no rights, no translation is flushed, and processes, whose tables
 //! lead to the same pages, have a module as soon as the kernel has it.
 //!
 //! A module stays while somebody has a handle of it ([`get`]), and while another module needs it. CPUs may run it with

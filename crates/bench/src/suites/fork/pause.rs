@@ -5,10 +5,12 @@
 //! | `at_once` | the heap is copied in one go |
 //! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them counts as a stop, too |
 //! | `allocation` | the arena handed the heap out, so that freezing it is a seal; `fill` is what that costs beforehand |
+//! | `plain`, `thp` | nothing is frozen: a fork copies the page tables of base pages, or of transparent huge pages |
+//! | `empty` | a fork without a heap |
 //!
 //! A process can be frozen for the first time only once, so each sample is a process of its own. `fill` is the price of
 //! having the memory at all, with each page written once: memory of files is not handed out as fast as anonymous
-//! memory.
+//! memory. The rivals stand still for as long as their first fork.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use crate::harness::host::available_memory;
 use crate::harness::record::Unit;
 use crate::harness::sampler::interleave;
 use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples};
-use crate::machine::{Heap, HeapPages, freeze, freeze_arena, freeze_in_slices};
+use crate::machine::{ForkWay, Heap, HeapPages, freeze, freeze_arena, freeze_in_slices, spawn};
 
 /// Name of the helper that calls [`work`] with the arguments that follow.
 pub(in crate::suites) const PAUSER: &str = "fork-pause";
@@ -33,38 +35,59 @@ enum Way {
     Slices,
     Allocation,
     AtOnce,
+    /// Not at all: a fork of base pages, of huge pages, or of no heap.
+    Plain,
+    Thp,
+    Empty,
 }
 
 impl Way {
-    const ALL: [Self; 3] = [Self::Slices, Self::Allocation, Self::AtOnce];
+    const ALL: [Self; 6] = [Self::Slices, Self::Allocation, Self::AtOnce, Self::Plain, Self::Thp, Self::Empty];
+
+    /// Those with which each of ours is compared.
+    const RIVALS: [Self; 4] = [Self::AtOnce, Self::Plain, Self::Thp, Self::Empty];
 
     fn name(self) -> &'static str {
         match self {
             Self::Slices => "slices",
             Self::Allocation => "allocation",
             Self::AtOnce => "at_once",
+            Self::Plain => "plain",
+            Self::Thp => "thp",
+            Self::Empty => "empty",
         }
     }
 }
 
 /// The figures, in the order in which the helper prints them.
 const FIGURES: [(&str, &str); 3] = [
-    ("longest", "the longest stop of a freeze"),
-    ("total", "all stops of a freeze together"),
-    ("fill", "writing each page once before the freeze"),
+    ("longest", "the longest stop of a freeze, or a fork"),
+    ("total", "all stops of a freeze together, or a fork"),
+    (FILL, "writing each page once before"),
 ];
+
+const FILL: &str = "fill";
 
 fn id(size: &str, figure: &str, way: Way) -> String {
     format!("fork.pause.{size}.{figure}.{}", way.name())
 }
 
 fn group(size: &str, (figure, title): (&str, &str)) -> Group {
+    // There is nothing to fill in an empty process.
+    let takes_part = |way: &Way| *way != Way::Empty || figure != FILL;
     let contestant = |way| {
         let contestant = Contestant::new(id(size, figure, way), Unit::Milliseconds);
-        if way == Way::AtOnce { contestant } else { contestant.against([id(size, figure, Way::AtOnce)]) }
+        let rivals = Way::RIVALS.into_iter().filter(|rival| *rival != way && takes_part(rival));
+        match way {
+            Way::Slices | Way::Allocation | Way::AtOnce => {
+                contestant.against(rivals.map(|rival| id(size, figure, rival)))
+            }
+            Way::Plain | Way::Thp | Way::Empty => contestant,
+        }
     };
     let title = format!("{title}, heap of {size}");
-    Group::new(format!("fork.pause.{size}.{figure}"), title, Way::ALL.map(contestant))
+    let all = Way::ALL.into_iter().filter(takes_part).map(contestant);
+    Group::new(format!("fork.pause.{size}.{figure}"), title, all)
 }
 
 /// Returns all groups.
@@ -139,7 +162,9 @@ pub(in crate::suites) fn work(way: &str, bytes: &str) -> Result<(), BenchError> 
     let way = known.ok_or_else(|| failed("there is no such way".to_owned()))?;
     let filling = Stopwatch::start();
     let heap = match way {
-        Way::AtOnce | Way::Slices => Heap::map(len, HeapPages::Base),
+        Way::AtOnce | Way::Slices | Way::Plain => Heap::map(len, HeapPages::Base),
+        Way::Thp => Heap::map(len, HeapPages::Huge),
+        Way::Empty => Heap::map(1, HeapPages::Base),
         Way::Allocation => Heap::allocate(len, &ARENA),
     }
     .map_err(|error| told(&error))?;
@@ -149,6 +174,11 @@ pub(in crate::suites) fn work(way: &str, bytes: &str) -> Result<(), BenchError> 
         Way::AtOnce => vec![freeze(Pages::Base).map_err(|error| told(&error))?],
         Way::Allocation => vec![freeze_arena(&ARENA).map_err(|error| told(&error))?],
         Way::Slices => freeze_in_slices(BUDGET).map_err(failed)?,
+        Way::Plain | Way::Thp | Way::Empty => {
+            let (child, taken) = spawn(ForkWay::Plain, || 0).map_err(|error| told(&error))?;
+            child.wait().map_err(|error| told(&error))?;
+            vec![taken]
+        }
     };
     let (longest, total) = (stops.iter().max().copied().unwrap_or_default(), stops.iter().sum());
     if let Some(page) = (0..heap.pages()).find(|&page| heap.read(page) != page as u64 + 1) {
@@ -164,15 +194,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_size_has_three_figures_and_the_pause_is_compared_with_a_freeze_at_once() {
+    fn each_size_has_three_figures_and_the_pause_is_compared_with_one_at_once_and_with_forks() {
         let groups = groups();
         assert_eq!(groups.len(), 9);
         let ids: Vec<&str> = groups[0].ids().collect();
-        let expected = ["slices", "allocation", "at_once"].map(|way| format!("fork.pause.64m.longest.{way}"));
+        let expected = ["slices", "allocation", "at_once", "plain", "thp", "empty"]
+            .map(|way| format!("fork.pause.64m.longest.{way}"));
         assert_eq!(ids, expected);
         for (place, id) in ids.iter().enumerate().take(2) {
-            let ours = Contestant::new(*id, Unit::Milliseconds).against([ids[2]]);
+            let ours = Contestant::new(*id, Unit::Milliseconds).against(ids[2..].iter().copied());
             assert_eq!(groups[0].contestants[place], ours);
         }
+        assert_eq!(
+            groups[0].contestants[3],
+            Contestant::new(ids[3], Unit::Milliseconds),
+            "rivals are compared with none"
+        );
+        assert!(groups[2].ids().all(|id| !id.ends_with(".empty")), "an empty process fills nothing");
     }
 }

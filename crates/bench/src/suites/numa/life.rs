@@ -22,10 +22,18 @@ pub(super) enum Mode {
     Local,
     /// From a copy in anonymous memory: the calls of iodlr, which is not packaged.
     Anonymous,
+    /// From a pool of huge pages, by libhugetlbfs, for which a program must be linked.
+    Pool,
 }
+
+/// The library of [`Mode::Pool`], which the dynamic linker finds by its name.
+const POOL_LIBRARY: &str = "libhugetlbfs.so.0";
 
 impl Mode {
     pub(super) const ALL: [Self; 5] = [Self::Plain, Self::Own, Self::Private, Self::Local, Self::Anonymous];
+    /// Also the peer that takes more than the program's file.
+    pub(super) const WITH_POOL: [Self; 6] =
+        [Self::Plain, Self::Own, Self::Private, Self::Local, Self::Anonymous, Self::Pool];
 
     /// Returns the name in the ids of figures.
     pub(super) fn name(self) -> &'static str {
@@ -35,6 +43,17 @@ impl Mode {
             Self::Private => "private",
             Self::Local => "local",
             Self::Anonymous => "anonymous",
+            Self::Pool => "pool",
+        }
+    }
+
+    /// Returns the flags of `palimpsest run --local-text` for it; none for what is started without.
+    pub(super) fn flags(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Own => Some(&["--reread"]),
+            Self::Private => Some(&["--copies"]),
+            Self::Local => Some(&["--copies", "--shared"]),
+            Self::Plain | Self::Anonymous | Self::Pool => None,
         }
     }
 
@@ -46,6 +65,7 @@ impl Mode {
             Self::Private => "a copy of this process alone",
             Self::Local => "a copy that processes share",
             Self::Anonymous => "stands in for iodlr: its calls, but no page is writable and executable",
+            Self::Pool => "libhugetlbfs: a program linked for it, and a pool that root has reserved",
         }
     }
 }
@@ -64,9 +84,38 @@ impl Subject {
         let (source, program) = (subject.folder.0.join("hot.c"), subject.folder.0.join("built"));
         fs::write(&source, include_str!("hot.c")).map_err(doing("write a C program"))?;
         // Not position-independent, so that its text has the same place in a huge page as in its file everywhere.
-        finish(Command::new("cc").args(["-O2", "-no-pie"]).args(definitions).arg("-o").arg(&program).arg(&source))?;
+        let build = |program: &Path, flags: &[&str]| {
+            let mut compiler = Command::new("cc");
+            compiler.args(["-O2", "-no-pie"]).args(definitions).args(flags);
+            finish(compiler.arg("-o").arg(program).arg(&source))
+        };
+        build(&program, &[])?;
         subject.spread(&program)?;
+        // Segments of whole huge pages.
+        let aligned = ["-Wl,-zcommon-page-size=2097152", "-Wl,-zmax-page-size=2097152"];
+        build(&subject.program(Mode::Pool), &aligned)?;
         Ok(subject)
+    }
+
+    /// Returns why the program cannot be started from a pool of huge pages.
+    pub(super) fn lacks_pool(&self) -> Option<String> {
+        let free = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let free = free.lines().find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok());
+        let size = fs::metadata(self.program(Mode::Pool)).map_or(0, |found| found.len());
+        let wanted = 4 + size.div_ceil(2 << 20);
+        if free.unwrap_or(0) < wanted {
+            let free = free.unwrap_or(0);
+            return Some(format!("{free} huge pages are free, of {wanted}: write to /proc/sys/vm/nr_hugepages"));
+        }
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        if !mounts.lines().any(|line| line.contains(" hugetlbfs ")) {
+            return Some("no hugetlbfs is mounted".to_owned());
+        }
+        let mut tried = Command::new(self.program(Mode::Pool));
+        let tried = tried.env("LD_PRELOAD", POOL_LIBRARY).stdin(Stdio::null()).output();
+        let told =
+            tried.map_or_else(|error| error.to_string(), |ran| String::from_utf8_lossy(&ran.stderr).into_owned());
+        told.contains("cannot be preloaded").then(|| format!("no {POOL_LIBRARY} (Debian package libhugetlbfs0)"))
     }
 
     /// Takes copies of a program's file.
@@ -119,14 +168,14 @@ impl Subject {
                 command.env("LD_PRELOAD", &self.copier);
                 command
             }
+            Mode::Pool => {
+                let mut command = Command::new(program);
+                command.envs([("LD_PRELOAD", POOL_LIBRARY), ("HUGETLB_ELFMAP", "R")]);
+                command
+            }
             Mode::Own | Mode::Private | Mode::Local => {
-                let flags: &[&str] = match mode {
-                    Mode::Own => &["--reread"],
-                    Mode::Private => &["--copies"],
-                    _ => &["--copies", "--shared"],
-                };
                 let mut command = context.local_text().map_err(ProgramError::Unfrozen)?;
-                command.args(flags).arg("--").arg(program);
+                command.args(mode.flags().unwrap_or_default()).args(["--quiet", "--"]).arg(program);
                 command
             }
         };

@@ -3,6 +3,7 @@
 mod get;
 mod life;
 mod packs;
+mod real;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use palimpsest_sys::Causes;
 
 use self::life::{Mode, Running, Subject};
+use self::real::Real;
 use super::programs::{ProgramError, Tool, finish};
 use crate::harness::record::Unit;
 use crate::harness::sampler::interleave;
@@ -41,21 +43,26 @@ const STARTS: [(&str, Mode); 6] = [
     ("anonymous", Mode::Anonymous),
 ];
 
-fn modes(id: &str, title: &str, unit: Unit) -> Group {
+fn modes(id: &str, title: &str, unit: Unit, all: &[Mode]) -> Group {
     let own = |mode: Mode| format!("{id}.{}", mode.name());
     let contestant = |mode: Mode| match mode {
         Mode::Plain => Contestant::new(own(mode), unit),
         _ => Contestant::new(own(mode), unit).against([own(Mode::Plain)]).note(mode.note()),
     };
-    Group::new(id, title, Mode::ALL.map(contestant))
+    Group::new(id, title, all.iter().copied().map(contestant))
 }
 
 fn text() -> Group {
-    modes(TEXT, "20 000 functions in 33 MB of text, each called once", Unit::Microseconds)
+    modes(TEXT, "20 000 functions in 33 MB of text, each called once", Unit::Microseconds, &Mode::WITH_POOL)
 }
 
 fn cold() -> Group {
-    modes(COLD, "20 000 functions in 83 MB of text, the first instruction of each", Unit::Microseconds)
+    modes(
+        COLD,
+        "20 000 functions in 83 MB of text, the first instruction of each",
+        Unit::Microseconds,
+        &Mode::WITH_POOL,
+    )
 }
 
 fn start() -> Group {
@@ -71,7 +78,7 @@ fn start() -> Group {
 }
 
 fn bytes() -> Group {
-    modes(BYTES, "memory of ten processes of that program that have run, for each", Unit::Bytes)
+    modes(BYTES, "memory of ten processes of that program that have run, for each", Unit::Bytes, &Mode::ALL)
 }
 
 fn node() -> Group {
@@ -79,6 +86,7 @@ fn node() -> Group {
         NODE,
         "processor time of node that compiles and runs 4000 small functions, start and end included",
         Unit::Milliseconds,
+        &Mode::ALL,
     )
 }
 
@@ -92,8 +100,8 @@ impl Suite for Numa {
     }
 
     fn groups(&self) -> Vec<Group> {
-        let others = [get::group(), text(), cold(), start(), bytes(), node()];
-        others.into_iter().chain(packs::groups()).collect()
+        let others = [get::group(), get::node_group(), text(), cold(), start(), bytes(), node()];
+        others.into_iter().chain(Real::ALL.map(Real::group)).chain(packs::groups()).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
@@ -101,7 +109,21 @@ impl Suite for Numa {
         if context.wants(&replicated) {
             get::measure(context, &replicated)?;
         }
+        let current = get::node_group();
+        if context.wants(&current) {
+            get::measure_node(context, &current)?;
+        }
         packs::run(context)?;
+        for real in Real::ALL {
+            let group = real.group();
+            if context.wants(&group) {
+                context.begin(&group.id);
+                match real::lives(context, real).map_err(failed(&group.id, "a program"))? {
+                    Ok(samples) => context.record(&group, samples),
+                    Err(missing) => context.skip(&group, &missing),
+                }
+            }
+        }
         let wanted = context.wanted([text(), cold(), start(), bytes(), node()]);
         if wanted.is_empty() {
             return Ok(());
@@ -153,11 +175,15 @@ fn calls(context: &Context<'_>, id: &str, subject: &Subject) -> Result<Samples, 
     let mut samples = Samples::default();
     let folder = subject.fresh(0)?;
     let mut crew = Vec::new();
-    for mode in Mode::ALL {
+    let lacking = subject.lacks_pool();
+    if let Some(lack) = &lacking {
+        samples.refuse(&format!("{id}.{}", Mode::Pool.name()), lack);
+    }
+    for mode in Mode::WITH_POOL.into_iter().filter(|mode| *mode != Mode::Pool || lacking.is_none()) {
         let mut running = Running::start(context, subject, mode, &folder)?;
         // Mapping pages is not part of the figure.
         running.rounds(1)?;
-        let huge = ["ShmemPmdMapped", "FilePmdMapped", "AnonHugePages"];
+        let huge = ["ShmemPmdMapped", "FilePmdMapped", "AnonHugePages", "Private_Hugetlb", "Shared_Hugetlb"];
         let huge = huge.iter().map(|figure| running.memory(figure)).sum::<Result<f64, _>>()?;
         let id = format!("{id}.{}", mode.name());
         samples.note(&id, format!("{:.0} MiB in huge pages", huge / f64::from(1 << 20)));
@@ -215,6 +241,13 @@ fn whole_life(context: &Context<'_>) -> Result<Samples, ProgramError> {
     let folder = node.fresh(0)?;
     // The holder keeps the copies for the others.
     let _holder = Holder::start(node.command(context, Mode::Local, &folder)?)?;
+    for mode in Mode::ALL {
+        let Some(flags) = mode.flags() else { continue };
+        let mut command = context.local_text().map_err(ProgramError::Unfrozen)?;
+        command.args(flags).args(["--report", "--"]).arg(node.program(mode)).args(["-e", "0"]);
+        let told = finish(command.env("XDG_RUNTIME_DIR", &folder))?;
+        samples.note(&format!("{NODE}.{}", mode.name()), real::amount(&String::from_utf8_lossy(&told.stderr)));
+    }
     interleave(&mut Mode::ALL.to_vec(), context.effort.rounds(3, 20, Duration::from_secs(30)), |mode| {
         // Nobody else waits for children meanwhile.
         let before = processor_time_of_ended_children();
@@ -256,7 +289,7 @@ mod tests {
     #[test]
     fn local_text_is_compared_with_plain() {
         let ids: Vec<String> = text().ids().map(str::to_owned).collect();
-        let names = ["plain", "own", "private", "local", "anonymous"];
+        let names = ["plain", "own", "private", "local", "anonymous", "pool"];
         assert_eq!(ids, names.map(|name| format!("numa.text.{name}")));
         assert_eq!(start().ids().count(), 6);
     }

@@ -36,6 +36,8 @@ enum Mode {
     Plain,
     /// With an allocator that asks for huge pages: the best fork without Palimpsest.
     Thp,
+    /// Without Palimpsest and without data: no fork is quicker.
+    Empty,
     /// As `palimpsest run` does it when no option is given.
     Default,
     /// Frozen in slices.
@@ -57,13 +59,23 @@ enum Threads {
 }
 
 impl Mode {
-    const ALL: [Self; 6] = [Self::Plain, Self::Thp, Self::Default, Self::FrozenAtOnce, Self::FrozenHuge, Self::Gather];
+    const ALL: [Self; 7] =
+        [Self::Plain, Self::Thp, Self::Empty, Self::Default, Self::FrozenAtOnce, Self::FrozenHuge, Self::Gather];
+
+    /// What Palimpsest has nothing to do with.
+    const RIVALS: [Self; 3] = [Self::Plain, Self::Thp, Self::Empty];
+
+    /// Returns how much data a program gets that has `usual` otherwise.
+    fn data(self, usual: u64) -> u64 {
+        if self == Self::Empty { 0 } else { usual }
+    }
 
     /// Returns the name in the ids of figures.
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Thp => "thp",
+            Self::Empty => "empty",
             Self::Default => "default",
             Self::Frozen | Self::FrozenAtOnce => "frozen",
             Self::FrozenHuge => "frozen_huge",
@@ -85,7 +97,13 @@ impl Mode {
         report: Option<&Path>,
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
-            Self::Plain | Self::Thp => Command::new(program),
+            Self::Plain | Self::Empty => Command::new(program),
+            Self::Thp => {
+                let mut command = Command::new(program);
+                // glibc's allocator asks for huge pages; others have settings of their own.
+                command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+                command
+            }
             Self::Default | Self::Frozen | Self::FrozenAtOnce | Self::FrozenHuge | Self::Gather => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
@@ -102,7 +120,7 @@ impl Mode {
                     Self::FrozenAtOnce => &["--pause=none", "--huge=off"],
                     Self::FrozenHuge => &["--pause=none", "--huge=collapse"],
                     Self::Gather => &["--huge=gather"],
-                    Self::Plain | Self::Thp | Self::Default => &[],
+                    Self::Plain | Self::Thp | Self::Empty | Self::Default => &[],
                 });
                 command.arg("--").arg(program);
                 command
@@ -113,17 +131,15 @@ impl Mode {
     }
 }
 
-/// Returns one group for each state of a program; frozen ones are compared with plain ones, then with huge pages.
+/// Returns one group for each state of a program; ours are compared with plain ones, then with huge pages, then with
+/// programs without data.
 fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
     let group = |(state, title): &(&str, &str)| {
         let id = format!("{suite}.fork.{state}");
         let own = |mode: Mode| format!("{id}.{}", mode.name());
         let contestant = |mode: Mode| {
             let contestant = Contestant::new(own(mode), Unit::Microseconds);
-            match mode {
-                Mode::Plain | Mode::Thp => contestant,
-                _ => contestant.against([Mode::Plain, Mode::Thp].map(own)),
-            }
+            if Mode::RIVALS.contains(&mode) { contestant } else { contestant.against(Mode::RIVALS.map(own)) }
         };
         Group::new(id.as_str(), *title, Mode::ALL.map(contestant))
     };
@@ -201,15 +217,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frozen_programs_are_compared_with_plain_ones_then_with_huge_pages() {
+    fn frozen_programs_are_compared_with_plain_ones_huge_pages_and_empty_ones() {
         let groups = groups("redis", &[("idle", "nothing written"), ("first", "")]);
         let ids: Vec<&str> = groups[0].ids().collect();
-        let expected = ["plain", "thp", "default", "frozen", "frozen_huge", "gather"]
+        let expected = ["plain", "thp", "empty", "default", "frozen", "frozen_huge", "gather"]
             .map(|mode| format!("redis.fork.idle.{mode}"));
         assert_eq!(ids, expected);
-        let rivals = ["redis.fork.idle.plain", "redis.fork.idle.thp"];
+        let rivals = ["redis.fork.idle.plain", "redis.fork.idle.thp", "redis.fork.idle.empty"];
         assert_eq!(
-            groups[0].contestants[3],
+            groups[0].contestants[4],
             Contestant::new("redis.fork.idle.frozen", Unit::Microseconds).against(rivals)
         );
         assert_eq!(groups[0].contestants[0], Contestant::new("redis.fork.idle.plain", Unit::Microseconds));

@@ -73,7 +73,7 @@ impl Suite for Python {
     }
 
     fn description(&self) -> &'static str {
-        "os.fork of an unmodified CPython: plain, with huge pages, frozen"
+        "os.fork of an unmodified CPython: plain, with huge pages, empty, frozen"
     }
 
     fn asked(&self) -> Asked {
@@ -88,7 +88,7 @@ impl Suite for Python {
         let tool = Tool { program: PROGRAM, package: "python3" };
         let needs = Needs { tool, memory: 2000 << 20, rounds: (5, 1), budget: LIMIT };
         measure(context, self.groups(), &needs, |context, mode, sink| {
-            let mut interpreter = Interpreter::start(context, mode, SIZE)?;
+            let mut interpreter = Interpreter::start(context, mode, if mode == Mode::Empty { 0 } else { SIZE })?;
             interpreter.read()?;
             sink("first", interpreter.ask("fork")?);
             for _ in 0..FORKS {
@@ -170,7 +170,7 @@ impl Interpreter {
         let mut command = mode.command(context, PROGRAM, Threads::Refuse)?;
         if mode == Mode::Thp {
             // Python's own allocator maps pieces of a megabyte, which never become huge pages.
-            command.env("PYTHONMALLOC", "malloc").env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+            command.env("PYTHONMALLOC", "malloc");
         }
         let command = command.args(["-c", SCRIPT, &size.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(doing("start python3"))?;

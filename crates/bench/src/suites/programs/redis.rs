@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::server::{PROGRAM, Server};
-use super::{Needs, Scratch, Threads, Tool, groups, measure};
+use super::{Mode, Needs, Scratch, Threads, Tool, groups, measure};
 use crate::harness::{Asked, BenchError, Context, Group, Suite, failed};
 
 /// See the module.
@@ -55,7 +55,7 @@ impl Suite for Redis {
     }
 
     fn description(&self) -> &'static str {
-        "forks of an unmodified Redis that saves: plain, with huge pages, by default, frozen, gathered"
+        "forks of an unmodified Redis that saves: plain, with huge pages, empty, by default, frozen, gathered"
     }
 
     fn asked(&self) -> Asked {
@@ -72,13 +72,16 @@ impl Suite for Redis {
         let folder = Scratch::new("redis").map_err(failed("redis", "redis"))?;
         measure(context, self.groups(), &needs, |context, mode, sink| {
             let mut server = Server::start(mode.command(context, PROGRAM, Threads::Stop)?, mode, &folder.0)?;
-            server.populate(KEYS, VALUE)?;
+            server.populate(mode.data(KEYS), VALUE)?;
             sink("first", server.fork()?);
             for _ in 0..IDLE_FORKS {
                 sink("idle", server.fork()?);
             }
             for (state, writes, keys) in WRITES {
-                server.set(writes, keys, KEYS, VALUE)?;
+                // Writes would fill a server without data.
+                if mode != Mode::Empty {
+                    server.set(writes, keys, KEYS, VALUE)?;
+                }
                 sink(state, server.fork()?);
             }
             for _ in 0..IDLE_FORKS {

@@ -6,6 +6,7 @@ pub(super) mod x86_64;
 use super::buffer::{Buffer, Gap, Mark};
 use super::frame::Frame;
 use super::lines::Lines;
+use super::unwinding::Frames;
 use super::{CompileError, Surroundings, Target};
 
 /// The compiler for the machine that this runs on.
@@ -34,6 +35,8 @@ pub(super) trait Isa {
     const LITERALS: Place;
     /// Up to which length of code, in bytes, every jump reaches its target in its shortest form.
     const REACH: usize;
+    /// How its frames are unwound.
+    const FRAMES: Frames;
     /// How code lies in lines, if it matters where short loops lie.
     const LINES: Option<Lines>;
 

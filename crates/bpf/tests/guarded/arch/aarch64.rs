@@ -15,7 +15,8 @@ pub(crate) const DEPTH: usize = 592;
 ///
 /// # Safety
 ///
-/// 1. The entry is a function of two numbers that returns one, and may be called with these on that stack.
+/// 1. The entry is a function of two numbers that returns one, or of six that returns two, and may be called with
+///    these on that stack.
 /// 2. `CURRENT` is `entrance`, and nobody else calls this meanwhile.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn enter(entrance: *mut Entrance) {
@@ -36,6 +37,7 @@ pub(crate) unsafe extern "C" fn enter(entrance: *mut Entrance) {
         "ldr x29, [x0, #128]",
         "ldp x9, x10, [x0]",
         "mov sp, x10",
+        "ldr x5, [x0, #232]",
         "ldp x0, x1, [x0, #16]",
         "blr x9",
         "adrp x9, {current}",
@@ -43,6 +45,7 @@ pub(crate) unsafe extern "C" fn enter(entrance: *mut Entrance) {
         "ldr x9, [x9]",
         "mov x10, sp",
         "stp x0, x10, [x9, #32]",
+        "str x1, [x9, #232]",
         "stp x19, x20, [x9, #136]",
         "stp x21, x22, [x9, #152]",
         "stp x23, x24, [x9, #168]",
@@ -64,3 +67,4 @@ pub(crate) unsafe extern "C" fn enter(entrance: *mut Entrance) {
 
 const _: () = assert!(std::mem::offset_of!(Entrance, kept_after) == 136);
 const _: () = assert!(std::mem::offset_of!(Entrance, own_stack) == 224);
+const _: () = assert!(std::mem::offset_of!(Entrance, gauge) == 232);

@@ -26,6 +26,8 @@ pub(crate) struct Entrance {
     pub(crate) kept_after: [u64; KEPT],
     /// The caller's stack.
     pub(crate) own_stack: u64,
+    /// The sixth argument, and the second result.
+    pub(crate) gauge: i64,
 }
 
 /// Where the assembly finds the [`Entrance`] after a call that may have spoilt every register.

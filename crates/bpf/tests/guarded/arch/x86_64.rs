@@ -15,7 +15,8 @@ pub(crate) const DEPTH: usize = 592;
 ///
 /// # Safety
 ///
-/// 1. The entry is a function of two numbers that returns one, and may be called with these on that stack.
+/// 1. The entry is a function of two numbers that returns one, or of six that returns two, and may be called with
+///    these on that stack.
 /// 2. `CURRENT` is `entrance`, and nobody else calls this meanwhile.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn enter(entrance: *mut Entrance) {
@@ -36,11 +37,13 @@ pub(crate) unsafe extern "C" fn enter(entrance: *mut Entrance) {
         "mov rax, [rdi]",
         "mov rsp, [rdi + 8]",
         "mov rsi, [rdi + 24]",
+        "mov r9, [rdi + 152]",
         "mov rdi, [rdi + 16]",
         "call rax",
         "lea rdi, [rip + {current}]",
         "mov rdi, [rdi]",
         "mov [rdi + 32], rax",
+        "mov [rdi + 152], rdx",
         "mov [rdi + 40], rsp",
         "mov [rdi + 96], rbx",
         "mov [rdi + 104], rbp",
@@ -62,3 +65,4 @@ pub(crate) unsafe extern "C" fn enter(entrance: *mut Entrance) {
 
 const _: () = assert!(std::mem::offset_of!(Entrance, kept_after) == 96);
 const _: () = assert!(std::mem::offset_of!(Entrance, own_stack) == 144);
+const _: () = assert!(std::mem::offset_of!(Entrance, gauge) == 152);

@@ -2,6 +2,7 @@
 
 pub(super) mod icache;
 pub(super) mod instructions;
+pub(super) mod landing_pads;
 pub(super) mod pointer_tag;
 pub(super) mod serialize;
 pub(super) mod system_call;

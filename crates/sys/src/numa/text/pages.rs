@@ -12,7 +12,6 @@ use crate::memory::area::reserve_aligned;
 use crate::memory::calls;
 use crate::memory::huge::HUGE_PAGE;
 use crate::memory::span::Span;
-use crate::objects::keep_loaded;
 use crate::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use crate::pages::smaps;
 
@@ -108,9 +107,9 @@ impl Part {
     /// The kernel's.
     pub fn read(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
         let wanted = Span::new(address, address.saturating_add(into.len()));
-        let is_kept = wanted.intersection(self.span) == wanted && keep_loaded(address).is_ok();
+        let is_held = wanted.intersection(self.span) == wanted && self.is_held();
         let by_the_kernel = |at: usize, bytes: &mut [u8]| File::open(MEMORY)?.read_exact_at(bytes, at as u64);
-        let Some(pagemap) = Pagemap::open().ok().filter(|_| is_kept) else { return by_the_kernel(address, into) };
+        let Some(pagemap) = Pagemap::open().ok().filter(|_| is_held) else { return by_the_kernel(address, into) };
         for (at, bytes) in (address..).step_by(HUGE_PAGE).zip(into.chunks_mut(HUGE_PAGE)) {
             if bring_in(Span::new(at, at + bytes.len()), &pagemap).is_err() {
                 // At a quarter of the speed.
@@ -119,7 +118,7 @@ impl Part {
             }
             let there = ptr::with_exposed_provenance::<libc::c_void>(at);
             // Not by slices: threads may write to their copies of these pages, which an exchange then detects. SAFETY:
-            // `there` belongs to an object that is kept loaded, and its pages were all there just now; `bytes` is
+            // `there` belongs to an object that is held, and its pages were all there just now; `bytes` is
             // borrowed mutably, and no text.
             unsafe { libc::memcpy(bytes.as_mut_ptr().cast(), there, bytes.len()) };
         }
@@ -271,6 +270,7 @@ mod tests {
             offset: 0,
             path: path.to_owned(),
             branches: Branches::Anywhere,
+            held: None,
         }
     }
 

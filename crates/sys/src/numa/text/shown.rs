@@ -51,7 +51,8 @@ impl Shown {
         let span = Span::new(area.address(), area.address() + len);
         let permissions = Permissions::READ.union(Permissions::EXECUTE);
         let (file_id, path) = (FileId::of(&found), path.to_owned());
-        let part = Part { span, permissions, file: file_id, offset: start, path, branches: Branches::Anywhere };
+        let branches = Branches::Anywhere;
+        let part = Part { span, permissions, file: file_id, offset: start, path, branches, held: None };
         // Unmapped from here on whatever happens.
         let shown = Self { part };
         let at = ptr::with_exposed_provenance_mut(span.start);

@@ -92,6 +92,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -145,6 +146,8 @@ pub struct Desk {
     start: AtomicUsize,
     len: AtomicUsize,
     answer: AtomicIsize,
+    /// The processor time that the deputy took, in nanoseconds.
+    spent: AtomicU64,
     stack: Stack,
 }
 
@@ -167,6 +170,8 @@ pub struct Errand {
     pub span: Span,
     /// The kernel's answer.
     pub answer: Result<(), Errno>,
+    /// The processor time that the deputy took; zero if somebody else has waited for it.
+    pub spent: Duration,
 }
 
 impl Desk {
@@ -179,6 +184,7 @@ impl Desk {
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             answer: AtomicIsize::new(0),
+            spent: AtomicU64::new(0),
             stack: Stack(UnsafeCell::new([const { MaybeUninit::uninit() }; STACK])),
         }
     }
@@ -234,6 +240,7 @@ impl Desk {
         self.len.store(span.len(), Ordering::Relaxed);
         self.answer.store(INTERRUPTED, Ordering::Relaxed);
         self.confined.store(0, Ordering::Relaxed);
+        self.spent.store(0, Ordering::Relaxed);
         let top = self.stack.0.get().wrapping_add(1).cast::<c_void>();
         // It shares our memory, and at first our descriptors, so that none is copied; but not our directories: who
         // shares them cannot enter a namespace (`setns`), and gains no rights from a program. Debuggers do not follow
@@ -295,9 +302,10 @@ impl Desk {
             Ok(errno @ ..=-1) => Err(Errno::from_raw_os_error(-errno)),
             _ => Ok(()),
         };
+        let spent = Duration::from_nanos(self.spent.load(Ordering::Relaxed));
         // Release, partner: the Acquire exchange in `send`.
         self.state.store(FREE, Ordering::Release);
-        Some(Errand { span: Span::new(start, start + len), answer })
+        Some(Errand { span: Span::new(start, start + len), answer, spent })
     }
 
     /// Waits for a deputy of this process that is still at work, or that another thread is just sending; kills one
@@ -337,7 +345,9 @@ impl Desk {
         let deputy = named(found);
         loop {
             let mut status = 0_i32;
-            match wait(deputy, &mut status) {
+            // SAFETY: all zeros is a valid value.
+            let mut usage: libc::rusage = unsafe { MaybeUninit::zeroed().assume_init() };
+            match wait(deputy, &mut status, &mut usage) {
                 INTERRUPTED => {}
                 waited if waited == deputy as isize && libc::WIFSTOPPED(status) => {
                     if self.state.load(Ordering::Relaxed) != found {
@@ -349,6 +359,10 @@ impl Desk {
                 // program's that waits for children that it does not know. Release, partner: the Acquire exchange in
                 // `answered`: what the deputy wrote happened before its end.
                 waited if waited == deputy as isize || waited == NO_CHILD => {
+                    if waited == deputy as isize {
+                        // A figure: if another thread finds no such child before this, it is lost, or the next one's.
+                        self.spent.store(spent(&usage), Ordering::Relaxed);
+                    }
                     let ended = self.state.compare_exchange(found, owned(ENDED), Ordering::Release, Ordering::Relaxed);
                     return ended.is_ok().then_some(ENDED);
                 }
@@ -359,11 +373,21 @@ impl Desk {
     }
 }
 
-/// Asks whether a child without exit signal has ended or was stopped. Returns the kernel's answer.
-fn wait(child: i32, status: &mut i32) -> isize {
+/// Asks whether a child without exit signal has ended or was stopped, and what it has used. Returns the kernel's
+/// answer.
+fn wait(child: i32, status: &mut i32, usage: &mut libc::rusage) -> isize {
     let flags = libc::WNOHANG | libc::WUNTRACED | libc::__WCLONE;
-    // SAFETY: `status` outlives the call, and the kernel writes no more than an int to it.
-    unsafe { system_call(libc::SYS_wait4, [child as usize, ptr::from_mut(status).addr(), flags as usize, 0]) }
+    let [status, usage] = [ptr::from_mut(status).addr(), ptr::from_mut(usage).addr()];
+    // SAFETY: both outlive the call, and the kernel writes no more than an int to one and a `rusage` to the other.
+    unsafe { system_call(libc::SYS_wait4, [child as usize, status, flags as usize, usage]) }
+}
+
+/// Returns the processor time in nanoseconds.
+fn spent(usage: &libc::rusage) -> u64 {
+    let nanos = |time: libc::timeval| {
+        time.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(time.tv_usec.unsigned_abs() * 1000)
+    };
+    nanos(usage.ru_utime).saturating_add(nanos(usage.ru_stime))
 }
 
 /// Kills a child of ours that was not waited for.

@@ -54,7 +54,7 @@ fn none_is_sent_after_one_that_could_not_give_up_its_rights() {
 /// One test, since a process has one desk here. Fails on: a deputy that nobody waits for; an answer that is given
 /// twice, or lost; a child that takes its parent's deputy for its own; waiting for a deputy that was stopped; a
 /// thread that takes the end of one deputy for that of the next; one that waits for a child of the program; a deputy
-/// with descriptors.
+/// with descriptors; one of which nobody knows what it has taken.
 #[test]
 fn an_errand_is_done_beside_and_answered_once() {
     let memory = *MEMORY;
@@ -79,6 +79,7 @@ fn an_errand_is_done_beside_and_answered_once() {
     assert_eq!((errand.span, DESK.answered()), (memory, None));
     // Whether there are huge pages is the machine's affair.
     assert!(!matches!(errand.answer, Err(Errno::INTR)), "{errand:?}");
+    assert!(!errand.spent.is_zero(), "it took some time");
     assert!(is_waited_for(first), "nothing of it is left");
     // A thread that has read the word of the first deputy asks only now.
     send();

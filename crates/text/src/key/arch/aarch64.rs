@@ -23,6 +23,14 @@ pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
         .then(|| (B | (distance >> 2) as u32 & IMMEDIATE).to_le_bytes())
 }
 
+/// Returns where the site with this `code` leads; `None` if it falls through.
+pub(in super::super) fn target(site: usize, code: [u8; LEN]) -> Option<usize> {
+    let instruction = u32::from_le_bytes(code);
+    // Sign-extended from bit 25, times 4.
+    let distance = ((instruction & IMMEDIATE) << 6).cast_signed() >> 4;
+    (instruction & !IMMEDIATE == B).then(|| site.wrapping_add_signed(distance as isize))
+}
+
 /// Expands to one site of a branch on `$key`, followed by its arm `$inline`.
 #[doc(hidden)]
 #[macro_export]
@@ -85,6 +93,14 @@ mod tests {
         assert_eq!(jump(0x1000, 0x0FFC), Some(0x17FF_FFFF_u32.to_le_bytes()));
         assert_eq!(jump(0x1000, 0x0800_0FFC), Some(0x15FF_FFFF_u32.to_le_bytes()));
         assert_eq!(jump(0x0800_0000, 0), Some(0x1600_0000_u32.to_le_bytes()));
+    }
+
+    #[test]
+    fn a_jump_tells_its_target() {
+        for goal in [0x1004, 0x1000, 0xFFC, 0x0800_0FFC] {
+            assert_eq!(target(0x1000, jump(0x1000, goal).unwrap()), Some(goal));
+        }
+        assert_eq!(target(0x1000, NOP.to_le_bytes()), None);
     }
 
     #[test]

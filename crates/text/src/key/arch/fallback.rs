@@ -13,6 +13,11 @@ pub(in super::super) fn jump(_site: usize, _target: usize) -> Option<[u8; LEN]> 
     Some([])
 }
 
+/// Returns where a site leads: there are none.
+pub(in super::super) fn target(_site: usize, _code: [u8; LEN]) -> Option<usize> {
+    None
+}
+
 /// Expands to a branch on `$key`.
 #[doc(hidden)]
 #[macro_export]

@@ -32,6 +32,15 @@ pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
     site_bytes(JMP_REL32, site, target)
 }
 
+/// Returns where the site with this `code` leads or could lead; `None` if it is no site's.
+pub(in super::super) fn target(site: usize, code: [u8; LEN]) -> Option<usize> {
+    // INT3 replaces the opcode while a batch changes it by traps, and where there is a breakpoint.
+    const INT3: u8 = 0xCC;
+    let [opcode, distance @ ..] = code;
+    let is_site = matches!(opcode, JMP_REL32 | TEST_EAX_IMM32 | INT3);
+    is_site.then(|| site.wrapping_add(LEN).wrapping_add_signed(i32::from_le_bytes(distance) as isize))
+}
+
 fn site_bytes(opcode: u8, site: usize, target: usize) -> Option<[u8; LEN]> {
     let distance = i32::try_from(target.wrapping_sub(site.wrapping_add(LEN)).cast_signed()).ok()?.to_le_bytes();
     Some(array::from_fn(|index| if index == 0 { opcode } else { distance[index - 1] }))
@@ -105,6 +114,16 @@ mod tests {
         assert_eq!(jump(0x1000, 0x1005), Some([0xE9, 0, 0, 0, 0]));
         assert_eq!(jump(0x1000, 0x1000), Some([0xE9, 0xFB, 0xFF, 0xFF, 0xFF]));
         assert_eq!(jump(0x1000, 0x8000_1004), Some([0xE9, 0xFF, 0xFF, 0xFF, 0x7F]));
+    }
+
+    #[test]
+    fn a_site_tells_its_target_in_each_state() {
+        for goal in [0x1005, 0x1000, 0x10, 0x1234_5678] {
+            let (jump, falls) = (jump(0x1000, goal).unwrap(), falls(0x1000, goal).unwrap());
+            let trap = [0xCC, jump[1], jump[2], jump[3], jump[4]];
+            assert_eq!([jump, falls, trap].map(|code| target(0x1000, code)), [Some(goal); 3]);
+        }
+        assert_eq!(target(0x1000, [0x90, 1, 2, 3, 4]), None);
     }
 
     #[test]

@@ -24,6 +24,20 @@ unsafe extern "C" {
 
 /// Raises an exception before each instruction from here on. Exceptions themselves are not stepped.
 pub(crate) fn on() {
+    begin();
+    // SAFETY: the exceptions touch only their own data.
+    unsafe { asm!("msr daifclr, #8", options(nostack)) };
+}
+
+/// Ends stepping.
+pub(crate) fn off() {
+    // SAFETY: only makes exceptions of steps wait, of which there are none any more.
+    unsafe { asm!("msr daifset, #8", options(nostack)) };
+    end();
+}
+
+/// Makes an exception follow each instruction that runs while debug exceptions are not masked.
+pub(super) fn begin() {
     // SAFETY: the exceptions touch only their own data.
     unsafe {
         asm!(
@@ -33,7 +47,6 @@ pub(crate) fn on() {
             "orr {0}, {0}, {1}",
             "msr mdscr_el1, {0}",
             "isb",
-            "msr daifclr, #8",
             out(reg) _,
             in(reg) STEP,
             options(nostack),
@@ -41,12 +54,11 @@ pub(crate) fn on() {
     }
 }
 
-/// Ends stepping.
-pub(crate) fn off() {
-    // SAFETY: as in `on`.
+/// Ends that.
+pub(super) fn end() {
+    // SAFETY: as in `begin`.
     unsafe {
         asm!(
-            "msr daifset, #8",
             "mrs {0}, mdscr_el1",
             "bic {0}, {0}, {1}",
             "msr mdscr_el1, {0}",

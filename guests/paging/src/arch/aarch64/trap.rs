@@ -2,7 +2,8 @@
 
 use core::arch::asm;
 
-use super::{interrupts, user};
+use super::{interrupts, step, user};
+use crate::breakpoints::{self, Next};
 use crate::{fetches, packs, probe};
 
 /// What `trap.s` saves.
@@ -30,6 +31,10 @@ const BREAKPOINT: u64 = 0x3c;
 
 /// In the saved state: one instruction runs before the next exception of a step.
 const STEP_OVER: u64 = 1 << 21;
+
+/// In the saved state: interrupts are masked, and debug exceptions are (Arm ARM C5.2.19).
+const MASKED: u64 = 1 << 7 | 1 << 9;
+const INTERRUPTS_MASKED: u64 = 1 << 7;
 
 /// The register with the address to return to.
 const LINK: usize = 30;
@@ -70,16 +75,34 @@ extern "C" fn kernel_trap(frame: &mut Frame, kind: u64) {
             }
         }
         (SYNCHRONOUS, STEP) => {
-            fetches::step(frame.instruction);
-            frame.state |= STEP_OVER;
+            match breakpoints::stepped(frame.instruction) {
+                None => {
+                    fetches::step(frame.instruction);
+                    frame.state |= STEP_OVER;
+                }
+                Some((next, state)) => {
+                    step::end();
+                    frame.instruction = next;
+                    frame.state = frame.state & !(MASKED | STEP_OVER) | state & MASKED;
+                }
+            }
             return;
         }
         (SYNCHRONOUS, BREAKPOINT) => {
             let at = frame.instruction;
             let freed = || packs::contains(at).then(|| probe::recover_call(frame.registers[LINK])).flatten();
-            if let Some(next) = crate::breakpoints::hit(at).or_else(freed) {
-                frame.instruction = next;
-                return;
+            match breakpoints::hit(at, frame.state).or_else(|| freed().map(Next::At)) {
+                Some(Next::At(next)) => {
+                    frame.instruction = next;
+                    return;
+                }
+                Some(Next::Step(aside)) => {
+                    step::begin();
+                    frame.instruction = aside;
+                    frame.state = frame.state & !MASKED | INTERRUPTS_MASKED | STEP_OVER;
+                    return;
+                }
+                None => {}
             }
         }
         _ => {}

@@ -7,10 +7,13 @@ pub(crate) mod interrupts;
 pub(crate) mod key;
 pub(crate) mod layout;
 pub(crate) mod mmu;
+mod ordinary;
 pub(crate) mod patch;
 pub(crate) mod step;
 mod trap;
 pub(crate) mod user;
+
+pub(crate) use ordinary::ordinary;
 
 /// The code of a return instruction.
 pub(crate) const RETURN: &[u8] = &[0xc3];

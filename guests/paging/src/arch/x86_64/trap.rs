@@ -1,6 +1,7 @@
 //! Traps in the kernel itself: calls of other CPUs, single steps, sites that are being patched, probes, and programs.
 
 use super::{interrupts, patch};
+use crate::breakpoints::{self, Next};
 use crate::{fetches, packs, probe};
 
 /// What `trap.s` saves.
@@ -22,6 +23,10 @@ const BREAKPOINT: u64 = 3;
 const GENERAL_PROTECTION: u64 = 13;
 pub(super) const PAGE_FAULT: u64 = 14;
 
+/// RFLAGS: each instruction raises [`DEBUG`] behind it; interrupts are on (SDM volume 3, 2.3).
+const TRAP: u64 = 1 << 8;
+const INTERRUPTS: u64 = 1 << 9;
+
 /// Returns the return address of the function whose first instruction has trapped.
 fn return_address(frame: &Frame) -> u64 {
     // SAFETY: the trapped kernel's stack: this CPU's, and mapped.
@@ -32,15 +37,30 @@ fn return_address(frame: &Frame) -> u64 {
 extern "C" fn kernel_trap(frame: &mut Frame) {
     match frame.vector {
         // Only single steps use it; the return sets the flag again.
-        DEBUG => return fetches::step(frame.instruction),
+        DEBUG => match breakpoints::stepped(frame.instruction) {
+            None => return fetches::step(frame.instruction),
+            Some((next, flags)) => {
+                frame.instruction = next;
+                frame.flags = frame.flags & !(TRAP | INTERRUPTS) | flags & (TRAP | INTERRUPTS);
+                return;
+            }
+        },
         BREAKPOINT => {
             // The saved address is the one behind the trap.
             let at = frame.instruction - 1;
             let freed = || packs::contains(at).then(|| probe::recover_call(return_address(frame))).flatten();
-            let probed = || crate::breakpoints::hit(at);
-            if let Some(next) = patch::resume(at, frame.flags).or_else(probed).or_else(freed) {
-                frame.instruction = next;
-                return;
+            let probed = || breakpoints::hit(at, frame.flags);
+            match patch::resume(at, frame.flags).map(Next::At).or_else(probed).or_else(|| freed().map(Next::At)) {
+                Some(Next::At(next)) => {
+                    frame.instruction = next;
+                    return;
+                }
+                Some(Next::Step(aside)) => {
+                    frame.instruction = aside;
+                    frame.flags = frame.flags & !INTERRUPTS | TRAP;
+                    return;
+                }
+                None => {}
             }
         }
         // An address that is not canonical is no page fault: SDM volume 1, 3.3.7.1.

@@ -1,9 +1,10 @@
-//! Suite `programs`: usual programs that fork, most of them with little memory, plain and by `palimpsest run`.
+//! Suite `programs`: usual programs that fork, most of them with little memory: plain, with an allocator that asks for
+//! huge pages, without data where they have any, and by `palimpsest run`.
 //!
 //! Freezing gains nothing in most of them. The figures show that it costs nothing: after the first forks, which belong
 //! to the warm-up, no program should be slower than without.
 //!
-//! Each mode of a program is started once, and the two get requests in turns: a sample is the mean over several forks,
+//! Each mode of a program is started once, and all get requests in turns: a sample is the mean over several forks,
 //! or over things that the program does by one fork each. Processor time and page faults of the program and of the
 //! children that it has waited for are counted besides, since they do not depend on what else the machine does.
 
@@ -69,7 +70,15 @@ struct Kind {
     memory: usize,
     /// Forks, or executed programs, for one sample.
     forks: u32,
+    data: Data,
     start: fn(&Place<'_>) -> Result<Box<dyn Subject>, ProgramError>,
+}
+
+/// Whether a program has data of its own, without which it can be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Data {
+    None,
+    Some,
 }
 
 const KINDS: [Kind; 7] = [
@@ -79,6 +88,7 @@ const KINDS: [Kind; 7] = [
         missing: postgresql::missing,
         memory: 600 << 20,
         forks: postgresql::CONNECTIONS,
+        data: Data::None,
         start: postgresql::start,
     },
     Kind {
@@ -87,6 +97,7 @@ const KINDS: [Kind; 7] = [
         missing: apache::missing,
         memory: 600 << 20,
         forks: apache::CHILDREN,
+        data: Data::None,
         start: apache::start,
     },
     Kind {
@@ -95,6 +106,7 @@ const KINDS: [Kind; 7] = [
         missing: php::missing,
         memory: 300 << 20,
         forks: php::REQUESTS,
+        data: Data::None,
         start: php::start,
     },
     Kind {
@@ -103,6 +115,7 @@ const KINDS: [Kind; 7] = [
         missing: || Tool { program: scripts::BASH, package: "bash" }.missing(),
         memory: 50 << 20,
         forks: scripts::SUBSHELLS,
+        data: Data::None,
         start: scripts::bash,
     },
     Kind {
@@ -111,6 +124,7 @@ const KINDS: [Kind; 7] = [
         missing: || Tool { program: "redis-server", package: "redis-server" }.missing(),
         memory: 100 << 20,
         forks: SAVES,
+        data: Data::Some,
         start: |place| SmallRedis::start(place).map(|server| Box::new(server) as Box<dyn Subject>),
     },
     Kind {
@@ -119,6 +133,7 @@ const KINDS: [Kind; 7] = [
         missing: scripts::no_numpy,
         memory: 1800 << 20,
         forks: scripts::FORKS,
+        data: Data::Some,
         start: scripts::numpy,
     },
     Kind {
@@ -127,11 +142,10 @@ const KINDS: [Kind; 7] = [
         missing: || Tool { program: scripts::MAKE, package: "make" }.missing(),
         memory: 50 << 20,
         forks: scripts::TARGETS,
+        data: Data::None,
         start: scripts::make,
     },
 ];
-
-const MODES: [Mode; 2] = [Mode::Plain, Mode::Default];
 
 /// What ids of groups have behind the program's name: processor time, and page faults.
 const PROCESSOR: &str = ".processor";
@@ -151,13 +165,25 @@ impl Kind {
         format!("fork.programs.{}.{}", self.name, mode.name())
     }
 
+    fn modes(&self) -> Vec<Mode> {
+        let all = [Mode::Plain, Mode::Thp, Mode::Empty, Mode::Default];
+        all.into_iter().filter(|mode| *mode != Mode::Empty || self.data == Data::Some).collect()
+    }
+
     /// Returns the groups: the time of a fork, and what is spent for it.
     fn groups(&self) -> [Group; 3] {
         let group = |part: &str, what: &str, unit: Unit| {
             let id = format!("fork.programs.{}{part}", self.name);
-            let [plain, ours] = MODES.map(|mode| Contestant::new(format!("{id}.{}", mode.name()), unit));
-            let ours = ours.against([plain.id.as_str()]);
-            Group::new(id, format!("{}{what}", self.title), [plain, ours])
+            let modes = self.modes();
+            let own = |mode: &Mode| format!("{id}.{}", mode.name());
+            let contestants = modes.iter().map(|mode| match mode {
+                Mode::Default => {
+                    let rivals = modes.iter().filter(|rival| *rival != mode).map(own);
+                    Contestant::new(own(mode), unit).against(rivals)
+                }
+                _ => Contestant::new(own(mode), unit),
+            });
+            Group::new(id.as_str(), format!("{}{what}", self.title), contestants)
         };
         [
             group("", "", Unit::Microseconds),
@@ -180,7 +206,7 @@ impl Kind {
         let id = format!("fork.programs.{}", self.name);
         let scratch = Scratch::new(self.name).map_err(failed(&id, self.name))?;
         let mut subjects = Vec::new();
-        for mode in MODES {
+        for mode in self.modes() {
             let start = || {
                 let folder = scratch.0.join(mode.name());
                 fs::create_dir(&folder).map_err(super::doing("make a folder for a program"))?;
@@ -218,14 +244,15 @@ fn told(report: &str) -> String {
         let rest = report.lines().find_map(|line| line.strip_prefix(name))?;
         rest.split_whitespace().next()?.parse::<u64>().ok()
     };
-    let (frozen, gathered) = (kilobytes("frozen "), kilobytes("huge ").unwrap_or(0));
+    let (frozen, gathered) = (kilobytes("frozen "), kilobytes("huge "));
     let thawed = report.lines().find_map(|line| line.strip_prefix("note: thawed "));
-    match (frozen, thawed) {
-        (Some(0), None) if gathered > 0 => format!("gathered {gathered} kB"),
-        (Some(0), None) => "looked, and froze nothing".to_owned(),
-        (Some(_), Some(thawed)) => format!("thawed {thawed}"),
-        (Some(kilobytes), None) => format!("froze {kilobytes} kB"),
-        (None, _) => "froze nothing".to_owned(),
+    match (frozen, gathered, thawed) {
+        (_, _, Some(thawed)) => format!("thawed {thawed}"),
+        (None | Some(0), Some(gathered), None) => format!("gathered {gathered} kB"),
+        (Some(frozen), Some(gathered), None) => format!("gathered {gathered} kB, froze {frozen} kB"),
+        (Some(0), None, None) => "looked, and froze nothing".to_owned(),
+        (Some(frozen), None, None) => format!("froze {frozen} kB"),
+        (None, None, None) => "froze nothing".to_owned(),
     }
 }
 
@@ -235,7 +262,7 @@ impl Suite for Programs {
     }
 
     fn description(&self) -> &'static str {
-        "usual programs that fork, most with little memory: plain, and by `palimpsest run`"
+        "usual programs that fork, most with little memory: plain, with huge pages, empty, and by `palimpsest run`"
     }
 
     fn asked(&self) -> Asked {
@@ -278,7 +305,7 @@ struct SmallRedis(Server);
 impl SmallRedis {
     fn start(place: &Place<'_>) -> Result<Self, ProgramError> {
         let mut server = Server::start(place.command("redis-server")?, place.mode, place.folder)?;
-        server.populate(KEYS, VALUE)?;
+        server.populate(place.mode.data(KEYS), VALUE)?;
         Ok(Self(server))
     }
 }
@@ -303,15 +330,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_figure_of_a_program_has_two_contestants_of_which_ours_is_compared() {
+    fn each_figure_of_a_program_has_rivals_with_which_ours_is_compared() {
         let groups = Programs.groups();
         assert_eq!(groups.len(), 3 * KINDS.len() + 1);
         assert_eq!(groups[1].id, "fork.programs.postgresql.processor");
         for group in groups {
-            let [plain, ours] = &group.contestants[..] else { panic!("{group:?}") };
-            let way = if group.id == "fork.programs.afl" { "frozen" } else { "default" };
-            assert_eq!(plain.id, format!("{}.plain", group.id));
-            assert_eq!(*ours, Contestant::new(format!("{}.{way}", group.id), plain.unit).against([&plain.id]));
+            let has_data = ["fork.programs.redis", "fork.programs.numpy"].iter().any(|name| group.id.starts_with(name));
+            let (rivals, way) = match group.id.as_str() {
+                "fork.programs.afl" => (&["plain"][..], "frozen"),
+                _ if has_data => (&["plain", "thp", "empty"][..], "default"),
+                _ => (&["plain", "thp"][..], "default"),
+            };
+            let rivals: Vec<String> = rivals.iter().map(|rival| format!("{}.{rival}", group.id)).collect();
+            let [before @ .., ours] = &group.contestants[..] else { panic!("{group:?}") };
+            assert!(before.iter().map(|rival| &rival.id).eq(&rivals), "{group:?}");
+            assert_eq!(*ours, Contestant::new(format!("{}.{way}", group.id), before[0].unit).against(&rivals));
         }
     }
 
@@ -321,8 +354,10 @@ mod tests {
         let report = "palimpsest: froze process 7 (x)\nfrozen        664 kB in 2 ranges, 1 extents of 2048 kB\n";
         assert_eq!(told(report), "froze 664 kB");
         assert_eq!(told(&report.replace("664", "  0")), "looked, and froze nothing");
-        let gathered = format!("{}huge       1234 kB in huge pages where they are\n", report.replace("664", "  0"));
-        assert_eq!(told(&gathered), "gathered 1234 kB");
+        let gathered = "palimpsest: gathered memory of process 7 (x)\nhuge       1234 kB in huge pages\n";
+        assert_eq!(told(gathered), "gathered 1234 kB");
+        let both = format!("{gathered}frozen        664 kB in 2 ranges, 1 extents of 2048 kB\n");
+        assert_eq!(told(&both), "gathered 1234 kB, froze 664 kB");
         let thawed = format!("{report}note: thawed 664 kB again, which made no fork quicker\n");
         assert_eq!(told(&thawed), "thawed 664 kB again, which made no fork quicker");
     }

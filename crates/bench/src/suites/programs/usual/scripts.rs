@@ -30,11 +30,12 @@ done
 /// Forks of Python for one sample.
 pub(super) const FORKS: u32 = 9;
 
-/// Answers each line of its input with the microseconds of a fork: the median of nine, each with an array of 512 MiB.
+/// Answers each line of its input with the microseconds of a fork: the median of nine, each with an array of as many
+/// MiB as its argument says.
 const MAKES_FORKS: &str = r#"
 import os, sys, time
 import numpy
-block = numpy.ones(64 << 20)
+block = numpy.ones(int(sys.argv[1]) << 17)
 for line in sys.stdin:
     taken = []
     for number in range(9):
@@ -65,7 +66,8 @@ pub(super) fn bash(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> 
 pub(super) fn numpy(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
     let mut command = place.command(PYTHON)?;
     // Its threads are for computing, which nothing here does.
-    command.args(["-c", MAKES_FORKS]).env("OPENBLAS_NUM_THREADS", "1").env("NUMPY_MADVISE_HUGEPAGE", "1");
+    let mebibytes = place.mode.data(512).to_string();
+    command.args(["-c", MAKES_FORKS, &mebibytes]).env("OPENBLAS_NUM_THREADS", "1").env("NUMPY_MADVISE_HUGEPAGE", "1");
     Ok(Box::new(Answering::start(command, PYTHON)?))
 }
 

@@ -337,6 +337,12 @@ pub(super) fn jump(buffer: &mut Buffer, to: Mark) {
     buffer.gap(4, FAR, to);
 }
 
+/// `bti c`: where calls through registers lead in memory with `PROT_BTI` (Arm ARM, D8.4.7.3); elsewhere, and before
+/// Armv8.5, an instruction without effect.
+pub(super) fn landing_pad(buffer: &mut Buffer) {
+    word(buffer, 0xd503_245f);
+}
+
 pub(super) fn call(buffer: &mut Buffer, to: Mark) {
     word(buffer, 0x9400_0000);
     buffer.gap(4, FAR, to);

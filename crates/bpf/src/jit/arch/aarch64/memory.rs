@@ -39,7 +39,7 @@ pub(super) fn probe(buffer: &mut Buffer, access: Access, dst: Native, base: Nati
 }
 
 /// Returns a register with `base + offset`: a register of its own if necessary.
-fn address(buffer: &mut Buffer, base: Native, offset: i16) -> Native {
+pub(super) fn address(buffer: &mut Buffer, base: Native, offset: i16) -> Native {
     let scratch = SCRATCH[0];
     if offset == 0 {
         return base;

@@ -20,7 +20,8 @@ use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
 use crate::jit::lines::Lines;
-use crate::jit::{CompileError, Outside, Surroundings, Then};
+use crate::jit::unwinding::{Frames, Step};
+use crate::jit::{Bounds, Check, CompileError, Outside, Surroundings, Then};
 use crate::verify::{Guard, Side};
 use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
 
@@ -57,8 +58,11 @@ const fn bits(width: Width) -> Bits {
     }
 }
 
-/// Bytes below the program's frame for the count of loops, at the stack pointer.
+/// Bytes below the program's frame for the count of loops and the address of the context.
 const COUNT: usize = 16;
+/// Where they are, above the stack pointer.
+const COUNT_AT: i32 = 0;
+const CONTEXT_AT: i32 = 8;
 /// How often a function passes its `may_goto`s before it leaves its loops.
 const ROUNDS: u64 = 0xffff;
 
@@ -78,18 +82,23 @@ fn pairs(frame: &Frame) -> impl DoubleEndedIterator<Item = (Native, Native)> {
 
 fn room(frame: &Frame) -> u64 {
     let memory = if frame.used.has(Register::R10) { FRAME } else { 0 };
-    (memory + if frame.counts { COUNT } else { 0 }) as u64
+    (memory + if frame.counts || frame.keeps_context() { COUNT } else { 0 }) as u64
 }
 
 impl Isa for Aarch64 {
     const LITERALS: super::Place = super::Place::Inside;
     const REACH: usize = encode::REACH;
+    // The numbers of the ABI (aadwarf64, section 4.1); the return address is in `x30`.
+    const FRAMES: Frames = Frames { stack_pointer: 31, return_address: 30, on_entry: 0 };
     // Not measured on any CPU.
     const LINES: Option<Lines> = None;
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
+        if frame.is_called_through_registers() {
+            encode::landing_pad(buffer);
+        }
         for (first, second) in pairs(frame) {
-            encode::push_pair(buffer, first, second);
+            keep(buffer, first, second);
             if first == FP {
                 encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
             }
@@ -99,10 +108,15 @@ impl Isa for Aarch64 {
         }
         if room(frame) != 0 {
             encode::add_immediate(buffer, Bits::B64, Sum::Sub, SP, SP, room(frame));
+            buffer.step(Step::Grown(room(frame) as i32));
         }
         if frame.counts {
             encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], ROUNDS);
-            encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, 0, SCRATCH[1]);
+            encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, COUNT_AT, SCRATCH[1]);
+        }
+        if frame.keeps_context() {
+            let store = Access { log: 3, kind: Kind::Store };
+            encode::access(buffer, store, native(Register::R1), SP, CONTEXT_AT, SCRATCH[1]);
         }
         if frame.begins_gauge() {
             encode::mov(buffer, Bits::B64, GAUGE, SIXTH_ARGUMENT);
@@ -165,6 +179,9 @@ impl Isa for Aarch64 {
                 }
             }
             Instruction::Store { size, base, offset, value } => {
+                if let Some(check) = surroundings.check() {
+                    check_store(buffer, surroundings, check, (native(base), offset, size.bytes()));
+                }
                 let value = constant_of(buffer, surroundings, value);
                 memory::store(buffer, size, native(base), offset, value);
                 if surroundings.guard().is_some() {
@@ -197,7 +214,7 @@ impl Isa for Aarch64 {
             }
             Instruction::MayGoto { offset } => {
                 let [count, scratch, ..] = SCRATCH;
-                encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, 0, scratch);
+                encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, COUNT_AT, scratch);
                 if is_plain(surroundings) {
                     encode::jump_if_zero(buffer, count, surroundings.jump(offset.into()));
                 } else {
@@ -205,7 +222,7 @@ impl Isa for Aarch64 {
                     take(buffer, surroundings, offset, goes_on);
                 }
                 encode::add_immediate(buffer, Bits::B32, Sum::Sub, count, count, 1);
-                encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, 0, scratch);
+                encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, COUNT_AT, scratch);
             }
             Instruction::Call(callee) => {
                 call(buffer, surroundings, callee)?;
@@ -227,9 +244,10 @@ impl Isa for Aarch64 {
     }
 
     fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame) {
-        encode::push_pair(buffer, FP, LR);
+        encode::landing_pad(buffer);
+        keep(buffer, FP, LR);
         encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
-        encode::push_pair(buffer, GAUGE, ZERO);
+        keep(buffer, GAUGE, ZERO);
         encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
         if frame.cleared().contains(&Register::R5) {
             clear(buffer, &[Register::R5]);
@@ -237,9 +255,11 @@ impl Isa for Aarch64 {
         // The function moves its result to where helpers expect it.
         encode::call(buffer, function);
         encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
-        encode::pop_pair(buffer, GAUGE, ZERO);
-        encode::pop_pair(buffer, FP, LR);
+        buffer.step(Step::Leaves);
+        give_back(buffer, GAUGE, ZERO);
+        give_back(buffer, FP, LR);
         encode::ret(buffer);
+        buffer.step(Step::Left);
     }
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
@@ -388,6 +408,38 @@ fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
     encode::jump(buffer, surroundings.leave());
 }
 
+/// Ends the program if a store of `size` bytes at `base + offset` is out of bounds. Uses two scratch registers.
+#[cold]
+fn check_store(
+    buffer: &mut Buffer,
+    surroundings: &Surroundings<'_>,
+    check: Check,
+    (base, offset, size): (Native, i16, usize),
+) {
+    let Check { bounds, ended } = check;
+    let [distance, other, ..] = SCRATCH;
+    let inside = bounds.last(size).map(|last| {
+        let address = memory::address(buffer, base, offset);
+        match bounds {
+            Bounds::Fixed { start, .. } => encode::mov_immediate(buffer, Bits::B64, other, start),
+            Bounds::Context { .. } => {
+                encode::access(buffer, Access { log: 3, kind: Kind::Load }, other, SP, CONTEXT_AT, other);
+            }
+        }
+        encode::three(buffer, Bits::B64, Three::Sub, distance, address, other);
+        if !encode::add_immediate(buffer, Bits::B64, Sum::Subs, ZERO, distance, last) {
+            encode::mov_immediate(buffer, Bits::B64, other, last);
+            encode::three(buffer, Bits::B64, Three::Subs, ZERO, distance, other);
+        }
+        encode::hole_if(buffer, Flag::BelowEqual)
+    });
+    encode::mov_immediate(buffer, Bits::B64, GAUGE, ended as u64);
+    encode::jump(buffer, surroundings.leave());
+    if let Some(inside) = inside {
+        encode::end_hole(buffer, inside);
+    }
+}
+
 /// Leaves if the program was ended.
 fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
     encode::three(buffer, Bits::B64, Three::Ands, ZERO, GAUGE, GAUGE);
@@ -455,17 +507,38 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     if !buffer.begin_leave() {
         return encode::jump(buffer, Mark::Leave(frame.function));
     }
+    buffer.step(Step::Leaves);
     if room(frame) != 0 {
         encode::add_immediate(buffer, Bits::B64, Sum::Add, SP, SP, room(frame));
+        buffer.step(Step::Grown(-(room(frame) as i32)));
     }
     if frame.begins_gauge() {
         encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
     }
     for (first, second) in pairs(frame).rev() {
-        encode::pop_pair(buffer, first, second);
+        give_back(buffer, first, second);
     }
     if frame.function == 0 || frame.is_named {
         encode::mov(buffer, Bits::B64, RESULT, native(Register::R0));
     }
     encode::ret(buffer);
+    buffer.step(Step::Left);
+}
+
+/// Pushes two registers of the caller's.
+fn keep(buffer: &mut Buffer, first: Native, second: Native) {
+    encode::push_pair(buffer, first, second);
+    buffer.step(Step::Grown(16));
+    for (register, above) in [(first, 0), (second, 8)].into_iter().filter(|(register, _)| *register != ZERO) {
+        buffer.step(Step::Kept { register: register.0, above });
+    }
+}
+
+/// Pops them.
+fn give_back(buffer: &mut Buffer, first: Native, second: Native) {
+    encode::pop_pair(buffer, first, second);
+    buffer.step(Step::Grown(-16));
+    for register in [first, second].into_iter().filter(|register| *register != ZERO) {
+        buffer.step(Step::GivenBack { register: register.0 });
+    }
 }

@@ -6,6 +6,15 @@ use crate::jit::buffer::{Buffer, Mark, Short};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Native(pub(super) u8);
 
+impl Native {
+    /// Returns its number in DWARF (psABI, figure 3.36).
+    pub(super) const fn in_dwarf(self) -> u8 {
+        // `rax`, `rcx`, `rdx`, `rbx`, `rsp`, `rbp`, `rsi`, `rdi`; the others have the machine's.
+        const FIRST: [u8; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
+        if self.0 < 8 { FIRST[self.0 as usize] } else { self.0 }
+    }
+}
+
 pub(super) const RAX: Native = Native(0);
 pub(super) const RCX: Native = Native(1);
 pub(super) const RDX: Native = Native(2);
@@ -384,6 +393,12 @@ pub(super) fn back_if(buffer: &mut Buffer, flag: Flag, to: usize) {
 /// Nothing after it begins before everything before it is done (`lfence`; Intel's and AMD's guidance on speculation).
 pub(super) fn barrier(buffer: &mut Buffer) {
     buffer.push(&[0x0f, 0xae, 0xe8]);
+}
+
+/// `endbr64`: where calls through registers may lead, should the kernel ever track them (Intel SDM, volume 1, section
+/// 17.3); elsewhere an instruction without effect.
+pub(super) fn landing_pad(buffer: &mut Buffer) {
+    buffer.push(&[0xf3, 0x0f, 0x1e, 0xfa]);
 }
 
 pub(super) fn call(buffer: &mut Buffer, to: Mark) {

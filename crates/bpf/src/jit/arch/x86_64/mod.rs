@@ -9,7 +9,8 @@
 //! | – | `r12` | the gauge ([`Gauge`](crate::jit::Gauge)), where there is one |
 //!
 //! `r9`, `r10` and `r11` hold what one instruction needs. A function's frame, downwards from `rbp`: 512 bytes for the
-//! program, 16 for the count of loops if there are any, and the registers that it keeps for its caller.
+//! program, 16 for the count of loops and for the address of the context if there are any, and the registers that it
+//! keeps for its caller.
 
 mod arithmetic;
 mod encode;
@@ -22,7 +23,8 @@ use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
 use crate::jit::lines::Lines;
-use crate::jit::{CompileError, Outside, Surroundings, Then};
+use crate::jit::unwinding::{Frames, Step};
+use crate::jit::{Bounds, Check, CompileError, Outside, Surroundings, Then};
 use crate::verify::{Guard, Side};
 use encode::{Bits, FAR, Flag, Group, Native, Place};
 
@@ -52,7 +54,7 @@ const fn bits(width: Width) -> Bits {
     }
 }
 
-/// Bytes below the program's frame for the count of loops.
+/// Bytes below the program's frame for the count of loops and the address of the context.
 const COUNT: usize = 16;
 /// How often a function passes its `may_goto`s before it leaves its loops.
 const ROUNDS: i32 = 0xffff;
@@ -65,6 +67,11 @@ const fn count() -> Place {
     Place { base: encode::RBP, offset: -(FRAME as i32) - 8 }
 }
 
+/// Where the address of the context is.
+const fn context() -> Place {
+    Place { base: encode::RBP, offset: -(FRAME as i32) - 16 }
+}
+
 /// The registers that a function must keep for its caller, in the order in which they are pushed.
 fn kept(frame: &Frame) -> impl DoubleEndedIterator<Item = Native> + '_ {
     let gauge = frame.begins_gauge().then_some(GAUGE);
@@ -74,8 +81,8 @@ fn kept(frame: &Frame) -> impl DoubleEndedIterator<Item = Native> + '_ {
 /// Returns the bytes between `rbp` and the kept registers: as many as align the stack to 16 where calls are made, as
 /// the calling convention wants.
 fn room(frame: &Frame) -> usize {
-    let memory = if frame.used.has(Register::R10) || frame.counts { FRAME } else { 0 };
-    let count = if frame.counts { COUNT } else { 0 };
+    let memory = if frame.has_memory() { FRAME } else { 0 };
+    let count = if frame.counts || frame.keeps_context() { COUNT } else { 0 };
     let odd = if kept(frame).count() % 2 == 1 { 8 } else { 0 };
     memory + count + odd
 }
@@ -89,21 +96,30 @@ impl Isa for X86_64 {
     const LITERALS: super::Place = super::Place::BehindTheCode;
     // The short form of a jump is chosen once all places are known.
     const REACH: usize = usize::MAX;
+    // The numbers of the psABI, figure 3.36; the return address is on the stack.
+    const FRAMES: Frames = Frames { stack_pointer: 7, return_address: 16, on_entry: 8 };
     const LINES: Option<Lines> = Some(Lines { len: 64, idle: encode::idle });
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
+        if frame.is_called_through_registers() {
+            encode::landing_pad(buffer);
+        }
         if has_frame(frame) {
-            encode::push(buffer, encode::RBP);
+            keep(buffer, encode::RBP);
             encode::mov(buffer, Bits::B64, encode::RBP, encode::RSP);
             if room(frame) != 0 {
                 encode::group_immediate(buffer, Bits::B64, Group::Sub, encode::RSP, room(frame) as i32);
+                buffer.step(Step::Grown(room(frame) as i32));
             }
         }
         for register in kept(frame) {
-            encode::push(buffer, register);
+            keep(buffer, register);
         }
         if frame.counts {
             encode::store_immediate(buffer, Bits::B32, count(), ROUNDS);
+        }
+        if frame.keeps_context() {
+            encode::rm(buffer, Bits::B64, 0x89, native(Register::R1), context());
         }
         if frame.begins_gauge() {
             // The sixth argument.
@@ -163,6 +179,9 @@ impl Isa for X86_64 {
                 memory::load(buffer, size, crate::insn::Extension::Zero, native(dst), place(base, offset));
             }
             Instruction::Store { size, base, offset, value } => {
+                if let Some(check) = surroundings.check() {
+                    check_store(buffer, surroundings, check, (place(base, offset), size.bytes()));
+                }
                 let value = constant_of(buffer, surroundings, value);
                 memory::store(buffer, size, place(base, offset), value);
                 if surroundings.guard().is_some() {
@@ -212,14 +231,15 @@ impl Isa for X86_64 {
     }
 
     fn entry(buffer: &mut Buffer, function: Mark, frame: &Frame) {
-        encode::push(buffer, GAUGE);
+        encode::landing_pad(buffer);
+        keep(buffer, GAUGE);
         encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
         if frame.cleared().contains(&Register::R5) {
             clear(buffer, &[Register::R5]);
         }
         encode::call(buffer, function);
         encode::mov(buffer, Bits::B64, encode::RDX, GAUGE);
-        encode::pop(buffer, GAUGE);
+        give_back(buffer, GAUGE);
         // ret
         buffer.push(&[0xc3]);
     }
@@ -356,6 +376,33 @@ fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
     encode::jump(buffer, surroundings.leave());
 }
 
+/// Ends the program if a store of `size` bytes at `to` is out of bounds. Uses `r10` and `r11`.
+#[cold]
+fn check_store(buffer: &mut Buffer, surroundings: &Surroundings<'_>, check: Check, (to, size): (Place, usize)) {
+    let Check { bounds, ended } = check;
+    let inside = bounds.last(size).map(|last| {
+        // lea
+        encode::rm(buffer, Bits::B64, 0x8d, encode::R11, to);
+        match bounds {
+            Bounds::Fixed { start, .. } => encode::mov_immediate(buffer, encode::R10, start),
+            Bounds::Context { .. } => encode::rm(buffer, Bits::B64, 0x8b, encode::R10, context()),
+        }
+        encode::rr(buffer, Bits::B64, Group::Sub.opcode(), encode::R10, encode::R11);
+        if let Ok(last) = last.try_into() {
+            encode::group_immediate(buffer, Bits::B64, Group::Compare, encode::R11, last);
+        } else {
+            encode::mov_immediate(buffer, encode::R10, last);
+            encode::rr(buffer, Bits::B64, Group::Compare.opcode(), encode::R10, encode::R11);
+        }
+        encode::hole_if(buffer, Flag::BelowEqual)
+    });
+    encode::mov_immediate(buffer, GAUGE, ended as u64);
+    encode::jump(buffer, surroundings.leave());
+    if let Some(inside) = inside {
+        inside.ends_here(buffer);
+    }
+}
+
 /// Leaves if the program was ended.
 fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
     encode::rr(buffer, Bits::B64, 0x85, GAUGE, GAUGE);
@@ -429,19 +476,37 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     if frame.begins_gauge() {
         encode::mov(buffer, Bits::B64, encode::RDX, GAUGE);
     }
+    buffer.step(Step::Leaves);
     for register in kept(frame).rev() {
-        encode::pop(buffer, register);
+        give_back(buffer, register);
     }
     if has_frame(frame) {
         if room(frame) == 0 {
-            encode::pop(buffer, encode::RBP);
+            give_back(buffer, encode::RBP);
         } else {
             // leave
             buffer.push(&[0xc9]);
+            buffer.step(Step::Empty);
+            buffer.step(Step::GivenBack { register: encode::RBP.in_dwarf() });
         }
     }
     // ret
     buffer.push(&[0xc3]);
+    buffer.step(Step::Left);
+}
+
+/// Pushes a register of the caller's.
+fn keep(buffer: &mut Buffer, register: Native) {
+    encode::push(buffer, register);
+    buffer.step(Step::Grown(8));
+    buffer.step(Step::Kept { register: register.in_dwarf(), above: 0 });
+}
+
+/// Pops it.
+fn give_back(buffer: &mut Buffer, register: Native) {
+    encode::pop(buffer, register);
+    buffer.step(Step::Grown(-8));
+    buffer.step(Step::GivenBack { register: register.in_dwarf() });
 }
 
 /// Returns the group's operation for `op`, if there is one.

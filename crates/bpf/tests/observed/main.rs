@@ -1,4 +1,9 @@
-//! What profilers and debuggers learn of programs: names, and lines of C.
+//! What profilers, debuggers and unwinders learn of programs: names, lines of C, and callers.
+
+mod arch;
+#[path = "../common/mod.rs"]
+mod common;
+mod unwinding;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,9 +17,9 @@ use palimpsest_bpf::{Code, Packs, Source, VerifiedProgram, asm};
 use palimpsest_text::observe::{GdbJit, JitDump};
 
 /// What clang 14 made of `objects/c/stop.c`.
-const STOP: &[u8] = include_bytes!("objects/golden/stop.o");
+const STOP: &[u8] = include_bytes!("../objects/golden/stop.o");
 /// That source; the test looks up lines in it.
-const SOURCE: &str = include_str!("objects/c/stop.c");
+const SOURCE: &str = include_str!("../objects/c/stop.c");
 /// Makes a run of this binary the child that a debugger looks at.
 const CHILD: &str = "PALIMPSEST_OBSERVED_CHILD";
 
@@ -215,7 +220,7 @@ fn printed(output: &Output) -> String {
 fn gdb_shows_the_program_and_its_lines() {
     let executable = std::env::current_exe().expect("path of this test");
     let ways = ["-batch", "-nx", "-ex", "set debuginfod enabled off", "-ex", "set breakpoint pending on"];
-    let stop = format!("break observed.rs:{STOP_LINE}");
+    let stop = format!("break observed/main.rs:{STOP_LINE}");
     let asked = ["-ex", &stop, "-ex", "run", "-ex", "backtrace", "-ex", "continue", "--args"];
     let child = ["--exact", "child", "--nocapture", "--test-threads=1"];
     let mut gdb = Command::new("gdb");

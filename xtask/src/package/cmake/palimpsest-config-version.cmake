@@ -1,0 +1,13 @@
+# As in the soname: while the major version is 0, each minor one is another interface.
+set(PACKAGE_VERSION VERSION_OF_THIS)
+string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _palimpsest_have "${PACKAGE_VERSION}")
+string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _palimpsest_want "${PACKAGE_FIND_VERSION}")
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
+if(_palimpsest_have STREQUAL _palimpsest_want AND PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+unset(_palimpsest_have)
+unset(_palimpsest_want)
