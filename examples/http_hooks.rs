@@ -253,7 +253,10 @@ fn main() -> Result<(), Failure> {
     // All of clients 3 and 4 but the last one, which may be counted after its answer.
     assert!(counted >= 420 - 1, "{counted}");
     assert_eq!((request::HOOK.failures(), answered::HOOK.failures()), (0, 0));
-    println!("of 200 requests at once {} were answered; of all that the other clients sent: {others:?}", greedy.answered);
+    println!(
+        "of 200 requests at once {} were answered; of all that the other clients sent: {others:?}",
+        greedy.answered
+    );
     for (power, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
         println!("{:>8} µs and more: {count}", 1_u64 << power);
     }
