@@ -1,16 +1,23 @@
-//! A small HTTP server with hooks, and two programs in C that are attached while clients send requests.
+//! A small HTTP server, on hyper, with hooks, and two programs in C that are attached while clients send requests.
 #![forbid(unsafe_code)]
 
+use std::convert::Infallible;
 use std::error::Error;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use palimpsest_bpf::elf::Object;
 use palimpsest_bpf::host::HostedProgram;
 use palimpsest_bpf::jit::Target;
@@ -40,45 +47,55 @@ pub struct Answered {
     status: u32,
 }
 
+/// What is done with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Answer,
+    Refuse,
+}
+
+impl From<u64> for Verdict {
+    fn from(result: u64) -> Self {
+        if result == 0 { Self::Answer } else { Self::Refuse }
+    }
+}
+
 hook! {
-    /// Called before a request is answered; a result other than 0 refuses the request.
-    pub fn request(request: &Request) = "http.request";
+    /// Called before a request is answered.
+    pub fn request(request: &Request) -> Verdict = "http.request";
     /// Called after the answer.
     pub fn answered(answered: &Answered) = "http.answered"
 }
 
-/// Answers the requests of a connection; `began` is when the server started.
-fn serve(stream: TcpStream, began: Instant) -> Result<(), Failure> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut writer = stream;
-    writer.set_nodelay(true)?;
-    while let Some(client) = read_request(&mut reader)? {
-        let arrived = Instant::now();
-        let now = arrived.duration_since(began).as_nanos() as u64;
-        let status = if request(&Request { now, client, length: 0 }) == 0 { 200 } else { 429 };
-        writer.write_all(format!("HTTP/1.1 {status} .\r\nContent-Length: 5\r\n\r\nhello").as_bytes())?;
-        let nanoseconds = arrived.elapsed().as_nanos() as u64;
-        answered(&Answered { nanoseconds, client, status });
-    }
-    Ok(())
+/// Answers a request of the client whose number is its path; `began` is when the server started.
+fn answer(asked: &hyper::Request<Incoming>, began: Instant) -> Response<Full<Bytes>> {
+    let arrived = Instant::now();
+    let now = arrived.duration_since(began).as_nanos() as u64;
+    let (status, client) = match asked.uri().path().trim_start_matches('/').parse() {
+        Err(_) => (StatusCode::NOT_FOUND, 0),
+        Ok(client) => match request(&Request { now, client, length: 0 }) {
+            Verdict::Answer => (StatusCode::OK, client),
+            Verdict::Refuse => (StatusCode::TOO_MANY_REQUESTS, client),
+        },
+    };
+    let mut response = Response::new(Full::from("hello"));
+    *response.status_mut() = status;
+    let nanoseconds = arrived.elapsed().as_nanos() as u64;
+    answered(&Answered { nanoseconds, client, status: status.as_u16().into() });
+    response
 }
 // ANCHOR_END: hooks
 
-/// Returns the client of the next request, which is the number in its path (`GET /7 HTTP/1.1`), or `None` at the end.
-fn read_request(reader: &mut impl BufRead) -> Result<Option<u32>, Failure> {
-    let mut line = String::new();
-    if reader.read_line(&mut line)? == 0 {
-        return Ok(None);
+/// Serves connections for as long as the process lives.
+async fn serve(listener: TcpListener, began: Instant) -> Result<(), Failure> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let service = service_fn(move |asked| async move { Ok::<_, Infallible>(answer(&asked, began)) });
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }
-    let path = line.split(' ').nth(1).and_then(|path| path.strip_prefix('/'));
-    let client = path.and_then(|path| path.parse().ok()).ok_or_else(|| format!("no client in {line:?}"))?;
-    while line != "\r\n" {
-        line.clear();
-        if reader.read_line(&mut line)? == 0 {
-            return Err("a request ends in its head".into());
-        }
-    }
-    Ok(Some(client))
 }
 
 /// How many requests were answered, and how many refused.
@@ -88,7 +105,7 @@ struct Seen {
     refused: usize,
 }
 
-/// Sends requests of a client as long as `more` says so.
+/// Sends requests of a client, one after the other, as long as `more` says so.
 fn send(server: SocketAddr, client: u32, mut more: impl FnMut(usize) -> bool) -> Result<Seen, Failure> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
@@ -102,8 +119,7 @@ fn send(server: SocketAddr, client: u32, mut more: impl FnMut(usize) -> bool) ->
                 return Err("the server has gone".into());
             }
         }
-        let mut body = [0; 5];
-        std::io::Read::read_exact(&mut reader, &mut body)?;
+        reader.read_exact(&mut [0; "hello".len()])?;
         match head.split(' ').nth(1) {
             Some("200") => seen.answered += 1,
             Some("429") => seen.refused += 1,
@@ -111,6 +127,55 @@ fn send(server: SocketAddr, client: u32, mut more: impl FnMut(usize) -> bool) ->
         }
     }
     Ok(seen)
+}
+
+/// Clients that send all the time.
+struct Load {
+    done: Arc<AtomicBool>,
+    sent: Arc<AtomicUsize>,
+    clients: Vec<thread::JoinHandle<Result<Seen, Failure>>>,
+}
+
+impl Load {
+    /// Starts clients with the numbers from 1000 on.
+    fn start(server: SocketAddr, clients: u32) -> Self {
+        let (done, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let client = |number| {
+            let (done, sent) = (Arc::clone(&done), Arc::clone(&sent));
+            // Relaxed: one request more or less does not matter.
+            let more = move |_| {
+                sent.fetch_add(1, Ordering::Relaxed);
+                !done.load(Ordering::Relaxed)
+            };
+            thread::spawn(move || send(server, 1000 + number, more))
+        };
+        let clients = (0..clients).map(client).collect();
+        Self { done, sent, clients }
+    }
+
+    /// Waits until they have sent 1000 requests more, and prints how many that is in a second.
+    fn measure(&self, when: &str) {
+        let (began, first) = (Instant::now(), self.sent.load(Ordering::Relaxed));
+        let sent = loop {
+            let sent = self.sent.load(Ordering::Relaxed) - first;
+            if sent >= 1000 || self.clients.iter().all(thread::JoinHandle::is_finished) {
+                break sent;
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        println!("{when}: {:.0} requests in a second", sent as f64 / began.elapsed().as_secs_f64());
+    }
+
+    /// Ends them. Returns what they have seen.
+    fn end(self) -> Result<Seen, Failure> {
+        self.done.store(true, Ordering::Relaxed);
+        let mut all = Seen::default();
+        for client in self.clients {
+            let seen = client.join().map_err(|_| "a client panicked")??;
+            all = Seen { answered: all.answered + seen.answered, refused: all.refused + seen.refused };
+        }
+        Ok(all)
+    }
 }
 
 /// Returns the object file of a program: compiled by the clang of this machine, or kept from clang 14.
@@ -151,18 +216,10 @@ fn main() -> Result<(), Failure> {
     let began = Instant::now();
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let server = listener.local_addr()?;
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || serve(stream, began));
-        }
-    });
-    // One client sends all the time, while programs come and go.
-    let done = Arc::new(AtomicBool::new(false));
-    let background = thread::spawn({
-        let done = Arc::clone(&done);
-        // Relaxed: one request more or less does not matter.
-        move || send(server, 1, |_| !done.load(Ordering::Relaxed))
-    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    thread::spawn(move || runtime.block_on(serve(listener, began)));
+    let load = Load::start(server, 2);
+    load.measure("nothing attached");
     let before = send(server, 2, |sent| sent < 200)?;
     assert_eq!(before, Seen { answered: 200, refused: 0 }, "nothing is attached");
 
@@ -174,6 +231,7 @@ fn main() -> Result<(), Failure> {
     let counting = answered::HOOK.attach(0, histogram)?;
     // ANCHOR_END: attach
 
+    load.measure("both attached");
     let started = Instant::now();
     let greedy = send(server, 3, |sent| sent < 200)?;
     let seconds = started.elapsed().as_secs() as usize;
@@ -185,18 +243,20 @@ fn main() -> Result<(), Failure> {
     let after = send(server, 3, |sent| sent < 200)?;
     assert_eq!(after, Seen { answered: 200, refused: 0 }, "detached");
     counting.detach()?;
+    load.measure("detached");
     // ANCHOR: read
     let latencies = ArrayHandle::<u64>::new(Arc::clone(host.map("latencies").ok_or("no such map")?))?;
     let counts: Vec<u64> = (0..32).filter_map(|power| latencies.get(power)).collect();
     // ANCHOR_END: read
-    // Relaxed: as above.
-    done.store(true, Ordering::Relaxed);
-    let background = background.join().map_err(|_| "the background client panicked")??;
+    let others = load.end()?;
     let counted: u64 = counts.iter().sum();
-    // A request is counted after its answer: the last one of each of the three clients may be missing.
-    assert!(counted >= 420 - 3, "{counted}");
+    // All of clients 3 and 4 but the last one, which may be counted after its answer.
+    assert!(counted >= 420 - 1, "{counted}");
     assert_eq!((request::HOOK.failures(), answered::HOOK.failures()), (0, 0));
-    println!("of 200 requests at once {} were answered; beside them, of one client: {background:?}", greedy.answered);
+    println!(
+        "of 200 requests at once {} were answered; of all that the other clients sent: {others:?}",
+        greedy.answered
+    );
     for (power, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
         println!("{:>8} µs and more: {count}", 1_u64 << power);
     }

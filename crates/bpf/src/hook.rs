@@ -13,21 +13,35 @@
 //!     bytes: u64,
 //! }
 //!
+//! /// What is done with a request.
+//! #[derive(Clone, Copy, PartialEq, Debug)]
+//! enum Verdict {
+//!     Answer,
+//!     Refuse,
+//! }
+//!
+//! impl From<u64> for Verdict {
+//!     fn from(result: u64) -> Self {
+//!         if result == 0 { Self::Answer } else { Self::Refuse }
+//!     }
+//! }
+//!
 //! hook! {
-//!     /// Runs before a request is answered; a number other than 0 refuses it.
-//!     pub fn request(request: &Request) = "http.request";
+//!     /// Runs before a request is answered.
+//!     fn request(request: &Request) -> Verdict = "http.request";
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! assert_eq!(request(&Request { bytes: 5000 }), 0);
+//! assert_eq!(request(&Request { bytes: 5000 }), Verdict::Answer);
 //! let code = Code::new(&asm::assemble("r0 = 0\nr1 = *(u64 *)(r1 + 0)\nif r1 < 1000 goto out\nr0 = 1\nout: exit")?)?;
 //! let contract = Contract::new().context(size_of::<Request>() as u32, ContextAccess::Read);
 //! let linked = Host::builder().build().verify(contract, code)?;
 //! let program = Arc::new(HostedProgram::load(&Packs::new()?, &linked)?);
 //! let attached = request::HOOK.attach(0, program)?;
-//! assert_eq!((request(&Request { bytes: 5000 }), request(&Request { bytes: 5 })), (1, 0));
+//! let verdicts = [5000, 5].map(|bytes| request(&Request { bytes }));
+//! assert_eq!(verdicts, [Verdict::Refuse, Verdict::Answer]);
 //! attached.detach()?;
-//! assert_eq!(request(&Request { bytes: 5000 }), 0);
+//! assert_eq!(request(&Request { bytes: 5000 }), Verdict::Answer);
 //! # Ok(())
 //! # }
 //! ```
@@ -259,18 +273,24 @@ impl<T: Plain> Drop for Attached<T> {
     }
 }
 
-/// Defines hooks: functions that run what is attached and return its verdict; 0 if nothing is attached or all programs
-/// return 0. Beside the function there is a module of the same name with the [`Hook`] as `HOOK`.
+/// Defines hooks: functions that run what is attached and return its verdict, the first result that is not 0; 0 if
+/// nothing is attached or all programs return 0. Beside the function there is a module of the same name with the [`Hook`]
+/// as `HOOK`.
 ///
-/// The context is a type of plain bytes, which programs may read ([`Plain`]). See the [module](mod@crate::hook).
+/// The context is a type of plain bytes, which programs may read ([`Plain`]). The verdict is `u64`, or a type of the
+/// host's that is made from it (`From<u64>`), if the function names one: `fn request(request: &Request) -> Verdict =
+/// "http.request"`. See the [module](mod@crate::hook).
 #[macro_export]
 macro_rules! hook {
-    ($($(#[$meta:meta])* $vis:vis fn $name:ident($context:ident: &$type:ty) = $text:literal);+ $(;)?) => {$(
+    (@verdict) => { u64 };
+    (@verdict $verdict:ty) => { $verdict };
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident($context:ident: &$type:ty) $(-> $verdict:ty)? = $text:literal);+ $(;)?) => {$(
         $(#[$meta])*
         #[inline]
-        $vis fn $name($context: &$type) -> u64 {
+        $vis fn $name($context: &$type) -> $crate::hook!(@verdict $($verdict)?) {
             use $name::KEY;
-            if $crate::__text::branch!(unlikely KEY) { $name::HOOK.run($context) } else { 0 }
+            let verdict: u64 = if $crate::__text::branch!(unlikely KEY) { $name::HOOK.run($context) } else { 0 };
+            verdict.into()
         }
 
         #[doc = concat!("The hook `", $text, "`.")]

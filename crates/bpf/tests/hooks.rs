@@ -27,6 +27,18 @@ hook! {
     fn refused(request: &Request) = "test.refused";
     /// Under load.
     fn busy(request: &Request) = "test.busy";
+    /// With a verdict of a type of its own, beside those without.
+    fn judged(request: &Request) -> Verdict = "test.judged";
+}
+
+/// The first result that is not 0.
+#[derive(PartialEq, Debug)]
+struct Verdict(Option<u64>);
+
+impl From<u64> for Verdict {
+    fn from(result: u64) -> Self {
+        Self((result != 0).then_some(result))
+    }
 }
 
 const REQUEST: Request = Request { kind: 3, len: 40 };
@@ -40,6 +52,16 @@ fn program(packs: &Packs, text: &str, contract: Contract) -> Arc<HostedProgram> 
 
 fn reader() -> Contract {
     Contract::new().context(8, ContextAccess::Read)
+}
+
+#[test]
+fn a_verdict_has_the_type_that_the_hook_names() {
+    let Some(packs) = packs() else { return };
+    assert_eq!(judged(&REQUEST), Verdict(None));
+    let attached = judged::HOOK.attach(0, program(&packs, "r0 = *(u32 *)(r1 + 4)\nexit", reader())).expect("it fits");
+    assert_eq!(judged(&REQUEST), Verdict(Some(40)));
+    attached.detach().expect("the key is ours");
+    assert_eq!(judged(&REQUEST), Verdict(None));
 }
 
 #[test]
