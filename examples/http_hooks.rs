@@ -50,7 +50,9 @@ pub struct Answered {
 /// What is done with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
+    /// It is answered.
     Answer,
+    /// It is refused: too many requests.
     Refuse,
 }
 
