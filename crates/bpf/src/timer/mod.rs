@@ -1,7 +1,7 @@
 //! Timers in the values of maps: Linux's `struct bpf_timer`, driven by a thread of the process.
 //!
 //! A timer is known by the address of its 16 bytes in a value. Its state is kept here, in memory that was allocated
-//! with the map ([`Part`]); the bytes themselves mean nothing. All maps of a host share one `Timers`. The first program
+//! with the map (`Part`); the bytes themselves mean nothing. All maps of a host share one `Timers`. The first program
 //! that sets timers starts its thread, which ends when the last of the maps is dropped.
 //!
 //! # States of a timer
@@ -20,7 +20,7 @@
 //! # Who frees
 //!
 //! Programs make, arm and end timers in runs that must not use the allocator: signal handlers may have interrupted it.
-//! So what callbacks keep has another keeper here ([`Timers::keep`]), and goes when that is the last one: the thread
+//! So what callbacks keep has another keeper here (`Timers::keep`), and goes when that is the last one: the thread
 //! looks when callbacks were dropped, and so do those who load and drop programs.
 //!
 //! # Forks
