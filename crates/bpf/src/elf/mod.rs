@@ -22,14 +22,17 @@
 //! [`ObjectError`].
 
 mod adapt;
+mod attributes;
 mod btf;
 mod extension;
 mod externs;
+mod legacy;
 mod link;
 mod maps;
 mod program;
 mod types;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -40,7 +43,7 @@ use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, Sec
 
 pub use adapt::AdaptError;
 pub use btf::{Btf, BtfError};
-pub use maps::{Initial, MapSource};
+pub use maps::{Initial, MapSource, Pinning};
 pub use program::{Explained, Program, SourceLine};
 
 use crate::host::{Declaration, Host, HostBuilder};
@@ -83,6 +86,18 @@ pub enum ObjectError {
         map: String,
         /// The number of Linux for its kind.
         kind: u32,
+    },
+    /// A map has an attribute that asks for what is not done here.
+    #[error("map `{map}`: {attribute} ({value:#x}): {reason}")]
+    Attribute {
+        /// Its name.
+        map: String,
+        /// The attribute, or the flag of `map_flags`.
+        attribute: &'static str,
+        /// Its value.
+        value: u32,
+        /// Why, and the way out.
+        reason: &'static str,
     },
     /// A reference to something that is missing, or cannot be referred to.
     #[error("section `{section}`, byte {offset:#x}: {what} `{symbol}`")]
@@ -234,7 +249,7 @@ impl Object {
     ///
     /// [`MapError`].
     pub fn host(&self) -> Result<HostBuilder, MapError> {
-        self.host_within(MOST_MAP_BYTES)
+        self.host_of(&[], MOST_MAP_BYTES)
     }
 
     /// Makes the same with maps of at most `most` bytes together.
@@ -243,26 +258,52 @@ impl Object {
     ///
     /// [`MapError`].
     pub fn host_within(&self, most: u64) -> Result<HostBuilder, MapError> {
+        self.host_of(&[], most)
+    }
+
+    /// Makes the same as [`host`](Self::host), but takes maps of `given` instead of making those of the same names:
+    /// maps that are pinned ([`Pinning::ByName`]) must be given, others may be, and variables are never taken. A given
+    /// map keeps its contents; whoever makes it first, perhaps by [`MapSource::make`], shares it. Maps that the object
+    /// does not have are left alone.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn host_sharing(&self, given: &[Arc<Map>]) -> Result<HostBuilder, MapError> {
+        self.host_of(given, MOST_MAP_BYTES)
+    }
+
+    fn host_of(&self, given: &[Arc<Map>], most: u64) -> Result<HostBuilder, MapError> {
+        // Names come from hostile files, and there may be many.
+        let given: BTreeMap<&str, &Arc<Map>> = given.iter().map(|map| (map.definition().name.as_str(), map)).collect();
+        let taken: Vec<Option<&Arc<Map>>> =
+            self.maps.iter().map(|source| source.taken(&given)).collect::<Result<_, _>>()?;
         // Before any memory is allocated.
         let mut room = Room::new(most);
-        self.maps.iter().try_for_each(|source| Map::take_room(source.definition(), &mut room))?;
-        let maps: Vec<Arc<Map>> =
-            self.maps.iter().map(|source| source.make().map(Arc::new)).collect::<Result<_, _>>()?;
-        self.nest(&maps)?;
+        for (source, _) in self.maps.iter().zip(&taken).filter(|(_, taken)| taken.is_none()) {
+            Map::take_room(source.definition(), &mut room)?;
+        }
+        let made = self.maps.iter().zip(&taken).map(|(source, taken)| match taken {
+            Some(map) => Ok(Arc::clone(map)),
+            None => source.make().map(Arc::new),
+        });
+        let maps: Vec<Arc<Map>> = made.collect::<Result<_, _>>()?;
+        self.nest(&maps, &taken)?;
         let builder = Host::builder().declared(&self.declared);
         Ok(maps.into_iter().fold(builder, HostBuilder::map))
     }
 
-    /// Puts maps into maps.
-    fn nest(&self, maps: &[Arc<Map>]) -> Result<(), MapError> {
-        for (outer, source) in maps.iter().zip(&self.maps) {
+    /// Puts maps into maps that were made.
+    fn nest(&self, maps: &[Arc<Map>], taken: &[Option<&Arc<Map>>]) -> Result<(), MapError> {
+        let made = maps.iter().zip(&self.maps).zip(taken).filter(|(_, taken)| taken.is_none());
+        for ((outer, source), _) in made {
             for (number, initial) in source.initial() {
                 if let (Initial::Map(inner), Some(into)) = (initial, outer.maps()) {
                     let key = number.to_ne_bytes();
                     into.set(&key, maps.get(*inner).cloned()).map_err(|source| MapError::Inner {
                         name: outer.definition().name.clone(),
                         number: *number,
-                        source: alloc::boxed::Box::new(source),
+                        source: Box::new(source),
                     })?;
                 }
             }
@@ -272,6 +313,21 @@ impl Object {
 }
 
 impl MapSource {
+    /// Returns the given map that stands for it.
+    fn taken<'a>(&self, given: &BTreeMap<&str, &'a Arc<Map>>) -> Result<Option<&'a Arc<Map>>, MapError> {
+        let name = || self.definition().name.clone();
+        let found = given.get(self.definition().name.as_str()).filter(|_| self.value().is_none()).copied();
+        match found {
+            None if self.pinning() == Pinning::ByName => Err(MapError::Pinned { name: name() }),
+            Some(map) if !self.definition().is_like(map.definition()) => Err(MapError::Unlike {
+                name: name(),
+                given: Box::new(map.definition().clone()),
+                wanted: Box::new(self.definition().clone()),
+            }),
+            found => Ok(found),
+        }
+    }
+
     /// Makes the map with its initial value.
     ///
     /// # Errors
@@ -376,7 +432,7 @@ mod tests {
 
     fn object(maps: Vec<Definition>) -> Object {
         Object {
-            maps: maps.into_iter().map(MapSource::of).collect(),
+            maps: maps.into_iter().map(|definition| MapSource::of(definition, Pinning::None)).collect(),
             programs: Vec::new(),
             declared: Vec::new(),
             btf: None,
