@@ -6,6 +6,7 @@ mod churn;
 mod classes;
 #[path = "../common/mod.rs"]
 mod common;
+mod descriptors;
 mod dynptrs;
 mod ended;
 mod fork;
