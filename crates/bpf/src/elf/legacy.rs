@@ -56,7 +56,7 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     use super::super::extension::tests::words;
-    use super::super::{Section, Symbol};
+    use super::super::{Addend, Section, Symbol};
     use super::*;
     use crate::map::ValueAccess;
 
@@ -71,6 +71,7 @@ mod tests {
             references: Vec::new(),
             btf: None,
             told: BTreeMap::new(),
+            addend: Addend::Symbol,
         };
         let mut maps = Vec::new();
         find(&parts, 0, &mut maps)?;

@@ -397,7 +397,7 @@ mod tests {
     use alloc::sync::Arc;
 
     use super::super::extension::tests::{section, words};
-    use super::super::{Section, Symbol};
+    use super::super::{Addend, Section, Symbol};
     use super::*;
 
     /// A structure with the member `type`, a ring buffer, and `others` called `max_entries`.
@@ -478,6 +478,7 @@ mod tests {
             references: Vec::new(),
             btf: None,
             told: BTreeMap::new(),
+            addend: Addend::Symbol,
         };
         assert_eq!(find(&parts(1)), Ok(Vec::new()));
         let reason = "there are two sections `maps`".to_string();
@@ -502,6 +503,7 @@ mod tests {
             references: Vec::new(),
             btf: Some(Arc::new(btf)),
             told: BTreeMap::new(),
+            addend: Addend::Symbol,
         }
     }
 

@@ -158,6 +158,17 @@ struct Reference {
     addend: Option<i64>,
 }
 
+/// How the immediate of a load that refers to a named symbol counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Addend {
+    /// From the symbol.
+    #[default]
+    Symbol,
+    /// From the beginning of its section, as GNU's assembler writes it (binutils 2.40: its reference adds the symbol's
+    /// value to what is in place).
+    Section,
+}
+
 /// What a file says.
 struct Parts<'a> {
     /// Bytes of the file.
@@ -168,6 +179,7 @@ struct Parts<'a> {
     references: Vec<Vec<(u64, Reference)>>,
     btf: Option<Arc<Btf>>,
     told: BTreeMap<String, extension::Told>,
+    addend: Addend,
 }
 
 /// An object file.
@@ -362,6 +374,7 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
         references: Vec::new(),
         btf: None,
         told: BTreeMap::new(),
+        addend: Addend::Symbol,
     };
     // Sections by their number in the file; the first has none.
     for section in file.sections() {
@@ -400,11 +413,15 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
         });
     }
     let data = |name: &str| parts.sections.iter().find(|section| section.name == name).map(|section| section.data);
+    // Texts, each behind a zero.
+    let mut made_by = data(".comment").unwrap_or_default().split(|byte| *byte == 0);
+    let is_by_gcc = made_by.any(|text| text.starts_with(b"GCC: "));
+    let addend = if is_by_gcc { Addend::Section } else { Addend::Symbol };
     let btf = data(".BTF").map(Btf::parse).transpose()?.map(Arc::new);
     if let (Some(btf), Some(bytes)) = (&btf, data(".BTF.ext")) {
         parts.told = extension::parse(bytes, btf)?;
     }
-    parts.btf = btf;
+    (parts.btf, parts.addend) = (btf, addend);
     Ok(parts)
 }
 

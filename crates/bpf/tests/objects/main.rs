@@ -9,6 +9,7 @@ mod common;
 #[path = "../common/damage.rs"]
 mod damage;
 mod globals;
+mod gnu;
 mod kfuncs;
 mod layout;
 mod locks;
