@@ -29,6 +29,7 @@ mod externs;
 mod legacy;
 mod link;
 mod maps;
+mod matching;
 mod program;
 mod types;
 
