@@ -15,6 +15,7 @@ mod kernel;
 mod kfuncs;
 mod landing_pads;
 mod locks;
+mod memory;
 mod nested;
 mod printing;
 mod quick;
