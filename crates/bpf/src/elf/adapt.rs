@@ -416,7 +416,7 @@ mod tests {
 
     /// A structure of one `int` with this size.
     fn with_int(size: u32) -> Btf {
-        let mut types = words(&[1, 1 << 24, size, 1 << 24 | size * 8]);
+        let mut types = words(&[1, 1 << 24, size, 1 << 24 | (size * 8)]);
         types.extend(words(&[5, 4 << 24 | 1, size, 5, 1, 0]));
         Btf::parse(&section(&[types, b"\0int\0s\x000\0".to_vec()])).expect("two types")
     }

@@ -7,8 +7,18 @@
 use alloc::string::ToString;
 
 use super::ObjectError;
-use super::maps::Pinning;
 use crate::map::{Definition, Kind, ValueAccess};
+
+/// Whether objects share a map.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pinning {
+    /// Each host of an object has its own.
+    #[default]
+    None,
+    /// All objects with a map of this name mean the same one (libbpf's `LIBBPF_PIN_BY_NAME`):
+    /// [`Object::host_sharing`](super::Object::host_sharing) takes it.
+    ByName,
+}
 
 /// What a structure or an old definition says of a map beyond its measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,8 +5,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-use super::attributes::Attributes;
-use super::maps::{MapSource, Place};
+use super::attributes::{Attributes, Pinning};
 use super::{ObjectError, Parts};
 use crate::map::{Definition, Kind};
 
@@ -16,8 +15,9 @@ const LEGACY: usize = 16;
 /// Most bytes of a definition there; iproute2's has 36.
 const MOST_LEGACY: usize = 64;
 
-/// Finds the maps of the section with this index.
-pub(super) fn find(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -> Result<(), ObjectError> {
+/// Finds the maps of the section with this index, and where in it they are.
+pub(super) fn find(parts: &Parts<'_>, index: usize) -> Result<Vec<(u64, Definition, Pinning)>, ObjectError> {
+    let mut maps = Vec::new();
     let in_section = || {
         let found = parts.symbols.iter().filter(|symbol| symbol.section == Some(index) && !symbol.is_section);
         found.filter(|symbol| !symbol.name.is_empty())
@@ -45,10 +45,9 @@ pub(super) fn find(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSo
         if bytes.iter().skip(LEGACY + 4).any(|byte| *byte != 0) {
             return Err(wrong("its definition goes on behind `map_flags`; define it in the section .maps"));
         }
-        let place = Place::Defined { section: index, offset: symbol.offset };
-        maps.push((place, MapSource::of(definition, pinning)));
+        maps.push((symbol.offset, definition, pinning));
     }
-    Ok(())
+    Ok(maps)
 }
 
 #[cfg(test)]
@@ -73,9 +72,7 @@ mod tests {
             told: BTreeMap::new(),
             addend: Addend::Symbol,
         };
-        let mut maps = Vec::new();
-        find(&parts, 0, &mut maps)?;
-        Ok(maps.iter().map(|(_, source)| source.definition().access).collect())
+        find(&parts, 0).map(|maps| maps.into_iter().map(|(_, definition, _)| definition.access).collect())
     }
 
     #[test]

@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, Pinning};
 use super::btf::{Btf, Form, Type, TypeId, Variable};
 use super::{ObjectError, Parts, legacy};
 use crate::map::{Definition, Kind, ValueAccess};
@@ -20,17 +20,6 @@ pub struct MapSource {
     /// Its initial elements by number, for maps of maps and of programs.
     initial: Vec<(u32, Initial)>,
     pinning: Pinning,
-}
-
-/// Whether objects share a map.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Pinning {
-    /// Each host of an object has its own.
-    #[default]
-    None,
-    /// All objects with a map of this name mean the same one (libbpf's `LIBBPF_PIN_BY_NAME`):
-    /// [`Object::host_sharing`](super::Object::host_sharing) takes it.
-    ByName,
 }
 
 /// An initial element of a map of maps or of programs.
@@ -98,7 +87,12 @@ fn find_within(parts: &Parts<'_>, all: &mut usize) -> Result<Vec<(Place, MapSour
             return Err(ObjectError::Damaged { reason: format!("there are two sections `{}`", section.name) });
         }
         match section.name {
-            "maps" => legacy::find(parts, index, &mut maps)?,
+            "maps" => {
+                let found = legacy::find(parts, index)?.into_iter();
+                maps.extend(found.map(|(offset, definition, pinning)| {
+                    (Place::Defined { section: index, offset }, MapSource::of(definition, pinning))
+                }));
+            }
             ".maps" => typed(parts, index, all, &mut maps)?,
             name if is_variables(name) && section.size > 0 => {
                 let value_len = u32::try_from(section.size).unwrap_or(u32::MAX);

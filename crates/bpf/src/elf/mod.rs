@@ -43,8 +43,9 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, SectionFlags, SymbolKind};
 
 pub use adapt::AdaptError;
+pub use attributes::Pinning;
 pub use btf::{Btf, BtfError};
-pub use maps::{Initial, MapSource, Pinning};
+pub use maps::{Initial, MapSource};
 pub use program::{Explained, Program, SourceLine};
 
 use crate::host::{Declaration, Host, HostBuilder};
