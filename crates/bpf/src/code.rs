@@ -111,7 +111,10 @@ pub enum StructureError {
         start: usize,
     },
     /// A load stands for something that a loader must fill in.
-    #[error("`{instruction}` in slot {slot} stands for something of an object; load the object by the loader")]
+    #[error(
+        "`{instruction}` in slot {slot} stands for something that is not here; load an object by the loader, and give \
+         maps with descriptors to the host (HostBuilder::map_at, Host::code)"
+    )]
     Unresolved {
         /// Its slot.
         slot: usize,
@@ -557,7 +560,7 @@ mod tests {
     fn what_is_refused_is_named() {
         assert!(error("r0 = *(u8 *)skb[4]\nexit").contains("legacy packet load"));
         assert!(error("r1 = addr_space_cast(r2, 0, 1)\nexit").contains("address spaces"));
-        assert!(error("r1 = map[fd:3] ll\nexit").contains("stands for something of an object"));
+        assert!(error("r1 = map[fd:3] ll\nexit").contains("stands for something that is not here"));
         assert_eq!(Code::new(&[]), Err(StructureError::Empty));
         assert!(matches!(Code::new(&[0x95, 0, 0]), Err(StructureError::Decode(_))));
         let long = alloc::vec![0; (MOST_SLOTS + 1) * SLOT];

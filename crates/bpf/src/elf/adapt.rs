@@ -4,9 +4,11 @@
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use super::btf::{Btf, Form, MOST_STEPS, Member, Type, TypeId};
 use super::extension::Adaptation;
+use super::matching::{MOST_COMPARED, matches};
 use crate::insn::SLOT;
 
 /// Why an instruction cannot be adapted.
@@ -57,6 +59,7 @@ enum Wanted {
     LocalId,
     TargetId,
     TypeExists,
+    TypeMatches,
     TypeSize,
     ValueExists,
     Value,
@@ -73,10 +76,11 @@ impl Wanted {
             5 => Self::ShiftRight,
             6 => Self::LocalId,
             7 => Self::TargetId,
-            8 | 12 => Self::TypeExists,
+            8 => Self::TypeExists,
             9 => Self::TypeSize,
             10 => Self::ValueExists,
             11 => Self::Value,
+            12 => Self::TypeMatches,
             _ => return None,
         })
     }
@@ -90,6 +94,8 @@ const POISON: i32 = 195_896_080;
 pub(super) struct Target<'a> {
     btf: &'a Btf,
     named: BTreeMap<&'a str, Vec<TypeId>>,
+    /// Comparisons that are left for matching.
+    left: Cell<u32>,
 }
 
 impl<'a> Target<'a> {
@@ -98,7 +104,7 @@ impl<'a> Target<'a> {
         for (id, found) in btf.ids().filter(|(_, found)| found.name != 0) {
             named.entry(plain(btf.text(found.name))).or_default().push(id);
         }
-        Self { btf, named }
+        Self { btf, named, left: Cell::new(MOST_COMPARED) }
     }
 }
 
@@ -138,18 +144,23 @@ pub(super) fn apply(
     let (root, root_type) = local.resolved(adaptation.of).ok_or_else(damaged)?;
     let name = plain(local.text(named(local, adaptation.of).unwrap_or(root_type).name));
     let mut found: Option<(u64, Option<u32>)> = None;
-    let (target, named) = (target.btf, target.named.get(name));
+    let (left, target, named) = (&target.left, target.btf, target.named.get(name));
     for candidate in named.into_iter().flatten() {
         let Some((candidate, _)) = target.resolved(*candidate) else { continue };
-        let Some(answer) = ask(local, root, target, candidate, &indexes, wanted).map_err(|()| damaged())? else {
-            continue;
+        let answer = if wanted == Wanted::TypeMatches {
+            let is_like = matches(local, root, target, candidate, |own, other| plain(own) == plain(other), left);
+            is_like.map_err(|_| damaged())?.then_some((1, None))
+        } else {
+            ask(local, root, target, candidate, &indexes, wanted).map_err(|()| damaged())?
         };
+        let Some(answer) = answer else { continue };
         if found.is_some_and(|found| found != answer) {
             return Err(AdaptError::Ambiguous { slot, name: name.to_string() });
         }
         found = Some(answer);
     }
-    let is_question = matches!(wanted, Wanted::FieldExists | Wanted::TypeExists | Wanted::ValueExists);
+    let is_question =
+        matches!(wanted, Wanted::FieldExists | Wanted::TypeExists | Wanted::TypeMatches | Wanted::ValueExists);
     match found {
         Some((value, size)) => patch(bytes, slot, value, size),
         None if is_question => patch(bytes, slot, 0, None),
@@ -400,7 +411,30 @@ fn poison(bytes: &mut [u8], slot: usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::extension::tests::{section, words};
     use super::*;
+
+    /// A structure of one `int` with this size.
+    fn with_int(size: u32) -> Btf {
+        let mut types = words(&[1, 1 << 24, size, 1 << 24 | (size * 8)]);
+        types.extend(words(&[5, 4 << 24 | 1, size, 5, 1, 0]));
+        Btf::parse(&section(&[types, b"\0int\0s\x000\0".to_vec()])).expect("two types")
+    }
+
+    #[test]
+    fn a_type_that_exists_may_not_match() {
+        let asked = |kind, size, left: u32| {
+            let (local, target) = (with_int(4), with_int(size));
+            let target = Target { left: Cell::new(left), ..Target::new(&target) };
+            // r0 = 9
+            let mut bytes = [0xb7, 0, 0, 0, 9, 0, 0, 0];
+            let adaptation = Adaptation { offset: 0, of: 2, access: 7, kind };
+            apply(&mut bytes, 0, &adaptation, &local, &target).map(|()| bytes[4]).map_err(|error| error.to_string())
+        };
+        assert_eq!([asked(8, 4, 9), asked(8, 8, 9)], [Ok(1), Ok(1)]);
+        assert_eq!([asked(12, 4, 9), asked(12, 8, 9)], [Ok(1), Ok(0)]);
+        assert!(asked(12, 4, 2).is_err(), "the structure, its member, and the number");
+    }
 
     #[test]
     fn places_far_beyond_everything_are_none() {

@@ -168,8 +168,10 @@ pub(super) enum Form {
         of: TypeId,
         component: u32,
     },
-    /// Declared only, or of no use here.
-    Other,
+    /// A structure that is declared only.
+    Declared {
+        is_union: bool,
+    },
     Float {
         size: u32,
     },
@@ -263,7 +265,7 @@ impl Btf {
                 | Form::Section(_)
                 | Form::Function { .. }
                 | Form::Tag { .. }
-                | Form::Other => return None,
+                | Form::Declared { .. } => return None,
             };
             return count.checked_mul(size);
         }
@@ -306,7 +308,7 @@ fn one(reader: &mut Reader<'_>, id: u32) -> Result<Type, BtfError> {
             };
             Form::Enum { size, values: (0..count).map(|_| value(reader)).collect::<Result<_, _>>()?, is_signed: flag }
         }
-        7 => Form::Other,
+        7 => Form::Declared { is_union: flag },
         // Names, `volatile`, `const`, `restrict`, functions, tags of types.
         8..=12 | 18 => Form::Alias(size),
         13 => {

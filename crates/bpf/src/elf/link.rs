@@ -11,7 +11,7 @@ use super::externs::Externs;
 use super::maps::{MapSource, Place};
 use super::program::Program;
 use super::types::{FunctionPlace, types};
-use super::{ObjectError, Parts, Reference, Symbol};
+use super::{Addend, ObjectError, Parts, Reference, Symbol};
 use crate::code::MOST_SLOTS;
 use crate::host::Declaration;
 use crate::insn::SLOT;
@@ -272,9 +272,14 @@ impl Linker<'_> {
         if reference.kind != WIDE {
             return Err(self.error(section, offset, "a load refers in a way that is not known to", symbol.name));
         }
-        let added = reference.addend.unwrap_or_else(|| imm(&self.bytes, slot).into());
-        let place = symbol.offset.checked_add_signed(added);
-        let place = place.ok_or_else(|| self.error(section, offset, "a load refers to what is before", symbol.name))?;
+        let place = match reference.addend {
+            None if !symbol.is_section => self.place_of(target, symbol, imm(&self.bytes, slot)),
+            given => {
+                let added = given.unwrap_or_else(|| imm(&self.bytes, slot).into());
+                symbol.offset.checked_add_signed(added).ok_or("a load refers to what is before")
+            }
+        };
+        let place = place.map_err(|what| self.error(section, offset, what, symbol.name))?;
         if self.parts.sections[target].is_code {
             self.bytes[slot * SLOT + 1] = self.bytes[slot * SLOT + 1] & 0x0f | FUNCTION << 4;
             set_imm(&mut self.bytes, slot + 1, 0);
@@ -301,6 +306,28 @@ impl Linker<'_> {
         Ok(())
     }
 
+    /// Returns what a load with this immediate refers to by a named symbol of section `target`.
+    fn place_of(&self, target: usize, symbol: &Symbol<'_>, imm: i32) -> Result<u64, &'static str> {
+        // Functions and maps have no inside.
+        if !self.maps.contains_key(&Place::Variables { section: target }) {
+            return Ok(symbol.offset);
+        }
+        let from_symbol = symbol.offset.checked_add_signed(imm.into()).ok_or("a load refers to what is before");
+        if self.parts.addend == Addend::Symbol {
+            return from_symbol;
+        }
+        // Which of both counts depends on the assembler's version, so that only one may be in the variable.
+        let from_section = u64::try_from(imm).map_err(|_| "a load refers to what is before")?;
+        let is_inside = |place: &u64| (symbol.offset..symbol.offset.saturating_add(symbol.size)).contains(place);
+        let found = [Some(from_section), from_symbol.ok().filter(|place| *place != from_section)];
+        let mut found = found.into_iter().flatten().filter(is_inside);
+        match (found.next(), found.next()) {
+            (Some(place), None) => Ok(place),
+            (None, _) => Err("a load refers to what is outside of"),
+            _ => Err("a load may refer to two places of a variable; put it into a section of its own, as `.data.x`:"),
+        }
+    }
+
     /// Adapts this function, as recorded by the compiler, to the types of the target.
     fn adapt(&mut self, section: usize, start: u64, size: u64, first: usize) -> Result<(), ObjectError> {
         let (Some(target), Some(local)) = (self.target, &self.parts.btf) else { return Ok(()) };
@@ -319,5 +346,64 @@ impl Linker<'_> {
             let slot = first as u32 + (u64::from(record.offset) - start) as u32 / SLOT as u32;
             self.lines.push((slot, *record));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Addend;
+    use super::*;
+
+    /// Where a load with this immediate goes: to a variable of 8 bytes at 16, or one of 100 at 8.
+    fn place(addend: Addend, imm: i32, (offset, size): (u64, u64)) -> Result<u64, &'static str> {
+        let parts = Parts {
+            len: 0,
+            sections: Vec::new(),
+            symbols: Vec::new(),
+            references: Vec::new(),
+            btf: None,
+            told: BTreeMap::new(),
+            addend,
+        };
+        let linker = Linker {
+            parts: &parts,
+            maps: &BTreeMap::from([(Place::Variables { section: 3 }, 0)]),
+            functions: &BTreeMap::new(),
+            types: &BTreeMap::new(),
+            target: None,
+            externs: &mut Externs::default(),
+            room: 0,
+            name: "",
+            bytes: Vec::new(),
+            lines: Vec::new(),
+            typed: Vec::new(),
+            placed: BTreeMap::new(),
+            waiting: Vec::new(),
+            fixups: Vec::new(),
+        };
+        let symbol = Symbol { name: "v", section: Some(3), offset, size, ..Symbol::none() };
+        // In a section of maps or functions the symbol alone counts.
+        assert_eq!(linker.place_of(2, &symbol, imm), Ok(offset));
+        linker.place_of(3, &symbol, imm)
+    }
+
+    #[test]
+    fn addends_count_as_the_assembler_writes_them() {
+        let (number, table) = ((16, 8), (8, 100));
+        let clang = |imm, variable| place(Addend::Symbol, imm, variable);
+        assert_eq!([clang(0, number), clang(4, number), clang(8, table)], [Ok(16), Ok(20), Ok(16)]);
+        assert!(clang(-17, number).is_err());
+        let gnu = |imm, variable| place(Addend::Section, imm, variable);
+        assert_eq!(
+            [gnu(16, number), gnu(20, number), gnu(0, table), gnu(101, table)],
+            [Ok(16), Ok(20), Ok(8), Ok(101)]
+        );
+        // Another assembler that does not add the symbol.
+        assert_eq!([gnu(0, number), gnu(4, number), gnu(7, table)], [Ok(16), Ok(20), Ok(15)]);
+        for (imm, variable) in [(24, number), (12, number), (-1, number), (108, table), (8, table), (99, table)] {
+            assert!(gnu(imm, variable).is_err(), "{imm} {variable:?}");
+        }
+        // Both mean the same at the beginning of a section.
+        assert_eq!(gnu(40, (0, 100)), Ok(40));
     }
 }

@@ -6,8 +6,9 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::attributes::{Attributes, Pinning};
 use super::btf::{Btf, Form, Type, TypeId, Variable};
-use super::{ObjectError, Parts};
+use super::{ObjectError, Parts, legacy};
 use crate::map::{Definition, Kind, ValueAccess};
 
 /// A map that an object wants.
@@ -18,6 +19,7 @@ pub struct MapSource {
     value: Option<Vec<u8>>,
     /// Its initial elements by number, for maps of maps and of programs.
     initial: Vec<(u32, Initial)>,
+    pinning: Pinning,
 }
 
 /// An initial element of a map of maps or of programs.
@@ -30,9 +32,13 @@ pub enum Initial {
 }
 
 impl MapSource {
-    #[cfg(test)]
-    pub(super) const fn of(definition: Definition) -> Self {
-        Self { definition, value: None, initial: Vec::new() }
+    pub(super) const fn of(definition: Definition, pinning: Pinning) -> Self {
+        Self { definition, value: None, initial: Vec::new(), pinning }
+    }
+
+    /// Returns whether it is shared by its name.
+    pub const fn pinning(&self) -> Pinning {
+        self.pinning
     }
 
     /// Returns what it is made from.
@@ -61,9 +67,6 @@ pub(super) enum Place {
     Variables { section: usize },
 }
 
-/// Bytes to read of a definition in the section `maps`: kind, lengths, entries (libbpf's `struct bpf_map_def`).
-const LEGACY: usize = 16;
-
 /// Most members of a structure that defines a map; about a dozen are known.
 const MOST_MEMBERS: usize = 64;
 
@@ -84,7 +87,12 @@ fn find_within(parts: &Parts<'_>, all: &mut usize) -> Result<Vec<(Place, MapSour
             return Err(ObjectError::Damaged { reason: format!("there are two sections `{}`", section.name) });
         }
         match section.name {
-            "maps" => legacy(parts, index, &mut maps)?,
+            "maps" => {
+                let found = legacy::find(parts, index)?.into_iter();
+                maps.extend(found.map(|(offset, definition, pinning)| {
+                    (Place::Defined { section: index, offset }, MapSource::of(definition, pinning))
+                }));
+            }
             ".maps" => typed(parts, index, all, &mut maps)?,
             name if is_variables(name) && section.size > 0 => {
                 let value_len = u32::try_from(section.size).unwrap_or(u32::MAX);
@@ -100,8 +108,8 @@ fn find_within(parts: &Parts<'_>, all: &mut usize) -> Result<Vec<(Place, MapSour
                 if copied > parts.len {
                     return Err(ObjectError::Damaged { reason: "sections of variables overlap".to_string() });
                 }
-                let value = Some(Vec::from(section.data));
-                let source = MapSource { definition, value, initial: Vec::new() };
+                let mut source = MapSource::of(definition, Pinning::None);
+                source.value = Some(Vec::from(section.data));
                 maps.push((Place::Variables { section: index }, source));
             }
             _ => {}
@@ -115,26 +123,6 @@ fn is_variables(name: &str) -> bool {
     [".data", ".rodata", ".bss"]
         .iter()
         .any(|kind| name.strip_prefix(kind).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
-}
-
-fn legacy(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -> Result<(), ObjectError> {
-    let in_section = parts.symbols.iter().filter(|symbol| symbol.section == Some(index) && !symbol.is_section);
-    for symbol in in_section.filter(|symbol| !symbol.name.is_empty()) {
-        let wrong = |what| ObjectError::Map { map: symbol.name.to_string(), what };
-        let start = usize::try_from(symbol.offset).unwrap_or(usize::MAX);
-        let bytes = parts.sections[index].data.get(start..).and_then(|rest| rest.first_chunk::<LEGACY>());
-        let bytes = bytes.ok_or_else(|| wrong("its definition reaches beyond the section `maps`"))?;
-        let field = |at: usize| {
-            let bytes = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
-            u32::from_le_bytes(bytes)
-        };
-        let kind =
-            Kind::new(field(0)).ok_or_else(|| ObjectError::Kind { map: symbol.name.to_string(), kind: field(0) })?;
-        let definition = Definition::new(symbol.name, kind, field(4), field(8), field(12));
-        let place = Place::Defined { section: index, offset: symbol.offset };
-        maps.push((place, MapSource { definition, value: None, initial: Vec::new() }));
-    }
-    Ok(())
 }
 
 fn typed(
@@ -157,8 +145,7 @@ fn typed(
         let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
         // The compiler leaves offsets to the linker, so that the symbol tells the place.
         let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
-        let (definition, values) = define(btf, name, variable.of, all)?;
-        let source = MapSource { definition, value: None, initial: Vec::new() };
+        let (source, values) = define(btf, name, variable.of, all)?;
         if let Some(values) = values {
             starts.insert(offset, (maps.len(), offset + u64::from(values)));
         }
@@ -212,7 +199,7 @@ fn initialise(
 /// Makes a map from the structure that defines it: numbers are the counts of arrays that pointers point to, and types
 /// are what pointers point to (libbpf's `__uint` and `__type`). Also returns the offset in bytes at which its initial
 /// values begin (`__array`).
-fn define(btf: &Btf, name: &str, of: TypeId, all: &mut usize) -> Result<(Definition, Option<u32>), ObjectError> {
+fn define(btf: &Btf, name: &str, of: TypeId, all: &mut usize) -> Result<(MapSource, Option<u32>), ObjectError> {
     define_within(btf, name, of, Nesting::Outer, all)
 }
 
@@ -229,7 +216,7 @@ fn define_within(
     of: TypeId,
     nesting: Nesting,
     all: &mut usize,
-) -> Result<(Definition, Option<u32>), ObjectError> {
+) -> Result<(MapSource, Option<u32>), ObjectError> {
     let wrong = |what| ObjectError::Map { map: name.to_string(), what };
     let Some(Form::Struct { members, .. }) = btf.resolved(of).map(|(_, found)| &found.form) else {
         return Err(wrong("its type is no structure"));
@@ -248,6 +235,7 @@ fn define_within(
     }
     let (mut kind, mut key_len, mut value_len, mut entries) = (None, 0, 0, 0);
     let (mut values, mut inner, mut timer, mut lock) = (None, None, None, None);
+    let mut attributes = Attributes::default();
     for member in members {
         let count = || number(member.of).ok_or_else(|| wrong("a number is written wrongly; use __uint"));
         let size = || {
@@ -268,7 +256,10 @@ fn define_within(
             }
             "value_size" => value_len = count()?,
             "max_entries" => entries = count()?,
-            "map_flags" | "pinning" | "numa_node" | "map_extra" => {}
+            "map_flags" => attributes.flags = count()?,
+            "map_extra" => attributes.extra = count()?,
+            "pinning" => attributes.pinning = count()?,
+            "numa_node" => attributes.numa_node = Some(count()?),
             "values" => {
                 let Some(Form::Array { of, .. }) = btf.resolved(member.of).map(|(_, found)| &found.form) else {
                     return Err(wrong("its values are written wrongly; use __array"));
@@ -287,7 +278,10 @@ fn define_within(
     match inner {
         Some(inner) if nesting == Nesting::Outer && kind.has_maps() => {
             let (inner, _) = define_within(btf, name, inner, Nesting::Inner, all)?;
-            definition.inner = Some(Box::new(inner));
+            if inner.pinning != Pinning::None {
+                return Err(wrong("what is in it is pinned; pin maps that have a name"));
+            }
+            definition.inner = Some(Box::new(inner.definition));
         }
         Some(_) => return Err(wrong("maps are in maps of maps, and not deeper")),
         None => {}
@@ -298,7 +292,8 @@ fn define_within(
     if matches!(kind, Kind::Programs | Kind::ArrayOfMaps) && definition.key_len == 0 {
         definition.key_len = 4;
     }
-    Ok((definition, values))
+    let pinning = attributes.apply(&mut definition)?;
+    Ok((MapSource::of(definition, pinning), values))
 }
 
 /// Members of types that are looked at for timers and locks, in all values of a map, or all variables.
@@ -396,10 +391,10 @@ mod tests {
     use alloc::sync::Arc;
 
     use super::super::extension::tests::{section, words};
-    use super::super::{Section, Symbol};
+    use super::super::{Addend, Section, Symbol};
     use super::*;
 
-    /// A structure with the member `type`, a ring buffer, and `others` called `map_flags`.
+    /// A structure with the member `type`, a ring buffer, and `others` called `max_entries`.
     fn types(others: u32) -> Btf {
         let mut types = words(&[0, 1 << 24, 4, 32]);
         // An array of 27, and a pointer to it.
@@ -407,15 +402,43 @@ mod tests {
         types.extend(words(&[0, 2 << 24, 2]));
         types.extend(words(&[0, 4 << 24 | (1 + others), 8, 1, 3, 0]));
         (0..others).for_each(|_| types.extend(words(&[6, 3, 0])));
-        Btf::parse(&section(&[types, b"\0type\0map_flags\0".to_vec()])).expect("four types")
+        Btf::parse(&section(&[types, b"\0type\0max_entries\0".to_vec()])).expect("four types")
     }
 
     #[test]
     fn a_map_is_defined_by_few_members() {
-        let kind = |others| define(&types(others), "m", 4, &mut 100).map(|(definition, _)| definition.kind);
+        let kind = |others| define(&types(others), "m", 4, &mut 100).map(|(source, _)| source.definition.kind);
         assert_eq!(kind(63), Ok(Kind::RingBuffer));
         let what = "its structure has more than 64 members";
         assert_eq!(kind(64), Err(ObjectError::Map { map: "m".to_string(), what }));
+    }
+
+    /// A map of kind 27 or 30 with one attribute more, whose number is the kind, too.
+    fn with_attribute(kind: u32, attribute: &str) -> Result<MapSource, ObjectError> {
+        let mut types = words(&[0, 1 << 24, 4, 32]);
+        types.extend(words(&[0, 3 << 24, 0, 1, 1, kind]));
+        types.extend(words(&[0, 2 << 24, 2]));
+        types.extend(words(&[0, 4 << 24 | 2, 8, 1, 3, 0, 6, 3, 0]));
+        let names = [b"\0type\0", attribute.as_bytes(), b"\0"].concat();
+        let btf = Btf::parse(&section(&[types, names])).expect("four types");
+        define(&btf, "m", 4, &mut 100).map(|(source, _)| source)
+    }
+
+    #[test]
+    fn no_attribute_is_ignored() {
+        let wrong = |kind, attribute| with_attribute(kind, attribute).map(drop).expect_err(attribute).to_string();
+        let flag = "map `m`: BPF_F_NO_PREALLOC (0x1): maps of this kind do not take it; leave it out";
+        assert_eq!(wrong(27, "map_flags"), flag);
+        let node = "map `m`: numa_node (0x1b): where the memory of a map lies is not chosen; leave it out, and make \
+                    the map on a thread of that node";
+        assert_eq!(wrong(27, "numa_node"), node);
+        let pinning = "map `m`: pinning (0x1b): it is 0, or 1 (LIBBPF_PIN_BY_NAME)";
+        assert_eq!(wrong(27, "pinning"), pinning);
+        let extra = "map `m`: map_extra (0x1b): only bloom filters have it, for their functions; leave it out";
+        assert_eq!(wrong(27, "map_extra"), extra);
+        let functions = "map `m`: map_extra (0x1e): a bloom filter has 1 to 15 functions, or 0 for as many as usual";
+        assert_eq!(wrong(30, "map_extra"), functions);
+        assert_eq!(with_attribute(27, "max_entries").map(|source| source.pinning), Ok(Pinning::None));
     }
 
     #[test]
@@ -449,6 +472,7 @@ mod tests {
             references: Vec::new(),
             btf: None,
             told: BTreeMap::new(),
+            addend: Addend::Symbol,
         };
         assert_eq!(find(&parts(1)), Ok(Vec::new()));
         let reason = "there are two sections `maps`".to_string();
@@ -473,6 +497,7 @@ mod tests {
             references: Vec::new(),
             btf: Some(Arc::new(btf)),
             told: BTreeMap::new(),
+            addend: Addend::Symbol,
         }
     }
 

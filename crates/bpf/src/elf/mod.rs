@@ -22,14 +22,18 @@
 //! [`ObjectError`].
 
 mod adapt;
+mod attributes;
 mod btf;
 mod extension;
 mod externs;
+mod legacy;
 mod link;
 mod maps;
+mod matching;
 mod program;
 mod types;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -39,6 +43,7 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, SectionFlags, SymbolKind};
 
 pub use adapt::AdaptError;
+pub use attributes::Pinning;
 pub use btf::{Btf, BtfError};
 pub use maps::{Initial, MapSource};
 pub use program::{Explained, Program, SourceLine};
@@ -83,6 +88,18 @@ pub enum ObjectError {
         map: String,
         /// The number of Linux for its kind.
         kind: u32,
+    },
+    /// A map has an attribute that asks for what is not done here.
+    #[error("map `{map}`: {attribute} ({value:#x}): {reason}")]
+    Attribute {
+        /// Its name.
+        map: String,
+        /// The attribute, or the flag of `map_flags`.
+        attribute: &'static str,
+        /// Its value.
+        value: u32,
+        /// Why, and the way out.
+        reason: &'static str,
     },
     /// A reference to something that is missing, or cannot be referred to.
     #[error("section `{section}`, byte {offset:#x}: {what} `{symbol}`")]
@@ -143,6 +160,17 @@ struct Reference {
     addend: Option<i64>,
 }
 
+/// How the immediate of a load that refers to a named symbol counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Addend {
+    /// From the symbol.
+    #[default]
+    Symbol,
+    /// From the beginning of its section, as GNU's assembler writes it (binutils 2.40: its reference adds the symbol's
+    /// value to what is in place).
+    Section,
+}
+
 /// What a file says.
 struct Parts<'a> {
     /// Bytes of the file.
@@ -153,6 +181,7 @@ struct Parts<'a> {
     references: Vec<Vec<(u64, Reference)>>,
     btf: Option<Arc<Btf>>,
     told: BTreeMap<String, extension::Told>,
+    addend: Addend,
 }
 
 /// An object file.
@@ -234,7 +263,7 @@ impl Object {
     ///
     /// [`MapError`].
     pub fn host(&self) -> Result<HostBuilder, MapError> {
-        self.host_within(MOST_MAP_BYTES)
+        self.host_of(&[], MOST_MAP_BYTES)
     }
 
     /// Makes the same with maps of at most `most` bytes together.
@@ -243,26 +272,52 @@ impl Object {
     ///
     /// [`MapError`].
     pub fn host_within(&self, most: u64) -> Result<HostBuilder, MapError> {
+        self.host_of(&[], most)
+    }
+
+    /// Makes the same as [`host`](Self::host), but takes maps of `given` instead of making those of the same names:
+    /// maps that are pinned ([`Pinning::ByName`]) must be given, others may be, and variables are never taken. A given
+    /// map keeps its contents; whoever makes it first, perhaps by [`MapSource::make`], shares it. Maps that the object
+    /// does not have are left alone.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn host_sharing(&self, given: &[Arc<Map>]) -> Result<HostBuilder, MapError> {
+        self.host_of(given, MOST_MAP_BYTES)
+    }
+
+    fn host_of(&self, given: &[Arc<Map>], most: u64) -> Result<HostBuilder, MapError> {
+        // Names come from hostile files, and there may be many.
+        let given: BTreeMap<&str, &Arc<Map>> = given.iter().map(|map| (map.definition().name.as_str(), map)).collect();
+        let taken: Vec<Option<&Arc<Map>>> =
+            self.maps.iter().map(|source| source.taken(&given)).collect::<Result<_, _>>()?;
         // Before any memory is allocated.
         let mut room = Room::new(most);
-        self.maps.iter().try_for_each(|source| Map::take_room(source.definition(), &mut room))?;
-        let maps: Vec<Arc<Map>> =
-            self.maps.iter().map(|source| source.make().map(Arc::new)).collect::<Result<_, _>>()?;
-        self.nest(&maps)?;
+        for (source, _) in self.maps.iter().zip(&taken).filter(|(_, taken)| taken.is_none()) {
+            Map::take_room(source.definition(), &mut room)?;
+        }
+        let made = self.maps.iter().zip(&taken).map(|(source, taken)| match taken {
+            Some(map) => Ok(Arc::clone(map)),
+            None => source.make().map(Arc::new),
+        });
+        let maps: Vec<Arc<Map>> = made.collect::<Result<_, _>>()?;
+        self.nest(&maps, &taken)?;
         let builder = Host::builder().declared(&self.declared);
         Ok(maps.into_iter().fold(builder, HostBuilder::map))
     }
 
-    /// Puts maps into maps.
-    fn nest(&self, maps: &[Arc<Map>]) -> Result<(), MapError> {
-        for (outer, source) in maps.iter().zip(&self.maps) {
+    /// Puts maps into maps that were made.
+    fn nest(&self, maps: &[Arc<Map>], taken: &[Option<&Arc<Map>>]) -> Result<(), MapError> {
+        let made = maps.iter().zip(&self.maps).zip(taken).filter(|(_, taken)| taken.is_none());
+        for ((outer, source), _) in made {
             for (number, initial) in source.initial() {
                 if let (Initial::Map(inner), Some(into)) = (initial, outer.maps()) {
                     let key = number.to_ne_bytes();
                     into.set(&key, maps.get(*inner).cloned()).map_err(|source| MapError::Inner {
                         name: outer.definition().name.clone(),
                         number: *number,
-                        source: alloc::boxed::Box::new(source),
+                        source: Box::new(source),
                     })?;
                 }
             }
@@ -272,6 +327,21 @@ impl Object {
 }
 
 impl MapSource {
+    /// Returns the given map that stands for it.
+    fn taken<'a>(&self, given: &BTreeMap<&str, &'a Arc<Map>>) -> Result<Option<&'a Arc<Map>>, MapError> {
+        let name = || self.definition().name.clone();
+        let found = given.get(self.definition().name.as_str()).filter(|_| self.value().is_none()).copied();
+        match found {
+            None if self.pinning() == Pinning::ByName => Err(MapError::Pinned { name: name() }),
+            Some(map) if !self.definition().is_like(map.definition()) => Err(MapError::Unlike {
+                name: name(),
+                given: Box::new(map.definition().clone()),
+                wanted: Box::new(self.definition().clone()),
+            }),
+            found => Ok(found),
+        }
+    }
+
     /// Makes the map with its initial value.
     ///
     /// # Errors
@@ -306,6 +376,7 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
         references: Vec::new(),
         btf: None,
         told: BTreeMap::new(),
+        addend: Addend::Symbol,
     };
     // Sections by their number in the file; the first has none.
     for section in file.sections() {
@@ -344,11 +415,15 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
         });
     }
     let data = |name: &str| parts.sections.iter().find(|section| section.name == name).map(|section| section.data);
+    // Texts, each behind a zero.
+    let mut made_by = data(".comment").unwrap_or_default().split(|byte| *byte == 0);
+    let is_by_gcc = made_by.any(|text| text.starts_with(b"GCC: "));
+    let addend = if is_by_gcc { Addend::Section } else { Addend::Symbol };
     let btf = data(".BTF").map(Btf::parse).transpose()?.map(Arc::new);
     if let (Some(btf), Some(bytes)) = (&btf, data(".BTF.ext")) {
         parts.told = extension::parse(bytes, btf)?;
     }
-    parts.btf = btf;
+    (parts.btf, parts.addend) = (btf, addend);
     Ok(parts)
 }
 
@@ -376,7 +451,7 @@ mod tests {
 
     fn object(maps: Vec<Definition>) -> Object {
         Object {
-            maps: maps.into_iter().map(MapSource::of).collect(),
+            maps: maps.into_iter().map(|definition| MapSource::of(definition, Pinning::None)).collect(),
             programs: Vec::new(),
             declared: Vec::new(),
             btf: None,

@@ -149,7 +149,7 @@ mod tests {
     use alloc::sync::Arc;
 
     use super::super::extension::tests::{section, words};
-    use super::super::{Section, Symbol};
+    use super::super::{Addend, Section, Symbol};
     use super::*;
 
     /// Where the only function is.
@@ -173,6 +173,7 @@ mod tests {
             references: Vec::new(),
             btf: Some(Arc::new(btf)),
             told: BTreeMap::new(),
+            addend: Addend::Symbol,
         }
     }
 

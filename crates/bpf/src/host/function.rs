@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::Entry;
 use crate::verify::{Argument, MissingFunction, Returns, Signature};
@@ -59,4 +60,13 @@ pub struct Declaration {
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) entry: Result<Entry, MissingFunction>,
+}
+
+/// What a closure does.
+pub(super) struct Custom(pub(super) super::Function);
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Custom")
+    }
 }

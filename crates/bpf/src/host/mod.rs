@@ -9,6 +9,7 @@
 
 mod call;
 mod cpu;
+mod descriptors;
 mod dynptr;
 #[cfg(feature = "std")]
 mod format;
@@ -66,7 +67,8 @@ use crate::verify::{
 };
 use call::{Rest, Space};
 use cpu::Cpu;
-use function::Function as Named;
+use descriptors::Descriptors;
+use function::{Custom, Function as Named};
 use gate::RunBy;
 use handle::{find, handle, inner_handle};
 use kfunc::Kfunc;
@@ -159,6 +161,8 @@ impl Entry {
 #[derive(Debug)]
 pub struct Host {
     shared: Shared,
+    /// Of maps that have one.
+    descriptors: Descriptors,
     /// By number, in order.
     entries: Box<[(i32, Entry)]>,
     /// The entries that differ for programs that may read from unproven addresses.
@@ -178,6 +182,7 @@ pub struct Host {
 #[derive(Debug, Default)]
 pub struct HostBuilder {
     maps: Vec<Arc<Map>>,
+    descriptors: Descriptors,
     entries: Vec<(i32, Signature, Custom)>,
     declared: Vec<Declaration>,
     functions: Vec<(String, Signature, Custom)>,
@@ -190,15 +195,6 @@ pub struct HostBuilder {
 #[cfg(feature = "std")]
 #[derive(Debug)]
 struct Time(Box<dyn TimeSource>);
-
-/// What a closure does.
-struct Custom(Function);
-
-impl fmt::Debug for Custom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Custom")
-    }
-}
 
 impl HostBuilder {
     /// Gives programs a map; its index is how many there were before it.
@@ -307,6 +303,7 @@ impl HostBuilder {
         let timers = timers(&shared.maps, self.time);
         Arc::new(Host {
             shared,
+            descriptors: self.descriptors,
             entries: entries.into_boxed_slice(),
             probing,
             functions,

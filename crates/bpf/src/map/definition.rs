@@ -1,6 +1,7 @@
 //! What maps are made from, and which sizes are valid.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 
 use super::trie;
@@ -146,6 +147,19 @@ impl Definition {
             lock: None,
         }
     }
+
+    /// Whether programs that are made for the one can use the other: all is the same but names and the number of CPUs.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let measures = |definition: &Self| {
+            let Self { kind, key_len, value_len, max_entries, access, functions, timer, lock, .. } = *definition;
+            (kind, key_len, value_len, max_entries, access, functions, timer, lock)
+        };
+        let is_like_inside = match (&self.inner, &other.inner) {
+            (Some(one), Some(other)) => one.is_like(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        measures(self) == measures(other) && is_like_inside
+    }
 }
 
 /// Why a map cannot be made.
@@ -231,6 +245,29 @@ pub enum MapError {
         /// Bytes of a value.
         value_len: u32,
     },
+    /// It is shared by its name, and nobody has given it.
+    #[error(
+        "map `{name}` is pinned by name (LIBBPF_PIN_BY_NAME): give a map of this name to Object::host_sharing, or \
+         leave `pinning` out"
+    )]
+    Pinned {
+        /// Its name.
+        name: String,
+    },
+    /// The map that was given for it is another.
+    #[error(
+        "map `{name}`: {} was given for {}; give one with the same kind, lengths, entries, access and parts",
+        show(given),
+        show(wanted)
+    )]
+    Unlike {
+        /// Its name.
+        name: String,
+        /// What was given.
+        given: Box<Definition>,
+        /// What the object defines.
+        wanted: Box<Definition>,
+    },
     /// There is no memory for it.
     #[error("map `{name}`: there is no memory for {bytes} bytes")]
     Memory {
@@ -239,6 +276,24 @@ pub enum MapError {
         /// Bytes.
         bytes: u64,
     },
+}
+
+/// Shows what maps must have in common.
+fn show(definition: &Definition) -> String {
+    let Definition { kind, key_len, value_len, max_entries, access, functions, timer, lock, ref inner, .. } =
+        *definition;
+    let parts = [("timer", timer), ("lock", lock), ("functions", (functions > 0).then_some(functions))];
+    let mut text = format!("{kind:?} of {max_entries} with keys of {key_len} bytes, values of {value_len}");
+    if access == ValueAccess::Read {
+        text.push_str(" that programs only read");
+    }
+    for (name, value) in parts {
+        text.extend(value.map(|value| format!(", {name} {value}")));
+    }
+    if let Some(inner) = inner {
+        text.push_str(&format!(", of maps ({})", show(inner)));
+    }
+    text
 }
 
 /// Most bytes of a map.

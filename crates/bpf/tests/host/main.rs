@@ -6,6 +6,7 @@ mod churn;
 mod classes;
 #[path = "../common/mod.rs"]
 mod common;
+mod descriptors;
 mod dynptrs;
 mod ended;
 mod fork;
@@ -14,6 +15,7 @@ mod kernel;
 mod kfuncs;
 mod landing_pads;
 mod locks;
+mod memory;
 mod nested;
 mod printing;
 mod quick;

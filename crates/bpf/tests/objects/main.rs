@@ -3,11 +3,13 @@
 //! The sources lie in `c`, and what Debian's clang 14 made of them in `golden`. If there is a clang for eBPF, it
 //! compiles them again, and everything that holds for the old ones holds for the new ones, too.
 
+mod attributes;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/damage.rs"]
 mod damage;
 mod globals;
+mod gnu;
 mod kfuncs;
 mod layout;
 mod locks;
@@ -30,8 +32,9 @@ use common::packs;
 use damage::Random;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 16] = [
+const GOLDEN: [(&str, &[u8]); 17] = [
     ("adapt", include_bytes!("golden/adapt.o")),
+    ("attributes", include_bytes!("golden/attributes.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("commands", include_bytes!("golden/commands.o")),
     ("count", include_bytes!("golden/count.o")),
