@@ -33,6 +33,7 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "threads::own::tests", reason: SIGNALS },
     Unsuitable { name: "threads::signal::tests", reason: SIGNALS },
     Unsuitable { name: "sys.tracer", reason: SIGNALS },
+    Unsuitable { name: "bpf.corpus", reason: STALE },
     Unsuitable { name: "bpf.differential", reason: STALE },
     Unsuitable { name: "bpf.guarded", reason: STALE },
     Unsuitable { name: "bpf.hooks", reason: STALE },

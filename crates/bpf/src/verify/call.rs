@@ -1,13 +1,14 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::TypeId;
 
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
-use super::state::{Area, Backing, Callback, DYNPTR, Dynptr, Frame, Held, State, Unreadable, Value};
-use super::step::{Next, Step};
+use super::state::{Area, Backing, Callback, Content, DYNPTR, Dynptr, Frame, Held, State, Unreadable, Value};
+use super::step::{Next, Span, Step, Touched};
 use super::{Guard, Leftovers, Unproven};
 use crate::code::MOST_FRAMES;
 use crate::function::Null;
@@ -62,11 +63,12 @@ impl Step<'_> {
                     return Err(Fault::Depth);
                 }
                 let mut callee = Frame::new(depth, self.instance());
+                for register in &Register::ALL[1..6] {
+                    let link = self.linked(*register);
+                    callee.put(*register, Content { link, ..self.state.top().content(*register) });
+                }
                 let caller = self.state.top_mut();
                 caller.next = behind;
-                for register in &Register::ALL[1..6] {
-                    callee.set_made(*register, *caller.get(*register), caller.sources_of(*register));
-                }
                 caller.lose(self.unset);
                 self.state.frames.push(callee);
                 self.note_frames(depth + 1);
@@ -310,7 +312,7 @@ impl Step<'_> {
                     return Err(Fault::Reserved);
                 }
                 // Its old contents are overwritten.
-                self.overwrite(depth, offset, DYNPTR as usize)?;
+                self.overwrite(depth, Span { offset, len: DYNPTR as usize, touched: Touched::All })?;
                 self.state.release(id);
                 self.state.frames[depth].put_dynptr(offset, id, of);
                 if of == Backing::Record {
@@ -390,7 +392,8 @@ impl Step<'_> {
         match self.get(register)? {
             Value::Pointer(area @ Area::Stack(depth), start) => {
                 self.is_inside(area, start, DYNPTR)?;
-                Ok((depth, start.signed_min()))
+                let (min, max) = (start.signed_min(), start.signed_max());
+                if min == max { Ok((depth, min)) } else { Err(Fault::VariableStack { min, max }) }
             }
             _ => Err(Fault::DynptrPlace { register }),
         }
@@ -420,44 +423,43 @@ impl Step<'_> {
             self.may_write(area)?;
         }
         let Area::Stack(depth) = area else { return Ok(()) };
-        let (offset, len) = (start.signed_min(), max as usize);
+        let span = Span::of(start, max as usize);
         if direction == Direction::Write {
-            self.overwrite(depth, offset, len)?;
-        }
-        let frame = &mut self.state.frames[depth];
-        if direction == Direction::Write {
-            let was_number = frame.read_all(offset, len).is_ok();
-            frame.write_some(offset, len, min == max);
+            self.overwrite(depth, span)?;
+            let frame = &mut self.state.frames[depth];
+            let was_number = frame.read_all(span.offset, span.len).is_ok();
+            frame.write_some(span.offset, span.len, span.touched == Touched::All && min == max);
             if !was_number {
                 // A load in speculation may get the old contents.
                 self.guard(Guard::Behind);
             }
             return Ok(());
         }
+        let frame = &self.state.frames[depth];
         let may_print = direction == Direction::Print && self.contract.unproven == Unproven::Probe;
-        let readable = match frame.read_all(offset, len) {
+        let readable = match frame.read_all(span.offset, span.len) {
             Err(Unreadable::PartOfPointer) if may_print => {
                 // The bytes beside the address must have been written, too.
-                let is_unset = |byte| frame.read_all(offset + byte, 1) == Err(Unreadable::Unset);
-                if (0..max).any(is_unset) { Err(Unreadable::Unset) } else { Ok(()) }
+                let is_unset = |byte| frame.read_all(span.offset + byte, 1) == Err(Unreadable::Unset);
+                if (0..span.len as i64).any(is_unset) { Err(Unreadable::Unset) } else { Ok(()) }
             }
             readable => readable,
         };
-        readable.map_err(|unreadable| match unreadable {
-            Unreadable::Unset => Fault::StackUnset { offset, len },
-            Unreadable::PartOfPointer => Fault::PartOfAddress { offset, len },
-        })
+        readable.map_err(|unreadable| span.fault(unreadable))
     }
 
     pub(super) fn exit(self) -> Result<Next, Fault> {
-        let (result, sources) = (*self.state.top().get(Register::R0), self.state.top().sources_of(Register::R0));
-        if result.is_address() {
-            return Err(Fault::ReturnedAddress);
-        }
+        let result = *self.state.top().get(Register::R0);
         let is_called = self.state.frames.len() == 1 || self.state.top().callback.is_some();
         if let (Some(held), true) = (self.state.lock, is_called) {
             // The host goes on, or a helper.
             return Err(Fault::StillLocked { slot: self.code.slot(held.at as usize) });
+        }
+        // Whoever goes on is the host, a helper, or the function that has called this one: only the last may have
+        // addresses, and none of a stack that ends here.
+        let ends_here = matches!(result, Value::Pointer(Area::Stack(depth), _) if depth + 1 == self.state.frames.len());
+        if result.is_address() && (is_called || ends_here) {
+            return Err(Fault::ReturnedAddress);
         }
         if self.state.frames.len() == 1 {
             if self.state.top().callback.is_some() && self.number(Register::R0)?.as_constant() != Some(0) {
@@ -472,21 +474,21 @@ impl Step<'_> {
             }
             return Ok(Next::Ended);
         }
-        let callback = self.state.top().callback;
+        let callback = self.state.top().callback.as_deref().copied();
         if callback.is_some() {
             // By its result the helper decides whether to call it again.
             self.number(Register::R0)?;
         }
-        let (instance, rounds) = (self.state.top().instance, self.state.top().rounds);
-        self.state.frames.pop();
+        let returned = self.state.top().content(Register::R0);
+        let Some(left) = self.state.frames.pop() else { return Err(Fault::Unknown) };
         let caller = self.state.top_mut();
         // What ways that met meanwhile have kept of it lacks these registers.
         caller.lose(self.unset);
         let Some(callback) = callback else {
-            caller.set_made(Register::R0, result, sources);
+            caller.put(Register::R0, returned);
             return Ok(Next::One(core::mem::take(&mut caller.next)));
         };
-        let behind = caller.next;
+        let (behind, instance, rounds) = (caller.next, left.instance, left.rounds);
         if let Some(sample) = callback.sample {
             // The next one is copied over it.
             self.state.release(sample);
@@ -527,7 +529,7 @@ impl State {
                 frame.set(*register, value);
             }
         }
-        frame.callback = Some(callback);
+        frame.callback = Some(Box::new(callback));
         self.frames.push(frame);
     }
 }

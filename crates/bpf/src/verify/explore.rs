@@ -9,7 +9,7 @@ use super::fault::{Fault, VerifyError};
 use super::leans::Leans;
 use super::live::live;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, Origins, Sources, State, Value};
+use super::state::{Area, Callback, Links, Sources, State, Value};
 use super::step::{Next, Step};
 use super::stored::{Region, Stored};
 use super::{ContextUse, Contract, Guard, Leftovers, Trust};
@@ -32,8 +32,10 @@ pub(super) enum Loops {
 
 /// A state seen where ways meet.
 struct Kept {
-    /// Without what nobody looks at again.
+    /// Without what nobody looks at again. Its numbers were made of those of the state before it.
     state: State,
+    /// Which of its numbers are linked with each other.
+    links: Links,
     /// The previous state kept at its instruction.
     earlier: Option<u32>,
     /// The state before it on its way.
@@ -43,9 +45,7 @@ struct Kept {
     open: usize,
     /// Earlier states that ways from here lead back to.
     leans: Cell<Leans>,
-    /// What its numbers were made of, since the state before it.
-    origins: Origins,
-    /// The registers whose numbers ways from here have used so far: all, once these have ended.
+    /// The numbers that ways from here have used so far: all, once these have ended.
     used: Cell<Sources>,
 }
 
@@ -97,6 +97,8 @@ struct Explorer<'a> {
     context_use: Cell<ContextUse>,
     /// Calls of functions that were followed.
     instances: Cell<u32>,
+    /// Numbers that were copied.
+    bases: Cell<u32>,
     /// Whether each instruction is a load that may find nothing.
     probes: Vec<Cell<bool>>,
     /// What was seen of each instruction that is a store.
@@ -160,6 +162,7 @@ pub(super) fn explore(
         context_use: Cell::new(ContextUse::Plain),
         // The program's own function has the number 0.
         instances: Cell::new(1),
+        bases: Cell::new(0),
         probes: alloc::vec![Cell::new(false); code.instructions().len()],
         stored: alloc::vec![Cell::default(); code.instructions().len()],
         guards: match contract.trust {
@@ -282,6 +285,7 @@ impl Explorer<'_> {
             state: &mut way.state,
             context_use: &self.context_use,
             instances: &self.instances,
+            bases: &self.bases,
             is_probe: &self.probes[way.at],
             stored: &self.stored[way.at],
             guard: self.guards.get(way.at),
@@ -361,14 +365,17 @@ impl Explorer<'_> {
                 }
             }
             // While ways from it are followed, what they use is not known yet.
-            let is_covered =
-                if is_open { kept.state.includes(state) } else { kept.state.covers(state, kept.used.get()) };
+            let is_covered = if is_open {
+                kept.state.includes(&kept.links, state)
+            } else {
+                kept.state.covers(&kept.links, state, kept.used.get())
+            };
             if !is_covered {
                 continue;
             }
             // What the ways from there depend on, this one depends on, too.
-            let mut inner = state.origins().of(if is_open { Sources::ALL } else { kept.used.get() });
-            inner = inner.and(state.sources_of_callers());
+            let used = if is_open { Sources::ALL } else { kept.used.get() };
+            let inner = state.made_of(used, &kept.state).and(state.sources_of_callers());
             match is_open {
                 // Once more, if what ends loops through here is a count that differs in this call.
                 false => match self.leans_of(index, state) {
@@ -393,10 +400,12 @@ impl Explorer<'_> {
                     self.lean(way.before, &leans);
                     return Ok(true);
                 }
-                true if self.looked_at(way).includes(&kept.state) && kept.state.has_rounds_of(state) => {
-                    return Err(Fault::Endless);
+                true => {
+                    let looked_at = self.looked_at(way);
+                    if looked_at.includes(&looked_at.links(), &kept.state) && kept.state.has_rounds_of(state) {
+                        return Err(Fault::Endless);
+                    }
                 }
-                true => {}
             }
         }
         let state = if let Some(earlier) = earlier_round {
@@ -412,10 +421,10 @@ impl Explorer<'_> {
         self.values += state.weight();
         // Of functions around the innermost one, whoever compares states compares the numbers.
         self.note_used(way.before, way.state.sources_of_callers());
-        let (before, origins) = (way.before, way.state.origins());
-        let (leans, used) = (Cell::default(), Cell::default());
-        self.kept.push(Kept { state, earlier: latest, before, open: 1, leans, origins, used });
-        way.state.begin_origins();
+        let (before, leans, used) = (way.before, Cell::default(), Cell::default());
+        let links = state.links();
+        self.kept.push(Kept { state, links, earlier: latest, before, open: 1, leans, used });
+        way.state.begin_sources();
         self.meetings[way.at] = Meeting::Latest(index as u32);
         (way.before, way.since) = (Some(index), 0);
         Ok(false)
@@ -446,7 +455,7 @@ impl Explorer<'_> {
             // Those that were noted before were so in the states before it, too.
             let new = used.without(kept.used.get());
             kept.used.set(kept.used.get().and(new));
-            (before, used) = (kept.before, kept.origins.of(new));
+            (before, used) = (kept.before, kept.state.made_of(new, &kept.state));
         }
     }
 

@@ -85,8 +85,11 @@ pub enum Fault {
         /// Behind the last byte, at the most.
         end: i64,
     },
-    /// An access to the stack at an unknown place.
-    #[error("the stack is reached at {min} to {max} bytes from r10; the distance must be a constant")]
+    /// An address, or a dynptr, on the stack at an unknown place.
+    #[error(
+        "this is {min} to {max} bytes from r10, where only numbers may be; an address or a dynptr needs a constant \
+         distance"
+    )]
     VariableStack {
         /// Least distance.
         min: i64,
@@ -128,7 +131,10 @@ pub enum Fault {
     )]
     Elsewhere,
     /// The result is an address.
-    #[error("r0 is an address where the function returns; return a number")]
+    #[error(
+        "r0 is an address where the function returns; return a number (a function of the program may return one to \
+         another, but not of its own stack)"
+    )]
     ReturnedAddress,
     /// The contract does not know the helper that is called.
     #[error("the contract has no helper {id}")]

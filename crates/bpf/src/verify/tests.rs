@@ -160,14 +160,29 @@ fn loops_that_are_not_proven_take_fuel() {
     assert_eq!(verify(unbounded, u64::MAX).map(|verified| verified.fuel()), Ok(Some(MOST_FUEL)));
 }
 
+/// What guards a program whose makers are not trusted.
+fn guards(text: &str) -> Vec<(u32, Guard)> {
+    let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+    let mut contract = Contract::new().context(16, ContextAccess::Write).trust(Trust::None);
+    contract.set_helper(2, Signature::new([Argument::BytesOut, Argument::Size]));
+    Vec::from(contract.verify(code).unwrap_or_else(|error| panic!("{error}\n{text}")).guards())
+}
+
+#[test]
+fn what_a_mask_leaves_was_checked() {
+    let mask = Guard::Mask { most: 7, number: Side::Right };
+    assert_eq!(guards("r0 = *(u8 *)(r1 + 0)\nr0 &= 7\nr1 += r0\nr0 = *(u8 *)(r1 + 0)\nexit"), [(2, mask)]);
+    // With 0 instead of 8 to 15 the CPU would load part of an address.
+    let stores = "*(u64 *)(r10 - 24) = r1\n*(u64 *)(r10 - 16) = 1\n*(u64 *)(r10 - 8) = 2\nr3 = r10\nr3 += -24\n";
+    let number = "r4 = *(u8 *)(r1 + 0)\nr4 &= 7\n";
+    let load = "r3 += r4\nr0 = *(u8 *)(r3 + 0)\nexit";
+    let stored = [0, 1, 2].map(|index| (index, Guard::Behind));
+    assert_eq!(guards(&format!("{stores}{number}r4 |= 8\n{load}")), [&stored[..], &[(8, Guard::Before)]].concat());
+    assert_eq!(guards(&format!("{stores}{number}r3 += 8\n{load}")), [&stored[..], &[(8, mask)]].concat());
+}
+
 #[test]
 fn what_is_written_where_no_number_was_is_guarded() {
-    let guards = |text: &str| {
-        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
-        let mut contract = Contract::new().context(16, ContextAccess::Write).trust(Trust::None);
-        contract.set_helper(2, Signature::new([Argument::BytesOut, Argument::Size]));
-        Vec::from(contract.verify(code).unwrap_or_else(|error| panic!("{error}\n{text}")).guards())
-    };
     // What an earlier program has left there may be an address.
     let stores = "*(u32 *)(r10 - 8) = 1\n*(u32 *)(r10 - 4) = 1\n*(u64 *)(r10 - 8) = 2\nr0 = 0\nexit";
     assert_eq!(guards(stores), [(0, Guard::Behind), (1, Guard::Behind)]);

@@ -2,13 +2,13 @@
 
 use super::scalar::Scalar;
 use super::state::{Area, Value};
-use super::step::{Next, Step};
+use super::step::{Next, Span, Step};
 use crate::code::MOST_FRAMES;
 use crate::function::{Null, Parameter};
 use crate::insn::Register;
 
-/// Bytes of a stack that a function may have written.
-type Written = (usize, i64, usize);
+/// Bytes of a stack that a function may have written: which function's.
+type Written = (usize, Span);
 
 impl Step<'_> {
     /// Steps over the call of a function that was verified alone, if the arguments are of its type.
@@ -30,8 +30,9 @@ impl Step<'_> {
                 Parameter::Memory { len, align, null } => *written = self.memory(register, len, align, null)?,
             }
         }
-        for (depth, offset, len) in written.into_iter().flatten() {
-            self.state.frames[depth].write_some(offset, len, true);
+        for (depth, span) in written.into_iter().flatten() {
+            // They were written before.
+            self.state.frames[depth].write_some(span.offset, span.len, false);
         }
         self.note_frames(frames);
         let unset = self.unset;
@@ -54,9 +55,9 @@ impl Step<'_> {
             return None;
         }
         let Area::Stack(depth) = area else { return Some(None) };
-        let (offset, len) = (start.signed_min(), len as usize);
+        let span = Span::of(start, len as usize);
         // What the function reads must have been written; addresses it must not see, and not overwrite.
-        self.state.frames[depth].read_all(offset, len).ok()?;
-        Some(Some((depth, offset, len)))
+        self.state.frames[depth].read_all(span.offset, span.len).ok()?;
+        Some(Some((depth, span)))
     }
 }

@@ -114,7 +114,7 @@ fn atomic() -> impl Strategy<Value = Instruction> {
     })
 }
 
-/// A jump, whose distance is cut to what is left of the program.
+/// A jump, whose distance counts steps, and is cut to what is left of the program.
 fn jump() -> impl Strategy<Value = Instruction> {
     let branch = (width(), prop::sample::select(Condition::ALL.to_vec()), register(), operand(), 0..20_i16).prop_map(
         |(width, condition, dst, operand, offset)| Instruction::Branch { width, condition, dst, operand, offset },
@@ -162,6 +162,35 @@ fn exchange() -> impl Strategy<Value = Vec<Instruction>> {
     })
 }
 
+/// A load or store at a place of the stack, or of the block, that is known when the program runs.
+fn access_by_number() -> impl Strategy<Value = Vec<Instruction>> {
+    let mask = prop::sample::select(vec![7, 8, 15, 24, 31, 48, 63 - 7]);
+    let access = (size(), any::<bool>(), operand(), register());
+    (any::<bool>(), prop::sample::select(&Register::ALL[..9]), register(), mask, access).prop_map(
+        |(on_stack, index, from, mask, (size, is_load, value, dst))| {
+            let (width, base) = (Width::W64, index);
+            let step = |op, operand| Instruction::Alu { width, op, dst: index, operand };
+            let around = if on_stack { Register::R10 } else { BASE };
+            let offset = if on_stack { -STACK } else { 0 };
+            // What would lie behind is cut off.
+            let mask = Operand::Immediate(mask & (STACK as i32 - size.bytes() as i32));
+            let steps = [
+                step(AluOp::Move, Operand::Register(from)),
+                step(AluOp::And, mask),
+                step(AluOp::Add, Operand::Register(around)),
+            ];
+            let value = if value == Operand::Register(index) { Operand::Immediate(-3) } else { value };
+            let access = if is_load {
+                Instruction::Load { size, extension: Extension::Zero, dst, base, offset }
+            } else {
+                Instruction::Store { size, base, offset, value }
+            };
+            // The address would differ each time.
+            steps.into_iter().chain([access, step(AluOp::Move, Operand::Immediate(9))]).collect()
+        },
+    )
+}
+
 /// A program, and what its block holds first.
 pub(crate) fn program() -> impl Strategy<Value = (Vec<Instruction>, Block)> {
     let block = prop::array::uniform32(any::<u64>()).prop_map(|words| {
@@ -171,11 +200,11 @@ pub(crate) fn program() -> impl Strategy<Value = (Vec<Instruction>, Block)> {
         }
         block
     });
-    let steps = prop_oneof![30 => step().prop_map(|step| vec![step]), 1 => exchange()];
+    let steps = prop_oneof![30 => step().prop_map(|step| vec![step]), 1 => exchange(), 2 => access_by_number()];
     let again =
         prop::sample::select(vec![Again::Never, Again::Branch, Again::Jump(Reach::Near), Again::Jump(Reach::Far)]);
     let body = prop::collection::vec(steps, 1..120);
-    ((body, again).prop_map(|(steps, again)| whole(steps.concat(), again)), block)
+    ((body, again).prop_map(|(steps, again)| whole(&steps, again)), block)
 }
 
 /// How a program goes back to its first instruction.
@@ -216,9 +245,9 @@ fn go_back(program: &mut Vec<Instruction>, again: Again) {
     program.push(Instruction::Alu { width, op: AluOp::Move, dst: Register::R1, operand: Operand::Immediate(-7) });
 }
 
-/// Puts `body` between what gives values to registers and to the stack, and what folds them into `r0`; its jumps end
-/// inside. `r2` is how many rounds there are.
-fn whole(body: Vec<Instruction>, again: Again) -> Vec<Instruction> {
+/// Puts the steps of `body` between what gives values to registers and to the stack, and what folds them into `r0`; its
+/// jumps end inside, between steps. `r2` is how many rounds there are.
+fn whole(body: &[Vec<Instruction>], again: Again) -> Vec<Instruction> {
     let set = |dst, operand| Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand };
     let rounds = Operand::Register(Register::R2);
     let mut program =
@@ -233,9 +262,11 @@ fn whole(body: Vec<Instruction>, again: Again) -> Vec<Instruction> {
         let value = Operand::Immediate(i32::from(offset) * 0x0123_4567);
         program.push(Instruction::Store { size: Size::Double, base: Register::R10, offset, value });
     }
-    let lengths: Vec<i64> = body.iter().map(|instruction| instruction.slots() as i64).collect();
-    for (index, instruction) in body.iter().enumerate() {
-        program.push(aimed(*instruction, &lengths[index + 1..]));
+    let lengths: Vec<i64> =
+        body.iter().map(|step| step.iter().map(|instruction| instruction.slots() as i64).sum()).collect();
+    for (index, step) in body.iter().enumerate() {
+        // Jumps are steps by themselves.
+        program.extend(step.iter().map(|instruction| aimed(*instruction, &lengths[index + 1..])));
     }
     go_back(&mut program, again);
     for register in &Register::ALL[1..9] {
@@ -263,7 +294,7 @@ pub(crate) fn with_arguments(program: &[Instruction]) -> Vec<Instruction> {
     whole
 }
 
-/// Converts a jump, whose distance counts instructions so far, to slots; `behind` are the lengths of what follows.
+/// Converts a jump, whose distance counts steps so far, to slots; `behind` are the lengths of those that follow.
 fn aimed(mut instruction: Instruction, behind: &[i64]) -> Instruction {
     let slots = |count: i64| behind.iter().take(count as usize).sum::<i64>();
     match &mut instruction {

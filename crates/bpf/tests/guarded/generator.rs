@@ -89,13 +89,48 @@ fn arithmetic_or_nothing(random: &mut Random) -> String {
 
 /// Something that does not bound `r6`, but looks as if it did if halves, signs or overflows are mistaken for the whole.
 fn no_bound(random: &mut Random, most: i64) -> String {
-    match random.below(6) {
+    match random.below(16) {
         0 => format!("r4 = {} ll\nif r6 > r4 goto out\nw6 = w6", (1_i64 << 32) + most),
         1 => format!("r6 = (s8)r6\nif r6 s> {most} goto out"),
         2 => format!("if w6 s> {most} goto out\nw6 = w6"),
         3 => format!("r4 = {} ll\nif r6 > r4 goto out\nr6 <<= 2", (1_i64 << 62) + most / 4),
         4 => format!("if r6 < {most} goto out"),
+        // Half of it, or one that begins anew at 0.
+        5 => format!("w4 = w6\nif r4 > {most} goto out"),
+        6 => format!("if w6 s> {most} goto out\nr6 = (s32)r6"),
+        7 => format!("r4 = r6\nr4 += 1\nif r4 > {} goto out", most + 1),
+        8 => format!("w4 = w6\nw4 += 3\nif w4 > {} goto out\nw6 = w6", most + 3),
+        9 => format!("r4 = r6\nr4 <<= 32\nr4 s>>= 32\nif r4 s> {most} goto out"),
+        // A copy that is none any more.
+        10 => format!("r4 = r6\nr6 = r7\nif r4 > {most} goto out"),
+        11 => format!("r4 = r6\nr4 = -r4\nif r4 > {most} goto out"),
+        12 => format!("*(u64 *)(r10 - 80) = r6\n*(u8 *)(r10 - 80) = 99\nif r6 > {most} goto out\n{FILL}"),
+        13 => format!("*(u64 *)(r10 - 80) = r7\nif r6 > {most} goto out\n{FILL}"),
+        14 => format!("*(u32 *)(r10 - 80) = r6\nr4 = *(u32 *)(r10 - 80)\nif r4 > {most} goto out"),
         _ => format!("r6 |= {most}\nr6 = (s16)r6\nif r6 s> {most} goto out\nr6 = -r6"),
+    }
+}
+
+/// Gets back what was kept on the stack.
+const FILL: &str = "r6 = 0\nr6 = *(u64 *)(r10 - 80)";
+
+/// A bound on a copy of `r6`, or on a half of it, which is one on it.
+fn bound_on_copy(random: &mut Random, most: i64) -> String {
+    let by = 1 + random.below(20);
+    match random.below(13) {
+        0 => format!("r4 = r6\nif r4 > {most} goto out"),
+        1 => format!("r4 = r6\nif r6 > {most} goto out\nr6 = r4"),
+        2 => format!("w4 = w6\nif w4 > {most} goto out\nw6 = w6"),
+        3 => format!("w4 = w6\nif w6 > {most} goto out\nr6 = r4"),
+        4 => format!("r4 = r6\nr4 += {by}\nif r4 > {} goto out\nif r4 < {by} goto out", most + by),
+        5 => format!("w4 = w6\nw4 -= {by}\nif r6 > {most} goto out\nr6 = r4\nw6 += {by}"),
+        6 => format!("*(u64 *)(r10 - 80) = r6\nif r6 > {most} goto out\n{FILL}"),
+        7 => format!("*(u64 *)(r10 - 80) = r6\nr4 = *(u64 *)(r10 - 80)\nif r4 > {most} goto out"),
+        8 => format!("*(u32 *)(r10 - 76) = r6\nif w6 > {most} goto out\nr6 = *(u32 *)(r10 - 76)"),
+        9 => format!("if w6 s> {most} goto out\nif w6 s< 0 goto out\nw6 = w6"),
+        10 => format!("if w6 s< 0 goto out\nif w6 s> {most} goto out\nr6 = (s32)r6"),
+        11 => format!("r4 = r6\nr4 <<= 32\nr4 s>>= 32\nif r4 s> {most} goto out\nif r4 s< 0 goto out\nw6 = w6"),
+        _ => format!("r4 = r6\nr4 <<= 32\nr4 >>= 32\nif r4 > {most} goto out\nw6 = w6"),
     }
 }
 
@@ -105,6 +140,9 @@ fn bound(random: &mut Random) -> (String, i64) {
     let over = most + 1;
     if random.below(6) == 0 {
         return (no_bound(random, most), most);
+    }
+    if random.below(3) == 0 {
+        return (bound_on_copy(random, most), most);
     }
     let text = match random.below(12) {
         0 | 1 => format!("r6 &= {most}"),
@@ -179,7 +217,7 @@ fn part(random: &mut Random, number: &mut usize) -> String {
     let mut lines = Vec::new();
     let size = random.one_of(&["u8", "u16", "u32", "u64"]);
     // An unknown number of the context, whose register `base` may have taken.
-    lines.push(format!("r1 = *(u64 *)(r10 - 512)\nr6 = *({size} *)(r1 + {})", random.below(5) * 8));
+    lines.push(format!("r1 = *(u64 *)(r10 - 256)\nr6 = *({size} *)(r1 + {})", random.below(5) * 8));
     let (address, behind, before) = base(random);
     lines.push(address.to_owned());
     if address.contains("call") {
@@ -245,14 +283,25 @@ fn part(random: &mut Random, number: &mut usize) -> String {
         lines.push(sum.to_owned());
     }
     lines.push(access(random, size, offset));
+    if address == "r8 = r10" && random.below(2) == 0 {
+        // What may have been written there, or not.
+        let from_end = 1 + random.below(most + 8);
+        let byte = if sum == "r8 += r6" { from_end } else { STACK + 1 - from_end };
+        lines.push(format!("r0 = *(u8 *)(r10 - {byte})"));
+    }
     lines.join("\n")
 }
 
 /// A program as text.
 pub(crate) fn program(seed: u64) -> String {
     let random = &mut Random::new(seed);
-    // The context's address is kept at the bottom of the stack, where look-ups leave it alone.
-    let mut lines = vec!["*(u64 *)(r10 - 512) = r1\nr0 = 0\nr5 = 0\nr9 = 77".to_owned()];
+    // The context's address is kept in the middle of the stack.
+    let mut lines = vec!["*(u64 *)(r10 - 256) = r1\nr0 = 0\nr5 = 0\nr9 = 77".to_owned()];
+    // Most often both ends of the stack have contents.
+    for first in [8, STACK - 56] {
+        let len = random.one_of(&[0, 64, 64, 64, 32]);
+        lines.extend((first..first + len).step_by(8).map(|at| format!("*(u64 *)(r10 - {at}) = {}", 7 * at)));
+    }
     lines.push(format!("r7 = *({} *)(r1 + 8)", random.one_of(&["u8", "u16", "u32", "u64"])));
     let mut number = 0;
     for _ in 0..1 + random.below(3) {

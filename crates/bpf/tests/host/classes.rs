@@ -16,6 +16,7 @@
 //! | `state` | what was given back stays where callers keep it |
 //! | `scalar` | a number whose bytes were swapped keeps its bounds |
 //! | `step` | an atomic operation leaves on the stack what was there |
+//! | `step` | a load of a variable place on the stack looks only at the first bytes |
 //! | `state` | the memory of a dynptr, not yet compared with 0, outlives it |
 //! | `call` | a function that a helper calls is followed for one round |
 //! | `call` | a tail call with a record |

@@ -149,10 +149,16 @@ fn what_may_be_nothing_is_compared_first() {
         0
     );
     // But not about what an earlier call returned in the same place.
-    let twice = "r7 = 2\nr6 = 0\nagain: *(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\n\
-                 if r6 == 0 goto first\nif r0 == 0 goto out\nr0 = *(u64 *)(r6 + 0)\nout: r0 = 0\nexit\n\
-                 first: r6 = r0\nr7 += -1\nif r7 != 0 goto again\nr0 = 0\nexit";
-    assert!(matches!(refused(twice), Fault::Unset { .. } | Fault::MaybeNull { .. } | Fault::Address { register: R6 }));
+    let twice = |compared: &str, used: &str| {
+        format!(
+            "r7 = 2\nagain: *(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\n\
+             if r7 == 1 goto second\nr6 = r0\nr7 += -1\ngoto again\n\
+             second: if {compared} == 0 goto out\nr0 = *(u64 *)({used} + 0)\nout: r0 = 0\nexit"
+        )
+    };
+    assert_eq!(refused(&twice("r6", "r0")), Fault::MaybeNull { register: R0 });
+    assert_eq!(refused(&twice("r0", "r6")), Fault::MaybeNull { register: R6 });
+    assert_eq!([run(&twice("r6", "r6")), run(&twice("r0", "r0"))], [0; 2]);
     let outside = |offset| refused(&found(0, &format!("r0 = *(u64 *)(r0 + {offset})")));
     assert_eq!(outside(9), Fault::Outside { what: "the value", min: 9, end: 17, len: 16 });
     assert_eq!(

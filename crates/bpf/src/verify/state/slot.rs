@@ -1,7 +1,7 @@
 //! What is known of 8 bytes of the stack.
 
-use super::Value;
 use super::written::Written;
+use super::{Content, Value};
 
 /// Bytes of a slot of the stack.
 pub(super) const SLOT: usize = 8;
@@ -12,7 +12,7 @@ pub(super) enum Slot {
     /// Numbers, of which some bytes were written.
     Bytes(Written),
     /// A register that was stored as a whole.
-    Whole(Value),
+    Whole(Content),
     /// Half of a dynptr.
     Dynptr(Dynptr),
 }
@@ -48,28 +48,45 @@ pub(in crate::verify) const DYNPTR: i64 = 16;
 impl Slot {
     pub(super) const UNSET: Self = Self::Bytes(Written::NOTHING);
 
+    /// Whether every program that is right with what is known here is right with `other`, but for links.
     pub(super) fn includes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Bytes(Written::NOTHING), _) => true,
             (Self::Bytes(written), Self::Bytes(other)) => written.includes(other),
-            (Self::Bytes(written), Self::Whole(Value::Scalar(number))) => written.includes(&Written::of(*number)),
-            (Self::Whole(value), Self::Whole(other)) => value.includes(other),
+            (Self::Bytes(written), Self::Whole(content)) => {
+                content.number().is_some_and(|number| written.includes(&Written::of(number)))
+            }
+            (Self::Whole(content), Self::Whole(other)) => content.value.includes(&other.value),
             (Self::Dynptr(dynptr), Self::Dynptr(other)) => dynptr == other,
             _ => false,
         }
     }
 
+    /// Whether all of it is numbers.
+    pub(super) fn is_number(&self) -> bool {
+        match self {
+            Self::Bytes(written) => written.has(u8::MAX),
+            Self::Whole(content) => content.number().is_some(),
+            Self::Dynptr(_) => false,
+        }
+    }
+
+    /// Returns what includes both, and does not change again and again as `other` does; made as `other` was.
     pub(super) fn widened(&self, other: &Self) -> Self {
+        let of = |content: &Content| content.number().map(Written::of);
         match (self, other) {
-            (kept, other) if kept.includes(other) => *kept,
-            (Self::Whole(value), Self::Whole(other)) => match value.widened(other) {
+            (Self::Whole(content), Self::Whole(other)) => match content.value.widened(&other.value) {
                 Value::Unset => Self::UNSET,
-                value => Self::Whole(value),
+                value => Self::Whole(Content { value, link: content.link.if_also(other.link), ..*other }),
             },
             (Self::Bytes(written), Self::Bytes(other)) => Self::Bytes(written.widened(other)),
-            (Self::Bytes(written), Self::Whole(Value::Scalar(number))) => {
-                Self::Bytes(written.widened(&Written::of(*number)))
+            (Self::Bytes(written), Self::Whole(other)) => {
+                of(other).map_or(Self::UNSET, |other| Self::Bytes(written.widened(&other)))
             }
+            (Self::Whole(content), Self::Bytes(other)) => {
+                of(content).map_or(Self::UNSET, |written| Self::Bytes(written.widened(other)))
+            }
+            (kept, other) if kept.includes(other) => *kept,
             _ => Self::UNSET,
         }
     }

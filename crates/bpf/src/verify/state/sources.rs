@@ -1,18 +1,33 @@
 //! On which numbers something depends: states need not agree in others.
 
-use super::{Frame, Parts, State, Value};
+use super::frame::Frame;
+use super::slot::Slot;
+use super::{Links, State, Value};
 use crate::insn::Register;
 
-/// Registers of the function that was innermost in the last kept state of a way, a bit for each: those on whose numbers
-/// something depends. One more bit stands for all numbers in parts of slots of all stacks.
+/// Numbers of the last kept state of a way, a bit for each: of registers of the function that was innermost there, and
+/// of whole slots of all stacks, which share bits if there are many. One more bit stands for all numbers in parts of
+/// slots, and one for all links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::verify) struct Sources(u16);
+pub(in crate::verify) struct Sources(u64);
 
 impl Sources {
     pub(in crate::verify) const NONE: Self = Self(0);
-    pub(in crate::verify) const ALL: Self = Self(u16::MAX);
+    pub(in crate::verify) const ALL: Self = Self(u64::MAX);
     /// Numbers in parts of slots.
-    pub(in crate::verify) const PARTS: Self = Self(1 << 11);
+    const PARTS: Self = Self(1 << 11);
+    /// Links: a number was learned by one.
+    pub(in crate::verify) const LINKS: Self = Self(1 << 12);
+    /// The first bit of slots, and how many there are.
+    const SLOTS: (usize, usize) = (13, 51);
+
+    /// The number in a slot of the function with `depth` functions around it.
+    const fn of_slot(depth: usize, index: usize) -> Self {
+        // No more slots than that are in a frame.
+        const APART: usize = 64;
+        let (first, count) = Self::SLOTS;
+        Self(1 << (first + (APART * depth + index) % count))
+    }
 
     /// All of both.
     pub(in crate::verify) const fn and(self, other: Self) -> Self {
@@ -24,31 +39,33 @@ impl Sources {
         Self(self.0 & !others.0)
     }
 
-    const fn has(self, index: usize) -> bool {
+    /// Those of both.
+    const fn among(self, others: Self) -> Self {
+        Self(self.0 & others.0)
+    }
+
+    const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether a register of the innermost function is among them.
+    pub(super) const fn has_register(self, index: usize) -> bool {
         self.0 & 1 << index != 0
     }
 
-    /// Those among them that are in parts of slots.
-    const fn parts(self) -> Self {
-        Self(self.0 & Self::PARTS.0)
+    /// Whether a whole slot is.
+    pub(super) const fn has_slot(self, depth: usize, index: usize) -> bool {
+        !self.among(Self::of_slot(depth, index)).is_none()
     }
 
-    /// What counts in slots, if something depends on these.
-    fn counted(self) -> Parts {
-        if self.parts() == Self::NONE { Parts::Bytes } else { Parts::Numbers }
+    /// Whether numbers in parts of slots are.
+    pub(super) const fn has_parts(self) -> bool {
+        !self.among(Self::PARTS).is_none()
     }
-}
 
-/// What the numbers in the registers of a function were made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::verify) struct Origins([Sources; 11]);
-
-impl Origins {
-    /// Returns what those of `registers` were made of.
-    pub(in crate::verify) fn of(&self, registers: Sources) -> Sources {
-        let used = (0..self.0.len()).filter(|index| registers.has(*index));
-        // Numbers in slots are from slots of the last kept state, or their sources were used when they were stored.
-        used.fold(registers.parts(), |all, index| all.and(self.0[index]))
+    /// Whether links are.
+    pub(super) const fn has_links(self) -> bool {
+        !self.among(Self::LINKS).is_none()
     }
 }
 
@@ -58,33 +75,48 @@ impl Frame {
         self.sources[usize::from(register.number())]
     }
 
-    /// As `includes`, except that registers that are not among `used` need only both have a number, whichever.
-    fn covers(&self, other: &Self, used: Sources) -> bool {
+    /// As `includes`, except that numbers that are not among `used` need only both be numbers, whichever.
+    fn covers(&self, other: &Self, depth: usize, used: Sources) -> bool {
         let is_any = |index: usize| {
             let are_numbers =
                 matches!((self.registers[index], other.registers[index]), (Value::Scalar(_), Value::Scalar(_)));
-            are_numbers && !used.has(index)
+            are_numbers && !used.has_register(index)
         };
         self.is_function_of(other)
             && (0..self.registers.len())
                 .all(|index| is_any(index) || self.registers[index].includes(&other.registers[index]))
-            && self.stack_includes(other, used.counted())
+            && self.stack_includes(other, depth, used)
+    }
+
+    /// Whether the stack includes that of `other`; of numbers that are not among `used`, only that there are some.
+    pub(super) fn stack_includes(&self, other: &Self, depth: usize, used: Sources) -> bool {
+        (0..self.slots.len()).all(|index| {
+            let other = other.slots.get(index).unwrap_or(&Slot::UNSET);
+            match &self.slots[index] {
+                Slot::Bytes(written) if !used.has_parts() => Slot::Bytes(written.without_numbers()).includes(other),
+                Slot::Whole(content) if content.number().is_some() && !used.has_slot(depth, index) => other.is_number(),
+                slot => slot.includes(other),
+            }
+        })
     }
 }
 
 impl State {
-    /// As [`includes`](Self::includes), except that those registers of the innermost function that are not among `used`
-    /// need only both have a number, whichever; and so do parts of slots.
-    pub(in crate::verify) fn covers(&self, other: &Self, used: Sources) -> bool {
+    /// As [`includes`](Self::includes), except that numbers that are not among `used` need only both be numbers,
+    /// whichever; and links need not be the same unless they are among `used`. Numbers in registers of functions around
+    /// the innermost one are always used.
+    pub(in crate::verify) fn covers(&self, links: &Links, other: &Self, used: Sources) -> bool {
         let (Some((top, callers)), Some((other_top, other_callers))) =
             (self.frames.split_last(), other.frames.split_last())
         else {
             return false;
         };
+        let around = callers.iter().zip(other_callers).enumerate();
         self.holds_what(other)
             && callers.len() == other_callers.len()
-            && callers.iter().zip(other_callers).all(|(frame, other)| frame.includes_with(other, used.counted()))
-            && top.covers(other_top, used)
+            && around.into_iter().all(|(depth, (frame, other))| frame.includes_with(other, depth, used))
+            && top.covers(other_top, callers.len(), used)
+            && (!used.has_links() || links.are_in(other, used))
     }
 
     /// Returns what numbers of functions around the innermost one were made of.
@@ -93,15 +125,42 @@ impl State {
         callers.iter().flat_map(|frame| frame.sources).fold(Sources::NONE, Sources::and)
     }
 
-    /// Returns what the numbers of the innermost function were made of.
-    pub(in crate::verify) fn origins(&self) -> Origins {
-        Origins(self.top().sources)
+    /// Returns what those numbers were made of that are where `kept`, a state with the same functions, has those of
+    /// `used`.
+    pub(in crate::verify) fn made_of(&self, used: Sources, kept: &Self) -> Sources {
+        let top = self.top().sources.iter().enumerate().filter(|(index, _)| used.has_register(*index));
+        // A link is one of the last kept state, or of numbers that were copied since then.
+        let links = used.among(Sources::LINKS);
+        let mut all = top.fold(links, |all, (_, sources)| all.and(*sources));
+        if used.without(Sources::LINKS).0 >> Sources::PARTS.0.trailing_zeros() == 0 {
+            return all;
+        }
+        for (depth, (frame, kept)) in self.frames.iter().zip(&kept.frames).enumerate() {
+            for (index, slot) in frame.slots.iter().enumerate() {
+                let is_whole = matches!(kept.slots.get(index), Some(Slot::Whole(_)));
+                let is_used = if is_whole { used.has_slot(depth, index) } else { used.has_parts() };
+                if let (Slot::Whole(content), true) = (slot, is_used) {
+                    all = all.and(content.sources);
+                }
+            }
+            if used.has_parts() {
+                all = all.and(frame.parts);
+            }
+        }
+        all
     }
 
     /// Notes that the state is kept: from now on numbers are made of its own.
-    pub(in crate::verify) fn begin_origins(&mut self) {
-        for frame in &mut self.frames {
+    pub(in crate::verify) fn begin_sources(&mut self) {
+        for (depth, frame) in self.frames.iter_mut().enumerate() {
             frame.sources = [Sources::NONE; 11];
+            frame.parts = Sources::PARTS;
+            for (index, slot) in frame.slots.iter_mut().enumerate() {
+                if let Slot::Whole(content) = slot {
+                    let is_number = content.number().is_some();
+                    content.sources = if is_number { Sources::of_slot(depth, index) } else { Sources::NONE };
+                }
+            }
         }
         let top = self.top_mut();
         for (index, sources) in top.sources.iter_mut().enumerate() {

@@ -1,5 +1,6 @@
 //! Bytes of a slot of the stack that were written in parts, and the numbers that were.
 
+use super::Link;
 use crate::insn::{AluOp, Size, Width};
 use crate::verify::scalar::Scalar;
 
@@ -14,6 +15,8 @@ pub(in crate::verify) struct Written {
     least: u64,
     /// The greatest value of each number, likewise.
     most: u64,
+    /// The links of the two numbers of 4 bytes, known or not, that were stored as such.
+    links: [Link; 2],
 }
 
 /// What belongs to sizes, by index.
@@ -29,7 +32,7 @@ fn place(at: u8, size: Size) -> u64 {
 }
 
 impl Written {
-    pub(super) const NOTHING: Self = Self { bytes: 0, begins: [0; 3], least: 0, most: 0 };
+    pub(super) const NOTHING: Self = Self { bytes: 0, begins: [0; 3], least: 0, most: 0, links: [Link::NONE; 2] };
     /// All bytes, of which nothing else is known.
     const ALL: Self = Self { bytes: u8::MAX, ..Self::NOTHING };
 
@@ -42,9 +45,9 @@ impl Written {
         written
     }
 
-    /// Whether this byte was written.
-    pub(super) const fn has(&self, bit: u8) -> bool {
-        self.bytes & bit != 0
+    /// Whether these bytes were written.
+    pub(super) const fn has(&self, bytes: u8) -> bool {
+        self.bytes & bytes == bytes
     }
 
     pub(super) const fn without_numbers(&self) -> Self {
@@ -88,10 +91,23 @@ impl Written {
         }
     }
 
-    /// Notes that a byte is overwritten; with a number, if that is `certain`. The rest of a number to which it belonged
-    /// stays known in parts.
-    pub(super) fn overwrite(&mut self, bit: u8, certain: bool) {
-        let byte = bit.trailing_zeros() as u8;
+    /// Notes that bytes are overwritten; with numbers, if that is `certain`.
+    pub(super) fn overwrite(&mut self, bytes: u8, certain: bool) {
+        if bytes == u8::MAX {
+            *self = self.without_numbers();
+        } else {
+            for byte in (0..8).filter(|byte| bytes & 1 << byte != 0) {
+                self.links[usize::from(byte / 4)] = Link::NONE;
+                self.forget_at(byte);
+            }
+        }
+        if certain {
+            self.bytes |= bytes;
+        }
+    }
+
+    /// Forgets the number to which a byte belongs, except in the parts of it without that byte.
+    fn forget_at(&mut self, byte: u8) {
         let around = self.places().find(|(at, size)| (*at..at + size.bytes() as u8).contains(&byte));
         if let Some((mut at, size)) = around
             && let Some(mut number) = self.number(at, size)
@@ -104,9 +120,22 @@ impl Written {
                 (number, at) = (number.part(begin - at, *half), begin);
             }
         }
-        if certain {
-            self.bytes |= bit;
-        }
+    }
+
+    /// The link of the number of 4 bytes at byte `at`: 0 or 4.
+    pub(super) fn link(&self, at: u8) -> Link {
+        self.links[usize::from(at / 4)]
+    }
+
+    /// Notes the link of the number of 4 bytes that was put at byte `at`.
+    pub(super) fn set_link(&mut self, at: u8, link: Link) {
+        self.links[usize::from(at / 4)] = link;
+    }
+
+    /// Notes what was learned of the number of 4 bytes at byte `at`, which was stored as such.
+    pub(super) fn narrow(&mut self, at: u8, number: Scalar) {
+        self.forget(at, Size::Word);
+        self.put(at, Size::Word, number);
     }
 
     /// Notes that the lowest bytes of `number` are at byte `at`, where no number is known.
@@ -142,7 +171,8 @@ impl Written {
 
     /// Returns what includes both, and does not change again and again as `other` does.
     pub(super) fn widened(&self, other: &Self) -> Self {
-        let mut widened = Self { bytes: self.bytes & other.bytes, ..*self };
+        let links = [0, 1].map(|half| self.links[half].if_also(other.links[half]));
+        let mut widened = Self { bytes: self.bytes & other.bytes, links, ..*self };
         for (at, size) in self.places() {
             if !self.includes_at(other, at, size) {
                 widened.forget(at, size);

@@ -76,10 +76,11 @@ pub(super) const NUMBERS: &[Class] = &[
         refused: &[
             ("r3 = *(u64 *)(r1 + 0)\nw3 s>>= 28\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit", "Far"),
             ("r3 = *(u8 *)(r1 + 8)\nr4 = 8\nr4 <<= r3\nr1 += r4\nr0 = *(u8 *)(r1 + 0)\nexit", "Far"),
-            ("r3 = *(u64 *)(r1 + 8)\nr4 = 1\nw4 <<= w3\nr4 >>= 28\nr1 += r4\nr0 = *(u64 *)(r1 + 0)\nexit", "Context"),
+            ("r3 = *(u64 *)(r1 + 8)\nr4 = 3\nw4 <<= w3\nr4 >>= 28\nr1 += r4\nr0 = *(u64 *)(r1 + 0)\nexit", "Context"),
         ],
         harmless: &[
             "r3 = *(u64 *)(r1 + 0)\nw3 >>= 28\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
+            "r3 = *(u64 *)(r1 + 8)\nr4 = 1\nw4 <<= w3\nr4 >>= 28\nr1 += r4\nr0 = *(u64 *)(r1 + 0)\nexit",
             "r3 = *(u64 *)(r1 + 0)\nr4 = *(u64 *)(r1 + 8)\nw3 <<= w4\nr5 = r3\nr5 s>>= r4\nw5 >>= w4\nr0 = r5\nexit",
         ],
     },
@@ -126,7 +127,7 @@ pub(super) const NUMBERS: &[Class] = &[
         refused: &[
             ("r3 = *(u32 *)(r1 + 0)\nr3 *= r3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit", "Far"),
             ("r3 = *(u8 *)(r1 + 0)\nr3 &= 7\nr3 = -r3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit", "Context"),
-            ("r3 = *(u8 *)(r1 + 0)\nr3 s/= -1\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit", "Far"),
+            ("r3 = *(u8 *)(r1 + 0)\nr3 s/= -1\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit", "Context"),
         ],
         harmless: &[
             "r3 = *(u8 *)(r1 + 0)\nr3 &= 7\nr3 = -r3\nr1 += 8\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
@@ -145,12 +146,73 @@ pub(super) const NUMBERS: &[Class] = &[
         ],
     },
     Class {
+        name: "signed comparisons of 32 bits of numbers with any upper half, and what moves make of them",
+        refused: &[
+            // Only one end is bounded.
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 s> 15 goto out\nw3 = w3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\n\
+                 out: exit",
+                "Far",
+            ),
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 s> 7 goto out\nr3 = (s32)r3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\n\
+                 out: exit",
+                "Far",
+            ),
+            // The upper half is still any.
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 s> 7 goto out\nif w3 s< 0 goto out\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            // What 64 bits do to it behind the comparison.
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 > 7 goto out\nr3 >>= 1\nw3 = w3\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 > 7 goto out\nr3 *= -1\nw3 = w3\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 > 7 goto out\nr3 /= 2\nw3 = w3\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            // It begins anew at 0, and at the least number with sign.
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 > 7 goto out\nr3 -= 1\nw3 = w3\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            (
+                "r0 = 0\nr3 = *(u32 *)(r1 + 0)\nif w3 s< 0 goto out\nw3 += 1\nif w3 s> 8 goto out\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+        ],
+        harmless: &[
+            "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 s> 15 goto out\nif w3 s< 0 goto out\nw3 = w3\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nout: exit",
+            "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 s< 0 goto out\nif w3 s> 15 goto out\nr3 = (s32)r3\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nout: exit",
+            "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 s< -8 goto out\nif w3 s> 7 goto out\nw3 += 8\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nout: exit",
+            "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif w3 > 14 goto out\nr3 += 1\nr3 <<= 32\nr3 >>= 32\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nout: exit",
+            "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nw3 -= 1\nif w3 > 14 goto out\nw3 += 1\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nout: exit",
+        ],
+    },
+    Class {
         name: "copies of a number, linked when one of them is compared",
         refused: &[
             (
                 "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = r3\nr4 += 1\nif r4 > 8 goto out\nr1 += r3\n\
                  r0 = *(u8 *)(r1 + 0)\nout: exit",
-                "Far",
+                "Context",
             ),
             (
                 "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nw4 = w3\nif r4 > 7 goto out\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit",
@@ -161,8 +223,88 @@ pub(super) const NUMBERS: &[Class] = &[
                  f: r0 = 0\nif r1 < 8 goto in\nr0 = 1\nin: exit",
                 "Far",
             ),
+            // One of them is another number by then.
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = r3\nr3 = *(u64 *)(r1 + 8)\nif r4 > 7 goto out\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = r3\nr4 = (s16)r4\nif r4 > 7 goto out\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            // Sums of 32 bits begin anew at 0.
+            (
+                "r0 = 0\nr3 = *(u32 *)(r1 + 0)\nr4 = r3\nw4 += 1\nif r4 > 8 goto out\nr1 += r3\n\
+                 r0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            // Stored in less than 8 bytes, loaded with a sign, and overwritten in part.
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\n*(u32 *)(r10 - 8) = r3\nr4 = *(u32 *)(r10 - 8)\nif r4 > 7 goto out\n\
+                 r1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            (
+                "r0 = 0\nr3 = *(u32 *)(r1 + 0)\n*(u32 *)(r10 - 8) = r3\nr4 = *(s32 *)(r10 - 8)\nif r4 s> 7 goto out\n\
+                 r1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
+            (
+                "r0 = 0\nr3 = *(u64 *)(r1 + 0)\n*(u64 *)(r10 - 8) = r3\n*(u8 *)(r10 - 7) = 1\nif r3 > 7 goto out\n\
+                 r3 = *(u64 *)(r10 - 8)\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit",
+                "Far",
+            ),
         ],
-        harmless: &["r6 = r1\nr1 = *(u64 *)(r1 + 0)\ncall local f\nr6 += r0\nr0 = *(u8 *)(r6 + 0)\nexit\n\
-             f: r0 = 0\nif r1 > 7 goto out\nr0 = r1\nout: exit"],
+        harmless: &[
+            "r6 = r1\nr1 = *(u64 *)(r1 + 0)\ncall local f\nr6 += r0\nr0 = *(u8 *)(r6 + 0)\nexit\n\
+             f: r0 = 0\nif r1 > 7 goto out\nr0 = r1\nout: exit",
+            "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = r3\nr4 += 1\nif r4 > 8 goto out\nr1 += r3\nr1 += 1\n\
+             r0 = *(u8 *)(r1 + 0)\nout: exit",
+            "r0 = 0\nr3 = *(u32 *)(r1 + 0)\nr4 = r3\nw4 -= 1\nif w4 > 14 goto out\nr1 += r3\n\
+             r0 = *(u8 *)(r1 + 0)\nout: exit",
+            "r6 = r1\nr7 = *(u64 *)(r1 + 0)\nr1 = r7\ncall local f\nif r0 != 0 goto out\nr6 += r7\n\
+             r0 = *(u8 *)(r6 + 0)\nexit\nout: r0 = 7\nexit\nf: r0 = 0\nif r1 < 8 goto in\nr0 = 1\nin: exit",
+            "r0 = 0\nr3 = *(u64 *)(r1 + 0)\n*(u32 *)(r10 - 8) = r3\nr4 = *(s32 *)(r10 - 8)\nif r4 s> 7 goto out\n\
+             if w3 s< 0 goto out\nw3 = w3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit",
+        ],
+    },
+    Class {
+        name: "ways that meet, of which only one has copies that are linked",
+        refused: &[
+            (
+                "r9 = r1\nr6 = *(u64 *)(r1 + 0)\nr7 = *(u64 *)(r1 + 8)\nr3 = *(u8 *)(r1 + 1)\nr0 = 0\n\
+                 if r3 > 5 goto meet\nr7 = r6\nmeet: if r6 > 7 goto out\nr9 += r7\nr0 = *(u8 *)(r9 + 0)\nout: exit",
+                "Far",
+            ),
+            (
+                "r9 = r1\nr6 = *(u64 *)(r1 + 0)\nr7 = *(u64 *)(r1 + 8)\nr3 = *(u8 *)(r1 + 1)\nr0 = 0\n\
+                 *(u64 *)(r10 - 8) = r7\nif r3 > 5 goto meet\n*(u64 *)(r10 - 8) = r6\nmeet: r4 = *(u64 *)(r10 - 8)\n\
+                 if r4 > 7 goto out\nr9 += r6\nr0 = *(u8 *)(r9 + 0)\nout: exit",
+                "Far",
+            ),
+            // Linked on both, but once with something added.
+            (
+                "r9 = r1\nr6 = *(u64 *)(r1 + 0)\nr7 = r6\nr3 = *(u8 *)(r1 + 1)\nr0 = 0\nr7 += 100\n\
+                 if r3 > 5 goto meet\nr7 = r6\nmeet: if r6 > 7 goto out\nr9 += r7\nr0 = *(u8 *)(r9 + 0)\nout: exit",
+                "Context",
+            ),
+            // A function compares its argument, and ways meet in it.
+            (
+                "r9 = r1\nr6 = *(u64 *)(r1 + 0)\nr7 = *(u64 *)(r1 + 8)\nr2 = *(u8 *)(r1 + 1)\nr1 = r7\n\
+                 if r2 > 5 goto on\nr1 = r6\non: call local f\nif r0 != 0 goto out\nr9 += r6\n\
+                 r0 = *(u8 *)(r9 + 0)\nexit\nout: r0 = 0\nexit\n\
+                 f: r0 = 0\nif r1 < 8 goto in\nr0 = 1\nin: exit",
+                "Far",
+            ),
+        ],
+        harmless: &[
+            "r9 = r1\nr6 = *(u64 *)(r1 + 0)\nr7 = r6\nr3 = *(u8 *)(r1 + 1)\nr0 = 0\nif r3 > 5 goto meet\nr8 = r6\n\
+             r7 = r8\nmeet: if r6 > 7 goto out\nr9 += r7\nr0 = *(u8 *)(r9 + 0)\nout: exit",
+            "r9 = r1\nr6 = *(u64 *)(r1 + 0)\nr7 = *(u64 *)(r1 + 8)\nr3 = *(u8 *)(r1 + 1)\nr0 = 0\n\
+             if r3 > 5 goto meet\nr7 = r6\nmeet: if r6 > 7 goto out\nif r7 > 7 goto out\nr9 += r7\n\
+             r0 = *(u8 *)(r9 + 0)\nout: exit",
+        ],
     },
 ];

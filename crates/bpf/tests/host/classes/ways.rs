@@ -113,12 +113,138 @@ pub(super) const WAYS: &[Class] = &[
                 "r1 = r10\nr1 += -8\ncall local f\nr0 = 0\nexit\nf: *(u64 *)(r1 + 0) = r10\nr0 = 0\nexit",
                 "StoredAddress",
             ),
-            ("r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r4 - 8) = 1\nr0 = 0\nexit", "VariableStack"),
         ],
         harmless: &[
             "r6 = r1\nr7 = 5\nr8 = 6\nr9 = 7\ncall local f\nr0 += r7\nr0 += r8\nr0 += r9\nr3 = *(u64 *)(r6 + 0)\n\
              r0 += r3\n\
              exit\nf: r6 = 0\nr7 = 0\nr8 = 0\nr9 = 1\nr0 = r9\nexit",
+        ],
+    },
+    Class {
+        name: "places on the stack that are known when the program runs",
+        refused: &[
+            // What was not written, or is an address, wherever it is among them.
+            (
+                "r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r10 - 8) = 1\nr0 = *(u64 *)(r4 - 8)\nexit",
+                "StackUnset",
+            ),
+            (
+                "r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r10 - 8) = 1\n*(u64 *)(r10 - 16) = r1\n\
+                 r0 = *(u64 *)(r4 - 8)\nexit",
+                "PartOfAddress",
+            ),
+            (
+                "r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r10 - 16) = 1\nr0 = *(u64 *)(r4 - 8)\n\
+                 exit",
+                "StackUnset",
+            ),
+            // Only one of them was written.
+            (
+                "r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r4 - 8) = 1\nr0 = *(u64 *)(r10 - 8)\nexit",
+                "StackUnset",
+            ),
+            // Any of them may have been.
+            (
+                "*(u64 *)(r10 - 8) = 1\n*(u64 *)(r10 - 16) = 2\nr3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n\
+                 *(u64 *)(r4 - 8) = 99\nr3 = *(u64 *)(r10 - 16)\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
+                "Far",
+            ),
+            (
+                "*(u64 *)(r10 - 8) = r1\n*(u64 *)(r10 - 16) = 2\nr3 = *(u8 *)(r1 + 0)\nr3 &= 15\nr4 = r10\nr4 -= r3\n\
+                 *(u8 *)(r4 - 1) = 99\nr1 = *(u64 *)(r10 - 8)\nr0 = *(u8 *)(r1 + 0)\nexit",
+                "StackUnset",
+            ),
+            ("r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r4 - 8) = r1\nr0 = 0\nexit", "VariableStack"),
+            // At either end.
+            ("r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr3 += r10\n*(u64 *)(r3 - 8) = 1\nr0 = 0\nexit", "Stack"),
+            ("r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n*(u64 *)(r4 - 512) = 1\nr0 = 0\nexit", "Stack"),
+            ("r3 = *(u8 *)(r1 + 0)\nr3 += r10\nr0 = *(u8 *)(r3 - 64)\nexit", "Stack"),
+            // Given to helpers.
+            (
+                "*(u64 *)(r10 - 8) = 0\nr3 = *(u8 *)(r1 + 0)\nr3 &= 4\nr2 = r10\nr2 += -12\nr2 += r3\n\
+                 r1 = map[idx:0] ll\n\
+                 call 1\nr0 = 0\nexit",
+                "StackUnset",
+            ),
+            (
+                "r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 += -16\nr4 += r3\nr1 = map[idx:0][0]+0 ll\nr2 = 8\n\
+                 r3 = 0\n\
+                 call 105\nr0 = *(u64 *)(r10 - 8)\nexit",
+                "StackUnset",
+            ),
+            (
+                "r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 += -32\nr4 += r3\nr1 = map[idx:0][0]+0 ll\nr2 = 16\n\
+                 r3 = 0\n\
+                 call 197\nr0 = 0\nexit",
+                "VariableStack",
+            ),
+        ],
+        harmless: &[
+            "*(u64 *)(r10 - 8) = 1\n*(u64 *)(r10 - 16) = 2\nr3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n\
+             *(u64 *)(r4 - 8) = 99\nr0 = *(u64 *)(r10 - 16)\nr3 = *(u64 *)(r10 - 8)\nr0 += r3\nr3 = *(u64 *)(r4 - 8)\n\
+             r0 += r3\nexit",
+            "*(u64 *)(r10 - 8) = 0\n*(u64 *)(r10 - 16) = 0\nr3 = *(u64 *)(r1 + 0)\nr3 &= 15\nr3 += r10\n\
+             *(u8 *)(r3 - 16) = 5\nr0 = *(u64 *)(r10 - 8)\nr3 = *(u64 *)(r10 - 16)\nr0 += r3\nexit",
+            "*(u64 *)(r10 - 8) = 7\n*(u64 *)(r10 - 16) = 7\nr3 = *(u64 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 -= r3\n\
+             r3 = 3\n\
+             lock *(u64 *)(r4 - 8) += r3\nr0 = *(u64 *)(r10 - 8)\nr0 *= 3\nr3 = *(u64 *)(r10 - 16)\nr0 += r3\nexit",
+            "*(u64 *)(r10 - 8) = 3\n*(u64 *)(r10 - 16) = 2\nr3 = *(u8 *)(r1 + 0)\nr3 &= 12\nr2 = r10\nr2 += -16\n\
+             r2 += r3\n\
+             r1 = map[idx:0] ll\ncall 1\nif r0 == 0 goto out\nr0 = *(u64 *)(r0 + 0)\nexit\nout: r0 = 77\nexit",
+            "*(u64 *)(r10 - 8) = 3\n*(u64 *)(r10 - 16) = 2\nr3 = *(u64 *)(r1 + 0)\nr3 &= 8\nr4 = r10\nr4 += -16\n\
+             r4 += r3\n\
+             r1 = map[idx:0][0]+0 ll\nr2 = 8\nr3 = 0\ncall 105\nr0 = *(u64 *)(r10 - 8)\nexit",
+        ],
+    },
+    Class {
+        name: "functions that return addresses",
+        refused: &[
+            ("call local f\nr0 = *(u64 *)(r0 + 0)\nexit\nf: r0 = r10\nr0 += -8\nexit", "ReturnedAddress"),
+            ("call local f\nexit\nf: r0 = map[idx:0][0]+0 ll\nexit", "ReturnedAddress"),
+            // What may be 0 may still be 0, and other results are others.
+            (
+                "call local f\nr0 = *(u64 *)(r0 + 0)\nexit\n\
+                 f: *(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nexit",
+                "MaybeNull",
+            ),
+            (
+                "call local f\nr6 = r0\ncall local f\nif r0 == 0 goto out\nr0 = *(u64 *)(r6 + 0)\nexit\n\
+                 out: r0 = 0\nexit\n\
+                 f: *(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nexit",
+                "MaybeNull",
+            ),
+            // A number on one way.
+            (
+                "r2 = *(u8 *)(r1 + 0)\ncall local f\nr0 = *(u64 *)(r0 + 0)\nexit\n\
+                 f: r0 = 0\nif r2 == 0 goto on\nr0 = r1\non: exit",
+                "NoAddress",
+            ),
+            // What a helper calls returns a number.
+            (
+                "r1 = 2\nr2 = func[f] ll\nr3 = r1\nr3 = 0\nr4 = 0\ncall 181\nr0 = 0\nexit\n\
+                 f: r0 = map[idx:0][0]+0 ll\nexit",
+                "ReturnedAddress",
+            ),
+            // A record is given back where it came from.
+            (
+                "call local f\nr6 = r0\nif r0 == 0 goto out\nr1 = r0\nr2 = 0\ncall 132\n*(u64 *)(r6 + 0) = 1\n\
+                 out: r0 = 0\nexit\n\
+                 f: r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nexit",
+                "Unset",
+            ),
+        ],
+        harmless: &[
+            "call local f\nif r0 == 0 goto out\nr0 = *(u64 *)(r0 + 0)\nexit\nout: r0 = 9\nexit\n\
+             f: *(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nexit",
+            "r6 = *(u64 *)(r1 + 0)\nr1 = r6\nr1 &= 7\ncall local f\nr7 = r0\nr1 = r6\nr1 >>= 3\nr1 &= 7\ncall local f\n\
+             if r7 == 0 goto out\nif r0 == 0 goto out\n*(u64 *)(r7 + 0) = 3\nr0 = *(u64 *)(r0 + 0)\nexit\n\
+             out: r0 = 9\nexit\n\
+             f: *(u32 *)(r10 - 4) = r1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nexit",
+            "*(u64 *)(r10 - 8) = 4\n*(u64 *)(r10 - 16) = 5\nr2 = *(u8 *)(r1 + 0)\nr1 = r10\ncall local f\n\
+             r0 = *(u64 *)(r0 + 0)\nexit\nf: r0 = r1\nr0 += -8\nif r2 > 5 goto on\nr0 += -8\non: exit",
+            "call local f\nr1 = r0\nr0 = 0\nif r1 == 0 goto out\n*(u64 *)(r1 + 0) = 1\nr2 = 0\ncall 132\nr0 = 0\n\
+             out: exit\n\
+             f: r1 = map[idx:2] ll\nr2 = 8\nr3 = 0\ncall 131\nexit",
         ],
     },
 ];

@@ -1,0 +1,185 @@
+//! An active function: its registers, and what is around them.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::slot::Slot;
+use super::{Area, Link, Sources, Value};
+use crate::insn::{Register, Size};
+use crate::verify::scalar::Scalar;
+
+/// What a register or a place on the stack holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::verify) struct Content {
+    pub(in crate::verify) value: Value,
+    /// What a number was made of whose sources nobody has used yet.
+    pub(in crate::verify) sources: Sources,
+    /// What a number has in common with others.
+    pub(in crate::verify) link: Link,
+}
+
+impl Content {
+    /// A number of `size` bytes that depends on nothing.
+    pub(in crate::verify) const fn unknown(size: Size) -> Self {
+        Self::of(Value::Scalar(Scalar::of_size(size)))
+    }
+
+    /// What depends on no number, or only on numbers that were used.
+    pub(in crate::verify) const fn of(value: Value) -> Self {
+        Self { value, sources: Sources::NONE, link: Link::NONE }
+    }
+
+    pub(in crate::verify) const fn number(&self) -> Option<Scalar> {
+        match self.value {
+            Value::Scalar(number) => Some(number),
+            _ => None,
+        }
+    }
+}
+
+/// An active function.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::verify) struct Frame {
+    pub(super) registers: [Value; 11],
+    /// Of which registers each number was made whose numbers nobody has used yet.
+    pub(super) sources: [Sources; 11],
+    /// What each number has in common with others.
+    pub(super) links: [Link; 11],
+    /// From the end of the stack downwards, as far as it was used.
+    pub(super) slots: Vec<Slot>,
+    /// What numbers in parts of slots were made of.
+    pub(super) parts: Sources,
+    /// Where it goes on after the function that it called.
+    pub(in crate::verify) next: usize,
+    /// What a helper calls it for, if one does: apart, since few are, and many states are kept.
+    pub(in crate::verify) callback: Option<Box<Callback>>,
+    /// Whether its `may_goto`s were passed as often as they can be: from there on all of them jump.
+    pub(in crate::verify) is_spent: bool,
+    /// Which call of the function this is; all calls that a helper makes of it in a row are one.
+    pub(in crate::verify) instance: u32,
+    /// How often that call has passed a `may_goto`, and how often the helper has called it again.
+    pub(in crate::verify) rounds: u32,
+}
+
+/// A function that a helper calls again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::verify) struct Callback {
+    /// Its first instruction.
+    pub(in crate::verify) entry: u32,
+    /// The map for whose elements it is called; otherwise it gets the number of the call.
+    pub(in crate::verify) map: Option<u32>,
+    /// The instruction of the helper that calls it with a dynptr.
+    pub(in crate::verify) sample: Option<u32>,
+    /// What it gets unchanged.
+    pub(in crate::verify) context: Value,
+}
+
+impl Frame {
+    /// Makes the function with `depth` functions around it.
+    pub(in crate::verify) fn new(depth: usize, instance: u32) -> Self {
+        let mut registers = [Value::Unset; 11];
+        registers[10] = Value::Pointer(Area::Stack(depth), Scalar::constant(0));
+        Self {
+            registers,
+            sources: [Sources::NONE; 11],
+            links: [Link::NONE; 11],
+            slots: Vec::new(),
+            parts: Sources::NONE,
+            next: 0,
+            callback: None,
+            is_spent: false,
+            instance,
+            rounds: 0,
+        }
+    }
+
+    pub(in crate::verify) fn get(&self, register: Register) -> &Value {
+        &self.registers[usize::from(register.number())]
+    }
+
+    /// Sets a register to what depends on no number, or only on numbers whose [`sources`](Self::sources_of) were used.
+    pub(in crate::verify) fn set(&mut self, register: Register, value: Value) {
+        self.set_made(register, value, Sources::NONE);
+    }
+
+    /// Sets a register to what was made of numbers with these sources.
+    pub(in crate::verify) fn set_made(&mut self, register: Register, value: Value, sources: Sources) {
+        self.put(register, Content { value, sources, link: Link::NONE });
+    }
+
+    /// Returns what a register holds.
+    pub(in crate::verify) fn content(&self, register: Register) -> Content {
+        let index = usize::from(register.number());
+        Content { value: self.registers[index], sources: self.sources[index], link: self.links[index] }
+    }
+
+    /// Sets a register.
+    pub(in crate::verify) fn put(&mut self, register: Register, content: Content) {
+        let index = usize::from(register.number());
+        (self.registers[index], self.sources[index], self.links[index]) =
+            (content.value, content.sources, content.link);
+    }
+
+    /// Copies a register, with all that is known of it.
+    pub(in crate::verify) fn copy(&mut self, dst: Register, src: Register) {
+        let [dst, src] = [dst, src].map(|register| usize::from(register.number()));
+        self.registers[dst] = self.registers[src];
+        (self.sources[dst], self.links[dst]) = (self.sources[src], self.links[src]);
+    }
+
+    /// Takes `r0` to `r5` away, as calls do: `r3` to `r5` are then `unset`.
+    pub(in crate::verify) fn lose(&mut self, unset: Value) {
+        for register in &Register::ALL[..3] {
+            self.set(*register, Value::Unset);
+        }
+        for register in &Register::ALL[3..6] {
+            self.set(*register, unset);
+        }
+    }
+
+    /// Forgets what nobody looks at again: `live` has a bit for each register that is read.
+    pub(super) fn forget_all_but(&mut self, live: u16) {
+        for (number, register) in self.registers.iter_mut().enumerate() {
+            if live & 1 << number == 0 {
+                *register = Value::Unset;
+            }
+        }
+    }
+
+    /// Whether everything known here includes what is known there; of numbers on the stack, those among `used`.
+    pub(super) fn includes_with(&self, other: &Self, depth: usize, used: Sources) -> bool {
+        self.is_function_of(other)
+            && self.registers.iter().zip(&other.registers).all(|(value, other)| value.includes(other))
+            && self.stack_includes(other, depth, used)
+    }
+
+    /// Whether it is the same function, which goes on at the same place and leaves its loops in the same way.
+    pub(super) fn is_function_of(&self, other: &Self) -> bool {
+        self.next == other.next && self.callback == other.callback && self.is_spent == other.is_spent
+    }
+
+    pub(super) fn widened(&self, other: &Self) -> Self {
+        let registers = core::array::from_fn(|index| self.registers[index].widened(&other.registers[index]));
+        let links = core::array::from_fn(|index| self.links[index].if_also(other.links[index]));
+        // What one of them lacks is unset.
+        let slots = self.slots.iter().zip(&other.slots).map(|(slot, other)| slot.widened(other)).collect();
+        // What is left of whole slots may be in parts.
+        let parts = other.slots.iter().fold(other.parts, |all, slot| match slot {
+            Slot::Whole(content) => all.and(content.sources),
+            _ => all,
+        });
+        Self { registers, links, slots, parts, callback: other.callback.clone(), ..*other }
+    }
+
+    /// Replaces every value by what `change` makes of it.
+    pub(super) fn change(&mut self, mut change: impl FnMut(Value) -> Value) {
+        for register in &mut self.registers {
+            *register = change(*register);
+        }
+        for slot in &mut self.slots {
+            if let Slot::Whole(content) = slot {
+                content.value = change(content.value);
+            }
+        }
+    }
+}
