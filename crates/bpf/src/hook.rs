@@ -274,8 +274,8 @@ impl<T: Plain> Drop for Attached<T> {
 }
 
 /// Defines hooks: functions that run what is attached and return its verdict, the first result that is not 0; 0 if
-/// nothing is attached or all programs return 0. Beside the function there is a module of the same name with the [`Hook`]
-/// as `HOOK`.
+/// nothing is attached or all programs return 0. Beside the function there is a module of the same name with the
+/// [`Hook`] as `HOOK`.
 ///
 /// The context is a type of plain bytes, which programs may read ([`Plain`]). The verdict is `u64`, or a type of the
 /// host's that is made from it (`From<u64>`), if the function names one: `fn request(request: &Request) -> Verdict =
@@ -284,7 +284,10 @@ impl<T: Plain> Drop for Attached<T> {
 macro_rules! hook {
     (@verdict) => { u64 };
     (@verdict $verdict:ty) => { $verdict };
-    ($($(#[$meta:meta])* $vis:vis fn $name:ident($context:ident: &$type:ty) $(-> $verdict:ty)? = $text:literal);+ $(;)?) => {$(
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident($context:ident: &$type:ty) $(-> $verdict:ty)? = $text:literal
+    );+ $(;)?) => {$(
         $(#[$meta])*
         #[inline]
         $vis fn $name($context: &$type) -> $crate::hook!(@verdict $($verdict)?) {
