@@ -318,32 +318,6 @@ fn functions_of_the_program_are_called_by_helpers() {
 }
 
 #[test]
-fn texts_are_numbers_and_compared() {
-    let number = |text: u64, helper: i32| {
-        format!(
-            "r1 = {text} ll\n*(u64 *)(r10 - 8) = r1\nr1 = r10\nr1 += -8\nr2 = 8\nr3 = 0\nr4 = r10\nr4 += -16\n\
-                 call {helper}\nr1 = *(u64 *)(r10 - 16)\nr0 <<= 48\nr1 <<= 16\nr1 >>= 16\nr0 |= r1\nexit"
-        )
-    };
-    let bytes = |text: &[u8; 8]| u64::from_le_bytes(*text);
-    assert_eq!(run(&number(bytes(b"-12 abcd"), 105)), 3 << 48 | (-12_i64 as u64) << 16 >> 16);
-    assert_eq!(run(&number(bytes(b"0x1fg\0\0\0"), 106)), 4 << 48 | 0x1f);
-    assert_eq!(run(&number(bytes(b"-5\0\0\0\0\0\0"), 106)), (-34_i64 as u64) << 48);
-    assert_eq!(run(&number(bytes(b"x\0\0\0\0\0\0\0"), 105)), (-22_i64 as u64) << 48);
-    let compared = |text: u64| {
-        format!(
-            "r1 = {text} ll\n*(u64 *)(r10 - 8) = r1\nr1 = r10\nr1 += -8\nr2 = 8\nr3 = map[idx:5][0]+0 ll\ncall 182\n\
-                 exit"
-        )
-    };
-    assert_eq!(run(&compared(bytes(b"palimpse"))), 0);
-    assert_eq!(run(&compared(bytes(b"palimpsf"))), 1);
-    assert_eq!(run(&compared(bytes(b"pal\0\0\0\0\0"))), u64::MAX);
-    let writable = compared(0).replace("idx:5", "idx:0");
-    assert_eq!(refused(&writable), Fault::NoText { register: Register::R3 });
-}
-
-#[test]
 fn the_system_is_asked() {
     for helper in [5, 7, 8, 14, 125] {
         let linked = builder().build().verify(contract(), code(&format!("call {helper}\nexit"))).expect("harmless");
