@@ -146,15 +146,36 @@ impl Object {
             let call = Site { key: field(mem::offset_of!(Entry, key)), address: site, kind: Kind::Call };
             let branch = || {
                 let falls_when = State::from_on(flags & FLAG_FALLS_WHEN_ON != 0);
-                // The operand for the target occurs in the instruction and in the entry. Instrumentation (coverage,
-                // profiles) may give each a block of its own, both of which lead to the same code.
                 // SAFETY: 1. by `Object::new`.
                 let told = arch::target(site, unsafe { call.present() });
-                let target = told.unwrap_or_else(|| field(mem::offset_of!(Entry, target)));
+                let target = target_of(told, field(mem::offset_of!(Entry, target)));
                 Site { kind: Kind::Branch { falls_when, target }, ..call }
             };
             // A filler points to itself.
             (site != address).then(|| if flags & FLAG_CALL != 0 { call } else { branch() })
         })
+    }
+}
+
+/// Most bytes between two blocks of one function.
+const FUNCTION: usize = 1 << 20;
+
+/// Returns where a site leads whose instruction tells `told` and whose entry lists `listed`. The operand occurs in both,
+/// and instrumentation (coverage, profiles) may give each a block of its own in the function, which lead to the same
+/// code. A target farther away is someone else's, who has put a jump there: the bytes are then not those expected, and
+/// a switch is refused.
+fn target_of(told: Option<usize>, listed: usize) -> usize {
+    told.filter(|told| told.abs_diff(listed) <= FUNCTION).unwrap_or(listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_that_someone_else_has_put_at_a_site_is_not_its_target() {
+        assert_eq!(target_of(Some(0x40_1010), 0x40_1000), 0x40_1010);
+        assert_eq!(target_of(Some(0x7fff_0000_1000), 0x40_1000), 0x40_1000);
+        assert_eq!(target_of(None, 0x40_1000), 0x40_1000);
     }
 }
