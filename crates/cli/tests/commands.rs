@@ -101,7 +101,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ),
     (
         "cc program.c $(pkg-config --cflags --libs palimpsest)",
-        Test("xtask/src/package/library.rs", "[\"--cflags\", \"--libs\", \"palimpsest\"]"),
+        Test("xtask/src/package/installed.rs", "[\"--cflags\", \"--libs\", \"palimpsest\"]"),
     ),
     (
         "cmake -S adapters/llvm-orc -B target/llvm-orc -DPALIMPSEST_LIBRARY=$PWD/target/release/libpalimpsest_capi.a",
