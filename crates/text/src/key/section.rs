@@ -160,10 +160,10 @@ impl Object {
 /// Most bytes between two blocks of one function.
 const FUNCTION: usize = 1 << 20;
 
-/// Returns where a site leads whose instruction tells `told` and whose entry lists `listed`. The operand occurs in both,
-/// and instrumentation (coverage, profiles) may give each a block of its own in the function, which lead to the same
-/// code. A target farther away is someone else's, who has put a jump there: the bytes are then not those expected, and
-/// a switch is refused.
+/// Returns where a site leads whose instruction tells `told` and whose entry lists `listed`. The operand occurs in
+/// both, and instrumentation (coverage, profiles) may give each a block of its own in the function, which lead to the
+/// same code. A target farther away is someone else's, who has put a jump there: the bytes are then not those
+/// expected, and a switch is refused.
 fn target_of(told: Option<usize>, listed: usize) -> usize {
     told.filter(|told| told.abs_diff(listed) <= FUNCTION).unwrap_or(listed)
 }
