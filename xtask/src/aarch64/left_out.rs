@@ -33,17 +33,18 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
         what: "fork.engine::a_repair_takes_no_longer_than_a_slice_at_a_time",
         reason: "a repair of hundreds of forks, whose slices `slices` makes one by one",
     },
-    LeftOut { what: "fork.hazards_process::repairs_keep_what_was_answered_for", reason: ENGINE },
-    LeftOut { what: "fork.hazards_process::repairs_stop_threads_only_if_the_freeze_might", reason: ENGINE },
     LeftOut { what: "fork.slices::it_ends_before_there_are_more_extents_than_guards_have_room_for", reason: ENGINE },
+    LeftOut { what: "fork.authority", reason: FORK },
     LeftOut { what: "fork.deputies", reason: FORK },
     LeftOut { what: "fork.engine_heap", reason: FORK },
     LeftOut { what: "fork.engine_huge", reason: FORK },
     LeftOut { what: "fork.engine_times", reason: FORK },
     LeftOut { what: "fork.engine_worth", reason: FORK },
     LeftOut { what: "fork.gather", reason: FORK },
+    LeftOut { what: "fork.hazards_process", reason: FORK },
     LeftOut { what: "fork.hazards_requests", reason: FORK },
     LeftOut { what: "fork.hazards_semantics", reason: FORK },
+    LeftOut { what: "fork.hazards_threads", reason: FORK },
     LeftOut { what: "fork.limits", reason: FORK },
     LeftOut { what: "fork.reach", reason: FORK },
     LeftOut { what: "fork.refused_deputies", reason: FORK },
@@ -55,7 +56,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "fork.killed", reason: "kills at each step what `slices` plays: 450 processes of a second each" },
     LeftOut { what: "fork.steps", reason: "stops at each step of what `slices` plays, as `killed` does" },
     LeftOut { what: "fork.oracle", reason: "random sequences of calls that `engine` and `guards` make one by one" },
-    LeftOut { what: "fork.sandbox", reason: "random sequences of what `authority` and `guards` do one by one" },
+    LeftOut { what: "fork.sandbox", reason: "random sequences of what `guards` does one by one" },
     LeftOut {
         what: "forkserver.forkserver",
         reason: "its runs are restored as `snapshot` does; its protocol is plain Rust",
@@ -85,7 +86,7 @@ const ARENA: &str = "arenas are plain Rust; that their files, mappings and forks
 const ENGINE: &str =
     "much memory or many forks, to reach a decision of plain Rust; the rest of `engine` and `slices` stays";
 const FORK: &str =
-    "plain Rust over calls of palimpsest-sys, which `engine`, `guards`, `slices`, `hazards_*` and `snapshot` make here";
+    "plain Rust over calls of palimpsest-sys, which `engine`, `guards`, `slices` and `snapshot` make here";
 const PROGRAMS: &str = "the compiler's code for AArch64 runs in `conformance`, `differential`, `guarded` and `host`";
 const HERE: &str = "encoders for AArch64 are the same on every host";
 
