@@ -87,9 +87,10 @@ fn all_functions_work(call: Call) {
     }
 }
 
-/// Whatever the kernel could do with the library's own pages.
+/// Whole huge pages, also where several nodes would have everything copied; and whatever the kernel could do with the
+/// library's own pages.
 fn copies() -> TextOptions {
-    TextOptions::new().pages(Pages::Copied)
+    TextOptions::new().pages(Pages::Copied).reach(Reach::HugePages)
 }
 
 /// Returns the number of exchanged bytes of the library's text.
