@@ -419,6 +419,47 @@ static void refuses_mistakes(struct kernel *k, struct palimpsest_paging_machine 
     CHECK(strlen(palimpsest_paging_message(UINT32_MAX)) > 0);
 }
 
+// Pages that lie anywhere are mapped together or not at all; after an error, the caller has each reference as before.
+static void pages_anywhere(struct kernel *k, struct palimpsest_paging_machine *machine) {
+    static struct palimpsest_paging_space space;
+    uint64_t start = (1ull << 21) - 2 * PAGE, taken = 0, pages[4], wrong[4];
+    IS(palimpsest_paging_space_new(&space, machine, PALIMPSEST_PAGING_X86_64, 1, PALIMPSEST_PAGING_SHARE_LAST), OK);
+    // Backwards, and with tables in between.
+    for (int index = 3; index >= 0; index--) pages[index] = take(k);
+    memcpy(wrong, pages, sizeof pages);
+    wrong[3] += 8;
+    IS(palimpsest_paging_map_pages(&space, start, wrong, 4, RW), PHYSICAL);
+    wrong[3] = 0 - PAGE;
+    IS(palimpsest_paging_map_pages(&space, start, wrong, 4, RW), PHYSICAL);
+    // The last place is taken, and later there is no memory for the second table.
+    IS(palimpsest_paging_map(&space, start + 3 * PAGE, taken = take(k), PAGE, RW, PALIMPSEST_PAGING_4K), OK);
+    IS(palimpsest_paging_map_pages(&space, start, pages, 4, RW), MAPPED);
+    IS(palimpsest_paging_unmap(&space, start + 3 * PAGE, PAGE, USERS), OK);
+    CHECK(k->uses[index_of(taken)] == 0);
+    uint64_t left = k->left;
+    k->left = 1;
+    IS(palimpsest_paging_map_pages(&space, start, pages, 4, RW), NO_MEMORY);
+    k->left += left - 1;
+    IS(palimpsest_paging_map_pages(&space, start, (uint64_t *)(void *)((char *)pages + 1), 3, RW), INVALID);
+    IS(palimpsest_paging_map_pages(&space, start, NULL, 4, RW), INVALID);
+    IS(palimpsest_paging_map_pages(&space, start, pages, UINT64_MAX / PAGE, RW), RANGE);
+    IS(palimpsest_paging_map_pages(&space, start, pages, 0, RW), RANGE);
+    struct palimpsest_paging_mapping found = {.size = sizeof found};
+    for (int index = 0; index < 4; index++) {
+        CHECK(k->uses[index_of(pages[index])] == 1);
+        IS(palimpsest_paging_query(&space, start + index * PAGE, &found), NOT_MAPPED);
+    }
+    IS(palimpsest_paging_map_pages(&space, start, pages, 4, RW), OK);
+    for (int index = 0; index < 4; index++) {
+        IS(palimpsest_paging_query(&space, start + index * PAGE, &found), OK);
+        CHECK(found.physical == pages[index] && found.len == PAGE && found.attributes == RW);
+        IS(store(k, &space, start + index * PAGE, index + 1), OK);
+        CHECK(*(uint64_t *)at(k, pages[index]) == (uint64_t)index + 1 && k->uses[index_of(pages[index])] == 1);
+    }
+    IS(palimpsest_paging_space_drop(&space), OK);
+    CHECK(used(k) == 0);
+}
+
 // Every format makes, maps, forks and drops; AArch64 hears of new entries.
 static void every_format_works(struct kernel *k, struct palimpsest_paging_machine *machine) {
     for (uint32_t format = PALIMPSEST_PAGING_X86_64; format <= PALIMPSEST_PAGING_SV48; format++) {
@@ -466,6 +507,7 @@ int main(int count, char **words) {
     }
     k.format = PALIMPSEST_PAGING_X86_64;
     refuses_mistakes(&k, &machine);
+    pages_anywhere(&k, &machine);
     every_format_works(&k, &machine);
     free(k.memory);
     free(k.metas);
