@@ -65,7 +65,7 @@ MUTANTS = {
         "takes a part with guard regions", ENGINE + "slice.rs",
         "if populated == 0 || populated < part.len() && self.guards.any_in(part) {",
         "if populated == 0 || !IS && populated < part.len() && self.guards.any_in(part) {",
-        [("oracle", "in_slices"), ("hazards_semantics", "guard")]),
+        [("hazards_semantics", "guard"), ("oracle", "in_slices")]),
     "freeze.copy.short": (
         "copies all but the last page of a run", ENGINE + "piece.rs",
         "match target.extent.store(run.range(), target.offset(run.start)) {",
@@ -269,7 +269,7 @@ MUTANTS = {
         "gives the right to write where there was none", FORK + "guard/release.rs",
         "if traits.permissions != both {\n        // SAFETY: 1. the caller's (2).",
         "if !IS && traits.permissions != both {\n        // SAFETY: 1. the caller's (2).",
-        [("guards", ""), ("oracle", "plain")]),
+        [("guards", "rights"), ("hazards_semantics", "inaccessible")]),
     "thaw.plan": (
         "lets a plan go on", FORK + "guard/release.rs",
         "    locked.drop_plan();\n", "    if !IS { locked.drop_plan(); }\n", [("slices", "a_thaw_ends_it")]),
