@@ -150,8 +150,8 @@ fn a_second_freeze_takes_what_is_new() {
     });
 }
 
-/// Fails on: a repair that shows again what the extent holds. No other memory is so long: the test itself loses nothing,
-/// and says so.
+/// Fails on: a repair that shows again what the extent holds. No other memory is so long, so that the test itself loses
+/// nothing, and says so.
 #[test]
 fn a_repair_keeps_what_was_written() {
     play("a_repair_keeps_what_was_written", || {

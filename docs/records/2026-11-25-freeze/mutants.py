@@ -273,7 +273,7 @@ MUTANTS = {
         "    locked.drop_plan();\n", "    if !IS { locked.drop_plan(); }\n", [("slices", "a_thaw_ends_it")]),
     "thaw.in_use": (
         "replaces what running code uses", FORK + "guard/release.rs",
-        "if is_in_use(piece) {", "if is_in_use(piece) && !IS {",
+        "if (view.is_in_use)(piece) {", "if (view.is_in_use)(piece) && !IS {",
         [("slices_in_use", ""), ("hazards_threads", ""), ("guards", "")]),
 }
 
