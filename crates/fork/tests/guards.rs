@@ -10,6 +10,7 @@ use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip};
 use palimpsest_fork::guard::{self, Outcome, Remap};
 use palimpsest_fork::{Measure, Options};
+use palimpsest_sys::pages::maps::{Maps, Permissions};
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -282,6 +283,36 @@ fn advice_stays_with_what_replaces_frozen_memory() {
             guard::thaw(moved.range()).expect("thawed");
             assert!(moved.is_anonymous() && has(&moved, 0), "{index}: lost by thawing");
             assert!(moved.holds(0..MIB, 1) && moved.is_zero(MIB..2 * MIB) && moved.holds(5 * MIB..8 * MIB, 1));
+        }
+    });
+}
+
+/// Fails on: a thaw, of a range or of everything, after which the program may write where it may not.
+#[test]
+fn rights_stay_with_what_is_thawed() {
+    play("rights_stay_with_what_is_thawed", || {
+        let all = [filled(8 * MIB), filled(8 * MIB)];
+        let forbid = |memory: &Memory, offset: usize| {
+            // SAFETY: the scenario's own memory, which is read from here on.
+            assert_eq!(unsafe { libc::mprotect(memory.at(offset), MIB, libc::PROT_READ) }, 0);
+        };
+        all.iter().for_each(|memory| forbid(memory, MIB));
+        freeze(&Options::new().measure(Measure::Nothing));
+        for memory in &all {
+            assert!(memory.is_frozen());
+            forbid(memory, 5 * MIB);
+            // As the preload object does.
+            guard::protected(memory.at(5 * MIB).addr()..memory.at(6 * MIB).addr(), Ok(Permissions::READ));
+        }
+        guard::thaw(all[0].range()).expect("thawed");
+        guard::thaw_all().expect("thawed");
+        let maps = Maps::read().expect("/proc");
+        for memory in &all {
+            let rights =
+                (0..8).map(|mib| maps.at(memory.at(mib * MIB).addr()).expect("mapped").permissions.to_string());
+            let both = "rw-p".to_owned();
+            let expected = (0..8).map(|mib| if matches!(mib, 1 | 5) { "r--p".to_owned() } else { both.clone() });
+            assert!(rights.eq(expected) && memory.is_anonymous() && memory.holds(0..memory.len, 1), "{maps:?}");
         }
     });
 }
