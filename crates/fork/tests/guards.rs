@@ -317,8 +317,8 @@ fn rights_stay_with_what_is_thawed() {
     });
 }
 
-/// Fails on: a thaw that believes the map, and puts a copy in place of a library's code, which cannot be executed, or of
-/// memory that is shared with children; or one that gives back rights that were taken away.
+/// Fails on: a thaw that believes the map, and puts a copy in place of a library's code, which cannot be executed, or
+/// of memory that is shared with children; or one that gives back rights that were taken away.
 #[test]
 fn a_thaw_leaves_alone_what_nobody_has_reported() {
     play("a_thaw_leaves_alone_what_nobody_has_reported", || {
