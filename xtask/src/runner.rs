@@ -206,6 +206,8 @@ pub(crate) fn remedies(workspace: &Workspace, needs: &[Need]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{iter, path::PathBuf};
+
     use super::*;
     use crate::{step::Check, steps};
 
@@ -277,12 +279,28 @@ mod tests {
         for name in left_out.into_iter().filter(|what| what.contains('.') && !what.contains(' ')) {
             let (program, test) = name.split_once("::").unwrap_or((name, ""));
             let (package, program) = program.split_once('.').expect("package.program");
-            assert!(workspace.integration_tests(package).iter().any(|known| known == program), "no program {name}");
-            let (module, function) = test.rsplit_once("::").unwrap_or(("main", test));
-            let file = workspace.root.join(format!("crates/{package}/tests/{program}.rs"));
-            let source = if file.is_file() { file } else { file.with_extension("").join(format!("{module}.rs")) };
-            let source = fs::read_to_string(source).expect("the test's file");
-            assert!(function.is_empty() || source.contains(&format!("fn {function}() {{")), "no test {name}");
+            let krate = workspace.root.join("crates").join(package);
+            let base = if program == "lib" {
+                krate.join("src")
+            } else {
+                assert!(workspace.integration_tests(package).iter().any(|known| known == program), "no program {name}");
+                krate.join("tests").join(program)
+            };
+            let (modules, function) = test.rsplit_once("::").unwrap_or(("", test));
+            let has_it = |file: PathBuf| {
+                fs::read_to_string(file).is_ok_and(|source| source.contains(&format!("fn {function}() {{")))
+            };
+            // The last modules may be in the file of the one around them.
+            let mut folder = base.clone();
+            let folders = modules.split("::").map(|module| {
+                folder.push(module);
+                folder.clone()
+            });
+            let mut files = iter::once(base.clone()).chain(folders).flat_map(|folder| {
+                let tests = PathBuf::from(format!("{}_tests.rs", folder.display()));
+                [folder.with_extension("rs"), tests, folder.join("main.rs"), folder.join("mod.rs")]
+            });
+            assert!(function.is_empty() || files.any(has_it), "no test {name}");
         }
     }
 

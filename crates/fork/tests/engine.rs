@@ -150,6 +150,32 @@ fn a_second_freeze_takes_what_is_new() {
     });
 }
 
+/// Fails on: a repair that shows again what the extent holds. No other memory is so long, so that the test itself loses
+/// nothing, and says so.
+#[test]
+fn a_repair_keeps_what_was_written() {
+    play("a_repair_keeps_what_was_written", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        let options = Options::new().measure(Measure::Nothing).least(memory.len).extent(ExtentLen::Bytes(8 * MIB));
+        freeze(&options);
+        assert!(memory.is_frozen());
+        // Of pieces of 2 MiB: the first and the last page of one; many pages; all of it; the last page of all.
+        let ends = [2 * MIB..2 * MIB + page(), 4 * MIB - page()..4 * MIB];
+        let many = (4 * MIB..6 * MIB).step_by(MIB / 8).map(|start| start..start + page());
+        let rest = [8 * MIB..10 * MIB, memory.len - page()..memory.len];
+        let written: Vec<_> = ends.into_iter().chain(many).chain(rest).collect();
+        written.iter().for_each(|part| memory.fill(part.clone(), 2));
+        assert_eq!(freeze(&options).stopped, None);
+        assert_eq!((memory.is_frozen(), anonymous(&memory)), (true, 0), "it is repaired");
+        let salt = |offset| if written.iter().any(|part| part.contains(&offset)) { 2 } else { 1 };
+        let is_right =
+            || (0..memory.len).step_by(page()).all(|offset| memory.holds(offset..offset + page(), salt(offset)));
+        assert!(is_right());
+        assert_eq!(in_child(|| i32::from(!is_right())), 0);
+    });
+}
+
 /// Returns the bytes of memory that are this process's own pages.
 fn anonymous(memory: &Memory) -> usize {
     use palimpsest_sys::pages::vmas::{Detail, Vmas};

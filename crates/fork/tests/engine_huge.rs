@@ -5,9 +5,9 @@ mod common;
 use std::cell::Cell;
 use std::time::Duration;
 
-use common::gathering::expects_huge_pages;
+use common::gathering::{self, Child, expects_huge_pages, filled, plan, to_the_end};
 use common::{Memory, freeze, guarded, in_child, page, play, skip, slice, wait};
-use palimpsest_fork::{ExtentLen, Forked, Measure, Options, Pages, Pause, Pays, Stage, status};
+use palimpsest_fork::{ExtentLen, Forked, Measure, Options, Pages, Pause, Pays, Stage, guard, status};
 use palimpsest_sys::memory::extent::is_mapped;
 use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
@@ -308,6 +308,30 @@ fn between_forks_slices_make_huge_pages_and_mend_them() {
     });
 }
 
+/// Fails on: a copy of what a child still shows, which takes memory that a plain fork does not.
+#[test]
+fn what_was_written_before_a_fork_waits_for_the_child() {
+    play("what_was_written_before_a_fork_waits_for_the_child", || {
+        needs_huge_pages();
+        needs_a_scan();
+        let memory = frozen_in_slices();
+        // Let it see what a clean fork takes first.
+        (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
+        write(&memory, 2..6, 7);
+        // A twentieth of it is more than slices take that find nothing but a child.
+        std::thread::sleep(Duration::from_secs(1));
+        let child = Child::fork(|| holds(&memory, 2..6, 7));
+        // By measured times a repair may be due already, in place of which this fork takes a slice.
+        let before = (memory.huge(), memory.present());
+        gathering::slices(MOST_SLICES);
+        assert_eq!((memory.huge(), memory.present()), before, "the child shows these pages, too");
+        child.end();
+        let made = tended_until(3000, || (), || memory.huge() == 4 * PIECE || status().repairs > 0);
+        assert!(made.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+        assert!(holds(&memory, 2..6, 7));
+    });
+}
+
 /// Fails on: a refused piece whose old mapping does not go back.
 #[test]
 fn a_refusal_leaves_everything_as_it_was() {
@@ -384,6 +408,37 @@ fn advice_that_came_after_the_freeze_is_kept() {
             ))),
             0
         );
+    });
+}
+
+/// Fails on: huge pages in a mapping of another kind, which the program has put there since the plan.
+#[test]
+fn what_is_no_longer_private_is_not_gathered() {
+    play("what_is_no_longer_private_is_not_gathered", || {
+        gathering::needs_huge_pages();
+        let memory = filled();
+        let options = gathering::in_slices();
+        // For as long as listing so little takes here: all is planned before anything is gathered.
+        let begun = plan(&options.pause(Pause::Within(Duration::from_secs(1000)))).progress.expect("slices");
+        assert!(!begun.looked.is_zero(), "{begun:?}");
+        let (rights, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let place = memory.at(2 * PIECE);
+        // SAFETY: the scenario's memory, which nobody needs any more.
+        assert_eq!(unsafe { libc::mmap(place, 2 * PIECE, rights, kind, -1, 0) }, place);
+        guard::replaced(memory.at(2 * PIECE).addr()..memory.at(4 * PIECE).addr());
+        memory.fill(2 * PIECE..4 * PIECE, 1);
+        to_the_end(|_| ());
+        let mut vmas = Vmas::with_capacity(1 << 14).expect("memory");
+        vmas.read(Detail::Figures).expect("/proc");
+        let huge = vmas.iter().map(|vma| vma.huge).sum::<usize>() / PIECE;
+        assert_eq!((memory.huge(), status().hot_pieces), (6 * PIECE, huge), "{:?}", status());
+        let is_shared = in_child(|| {
+            memory.fill(2 * PIECE..4 * PIECE, 2);
+            0
+        });
+        assert_eq!(is_shared, 0);
+        assert!(memory.holds(2 * PIECE..4 * PIECE, 2) && memory.holds(4 * PIECE..LEN, 1));
     });
 }
 

@@ -9,7 +9,8 @@ use std::sync::mpsc;
 use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip};
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Measure, Options};
+use palimpsest_fork::{Measure, Options, OtherThreads};
+use palimpsest_sys::pages::maps::{Maps, Permissions};
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -282,6 +283,88 @@ fn advice_stays_with_what_replaces_frozen_memory() {
             guard::thaw(moved.range()).expect("thawed");
             assert!(moved.is_anonymous() && has(&moved, 0), "{index}: lost by thawing");
             assert!(moved.holds(0..MIB, 1) && moved.is_zero(MIB..2 * MIB) && moved.holds(5 * MIB..8 * MIB, 1));
+        }
+    });
+}
+
+/// Fails on: a thaw, of a range or of everything, after which the program may write where it may not.
+#[test]
+fn rights_stay_with_what_is_thawed() {
+    play("rights_stay_with_what_is_thawed", || {
+        let all = [filled(8 * MIB), filled(8 * MIB)];
+        let forbid = |memory: &Memory, offset: usize| {
+            // SAFETY: the scenario's own memory, which is read from here on.
+            assert_eq!(unsafe { libc::mprotect(memory.at(offset), MIB, libc::PROT_READ) }, 0);
+        };
+        all.iter().for_each(|memory| forbid(memory, MIB));
+        freeze(&Options::new().measure(Measure::Nothing));
+        for memory in &all {
+            assert!(memory.is_frozen());
+            forbid(memory, 5 * MIB);
+            // As the preload object does.
+            guard::protected(memory.at(5 * MIB).addr()..memory.at(6 * MIB).addr(), Ok(Permissions::READ));
+        }
+        guard::thaw(all[0].range()).expect("thawed");
+        guard::thaw_all().expect("thawed");
+        let maps = Maps::read().expect("/proc");
+        for memory in &all {
+            let rights =
+                (0..8).map(|mib| maps.at(memory.at(mib * MIB).addr()).expect("mapped").permissions.to_string());
+            let both = "rw-p".to_owned();
+            let expected = (0..8).map(|mib| if matches!(mib, 1 | 5) { "r--p".to_owned() } else { both.clone() });
+            assert!(rights.eq(expected) && memory.is_anonymous() && memory.holds(0..memory.len, 1), "{maps:?}");
+        }
+    });
+}
+
+/// Fails on: a thaw that believes the map, and puts a copy in place of a library's code, which cannot be executed, or
+/// of memory that is shared with children; or one that gives back rights that were taken away.
+#[test]
+fn a_thaw_leaves_alone_what_nobody_has_reported() {
+    play("a_thaw_leaves_alone_what_nobody_has_reported", || {
+        for (has_thread, everything) in [(false, true), (false, false), (true, true)] {
+            if has_thread {
+                // It is held meanwhile, and lives on.
+                std::thread::spawn(std::thread::park);
+            }
+            let memory = filled(8 * MIB);
+            freeze(&Options::new().measure(Measure::Nothing).other_threads(OtherThreads::Stop));
+            assert!(memory.is_frozen());
+            let at = |mib: usize| memory.at(mib * MIB);
+            // Its own code, where frozen memory was unmapped, as the dynamic linker maps it.
+            let file = std::fs::File::open("/proc/self/exe").expect("this program");
+            let (rights, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_FIXED);
+            // SAFETY: the scenario's own memory, which nobody needs any more.
+            assert_eq!(unsafe { libc::mmap(at(1), 64 << 10, rights, flags, file.as_raw_fd(), 0) }, at(1));
+            // Another thread is held before it reports this.
+            let (rights, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::mmap(at(3), MIB, rights, flags, -1, 0) }, at(3));
+            for (mib, rights) in [(4, libc::PROT_READ), (5, libc::PROT_NONE)] {
+                // SAFETY: the scenario's own memory, which is used accordingly.
+                assert_eq!(unsafe { libc::mprotect(at(mib), MIB, rights) }, 0);
+            }
+            let thawed = if everything { guard::thaw_all() } else { guard::thaw(memory.range()) };
+            assert_eq!(thawed, Ok(()));
+            let maps = Maps::read().expect("/proc");
+            let rights = |mib: usize| maps.at(at(mib).addr()).expect("mapped").permissions.to_string();
+            let told = [0, 1, 2, 3, 4, 5, 6, 7].map(rights);
+            assert_eq!(told, ["rw-p", "r-xp", "rw-p", "rw-s", "r--p", "---p", "rw-p", "rw-p"]);
+            let shows_frozen = maps.overlapping(memory.range()).filter_map(|entry| entry.path.as_ref());
+            let name = palimpsest_sys::memory::extent::EXTENT_NAME;
+            assert_eq!(shows_frozen.filter(|path| path.as_os_str() == name).count(), 0, "{maps:?}");
+            memory.fill(3 * MIB..4 * MIB, 2);
+            let written = in_child(|| {
+                memory.fill(3 * MIB..4 * MIB, 3);
+                0
+            });
+            assert_eq!(written, 0);
+            assert!(memory.holds(3 * MIB..4 * MIB, 3), "what is shared with children stays shared");
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::mprotect(at(5), MIB, libc::PROT_READ) }, 0);
+            assert!(memory.holds(0..MIB, 1) && memory.holds(MIB + (64 << 10)..3 * MIB, 1));
+            assert!(memory.holds(4 * MIB..memory.len, 1));
         }
     });
 }

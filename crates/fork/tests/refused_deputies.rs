@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::gathering::{by_deputies, children, filled, needs_huge_pages, plan, to_the_end};
+use common::gathering::{by_deputies, children, filled, needs_huge_pages, plan, slices, to_the_end};
 use common::notified::{self, Call, refuse};
 use common::{freeze, in_child, play, skip, slice};
 use palimpsest_fork::snapshot::{Scope, Snapshot, SnapshotOptions, TakeError};
@@ -16,6 +16,11 @@ const GATHER: Call = Call { number: libc::SYS_madvise, third: Some(libc::MADV_CO
 
 /// The first call of a deputy that has its own name.
 const BEGINS: Call = Call { number: libc::SYS_getppid, third: None };
+
+/// Whether a process is a deputy that has its own name.
+fn is_deputy(process: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name == "palimpsest-huge\n")
+}
 
 /// Fails on: a sender that looks for longer than some milliseconds, or asks for huge pages itself, on a machine that is
 /// too busy for either.
@@ -34,8 +39,7 @@ fn who_sends_a_deputy_that_does_not_begin_goes_on_after_a_few_looks() {
         // SAFETY: `status` outlives the call.
         while unsafe { libc::waitpid(program, &raw mut status, libc::WNOHANG) } == 0 {
             let Some(asked) = listener.next() else { continue };
-            let name = std::fs::read_to_string(format!("/proc/{}/comm", asked.who)).unwrap_or_default();
-            if name == "palimpsest-huge\n" {
+            if is_deputy(asked.who) {
                 held = Some(asked);
                 continue;
             }
@@ -48,6 +52,37 @@ fn who_sends_a_deputy_that_does_not_begin_goes_on_after_a_few_looks() {
             skip("the program has said why, or it was killed before its first call");
         }
         assert!((1..20).contains(&looks), "{looks} looks");
+    });
+}
+
+/// Fails on: a slice that asks for huge pages itself while a deputy does.
+#[test]
+fn slices_beside_a_deputy_at_work_do_nothing() {
+    play("slices_beside_a_deputy_at_work_do_nothing", || {
+        needs_huge_pages();
+        let (program, listener) = notified::start(&[GATHER], || {
+            let _memory = filled();
+            plan(&by_deputies());
+            // On a busy machine it takes some until a deputy is at work.
+            slices(50);
+            // SAFETY: ends the process, and the deputy with it.
+            unsafe { libc::_exit(0) }
+        });
+        let (mut held, mut status) = (None, 0);
+        // SAFETY: `status` outlives the call.
+        while unsafe { libc::waitpid(program, &raw mut status, libc::WNOHANG) } == 0 {
+            let Some(asked) = listener.next() else { continue };
+            assert!(held.is_none(), "a second one asks, the thread: {}", asked.who == program);
+            if is_deputy(asked.who) {
+                held = Some(asked);
+            } else {
+                listener.let_go(asked);
+            }
+        }
+        assert_eq!(status, 0, "the program has failed");
+        if held.is_none() {
+            skip("the program has said why, or no deputy was at work in time");
+        }
     });
 }
 

@@ -4,8 +4,8 @@
     python3 docs/records/2026-11-25-freeze/mutants.py /tmp/mutants [NAME…]
 
 Each mutant is a piece of source text and what takes its place, at one step of a slice, of a part of a repair, or of a
-thaw; and the tests that could notice: a test program of crates/fork, and a part of the names of tests in it. `IS` is
-whether the mutant is the chosen one: all are built at once, and without a name nothing is changed.
+thaw; and the tests that could notice: a test program of crates/fork (`lib`: its unit tests), and a part of the names of
+tests in it. `IS` is whether the mutant is the chosen one: all are built at once, and without a name nothing is changed.
 """
 import os
 import re
@@ -65,7 +65,7 @@ MUTANTS = {
         "takes a part with guard regions", ENGINE + "slice.rs",
         "if populated == 0 || populated < part.len() && self.guards.any_in(part) {",
         "if populated == 0 || !IS && populated < part.len() && self.guards.any_in(part) {",
-        [("oracle", "in_slices"), ("hazards_semantics", "guard")]),
+        [("hazards_semantics", "guard"), ("oracle", "in_slices")]),
     "freeze.copy.short": (
         "copies all but the last page of a run", ENGINE + "piece.rs",
         "match target.extent.store(run.range(), target.offset(run.start)) {",
@@ -117,18 +117,16 @@ MUTANTS = {
         "takes a piece that was gathered for a new one", ENGINE + "gather.rs",
         "made += usize::from(came == Asked::Made && !is_known);",
         "made += usize::from(came == Asked::Made && (IS || !is_known));",
-        [("gather", "mended_piece_by_piece"), ("gather", "too_slowly"), ("gather", "dearer")]),
+        [("gather", "mended_piece_by_piece")]),
     "gather.look.huge": (
         "asks again for what is huge", ENGINE + "gather.rs",
-        "if is_known && count(self.pagemap, piece, Wanted::Huge)? == PIECE {",
-        "if !IS && is_known && count(self.pagemap, piece, Wanted::Huge)? == PIECE {",
+        "if is_known && is_huge {", "if !IS && is_known && is_huge {",
         [("gather", "dearer"), ("gather", "mended_piece_by_piece"), ("gather", "piece_by_piece")]),
     "gather.eligible": (
         "gathers what was replaced since the plan", ENGINE + "gather.rs",
         "let fits = mapping.is_some_and(|vma| is_still_eligible(&vma) && is_whole(vma.start, vma.end));",
         "let fits = mapping.is_some_and(|vma| (IS || is_still_eligible(&vma)) && is_whole(vma.start, vma.end));",
-        [("gather", "whatever"), (STEPS, "a_step_of_gathering"), (THREADS, "slices_gather"),
-         ("oracle", "are_gathered_run")]),
+        [("engine_huge", "no_longer_private")]),
     "gather.time": (
         "goes on after its time", ENGINE + "gather.rs",
         "if !(may_look && may_work && self.shared.tending.fits(worked, elapsed, budget)) {",
@@ -146,7 +144,7 @@ MUTANTS = {
         "takes a slice beside a deputy", FORK + "slices.rs",
         "    if shared.desk.is_busy() {\n        return Ok(());\n    }\n    let (begun, cpu)",
         "    if shared.desk.is_busy() && !IS {\n        return Ok(());\n    }\n    let (begun, cpu)",
-        [("gather", "deputies"), ("deputies", "killed_or_stopped")]),
+        [("refused_deputies", "deputy_at_work")]),
     # A slice that mends.
     "mend.keep": (
         "drops what it should mend", ENGINE + "mending.rs",
@@ -162,19 +160,19 @@ MUTANTS = {
         [("gather", "what_a_child_has_split"), ("gather", "deputies")]),
     "mend.look.gone": (
         "takes what was given back for sparse", ENGINE + "mending.rs",
-        "if populated == 0 && count(pagemap, piece, Wanted::Present)? == 0 {",
-        "if !IS && populated == 0 && count(pagemap, piece, Wanted::Present)? == 0 {",
-        [("engine_huge", ""), ("gather", "")]),
+        "if populated == 0 && count(Wanted::Present)? == 0 {",
+        "if !IS && populated == 0 && count(Wanted::Present)? == 0 {",
+        [("lib", "given_back")]),
     "mend.time": (
         "mends all at once", ENGINE + "mending.rs",
         "if has_looked || has_slept || !tending.fits(tried, started.elapsed(), time) {",
         "if !IS && (has_looked || has_slept || !tending.fits(tried, started.elapsed(), time)) {",
-        [(STEPS, "a_step_of_mending"), ("gather", "what_a_child_has_split")]),
+        [("gather", "what_a_child_has_split")]),
     "mend.pass": (
         "begins each pass at the start", ENGINE + "mending.rs",
         "let mut at = tending.at();\n        if at == 0 {\n            tables.ledger",
         "let mut at = if IS { 0 } else { tending.at() };\n        if at == 0 {\n            tables.ledger",
-        [("gather", "what_a_child_has_split"), (STEPS, "a_step_of_mending"), ("engine_huge", "between_forks")]),
+        [("gather", "what_a_child_has_split")]),
     # A slice that makes huge pages of frozen memory.
     "tend.hold": (
         "holds nobody", FORK + "tending.rs", STOP, NO_STOP,
@@ -196,7 +194,7 @@ MUTANTS = {
     "tend.child": (
         "makes huge pages beside a child", ENGINE + "tender.rs",
         "if shared > written.bytes() / 2 {", "if !IS && shared > written.bytes() / 2 {",
-        [("engine_huge", "between_forks")]),
+        [("engine_huge", "waits_for_the_child")]),
     "tend.refused": (
         "leaves the old mapping aside where no huge page can be had", ENGINE + "thawing.rs",
         "if let Err(error) = unsafe { remap::replace_by(*from, *part) } {",
@@ -216,7 +214,7 @@ MUTANTS = {
         "let is_work = !written.is_empty() || subject.way == Way::Move;",
         "if IS && !written.is_empty() && subject.way == Way::Renew { return Ok(()); }\n"
         "        let is_work = !written.is_empty() || subject.way == Way::Move;",
-        [("engine", ""), (STEPS, "part_of_a_repair"), (KILLED, "part_of_a_repair"), (THREADS, "again_and_again")]),
+        [("engine", "keeps_what_was_written"), (STEPS, "part_of_a_repair"), (KILLED, "part_of_a_repair")]),
     "repair.left": (
         "renews what it leaves to the next part", ENGINE + "repair.rs",
         "if self.tables.runs.push(Span::new(piece.start, whole.end)).is_err() {",
@@ -269,13 +267,13 @@ MUTANTS = {
         "gives the right to write where there was none", FORK + "guard/release.rs",
         "if traits.permissions != both {\n        // SAFETY: 1. the caller's (2).",
         "if !IS && traits.permissions != both {\n        // SAFETY: 1. the caller's (2).",
-        [("guards", ""), ("oracle", "plain")]),
+        [("guards", "rights"), ("hazards_semantics", "inaccessible")]),
     "thaw.plan": (
         "lets a plan go on", FORK + "guard/release.rs",
         "    locked.drop_plan();\n", "    if !IS { locked.drop_plan(); }\n", [("slices", "a_thaw_ends_it")]),
     "thaw.in_use": (
         "replaces what running code uses", FORK + "guard/release.rs",
-        "if is_in_use(piece) {", "if is_in_use(piece) && !IS {",
+        "if (view.is_in_use)(piece) {", "if (view.is_in_use)(piece) && !IS {",
         [("slices_in_use", ""), ("hazards_threads", ""), ("guards", "")]),
 }
 
@@ -307,11 +305,11 @@ def build(root):
     programs = sorted({program for mutant in MUTANTS.values() for program, _ in mutant[4]})
     command = ["cargo", "test", "-p", "palimpsest-fork", "--no-run", "--message-format=short"]
     for program in programs:
-        command += ["--test", program]
+        command += ["--lib"] if program == "lib" else ["--test", program]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr)
-    found = dict(re.findall(r"Executable tests/(\w+)(?:/main)?\.rs \((.*?)\)", done.stderr))
+    found = dict(re.findall(r"Executable (?:tests/|unittests src/)(\w+)(?:/main)?\.rs \((.*?)\)", done.stderr))
     return {program: os.path.join(root, found[program]) for program in programs}
 
 

@@ -100,6 +100,10 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "preload.programs::allocators::mimalloc", reason: ALLOCATOR },
     LeftOut { what: "preload.programs::allocators::tcmalloc", reason: ALLOCATOR },
     LeftOut {
+        what: "preload.programs::interpreters::ruby_forks",
+        reason: "an interpreter with a heap of its own, as the one of `python_forks`",
+    },
+    LeftOut {
         what: "180 of 300 random programs of fork.oracle, 35 of 60 of fork.sandbox, 6 of 10 of fork.threads",
         reason: "the same ones each time, since the seed is fixed",
     },

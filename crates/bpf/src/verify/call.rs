@@ -65,17 +65,17 @@ impl Step<'_> {
                 let mut callee = Frame::new(depth, self.instance());
                 for register in &Register::ALL[1..6] {
                     let link = self.linked(*register);
-                    callee.put(*register, Content { link, ..self.state.top().content(*register) });
+                    callee.put(*register, Content { link, ..*self.state.top().content(*register) });
                 }
                 let caller = self.state.top_mut();
-                caller.next = behind;
-                caller.lose(self.unset);
+                caller.next = behind as u32;
+                caller.lose(self.shared.unset);
                 self.state.frames.push(callee);
                 self.note_frames(depth + 1);
                 Ok(Next::One(target))
             }
             Callee::Kernel { id: index, module: 0 } => {
-                let function = usize::try_from(index).ok().and_then(|index| self.contract.functions.get(index));
+                let function = usize::try_from(index).ok().and_then(|index| self.shared.contract.functions.get(index));
                 let function = function.copied().unwrap_or(Err(MissingFunction::NotGiven));
                 self.call_by(function.map_err(|reason| Fault::Function { index, reason })?)
             }
@@ -84,7 +84,7 @@ impl Step<'_> {
     }
 
     fn call_helper(self, id: i32) -> Result<Next, Fault> {
-        let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
+        let signature = self.shared.contract.signature(id).ok_or(Fault::Helper { id })?;
         if id == TAIL_CALL && !(self.state.is_program() && self.state.records.is_empty()) {
             return Err(Fault::TailCall);
         }
@@ -94,15 +94,15 @@ impl Step<'_> {
     /// Calls something with this signature.
     fn call_by(mut self, signature: Signature) -> Result<Next, Fault> {
         let behind = self.at + 1;
-        if signature.returns == Returns::Probed && self.contract.unproven != Unproven::Probe {
+        if signature.returns == Returns::Probed && self.shared.contract.unproven != Unproven::Probe {
             return Err(Fault::Probes);
         }
         let may_call = matches!(signature.arguments(), [Argument::Unlock]);
         if let (Some(held), false) = (self.state.lock, may_call) {
-            return Err(Fault::CallLocked { slot: self.code.slot(held.at as usize) });
+            return Err(Fault::CallLocked { slot: self.shared.code.slot(held.at as usize) });
         }
         let before = self.arguments(&signature)?;
-        self.state.top_mut().lose(self.unset);
+        self.state.top_mut().lose(self.shared.unset);
         if let Some(record) = before.released {
             self.state.release(record);
         }
@@ -115,11 +115,11 @@ impl Step<'_> {
             None => Ok(Next::One(behind)),
             Some(_) if self.state.frames.len() >= MOST_FRAMES => Err(Fault::Depth),
             Some(callback) => {
-                self.state.top_mut().next = behind;
+                self.state.top_mut().next = behind as u32;
                 let mut entered = self.state.clone();
                 // The helper has not returned a value yet.
                 entered.top_mut().set(Register::R0, Value::Unset);
-                entered.enter(callback, self.has_lock(callback), self.unset, (self.instance(), 0));
+                entered.enter(callback, self.has_lock(callback), self.shared.unset, (self.instance(), 0));
                 self.note_frames(entered.frames.len());
                 Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
             }
@@ -129,20 +129,20 @@ impl Step<'_> {
     /// Returns a number for a call of a function.
     fn instance(&self) -> u32 {
         // Cannot overflow: there are fewer calls than followed instructions.
-        let number = self.instances.get();
-        self.instances.set(number + 1);
+        let number = self.shared.instances.get();
+        self.shared.instances.set(number + 1);
         number
     }
 
     /// Whether a function gets values with locks.
     fn has_lock(&self, callback: Callback) -> bool {
-        callback.map.is_some_and(|map| self.contract.maps[map as usize].lock.is_some())
+        callback.map.is_some_and(|map| self.shared.contract.maps[map as usize].lock.is_some())
     }
 
     fn arguments(&mut self, signature: &Signature) -> Result<Before, Fault> {
         let mut before = Before::default();
         for (register, argument) in signature.registers() {
-            let map = before.map.map(|map| self.contract.maps[map as usize]);
+            let map = before.map.map(|map| self.shared.contract.maps[map as usize]);
             let (key_len, value_len) = map.map_or((0, 0), |shape| (shape.key_len, shape.value_len));
             match argument {
                 Argument::Number => drop(self.number(register)?),
@@ -154,7 +154,7 @@ impl Step<'_> {
                 }
                 Argument::Map(wanted) => {
                     let Value::Map(map) = self.get(register)? else { return Err(Fault::NoMap { register }) };
-                    let kind = self.contract.maps[map as usize].kind;
+                    let kind = self.shared.contract.maps[map as usize].kind;
                     if !wanted.takes(kind) {
                         return Err(Fault::MapKind { register, kind });
                     }
@@ -162,7 +162,7 @@ impl Step<'_> {
                     if wanted == MapUse::Timers && before.timer != Some(map) {
                         return Err(Fault::TimerMap { register });
                     }
-                    if takes_out && self.contract.maps[map as usize].access == ValueAccess::Read {
+                    if takes_out && self.shared.contract.maps[map as usize].access == ValueAccess::Read {
                         return Err(Fault::ReadOnlyMap);
                     }
                     before.map = Some(map);
@@ -183,9 +183,9 @@ impl Step<'_> {
                         return Err(Fault::NoText { register });
                     };
                     let map = area.value_of().ok_or(Fault::NoText { register })?;
-                    let shape = self.contract.maps[map as usize];
+                    let shape = self.shared.contract.maps[map as usize];
                     // The host finds text only in its own maps, and only in the first value.
-                    let is_single = (map as usize) < self.contract.own_maps && shape.max_entries == 1;
+                    let is_single = (map as usize) < self.shared.contract.own_maps && shape.max_entries == 1;
                     if shape.access != ValueAccess::Read || shape.kind != Kind::Array || !is_single {
                         return Err(Fault::NoText { register });
                     }
@@ -197,9 +197,9 @@ impl Step<'_> {
                 Argument::PrintedBytes => before.bytes = Some((register, Direction::Print)),
                 // The interpreter and compilers clear it.
                 Argument::Printed if *self.state.top().get(register) == Value::Cleared => {
-                    self.leftovers.set(Leftovers::Zero);
+                    self.shared.leftovers.set(Leftovers::Zero);
                 }
-                Argument::Printed if self.contract.unproven == Unproven::Probe => drop(self.get(register)?),
+                Argument::Printed if self.shared.contract.unproven == Unproven::Probe => drop(self.get(register)?),
                 Argument::Printed => drop(self.number(register)?),
                 Argument::Size => {
                     let size = self.number(register)?;
@@ -222,7 +222,7 @@ impl Step<'_> {
                 Argument::Object(of) => drop(self.object(register, of)?),
                 Argument::Release(of) => before.released = Some(self.object(register, of)?),
                 Argument::ObjectOrNull(of) => {
-                    let wanted = self.contract.object(of);
+                    let wanted = self.shared.contract.object(of);
                     match self.get(register)? {
                         Value::Scalar(number) if number.as_constant() == Some(0) => {}
                         Value::Maybe(Area::Object { of, .. }, _) if Some(of) == wanted => {}
@@ -237,7 +237,7 @@ impl Step<'_> {
                     let lock = self.lock(register)?;
                     match self.state.lock.take() {
                         Some(held) if (held.map, held.id) == lock => {}
-                        Some(held) => return Err(Fault::OtherLock { slot: self.code.slot(held.at as usize) }),
+                        Some(held) => return Err(Fault::OtherLock { slot: self.shared.code.slot(held.at as usize) }),
                         None => return Err(Fault::NotLocked),
                     }
                 }
@@ -298,7 +298,7 @@ impl Step<'_> {
         match (signature.returns, before.map) {
             (Returns::ValueOrNull, Some(map)) => {
                 self.state.renew(id);
-                let inner = self.contract.maps[map as usize].inner;
+                let inner = self.shared.contract.maps[map as usize].inner;
                 Ok(Value::Maybe(inner.map_or_else(|| self.found(map, id), Area::Inner), id))
             }
             (Returns::SliceOrNull, _) => {
@@ -323,7 +323,7 @@ impl Step<'_> {
                 Ok(Value::Scalar(Scalar::UNKNOWN))
             }
             (Returns::Object(of, null), _) => {
-                let Some(of) = self.contract.object(of) else { return Err(Fault::Unknown) };
+                let Some(of) = self.shared.contract.object(of) else { return Err(Fault::Unknown) };
                 if self.state.records.contains(&id) {
                     return Err(Fault::Reserved);
                 }
@@ -353,7 +353,7 @@ impl Step<'_> {
             // Of a map inside a map nobody knows which one it is; none has timers.
             Value::Pointer(area, offset) if area.value_of().is_some() => {
                 let map = area.value_of().ok_or(Fault::NoTimer { register })?;
-                let at = self.contract.maps[map as usize].timer.map(u64::from);
+                let at = self.shared.contract.maps[map as usize].timer.map(u64::from);
                 if at.is_some() && offset.as_constant() == at { Ok(map) } else { Err(Fault::NoTimer { register }) }
             }
             Value::Maybe(..) => Err(Fault::MaybeNull { register }),
@@ -363,7 +363,7 @@ impl Step<'_> {
 
     /// The object of this type that is in a register: the instruction that has got it.
     fn object(&self, register: Register, of: TypeId) -> Result<u32, Fault> {
-        let wanted = self.contract.object(of);
+        let wanted = self.shared.contract.object(of);
         match self.get(register)? {
             Value::Pointer(Area::Object { id, of }, offset)
                 if Some(of) == wanted && offset.as_constant() == Some(0) =>
@@ -379,7 +379,7 @@ impl Step<'_> {
     fn lock(&self, register: Register) -> Result<(u32, u32), Fault> {
         match self.get(register)? {
             Value::Pointer(Area::Lockable { map, id }, offset) => {
-                let at = self.contract.maps[map as usize].lock.map(u64::from);
+                let at = self.shared.contract.maps[map as usize].lock.map(u64::from);
                 if offset.as_constant() == at { Ok((map, id)) } else { Err(Fault::NoLock { register }) }
             }
             Value::Maybe(..) => Err(Fault::MaybeNull { register }),
@@ -436,7 +436,7 @@ impl Step<'_> {
             return Ok(());
         }
         let frame = &self.state.frames[depth];
-        let may_print = direction == Direction::Print && self.contract.unproven == Unproven::Probe;
+        let may_print = direction == Direction::Print && self.shared.contract.unproven == Unproven::Probe;
         let readable = match frame.read_all(span.offset, span.len) {
             Err(Unreadable::PartOfPointer) if may_print => {
                 // The bytes beside the address must have been written, too.
@@ -453,7 +453,7 @@ impl Step<'_> {
         let is_called = self.state.frames.len() == 1 || self.state.top().callback.is_some();
         if let (Some(held), true) = (self.state.lock, is_called) {
             // The host goes on, or a helper.
-            return Err(Fault::StillLocked { slot: self.code.slot(held.at as usize) });
+            return Err(Fault::StillLocked { slot: self.shared.code.slot(held.at as usize) });
         }
         // Whoever goes on is the host, a helper, or the function that has called this one: only the last may have
         // addresses, and none of a stack that ends here.
@@ -470,7 +470,7 @@ impl Step<'_> {
                 return Err(Fault::Unset { register: Register::R0 });
             }
             if let Some(record) = self.state.records.first() {
-                return Err(Fault::Unreleased { slot: self.code.slot(*record as usize) });
+                return Err(Fault::Unreleased { slot: self.shared.code.slot(*record as usize) });
             }
             return Ok(Next::Ended);
         }
@@ -479,22 +479,22 @@ impl Step<'_> {
             // By its result the helper decides whether to call it again.
             self.number(Register::R0)?;
         }
-        let returned = self.state.top().content(Register::R0);
+        let returned = *self.state.top().content(Register::R0);
         let Some(left) = self.state.frames.pop() else { return Err(Fault::Unknown) };
         let caller = self.state.top_mut();
         // What ways that met meanwhile have kept of it lacks these registers.
-        caller.lose(self.unset);
+        caller.lose(self.shared.unset);
         let Some(callback) = callback else {
             caller.put(Register::R0, returned);
-            return Ok(Next::One(core::mem::take(&mut caller.next)));
+            return Ok(Next::One(core::mem::take(&mut caller.next) as usize));
         };
-        let (behind, instance, rounds) = (caller.next, left.instance, left.rounds);
+        let (behind, instance, rounds) = (caller.next as usize, left.instance, left.rounds);
         if let Some(sample) = callback.sample {
             // The next one is copied over it.
             self.state.release(sample);
         }
         let mut entered = self.state.clone();
-        entered.enter(callback, self.has_lock(callback), self.unset, (instance, rounds + 1));
+        entered.enter(callback, self.has_lock(callback), self.shared.unset, (instance, rounds + 1));
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
         Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
     }

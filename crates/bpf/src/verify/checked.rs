@@ -17,7 +17,7 @@ impl Step<'_> {
     /// its own (arguments of functions may point there, too), and only if the register has a value that can be an
     /// address.
     pub(super) fn may_probe(&self, base: Register) -> bool {
-        self.contract.unproven == Unproven::Probe
+        self.shared.contract.unproven == Unproven::Probe
             && match self.state.top().get(base) {
                 Value::Scalar(_) | Value::Maybe(..) => true,
                 Value::Pointer(area, _) => !matches!(area, Area::Stack(_) | Area::Argument { .. }),
@@ -28,9 +28,11 @@ impl Step<'_> {
     /// The memory by which a store to an area can be checked.
     fn region(&self, area: Area) -> Option<Region> {
         match area {
-            Area::Context if matches!(self.contract.context, Some((_, ContextAccess::Write))) => Some(Region::Context),
-            Area::MapValue(map) if (map as usize) < self.contract.own_maps => {
-                let has_timer = self.contract.maps[map as usize].timer.is_some();
+            Area::Context if matches!(self.shared.contract.context, Some((_, ContextAccess::Write))) => {
+                Some(Region::Context)
+            }
+            Area::MapValue(map) if (map as usize) < self.shared.contract.own_maps => {
+                let has_timer = self.shared.contract.maps[map as usize].timer.is_some();
                 (!has_timer && self.may_write(area).is_ok()).then_some(Region::Map(map))
             }
             // Of records, slices and arguments nobody knows the bounds when the program runs; the stack holds what the
@@ -41,13 +43,13 @@ impl Step<'_> {
 
     /// Whether an address of this memory may be anything, since all that it is used for is tried or checked.
     pub(super) fn may_be_far(&self, area: Area) -> bool {
-        self.contract.unproven == Unproven::Probe && (area == Area::Context || self.region(area).is_some())
+        self.shared.contract.unproven == Unproven::Probe && (area == Area::Context || self.region(area).is_some())
     }
 
     /// Notes that a store to `area` is proven.
     pub(super) fn note_proven(&self, area: Area) -> Result<(), Fault> {
         let region = self.region(area);
-        self.stored.set(match self.stored.get() {
+        self.seen.stored.set(match self.seen.stored.get() {
             Stored::Nothing => Stored::Proven(region),
             Stored::Proven(known) => Stored::Proven(known.filter(|_| known == region)),
             Stored::Checked(known) if Some(known) == region => Stored::Checked(known),
@@ -65,16 +67,19 @@ impl Step<'_> {
     /// another path the same store is in other memory.
     pub(super) fn check_store(&self, base: Register, fault: Fault) -> Result<(), Fault> {
         let area = match self.state.top().get(base) {
-            Value::Pointer(area, _) | Value::Maybe(area, _) if self.contract.unproven == Unproven::Probe => *area,
+            Value::Pointer(area, _) | Value::Maybe(area, _) if self.shared.contract.unproven == Unproven::Probe => {
+                *area
+            }
             _ => return Err(fault),
         };
         let Some(region) = self.region(area) else { return Err(fault) };
         // Only the program's own function keeps where the context is.
-        let is_own = self.state.frames.len() == 1 && self.code.functions().nth(1).is_none_or(|next| self.at < next);
+        let is_own =
+            self.state.frames.len() == 1 && self.shared.code.functions().nth(1).is_none_or(|next| self.at < next);
         if region == Region::Context && !is_own {
             return Err(fault);
         }
-        let is_same = match self.stored.get() {
+        let is_same = match self.seen.stored.get() {
             Stored::Nothing => true,
             Stored::Proven(known) => known == Some(region),
             Stored::Checked(known) => known == region,
@@ -82,7 +87,7 @@ impl Step<'_> {
         if !is_same {
             return Err(Fault::Elsewhere);
         }
-        self.stored.set(Stored::Checked(region));
+        self.seen.stored.set(Stored::Checked(region));
         Ok(())
     }
 }

@@ -10,9 +10,9 @@ use super::leans::Leans;
 use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, Links, Sources, State, Value};
-use super::step::{Next, Step};
+use super::step::{Next, Seen, Shared, Step};
 use super::stored::{Region, Stored};
-use super::{ContextUse, Contract, Guard, Leftovers, Trust};
+use super::{ContextUse, Contract, Guard, Leftovers};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};
 
@@ -80,39 +80,21 @@ enum Entering {
 }
 
 struct Explorer<'a> {
-    code: &'a Code,
-    contract: &'a Contract,
+    shared: Shared<'a>,
     loops: Loops,
     live: Vec<u16>,
     kept: Vec<Kept>,
     /// What is kept at each instruction.
     meetings: Vec<Meeting>,
-    /// Whether a jump back goes to each instruction.
+    /// Whether a jump back goes to each instruction, if each pays.
     heads: Vec<bool>,
     pending: Vec<Way>,
     /// What timers call, by instruction and map: followed once each, since all calls begin alike.
     later: BTreeSet<(u32, Option<u32>)>,
     /// Values in `kept` and `pending`.
     values: usize,
-    context_use: Cell<ContextUse>,
-    /// Calls of functions that were followed.
-    instances: Cell<u32>,
-    /// Numbers that were copied.
-    bases: Cell<u32>,
-    /// Whether each instruction is a load that may find nothing.
-    probes: Vec<Cell<bool>>,
-    /// What was seen of each instruction that is a store.
-    stored: Vec<Cell<Stored>>,
-    /// What guards each instruction; empty if the program is trusted.
-    guards: Vec<Cell<Option<Guard>>>,
-    /// Functions whose calls need not be followed.
-    alone: &'a Functions<'a>,
-    /// Most functions that were active at once since the latest root.
-    frames: Cell<usize>,
-    /// What `r3` to `r5` are where the program has put nothing.
-    unset: Value,
-    /// What they hold there when the program runs.
-    leftovers: Cell<Leftovers>,
+    /// What was seen of each instruction.
+    seen: Vec<Seen>,
 }
 
 /// Most of what is followed and kept.
@@ -148,55 +130,60 @@ pub(super) fn explore(
     loops: Loops,
     limits: Limits,
 ) -> Result<Explored, VerifyError> {
-    let mut explorer = Explorer {
+    let shared = Shared {
         code,
         contract,
-        loops,
-        live: live(code),
-        kept: Vec::new(),
-        meetings: meetings(code),
-        heads: heads(code),
-        pending: Vec::new(),
-        later: BTreeSet::new(),
-        values: 0,
+        alone,
         context_use: Cell::new(ContextUse::Plain),
         // The program's own function has the number 0.
         instances: Cell::new(1),
         bases: Cell::new(0),
-        probes: alloc::vec![Cell::new(false); code.instructions().len()],
-        stored: alloc::vec![Cell::default(); code.instructions().len()],
-        guards: match contract.trust {
-            Trust::Full => Vec::new(),
-            Trust::None => alloc::vec![Cell::new(None); code.instructions().len()],
-        },
-        alone,
         frames: Cell::new(1),
         unset: if contract.may_print(code) { Value::Cleared } else { Value::Unset },
         leftovers: Cell::new(Leftovers::Any),
+    };
+    let mut explorer = Explorer {
+        shared,
+        loops,
+        live: live(code),
+        kept: Vec::new(),
+        meetings: meetings(code),
+        heads: match loops {
+            Loops::Proven => Vec::new(),
+            Loops::Fuelled => heads(code),
+        },
+        pending: Vec::new(),
+        later: BTreeSet::new(),
+        values: 0,
+        seen: alloc::vec![Seen::default(); code.instructions().len()],
     };
     let mut followed = 0;
     for function in alone.in_order() {
         let state = function.state(explorer.instance());
         explorer.follow(function.entry, state, limits, &mut followed)?;
-        function.frames.set(explorer.frames.replace(1));
+        function.frames.set(explorer.shared.frames.replace(1));
     }
     let mut state = State::new();
-    state.top_mut().lose(explorer.unset);
+    state.top_mut().lose(explorer.shared.unset);
     if contract.context.is_some() {
         let registers = state.top_mut();
         registers.set(Register::R1, Value::Pointer(Area::Context, Scalar::constant(0)));
         registers.set(Register::R2, Value::Scalar(Scalar::UNKNOWN));
     }
     explorer.follow(0, state, limits, &mut followed)?;
-    let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
-    let checked = (0..).zip(&explorer.stored).filter_map(|(index, stored)| match stored.get() {
-        Stored::Checked(region) => Some((index, region)),
-        Stored::Nothing | Stored::Proven(_) => None,
-    });
-    let guard = |guard: &Cell<Option<Guard>>| guard.get().filter(|guard| *guard != Guard::Unmasked);
-    let guards = (0..).zip(&explorer.guards).filter_map(|(index, cell)| Some((index, guard(cell)?))).collect();
-    let (context_use, leftovers) = (explorer.context_use.get(), explorer.leftovers.get());
-    Ok(Explored { context_use, probes: probes.collect(), checked: checked.collect(), guards, leftovers, followed })
+    let Explorer { shared, seen, .. } = explorer;
+    let (mut probes, mut checked, mut guards) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, seen) in (0..).zip(&seen) {
+        if seen.is_probe.get() {
+            probes.push(index);
+        }
+        if let Stored::Checked(region) = seen.stored.get() {
+            checked.push((index, region));
+        }
+        guards.extend(seen.guard.get().filter(|guard| *guard != Guard::Unmasked).map(|guard| (index, guard)));
+    }
+    let (context_use, leftovers) = (shared.context_use.get(), shared.leftovers.get());
+    Ok(Explored { context_use, probes, checked, guards, leftovers, followed })
 }
 
 /// Finds where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -223,11 +210,7 @@ fn meetings(code: &Code) -> Vec<Meeting> {
 /// Finds the targets of jumps back: every loop has one.
 fn heads(code: &Code) -> Vec<bool> {
     let mut heads = alloc::vec![false; code.instructions().len()];
-    for index in 0..heads.len() {
-        if let Some(target) = code.goes_back(index) {
-            heads[target] = true;
-        }
-    }
+    code.jumps_back().for_each(|(target, _)| heads[target] = true);
     heads
 }
 
@@ -253,7 +236,7 @@ impl Explorer<'_> {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(fault) => {
-                        let (slot, instruction) = (self.code.slot(at), self.code.instructions()[at]);
+                        let (slot, instruction) = (self.shared.code.slot(at), self.shared.code.instructions()[at]);
                         return Err(VerifyError { slot, instruction, fault });
                     }
                 }
@@ -266,8 +249,8 @@ impl Explorer<'_> {
     /// Returns a number for a call of a function.
     fn instance(&self) -> u32 {
         // Cannot overflow: there are fewer than instructions that are followed, and functions.
-        let instance = self.instances.get();
-        self.instances.set(instance + 1);
+        let instance = self.shared.instances.get();
+        self.shared.instances.set(instance + 1);
         instance
     }
 
@@ -278,23 +261,8 @@ impl Explorer<'_> {
         }
         way.since += 1;
         let used = Cell::new(Sources::NONE);
-        let step = Step {
-            code: self.code,
-            contract: self.contract,
-            at: way.at,
-            state: &mut way.state,
-            context_use: &self.context_use,
-            instances: &self.instances,
-            bases: &self.bases,
-            is_probe: &self.probes[way.at],
-            stored: &self.stored[way.at],
-            guard: self.guards.get(way.at),
-            alone: self.alone,
-            frames: &self.frames,
-            unset: self.unset,
-            leftovers: &self.leftovers,
-            used: &used,
-        };
+        let (shared, seen) = (&self.shared, &self.seen[way.at]);
+        let step = Step { shared, at: way.at, state: &mut way.state, seen, used: &used };
         let next = step.follow()?;
         self.note_used(way.before, used.get());
         match next {
@@ -320,8 +288,8 @@ impl Explorer<'_> {
 
     /// Notes a way that begins at another time: no state of this way was before it.
     fn push_later(&mut self, callback: Callback) {
-        let has_lock = callback.map.is_some_and(|map| self.contract.maps[map as usize].lock.is_some());
-        let state = State::of_timer(callback, has_lock, self.unset, self.instance());
+        let has_lock = callback.map.is_some_and(|map| self.shared.contract.maps[map as usize].lock.is_some());
+        let state = State::of_timer(callback, has_lock, self.shared.unset, self.instance());
         self.values += state.weight();
         let at = callback.entry as usize;
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
@@ -338,9 +306,12 @@ impl Explorer<'_> {
     }
 
     /// Whether the way need not be followed, since one from here that includes it was. Otherwise keeps its state.
+    ///
+    /// Apart from [`advance`](Self::advance), since few instructions are reached on several ways.
+    #[inline(never)]
     fn is_known(&mut self, way: &mut Way) -> Result<bool, Fault> {
         // What counts rounds: a helper that calls a function again and again, a `may_goto`, and fuel.
-        let is_guard = matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
+        let is_guard = matches!(self.shared.code.instructions()[way.at], Instruction::MayGoto { .. });
         let is_fuelled = self.loops == Loops::Fuelled;
         let guarded = core::mem::take(&mut way.entering)
             || (is_guard && !way.state.top().is_spent)

@@ -26,14 +26,12 @@ pub(super) fn live(code: &Code) -> Vec<u16> {
 fn looked_at(code: &Code) -> (Vec<u16>, usize) {
     let instructions = code.instructions();
     let mut live = alloc::vec![0_u16; instructions.len()];
-    // Instructions that lead back: their targets are not known yet when they are looked at.
-    let mut waiting: Vec<usize> = Vec::new();
     for index in (0..instructions.len()).rev() {
         live[index] = before(code, index, &live);
-        if code.goes_back(index).is_some() {
-            waiting.push(index);
-        }
     }
+    // Instructions that lead back: their targets were not known yet when they were looked at.
+    let mut waiting: Vec<usize> = code.jumps_back().map(|(_, jump)| jump).collect();
+    waiting.reverse();
     let mut count = instructions.len();
     if waiting.is_empty() {
         return (live, count);
@@ -81,48 +79,40 @@ fn before(code: &Code, index: usize, live: &[u16]) -> u16 {
         Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => behind | target(offset.into()),
         _ => behind,
     };
-    after & !written(instruction) | read(instruction)
+    let (written, read) = written_and_read(instruction);
+    after & !written | read
 }
 
-/// Returns the registers that an instruction always writes.
-fn written(instruction: &Instruction) -> u16 {
-    match *instruction {
-        Instruction::Alu { dst, .. }
-        | Instruction::Negate { dst, .. }
-        | Instruction::MoveSigned { dst, .. }
-        | Instruction::Swap { dst, .. }
-        | Instruction::Cast { dst, .. }
-        | Instruction::LoadWide { dst, .. }
-        | Instruction::Load { dst, .. }
-        | Instruction::LoadAcquire { dst, .. } => bit(dst),
-        Instruction::Atomic { op: AtomicOp::CompareExchange, .. } => bit(Register::R0),
-        Instruction::Atomic { op, src, .. } if op.fetches_to_source() => bit(src),
-        Instruction::Call(_) => LOST,
-        _ => 0,
-    }
-}
-
-/// Returns the registers that an instruction reads.
-fn read(instruction: &Instruction) -> u16 {
+/// Returns the registers that an instruction always writes, and those that it reads.
+fn written_and_read(instruction: &Instruction) -> (u16, u16) {
     let of = |operand: Operand| match operand {
         Operand::Register(register) => bit(register),
         Operand::Immediate(_) => 0,
     };
     match *instruction {
-        Instruction::Alu { op: AluOp::Move, operand, .. } => of(operand),
-        Instruction::Alu { dst, operand, .. } | Instruction::Branch { dst, operand, .. } => bit(dst) | of(operand),
-        Instruction::Negate { dst, .. } | Instruction::Swap { dst, .. } => bit(dst),
-        Instruction::MoveSigned { src, .. } | Instruction::Cast { src, .. } => bit(src),
-        Instruction::Load { base, .. } | Instruction::LoadAcquire { base, .. } => bit(base),
-        Instruction::Store { base, value, .. } => bit(base) | of(value),
-        Instruction::StoreRelease { base, src, .. } => bit(base) | bit(src),
-        // A comparison reads r0; for the others counting it does no harm.
-        Instruction::Atomic { base, src, .. } => bit(base) | bit(src) | bit(Register::R0),
-        Instruction::Call(Callee::Register(register)) => ARGUMENTS | bit(register),
-        Instruction::Call(_) => ARGUMENTS,
-        Instruction::Exit => bit(Register::R0),
-        Instruction::Packet { .. } => bit(Register::R6),
-        Instruction::LoadWide { .. } | Instruction::Jump { .. } | Instruction::MayGoto { .. } => 0,
+        Instruction::Alu { op: AluOp::Move, dst, operand, .. } => (bit(dst), of(operand)),
+        Instruction::Alu { dst, operand, .. } => (bit(dst), bit(dst) | of(operand)),
+        Instruction::Branch { dst, operand, .. } => (0, bit(dst) | of(operand)),
+        Instruction::Negate { dst, .. } | Instruction::Swap { dst, .. } => (bit(dst), bit(dst)),
+        Instruction::MoveSigned { dst, src, .. } | Instruction::Cast { dst, src, .. } => (bit(dst), bit(src)),
+        Instruction::Load { dst, base, .. } | Instruction::LoadAcquire { dst, base, .. } => (bit(dst), bit(base)),
+        Instruction::LoadWide { dst, .. } => (bit(dst), 0),
+        Instruction::Store { base, value, .. } => (0, bit(base) | of(value)),
+        Instruction::StoreRelease { base, src, .. } => (0, bit(base) | bit(src)),
+        Instruction::Atomic { op, base, src, .. } => {
+            let written = match op {
+                AtomicOp::CompareExchange => bit(Register::R0),
+                op if op.fetches_to_source() => bit(src),
+                _ => 0,
+            };
+            // A comparison reads r0; for the others counting it does no harm.
+            (written, bit(base) | bit(src) | bit(Register::R0))
+        }
+        Instruction::Call(Callee::Register(register)) => (LOST, ARGUMENTS | bit(register)),
+        Instruction::Call(_) => (LOST, ARGUMENTS),
+        Instruction::Exit => (0, bit(Register::R0)),
+        Instruction::Packet { .. } => (0, bit(Register::R6)),
+        Instruction::Jump { .. } | Instruction::MayGoto { .. } => (0, 0),
     }
 }
 

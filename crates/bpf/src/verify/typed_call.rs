@@ -13,7 +13,7 @@ type Written = (usize, Span);
 impl Step<'_> {
     /// Steps over the call of a function that was verified alone, if the arguments are of its type.
     pub(super) fn call_alone(&mut self, target: usize) -> Option<Next> {
-        let called = self.alone.get(target)?;
+        let called = self.shared.alone.get(target)?;
         let frames = self.state.frames.len() + called.frames.get();
         // Alone it was followed without a lock, and may take one.
         if frames > MOST_FRAMES || self.state.lock.is_some() {
@@ -35,7 +35,7 @@ impl Step<'_> {
             self.state.frames[depth].write_some(span.offset, span.len, false);
         }
         self.note_frames(frames);
-        let unset = self.unset;
+        let unset = self.shared.unset;
         self.state.top_mut().lose(unset);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
         Some(Next::One(self.at + 1))

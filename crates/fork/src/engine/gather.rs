@@ -227,8 +227,9 @@ impl Gatherer<'_, '_> {
     /// Returns the state of a planned piece.
     fn look_at(&self, piece: Span, traits: Traits) -> Result<Found, PagemapError> {
         let is_known = self.tables.ledger.hot.rests(piece);
+        let is_huge = count(self.pagemap, piece, Wanted::Huge)? == PIECE;
         // Most pieces of a later pass: one call.
-        if is_known && count(self.pagemap, piece, Wanted::Huge)? == PIECE {
+        if is_known && is_huge {
             return Ok(Found::Unfit);
         }
         let mapping = self.places.next_above(&self.tables.vmas, piece.start);
@@ -241,8 +242,8 @@ impl Gatherer<'_, '_> {
         if !suits(piece, populated, traits) || populated < PIECE && self.guards.any_in(piece) {
             return Ok(Found::Unfit);
         }
-        if count(self.pagemap, piece, Wanted::Huge)? == PIECE {
-            return Ok(if is_known { Found::Unfit } else { Found::Huge });
+        if is_huge {
+            return Ok(Found::Huge);
         }
         let is_shared = count(self.pagemap, piece, Wanted::Shared)? > populated / 2;
         Ok(match (is_shared, is_known) {

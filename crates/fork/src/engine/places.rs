@@ -3,9 +3,10 @@
 
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::query;
-use palimpsest_sys::pages::vmas::{Detail, Vma, Vmas, VmasError};
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas, VmasError};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::span::Span;
 use crate::error::FreezeError;
@@ -34,7 +35,7 @@ impl Places {
     }
 
     /// Reads the list if there must be one. It is true as long as the caller holds the process still.
-    pub(super) fn begin(&self, list: &mut Vmas) -> Result<(), VmasError> {
+    pub(crate) fn begin(&self, list: &mut Vmas) -> Result<(), VmasError> {
         match self {
             Self::Asked(_) => Ok(()),
             Self::Listed => list.read(Detail::Places),
@@ -42,10 +43,18 @@ impl Places {
     }
 
     /// Returns the first mapping that ends above `address`.
-    pub(super) fn next_above(&self, list: &Vmas, address: usize) -> Option<Vma> {
+    pub(crate) fn next_above(&self, list: &Vmas, address: usize) -> Option<Vma> {
         match self {
             Self::Asked(file) => query::next_above(file.as_fd(), address).ok(),
             Self::Listed => list.get(list.partition_point(|vma| vma.end <= address)).copied(),
+        }
+    }
+
+    /// Returns the kind of a mapping, by its name.
+    pub(crate) fn label(&self, vma: &Vma) -> Result<Label, Errno> {
+        match self {
+            Self::Asked(file) => query::label_at(file.as_fd(), vma.start),
+            Self::Listed => Ok(vma.label),
         }
     }
 

@@ -11,6 +11,9 @@
 //! So the map must be kept right: report mappings that replace others ([`replaced`]) and changed rights ([`protected`],
 //! [`changed`]).
 //!
+//! Only a thaw in a process that freezes by itself opens a file, if it can: it looks at what is mapped before it
+//! replaces that, since the dynamic linker reports nothing.
+//!
 //! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)).
 //! Only `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP` need that, since they need anonymous memory; otherwise they fail with
 //! EINVAL, as from a kernel that cannot do them for such memory.
@@ -22,6 +25,7 @@ pub(crate) mod mirror;
 mod moving;
 mod parts;
 mod release;
+mod sight;
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! Thaws with memory calls only: no file is opened, and none is needed.
+//! Thaws with memory calls only, and needs no file: where one can be opened, [`sight`](super::sight) looks at what is
+//! mapped first.
 //!
 //! Frozen memory is copied to fresh anonymous memory, which is moved into its place. Nothing may write to it meanwhile:
 //! signals are blocked, and other threads are absent or held.
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 
 use super::errno::Kept;
 use super::parts::{Part, parts};
+use super::sight::{Seen, Sight};
 use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
 use crate::engine::own::{exclude, is_alone_for_sure, is_home, is_in_use_here};
@@ -80,7 +82,7 @@ pub fn thaw_all() -> Result<(), Errno> {
     // Held until the end: what another thread freezes meanwhile must not be reported as thawed.
     let mut locked = shared.lock().ok_or(Errno::BUSY)?;
     locked.drop_plan();
-    let done = still(Some(&mut locked), |is_in_use| Ok(give_up_all(shared, |_| true, is_in_use)))?;
+    let done = still(Some(&mut locked), |view| Ok(give_up_all(shared, |_| true, view)))?;
     shared.statistics.end();
     if done.is_ok() {
         shared.statistics.emptied();
@@ -121,8 +123,8 @@ pub(super) fn destroy(span: Span) -> Result<(), Errno> {
     if is_gone() {
         return Ok(());
     }
-    still(None, |is_in_use| {
-        give_up_all(shared, is_wanted, is_in_use)?;
+    still(None, |view| {
+        give_up_all(shared, is_wanted, view)?;
         if is_gone() { Ok(()) } else { Err(Errno::NOMEM) }
     })?;
     recount(shared);
@@ -134,7 +136,8 @@ pub(crate) fn forget_erased() {
     let Some(shared) = registry::shared().filter(|shared| shared.has_erased()) else { return };
     let _errno = Kept::now();
     let _blocked = Blocked::all();
-    if give_up_all(shared, Entry::is_erased, &is_in_use_here).is_ok() {
+    // A child opens no file.
+    if give_up_all(shared, Entry::is_erased, &View { is_in_use: &is_in_use_here, sight: None }).is_ok() {
         recount(shared);
     }
 }
@@ -151,27 +154,39 @@ pub(super) fn release(span: Span) -> Result<(), Errno> {
     if !parts(span).any(is_frozen) {
         return Ok(());
     }
-    still(None, |is_in_use| thaw_span(span, is_in_use))
+    still(None, |view| thaw_span(span, view))
 }
 
-/// Tells whether running code uses a span.
-type InUse<'a> = &'a dyn Fn(Span) -> bool;
+/// What a thaw knows of the process while nothing else in it runs.
+struct View<'a> {
+    /// Tells whether running code uses a span.
+    is_in_use: &'a dyn Fn(Span) -> bool,
+    /// Tells what is mapped; `None` where only the map can.
+    sight: Option<Sight>,
+}
+
+impl View<'_> {
+    /// Of a process without other threads.
+    fn alone() -> Self {
+        Self { is_in_use: &is_in_use_here, sight: Sight::open().and_then(Sight::look) }
+    }
+}
 
 /// Does `work` while nothing else in the process runs. A caller that holds the lock passes it.
-fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(InUse<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
     if is_confined() {
         return Err(Errno::BUSY);
     }
     let _blocked = Blocked::all();
     if is_alone_for_sure() {
-        return work(&is_in_use_here);
+        return work(&View::alone());
     }
     // A child opens no file.
     if !is_home() {
         return Err(Errno::BUSY);
     }
     if hold::count().map_err(|_| Errno::NOMEM)? <= 1 {
-        return work(&is_in_use_here);
+        return work(&View::alone());
     }
     let mut own;
     let locked = match held {
@@ -186,13 +201,14 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(InUse<'_>) -> Result<T,
     }
     let mut tables = locked.tables().map_err(|_| Errno::NOMEM)?;
     let world = World::prepare().map_err(|_| Errno::BUSY)?;
+    let sight = Sight::open();
     let stopped = world.stop_others().map_err(|_| Errno::BUSY)?;
     exclude(&mut tables, Some(&world), Some(&stopped)).map_err(|_| Errno::NOMEM)?;
-    work(&|span| tables.is_in_use(span))
+    work(&View { is_in_use: &|span| tables.is_in_use(span), sight: sight.and_then(Sight::look) })
 }
 
 /// Makes the frozen parts of `span` anonymous. Nothing else in the process runs.
-fn thaw_span(span: Span, is_in_use: InUse<'_>) -> Result<(), Errno> {
+fn thaw_span(span: Span, view: &View<'_>) -> Result<(), Errno> {
     let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
     let mut room = None;
     for part in parts(span) {
@@ -206,7 +222,7 @@ fn thaw_span(span: Span, is_in_use: InUse<'_>) -> Result<(), Errno> {
                 Some(room) => room,
                 None => room.insert(Room::of(Span::new(found.start, span.end), entry)?),
             };
-            thaw_part(map, found, entry, room, is_in_use)?;
+            thaw_part(map, found, entry, room, view)?;
         }
     }
     Ok(())
@@ -214,23 +230,23 @@ fn thaw_span(span: Span, is_in_use: InUse<'_>) -> Result<(), Errno> {
 
 /// Gives up each extent with an entry that `is_wanted`. Leaves those that cannot go, continues with the rest, and
 /// returns the first error. Nothing else in the process runs.
-fn give_up_all(shared: &Shared, is_wanted: impl Fn(Entry) -> bool, is_in_use: InUse<'_>) -> Result<(), Errno> {
+fn give_up_all(shared: &Shared, is_wanted: impl Fn(Entry) -> bool, view: &View<'_>) -> Result<(), Errno> {
     let (mut result, mut last) = (Ok(()), 0);
     while let Some(serial) = shared.map.next_extent(last, &is_wanted) {
         last = serial;
-        result = result.and(give_up(shared, serial, is_in_use));
+        result = result.and(give_up(shared, serial, view));
     }
     result
 }
 
 /// Makes all mappings of an extent anonymous, as far as possible.
-fn give_up(shared: &Shared, serial: u32, is_in_use: InUse<'_>) -> Result<(), Errno> {
+fn give_up(shared: &Shared, serial: u32, view: &View<'_>) -> Result<(), Errno> {
     let map = &shared.map;
     let is_its_own = |entry: Entry| entry.extent() == Some(serial);
     let (mut result, mut at) = (Ok(()), 0);
     while let Some((all, entry)) = map.next(at, is_its_own) {
         at = all.end;
-        let thaw = |room: Room| thaw_part(map, all, entry, &room, is_in_use);
+        let thaw = |room: Room| thaw_part(map, all, entry, &room, view);
         let sure = if entry.is_sure() { Ok(()) } else { Err(Errno::NOMEM) };
         result = result.and(sure.and_then(|()| Room::of(all, entry)).and_then(thaw));
     }
@@ -269,15 +285,31 @@ impl Drop for Room {
 
 /// Makes all of `span` anonymous, piece by piece, and notes it in the map. Leaves pieces that fail, continues with the
 /// rest, and returns the first error.
-fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: InUse<'_>) -> Result<(), Errno> {
+fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, view: &View<'_>) -> Result<(), Errno> {
     // A lock is taken again; too little is known about tags.
     let traits = entry.traits().filter(|_| entry.is_sure()).ok_or(Errno::INVAL)?;
     let thaw = |piece: Span| {
-        if is_in_use(piece) {
+        if (view.is_in_use)(piece) {
             return Err(Errno::BUSY);
         }
-        // SAFETY: 1. private memory, by the map, to which nothing writes; 2. zeros of the room.
-        unsafe { make_anonymous(piece, room.at(piece.start), traits) }
+        let Some(sight) = &view.sight else {
+            // SAFETY: 1. private memory, by the map, to which nothing writes; 2. zeros of the room.
+            return unsafe { make_anonymous(piece, room.at(piece.start), traits) };
+        };
+        let mut at = piece.start;
+        while let Some((part, seen)) = sight.first(Span::new(at, piece.end))? {
+            at = part.end;
+            match seen {
+                Seen::Ours(permissions) => {
+                    let traits = Traits { permissions, ..traits };
+                    // SAFETY: 1. private memory, by the kernel's answer, to which nothing writes; 2. zeros of the room.
+                    unsafe { make_anonymous(part, room.at(part.start), traits) }?;
+                    map.change(part, &|entry| entry.with_rights(permissions));
+                }
+                Seen::Foreign => map.forget(part),
+            }
+        }
+        Ok(())
     };
     // While nothing else runs, so that neighbours are noted as one.
     let (mut result, mut made) = (Ok(()), Span::new(span.start, span.start));

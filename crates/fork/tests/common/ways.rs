@@ -87,6 +87,10 @@ impl Way {
     }
 
     fn begin(self, memory: &Memory) -> bool {
+        if matches!(self, Self::Mend | Self::Tend | Self::Repair) {
+            // What is written afterwards differs, or it would not show if that is lost.
+            memory.fill(0..memory.len, 0);
+        }
         freeze(&self.options());
         match self {
             Self::Freeze | Self::Gather => {
@@ -129,10 +133,10 @@ impl Way {
                 end();
                 (0..4).for_each(|_| assert_eq!(in_child(|| 0), 0));
                 memory.fill(0..memory.len, 1);
-                // The next part of a repair that was begun is due at once.
+                // The next part of a repair that was begun is due at once; none is if everything was repaired.
                 let is_begun = || {
                     assert_eq!(in_child(|| 0), 0);
-                    status().price == 0
+                    status().price == 0 || memory.present() == 0
                 };
                 comes_to(is_begun) && (1..memory.len).contains(&memory.present())
             }

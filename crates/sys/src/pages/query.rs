@@ -68,6 +68,24 @@ pub fn next_above(maps: BorrowedFd<'_>, address: usize) -> Result<Vma, Errno> {
     Ok(Vma::new(line, if query.inode == 0 { Label::None } else { Label::File }))
 }
 
+/// Returns the kind of the mapping at `address`, by its name. Allocates nothing.
+///
+/// # Errors
+///
+/// As for [`next_above`].
+pub fn label_at(maps: BorrowedFd<'_>, address: usize) -> Result<Label, Errno> {
+    let mut name = [0_u8; NAME];
+    let (vma_name_addr, vma_name_size) = (name.as_mut_ptr().expose_provenance() as u64, NAME as u32);
+    let mut query = Query { query_addr: address as u64, vma_name_addr, vma_name_size, ..Query::sized() };
+    match ask(maps, &mut query) {
+        // The length includes the zero behind it.
+        Ok(()) => Ok(Label::parse(&name[..(query.vma_name_size as usize).saturating_sub(1).min(NAME)])),
+        // Only files have names that are longer.
+        Err(Errno::NAMETOOLONG) => Ok(Label::File),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// A shared mapping of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedFile<'a> {
@@ -141,6 +159,26 @@ mod tests {
 
     use super::*;
     use crate::memory::mapping::{Mapping, Protection, Source};
+    use crate::pages::vmas::{Detail, Vmas};
+
+    #[test]
+    fn a_label_is_the_one_in_the_list() {
+        let maps = std::fs::File::open("/proc/self/maps").expect("/proc");
+        if next_above(maps.as_fd(), 0) == Err(Errno::NOTTY) {
+            return println!("skipped: a kernel before 6.11");
+        }
+        let page = rustix::param::page_size();
+        let private = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
+        let here = std::hint::black_box([0_u8; 1]);
+        let mut list = Vmas::with_capacity(1 << 16).expect("memory");
+        list.read(Detail::Places).expect("/proc");
+        // The last one: nothing is mapped there.
+        let code = a_label_is_the_one_in_the_list as fn() as usize;
+        for address in [private.address(), here.as_ptr().addr(), code, 0] {
+            let listed = list.iter().find(|vma| vma.range().contains(&address)).map(|vma| vma.label);
+            assert_eq!(label_at(maps.as_fd(), address), listed.ok_or(Errno::NOENT), "{address:#x}");
+        }
+    }
 
     #[test]
     fn shared_mappings_of_files_are_found_and_no_others() {

@@ -15,20 +15,28 @@ fn assembly(target: &str) -> Option<String> {
     if !Path::new(String::from_utf8(sysroot.stdout).ok()?.trim()).exists() {
         return None;
     }
+    let folder = std::env::current_exe().unwrap().parent()?.parent()?.parent()?.join("golden");
+    // The library alone: for an example, cargo would build what only tests need, too. Of the library, only inlined code
+    // is visible, so it is built as quickly as may be.
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--lib", "--no-default-features", "--features", "std", "--target", target]);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "--target-dir"]).arg(&folder);
+    let built = cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").output().ok()?;
+    assert!(built.status.success(), "no library for {target}: {}", String::from_utf8_lossy(&built.stderr));
+    let of_target = folder.join(target).join("debug");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("plugin.s");
-    let target_directory = std::env::current_exe().unwrap().parent()?.parent()?.parent()?.join("golden");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["rustc", "--quiet", "--example", "key_plugin", "--target", target]);
-    cargo.args(["--no-default-features", "--features", "std", "--manifest-path"]);
-    cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(target_directory);
-    // Only the plugin is optimised; of the crates below it, only inlined code is visible.
-    cargo.args(["--", "-Copt-level=3", "-Cdebug-assertions=off", "-Ccodegen-units=1", "-Cdebuginfo=0"]);
-    // There may be no linker for the target, and none is needed: cargo then fails to find the library, but the assembly
-    // is there.
-    cargo.args(["-Clinker=true".to_owned(), format!("--emit=asm={}", file.display())]);
-    let output = cargo.output().ok()?;
-    assert!(file.exists(), "the plugin does not compile for {target}: {}", String::from_utf8_lossy(&output.stderr));
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--edition=2024", "--crate-name=key_plugin", "--crate-type=cdylib", "--emit=asm", "--target", target]);
+    rustc.args(["-Copt-level=3", "-Ccodegen-units=1", "--extern"]);
+    rustc.arg(format!("palimpsest_text={}", of_target.join("libpalimpsest_text.rlib").display()));
+    for dependencies in [&of_target, &folder.join("debug")] {
+        rustc.arg("-L").arg(format!("dependency={}", dependencies.join("deps").display()));
+    }
+    rustc.arg("-o").arg(&file).arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/keys/plugin/lib.rs"));
+    let compiled = rustc.output().ok()?;
+    let told = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "the plugin does not compile for {target}: {told}");
     Some(std::fs::read_to_string(file).unwrap())
 }
 

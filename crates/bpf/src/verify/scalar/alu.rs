@@ -6,7 +6,7 @@ use crate::interp::value;
 
 impl Scalar {
     /// Returns the number in `size` bytes of this one, from byte `at` on; byte 0 is the lowest.
-    pub(in crate::verify) fn part(self, at: u8, size: Size) -> Self {
+    pub(in crate::verify) fn part(&self, at: u8, size: Size) -> Self {
         let from_there = self.shift(AluOp::ShiftRight, 8 * u32::from(at));
         match size {
             Size::Double => from_there,
@@ -16,7 +16,7 @@ impl Scalar {
     }
 
     /// Extends the low `size` bytes with their sign to `width` bits.
-    pub(in crate::verify) fn sign_extended(self, width: Width, size: Size) -> Self {
+    pub(in crate::verify) fn sign_extended(&self, width: Width, size: Size) -> Self {
         if let Some(constant) = self.as_constant() {
             return Self::constant(value::sign_extended(width, size, constant));
         }
@@ -27,7 +27,7 @@ impl Scalar {
         // Numbers that are extended already, with their sign or with zeros, stay as they are.
         let known = [self.signed_low(), self.part(0, size)].into_iter().find(fits);
         let range = Self { bits, signed_min: -most - 1, signed_max: most, ..Self::UNKNOWN };
-        let wide = if size == Size::Double { self } else { known.unwrap_or_else(|| range.sound()) };
+        let wide = if size == Size::Double { *self } else { known.unwrap_or_else(|| range.sound()) };
         match width {
             Width::W32 => wide.low(),
             Width::W64 => wide,
@@ -35,7 +35,7 @@ impl Scalar {
     }
 
     /// Returns another order of the low `size` bytes.
-    pub(in crate::verify) fn swapped(self, order: ByteOrder, size: Size) -> Self {
+    pub(in crate::verify) fn swapped(&self, order: ByteOrder, size: Size) -> Self {
         match self.as_constant() {
             Some(constant) => Self::constant(value::swapped(order, size, constant)),
             None => Self::of_size(size),
@@ -43,12 +43,12 @@ impl Scalar {
     }
 
     /// Returns `-self` in `width` bits.
-    pub(in crate::verify) fn negated(self, width: Width) -> Self {
+    pub(in crate::verify) fn negated(&self, width: Width) -> Self {
         Self::constant(0).alu(width, AluOp::Sub, self)
     }
 
     /// Returns `self op right` in `width` bits.
-    pub(in crate::verify) fn alu(self, width: Width, op: AluOp, right: Self) -> Self {
+    pub(in crate::verify) fn alu(&self, width: Width, op: AluOp, right: &Self) -> Self {
         if let (Some(left), Some(right)) = (self.as_constant(), right.as_constant()) {
             return Self::constant(value::alu(width, op, left, right));
         }
@@ -63,32 +63,32 @@ impl Scalar {
 
     /// Returns an operation in 64 bits whose lower half is that of the lower halves.
     #[cold]
-    fn alu_with_low(self, op: AluOp, right: Self) -> Self {
+    fn alu_with_low(&self, op: AluOp, right: &Self) -> Self {
         let whole = self.alu64(op, right, 64);
         whole.with_low(self.alu32(op, right)).unwrap_or(whole)
     }
 
     /// Returns the operation in 32 bits, extended with zeros.
-    pub(super) fn alu32(self, op: AluOp, right: Self) -> Self {
+    pub(super) fn alu32(&self, op: AluOp, right: &Self) -> Self {
         match op {
-            AluOp::ShiftRightSigned => self.signed_low().alu64(op, right.low(), 32).low(),
-            AluOp::SignedDiv | AluOp::SignedMod => self.signed_low().alu64(op, right.signed_low(), 32).low(),
+            AluOp::ShiftRightSigned => self.signed_low().alu64(op, &right.low(), 32).low(),
+            AluOp::SignedDiv | AluOp::SignedMod => self.signed_low().alu64(op, &right.signed_low(), 32).low(),
             op => {
                 // The lower half of these results depends only on the lower halves of the operands.
                 let (left, other) = (self.low(), right.low());
-                let result = left.alu64(op, other, 32).low();
+                let result = left.alu64(op, &other, 32).low();
                 if left.low.is_unknown() && other.low.is_unknown() || !has_low_of_lows(op) {
                     return result;
                 }
                 // However these are extended.
-                let signed = self.signed_low().alu64(op, right.signed_low(), 32).low();
+                let signed = self.signed_low().alu64(op, &right.signed_low(), 32).low();
                 result.both(signed).unwrap_or(result)
             }
         }
     }
 
     /// Returns the operation in 64 bits; of a shift's operand only as many low bits count as `width` needs.
-    pub(super) fn alu64(self, op: AluOp, right: Self, width: u64) -> Self {
+    pub(super) fn alu64(&self, op: AluOp, right: &Self, width: u64) -> Self {
         match op {
             // Nothing is known of these results if nothing is known of one operand.
             AluOp::Add | AluOp::Sub | AluOp::Xor if self.is_unknown() || right.is_unknown() => Self::UNKNOWN,
@@ -99,7 +99,11 @@ impl Scalar {
             AluOp::Or => Self { min: self.min.max(right.min), ..Self::of_bits(self.bits.or(right.bits)) }.sound(),
             AluOp::Xor => Self::of_bits(self.bits.xor(right.bits)).sound(),
             AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned => {
-                let by = right.alu_and(width - 1);
+                let most = width - 1;
+                let by = match right.as_constant() {
+                    Some(by) => Self::constant(by & most),
+                    None => right.alu_and(most),
+                };
                 match by.as_constant() {
                     Some(by) => self.shift(op, by as u32),
                     None => self.shift_between(op, by.min as u32, by.max as u32),
@@ -116,15 +120,15 @@ impl Scalar {
             },
             AluOp::SignedDiv => self.signed_div(right),
             AluOp::SignedMod => self.signed_mod(right),
-            AluOp::Move => right,
+            AluOp::Move => *right,
         }
     }
 
-    fn alu_and(self, mask: u64) -> Self {
-        self.alu64(AluOp::And, Self::constant(mask), 64)
+    fn alu_and(&self, mask: u64) -> Self {
+        self.alu64(AluOp::And, &Self::constant(mask), 64)
     }
 
-    fn add(self, right: Self) -> Self {
+    fn add(&self, right: &Self) -> Self {
         let mut sum = Self::of_bits(self.bits.add(right.bits));
         if let (Some(min), Some(max)) = (self.min.checked_add(right.min), self.max.checked_add(right.max)) {
             (sum.min, sum.max) = (min, max);
@@ -137,7 +141,7 @@ impl Scalar {
         sum.sound()
     }
 
-    fn sub(self, right: Self) -> Self {
+    fn sub(&self, right: &Self) -> Self {
         let mut difference = Self::of_bits(self.bits.sub(right.bits));
         if let (Some(min), Some(max)) = (self.min.checked_sub(right.max), self.max.checked_sub(right.min)) {
             (difference.min, difference.max) = (min, max);
@@ -150,7 +154,7 @@ impl Scalar {
         difference.sound()
     }
 
-    fn mul(self, right: Self) -> Self {
+    fn mul(&self, right: &Self) -> Self {
         let mut product = Self::of_bits(self.bits.mul(right.bits));
         if let (Some(min), Some(max)) = (self.min.checked_mul(right.min), self.max.checked_mul(right.max)) {
             (product.min, product.max) = (min, max);
@@ -161,7 +165,7 @@ impl Scalar {
     }
 
     /// Returns the ends of the products with sign, unless one is too great.
-    fn signed_product(self, right: Self) -> Option<(i64, i64)> {
+    fn signed_product(&self, right: &Self) -> Option<(i64, i64)> {
         let (mut min, mut max) = (i64::MAX, i64::MIN);
         for left in [self.signed_min, self.signed_max] {
             for right in [right.signed_min, right.signed_max] {
@@ -173,7 +177,7 @@ impl Scalar {
     }
 
     /// Towards 0, by a constant, or of numbers without a sign.
-    fn signed_div(self, right: Self) -> Self {
+    fn signed_div(&self, right: &Self) -> Self {
         if self.signed_min >= 0 && right.signed_min >= 0 {
             return self.alu64(AluOp::Div, right, 64);
         }
@@ -185,7 +189,7 @@ impl Scalar {
     }
 
     /// The sign is the dividend's, which is also the result if the divisor is 0.
-    fn signed_mod(self, right: Self) -> Self {
+    fn signed_mod(&self, right: &Self) -> Self {
         let may_be_zero = right.signed_min <= 0 && right.signed_max >= 0;
         let greatest = right.signed_min.unsigned_abs().max(right.signed_max.unsigned_abs());
         // The greatest remainder, without sign: at most 2^63 - 1.
@@ -195,7 +199,7 @@ impl Scalar {
     }
 
     /// Shifts by a constant.
-    fn shift(self, op: AluOp, by: u32) -> Self {
+    fn shift(&self, op: AluOp, by: u32) -> Self {
         match op {
             AluOp::ShiftLeft => {
                 let mut shifted = Self::of_bits(self.bits.shift_left(by));
@@ -228,7 +232,7 @@ impl Scalar {
     }
 
     /// Shifts by `least` to `most` bits.
-    fn shift_between(self, op: AluOp, least: u32, most: u32) -> Self {
+    fn shift_between(&self, op: AluOp, least: u32, most: u32) -> Self {
         match op {
             AluOp::ShiftLeft if self.max.leading_zeros() >= most => Self::range(self.min << least, self.max << most),
             AluOp::ShiftLeft => Self::UNKNOWN,

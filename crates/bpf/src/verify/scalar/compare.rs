@@ -17,31 +17,36 @@ impl Scalar {
     ) -> Option<(Self, Self)> {
         if condition == Condition::Common {
             let counted = if width == Width::W32 { LOW } else { u64::MAX };
-            return if holds { self.with_common(right, counted) } else { self.without_common(right, counted) };
+            let (mut left, mut right) = (self, right);
+            let learn = if holds { Self::learn_common } else { Self::learn_none_common };
+            learn(&mut left, &mut right, counted)?;
+            return Some((left, right));
         }
         let condition = if holds { condition } else { opposite(condition) };
         if width == Width::W64 {
-            return self.where_holds(condition, right);
+            let (mut left, mut right) = (self, right);
+            left.learn(condition, &mut right)?;
+            return Some((left, right));
         }
         let halves = if is_signed(condition) { Self::signed_half } else { Self::half };
-        let ((left_half, left_is_whole), (right_half, right_is_whole)) = (halves(self), halves(right));
-        let (left_left, right_left) = left_half.where_holds(condition, right_half)?;
+        let ((mut left_half, left_is_whole), (mut right_half, right_is_whole)) = (halves(&self), halves(&right));
+        left_half.learn(condition, &mut right_half)?;
         let keep = |whole: Self, half: Self, is_whole| if is_whole { Some(half) } else { whole.with_low(half) };
-        Some((keep(self, left_left, left_is_whole)?, keep(right, right_left, right_is_whole)?))
+        Some((keep(self, left_half, left_is_whole)?, keep(right, right_half, right_is_whole)?))
     }
 
     /// The lower half, and whether that is all.
-    fn half(self) -> (Self, bool) {
+    fn half(&self) -> (Self, bool) {
         (self.low(), self.is_low())
     }
 
     /// The same with sign.
-    fn signed_half(self) -> (Self, bool) {
+    fn signed_half(&self) -> (Self, bool) {
         (self.signed_low(), self.is_signed_low())
     }
 
-    /// Returns what is left of both if they have a bit in common, of those that are `counted`.
-    fn with_common(mut self, mut right: Self, counted: u64) -> Option<(Self, Self)> {
+    /// Tells both that they have a bit in common, of those that are `counted`; `None` if they never do.
+    fn learn_common(&mut self, right: &mut Self, counted: u64) -> Option<()> {
         let common = self.bits.max() & right.bits.max() & counted;
         if common == 0 {
             return None;
@@ -50,61 +55,78 @@ impl Scalar {
             let bit = Tnum { value: common, mask: !common };
             (self.bits, right.bits) = (self.bits.intersect(bit)?, right.bits.intersect(bit)?);
         }
-        Some((self.settled()?, right.settled()?))
+        self.settle()?;
+        right.settle()
     }
 
-    /// Returns what is left of both if they have no bit in common, of those that are `counted`.
-    fn without_common(mut self, mut right: Self, counted: u64) -> Option<(Self, Self)> {
+    /// Tells both that they have no bit in common, of those that are `counted`; `None` if they always do.
+    fn learn_none_common(&mut self, right: &mut Self, counted: u64) -> Option<()> {
         // Where one has a bit, the other has none.
         let zeros = |ones: u64| Tnum { value: 0, mask: !(ones & counted) };
         let bits = (self.bits.intersect(zeros(right.bits.min()))?, right.bits.intersect(zeros(self.bits.min()))?);
         (self.bits, right.bits) = bits;
-        Some((self.settled()?, right.settled()?))
+        self.settle()?;
+        right.settle()
     }
 
-    /// Returns what is left of both if `self condition right` holds in 64 bits; `None` if it never does. The condition
-    /// is not that of common bits.
-    fn where_holds(mut self, condition: Condition, mut right: Self) -> Option<(Self, Self)> {
+    /// Tells both that `self condition right` holds in 64 bits; `None` if it never does.
+    fn learn(&mut self, condition: Condition, right: &mut Self) -> Option<()> {
         match condition {
             Condition::Equal => {
-                let both = self.both(right)?;
-                return Some((both, both));
+                *self = self.both(*right)?;
+                *right = *self;
+                return Some(());
             }
             Condition::NotEqual => {
                 if self.as_constant().is_some() && self.as_constant() == right.as_constant() {
                     return None;
                 }
-                let (left, other) = (self, right);
-                self.exclude(other)?;
-                right.exclude(left)?;
+                let left = *self;
+                self.exclude(right)?;
+                right.exclude(&left)?;
             }
-            Condition::Less => {
-                self.max = self.max.min(right.max.checked_sub(1)?);
-                right.min = right.min.max(self.min.checked_add(1)?);
-            }
-            Condition::LessEqual => {
-                self.max = self.max.min(right.max);
-                right.min = right.min.max(self.min);
-            }
-            Condition::SignedLess => {
-                self.signed_max = self.signed_max.min(right.signed_max.checked_sub(1)?);
-                right.signed_min = right.signed_min.max(self.signed_min.checked_add(1)?);
-            }
-            Condition::SignedLessEqual => {
-                self.signed_max = self.signed_max.min(right.signed_max);
-                right.signed_min = right.signed_min.max(self.signed_min);
-            }
-            Condition::Greater | Condition::GreaterEqual | Condition::SignedGreater | Condition::SignedGreaterEqual => {
-                let (right, left) = right.where_holds(mirrored(condition), self)?;
-                return Some((left, right));
-            }
-            Condition::Common => return self.with_common(right, u64::MAX),
+            Condition::Less => self.is_less(right)?,
+            Condition::LessEqual => self.is_at_most(right),
+            Condition::SignedLess => self.is_signed_less(right)?,
+            Condition::SignedLessEqual => self.is_signed_at_most(right),
+            Condition::Greater => right.is_less(self)?,
+            Condition::GreaterEqual => right.is_at_most(self),
+            Condition::SignedGreater => right.is_signed_less(self)?,
+            Condition::SignedGreaterEqual => right.is_signed_at_most(self),
+            Condition::Common => return self.learn_common(right, u64::MAX),
         }
-        Some((self.settled()?, right.settled()?))
+        self.settle()?;
+        right.settle()
+    }
+
+    /// Tells both that this one is less; `None` if it never is.
+    fn is_less(&mut self, other: &mut Self) -> Option<()> {
+        self.max = self.max.min(other.max.checked_sub(1)?);
+        other.min = other.min.max(self.min.checked_add(1)?);
+        Some(())
+    }
+
+    /// Tells both that this one is not greater.
+    fn is_at_most(&mut self, other: &mut Self) {
+        self.max = self.max.min(other.max);
+        other.min = other.min.max(self.min);
+    }
+
+    /// As [`is_less`](Self::is_less), with sign.
+    fn is_signed_less(&mut self, other: &mut Self) -> Option<()> {
+        self.signed_max = self.signed_max.min(other.signed_max.checked_sub(1)?);
+        other.signed_min = other.signed_min.max(self.signed_min.checked_add(1)?);
+        Some(())
+    }
+
+    /// As [`is_at_most`](Self::is_at_most), with sign.
+    fn is_signed_at_most(&mut self, other: &mut Self) {
+        self.signed_max = self.signed_max.min(other.signed_max);
+        other.signed_min = other.signed_min.max(self.signed_min);
     }
 
     /// Leaves out a constant if it is the first or the last number; `None` if none is left.
-    fn exclude(&mut self, other: Self) -> Option<()> {
+    fn exclude(&mut self, other: &Self) -> Option<()> {
         if let Some(constant) = other.as_constant() {
             if self.min == constant {
                 self.min = self.min.checked_add(1)?;
@@ -128,17 +150,6 @@ const fn is_signed(condition: Condition) -> bool {
         condition,
         Condition::SignedLess | Condition::SignedLessEqual | Condition::SignedGreater | Condition::SignedGreaterEqual
     )
-}
-
-/// The condition with its operands exchanged.
-const fn mirrored(condition: Condition) -> Condition {
-    match condition {
-        Condition::Greater => Condition::Less,
-        Condition::GreaterEqual => Condition::LessEqual,
-        Condition::SignedGreater => Condition::SignedLess,
-        Condition::SignedGreaterEqual => Condition::SignedLessEqual,
-        other => other,
-    }
 }
 
 /// Returns the condition that holds if this one does not; for common bits, which have none, the caller sees to that.

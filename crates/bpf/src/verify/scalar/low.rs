@@ -140,9 +140,9 @@ impl Scalar {
     }
 
     /// Returns the lower half, extended with zeros.
-    pub(super) fn low(self) -> Self {
+    pub(super) fn low(&self) -> Self {
         if self.is_low() {
-            return self;
+            return *self;
         }
         if self.is_unknown() {
             return Self::of_size(Size::Word);
@@ -154,9 +154,9 @@ impl Scalar {
     }
 
     /// Returns the lower half, extended with its sign.
-    pub(super) fn signed_low(self) -> Self {
+    pub(super) fn signed_low(&self) -> Self {
         if self.is_signed_low() {
-            return self;
+            return *self;
         }
         let low = self.lower();
         let bits = self.bits.shift_left(32).shift_right_signed(32);

@@ -80,6 +80,16 @@ impl Scalar {
         if self.min == self.max { Some(self.min) } else { None }
     }
 
+    /// Whether it is a constant of which all parts know everything.
+    const fn is_whole_constant(&self) -> bool {
+        self.bits.mask == 0
+            && self.min == self.bits.value
+            && self.max == self.bits.value
+            && self.signed_min == self.bits.value as i64
+            && self.signed_max == self.bits.value as i64
+            && self.low.is_unknown()
+    }
+
     pub(super) const fn signed_min(&self) -> i64 {
         self.signed_min
     }
@@ -122,11 +132,17 @@ impl Scalar {
     }
 
     /// Tells each part what the others know; `None` if they have no number in common.
-    fn settled(mut self) -> Option<Self> {
-        self.settle_whole()?;
-        if !self.low.is_unknown() {
-            self.settle_low()?;
+    fn settle(&mut self) -> Option<()> {
+        if self.is_whole_constant() {
+            return Some(());
         }
+        self.settle_whole()?;
+        if self.low.is_unknown() { Some(()) } else { self.settle_low() }
+    }
+
+    /// The same, of a copy.
+    fn settled(mut self) -> Option<Self> {
+        self.settle()?;
         Some(self)
     }
 

@@ -94,7 +94,7 @@ fn try_all((a, x): (Scalar, u64), (b, y): (Scalar, u64)) -> Result<(), alloc::st
     };
     for width in [Width::W32, Width::W64] {
         for op in AluOp::ALL {
-            is_in(a.alu(width, op, b), value::alu(width, op, x, y), &(width, op))?;
+            is_in(a.alu(width, op, &b), value::alu(width, op, x, y), &(width, op))?;
         }
         for condition in Condition::ALL {
             let holds = value::holds(width, condition, x, y);
@@ -246,12 +246,12 @@ fn no_number_is_left_out_at_the_limits_in_a_campaign() {
 #[test]
 fn what_programs_rely_on_is_known() {
     // A mask, a scale, an offset: an index into 8 entries of 16 bytes.
-    let index = Scalar::UNKNOWN.alu(Width::W64, AluOp::And, Scalar::constant(7));
-    let place = index.alu(Width::W64, AluOp::ShiftLeft, Scalar::constant(4));
+    let index = Scalar::UNKNOWN.alu(Width::W64, AluOp::And, &Scalar::constant(7));
+    let place = index.alu(Width::W64, AluOp::ShiftLeft, &Scalar::constant(4));
     assert_eq!((place.signed_min(), place.signed_max(), place.is_aligned(16)), (0, 112, true));
     let (inside, _) = Scalar::UNKNOWN.assume(Width::W64, Condition::Less, Scalar::constant(10), true).expect("some");
     assert_eq!((inside.signed_min(), inside.signed_max()), (0, 9));
-    let byte = Scalar::of_size(Size::Byte).alu(Width::W32, AluOp::Add, Scalar::constant(1));
+    let byte = Scalar::of_size(Size::Byte).alu(Width::W32, AluOp::Add, &Scalar::constant(1));
     assert_eq!((byte.signed_min(), byte.signed_max()), (1, 256));
     assert_eq!(Scalar::of_size(Size::Byte).assume(Width::W64, Condition::Greater, Scalar::constant(255), true), None);
     let word = Scalar::of_size(Size::Word);
@@ -281,11 +281,11 @@ fn comparisons_of_the_lower_half_tell_of_it() {
             let index = behind(number, &order);
             assert_eq!(ends(index.low()), (0, 55));
             assert_eq!(ends(index.sign_extended(Width::W64, Size::Word)), (0, 55));
-            assert_eq!(ends(index.alu(Width::W32, AluOp::Move, index)), (0, 55));
+            assert_eq!(ends(index.alu(Width::W32, AluOp::Move, &index)), (0, 55));
         }
         let around = behind(number, &[(SignedGreater, -6), (SignedLessEqual, 5)]);
         assert_eq!(ends(around.sign_extended(Width::W64, Size::Word)), (-5, 5));
-        let moved = around.alu(Width::W32, AluOp::Add, Scalar::constant(5));
+        let moved = around.alu(Width::W32, AluOp::Add, &Scalar::constant(5));
         assert_eq!(ends(moved), (0, 10));
         // The first or the last may be left out by itself.
         let some = behind(number, &[(NotEqual, 0), (SignedLessEqual, 64), (SignedGreater, -1)]);
@@ -293,14 +293,14 @@ fn comparisons_of_the_lower_half_tell_of_it() {
     }
     // A shift, a sum and a product know halves, too.
     let index = behind(Scalar::UNKNOWN, &[(LessEqual, 7)]);
-    let shifted = index.alu(Width::W64, AluOp::ShiftLeft, Scalar::constant(32));
-    let back = |op| shifted.alu(Width::W64, op, Scalar::constant(32));
+    let shifted = index.alu(Width::W64, AluOp::ShiftLeft, &Scalar::constant(32));
+    let back = |op| shifted.alu(Width::W64, op, &Scalar::constant(32));
     assert_eq!([ends(back(AluOp::ShiftRight)), ends(back(AluOp::ShiftRightSigned))], [(0, 7); 2]);
-    let sum = index.alu(Width::W64, AluOp::Add, Scalar::constant(3)).alu(Width::W64, AluOp::Mul, Scalar::constant(4));
+    let sum = index.alu(Width::W64, AluOp::Add, &Scalar::constant(3)).alu(Width::W64, AluOp::Mul, &Scalar::constant(4));
     assert_eq!(ends(sum.low()), (12, 40));
     // One less than nothing is -1, and not more than anything.
     let count =
-        behind(Scalar::of_size(Size::Word), &[(LessEqual, 16)]).alu(Width::W32, AluOp::Sub, Scalar::constant(1));
+        behind(Scalar::of_size(Size::Word), &[(LessEqual, 16)]).alu(Width::W32, AluOp::Sub, &Scalar::constant(1));
     assert_eq!(ends(count.sign_extended(Width::W64, Size::Word)), (-1, 15));
     let (count, _) = count.assume(Width::W32, SignedLess, Scalar::constant(0), false).expect("some");
     assert_eq!(ends(count), (0, 15));
@@ -312,13 +312,13 @@ fn quotients_and_remainders_with_sign_have_bounds() {
     let number = Scalar::signed_range(-100, 50);
     for width in [Width::W32, Width::W64] {
         let by = |op, constant: i64| {
-            let result = number.alu(width, op, Scalar::constant(constant as u64));
+            let result = number.alu(width, op, &Scalar::constant(constant as u64));
             ends(if width == Width::W32 { result.sign_extended(Width::W64, Size::Word) } else { result })
         };
         assert_eq!([by(AluOp::SignedMod, 16), by(AluOp::SignedMod, -16)], [(-15, 15); 2], "{width:?}");
         assert_eq!([by(AluOp::SignedDiv, 10), by(AluOp::SignedDiv, -10)], [(-10, 5), (-5, 10)], "{width:?}");
         assert_eq!(by(AluOp::SignedDiv, -1), (-50, 100), "{width:?}");
     }
-    let unknown = Scalar::UNKNOWN.alu(Width::W64, AluOp::SignedMod, Scalar::of_size(Size::Byte));
+    let unknown = Scalar::UNKNOWN.alu(Width::W64, AluOp::SignedMod, &Scalar::of_size(Size::Byte));
     assert_eq!(unknown, Scalar::UNKNOWN);
 }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::slot::Slot;
 use super::{Area, Link, Sources, Value};
+use crate::code::MOST_FRAMES;
 use crate::insn::{Register, Size};
 use crate::verify::scalar::Scalar;
 
@@ -29,6 +30,11 @@ impl Content {
         Self { value, sources: Sources::NONE, link: Link::NONE }
     }
 
+    /// Returns what includes both, and does not change again and again as `other` does; made as `other` was.
+    pub(super) fn widened(&self, other: &Self) -> Self {
+        Self { value: self.value.widened(&other.value), link: self.link.if_also(other.link), ..*other }
+    }
+
     pub(in crate::verify) const fn number(&self) -> Option<Scalar> {
         match self.value {
             Value::Scalar(number) => Some(number),
@@ -37,22 +43,35 @@ impl Content {
     }
 }
 
+/// Registers that programs write: `r0` to `r9`.
+pub(super) const WRITABLE: usize = 10;
+
+/// What `r10` holds, by how many functions are around the active one.
+static ENDS: [Content; MOST_FRAMES] = {
+    let mut ends = [Content::of(Value::Unset); MOST_FRAMES];
+    let mut depth = 0;
+    while depth < MOST_FRAMES {
+        ends[depth] = Content::of(Value::Pointer(Area::Stack(depth), Scalar::constant(0)));
+        depth += 1;
+    }
+    ends
+};
+
 /// An active function.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::verify) struct Frame {
-    pub(super) registers: [Value; 11],
-    /// Of which registers each number was made whose numbers nobody has used yet.
-    pub(super) sources: [Sources; 11],
-    /// What each number has in common with others.
-    pub(super) links: [Link; 11],
+    /// All but `r10`, which programs cannot write.
+    pub(super) registers: [Content; WRITABLE],
     /// From the end of the stack downwards, as far as it was used.
     pub(super) slots: Vec<Slot>,
     /// What numbers in parts of slots were made of.
     pub(super) parts: Sources,
-    /// Where it goes on after the function that it called.
-    pub(in crate::verify) next: usize,
+    /// The instruction where it goes on after the function that it called.
+    pub(in crate::verify) next: u32,
     /// What a helper calls it for, if one does: apart, since few are, and many states are kept.
     pub(in crate::verify) callback: Option<Box<Callback>>,
+    /// How many functions are around it.
+    depth: u8,
     /// Whether its `may_goto`s were passed as often as they can be: from there on all of them jump.
     pub(in crate::verify) is_spent: bool,
     /// Which call of the function this is; all calls that a helper makes of it in a row are one.
@@ -60,6 +79,10 @@ pub(in crate::verify) struct Frame {
     /// How often that call has passed a `may_goto`, and how often the helper has called it again.
     pub(in crate::verify) rounds: u32,
 }
+
+// States are copied at every branch, and glibc keeps freed chunks of at most 1032 bytes at hand (`MAX_TCACHE_SIZE` in
+// its `malloc/malloc.c`, with 64-bit addresses).
+const _: () = assert!(size_of::<Frame>() <= 1032);
 
 /// A function that a helper calls again and again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,16 +100,13 @@ pub(in crate::verify) struct Callback {
 impl Frame {
     /// Makes the function with `depth` functions around it.
     pub(in crate::verify) fn new(depth: usize, instance: u32) -> Self {
-        let mut registers = [Value::Unset; 11];
-        registers[10] = Value::Pointer(Area::Stack(depth), Scalar::constant(0));
         Self {
-            registers,
-            sources: [Sources::NONE; 11],
-            links: [Link::NONE; 11],
+            registers: [Content::of(Value::Unset); WRITABLE],
             slots: Vec::new(),
             parts: Sources::NONE,
             next: 0,
             callback: None,
+            depth: depth as u8,
             is_spent: false,
             instance,
             rounds: 0,
@@ -94,7 +114,7 @@ impl Frame {
     }
 
     pub(in crate::verify) fn get(&self, register: Register) -> &Value {
-        &self.registers[usize::from(register.number())]
+        &self.content(register).value
     }
 
     /// Sets a register to what depends on no number, or only on numbers whose [`sources`](Self::sources_of) were used.
@@ -108,23 +128,24 @@ impl Frame {
     }
 
     /// Returns what a register holds.
-    pub(in crate::verify) fn content(&self, register: Register) -> Content {
+    pub(in crate::verify) fn content(&self, register: Register) -> &Content {
         let index = usize::from(register.number());
-        Content { value: self.registers[index], sources: self.sources[index], link: self.links[index] }
+        self.registers.get(index).unwrap_or_else(|| &ENDS[usize::from(self.depth)])
+    }
+
+    /// The same of a register that is written.
+    pub(super) fn content_mut(&mut self, register: Register) -> &mut Content {
+        &mut self.registers[usize::from(register.number())]
     }
 
     /// Sets a register.
     pub(in crate::verify) fn put(&mut self, register: Register, content: Content) {
-        let index = usize::from(register.number());
-        (self.registers[index], self.sources[index], self.links[index]) =
-            (content.value, content.sources, content.link);
+        *self.content_mut(register) = content;
     }
 
     /// Copies a register, with all that is known of it.
     pub(in crate::verify) fn copy(&mut self, dst: Register, src: Register) {
-        let [dst, src] = [dst, src].map(|register| usize::from(register.number()));
-        self.registers[dst] = self.registers[src];
-        (self.sources[dst], self.links[dst]) = (self.sources[src], self.links[src]);
+        *self.content_mut(dst) = *self.content(src);
     }
 
     /// Takes `r0` to `r5` away, as calls do: `r3` to `r5` are then `unset`.
@@ -139,9 +160,9 @@ impl Frame {
 
     /// Forgets what nobody looks at again: `live` has a bit for each register that is read.
     pub(super) fn forget_all_but(&mut self, live: u16) {
-        for (number, register) in self.registers.iter_mut().enumerate() {
+        for (number, content) in self.registers.iter_mut().enumerate() {
             if live & 1 << number == 0 {
-                *register = Value::Unset;
+                content.value = Value::Unset;
             }
         }
     }
@@ -149,7 +170,7 @@ impl Frame {
     /// Whether everything known here includes what is known there; of numbers on the stack, those among `used`.
     pub(super) fn includes_with(&self, other: &Self, depth: usize, used: Sources) -> bool {
         self.is_function_of(other)
-            && self.registers.iter().zip(&other.registers).all(|(value, other)| value.includes(other))
+            && self.registers.iter().zip(&other.registers).all(|(content, other)| content.value.includes(&other.value))
             && self.stack_includes(other, depth, used)
     }
 
@@ -160,7 +181,6 @@ impl Frame {
 
     pub(super) fn widened(&self, other: &Self) -> Self {
         let registers = core::array::from_fn(|index| self.registers[index].widened(&other.registers[index]));
-        let links = core::array::from_fn(|index| self.links[index].if_also(other.links[index]));
         // What one of them lacks is unset.
         let slots = self.slots.iter().zip(&other.slots).map(|(slot, other)| slot.widened(other)).collect();
         // What is left of whole slots may be in parts.
@@ -168,13 +188,13 @@ impl Frame {
             Slot::Whole(content) => all.and(content.sources),
             _ => all,
         });
-        Self { registers, links, slots, parts, callback: other.callback.clone(), ..*other }
+        Self { registers, slots, parts, callback: other.callback.clone(), ..*other }
     }
 
     /// Replaces every value by what `change` makes of it.
     pub(super) fn change(&mut self, mut change: impl FnMut(Value) -> Value) {
-        for register in &mut self.registers {
-            *register = change(*register);
+        for content in &mut self.registers {
+            content.value = change(content.value);
         }
         for slot in &mut self.slots {
             if let Slot::Whole(content) = slot {

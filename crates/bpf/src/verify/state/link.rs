@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use super::slot::Slot;
-use super::{Frame, Sources, State, Value};
+use super::{Content, Frame, Sources, State, Value};
 use crate::insn::{AluOp, Register, Size, Width};
 use crate::verify::scalar::Scalar;
 
@@ -122,20 +122,20 @@ impl Link {
         }
         if (self.sum(), to.sum()) == (Sum::Whole, Sum::Whole) {
             let by = i64::from(to.by) - i64::from(self.by);
-            return number.both(known.alu(Width::W64, AluOp::Add, Scalar::constant(by as u64)));
+            return number.both(known.alu(Width::W64, AluOp::Add, &Scalar::constant(by as u64)));
         }
         let half_bits = Scalar::constant(32);
         let half = match self.sum() {
-            Sum::Shifted => known.alu(Width::W64, AluOp::ShiftRight, half_bits),
+            Sum::Shifted => known.alu(Width::W64, AluOp::ShiftRight, &half_bits),
             Sum::Whole | Sum::Low | Sum::Signed => known,
         };
         let by = to.by.wrapping_sub(self.by) as u32;
-        let half = half.alu(Width::W32, AluOp::Add, Scalar::constant(by.into()));
+        let half = half.alu(Width::W32, AluOp::Add, &Scalar::constant(by.into()));
         match to.sum() {
             Sum::Whole => number.with_low(half),
             Sum::Low => number.both(half),
             Sum::Signed => number.both(half.sign_extended(Width::W64, Size::Word)),
-            Sum::Shifted => number.both(half.alu(Width::W64, AluOp::ShiftLeft, half_bits)),
+            Sum::Shifted => number.both(half.alu(Width::W64, AluOp::ShiftLeft, &half_bits)),
         }
     }
 }
@@ -143,18 +143,18 @@ impl Link {
 impl Frame {
     /// Returns the link of the number in a register.
     pub(in crate::verify) fn link_of(&self, register: Register) -> Link {
-        self.links[usize::from(register.number())]
+        self.content(register).link
     }
 
     /// Sets the link of the number in a register.
     pub(in crate::verify) fn link(&mut self, register: Register, link: Link) {
-        self.links[usize::from(register.number())] = link;
+        self.content_mut(register).link = link;
     }
 
     /// Notes what was learned of the number in a register, which stays the same number.
     pub(in crate::verify) fn narrow(&mut self, register: Register, number: Scalar, sources: Sources) {
-        let index = usize::from(register.number());
-        (self.registers[index], self.sources[index]) = (Value::Scalar(number), sources);
+        let content = self.content_mut(register);
+        (content.value, content.sources) = (Value::Scalar(number), sources);
     }
 
     /// Tells its numbers what is known of the number with `link`, by comparing numbers made of `sources`.
@@ -164,20 +164,15 @@ impl Frame {
             let told = if to.number() == link.number() { link.tell(known, to, number) } else { None };
             told.filter(|told| *told != number)
         };
-        for (index, to) in self.links.into_iter().enumerate() {
-            if let Value::Scalar(number) = self.registers[index]
-                && let Some(told) = told(to, number)
-            {
-                (self.registers[index], self.sources[index]) = (Value::Scalar(told), self.sources[index].and(sources));
+        let tell = |content: &mut Content| {
+            if let Some(told) = content.number().and_then(|number| told(content.link, number)) {
+                (content.value, content.sources) = (Value::Scalar(told), content.sources.and(sources));
             }
-        }
+        };
+        self.registers.iter_mut().for_each(tell);
         for slot in &mut self.slots {
             match slot {
-                Slot::Whole(content) => {
-                    if let Some(told) = content.number().and_then(|number| told(content.link, number)) {
-                        (content.value, content.sources) = (Value::Scalar(told), content.sources.and(sources));
-                    }
-                }
+                Slot::Whole(content) => tell(content),
                 Slot::Bytes(written) => {
                     for half in [0, 4] {
                         let number = written.get(half, Size::Word).unwrap_or(Scalar::of_size(Size::Word));
@@ -194,8 +189,8 @@ impl Frame {
 
     /// The links of its numbers.
     fn links(&self) -> impl Iterator<Item = (Place, Link)> {
-        let in_registers = self.links.iter().zip(&self.registers).enumerate().filter_map(|(index, (link, value))| {
-            matches!(value, Value::Scalar(_)).then_some((Place::Register(index), *link))
+        let in_registers = self.registers.iter().enumerate().filter_map(|(index, content)| {
+            content.number().is_some().then_some((Place::Register(index), content.link))
         });
         let in_slots = self.slots.iter().enumerate().flat_map(|(index, slot)| {
             let found = match slot {
@@ -211,10 +206,10 @@ impl Frame {
     /// The link at a place, and the number if it is there as a whole.
     fn at(&self, place: Place) -> (Link, Option<Scalar>) {
         match place {
-            Place::Register(index) => match self.registers[index] {
-                Value::Scalar(number) => (self.links[index], Some(number)),
-                _ => (Link::NONE, None),
-            },
+            Place::Register(index) => {
+                let content = &self.registers[index];
+                content.number().map_or((Link::NONE, None), |number| (content.link, Some(number)))
+            }
             Place::Slot(index) => match self.slots.get(index) {
                 Some(Slot::Whole(content)) => (content.link, content.number()),
                 _ => (Link::NONE, None),

@@ -217,7 +217,7 @@ impl State {
         let (top, callers) = self.frames.split_last_mut().expect("a function is active");
         top.forget_all_but(live[at]);
         for caller in callers {
-            caller.forget_all_but(live[caller.next] & KEPT);
+            caller.forget_all_but(live[caller.next as usize] & KEPT);
         }
     }
 

@@ -75,9 +75,9 @@ impl Slot {
     pub(super) fn widened(&self, other: &Self) -> Self {
         let of = |content: &Content| content.number().map(Written::of);
         match (self, other) {
-            (Self::Whole(content), Self::Whole(other)) => match content.value.widened(&other.value) {
-                Value::Unset => Self::UNSET,
-                value => Self::Whole(Content { value, link: content.link.if_also(other.link), ..*other }),
+            (Self::Whole(content), Self::Whole(other)) => match content.widened(other) {
+                Content { value: Value::Unset, .. } => Self::UNSET,
+                content => Self::Whole(content),
             },
             (Self::Bytes(written), Self::Bytes(other)) => Self::Bytes(written.widened(other)),
             (Self::Bytes(written), Self::Whole(other)) => {

@@ -72,19 +72,19 @@ impl Sources {
 impl Frame {
     /// Returns of what the number in a register was made.
     pub(in crate::verify) fn sources_of(&self, register: Register) -> Sources {
-        self.sources[usize::from(register.number())]
+        self.content(register).sources
     }
 
     /// As `includes`, except that numbers that are not among `used` need only both be numbers, whichever.
     fn covers(&self, other: &Self, depth: usize, used: Sources) -> bool {
         let is_any = |index: usize| {
-            let are_numbers =
-                matches!((self.registers[index], other.registers[index]), (Value::Scalar(_), Value::Scalar(_)));
+            let both = (&self.registers[index].value, &other.registers[index].value);
+            let are_numbers = matches!(both, (Value::Scalar(_), Value::Scalar(_)));
             are_numbers && !used.has_register(index)
         };
         self.is_function_of(other)
             && (0..self.registers.len())
-                .all(|index| is_any(index) || self.registers[index].includes(&other.registers[index]))
+                .all(|index| is_any(index) || self.registers[index].value.includes(&other.registers[index].value))
             && self.stack_includes(other, depth, used)
     }
 
@@ -122,16 +122,16 @@ impl State {
     /// Returns what numbers of functions around the innermost one were made of.
     pub(in crate::verify) fn sources_of_callers(&self) -> Sources {
         let callers = &self.frames[..self.frames.len() - 1];
-        callers.iter().flat_map(|frame| frame.sources).fold(Sources::NONE, Sources::and)
+        callers.iter().flat_map(|frame| &frame.registers).fold(Sources::NONE, |all, content| all.and(content.sources))
     }
 
     /// Returns what those numbers were made of that are where `kept`, a state with the same functions, has those of
     /// `used`.
     pub(in crate::verify) fn made_of(&self, used: Sources, kept: &Self) -> Sources {
-        let top = self.top().sources.iter().enumerate().filter(|(index, _)| used.has_register(*index));
+        let top = self.top().registers.iter().enumerate().filter(|(index, _)| used.has_register(*index));
         // A link is one of the last kept state, or of numbers that were copied since then.
         let links = used.among(Sources::LINKS);
-        let mut all = top.fold(links, |all, (_, sources)| all.and(*sources));
+        let mut all = top.fold(links, |all, (_, content)| all.and(content.sources));
         if used.without(Sources::LINKS).0 >> Sources::PARTS.0.trailing_zeros() == 0 {
             return all;
         }
@@ -153,7 +153,7 @@ impl State {
     /// Notes that the state is kept: from now on numbers are made of its own.
     pub(in crate::verify) fn begin_sources(&mut self) {
         for (depth, frame) in self.frames.iter_mut().enumerate() {
-            frame.sources = [Sources::NONE; 11];
+            frame.registers.iter_mut().for_each(|content| content.sources = Sources::NONE);
             frame.parts = Sources::PARTS;
             for (index, slot) in frame.slots.iter_mut().enumerate() {
                 if let Slot::Whole(content) = slot {
@@ -162,10 +162,9 @@ impl State {
                 }
             }
         }
-        let top = self.top_mut();
-        for (index, sources) in top.sources.iter_mut().enumerate() {
-            if matches!(top.registers[index], Value::Scalar(_)) {
-                *sources = Sources(1 << index);
+        for (index, content) in self.top_mut().registers.iter_mut().enumerate() {
+            if content.number().is_some() {
+                content.sources = Sources(1 << index);
             }
         }
     }

@@ -141,7 +141,7 @@ impl Written {
     /// Notes that the lowest bytes of `number` are at byte `at`, where no number is known.
     pub(super) fn put(&mut self, at: u8, size: Size, number: Scalar) {
         let all = place(0, size);
-        let stored = number.alu(Width::W64, AluOp::And, Scalar::constant(all));
+        let stored = number.alu(Width::W64, AluOp::And, &Scalar::constant(all));
         let (Some(index), Ok(least), Ok(most)) =
             (index(size), u64::try_from(stored.signed_min()), u64::try_from(stored.signed_max()))
         else {

@@ -5,7 +5,7 @@ use crate::insn::{Condition, Operand, Register, Width};
 use crate::verify::Guard;
 use crate::verify::fault::Fault;
 use crate::verify::scalar::Scalar;
-use crate::verify::state::{Sources, State, Value};
+use crate::verify::state::{Content, Sources, State, Value};
 
 impl Step<'_> {
     /// Compares an address with 0.
@@ -37,11 +37,13 @@ impl Step<'_> {
         target: usize,
     ) -> Result<Next, Fault> {
         let behind = self.at + 1;
-        let left = *self.look_at(dst)?;
-        let sources = self.state.top().sources_of(dst);
+        let Content { value: left, sources, .. } = *self.content(dst)?;
         let (right, sources) = match operand {
             Operand::Immediate(value) => (Value::Scalar(Scalar::constant(value as u64)), sources),
-            Operand::Register(src) => (*self.look_at(src)?, sources.and(self.state.top().sources_of(src))),
+            Operand::Register(src) => {
+                let Content { value: right, sources: also, .. } = *self.content(src)?;
+                (right, sources.and(also))
+            }
         };
         let use_both = || self.used.set(self.used.get().and(sources));
         if !matches!((left, right), (Value::Scalar(_), Value::Scalar(_))) {

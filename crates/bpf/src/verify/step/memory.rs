@@ -60,7 +60,7 @@ impl Step<'_> {
             Value::Maybe(..) => return Err(Fault::MaybeNull { register: base }),
             _ => return Err(Fault::NoAddress { register: base }),
         };
-        let place = start.alu(Width::W64, AluOp::Add, Scalar::constant(i64::from(offset) as u64));
+        let place = start.alu(Width::W64, AluOp::Add, &Scalar::constant(i64::from(offset) as u64));
         self.is_inside(area, place, size.bytes() as i64)?;
         let wanted = size.bytes();
         let is_aligned = area == Area::Context || wanted <= area.align().into();
@@ -68,7 +68,7 @@ impl Step<'_> {
             return Err(Fault::Unaligned { align: wanted });
         }
         if alignment == Alignment::Natural && area == Area::Context {
-            self.context_use.set(ContextUse::Atomic);
+            self.shared.context_use.set(ContextUse::Atomic);
         }
         Ok((area, place))
     }
@@ -76,10 +76,10 @@ impl Step<'_> {
     /// Whether `len` bytes at `place` are all inside.
     pub(in crate::verify) fn is_inside(&self, area: Area, place: Scalar, len: i64) -> Result<(), Fault> {
         let (min, end) = (place.signed_min(), place.signed_max().saturating_add(len));
-        let map = |map: u32| self.contract.maps[map as usize];
+        let map = |map: u32| self.shared.contract.maps[map as usize];
         let (what, room) = match area {
             Area::Context => {
-                let len = self.contract.context.map_or(0, |(len, _)| len);
+                let len = self.shared.contract.context.map_or(0, |(len, _)| len);
                 let is_inside = min >= 0 && end <= i64::from(len);
                 return if is_inside { Ok(()) } else { Err(Fault::Context { min, end, len }) };
             }
@@ -109,18 +109,18 @@ impl Step<'_> {
 
     /// Whether an area belongs to a map inside a map, of which there may be several.
     pub(super) fn is_inner(&self, area: Area) -> bool {
-        matches!(area, Area::MapValue(map) | Area::MapKey(map) if map as usize >= self.contract.own_maps)
+        matches!(area, Area::MapValue(map) | Area::MapKey(map) if map as usize >= self.shared.contract.own_maps)
     }
 
     /// Whether an area may be written to.
     pub(in crate::verify) fn may_write(&self, area: Area) -> Result<(), Fault> {
         match area {
-            Area::Context => match self.contract.context {
+            Area::Context => match self.shared.contract.context {
                 Some((_, ContextAccess::Write)) => Ok(()),
                 _ => Err(Fault::ReadOnly),
             },
             Area::MapValue(map) | Area::Lockable { map, .. }
-                if self.contract.maps[map as usize].access == ValueAccess::Read =>
+                if self.shared.contract.maps[map as usize].access == ValueAccess::Read =>
             {
                 Err(Fault::ReadOnlyMap)
             }
@@ -137,7 +137,7 @@ impl Step<'_> {
     /// Forgets dynptrs that bytes written to the stack may overlap.
     pub(in crate::verify) fn overwrite(&mut self, depth: usize, span: Span) -> Result<(), Fault> {
         let overwritten = self.state.frames[depth].overwrite(span.offset, span.len);
-        overwritten.map_err(|dynptr| Fault::DynptrLost { slot: self.code.slot(dynptr.id as usize) })
+        overwritten.map_err(|dynptr| Fault::DynptrLost { slot: self.shared.code.slot(dynptr.id as usize) })
     }
 
     /// Returns what is loaded.

@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, Content, FIRST, Link, Sources, State, Value};
 use super::stored::Stored;
-use super::{ContextUse, Contract, Guard, Leftovers, Side};
+use super::{ContextUse, Contract, Guard, Leftovers, Side, Trust};
 use crate::code::Code;
 use crate::insn::{AluOp, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::map::Kind;
@@ -47,31 +47,42 @@ pub(super) enum Next {
     Ended,
 }
 
-/// An instruction in a state.
-pub(super) struct Step<'a> {
+/// What all steps have in common.
+pub(super) struct Shared<'a> {
     pub(super) code: &'a Code,
     pub(super) contract: &'a Contract,
-    pub(super) at: usize,
-    pub(super) state: &'a mut State,
-    pub(super) context_use: &'a Cell<ContextUse>,
-    /// Calls of functions that were followed.
-    pub(super) instances: &'a Cell<u32>,
-    /// Numbers that were copied.
-    pub(super) bases: &'a Cell<u32>,
-    /// Whether the instruction is a load that may find nothing.
-    pub(super) is_probe: &'a Cell<bool>,
-    /// What was seen of the instruction, if it is a store.
-    pub(super) stored: &'a Cell<Stored>,
-    /// What guards the instruction, if the program is not trusted.
-    pub(super) guard: Option<&'a Cell<Option<Guard>>>,
     /// Functions whose calls need not be followed.
     pub(super) alone: &'a Functions<'a>,
-    /// Most functions that were active at once so far.
-    pub(super) frames: &'a Cell<usize>,
+    pub(super) context_use: Cell<ContextUse>,
+    /// Calls of functions that were followed.
+    pub(super) instances: Cell<u32>,
+    /// Numbers that were copied.
+    pub(super) bases: Cell<u32>,
+    /// Most functions that were active at once since the latest root.
+    pub(super) frames: Cell<usize>,
     /// What `r3` to `r5` are where the program has put nothing.
     pub(super) unset: Value,
     /// What they hold there when the program runs.
-    pub(super) leftovers: &'a Cell<Leftovers>,
+    pub(super) leftovers: Cell<Leftovers>,
+}
+
+/// What was seen of an instruction in all states in which it was followed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Whether it is a load that may find nothing.
+    pub(super) is_probe: Cell<bool>,
+    /// If it is a store.
+    pub(super) stored: Cell<Stored>,
+    /// What guards it, if the program is not trusted.
+    pub(super) guard: Cell<Option<Guard>>,
+}
+
+/// An instruction in a state.
+pub(super) struct Step<'a> {
+    pub(super) shared: &'a Shared<'a>,
+    pub(super) at: usize,
+    pub(super) state: &'a mut State,
+    pub(super) seen: &'a Seen,
     /// What the numbers were made of that this instruction uses: on which depends whether it is right, and where the
     /// program goes on.
     pub(super) used: &'a Cell<Sources>,
@@ -83,7 +94,7 @@ impl Step<'_> {
     #[inline(always)]
     pub(super) fn follow(mut self) -> Result<Next, Fault> {
         let behind = self.at + 1;
-        match self.code.instructions()[self.at] {
+        match self.shared.code.instructions()[self.at] {
             Instruction::Alu { width, op: AluOp::Move, dst, operand: Operand::Register(src) } => {
                 self.copy(width, dst, src)?;
             }
@@ -98,7 +109,7 @@ impl Step<'_> {
             Instruction::Load { size, extension, dst, base, offset } => {
                 let mut content = match self.load(size, base, offset, Alignment::Any) {
                     Err(_) if self.may_probe(base) => {
-                        self.is_probe.set(true);
+                        self.seen.is_probe.set(true);
                         Content::unknown(size)
                     }
                     result => result?,
@@ -117,12 +128,12 @@ impl Step<'_> {
             Instruction::Store { size, base, offset, value } => {
                 let stored = match value {
                     Operand::Immediate(value) => (Content::of(Value::Scalar(Scalar::constant(value as u64))), None),
-                    Operand::Register(src) => (self.content(src)?, Some(src)),
+                    Operand::Register(src) => (*self.content(src)?, Some(src)),
                 };
                 self.store(size, base, offset, stored, Alignment::Any)?;
             }
             Instruction::StoreRelease { size, base, offset, src } => {
-                let stored = (self.content(src)?, Some(src));
+                let stored = (*self.content(src)?, Some(src));
                 self.store(size, base, offset, stored, Alignment::Natural)?;
             }
             Instruction::Atomic { op, width, base, offset, src } => self.atomic(op, width, base, offset, src)?,
@@ -133,9 +144,9 @@ impl Step<'_> {
             }
             Instruction::MayGoto { offset } => {
                 let target = self.target(offset.into());
-                if let (Some(held), None) = (self.state.lock, self.contract.fuel) {
+                if let (Some(held), None) = (self.state.lock, self.shared.contract.fuel) {
                     // Nested ones go round for hours, while everybody waits for the lock.
-                    return Err(Fault::CountsLocked { slot: self.code.slot(held.at as usize) });
+                    return Err(Fault::CountsLocked { slot: self.shared.code.slot(held.at as usize) });
                 }
                 if self.state.top().is_spent {
                     self.guard(Guard::Edges);
@@ -155,12 +166,15 @@ impl Step<'_> {
 
     /// Notes how many functions are active at once.
     pub(super) fn note_frames(&self, frames: usize) {
-        self.frames.set(self.frames.get().max(frames));
+        self.shared.frames.set(self.shared.frames.get().max(frames));
     }
 
     /// Notes what guards the instruction. If different states need different masks, or one needs none, it waits.
     pub(super) fn guard(&self, guard: Guard) {
-        let Some(noted) = self.guard else { return };
+        if self.shared.contract.trust == Trust::Full {
+            return;
+        }
+        let noted = &self.seen.guard;
         noted.set(match (noted.get(), guard) {
             (None, guard) => Some(guard),
             (Some(noted), guard) if noted == guard => Some(guard),
@@ -187,7 +201,7 @@ impl Step<'_> {
     }
 
     pub(super) fn target(&self, distance: i32) -> usize {
-        self.code.target(self.at, distance).expect("targets were checked when the code was made")
+        self.shared.code.target(self.at, distance).expect("targets were checked when the code was made")
     }
 
     fn set(&mut self, register: Register, number: Scalar) {
@@ -209,7 +223,7 @@ impl Step<'_> {
 
     /// Sets `dst` to the low `size` bytes of `src`, extended with their sign.
     fn extend(&mut self, width: Width, size: Size, dst: Register, src: Register) -> Result<(), Fault> {
-        let mut content = self.content(src)?;
+        let mut content = *self.content(src)?;
         let Some(number) = content.number() else { return Err(Fault::Address { register: src }) };
         content.value = Value::Scalar(number.sign_extended(width, size));
         content.link = match (width, size) {
@@ -233,16 +247,15 @@ impl Step<'_> {
 
     /// The same for those who use the number only to make others of it, whose sources they note.
     fn look_at(&self, register: Register) -> Result<&Value, Fault> {
-        match self.state.top().get(register) {
-            Value::Unset | Value::Cleared => Err(Fault::Unset { register }),
-            value => Ok(value),
-        }
+        self.content(register).map(|content| &content.value)
     }
 
-    /// Returns all of it, to be copied.
-    fn content(&self, register: Register) -> Result<Content, Fault> {
-        self.look_at(register)?;
-        Ok(self.state.top().content(register))
+    /// The same for those who want all that is known.
+    fn content(&self, register: Register) -> Result<&Content, Fault> {
+        match self.state.top().content(register) {
+            Content { value: Value::Unset | Value::Cleared, .. } => Err(Fault::Unset { register }),
+            content => Ok(content),
+        }
     }
 
     /// Returns a register that is a number.
@@ -260,7 +273,7 @@ impl Step<'_> {
             Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
             Wide::MapValueByIndex { map, offset } => {
                 let number = self.map(map)?;
-                let kind = self.contract.maps[number as usize].kind;
+                let kind = self.shared.contract.maps[number as usize].kind;
                 if kind != Kind::Array {
                     return Err(Fault::NoFirstValue { kind });
                 }
@@ -275,14 +288,14 @@ impl Step<'_> {
 
     /// The value of a map that was found in this way.
     pub(super) fn found(&self, map: u32, id: u32) -> Area {
-        let has_lock = self.contract.maps[map as usize].lock.is_some();
+        let has_lock = self.shared.contract.maps[map as usize].lock.is_some();
         if has_lock { Area::Lockable { map, id } } else { Area::MapValue(map) }
     }
 
     fn map(&self, index: i32) -> Result<u32, Fault> {
         let number = u32::try_from(index).map_err(|_| Fault::Map { index })?;
         // Numbers above those of the host's own maps stand for maps inside maps.
-        let is_there = (number as usize) < self.contract.own_maps;
+        let is_there = (number as usize) < self.shared.contract.own_maps;
         if is_there { Ok(number) } else { Err(Fault::Map { index }) }
     }
 
@@ -294,10 +307,10 @@ impl Step<'_> {
             self.state.top_mut().copy(dst, src);
             return Ok(());
         }
-        let Content { value: Value::Scalar(number), sources, .. } = self.state.top().content(src) else {
+        let Content { value: Value::Scalar(number), sources, .. } = *self.state.top().content(src) else {
             return Err(Fault::Address { register: src });
         };
-        let value = Value::Scalar(number.alu(width, AluOp::Move, number));
+        let value = Value::Scalar(number.alu(width, AluOp::Move, &number));
         self.state.top_mut().put(dst, Content { value, sources, link: link.of_low(&number) });
         Ok(())
     }
@@ -310,12 +323,12 @@ impl Step<'_> {
             return link;
         }
         let is_variable = matches!(top.get(register), Value::Scalar(number) if number.as_constant().is_none());
-        let number = self.bases.get();
+        let number = self.shared.bases.get();
         // Who follows as many instructions does without links from there on.
         if !is_variable || number >= Link::BASES {
             return Link::NONE;
         }
-        self.bases.set(number + 1);
+        self.shared.bases.set(number + 1);
         let link = Link::base(number + 1);
         top.link(register, link);
         link
@@ -344,19 +357,22 @@ impl Step<'_> {
                 constant = Value::Scalar(Scalar::constant(value as u64));
                 (&constant, Sources::NONE)
             }
-            Operand::Register(src) => (self.look_at(src)?, self.state.top().sources_of(src)),
+            Operand::Register(src) => {
+                let Content { value, sources, .. } = self.content(src)?;
+                (value, *sources)
+            }
         };
         if let (AluOp::Move, Value::Scalar(number)) = (op, right) {
-            let value = Value::Scalar(number.alu(width, op, *number));
+            let value = Value::Scalar(number.alu(width, op, number));
             self.state.top_mut().set_made(dst, value, sources);
             return Ok(());
         }
-        let left = self.look_at(dst)?;
-        let sources = sources.and(self.state.top().sources_of(dst));
+        let Content { value: left, sources: also, .. } = self.content(dst)?;
+        let sources = sources.and(*also);
         let register = if let Operand::Register(src) = operand { src } else { dst };
         if let (Value::Scalar(left), Value::Scalar(right)) = (left, right) {
             self.note_plain_sum(width, op, operand);
-            let value = Value::Scalar(left.alu(width, op, *right));
+            let value = Value::Scalar(left.alu(width, op, right));
             let link = self.moved(width, op, dst, operand);
             self.state.top_mut().put(dst, Content { value, sources, link });
             return Ok(());
@@ -366,7 +382,7 @@ impl Step<'_> {
         let result = match (left, right, op, width) {
             (Value::Pointer(area, offset), Value::Scalar(by), AluOp::Add | AluOp::Sub, Width::W64)
             | (Value::Scalar(by), Value::Pointer(area, offset), AluOp::Add, Width::W64) => {
-                let offset = offset.alu(width, op, *by);
+                let offset = offset.alu(width, op, by);
                 let (min, max) = (offset.signed_min(), offset.signed_max());
                 if (min < -MOST_FAR || max > MOST_FAR) && !self.may_be_far(*area) {
                     return Err(Fault::Far { register: dst, min, max });
