@@ -61,8 +61,20 @@ impl Bytes<'_> {
         self.pick(at, VALUES)
     }
 
+    /// A register, or a constant: any, or one at which something changes, since the bytes of any also say what is done
+    /// with it.
     fn operand(&self) -> Operand {
-        if self.0[2] & 0x80 == 0 { Operand::Register(self.value(3)) } else { Operand::Immediate(self.immediate()) }
+        if self.0[2] & 0x80 == 0 {
+            return Operand::Register(self.value(3));
+        }
+        let power = 1_i32 << (self.0[3] & 31);
+        Operand::Immediate(match self.0[3] >> 5 {
+            0..=3 => self.immediate(),
+            4 => power,
+            5 => power.wrapping_sub(1),
+            6 => power.wrapping_neg(),
+            _ => i32::from(self.0[4] as i8),
+        })
     }
 
     fn width(&self) -> Width {
