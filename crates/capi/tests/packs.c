@@ -135,6 +135,12 @@ static int programs(void) {
     IS(OK, palimpsest_packs_close(packs));
     IS(STALE, palimpsest_packs_close(packs));
     IS(STALE, palimpsest_pin(packs));
+    /* Nor is it that of the packs in its place. */
+    struct palimpsest_packs others;
+    IS(OK, palimpsest_packs_open(NULL, &others));
+    IS(STALE, palimpsest_pin(packs));
+    IS(STALE, palimpsest_lookup(packs, entry, &found));
+    IS(OK, palimpsest_packs_close(others));
     MUST(calls(program) == 9);
     IS(OK, palimpsest_program_release(program));
     IS(OK, palimpsest_program_release(both[1]));
