@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_numa::{Folder, Loads, NodeId, Origin, Pages, ProgramText, Reach, Sharing, TextOptions};
+use palimpsest_numa::{Folder, Loads, NodeId, Origin, Pages, ProgramText, Reach, Sharing, TextOptions, Topology};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 
 /// Number of functions in the library.
@@ -87,10 +87,10 @@ fn all_functions_work(call: Call) {
     }
 }
 
-/// Whole huge pages, also where several nodes would have everything copied; and whatever the kernel could do with the
-/// library's own pages.
+/// Whole huge pages, also where several nodes would have everything copied; whatever the kernel could do with the
+/// library's own pages; and on one node, wherever this thread runs by then.
 fn copies() -> TextOptions {
-    TextOptions::new().pages(Pages::Copied).reach(Reach::HugePages)
+    TextOptions::new().node(Topology::read().homes()[0]).pages(Pages::Copied).reach(Reach::HugePages)
 }
 
 /// Returns the number of exchanged bytes of the library's text.
