@@ -126,7 +126,8 @@ impl Server {
         for _ in 0..50 {
             assert_eq!(self.ask(&["BGSAVE"]), "Background saving started");
             let child = wait_until("the saving child is there, or gone", || {
-                let child = support::children(self.running.pid()).first().copied().and_then(Pid::from_raw);
+                let child = support::children(self.running.pid()).into_iter().find(|child| saves(*child));
+                let child = child.and_then(Pid::from_raw);
                 if child.is_some() || self.info("rdb_bgsave_in_progress") == "0" { Some(child) } else { None }
             });
             if let Some(child) = child {
@@ -168,6 +169,13 @@ impl Server {
         self.client.ask_all(&commands);
         assert_eq!(self.ask(&["MEMORY", "PURGE"]), "OK");
     }
+}
+
+/// Whether a child of the server's has named itself as one that saves. Deputies of the object are children, too; one
+/// that is stopped is given up, and gone.
+fn saves(child: i32) -> bool {
+    let title = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+    title.starts_with(b"redis-rdb-bgsave")
 }
 
 fn read(folder: &TempDir, name: &str) -> String {
