@@ -47,13 +47,36 @@ impl Sight {
 
     /// Returns the first mapped part of `span`, in one mapping, and what it is. ENOMEM if the kernel cannot tell.
     pub(super) fn first(&self, span: Span) -> Result<Option<(Span, Seen)>, Errno> {
-        let found = self.places.next_above(&self.list, span.start).filter(|vma| vma.start < span.end);
-        let Some(vma) = found else { return Ok(None) };
+        let found = self.places.next_above(&self.list, span.start);
+        // What begins before a span may go on behind it: of nothing there is no part.
+        let Some(vma) = found.filter(|vma| !span.is_empty() && vma.start < span.end) else { return Ok(None) };
         // Shared memory has a file, too.
         let seen = match self.places.label(&vma).map_err(|_| Errno::NOMEM)? {
             Label::Extent | Label::None | Label::Named | Label::Heap => Seen::Ours(vma.permissions),
             Label::File | Label::Snapshot | Label::Kernel | Label::Stack => Seen::Foreign,
         };
         Ok(Some((span.intersection(vma.range().into()), seen)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: an empty part of a mapping that goes on behind what is thawed, which cannot be replaced.
+    #[test]
+    fn of_a_mapping_that_goes_on_there_is_a_part_until_the_end() {
+        let page = rustix::param::page_size();
+        let memory = vec![1_u8; 4 * page];
+        let at = |pages: usize| memory.as_ptr().addr().next_multiple_of(page) + pages * page;
+        let asked = Places::open().expect("/proc");
+        for places in [asked, Places::Listed] {
+            let sight = Sight { places, list: Vmas::with_capacity(MOST).expect("memory") }.look().expect("/proc");
+            let first = |from, to| sight.first(Span::new(at(from), at(to))).expect("told");
+            let (part, seen) = first(1, 2).expect("mapped");
+            assert_eq!(part, Span::new(at(1), at(2)));
+            assert!(matches!(seen, Seen::Ours(permissions) if permissions.contains(Permissions::WRITE)), "{seen:?}");
+            assert_eq!(first(2, 2), None);
+        }
     }
 }
