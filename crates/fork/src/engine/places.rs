@@ -43,10 +43,19 @@ impl Places {
     }
 
     /// Returns the first mapping that ends above `address`.
-    pub(crate) fn next_above(&self, list: &Vmas, address: usize) -> Option<Vma> {
+    pub(super) fn next_above(&self, list: &Vmas, address: usize) -> Option<Vma> {
+        self.look_above(list, address).ok().flatten()
+    }
+
+    /// Returns the same for those to whom "nothing" and "not told" differ.
+    pub(crate) fn look_above(&self, list: &Vmas, address: usize) -> Result<Option<Vma>, Errno> {
         match self {
-            Self::Asked(file) => query::next_above(file.as_fd(), address).ok(),
-            Self::Listed => list.get(list.partition_point(|vma| vma.end <= address)).copied(),
+            Self::Asked(file) => match query::next_above(file.as_fd(), address) {
+                Ok(vma) => Ok(Some(vma)),
+                Err(Errno::NOENT) => Ok(None),
+                Err(errno) => Err(errno),
+            },
+            Self::Listed => Ok(list.get(list.partition_point(|vma| vma.end <= address)).copied()),
         }
     }
 

@@ -47,7 +47,7 @@ impl Sight {
 
     /// Returns the first mapped part of `span`, in one mapping, and what it is. ENOMEM if the kernel cannot tell.
     pub(super) fn first(&self, span: Span) -> Result<Option<(Span, Seen)>, Errno> {
-        let found = self.places.next_above(&self.list, span.start);
+        let found = self.places.look_above(&self.list, span.start).map_err(|_| Errno::NOMEM)?;
         // What begins before a span may go on behind it: of nothing there is no part.
         let Some(vma) = found.filter(|vma| !span.is_empty() && vma.start < span.end) else { return Ok(None) };
         // Shared memory has a file, too.
