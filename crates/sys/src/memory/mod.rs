@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub mod extent;
 pub mod file;
 pub(crate) mod full;
+mod gaps;
 mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +11,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use super::area::{Area, reserve_aligned};
 use super::error::MapError;
+use super::gaps::{candidates, gaps, stack_room};
 use super::huge::HUGE_PAGE;
 use super::mapping::{Mapping, Protection, Recovered, Source, map_over, recover};
 use crate::pages::maps::Maps;
@@ -60,7 +61,7 @@ impl Reservation {
     pub fn near(target: usize, reach: usize, len: usize, align: usize) -> Result<Self, MapError> {
         let none = MapError::NoneNear { len, target, reach };
         let Ok(maps) = Maps::read() else { return Err(none) };
-        for base in candidates(&gaps(&maps), target, reach, len, align) {
+        for base in candidates(&gaps(&maps, stack_room()), target, reach, len, align) {
             // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
             let mapped = unsafe {
                 rustix::mm::mmap_anonymous(
@@ -277,41 +278,6 @@ fn may_execute_anonymous_memory() -> bool {
     Mapping::new(Source::Anonymous, page, Protection::ReadExecute, page).is_ok()
 }
 
-/// Room for the heap behind a program to grow into (`brk(2)`), in bytes.
-const HEAP_ROOM: usize = crate::arch::DIRECT_BRANCH_REACH / 8;
-
-/// Returns the unmapped ranges between this process's mappings.
-fn gaps(maps: &Maps) -> Vec<Range<usize>> {
-    // vm.mmap_min_addr is 64 KiB by default; ordinary users may not map lower addresses.
-    let mut floor = 1 << 16;
-    let mut gaps = Vec::new();
-    // The vsyscall page lies in the kernel's half; there is no gap below it.
-    for entry in maps.iter().filter(|entry| entry.end <= isize::MAX as usize) {
-        if entry.start > floor {
-            gaps.push(floor..entry.start);
-        }
-        let is_heap = entry.path.as_ref().is_some_and(|path| path.as_os_str() == "[heap]");
-        floor = floor.max(entry.end + if is_heap { HEAP_ROOM } else { 0 });
-    }
-    gaps
-}
-
-/// Returns the bases of `len` bytes in `gaps` that lie entirely within `reach` of `target`, the nearest first.
-fn candidates(gaps: &[Range<usize>], target: usize, reach: usize, len: usize, align: usize) -> Vec<usize> {
-    let lowest = target.saturating_sub(reach);
-    let highest = target.saturating_add(reach);
-    let mut bases: Vec<usize> = gaps
-        .iter()
-        .filter_map(|gap| {
-            let first = gap.start.max(lowest).checked_next_multiple_of(align)?;
-            let last = gap.end.min(highest).checked_sub(len)? & !(align - 1);
-            (first <= last).then(|| (target & !(align - 1)).clamp(first, last))
-        })
-        .collect();
-    bases.sort_by_key(|base| base.abs_diff(target));
-    bases
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -360,14 +326,5 @@ mod tests {
         assert!(range.start.abs_diff(target) <= reach && range.end.abs_diff(target) <= reach);
         let error = Reservation::near(target, 16 * MIB, 64 * MIB, 2 * MIB).unwrap_err();
         assert!(error.to_string().contains(&format!("{target:#x}")), "{error}");
-    }
-
-    #[test]
-    fn the_nearest_gap_comes_first() {
-        let gaps = [0..10 * MIB, 20 * MIB..40 * MIB, 50 * MIB..90 * MIB];
-        let bases = candidates(&gaps, 45 * MIB, 30 * MIB, 4 * MIB, MIB);
-        assert_eq!(bases, [50 * MIB, 36 * MIB]);
-        assert_eq!(candidates(&gaps, 45 * MIB, 30 * MIB, 15 * MIB, MIB), [50 * MIB, 25 * MIB]);
-        assert_eq!(candidates(&gaps, 45 * MIB, 30 * MIB, 60 * MIB, MIB), []);
     }
 }

@@ -43,7 +43,8 @@ impl PacksBuilder {
     }
 
     /// Places the region within reach of direct branches from `address` and back. `address` may be that of a function
-    /// that the code calls (`f as *const () as usize`). Opening fails if no gap of the address space is within reach.
+    /// that the code calls (`f as *const () as usize`). Opening fails if no gap of the address space is within reach;
+    /// the room into which the heap and the first thread's stack may grow is none.
     pub fn near(mut self, address: usize) -> Self {
         self.0.near = Some(address);
         self
