@@ -12,7 +12,7 @@ use crate::engine::trials::Trial;
 use crate::engine::unbooked::Unbooked;
 use crate::engine::{Repair, Repaired};
 use crate::error::{ForkError, FreezeError};
-use crate::guard;
+use crate::guard::{self, Told};
 use crate::hazards::{self, borrowed};
 use crate::options::Pays;
 use crate::rounds::played;
@@ -68,6 +68,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     if let Err(error) = outcome {
         tracing::debug!(%error, "frozen memory is not repaired");
     }
+    // Another thread may erase something until the fork.
+    let told = registry::shared().filter(|shared| shared.has_frozen()).map_or(Told::ByMap, |_| Told::to_children());
     // If the process is idle, neither side writes to the account: each page that one of them writes to is copied.
     let idle = shared.filter(|shared| shared.is_idle());
     let started = shared.map(|shared| Watch::start(shared.statistics.clean()));
@@ -98,7 +100,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         }
         // Asked here, so that a child with nothing to forget touches no more of this library's code.
         if registry::shared().is_some_and(Shared::has_erased) {
-            guard::forget_erased();
+            guard::forget_erased(told);
         }
         return Ok(Forked::Child);
     }

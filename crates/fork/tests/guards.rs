@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip};
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Measure, Options, OtherThreads};
+use palimpsest_fork::{ExtentLen, Measure, Options, OtherThreads};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
 use rustix::io::Errno;
@@ -366,6 +366,34 @@ fn a_thaw_leaves_alone_what_nobody_has_reported() {
             assert!(memory.holds(0..MIB, 1) && memory.holds(MIB + (64 << 10)..3 * MIB, 1));
             assert!(memory.holds(4 * MIB..memory.len, 1));
         }
+    });
+}
+
+/// Fails on: a child that believes the map, and puts a copy in place of a library's code.
+#[test]
+fn a_child_that_forgets_leaves_alone_what_nobody_has_reported() {
+    play("a_child_that_forgets_leaves_alone_what_nobody_has_reported", || {
+        let memory = filled(8 * MIB);
+        freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)).measure(Measure::Nothing));
+        // It must not be held, so the parent can forget nothing.
+        std::thread::spawn(std::thread::park);
+        let at = |mib: usize| memory.at(mib * MIB);
+        assert_eq!(palimpsest_fork::forget(at(7).addr()..at(8).addr()), Err(Errno::BUSY));
+        let file = std::fs::File::open("/proc/self/exe").expect("this program");
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_FIXED);
+        // SAFETY: the scenario's own memory, which nobody needs any more.
+        assert_eq!(unsafe { libc::mmap(at(1), 64 << 10, rights, flags, file.as_raw_fd(), 0) }, at(1));
+        let child = in_child(|| {
+            let maps = Maps::read().expect("/proc");
+            let code = maps.at(at(1).addr()).expect("mapped");
+            assert!(code.inode != 0 && code.permissions.to_string() == "r-xp", "{code}");
+            let name = palimpsest_sys::memory::extent::EXTENT_NAME;
+            let shows_frozen = maps.overlapping(memory.range()).filter_map(|entry| entry.path.as_ref());
+            assert_eq!(shows_frozen.filter(|path| path.as_os_str() == name).count(), 0, "{maps:?}");
+            assert!(memory.holds(0..MIB, 1) && memory.holds(MIB + (64 << 10)..memory.len, 1));
+            0
+        });
+        assert_eq!(child, 0);
     });
 }
 

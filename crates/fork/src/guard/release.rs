@@ -131,13 +131,32 @@ pub(super) fn destroy(span: Span) -> Result<(), Errno> {
     Ok(())
 }
 
+/// What tells a new child where memory is frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// The kernel, through a file: the parent may open it, so the child may before it is the program's.
+    ByKernel,
+    /// The map alone, since a filter may kill whoever opens a file.
+    ByMap,
+}
+
+impl Told {
+    /// For children that this process is about to fork.
+    pub(crate) fn to_children() -> Self {
+        if is_home() && !is_confined() { Self::ByKernel } else { Self::ByMap }
+    }
+}
+
 /// Forgets, in a child that was forked just now, what its parent could not.
-pub(crate) fn forget_erased() {
+pub(crate) fn forget_erased(told: Told) {
     let Some(shared) = registry::shared().filter(|shared| shared.has_erased()) else { return };
     let _errno = Kept::now();
     let _blocked = Blocked::all();
-    // A child opens no file.
-    if give_up_all(shared, Entry::is_erased, &View { is_in_use: &is_in_use_here, sight: None }).is_ok() {
+    let sight = match told {
+        Told::ByKernel => Sight::open_file().and_then(Sight::look),
+        Told::ByMap => None,
+    };
+    if give_up_all(shared, Entry::is_erased, &View { is_in_use: &is_in_use_here, sight }).is_ok() {
         recount(shared);
     }
 }

@@ -3,7 +3,8 @@
 //! The map may be out of date. The program has unmapped frozen memory, which nobody reports, and the dynamic linker has
 //! mapped a library there, which nobody sees. Or another thread is held between a call that replaces memory or changes
 //! its rights, and the report. A thaw that believes the map then puts a copy in place of the program's file, or gives
-//! back rights that the program has taken away. So a process that may open files looks before it replaces anything.
+//! back rights that the program has taken away. So a process that may open files looks before it replaces anything, and a
+//! child that forgets what such a process could not looks before `fork` returns, while it may do what its parent may.
 
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Label, Vmas};
@@ -34,7 +35,12 @@ pub(super) enum Seen {
 impl Sight {
     /// Returns `None` in a process that must not open files, or cannot: there the map alone tells.
     pub(super) fn open() -> Option<Self> {
-        let places = is_home().then(|| Places::open().ok()).flatten()?;
+        is_home().then(Self::open_file).flatten()
+    }
+
+    /// Returns `None` if the file cannot be opened.
+    pub(super) fn open_file() -> Option<Self> {
+        let places = Places::open().ok()?;
         let most = if matches!(places, Places::Listed) { MOST } else { 1 };
         Some(Self { places, list: Vmas::with_capacity(most).ok()? })
     }
