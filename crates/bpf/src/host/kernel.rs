@@ -3,7 +3,7 @@
 
 use alloc::sync::Arc;
 
-use super::call::{Call, failed};
+use super::call::{Call, failed, status};
 #[cfg(feature = "std")]
 use super::timed;
 use super::{dynptr, lock, probe, ring, text};
@@ -109,11 +109,6 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
 
 /// It may read anything that the process knows, so that the contract must allow it.
 const PROBE: Signature = Signature::new([BytesOut, Size, Anything]).returning(Returns::Probed);
-
-/// 0, or the negative number of the error.
-pub(super) fn status(result: Result<(), OpError>) -> u64 {
-    result.map_or_else(|error| -error.errno() as u64, |()| 0)
-}
 
 fn answer(result: Result<(), OpError>) -> Answered {
     Ok(Answer::Value(status(result)))

@@ -4,7 +4,7 @@
 //!
 //! No [guard](Runner::guard) stands before what is done here, except for the host's waker: nothing panics.
 
-use super::kernel::status;
+use super::call::status;
 use super::ring::wake;
 use super::vouched::Vouched;
 use super::{Entry, Runner, find};
