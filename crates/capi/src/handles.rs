@@ -187,3 +187,39 @@ fn watch_forks() {
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Fails on: a fork that does not take the lock, which a child then waits for in vain.
+    #[test]
+    fn children_find_the_lock_free_whatever_other_threads_do() {
+        let insert_and_remove = || remove::<Mutex<Option<Staged>>>(insert(Mutex::new(None::<Staged>))).is_ok();
+        assert!(insert_and_remove());
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| while !done.load(Ordering::Relaxed) && insert_and_remove() {});
+            let mut ended = (0..50).map(|_| {
+                // SAFETY: the child takes locks that a fork takes, of this crate and of the C library's heap, and ends.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: ends the child if it waits for ever.
+                    unsafe { libc::alarm(600) };
+                    let status = i32::from(!insert_and_remove());
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(status) };
+                }
+                let mut status = -1;
+                // SAFETY: a child of this thread's, and a local.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                status
+            });
+            let failed = ended.find(|status| *status != 0);
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(failed, None);
+        });
+    }
+}

@@ -101,6 +101,7 @@ static int pointers(void) {
     /* Structures that say how long they are. */
     place[0] = sizeof place;
     IS(INVALID, palimpsest_packs_open(ODD(struct palimpsest_packs_options), &packs));
+    SAYS("aligned");
     struct palimpsest_packs_options never_set = {.size = SIZE_MAX};
     IS(INVALID, palimpsest_packs_open(&never_set, &packs));
     SAYS("set it to the structure's sizeof");

@@ -199,6 +199,35 @@ static int keys(void) {
     return 0;
 }
 
+/* Whether the byte at this address is shown from a file of frozen memory. */
+static int is_frozen(const char *at) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int is_it = 0;
+    char line[512];
+    while (maps && fgets(line, sizeof line, maps)) {
+        unsigned long start, end;
+        if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start <= (uintptr_t)at && (uintptr_t)at < end)
+            is_it = strstr(line, "palimpsest-frozen") != NULL;
+    }
+    if (maps)
+        fclose(maps);
+    return is_it;
+}
+
+/* Thaws and forgets parts of frozen memory, and of no more than the pages that they touch. */
+static int thawing(char *memory, size_t length) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *last = memory + length - 1;
+    MUST(is_frozen(memory) && is_frozen(last));
+    /* Bytes of two pages. */
+    IS(OK, palimpsest_thaw(memory + page - 1, 2));
+    MUST(!is_frozen(memory) && !is_frozen(memory + page) && is_frozen(memory + 2 * page) && is_frozen(last));
+    memset(last - 63, 0, 64);
+    IS(OK, palimpsest_forget(last - 63, 64));
+    MUST(!is_frozen(last) && *last == 0 && last[-64] == 6 && memory[0] == 6 && memory[page] == 6);
+    return 0;
+}
+
 static int freezing(void) {
     struct palimpsest_freeze_options options = {.size = sizeof options, .answers = 1 << 20};
     struct palimpsest_freeze_report report = {.size = sizeof report};
@@ -216,6 +245,9 @@ static int freezing(void) {
     char *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(memory != MAP_FAILED);
     memset(memory, 5, LENGTH);
+    char *kept = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(kept != MAP_FAILED);
+    memset(kept, 6, LENGTH);
     IS(OK, palimpsest_freeze(&options, &report));
     MUST(report.frozen >= LENGTH && report.is_stopped == 0 && palimpsest_frozen_bytes() >= LENGTH);
     pid_t child;
@@ -231,7 +263,7 @@ static int freezing(void) {
     char *moved = palimpsest_mremap(memory, LENGTH, 2 * LENGTH, MREMAP_MAYMOVE, NULL);
     MUST(moved != MAP_FAILED && moved[LENGTH - 1] == 5 && moved[LENGTH] == 0);
     MUST(palimpsest_madvise(memory + 1, 1, -1) == -1 && errno == EINVAL);
-    return 0;
+    return thawing(kept, LENGTH);
 }
 
 int main(void) {
