@@ -143,9 +143,9 @@ pub(crate) fn near_main_stack() -> bool {
     (1..LONGEST - ROOM).contains(&used())
 }
 
-/// Whether the caller is the main thread, on its own stack, with enough room. Below a stack for signals that is an array
-/// in one of the main stack's frames, the room is that of frames in use. One that is disarmed while its handler runs
-/// (`SS_AUTODISARM`), and a coroutine's in such an array, look like the main stack itself.
+/// Whether the caller is the main thread, on its own stack, with enough room. Below a stack for signals that is an
+/// array in one of the main stack's frames, the room is that of frames in use. One that is disarmed while its handler
+/// runs (`SS_AUTODISARM`), and a coroutine's in such an array, look like the main stack itself.
 pub(crate) fn on_main_stack() -> bool {
     if !near_main_stack() || rustix::thread::gettid() != rustix::process::getpid() || on_signal_stack() {
         return false;

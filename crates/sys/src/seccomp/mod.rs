@@ -140,9 +140,8 @@ pub fn probe_freeze() -> Result<(), (FreezeCall, Verdict)> {
     }
 }
 
-/// Tries the calls of a freeze that goes on in waits, in one child, which costs a fork: for a thread with filters, whose
-/// number it does not ask for. What is refused counts as allowed: it harms nobody, and a freeze tells it by itself.
-/// Remembers nothing.
+/// Tries the calls of a freeze that goes on in waits, in one child, which costs a fork: for a thread that has filters.
+/// What is refused counts as allowed: it ends nobody, and a freeze tells it by itself. Remembers nothing.
 ///
 /// # Errors
 ///

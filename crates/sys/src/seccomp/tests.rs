@@ -96,13 +96,16 @@ fn a_verdict_is_remembered_for_its_thread_and_filters() {
     assert_eq!(remembered(Key { started: key.started + 1, ..key }), None);
 }
 
+/// What tries calls, and returns the first deadly one.
+type Trial = fn() -> Result<(), (FreezeCall, Verdict)>;
+
 #[test]
 fn each_call_of_a_freeze_is_tried_before_it_kills() {
     // With debug assertions the standard library calls `fcntl` before it closes a descriptor.
     let is_free = |call: &FreezeCall| *call != FreezeCall::Seal || !cfg!(debug_assertions);
-    let of_a_freeze = FreezeCall::ALL.into_iter().filter(is_free).map(|call| (call, probe_freeze as fn() -> _));
+    let of_a_freeze = FreezeCall::ALL.into_iter().filter(is_free).map(|call| (call, probe_freeze as Trial));
     let in_waits = FreezeCall::WAITING.into_iter().chain([FreezeCall::MemfdCreate]);
-    let in_waits = in_waits.map(|call| (call, probe_waits as fn() -> _));
+    let in_waits = in_waits.map(|call| (call, probe_waits as Trial));
     for (call, probe) in of_a_freeze.chain(in_waits) {
         // A thread that ends makes some of the calls itself; a process need not. SAFETY: the child makes system calls
         // and ends without a destructor.
