@@ -21,6 +21,7 @@ pub(crate) use object::NAME as OBJECT_NAME;
 use palimpsest_numa::Topology;
 use palimpsest_sys::proc::stat::Incarnation;
 use palimpsest_sys::proc::status::Status;
+use palimpsest_sys::seccomp::probe_waits;
 use palimpsest_sys::{OpenRegularError, broken_pipe};
 use rustix::process::geteuid;
 
@@ -137,9 +138,10 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
     // The program stays this process; the object reports only its end.
     command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
-    // So that programs below need not ask. Without `/proc` they will.
+    // So that programs below need neither ask nor try. Without `/proc` they will.
     if let Some(filters) = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters) {
-        command.env("PALIMPSEST_FILTERS", filters.to_string());
+        let tried = if filters > 0 && probe_waits().is_ok() { ",tried" } else { "" };
+        command.env("PALIMPSEST_FILTERS", format!("{filters}{tried}"));
     }
     Ok(Prepared { command, path, object: Some(object) })
 }

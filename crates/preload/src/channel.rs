@@ -35,11 +35,26 @@ impl Noted {
     ///
     /// It does not (`EBADF`), or it cannot be written. A pipe without a reader causes no signal.
     pub(crate) fn write(self, bytes: &[u8]) -> Result<(), Errno> {
+        write_without_signals(self.checked()?, bytes)
+    }
+
+    /// The same for a caller that blocks all signals, or has a use for none: makes no other calls than `fstat` and
+    /// `write`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Self::write).
+    pub(crate) fn write_with_signals_blocked(self, bytes: &[u8]) -> Result<(), Errno> {
+        write_all(self.checked()?, bytes)
+    }
+
+    /// Returns the descriptor if it still stands for the same file.
+    fn checked<'fd>(self) -> Result<BorrowedFd<'fd>, Errno> {
         if identity(self.number) != Some((self.device, self.inode)) {
             return Err(Errno::BADF);
         }
         // SAFETY: it was open a moment ago. If another thread closes it meanwhile, the kernel answers with an error.
-        write_without_signals(unsafe { BorrowedFd::borrow_raw(self.number) }, bytes)
+        Ok(unsafe { BorrowedFd::borrow_raw(self.number) })
     }
 
     /// Whether a line would be taken at once. Makes a system call that does not wait, and leaves `errno` alone.
@@ -108,6 +123,16 @@ pub(crate) fn append(path: &Path, bytes: &[u8]) -> Result<(), AppendError> {
     write_without_signals(file.as_fd(), bytes).map_err(|source| AppendError::File { action: "write it", source })
 }
 
+/// The same for a caller that blocks all signals, or has a use for none.
+///
+/// # Errors
+///
+/// As for [`append`].
+pub(crate) fn append_with_signals_blocked(path: &Path, bytes: &[u8]) -> Result<(), AppendError> {
+    let file = open_report(path)?;
+    write_all(file.as_fd(), bytes).map_err(|source| AppendError::File { action: "write it", source })
+}
+
 /// How often a file may vanish or appear between two looks.
 const TRIES: usize = 16;
 
@@ -155,13 +180,18 @@ fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
 }
 
 /// Writes everything, and takes back SIGPIPE and SIGXFSZ, which a write can bring upon its thread.
-fn write_without_signals(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+fn write_without_signals(descriptor: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     let held = Held::now();
+    write_all(descriptor, bytes)?;
+    drop(held);
+    Ok(())
+}
+
+fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         let written = retry_on_intr(|| write(descriptor, bytes))?;
         bytes = bytes.get(written..).unwrap_or_default();
     }
-    drop(held);
     Ok(())
 }
 

@@ -1,13 +1,51 @@
-//! Whether the program has confined itself by a seccomp filter.
+//! Whether a seccomp filter may end the program for a system call that it does not make itself.
+//!
+//! What the program installs itself is seen. What was there when it was started is looked for before the object makes
+//! the first call that a plain program need not make, other than at its start: at the first large mapping, or the first
+//! fork. The look opens a file of `/proc`, reads it and closes it, as the dynamic linker has just done with libraries.
+//!
+//! | filters | calls |
+//! |---|---|
+//! | none | all |
+//! | only those above `palimpsest run`, which has tried the calls | all |
+//! | only those above the object, untried | all, once they pass a trial in a child at the first fork |
+//! | more, which a sandbox has installed | none |
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use palimpsest_sys::seccomp::{self, FreezeCall, Verdict};
+
+use crate::filters::{self, Filters, Trial};
+use crate::started::Started;
 
 /// Raised before the program's filter is installed, if that was seen. `Relaxed`: a thread that does not see it yet is
 /// not confined yet.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program confines itself: from then on no file may be opened for it. Async-signal-safe.
+/// What is known of the filters of the start: 0 if nothing, [`HARMLESS`] or [`FEARED`]. `Relaxed`: each thread may look
+/// for itself, and finds the same.
+static INHERITED: AtomicU8 = AtomicU8::new(0);
+
+const HARMLESS: u8 = 1;
+const FEARED: u8 = 2;
+
+/// Why filters of the start are feared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Feared {
+    /// So many were added below `palimpsest run`.
+    Added(u64),
+    /// One ends the program for this call, or that could not be tried.
+    Deadly(FreezeCall, Verdict),
+}
+
+/// Whether the program is confined: from then on the object makes no call in place of the program's waits, and none
+/// that only makes it faster. Async-signal-safe.
 pub(crate) fn is_seen() -> bool {
+    is_own() || INHERITED.load(Ordering::Relaxed) == FEARED
+}
+
+/// Whether the program has confined itself: from then on no file may be opened for it. Async-signal-safe.
+pub(crate) fn is_own() -> bool {
     SEEN.load(Ordering::Relaxed)
 }
 
@@ -16,8 +54,91 @@ pub(crate) fn note() {
     SEEN.store(true, Ordering::Relaxed);
 }
 
-/// Forgets it, for tests.
+/// What a look has found.
+enum Found {
+    Harmless,
+    Untried,
+    Added(u64),
+}
+
+fn look(of_the_start: Option<Filters>) -> Found {
+    match (filters::of_this_thread(), of_the_start) {
+        (Some(0), _) => Found::Harmless,
+        (Some(now), Some(Filters { count, .. })) if now > count => Found::Added(now - count),
+        (Some(_), Some(Filters { trial: Trial::Unneeded | Trial::Passed, .. })) => Found::Harmless,
+        // Without `/proc`, too.
+        _ => Found::Untried,
+    }
+}
+
+/// Whether no filter ends the program for calls of this object. Looks if that is enough to know. Async-signal-safe, and
+/// leaves `errno` undefined.
+pub(crate) fn is_free(started: &Started) -> bool {
+    if is_own() {
+        return false;
+    }
+    match (INHERITED.load(Ordering::Relaxed), started.filters.map(|filters| filters.trial)) {
+        // Nothing is written: what a process never writes to is no page of its own.
+        (HARMLESS, _) | (0, Some(Trial::Unneeded)) => true,
+        (0, Some(Trial::Passed)) => {
+            settle(look(started.filters));
+            INHERITED.load(Ordering::Relaxed) == HARMLESS
+        }
+        _ => false,
+    }
+}
+
+/// Notes what a look has found, unless that leaves it open.
+fn settle(found: Found) {
+    match found {
+        Found::Harmless => INHERITED.store(HARMLESS, Ordering::Relaxed),
+        Found::Added(_) => INHERITED.store(FEARED, Ordering::Relaxed),
+        Found::Untried => {}
+    }
+}
+
+/// Looks before a fork, and tries what nobody has tried. Only if the program has not confined itself.
+pub(crate) fn before_fork(started: &Started) {
+    if is_free(started) || is_seen() {
+        return;
+    }
+    settle(look(started.filters));
+    if INHERITED.load(Ordering::Relaxed) == 0 {
+        let known = if seccomp::probe_waits().is_ok() { HARMLESS } else { FEARED };
+        INHERITED.store(known, Ordering::Relaxed);
+    }
+}
+
+/// Returns why filters of the start are feared, if they are. Looks and tries again.
+pub(crate) fn why_feared(started: &Started) -> Option<Feared> {
+    match look(started.filters) {
+        Found::Harmless => None,
+        Found::Added(count) => Some(Feared::Added(count)),
+        Found::Untried => seccomp::probe_waits().err().map(|(call, verdict)| Feared::Deadly(call, verdict)),
+    }
+}
+
+/// Forgets what the program has installed, for tests.
 #[cfg(test)]
 pub(crate) fn forget() {
     SEEN.store(false, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The process of the tests may have filters itself.
+    #[test]
+    fn filters_below_run_are_added_and_those_above_it_are_tried() {
+        let now = filters::of_this_thread().expect("/proc is mounted");
+        let found = |count, trial| look(Some(Filters { count, trial }));
+        if now == 0 {
+            assert!(matches!(found(0, Trial::Due), Found::Harmless));
+        } else {
+            assert!(matches!(found(now - 1, Trial::Passed), Found::Added(1)));
+            assert!(matches!(found(now, Trial::Passed), Found::Harmless));
+            assert!(matches!(found(now, Trial::Due), Found::Untried) && matches!(look(None), Found::Untried));
+        }
+    }
 }

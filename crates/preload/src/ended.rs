@@ -4,7 +4,7 @@
 //! programs by the hundred. A program that is killed, or leaves by `_exit` as some shells do, says nothing.
 
 use crate::started::{self, End, Started};
-use crate::{freezing, moment};
+use crate::{confined, freezing, moment};
 
 /// Why nothing was done although there was a fork for which it was time.
 const PUT_OFF: &str = "since its first fork it has neither forked again nor waited for long enough";
@@ -20,7 +20,9 @@ pub(crate) fn await_it() {
 extern "C" fn end() {
     // Asked last: a filter may end the program for asking for its process id.
     let is_told = |started: &&Started| matches!(started.end, End::Told(process) if process == std::process::id());
-    let served = started::get().filter(|started| !freezing::is_confined(started)).filter(is_told);
+    // A look, for who has not forked.
+    let is_free = |started: &&Started| confined::is_free(started) || !freezing::is_confined(started);
+    let served = started::get().filter(is_free).filter(is_told);
     let Some(started) = served else { return };
     if freezing::is_decided() {
         // A panic here would change the exit status.

@@ -5,19 +5,51 @@
 //! or from a sandbox that has executed it, shows when it is to be frozen. To open a file of `/proc` costs as much as
 //! nine page faults, since the kernel makes the process's folders for it.
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{read, retry_on_intr};
 
 /// What precedes the number (`task_seccomp` in `fs/proc/array.c`, since Linux 5.9).
 const BEFORE: &[u8] = b"\nSeccomp_filters:\t";
 
-/// `palimpsest run` sets it: to how many filters confine it, and so each program below.
+/// `palimpsest run` sets it: to how many filters confine it, and so each program below; then [`TRIED`], if they end
+/// nobody for a call of this object.
 const VARIABLE: &str = "PALIMPSEST_FILTERS";
 
-/// Returns how many filters the program was started with, as the variable or the kernel says; `None` if neither does.
+/// What follows the number.
+const TRIED: &[u8] = b",tried";
+
+/// The filters under which a program was started, or `palimpsest run` below which it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Filters {
+    pub(crate) count: u64,
+    pub(crate) trial: Trial,
+}
+
+/// Whether filters may end the program for a call of this object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trial {
+    /// The program was started under none, as the kernel says.
+    Unneeded,
+    /// They do not: `palimpsest run` has tried it, or there were none above it. A sandbox below it may have added some.
+    Passed,
+    /// Nobody has tried it.
+    Due,
+}
+
+/// Returns the filters that the program was started with, as the variable or the kernel says; `None` if neither does.
 #[inline]
-pub(crate) fn at_the_start<'a>(variable: &impl Fn(&str) -> Option<&'a [u8]>) -> Option<u64> {
-    variable(VARIABLE).and_then(number).or_else(of_this_thread)
+pub(crate) fn at_the_start<'a>(variable: &impl Fn(&str) -> Option<&'a [u8]>) -> Option<Filters> {
+    variable(VARIABLE).and_then(told).or_else(|| {
+        let count = of_this_thread()?;
+        Some(Filters { count, trial: if count == 0 { Trial::Unneeded } else { Trial::Due } })
+    })
+}
+
+/// Reads the variable.
+fn told(text: &[u8]) -> Option<Filters> {
+    let digits = text.strip_suffix(TRIED);
+    let count = number(digits.unwrap_or(text))?;
+    Some(Filters { count, trial: if count == 0 || digits.is_some() { Trial::Passed } else { Trial::Due } })
 }
 
 /// Reads a number of at most nine digits.
@@ -27,8 +59,9 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 /// Returns how many confine the calling thread; `None` if the kernel does not tell, or without `/proc`.
-fn of_this_thread() -> Option<u64> {
-    let file = open(c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+pub(crate) fn of_this_thread() -> Option<u64> {
+    // Not `open`, which a filter may lack: the dynamic linker opens libraries by `openat`.
+    let file = openat(CWD, c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let (mut search, mut part) = (Search::default(), [0; 1024]);
     loop {
         let length = retry_on_intr(|| read(&file, &mut part)).ok().filter(|&length| length > 0)?;
@@ -87,9 +120,15 @@ mod tests {
     #[test]
     fn the_variable_is_believed_if_it_is_a_number() {
         let at_the_start = |value: &'static str| at_the_start(&|name| (name == VARIABLE).then_some(value.as_bytes()));
-        assert_eq!((at_the_start("0"), at_the_start("417")), (Some(0), Some(417)));
-        for other in ["", "-1", "+1", "1 ", "x", "1234567890"] {
-            assert_eq!(at_the_start(other), of_this_thread(), "{other:?}");
+        for (value, count, trial) in
+            [("0", 0, Trial::Passed), ("417", 417, Trial::Due), ("417,tried", 417, Trial::Passed)]
+        {
+            assert_eq!(at_the_start(value), Some(Filters { count, trial }));
+        }
+        for other in ["", "-1", "+1", "1 ", "x", "1234567890", "1,", "1,tried ", ",tried"] {
+            let found = at_the_start(other).expect("/proc is mounted");
+            assert_eq!(Some(found.count), of_this_thread(), "{other:?}");
+            assert_ne!(found.trial, Trial::Passed, "{other:?}");
         }
     }
 

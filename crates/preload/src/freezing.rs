@@ -11,8 +11,11 @@ use std::time::Duration;
 use palimpsest_fork::{Errands, FreezeError, Report, Skip, Stage, Verdict, guard};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
+use palimpsest_sys::seccomp::Verdict as Tried;
+use palimpsest_sys::threads::child::{self, Child};
 
 use crate::channel::Noted;
+use crate::confined::Feared;
 use crate::settings::{Action, Begins, Holds, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
 use crate::{channel, confined, core_filter, moment, unwinder};
@@ -134,7 +137,13 @@ pub(crate) fn tell_pending(started: &Started) {
 /// one. Returns whether this fork is one of frozen memory.
 pub(crate) fn at_fork(started: &Started) -> bool {
     // First: asking whose memory it is takes a system call, for which a filter may end the program.
+    if !confined::is_own() {
+        confined::before_fork(started);
+    }
     if is_confined(started) {
+        if !confined::is_own() {
+            refuse_feared(started);
+        }
         return IS_FROZEN.load(Ordering::Relaxed);
     }
     // A child of `vfork` would freeze its parent's memory, without seeing the parent's other threads.
@@ -173,7 +182,60 @@ fn begin(started: &Started) {
     }
 }
 
-/// Whether the program has confined itself, so that opening a file could end it.
+/// Tells at a fork for which it was time that a filter of the start forbids a freeze: in a child, which that filter may
+/// end instead of the program.
+fn refuse_feared(started: &Started) {
+    if IS_DECIDED.load(Ordering::Relaxed) || !moment::has_come_at_fork(started.settings.moment) {
+        return;
+    }
+    if IS_DECIDED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let line = caught(|| feared(started).map(|why| format!("palimpsest: not frozen: {why}\n")));
+    let Ok(Some(line)) = line else { return };
+    // SAFETY: 1. looks at descriptors, opens a file with a short name, and writes.
+    let child = unsafe { child::spawn(&[libc::SIGSYS], || tell_in_child(started, line.as_bytes())) };
+    // If it could not be made, or somebody else has waited for it, nothing more can be done.
+    let _ = child.map(Child::wait);
+}
+
+/// Tells a refusal where it is asked for, in a child, which has all signals blocked; first what a filter forbids least.
+/// Uses no heap, whose lock another thread may hold in the child's copy.
+fn tell_in_child(started: &Started, line: &[u8]) -> i32 {
+    /// A longer name takes the heap.
+    const LONGEST: usize = 255;
+    if started.settings.refusals == Refusals::Told {
+        let _ = started.standard_error.map(|descriptor| descriptor.write_with_signals_blocked(line));
+    }
+    match &started.settings.report {
+        ReportTo::File(path) if path.as_os_str().len() <= LONGEST => {
+            let _ = channel::append_with_signals_blocked(path, line);
+        }
+        ReportTo::Descriptor(_) => {
+            let _ = started.report.map(|descriptor| descriptor.write_with_signals_blocked(line));
+        }
+        ReportTo::Nowhere | ReportTo::StandardError | ReportTo::File(_) => {}
+    }
+    0
+}
+
+/// Returns why a filter of the start forbids a freeze.
+fn feared(started: &Started) -> Option<String> {
+    Some(match confined::why_feared(started)? {
+        Feared::Added(count) => added(count),
+        Feared::Deadly(_, Tried::Unknown(untried)) => format!(
+            "whether a seccomp filter would end the program for a system call of the freeze could not be tried: {}; \
+             say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl and pwrite64",
+            Causes(&untried)
+        ),
+        Feared::Deadly(call, _) => format!(
+            "a seccomp filter would end the program for {call}, which the freeze or a wait in which it goes on needs; \
+             allow it, or say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl and pwrite64"
+        ),
+    })
+}
+
+/// Whether the program is confined, so that opening a file could end it.
 pub(crate) fn is_confined(started: &Started) -> bool {
     started.settings.sandbox == Sandbox::Feared && confined::is_seen()
 }
@@ -184,7 +246,9 @@ pub(crate) fn before_filter(started: &Started) {
     const REFUSAL: &str = "palimpsest: not frozen: the program installs a seccomp filter, which could end it for a \
         system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl \
         and pwrite64\n";
-    let is_other = started.settings.sandbox == Sandbox::Trusted || confined::is_seen() || guard::is_borrowed();
+    // Who is confined already would be told at a fork.
+    let is_confined = !confined::is_free(started) && confined::is_seen();
+    let is_other = started.settings.sandbox == Sandbox::Trusted || is_confined || guard::is_borrowed();
     if is_other || IS_DECIDED.load(Ordering::Relaxed) {
         return;
     }
@@ -250,12 +314,15 @@ fn sandbox(started: &Started) -> Option<String> {
         return None;
     }
     let now = Status::of_this_thread().ok()?.seccomp_filters?;
-    let added = now.checked_sub(started.filters?).filter(|&added| added > 0)?;
-    Some(format!(
-        "the program has installed {added} seccomp filter(s), or a sandbox that has executed it, which could end it \
+    now.checked_sub(started.filters?.count).filter(|&count| count > 0).map(added)
+}
+
+fn added(count: u64) -> String {
+    format!(
+        "the program has installed {count} seccomp filter(s), or a sandbox that has executed it, which could end it \
          for a system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if they allow memfd_create, \
          ioctl and pwrite64"
-    ))
+    )
 }
 
 /// Returns a reason and a way out in terms of the variables.

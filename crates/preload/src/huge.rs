@@ -74,15 +74,17 @@ impl Mappings {
 
 /// Called with each mapping that the program has just made.
 pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_int) {
-    // A filter may end the program for a call that it does not make itself.
-    if !suits(length, protection, flags) || confined::is_seen() {
+    if !suits(length, protection, flags) {
         return;
     }
+    let Some(started) = started::get().filter(|started| started.settings.mapped != Mapped::AsItIs) else { return };
     let before = errno::get();
-    let is_wanted = match started::get().map(|started| started.settings.mapped) {
-        None | Some(Mapped::AsItIs) => false,
-        Some(Mapped::Huge) => true,
-        Some(Mapped::HugeIfDense) => {
+    let is_wanted = match started.settings.mapped {
+        // A filter may end the program for a call that it does not make itself.
+        _ if !confined::is_free(started) => false,
+        Mapped::AsItIs => false,
+        Mapped::Huge => true,
+        Mapped::HugeIfDense => {
             let is_dense = moment::peak()
                 .is_some_and(|kilobytes| MAPPINGS.adds(length, usize::try_from(kilobytes << 10).unwrap_or(usize::MAX)));
             if is_dense {

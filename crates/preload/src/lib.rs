@@ -22,7 +22,7 @@
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
-//! | `confined` | whether it has |
+//! | `confined` | whether it has, or a filter from before its start may end it |
 //! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
 //! | `filters` | the seccomp filters under which the program was started |

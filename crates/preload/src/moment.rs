@@ -7,10 +7,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palimpsest_fork::guard;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{read, retry_on_intr};
 
 use crate::settings::Moment;
+use crate::{confined, started};
 
 /// Forks of this process and, before it was forked, of its ancestors: a program that first forks into the background
 /// goes on counting. Only if their number is asked for ([`Moment::Fork`]), or if the page on which a process counts its
@@ -93,7 +94,7 @@ fn has_come(moment: Moment, number: u64) -> bool {
 /// Whether private memory may have grown since the last look, before fork `number`. A program that forks again and
 /// again and never has much then needs one call instead of three.
 fn may_have_grown(number: u64) -> bool {
-    has_grown(peak(), LOOKED_AT.load(Ordering::Relaxed)) || number.is_multiple_of(LOOKS_AFTER)
+    has_grown(peak_unless_confined(), LOOKED_AT.load(Ordering::Relaxed)) || number.is_multiple_of(LOOKS_AFTER)
 }
 
 /// Returns the peak of resident memory in kB, at least 1; `None` if the kernel does not tell. Async-signal-safe.
@@ -103,6 +104,11 @@ pub(crate) fn peak() -> Option<u64> {
     // SAFETY: the kernel writes to a local.
     let is_told = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) } == 0;
     is_told.then_some(usage.ru_maxrss.unsigned_abs().max(1))
+}
+
+/// Returns the peak, unless a filter may end the program for the question.
+fn peak_unless_confined() -> Option<u64> {
+    if started::get().is_none_or(confined::is_free) { peak() } else { None }
 }
 
 /// Whether the peak differs from what was noted, or is not known.
@@ -124,7 +130,7 @@ fn noted(peak: Option<u64>, resident: Option<u64>) -> u64 {
 /// Returns the private bytes in use, and notes the most that was seen and the peak it was seen at.
 fn seen() -> Option<u64> {
     // Before the look: what grows after it is seen by the next fork.
-    let peak = peak();
+    let peak = peak_unless_confined();
     let populated = populated();
     let noted = noted(peak, populated.as_ref().map(|populated| populated.resident));
     // Neither is written without need: after a fork the first write to a page copies it.
@@ -149,7 +155,7 @@ struct Populated {
 /// Reads `/proc/self/statm` (`task_statm` in `fs/proc/task_mmu.c`), which costs the same for every size: private are
 /// resident minus shared pages. Swapped pages do not count.
 fn populated() -> Option<Populated> {
-    let file = open("/proc/self/statm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = openat(CWD, "/proc/self/statm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     // Seven numbers of at most 20 digits.
     let mut buffer = [0; 160];
     let length = retry_on_intr(|| read(&file, &mut buffer)).ok()?;

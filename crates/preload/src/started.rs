@@ -8,6 +8,7 @@ use palimpsest_sys::proc::stat::Incarnation;
 
 use crate::channel::Noted;
 use crate::environment;
+use crate::filters::Filters;
 use crate::settings::Settings;
 
 /// `palimpsest run` sets it: to its own process, which becomes the program's.
@@ -87,7 +88,7 @@ pub(crate) struct Started {
     pub(crate) report: Option<Noted>,
     /// seccomp filters under which the program was started, or `palimpsest run` below which it was; `None` without
     /// `/proc`.
-    pub(crate) filters: Option<u64>,
+    pub(crate) filters: Option<Filters>,
     /// Whether to report its end.
     pub(crate) end: End,
     /// Why this program is never frozen, if it is not among the named ones.

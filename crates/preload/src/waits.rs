@@ -143,14 +143,26 @@ pub(crate) fn near_main_stack() -> bool {
     (1..LONGEST - ROOM).contains(&used())
 }
 
-/// Whether the caller is the main thread, on its own stack, with enough room.
+/// Whether the caller is the main thread, on its own stack, with enough room. Below a stack for signals that is an
+/// array in one of the main stack's frames, the room is that of frames in use. One that is disarmed while its handler
+/// runs (`SS_AUTODISARM`), and a coroutine's in such an array, look like the main stack itself.
 pub(crate) fn on_main_stack() -> bool {
-    if !near_main_stack() || rustix::thread::gettid() != rustix::process::getpid() {
+    if !near_main_stack() || rustix::thread::gettid() != rustix::process::getpid() || on_signal_stack() {
         return false;
     }
     let limit = rustix::process::getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
     let longest = usize::try_from(limit).unwrap_or(usize::MAX).min(LONGEST);
     used() + ROOM < longest
+}
+
+/// Whether a handler runs on a stack of its own here (`sigaltstack(2)`), or the kernel does not tell.
+fn on_signal_stack() -> bool {
+    // SAFETY: all zeros is a valid value.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    let arguments = [0, (&raw mut stack).expose_provenance(), 0, 0, 0, 0];
+    // SAFETY: the description outlives the call, which sets nothing.
+    let answer = unsafe { system_call(libc::SYS_sigaltstack, arguments) };
+    answer != 0 || stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
 #[cfg(test)]

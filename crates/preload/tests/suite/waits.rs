@@ -10,6 +10,7 @@ fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option
     let source = match name.split('-').next() {
         Some("waits") => "waits.c",
         Some("confined") => "confined_waits.c",
+        Some("alternate") => "alternate_stack.c",
         Some("ignored") => "ignored_waits.c",
         _ => "full_report.c",
     };
@@ -66,6 +67,13 @@ fn the_main_thread_can_be_canceled_in_waits() {
     }
 }
 
+/// Fails on: a slice on a stack for signals that is an array on the main stack, below which are frames in use.
+#[test]
+fn a_handler_on_a_stack_within_the_main_stack_takes_no_slices() {
+    let Some(report) = compare("alternate", &[], &[("PALIMPSEST_PAUSE", "1ns")]) else { return };
+    assert!(slices(&report) >= 1 && !report.contains("under way"), "{report}");
+}
+
 #[test]
 fn ignored_signals_end_no_wait() {
     for pause in ["1ns", "2ms"] {
@@ -88,5 +96,43 @@ fn a_filter_that_ends_the_program_for_calls_that_it_does_not_make_leaves_its_wai
             let variables = [("PALIMPSEST_PAUSE", "1ns"), ("PALIMPSEST_TRUST", trust)];
             let _ = compare(&name, &[who], &variables);
         }
+    }
+}
+
+/// Fails on: a call that the program does not make, before it is known that a filter was there when it started; a
+/// filter that only refuses, as those of containers, and keeps programs from being frozen; a refusal that is not told.
+#[test]
+fn a_filter_that_was_there_before_the_program_ends_it_for_no_call_of_ours() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/inherited.c");
+    let Some(program) = compile(Path::new(source), "inherited", &[]) else { return };
+    let (program, object) = (program.to_str().expect("a path in UTF-8"), object());
+    let slices = [("PALIMPSEST_PAUSE", "100us"), ("PALIMPSEST_PAYS_AFTER", "100")];
+    let below = [&slices[..], &[("PALIMPSEST_FILTERS", "0")]].concat();
+    let trusted = [&below[..], &[("PALIMPSEST_TRUST", "seccomp")]].concat();
+    let added = "palimpsest: not frozen: the program has installed 1 seccomp filter(s), or a sandbox that ";
+    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for mincore, which ";
+    let own = palimpsest_sys::proc::status::Status::of_this_thread().expect("/proc is mounted").seccomp_filters;
+    for (action, variables, told) in [
+        // Of a sandbox below `palimpsest run`, and from before it.
+        ("kill", &below[..], Some(added)),
+        ("refuse", &below, Some(added)),
+        ("kill", &slices, Some(deadly)),
+        ("refuse", &slices, None),
+        ("refuse", &trusted, None),
+    ] {
+        let ran = run(&[program, action], frozen(object.to_str().expect("a path in UTF-8"), variables));
+        if ran.status == Some(77) {
+            return println!("skipped: this kernel takes no filters");
+        }
+        let case = format!("{action} {variables:?}: {}", ran.stderr);
+        assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "worked\n"), "{case}");
+        // Under a filter of the test's own, others are not the only ones below.
+        if own != Some(0) {
+            continue;
+        }
+        assert_eq!(ran.stderr.lines().count(), usize::from(told.is_some()), "{case}");
+        assert!(ran.stderr.starts_with(told.unwrap_or("")), "{case}");
+        let is_done = ["froze process", "gathered memory of process"].iter().any(|verb| ran.report.contains(verb));
+        assert_eq!(is_done, told.is_none(), "{case}{}", ran.report);
     }
 }

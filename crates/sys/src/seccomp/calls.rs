@@ -1,4 +1,4 @@
-//! The calls of a freeze that a plain program need not make.
+//! The calls of a freeze, and of waits in which it goes on, that a plain program need not make.
 
 use std::fmt;
 use std::ptr;
@@ -53,10 +53,30 @@ pub enum FreezeCall {
     AsyncSubmit,
     /// `clock_gettime` of the thread's CPU time: the cost of freezes and forks.
     CpuTime,
+    /// `getrusage`: how much memory the program has used.
+    Usage,
+    /// `ppoll`: takes the place of a wait.
+    Poll,
+    /// `epoll_pwait`: takes the place of a wait.
+    EpollWait,
+    /// `pselect6`: takes the place of a wait.
+    Select,
+    /// `process_vm_readv`: copies what `select` is asked for.
+    ReadMemory,
+    /// `process_vm_writev`: hands its answer over.
+    WriteMemory,
+    /// `rt_sigpending`: whether a signal should end a wait.
+    PendingSignals,
+    /// `sigaltstack`: whether a wait is in a handler on a stack of its own.
+    SignalStack,
+    /// `getpid`: whose memory it is.
+    ProcessId,
+    /// `gettid`: whether a wait is the main thread's.
+    ThreadId,
 }
 
 impl FreezeCall {
-    /// All calls.
+    /// Those of a freeze itself.
     pub const ALL: [Self; 22] = [
         Self::MemfdCreate,
         Self::Truncate,
@@ -80,6 +100,21 @@ impl FreezeCall {
         Self::RingRegister,
         Self::AsyncSubmit,
         Self::CpuTime,
+    ];
+
+    /// Those beside [`ALL`](Self::ALL) of whoever looks at a program for the moment to freeze it, and freezes it in its
+    /// waits.
+    pub const WAITING: [Self; 10] = [
+        Self::Usage,
+        Self::Poll,
+        Self::EpollWait,
+        Self::Select,
+        Self::ReadMemory,
+        Self::WriteMemory,
+        Self::PendingSignals,
+        Self::SignalStack,
+        Self::ProcessId,
+        Self::ThreadId,
     ];
 
     /// Returns the call's number.
@@ -107,6 +142,16 @@ impl FreezeCall {
             Self::RingRegister => libc::SYS_io_uring_register,
             Self::AsyncSubmit => libc::SYS_io_submit,
             Self::CpuTime => libc::SYS_clock_gettime,
+            Self::Usage => libc::SYS_getrusage,
+            Self::Poll => libc::SYS_ppoll,
+            Self::EpollWait => libc::SYS_epoll_pwait,
+            Self::Select => libc::SYS_pselect6,
+            Self::ReadMemory => libc::SYS_process_vm_readv,
+            Self::WriteMemory => libc::SYS_process_vm_writev,
+            Self::PendingSignals => libc::SYS_rt_sigpending,
+            Self::SignalStack => libc::SYS_sigaltstack,
+            Self::ProcessId => libc::SYS_getpid,
+            Self::ThreadId => libc::SYS_gettid,
         }
     }
 
@@ -122,7 +167,7 @@ impl FreezeCall {
         let make = |arguments: [usize; 5]| {
             let [a, b, c, d, e] = arguments;
             // SAFETY: each set of arguments below names no descriptor, no thread, no memory, or a length of zero.
-            unsafe { libc::syscall(self.number(), a, b, c, d, e) };
+            unsafe { libc::syscall(self.number(), a, b, c, d, e, 0_usize) };
         };
         match self {
             Self::MemfdCreate => drop(attempt(Probe::MemfdCreate)),
@@ -163,6 +208,18 @@ impl FreezeCall {
             Self::Lock => make([0, 0, libc::MLOCK_ONFAULT as usize, 0, 0]),
             Self::ProtectionKey => make([0, 0, 0, NO_KEY, 0]),
             Self::Mincore | Self::Unlock | Self::MemoryPolicy | Self::AsyncSubmit => make([0; 5]),
+            // Writes to no memory, or names no process.
+            Self::Usage | Self::PendingSignals | Self::SignalStack | Self::ProcessId | Self::ThreadId => make([0; 5]),
+            Self::ReadMemory | Self::WriteMemory => make([NONE, 0, 0, 0, 0]),
+            Self::EpollWait => make([NONE, 0, 0, 0, 0]),
+            Self::Poll => {
+                let moment = [0_usize; 2];
+                make([0, 0, (&raw const moment).expose_provenance(), 0, 0]);
+            }
+            Self::Select => {
+                let moment = [0_usize; 2];
+                make([0, 0, 0, 0, (&raw const moment).expose_provenance()]);
+            }
             Self::CpuTime => make([libc::CLOCK_THREAD_CPUTIME_ID as usize, 0, 0, 0, 0]),
             Self::Prctl => {
                 make([libc::PR_SET_VMA as usize, libc::PR_SET_VMA_ANON_NAME as usize, 0, 0, ptr::null::<u8>().addr()]);
@@ -200,6 +257,16 @@ impl FreezeCall {
             Self::RingRegister => "io_uring_register",
             Self::AsyncSubmit => "io_submit",
             Self::CpuTime => "clock_gettime",
+            Self::Usage => "getrusage",
+            Self::Poll => "ppoll",
+            Self::EpollWait => "epoll_pwait",
+            Self::Select => "pselect6",
+            Self::ReadMemory => "process_vm_readv",
+            Self::WriteMemory => "process_vm_writev",
+            Self::PendingSignals => "rt_sigpending",
+            Self::SignalStack => "sigaltstack",
+            Self::ProcessId => "getpid",
+            Self::ThreadId => "gettid",
         }
     }
 }

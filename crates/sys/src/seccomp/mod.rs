@@ -12,7 +12,8 @@
 //! | memory files, of packs and of doctor | `memfd_create`, `userfaultfd` |
 //! | the tracer | `ptrace` |
 //! | replicas | `get_mempolicy`, `mbind`, `move_pages` |
-//! | a freeze, a survey, a repair | each [`FreezeCall`] |
+//! | a freeze, a survey, a repair | each of [`FreezeCall::ALL`] |
+//! | the object of `palimpsest run` | these and [`FreezeCall::WAITING`] |
 //!
 //! A freeze also makes calls that any program makes: `openat`, `read`, `pread64`, `newfstatat`, `readlinkat` and
 //! `getdents64` below `/proc`; `mmap`, `munmap`, `mprotect`, `close`; `rt_sigaction`, `rt_sigprocmask`, `futex`;
@@ -51,6 +52,8 @@ pub enum Probe {
     MemoryPolicy,
     /// All of [`FreezeCall::ALL`]. A refusal by a filter counts as allowed, except for `memfd_create`.
     Freeze,
+    /// All of [`FreezeCall::ALL`] and [`FreezeCall::WAITING`]. Each refusal counts as allowed.
+    FreezeInWaits,
     /// One of these calls.
     FreezeCall(FreezeCall),
 }
@@ -134,6 +137,26 @@ pub fn probe_freeze() -> Result<(), (FreezeCall, Verdict)> {
             Err(deadly.unwrap_or((FreezeCall::MemfdCreate, killed)))
         }
         verdict => Err((FreezeCall::MemfdCreate, verdict)),
+    }
+}
+
+/// Tries the calls of a freeze that goes on in waits, in one child, which costs a fork: for a thread that has filters.
+/// What is refused counts as allowed: it ends nobody, and a freeze tells it by itself. Remembers nothing.
+///
+/// # Errors
+///
+/// The first call that ends the process; if they could not be tried, the first of all.
+pub fn probe_waits() -> Result<(), (FreezeCall, Verdict)> {
+    let verdict = attempt_in_child(Probe::FreezeInWaits);
+    match verdict {
+        Verdict::Allowed | Verdict::Refused(_) => Ok(()),
+        Verdict::Killed { .. } => {
+            let each = FreezeCall::ALL.into_iter().chain(FreezeCall::WAITING);
+            let mut each = each.map(|call| (call, attempt_in_child(Probe::FreezeCall(call))));
+            let deadly = each.find(|(_, verdict)| matches!(verdict, Verdict::Killed { .. }));
+            Err(deadly.unwrap_or((FreezeCall::MemfdCreate, verdict)))
+        }
+        Verdict::Unknown(_) => Err((FreezeCall::MemfdCreate, verdict)),
     }
 }
 
@@ -233,6 +256,10 @@ fn attempt(probe: Probe) -> Result<(), Errno> {
             let memory_file = attempt(Probe::MemfdCreate);
             FreezeCall::ALL.into_iter().for_each(FreezeCall::attempt);
             memory_file
+        }
+        Probe::FreezeInWaits => {
+            FreezeCall::ALL.into_iter().chain(FreezeCall::WAITING).for_each(FreezeCall::attempt);
+            Ok(())
         }
         Probe::FreezeCall(call) => {
             call.attempt();

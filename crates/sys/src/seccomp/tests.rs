@@ -96,17 +96,23 @@ fn a_verdict_is_remembered_for_its_thread_and_filters() {
     assert_eq!(remembered(Key { started: key.started + 1, ..key }), None);
 }
 
+/// What tries calls, and returns the first deadly one.
+type Trial = fn() -> Result<(), (FreezeCall, Verdict)>;
+
 #[test]
 fn each_call_of_a_freeze_is_tried_before_it_kills() {
     // With debug assertions the standard library calls `fcntl` before it closes a descriptor.
     let is_free = |call: &FreezeCall| *call != FreezeCall::Seal || !cfg!(debug_assertions);
-    for call in FreezeCall::ALL.into_iter().filter(is_free) {
+    let of_a_freeze = FreezeCall::ALL.into_iter().filter(is_free).map(|call| (call, probe_freeze as Trial));
+    let in_waits = FreezeCall::WAITING.into_iter().chain([FreezeCall::MemfdCreate]);
+    let in_waits = in_waits.map(|call| (call, probe_waits as Trial));
+    for (call, probe) in of_a_freeze.chain(in_waits) {
         // A thread that ends makes some of the calls itself; a process need not. SAFETY: the child makes system calls
         // and ends without a destructor.
         let child = unsafe { libc::fork() };
         if child == 0 {
             install(call.number(), libc::SECCOMP_RET_KILL_PROCESS);
-            let found = probe_freeze().is_err_and(|(deadly, verdict)| {
+            let found = probe().is_err_and(|(deadly, verdict)| {
                 deadly.number() == call.number() && verdict == Verdict::Killed { signal: libc::SIGSYS }
             });
             // SAFETY: ends the child.
@@ -126,5 +132,6 @@ fn what_a_filter_refuses_has_a_second_best() {
     });
     filtered(libc::SYS_memfd_create, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), || {
         assert_eq!(probe_freeze(), Err((FreezeCall::MemfdCreate, Verdict::Refused(Errno::PERM))));
+        assert_eq!(probe_waits(), Ok(()));
     });
 }
