@@ -40,6 +40,7 @@ use super::signal::{Call, Hook, Waiting};
 use super::sync_error::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
 use crate::fork::ForkDetector;
+use crate::objects::stay_loaded;
 use crate::proc::status::Status;
 use crate::threads::task::task_stat;
 
@@ -99,6 +100,8 @@ pub(super) fn install() -> Result<(), SetupError> {
         Unlisted::Refused(errno) => SetupError::NoThreadList(errno.into()),
         Unlisted::OtherNamespace => SetupError::OtherNamespace,
     })?;
+    // Without the lock: see there.
+    stay_loaded()?;
     let table = own_table();
     let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
     HOOK.ready().map(drop).ok_or(SetupError::NoFreeSignal)

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::causes::Causes;
+use crate::objects::NotLoaded;
 use crate::seccomp::Untried;
 
 /// Why `membarrier` is not used.
@@ -33,6 +35,18 @@ pub enum SetupError {
         (unshare --mount-proc), or allow membarrier"
     )]
     OtherNamespace,
+    /// The handler of the broadcast could be unloaded.
+    #[error(transparent)]
+    Unloadable(#[from] NotLoaded),
+    /// Neither `membarrier` nor the broadcast works.
+    #[error("cores must be reached by signals, since {}", Causes(membarrier.as_ref()))]
+    Neither {
+        /// Why `membarrier` is not used.
+        membarrier: Box<SetupError>,
+        /// Why the broadcast does not work.
+        #[source]
+        signals: Box<SetupError>,
+    },
 }
 
 /// Why a core synchronisation did not happen. Memory that waits for it must be left alone.
