@@ -6,7 +6,9 @@ mod common;
 use std::process::Command;
 
 use common::{Memory, freeze, in_child, page, play, skip, status_kb, wait};
-use palimpsest_fork::{Answer, ExtentLen, FreezeError, Measure, Options, OtherThreads, freeze as freeze_process};
+use palimpsest_fork::{
+    Answer, ExtentLen, FreezeError, Measure, Options, OtherThreads, freeze as freeze_process, guard,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 const MIB: usize = 1 << 20;
@@ -291,6 +293,23 @@ fn forbid_if_clear(number: i64, argument: u32, bits: u32, errno: i32) {
     // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
     let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
     assert_eq!(done, 0);
+}
+
+/// Fails on: asking by `mincore`, which guards are not said to need, whether memory is still there: the process ended.
+#[test]
+fn a_discard_whose_mapping_is_refused_writes_zeros_whatever_a_filter_allows() {
+    play("a_discard_whose_mapping_is_refused_writes_zeros_whatever_a_filter_allows", || {
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new().measure(Measure::Nothing));
+        forbid(libc::SYS_mincore, libc::EPERM);
+        forbid(libc::SYS_mmap, libc::ENOMEM);
+        // SAFETY: 1. the scenario's own memory, of which it needs nothing back.
+        let outcome = unsafe { guard::madvise(memory.at(2 * MIB).addr(), 4 * MIB, libc::MADV_DONTNEED) };
+        assert_eq!(outcome, guard::Outcome::Done(Ok(())));
+        assert!(memory.holds(0..2 * MIB, 1) && memory.is_zero(2 * MIB..6 * MIB));
+        assert!(memory.holds(6 * MIB..memory.len, 1));
+    });
 }
 
 #[test]

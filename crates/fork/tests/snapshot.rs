@@ -4,6 +4,8 @@
 mod child;
 #[path = "snapshot/core_number.rs"]
 mod core_number;
+#[path = "snapshot/heirs.rs"]
+mod heirs;
 #[path = "snapshot/memory.rs"]
 mod memory;
 #[path = "snapshot/programs.rs"]
@@ -462,137 +464,5 @@ fn a_replacement_that_fails_half_way_leaves_no_hole() {
         let status = taken_where_memory_runs_out(Refuses::Always);
         let ended = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
         assert!(ended, "a process whose memory is lost goes on, or ends by itself: {status:#x}");
-    });
-}
-
-#[test]
-fn children_restore_their_own_memory() {
-    play("children_restore_their_own_memory", || {
-        let memory = map(8);
-        write(memory, 1);
-        let mut snapshot = take(&ranges([range(memory, 8)]).sweep(Sweep::Always));
-        // SAFETY: this process has one thread.
-        let child = unsafe { libc::fork() };
-        write(memory.wrapping_add(if child == 0 { 3 * page() } else { 0 }), 9);
-        let restored = restore(&mut snapshot);
-        assert_eq!((read(memory), read(memory.wrapping_add(3 * page())), restored.pages), (1, 0, 1));
-        if child == 0 {
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(status, 0);
-    });
-}
-
-#[test]
-fn children_get_the_memory_of_a_snapshot_and_none_of_its_descriptors() {
-    play("children_get_the_memory_of_a_snapshot_and_none_of_its_descriptors", || {
-        let open =
-            || (0..8192).filter(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok()).collect();
-        let before: Vec<i32> = open();
-        let memory = map(2);
-        write(memory, 1);
-        let mut whole = take(&whole().descriptors(Descriptors::Restore));
-        let mut part = take(&ranges([range(memory, 2)]).sweep(Sweep::Always));
-        drop(take(&ranges([range(map(1), 1)])));
-        let with: Vec<i32> = open();
-        assert!(with.len() > before.len());
-        // SAFETY: this process has one thread.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let inherited: Vec<i32> = open();
-            println!("the parent had {before:?}, then {with:?}, the child has {inherited:?}");
-            let none = inherited == before;
-            write(memory, 9);
-            restore(&mut part);
-            let is_back = read(memory) == 1;
-            COUNTER.store(50, Relaxed);
-            restore(&mut whole);
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!none) + 2 * i32::from(!is_back || COUNTER.load(Relaxed) != 5)) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(status, 0);
-        drop((whole, part));
-        let after: Vec<i32> = open();
-        assert_eq!(after, before, "a snapshot that is dropped closes what it opened");
-    });
-}
-
-/// Page faults of this process, as the kernel counts them.
-fn faults() -> i64 {
-    // SAFETY: zeroes are a valid value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills a local.
-    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }, 0);
-    usage.ru_minflt + usage.ru_majflt
-}
-
-#[test]
-fn children_sweep_even_if_they_have_had_as_many_faults() {
-    play("children_sweep_even_if_they_have_had_as_many_faults", || {
-        let memory = map(4);
-        (0..4).for_each(|index| write(memory.wrapping_add(index * page()), 1));
-        let mut other = take(&ranges([range(memory.wrapping_add(2 * page()), 2)]));
-        let mut snapshot = take(&ranges([range(memory, 2)]));
-        write(memory, 9);
-        restore(&mut other);
-        while restore(&mut snapshot).swept {}
-        let parents = faults();
-        // In a child, a restore has a few faults before it asks for their number.
-        for fewer in 0..8 {
-            // SAFETY: this process has one thread.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                restore(&mut other);
-                write(memory.wrapping_add(page()), 9);
-                let mut is_same = false;
-                while faults() < parents - fewer {
-                    is_same = faults() == parents - fewer - 1;
-                    write(map(1), 1);
-                }
-                let restored = restore(&mut snapshot).swept && read(memory.wrapping_add(page())) == 1;
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(!restored) + 2 * i32::from(!is_same)) };
-            }
-            let mut status = 0;
-            // SAFETY: waits for the child made above.
-            unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(status, 0, "with {fewer} faults fewer");
-        }
-    });
-}
-
-#[test]
-fn what_a_child_in_the_same_memory_wrote_comes_back() {
-    /// Stores a byte at the given address.
-    extern "C" fn child(at: *mut libc::c_void) -> i32 {
-        write(at.cast(), 9);
-        0
-    }
-    play("what_a_child_in_the_same_memory_wrote_comes_back", || {
-        let memory = map(400);
-        (0..400).for_each(|index| write(memory.wrapping_add(index * page()), 1));
-        let stack = map(64);
-        let mut snapshot = take(&ranges([range(memory, 400)]));
-        let mut left = 0;
-        for round in 0..200 {
-            let at = memory.wrapping_add(2 * round * page());
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            // SAFETY: the child stores one byte and ends, on a stack of its own, while this thread waits for it, as
-            // with `vfork`.
-            let process = unsafe { libc::clone(child, stack.wrapping_add(64 * page()).cast(), flags, at.cast()) };
-            let mut status = 0;
-            // SAFETY: waits for the child made above.
-            assert_eq!(unsafe { libc::waitpid(process, &raw mut status, 0) }, process);
-            restore(&mut snapshot);
-            left += usize::from(read(at) != 1);
-        }
-        assert_eq!(left, 0, "so many of 200 bytes are still there");
     });
 }

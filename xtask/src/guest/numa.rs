@@ -72,11 +72,12 @@ const HOMES: (&str, &str) = ("PALIMPSEST_TEST_HOMES", "0,1,3");
 /// How often a test replaces all copies while they are read.
 const UPDATES: (&str, &str) = ("PALIMPSEST_UPDATES", "20");
 
-/// How often a test exchanges text between nodes while everything else goes on: the guest of CI, and the other one.
+/// How often a test exchanges text between nodes while everything else goes on: the guest of CI, and the other one. An
+/// exchange copies and compares some 25 MB, which takes 14 to 19 s in a guest.
 const fn flips(arch: Arch) -> (&'static str, &'static str) {
     match arch {
         Arch::Aarch64 => ("PALIMPSEST_FLIPS", "4"),
-        Arch::X86_64 => ("PALIMPSEST_FLIPS", "100"),
+        Arch::X86_64 => ("PALIMPSEST_FLIPS", "16"),
     }
 }
 

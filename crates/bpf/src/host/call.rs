@@ -10,7 +10,7 @@ use super::objects;
 use super::{Entry, Shared};
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
 use crate::map::value::PIECE;
-use crate::map::{Far, Kind, MOST_KEY, Map, Out, Owner, Value};
+use crate::map::{Far, Kind, MOST_KEY, Map, OpError, Out, Owner, Value};
 use crate::verify::{Argument, Signature, Unproven};
 
 /// The memory that a program can reach.
@@ -86,6 +86,11 @@ impl Space for Memory<'_> {
 /// Answers with the negative number of an error, as programs get it.
 pub(super) const fn failed(errno: i64) -> Result<Answer, HelperError> {
     Ok(Answer::Value(-errno as u64))
+}
+
+/// What programs get for a result: 0, or the negative number of the error.
+pub(super) fn status(result: Result<(), OpError>) -> u64 {
+    result.map_or_else(|error| -error.errno() as u64, |()| 0)
 }
 
 /// Bytes of most keys and values.

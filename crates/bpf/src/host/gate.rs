@@ -126,6 +126,9 @@ fn called<R: Runner>(entry: &Entry) -> Called {
     };
     let function = match entry.quick {
         None => enter::<R> as *const (),
+        Some(quick::Kind::LookUp) => enter_quickly::<R, quick::LookUp> as *const (),
+        Some(quick::Kind::Update) => enter_quickly::<R, quick::Update> as *const (),
+        Some(quick::Kind::Processor) => enter_quickly::<R, quick::Processor> as *const (),
         Some(quick::Kind::Output) => enter_quickly::<R, quick::Output> as *const (),
         Some(quick::Kind::Reserve) => enter_quickly::<R, quick::Reserve> as *const (),
         Some(quick::Kind::Submit) => enter_quickly::<R, quick::Submit> as *const (),

@@ -3,7 +3,7 @@
 
 use alloc::sync::Arc;
 
-use super::call::{Call, failed};
+use super::call::{Call, failed, status};
 #[cfg(feature = "std")]
 use super::timed;
 use super::{dynptr, lock, probe, ring, text};
@@ -110,9 +110,8 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
 /// It may read anything that the process knows, so that the contract must allow it.
 const PROBE: Signature = Signature::new([BytesOut, Size, Anything]).returning(Returns::Probed);
 
-/// 0, or the negative number of the error.
-fn status(result: Result<(), OpError>) -> Answered {
-    Ok(Answer::Value(result.map_or_else(|error| -error.errno() as u64, |()| 0)))
+fn answer(result: Result<(), OpError>) -> Answered {
+    Ok(Answer::Value(status(result)))
 }
 
 /// The CPU that the program runs on.
@@ -145,17 +144,17 @@ fn update(call: &mut Call<'_>) -> Answered {
             |key: &[u8], value: MapValue<'_>| map.update_locked(key, value, Update::new(flags & !LOCKED)?, owner);
         return match call.with_key(1, |key| call.with_value(2, |value| update(key, value)))?? {
             Err(OpError::Deadlock) => Err(HelperError::Deadlock),
-            result => status(result),
+            result => answer(result),
         };
     }
-    status(call.with_key(1, |key| {
+    answer(call.with_key(1, |key| {
         call.with_value(2, |value| Update::new(flags).and_then(|update| map.update_here(key, value, update, cpu)))
     })??)
 }
 
 fn remove(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    status(call.with_key(1, |key| map.remove(key))?)
+    answer(call.with_key(1, |key| map.remove(key))?)
 }
 
 fn push(call: &mut Call<'_>) -> Answered {
@@ -165,18 +164,18 @@ fn push(call: &mut Call<'_>) -> Answered {
         2 => WhenFull::DropOldest,
         _ => return failed(EINVAL),
     };
-    status(call.with_value(1, |value| map.push_value(value, when_full))?)
+    answer(call.with_value(1, |value| map.push_value(value, when_full))?)
 }
 
 // Linux writes zeros if there is nothing, and the verifier counts the value as written.
 fn pop(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    status(call.receive(1, |out| map.pop_to(out))?)
+    answer(call.receive(1, |out| map.pop_to(out))?)
 }
 
 fn peek(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    status(match map.definition().kind {
+    answer(match map.definition().kind {
         Kind::BloomFilter => call.with_value(1, |value| map.may_have(value))?,
         _ => call.receive(1, |out| map.peek_to(out))?,
     })

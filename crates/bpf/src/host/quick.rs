@@ -1,12 +1,15 @@
-//! Helpers of ring buffers as compiled code calls them: without a [`Call`](super::Call), which takes longer than the
-//! record. They do what those of `ring` do, and leave to those whatever is not plain: wrong flags, and maps that are no
-//! ring buffers.
+//! Helpers as compiled code calls them that take less time than a [`Call`](super::Call): of ring buffers, and look-ups
+//! and updates of maps. They do what those of `ring` and `kernel` do, and leave to those whatever is not plain: wrong
+//! flags, long keys and values, maps inside maps, timers, and maps of another kind.
+//!
+//! No [guard](Runner::guard) stands before what is done here, except for the host's waker: nothing panics.
 
+use super::call::status;
 use super::ring::wake;
 use super::vouched::Vouched;
 use super::{Entry, Runner, find};
 use crate::interp::{Answer, HelperError};
-use crate::map::{Fate, Ring, Wake, Waker};
+use crate::map::{Fate, Map, Ring, Update as When, Value, Wake, Waker};
 
 /// Linux's error for a full ring, as a helper returns it.
 const NO_ROOM: u64 = -11_i64 as u64;
@@ -14,6 +17,9 @@ const NO_ROOM: u64 = -11_i64 as u64;
 /// A helper that is called quickly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
+    LookUp,
+    Update,
+    Processor,
     Output,
     Reserve,
     Submit,
@@ -24,6 +30,9 @@ impl Kind {
     /// What Linux's helper with this number is.
     pub(super) const fn of(id: i32) -> Option<Self> {
         match id {
+            1 => Some(Self::LookUp),
+            2 => Some(Self::Update),
+            8 => Some(Self::Processor),
             130 => Some(Self::Output),
             131 => Some(Self::Reserve),
             132 => Some(Self::Submit),
@@ -43,6 +52,15 @@ pub(super) trait Quick {
     fn call<R: Runner>(arguments: [u64; 4], entry: &Entry, memory: &Vouched<R>) -> Result<Option<u64>, HelperError>;
 }
 
+/// `bpf_map_lookup_elem`.
+pub(super) struct LookUp;
+
+/// `bpf_map_update_elem`.
+pub(super) struct Update;
+
+/// `bpf_get_smp_processor_id`.
+pub(super) struct Processor;
+
 /// `bpf_ringbuf_output`.
 pub(super) struct Output;
 
@@ -54,6 +72,65 @@ pub(super) struct Submit;
 
 /// `bpf_ringbuf_discard`.
 pub(super) struct Discard;
+
+/// Returns the map with this handle, if it is a plain one.
+#[inline(always)]
+fn map(entry: &Entry, handle: u64, is_plain: impl Fn(&Map) -> bool) -> Option<&Map> {
+    find(&entry.shared.maps, handle).map(|map| &**map).filter(|map| is_plain(map))
+}
+
+/// Bytes of most keys and values.
+type Short = [u8; 16];
+
+/// Returns bytes of the program; `None` if there are too many.
+#[inline(always)]
+fn short<R: Runner>(memory: &Vouched<R>, address: u64, len: u32) -> Option<(Short, usize)> {
+    let (mut bytes, len) = (Short::default(), len as usize);
+    memory.read_vouched(address, bytes.get_mut(..len)?);
+    Some((bytes, len))
+}
+
+/// Whose values of a map the program works on. Asks the runner only if that makes a difference.
+#[inline(always)]
+fn cpu<R: Runner>(map: &Map) -> u32 {
+    if map.cpus() == 1 { 0 } else { R::cpu() % map.cpus() }
+}
+
+impl Quick for LookUp {
+    #[inline(always)]
+    fn call<R: Runner>(
+        [map, key, _, _]: [u64; 4],
+        entry: &Entry,
+        memory: &Vouched<R>,
+    ) -> Result<Option<u64>, HelperError> {
+        let Some(map) = self::map(entry, map, |map| !map.definition().kind.has_maps()) else { return Ok(None) };
+        let Some((key, len)) = short(memory, key, map.definition().key_len) else { return Ok(None) };
+        Ok(Some(map.address_of(&key[..len], cpu::<R>(map)).unwrap_or(0)))
+    }
+}
+
+impl Quick for Update {
+    #[inline(always)]
+    fn call<R: Runner>(
+        [map, key, value, flags]: [u64; 4],
+        entry: &Entry,
+        memory: &Vouched<R>,
+    ) -> Result<Option<u64>, HelperError> {
+        let Some(map) = self::map(entry, map, |map| map.definition().timer.is_none()) else { return Ok(None) };
+        let Ok(when) = When::new(flags) else { return Ok(None) };
+        let Some((key, key_len)) = short(memory, key, map.definition().key_len) else { return Ok(None) };
+        let Some((value, value_len)) = short(memory, value, map.definition().value_len) else { return Ok(None) };
+        let value = Value::Near(&value[..value_len]);
+        Ok(Some(status(map.update_here(&key[..key_len], value, when, cpu::<R>(map)))))
+    }
+}
+
+impl Quick for Processor {
+    #[inline(always)]
+    fn call<R: Runner>(_: [u64; 4], _: &Entry, _: &Vouched<R>) -> Result<Option<u64>, HelperError> {
+        Ok(Some(R::cpu().into()))
+    }
+}
 
 #[inline(always)]
 fn ring(entry: &Entry, handle: u64) -> Option<&Ring> {

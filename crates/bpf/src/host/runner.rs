@@ -36,8 +36,8 @@ pub unsafe trait Runner: 'static {
     /// Notes that the run has reserved a record of a ring buffer, or taken a lock. If the run is ended,
     /// [`Host::discard`](super::Host::discard) gets those that it has not given back, on the same thread or CPU.
     ///
-    /// Helpers of ring buffers call this, and [`let_go`](Self::let_go), outside of [`guard`](Self::guard): a panic in
-    /// it ends the process.
+    /// Helpers of ring buffers call this, and [`let_go`](Self::let_go), outside of [`guard`](Self::guard), and helpers
+    /// of maps [`cpu`](Self::cpu): a panic in one of them ends the process.
     ///
     /// # Errors
     ///

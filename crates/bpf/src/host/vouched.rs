@@ -45,6 +45,22 @@ impl<R> Vouched<R> {
         }
     }
 
+    /// Copies bytes out.
+    #[inline]
+    pub(super) fn read_vouched(&self, address: u64, bytes: &mut [u8]) {
+        // Relaxed, here and below: nothing is published by what programs write.
+        let words = if address.is_multiple_of(WORD as u64) { bytes.len() / WORD } else { 0 };
+        let (words, rest) = bytes.split_at_mut(words * WORD);
+        let mut at = address;
+        for out in words.chunks_exact_mut(WORD) {
+            out.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes());
+            at += WORD as u64;
+        }
+        for (at, out) in (at..).zip(rest) {
+            *out = self.byte(at).load(Ordering::Relaxed);
+        }
+    }
+
     /// Returns up to 8 bytes that may lie anywhere, as the beginning of a word of zeros.
     fn scattered(&self, address: u64, len: usize) -> u64 {
         let mut bytes = [0; WORD];
@@ -72,17 +88,7 @@ impl<R> Vouched<R> {
 
 impl<R: Runner> Space for Vouched<R> {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), MemoryFault> {
-        // Relaxed, here and below: nothing is published by what programs write.
-        let words = if address.is_multiple_of(WORD as u64) { bytes.len() / WORD } else { 0 };
-        let (words, rest) = bytes.split_at_mut(words * WORD);
-        let mut at = address;
-        for out in words.chunks_exact_mut(WORD) {
-            out.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes());
-            at += WORD as u64;
-        }
-        for (at, out) in (at..).zip(rest) {
-            *out = self.byte(at).load(Ordering::Relaxed);
-        }
+        self.read_vouched(address, bytes);
         Ok(())
     }
 

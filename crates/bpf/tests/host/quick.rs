@@ -1,4 +1,4 @@
-//! Helpers of ring buffers as compiled code calls them do what they do for an interpreted program.
+//! Helpers that compiled code calls in a shorter way do what they do for an interpreted program.
 
 use super::*;
 
@@ -89,5 +89,54 @@ fn a_waker_that_panics_ends_the_program_and_the_record_is_there() {
         // The run after it is a new one.
         let quiet = host.verify(contract(), code("r0 = 3\nexit")).expect("it is right");
         assert_eq!(HostedProgram::load(&packs, &quiet).expect("room").run(&mut [0; LEN]), Ok(3));
+    }
+}
+
+/// Fails on: a key or value that is cut, or read beyond its end; a flag that means nothing; another CPU's value.
+#[test]
+fn keys_and_values_of_any_length_are_found_where_they_were_put() {
+    let Some(packs) = packs() else { return };
+    let kinds = [Kind::Hash, Kind::LruHash, Kind::PerCpuHash, Kind::Array, Kind::PerCpuArray];
+    let lens = [(4, 8), (1, 1), (7, 3), (8, 16), (16, 9), (17, 8), (16, 17), (40, 40)];
+    for (kind, (key_len, value_len)) in kinds.into_iter().flat_map(|kind| lens.map(|lens| (kind, lens))) {
+        let is_array = matches!(kind, Kind::Array | Kind::PerCpuArray);
+        if is_array && key_len != 4 {
+            continue;
+        }
+        let make = || Arc::new(Map::new(Definition::new("map", kind, key_len, value_len, 4)).expect("good measures"));
+        let host = |map| Host::builder().map(map).build();
+        // The key, and bytes behind it that belong to nobody; then the value, downwards from 200.
+        let key = |n: u32| match n + 1 {
+            end if end < key_len || is_array && end == key_len => 0,
+            end if end == key_len => 7,
+            _ => 0x5a,
+        };
+        let fill: String = (0..40)
+            .map(|n| format!("*(u8 *)(r10 - {}) = {}\n*(u8 *)(r10 - {}) = {}\n", 112 - n, key(n), 56 - n, 200 - n))
+            .collect();
+        let keys = "r1 = map[idx:0] ll\nr2 = r10\nr2 += -112\n";
+        let update = |flags: i32| format!("{fill}{keys}r3 = r10\nr3 += -56\nr4 = {flags}\ncall 2\nexit");
+        let last = value_len - 1;
+        let look = format!(
+            "{fill}{keys}call 1\nif r0 == 0 goto none\nr1 = *(u8 *)(r0 + 0)\nr2 = *(u8 *)(r0 + {last})\n\
+             r0 = r1\nr0 <<= 8\nr0 |= r2\nexit\nnone: r0 = -1\nexit"
+        );
+        let whole = [look.clone(), update(0), look.clone(), update(1), update(2), update(4), update(9), look];
+        let (compiled, interpreted) = (make(), make());
+        let (of_compiled, of_interpreted) = (host(Arc::clone(&compiled)), host(Arc::clone(&interpreted)));
+        let mut told = [Vec::new(), Vec::new()];
+        for text in &whole {
+            let linked = of_compiled.verify(contract(), code(text)).expect("it is right");
+            told[0].push(HostedProgram::load(&packs, &linked).expect("room").run(&mut [0; LEN]).expect("none fails"));
+            let linked = of_interpreted.verify(contract(), code(text)).expect("it is right");
+            told[1].push(linked.interpret(&Interpreter::default(), &mut [0; LEN]).expect("none fails"));
+        }
+        assert_eq!(told[0], told[1], "{kind:?} of {key_len} and {value_len} bytes");
+        // -17: it exists; -22: no such flags.
+        let errno = |answer: u64| answer as i64;
+        assert_eq!([errno(told[0][3]), errno(told[0][6])], [-17, -22], "{kind:?}");
+        let ends = u64::from(200 - value_len + 1) | 200 << 8;
+        assert_eq!([told[0][2], told[0][7]], [ends; 2], "{kind:?} of {key_len} and {value_len} bytes");
+        assert_eq!(compiled.keys(), interpreted.keys());
     }
 }

@@ -3,8 +3,8 @@
 //! The map may be out of date. The program has unmapped frozen memory, which nobody reports, and the dynamic linker has
 //! mapped a library there, which nobody sees. Or another thread is held between a call that replaces memory or changes
 //! its rights, and the report. A thaw that believes the map then puts a copy in place of the program's file, or gives
-//! back rights that the program has taken away. So a process that may open files looks before it replaces anything, and a
-//! child that forgets what such a process could not looks before `fork` returns, while it may do what its parent may.
+//! back rights that the program has taken away. So a process that may open files looks before it replaces anything, and
+//! a child that forgets what such a process could not looks before `fork` returns, while it may do what its parent may.
 
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Label, Vmas};

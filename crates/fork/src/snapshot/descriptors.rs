@@ -35,8 +35,6 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Table {
     entries: MappedVec<Entry>,
-    /// Files of the snapshot itself, which it may open and close at any time.
-    own: [FileId; 3],
 }
 
 /// What was done about descriptors.
@@ -49,7 +47,7 @@ pub(super) struct Counts {
 
 impl Table {
     pub(super) fn with_capacity() -> Result<Self, MapError> {
-        Ok(Self { entries: MappedVec::with_capacity(DESCRIPTORS)?, own: [FileId::default(); 3] })
+        Ok(Self { entries: MappedVec::with_capacity(DESCRIPTORS)? })
     }
 
     pub(super) fn range(&self) -> Range<usize> {
@@ -59,7 +57,6 @@ impl Table {
     /// Notes all descriptors but those of `own` files.
     pub(super) fn read(&mut self, own: [FileId; 3]) -> Result<(), TakeError> {
         let failed = |call| move |errno| TakeError::Call { call, errno };
-        self.own = own;
         let Self { entries, .. } = self;
         let mut full = Ok(());
         each(0, &mut |number| {
@@ -87,10 +84,10 @@ impl Table {
         Ok(())
     }
 
-    /// Closes what was opened, restores what was closed, and sets offsets.
-    pub(super) fn restore(&self) -> Result<Counts, RestoreError> {
+    /// Closes what was opened, except `own` files, restores what was closed, and sets offsets.
+    pub(super) fn restore(&self, own: [FileId; 3]) -> Result<Counts, RestoreError> {
         let mut counts = Counts::default();
-        let Self { entries, own } = self;
+        let Self { entries } = self;
         let mut next = 0;
         let mut failed = Ok(());
         let above = entries.last().map_or(0, |last| last.number.saturating_add(1));

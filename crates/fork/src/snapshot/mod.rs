@@ -246,7 +246,8 @@ unsafe fn restore(state: &mut Own<State>) -> Result<Restored, RestoreError> {
         }
     };
     let inside = entry::Kept::now();
-    let files = state.descriptors.as_ref().map(descriptors::Table::restore).transpose()?.unwrap_or_default();
+    let files = state.descriptors.as_ref().map(|table| table.restore(state.own_files()));
+    let files = files.transpose()?.unwrap_or_default();
     let mappings = layout::restore(state)?;
     let memory = contents::restore(state);
     inside.put_back();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicPtr;
 
-use palimpsest_sys::memory::extent::Extent;
+use palimpsest_sys::memory::extent::{Extent, FileId};
 use palimpsest_sys::memory::own::Reserved;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::MappedVec;
@@ -135,6 +135,18 @@ pub(super) struct State {
     pub(super) restores: u32,
     /// The next snapshot of this process; see [`heirs`](super::heirs).
     pub(super) next: AtomicPtr<Self>,
+}
+
+impl State {
+    /// Returns the files that the snapshot has open in this process: a forked child opens others when it needs them.
+    pub(super) fn own_files(&self) -> [FileId; 3] {
+        let pagemap = (self.process == std::process::id()).then(|| self.pagemap.id()).flatten();
+        let kept = match &self.reach {
+            Reach::Whole(whole) => whole.kept.as_ref().and_then(KeptMaps::id),
+            Reach::Ranges => None,
+        };
+        [self.extent.id(), pagemap.unwrap_or_default(), kept.unwrap_or_default()]
+    }
 }
 
 /// Returns a pointer to `address`, which is in a mapping of this process.

@@ -73,7 +73,6 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     };
     let no_fork = heirs::keep_away()?;
     let kept = KeptMaps::open(MappedVec::with_capacity(MAPPINGS)?)?;
-    let listed = kept.as_ref().and_then(KeptMaps::id).unwrap_or_default();
     let mut excluded = MappedVec::with_capacity(64 + options.except.len())?;
     let mut state = Own::new(State {
         reach: Reach::Ranges,
@@ -154,9 +153,9 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
             stack: running.stack,
         });
     }
-    let State { descriptors, extent, pagemap, .. } = &mut *state;
-    if let Some(table) = descriptors {
-        table.read([extent.id(), pagemap.id().unwrap_or_default(), listed])?;
+    let own = state.own_files();
+    if let Some(table) = &mut state.descriptors {
+        table.read(own)?;
     }
     save_copies(&mut state);
     state.faults = contents::faults();

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use palimpsest_sys::arch::thread_pointer;
 use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::stack_room;
 use palimpsest_sys::pages::vmas::{Label, Vma};
 use palimpsest_sys::threads::rseq;
 
@@ -57,8 +58,10 @@ impl Thread {
         let at = vmas.iter().position(|vma| vma.range().contains(&pointer))?;
         let rseq = self.rseq.clone();
         if vmas[at].label == Label::Stack {
-            // Room to grow belongs to it, down to what is mapped below.
-            let start = at.checked_sub(1).map_or(0, |below| vmas[below].end);
+            // Room to grow belongs to it, down to what is mapped below, but no further: where the kernel maps from the
+            // bottom up, as without a limit on stacks, new mappings of the program may follow there.
+            let below = at.checked_sub(1).map_or(0, |below| vmas[below].end);
+            let start = below.max(vmas[at].line.start.saturating_sub(stack_room()));
             let end = vmas[at].end;
             return Some(Running { stack: Span { start, end }, frames_end: end, rseq });
         }
@@ -137,5 +140,25 @@ mod tests {
             assert!(running.frames_end <= variable, "{running:x?} holds a variable at {variable:#x}");
         }
         assert!(running.frames_end > (&raw const local).addr());
+    }
+
+    /// Fails on: a stack that reaches down to the mapping below it, however far that is: what the program maps in
+    /// between is never unmapped.
+    #[test]
+    fn between_the_stack_and_what_is_mapped_below_there_may_be_room_for_more() {
+        let mut vmas = palimpsest_sys::pages::vmas::Vmas::with_capacity(1 << 16).unwrap();
+        vmas.read(palimpsest_sys::pages::vmas::Detail::Places).unwrap();
+        let pointer = arch::stack_pointer();
+        let mut stack = *vmas.iter().find(|vma| vma.range().contains(&pointer)).expect("this runs on a stack");
+        stack.label = Label::Stack;
+        let thread = Thread { stack: None, storage: 0, rseq: 0..0 };
+        let found = |below: usize| {
+            let mut other = stack;
+            (other.line.start, other.line.end, other.label) = (below - (1 << 20), below, Label::None);
+            thread.running(&[other, stack]).expect("on the stack").stack.start
+        };
+        let near = stack.line.start - (1 << 20);
+        assert_eq!(found(near), near);
+        assert_eq!(found(1 << 32), stack.line.start - stack_room());
     }
 }

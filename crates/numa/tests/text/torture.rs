@@ -157,6 +157,10 @@ fn tortured() {
         });
         switcher.map(|switcher| scope.spawn(switcher));
         for count in 0..flips {
+            // One of them has failed, and the scope tells how.
+            if done.load(Ordering::Relaxed) {
+                break;
+            }
             flip.store(count, Ordering::Relaxed);
             let options = TextOptions::new().node(nodes[count % 2]).reach(Reach::Everything);
             let begun = Instant::now();
@@ -195,6 +199,9 @@ fn child_runs(call: Call) {
     assert!(child > 0, "{}", std::io::Error::last_os_error());
     let mut status = 0;
     // SAFETY: a child of this thread's, and a local. A signal that holds threads may come meanwhile.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } != child {}
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } != child {
+        let error = std::io::Error::last_os_error();
+        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "{error}");
+    }
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use rustix::process::{Resource, getrlimit};
 
+use super::calls::program_break;
 use crate::pages::maps::MapEntry;
 
 /// Room for the heap behind a program to grow into (`brk(2)`), in bytes.
@@ -19,15 +20,30 @@ const UNLIMITED_STACK_ROOM: usize = 1 << 30;
 
 /// Returns how far the first thread's stack may grow below what is mapped of it, in bytes: as far as its limit allows,
 /// with the gap that the kernel wants to be left (`stack_guard_gap`, 256 pages unless the kernel was told otherwise).
-pub(super) fn stack_room() -> usize {
+pub fn stack_room() -> usize {
     let limit = getrlimit(Resource::Stack).current;
     let most = limit.map_or(UNLIMITED_STACK_ROOM, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     most.max(LEAST_STACK_ROOM).saturating_add(256 * rustix::param::page_size())
 }
 
-/// Returns the unmapped ranges between this process's mappings, without what the heap and the first thread's stack, by
-/// `stack_room` bytes, may grow into.
-pub(super) fn gaps(maps: &[MapEntry], stack_room: usize) -> Vec<Range<usize>> {
+/// What grows, and how far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Growing {
+    /// Room below the first thread's stack, in bytes.
+    stack_room: usize,
+    /// Where the heap ends, whatever its last mapping is called, or would begin.
+    program_break: usize,
+}
+
+impl Growing {
+    pub(super) fn now() -> Self {
+        Self { stack_room: stack_room(), program_break: program_break() }
+    }
+}
+
+/// Returns the unmapped ranges between this process's mappings, without what the heap and the first thread's stack may
+/// grow into.
+pub(super) fn gaps(maps: &[MapEntry], growing: Growing) -> Vec<Range<usize>> {
     // vm.mmap_min_addr is 64 KiB by default; ordinary users may not map lower addresses.
     let mut floor = 1 << 16;
     let mut gaps: Vec<Range<usize>> = Vec::new();
@@ -36,17 +52,17 @@ pub(super) fn gaps(maps: &[MapEntry], stack_room: usize) -> Vec<Range<usize>> {
         if entry.start > floor {
             gaps.push(floor..entry.start);
         }
-        let is_named = |name| entry.path.as_ref().is_some_and(|path| path.as_os_str() == name);
-        floor = floor.max(entry.end + if is_named("[heap]") { HEAP_ROOM } else { 0 });
+        floor = floor.max(entry.end);
         // What touches the stack may be a part of it with other rights.
-        if is_named("[stack]")
-            && let Some(lowest) = gaps.last().map(|gap| gap.end.saturating_sub(stack_room))
+        if entry.path.as_ref().is_some_and(|path| path.as_os_str() == "[stack]")
+            && let Some(lowest) = gaps.last().map(|gap| gap.end.saturating_sub(growing.stack_room))
         {
             gaps.iter_mut().for_each(|gap| gap.end = gap.end.min(lowest));
-            gaps.retain(|gap| !gap.is_empty());
         }
     }
-    gaps
+    let heap = growing.program_break..growing.program_break.saturating_add(HEAP_ROOM);
+    let parts = gaps.into_iter().flat_map(|gap| [gap.start..gap.end.min(heap.start), gap.start.max(heap.end)..gap.end]);
+    parts.filter(|part| !part.is_empty()).collect()
 }
 
 /// Returns the bases of `len` bytes in `gaps` that lie entirely within `reach` of `target`, the nearest first.
@@ -85,20 +101,22 @@ mod tests {
 7fff40100000-7fff40102000 r-xp 00000000 00:00 0 [vdso]
 ";
         let maps = maps::parse(lines).unwrap();
-        let found = gaps(&maps, 0x1000_0000);
+        let growing = |stack_room| Growing { stack_room, program_break: 0x50_1000 };
+        let found = gaps(&maps, growing(0x1000_0000));
         assert_eq!(
             found,
             [
                 1 << 16..0x20_0000,
-                0x50_0000 + HEAP_ROOM..0x7f00_0000_0000,
+                0x50_0000..0x50_1000,
+                0x50_1000 + HEAP_ROOM..0x7f00_0000_0000,
                 0x7f00_0020_0000..0x7fff_0000_0000,
                 0x7fff_0010_0000..0x7fff_2fe0_0000,
                 0x7fff_4000_0000..0x7fff_4010_0000,
             ]
         );
         // The room reaches below another mapping.
-        assert_eq!(gaps(&maps, 0x5000_0000).last(), Some(&(0x7fff_4000_0000..0x7fff_4010_0000)));
-        assert_eq!(gaps(&maps, 0x5000_0000)[2].end, 0x7ffe_efe0_0000);
+        assert_eq!(gaps(&maps, growing(0x5000_0000)).last(), Some(&(0x7fff_4000_0000..0x7fff_4010_0000)));
+        assert_eq!(gaps(&maps, growing(0x5000_0000))[3].end, 0x7ffe_efe0_0000);
     }
 
     #[test]

@@ -24,4 +24,5 @@ pub mod traits;
 pub mod vec;
 pub mod words;
 
+pub use gaps::stack_room;
 pub use handed_over::hand_over;

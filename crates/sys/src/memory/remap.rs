@@ -11,15 +11,12 @@ use std::fmt::{self, Write as _};
 use rustix::io::Errno;
 
 use super::calls;
-use super::extent::{Commit, Extent, ExtentError, is_mapped, map_zeros_over};
+use super::extent::{Commit, Extent, ExtentError, map_zeros_over};
 use super::file::{MemoryFile, Sharing};
 use super::span::Span;
 use crate::pages::maps::Permissions;
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
-/// Bytes that [`is_mapped`] checks at once; a power of two.
-const ASKED: usize = 2 << 20;
 
 /// Attempts of `mmap` before lost memory is given up.
 const TRIALS: usize = 16;
@@ -125,7 +122,8 @@ pub fn give_up(span: Span, error: &dyn fmt::Display) -> ! {
 }
 
 fn replace<E: fmt::Display>(span: Span, map: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-    match insist(map, || span.cut(ASKED).all(|part| is_mapped(part.range()))) {
+    // Whoever may replace memory may give advice about it, but a filter need not allow `mincore`.
+    match insist(map, || calls::is_all_mapped(span)) {
         Insisted::Done => Ok(()),
         Insisted::Refused(error) => Err(error),
         Insisted::Lost(error) => give_up(span, &error),

@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use super::area::{Area, reserve_aligned};
 use super::error::MapError;
-use super::gaps::{candidates, gaps, stack_room};
+use super::gaps::{Growing, candidates, gaps};
 use super::huge::HUGE_PAGE;
 use super::mapping::{Mapping, Protection, Recovered, Source, map_over, recover};
 use crate::pages::maps::Maps;
@@ -61,7 +61,7 @@ impl Reservation {
     pub fn near(target: usize, reach: usize, len: usize, align: usize) -> Result<Self, MapError> {
         let none = MapError::NoneNear { len, target, reach };
         let Ok(maps) = Maps::read() else { return Err(none) };
-        for base in candidates(&gaps(&maps, stack_room()), target, reach, len, align) {
+        for base in candidates(&gaps(&maps, Growing::now()), target, reach, len, align) {
             // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
             let mapped = unsafe {
                 rustix::mm::mmap_anonymous(

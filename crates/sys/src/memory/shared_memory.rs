@@ -12,6 +12,7 @@ use rustix::process::Resource;
 use crate::memory::file::{self, Content, ExecRung};
 use crate::memory::huge::HUGE_PAGE;
 use crate::seccomp::{self, Probe, Verdict};
+use crate::threads::own::Blocked;
 
 /// The kind of pages of a [`SharedMemory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,14 +173,36 @@ impl SharedMemory {
     }
 
     pub(crate) fn allocate_range(&self, offset: usize, len: usize) -> Result<(), CreateError> {
-        loop {
-            match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset as u64, len as u64) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(CreateError::Allocate { len, source: errno.into() }),
+        let allocate =
+            |at: u64, part| rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset as u64 + at, part);
+        in_parts(len as u64, allocate).map_err(|errno| CreateError::Allocate { len, source: errno.into() })
+    }
+}
+
+/// Bytes that are allocated at a time: a huge page.
+const PART: u64 = HUGE_PAGE as u64;
+
+/// Calls `allocate` with the offset and the length of each part.
+///
+/// The kernel gives up at any signal, and gives back what the call has allocated (`shmem_fallocate` in `mm/shmem.c`):
+/// under a profiler's timer a long call would never get to its end. So a part that was interrupted is allocated with
+/// signals blocked.
+fn in_parts(len: u64, mut allocate: impl FnMut(u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut at = 0;
+    while at < len {
+        let part = PART.min(len - at);
+        let mut done = allocate(at, part);
+        if done == Err(Errno::INTR) {
+            let _blocked = Blocked::all();
+            // Only a stop of the process, or a tracer, interrupts it now.
+            while done == Err(Errno::INTR) {
+                done = allocate(at, part);
             }
         }
+        done?;
+        at += part;
     }
+    Ok(())
 }
 
 impl AsFd for SharedMemory {
@@ -222,6 +245,33 @@ fn refused(errno: Errno) -> CreateError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fails on: a call for everything, or one that a timer interrupts again and again.
+    #[test]
+    fn what_a_signal_interrupts_gets_on_by_parts() {
+        let usr1_is_blocked = || {
+            // SAFETY: only asks for this thread's mask, which is written to a local.
+            let mask = unsafe {
+                let mut mask = std::mem::zeroed();
+                libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+                mask
+            };
+            // SAFETY: a mask that was filled above.
+            unsafe { libc::sigismember(&raw const mask, libc::SIGUSR1) == 1 }
+        };
+        let mut done = Vec::new();
+        let told = in_parts(2 * PART + 5, |at, len| {
+            if usr1_is_blocked() {
+                done.push((at, len));
+                return Ok(());
+            }
+            Err(Errno::INTR)
+        });
+        assert_eq!(told, Ok(()));
+        assert_eq!(done, [(0, PART), (PART, PART), (2 * PART, 5)]);
+        assert!(!usr1_is_blocked());
+        assert_eq!(in_parts(1, |_, _| Err(Errno::NOSPC)), Err(Errno::NOSPC));
+    }
 
     #[test]
     fn an_object_has_its_length_and_cannot_be_resized() {

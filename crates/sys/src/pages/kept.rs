@@ -45,9 +45,10 @@ impl KeptMaps {
         self.all.range()
     }
 
-    /// Returns the identity of the queried file.
+    /// Returns the identity of the queried file; `None` if it is closed, or a parent's.
     pub fn id(&self) -> Option<FileId> {
-        rustix::fs::fstat(self.file.as_ref()?).ok().map(|stat| FileId::of(&stat))
+        let file = self.file.as_ref().filter(|_| self.process == std::process::id())?;
+        rustix::fs::fstat(file).ok().map(|stat| FileId::of(&stat))
     }
 
     /// Closes the file; the next list opens it again.

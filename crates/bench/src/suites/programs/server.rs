@@ -86,12 +86,12 @@ impl Server {
 
     /// Ends a saving child.
     pub(super) fn stop_saving(&mut self) -> Result<(), ProgramError> {
-        for child in self.children()? {
-            // Redis itself ends it so, and does not count that as an error. The child may have ended already.
-            let _ = kill_process(child, Signal::USR1);
-        }
         let start = Instant::now();
         while self.is_saving()? {
+            for child in self.children()?.into_iter().filter(|child| saves(*child)) {
+                // Redis itself ends it so, and does not count that as an error. The child may have ended already.
+                let _ = kill_process(child, Signal::USR1);
+            }
             if start.elapsed() > Duration::from_secs(30) {
                 let answer = "still saving".to_owned();
                 return Err(ProgramError::Answer { program: PROGRAM, question: "INFO".to_owned(), answer });
@@ -188,6 +188,13 @@ impl Server {
     fn answer(&mut self) -> Result<String, ProgramError> {
         answer(&mut self.stream)
     }
+}
+
+/// Whether a child of the server's has named itself as one that saves. Deputies of the object are children, too, and go
+/// on: without them the server freezes by itself.
+fn saves(child: Pid) -> bool {
+    let title = fs::read(format!("/proc/{}/cmdline", child.as_raw_nonzero())).unwrap_or_default();
+    title.starts_with(b"redis-rdb-bgsave")
 }
 
 fn file_name(mode: Mode) -> String {

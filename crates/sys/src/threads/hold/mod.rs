@@ -171,18 +171,22 @@ pub struct Stopped<'a> {
 }
 
 impl World {
-    /// Makes the table on the first call. Only one thread may call this at a time.
+    /// Makes the table on the first call.
     ///
     /// # Errors
     ///
     /// [`StopError::Memory`].
     pub fn prepare() -> Result<Self, StopError> {
-        // Acquire, partner: the Release store below, if another thread made the table.
+        // Acquire, partner: the Release exchange below, if another thread made the table.
         let mut table = TABLE.load(Ordering::Acquire);
         if table.is_null() {
-            table = leak_zeroed(size_of::<Table>())?.cast::<Table>().as_ptr();
-            // Release, partner: the Acquire loads here and in `on_signal`.
-            TABLE.store(table, Ordering::Release);
+            let made = leak_zeroed(size_of::<Table>())?.cast::<Table>().as_ptr();
+            // Release, partner: the Acquire loads here and in `on_signal`. Acquire on failure: stands in for that load,
+            // for the table of another thread, in which handlers look. Its own stays unused memory without pages.
+            table = match TABLE.compare_exchange(ptr::null_mut(), made, Ordering::Release, Ordering::Acquire) {
+                Ok(_) => made,
+                Err(another) => another,
+            };
         }
         // SAFETY: made by `leak_zeroed` for a `Table`, for which zeros are valid, and never given back.
         Ok(Self { table: unsafe { &*table } })
