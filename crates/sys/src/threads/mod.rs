@@ -27,7 +27,8 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 }
 
 /// Runs `scenario` as the first process of a pid namespace, with the `/proc` of the namespace outside and a single
-/// thread. Returns its wait status, of 256 if it returned false, and a signal's number times 256 if that ended it; `None`, having said why, if this user may make no namespace.
+/// thread. Returns its wait status, of 256 if it returned false, and a signal's number times 256 if that ended it;
+/// `None`, having said why, if this user may make no namespace.
 ///
 /// `scenario` may make system calls, start threads and allocate.
 #[cfg(test)]
