@@ -24,7 +24,7 @@ use crate::own_waits::{
     own_clock_nanosleep, own_epoll_pwait, own_epoll_wait, own_nanosleep, own_poll, own_ppoll, own_pselect, own_select,
 };
 use crate::started::{self, Started};
-use crate::waits::{Set, Signals, near_main_stack, on_main_stack};
+use crate::waits::{Set, Signals, can_be_split, near_main_stack, on_main_stack};
 use crate::{errno, freezing};
 
 type EpollPwait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
@@ -94,7 +94,10 @@ fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
 /// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads, and
 /// one system call near the main stack while a deputy is at work (`wait4`) or a freeze is put off (`getpid`).
 fn wanted(time: Option<Duration>) -> Option<&'static Started> {
-    started::get().filter(|started| near_main_stack() && next_slice(started, Limit::after(time)).is_some())
+    let is_wanted = |started: &&'static Started| {
+        near_main_stack() && next_slice(started, Limit::after(time)).is_some() && can_be_split()
+    };
+    started::get().filter(is_wanted)
 }
 
 /// Returns when the next slice is due, if `limit` leaves time for one.
@@ -374,7 +377,15 @@ impl Asked {
         let mut asked = Self { sets, count, wanted: empty, answer: empty };
         let own = asked.wanted.each_mut().map(ptr::from_mut);
         // SAFETY: 1. the copies are this function's own.
-        unsafe { asked.copy(libc::SYS_process_vm_readv, own) }.then_some(asked)
+        let is_read = unsafe { asked.copy(libc::SYS_process_vm_readv, own) };
+        (is_read && Self::can_be_given()).then_some(asked)
+    }
+
+    /// Whether the kernel would write the answer: a filter may refuse it, and allow that it reads.
+    fn can_be_given() -> bool {
+        let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        // SAFETY: writes nothing.
+        unsafe { system_call(libc::SYS_process_vm_writev, [process, 0, 0, 0, 0, 0]) == 0 }
     }
 
     /// Copies between the program's sets and `own` through the kernel. Returns false if it refuses.

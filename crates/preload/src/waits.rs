@@ -1,6 +1,6 @@
 //! What a wait needs of its thread: its signals and its stack.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use libc::{c_int, sigset_t};
 use rustix::process::Resource;
@@ -92,6 +92,43 @@ impl Signals {
         }
         open != ignored
     }
+}
+
+/// Whether waits can be split: 0 if nobody has tried, [`CAN`] or [`CANNOT`]. `Relaxed`: each thread may try, and finds
+/// the same.
+static SPLITTING: AtomicU8 = AtomicU8::new(0);
+
+const CAN: u8 = 1;
+const CANNOT: u8 = 2;
+
+/// Whether the calls that take the place of a wait work here. A filter that only refuses some of them, as those of
+/// containers do, is no reason not to freeze, but the program would be told of a refusal that does not concern it.
+/// Tries each of them once.
+pub(crate) fn can_be_split() -> bool {
+    match SPLITTING.load(Ordering::Relaxed) {
+        0 => {
+            let can = if are_answered() { CAN } else { CANNOT };
+            SPLITTING.store(can, Ordering::Relaxed);
+            can == CAN
+        }
+        known => known == CAN,
+    }
+}
+
+/// Makes calls that wait for nothing and change nothing.
+fn are_answered() -> bool {
+    const NO_FILE: usize = usize::MAX;
+    let (moment, mut set) = ([0_usize; 2], Set(0));
+    let moment = (&raw const moment).expose_provenance();
+    let len = size_of::<Set>();
+    let expected = [
+        (libc::SYS_ppoll, [0, 0, moment, 0, len, 0], 0),
+        (libc::SYS_pselect6, [0, 0, 0, 0, moment, 0], 0),
+        (libc::SYS_epoll_pwait, [NO_FILE, 0, 1, 0, 0, len], -(libc::EBADF as isize)),
+        (libc::SYS_rt_sigpending, [(&raw mut set).expose_provenance(), len, 0, 0, 0, 0], 0),
+    ];
+    // SAFETY: the time and the set outlive the calls; no other memory and no descriptor is named.
+    expected.into_iter().all(|(call, arguments, answer)| unsafe { system_call(call, arguments) } == answer)
 }
 
 /// `struct sigaction` of the kernel, as x86-64 and AArch64 have it; only the handler counts here.

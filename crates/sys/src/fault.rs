@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use crate::arch::TrapFrame;
+use crate::objects::{NotLoaded, stay_loaded};
 pub use crate::trap::Claimed;
 
 /// Decides about a fault of the instruction at [`TrapFrame::program_counter`]. Runs in a signal handler, possibly in
@@ -23,12 +24,19 @@ pub type Claim = fn(&mut TrapFrame) -> Claimed;
 
 /// Why faults cannot be handled.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the kernel refused a handler for signal {signal} with error {errno}")]
-pub struct FaultHandlerError {
-    /// The signal.
-    pub signal: i32,
-    /// The kernel's answer.
-    pub errno: i32,
+#[non_exhaustive]
+pub enum FaultHandlerError {
+    /// The kernel refuses.
+    #[error("the kernel refused a handler for signal {signal} with error {errno}")]
+    Refused {
+        /// The signal.
+        signal: i32,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// The handler, which nobody can take back, could be unloaded.
+    #[error(transparent)]
+    Unloadable(#[from] NotLoaded),
 }
 
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -42,11 +50,16 @@ static CLAIM: AtomicUsize = AtomicUsize::new(0);
 /// Puts the handler in front of the present actions, on the first call. `claim` must be the same in each call: only one
 /// part of the program owns the faults.
 ///
+/// The library that holds this code stays loaded from then on. Callers must take the same care as with
+/// [`stay_loaded`].
+///
 /// # Errors
 ///
-/// [`FaultHandlerError`], the same each time.
+/// [`FaultHandlerError`].
 pub fn install(claim: Claim) -> Result<(), FaultHandlerError> {
     static INSTALLED: OnceLock<Result<(), FaultHandlerError>> = OnceLock::new();
+    // Before others wait for this call: a constructor that does has the dynamic linker's lock.
+    stay_loaded()?;
     *INSTALLED.get_or_init(|| {
         // Relaxed: the handler that reads it is installed below, by a system call.
         CLAIM.store(claim as usize, Ordering::Relaxed);
@@ -75,7 +88,7 @@ fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Result<libc::sigacti
     if answer == 0 {
         return Ok(old);
     }
-    Err(FaultHandlerError { signal, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) })
+    Err(FaultHandlerError::Refused { signal, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) })
 }
 
 /// Handles a fault. Async-signal-safe: atomics, the claim, system calls.

@@ -12,7 +12,7 @@
 //! | [`ProcMem`], [`TextWriter`] | writing to memory without the right to write |
 //! | [`trap`] | SIGTRAP, shared with other handlers |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
-//! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
+//! | [`objects_with_note`], [`keep_loaded`], [`stay_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | memory that the kernel may hold for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, held threads |
 //! | [`published`] | a value that is replaced while threads read it without a fence |
@@ -83,7 +83,7 @@ pub use memory::shared_memory::{CreateError, Pages, SharedMemory};
 pub use memory::shutter::{Shutter, Window};
 pub use objects::{
     Held, Loads, NotLoaded, NotedObject, ObjectName, hold, holder_of_note, in_program, in_secure_execution,
-    keep_loaded, objects_with_note,
+    keep_loaded, objects_with_note, stay_loaded,
 };
 pub use proc_mem::{ProcMem, ProcMemError};
 pub use random::random_below;

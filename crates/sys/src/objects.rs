@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 /// A loaded object with a note of the kind that was searched for. It stays loaded while this lives.
@@ -112,12 +113,12 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
             .iter()
             .any(|segment| segment.p_type == libc::PT_LOAD && object.range(segment).contains(&address))
         {
-            holder = Some((object.is_program, object.name.to_owned()));
+            holder = Some((!object.is_program).then(|| object.name.to_owned()));
         }
     });
     match holder {
-        Some((true, _)) => Ok(()),
-        Some((false, name)) => {
+        Some(None) => Ok(()),
+        Some(Some(name)) => {
             // SAFETY: the name is a C string; with RTLD_NOLOAD nothing is loaded and no constructor runs.
             let handle =
                 unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NODELETE | libc::RTLD_LAZY) };
@@ -125,6 +126,22 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
         }
         None => Err(NotLoaded { address }),
     }
+}
+
+/// Keeps the object with this copy of the crate loaded until the process ends: handlers of signals and what they call
+/// are its code. Asks the dynamic linker once. Callers must take the same care as with [`objects_with_note`].
+///
+/// # Errors
+///
+/// See [`keep_loaded`].
+pub fn stay_loaded() -> Result<(), NotLoaded> {
+    static STAYS: AtomicBool = AtomicBool::new(false);
+    // Relaxed, both: doing it twice is harmless.
+    if !STAYS.load(Ordering::Relaxed) {
+        keep_loaded(stay_loaded as *const () as usize)?;
+        STAYS.store(true, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 /// A hold on a loaded object, which stays loaded while this lives.
@@ -248,7 +265,7 @@ pub fn in_program(address: usize) -> bool {
 }
 
 /// An object at an address cannot be kept loaded.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
     "the object at {address:#x} cannot be kept loaded: the dynamic linker does not know it by name in this namespace"
 )]

@@ -110,6 +110,8 @@ static PASSING: [Passing; 64] =
 /// Puts the handler in front of SIGTRAP's present action, if it is not there.
 ///
 /// Calls must not overlap in time, and `claim` must be the same each time: only one part of the program owns the traps.
+/// A library that could be unloaded must stay loaded from then on: its installer first calls
+/// [`stay_loaded`](crate::stay_loaded), without a lock.
 ///
 /// # Errors
 ///

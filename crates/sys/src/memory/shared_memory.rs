@@ -250,12 +250,10 @@ mod tests {
     #[test]
     fn what_a_signal_interrupts_gets_on_by_parts() {
         let usr1_is_blocked = || {
+            // SAFETY: all zeros is a valid set.
+            let mut mask = unsafe { std::mem::zeroed() };
             // SAFETY: only asks for this thread's mask, which is written to a local.
-            let mask = unsafe {
-                let mut mask = std::mem::zeroed();
-                libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
-                mask
-            };
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask) };
             // SAFETY: a mask that was filled above.
             unsafe { libc::sigismember(&raw const mask, libc::SIGUSR1) == 1 }
         };

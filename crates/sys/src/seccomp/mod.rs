@@ -32,7 +32,8 @@ pub use calls::FreezeCall;
 
 use crate::last_errno;
 use crate::threads::child::{self, NoChild};
-use crate::threads::task::{own_filters, task_stat};
+use crate::threads::own::own_thread;
+use crate::threads::task::{own_filters, own_stat};
 
 /// A system call to try. Whatever it creates is given back at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -172,8 +173,7 @@ struct Key {
 
 impl Key {
     fn of_this_thread(filters: u64, probe: Probe) -> Option<Self> {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        Some(Self { tid, started: task_stat(tid)?.started, filters, probe })
+        Some(Self { tid: own_thread(), started: own_stat()?.started, filters, probe })
     }
 }
 

@@ -1,6 +1,7 @@
 use crate::proc::status::Status;
 
 use super::*;
+use crate::threads::in_pid_namespace;
 
 #[test]
 fn a_child_answers_as_this_process_does() {
@@ -98,6 +99,20 @@ fn a_verdict_is_remembered_for_its_thread_and_filters() {
 
 /// What tries calls, and returns the first deadly one.
 type Trial = fn() -> Result<(), (FreezeCall, Verdict)>;
+
+/// Without a child for each call, or for each slice of a freeze.
+#[test]
+fn filters_are_counted_through_a_proc_of_another_pid_namespace() {
+    let status = in_pid_namespace(|| {
+        let is_free = own_filters() == Some(0);
+        install(libc::SYS_membarrier, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned());
+        let refused = Verdict::Refused(Errno::PERM);
+        let is_found = probe(Probe::Membarrier) == refused;
+        let key = own_filters().and_then(|filters| Key::of_this_thread(filters, Probe::Membarrier));
+        is_free && is_found && key.and_then(remembered) == Some(refused)
+    });
+    assert!(matches!(status, None | Some(0)), "{status:?}");
+}
 
 #[test]
 fn each_call_of_a_freeze_is_tried_before_it_kills() {

@@ -34,12 +34,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::list::{Roll, Sentinel, Wait};
+use super::list::{Roll, Sentinel, Unlisted, Wait};
 use super::own::{is_gone, own_process, own_thread};
 use super::signal::{Call, Hook, Waiting};
 use super::sync_error::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
 use crate::fork::ForkDetector;
+use crate::objects::stay_loaded;
 use crate::proc::status::Status;
 use crate::threads::task::task_stat;
 
@@ -58,6 +59,10 @@ const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Listings with new threads, or that may lack some, before a sentinel is started: fewer cost less than the thread.
 const ROUNDS: u32 = 4;
+
+/// After how many listings a broadcast gives up. With a sentinel a few hundred are many, while threads come and go as
+/// fast as they can; without one (RLIMIT_NPROC) it takes luck, and some thousands.
+const LISTINGS: u32 = 1 << 16;
 
 /// Maximum number of threads that one broadcast reaches.
 const SEATS: usize = 1 << 14;
@@ -91,7 +96,12 @@ static HOOK: Hook = Hook::new(on_signal, Waiting::Own);
 
 /// Chooses a signal and installs the handler, once for the process and its children.
 pub(super) fn install() -> Result<(), SetupError> {
-    Roll::call(SEATS).map_err(|errno| SetupError::NoThreadList(errno.into()))?;
+    Roll::call(SEATS).map_err(|unlisted| match unlisted {
+        Unlisted::Refused(errno) => SetupError::NoThreadList(errno.into()),
+        Unlisted::OtherNamespace => SetupError::OtherNamespace,
+    })?;
+    // Without the lock: see there.
+    stay_loaded()?;
     let table = own_table();
     let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
     HOOK.ready().map(drop).ok_or(SetupError::NoFreeSignal)
@@ -162,7 +172,7 @@ pub(super) fn sync() -> Result<u32, SyncError> {
 
     let mut broadcast = Broadcast { table, generation, signal, seated: 0 };
     let mut sentinel = None;
-    for listings in 1.. {
+    for listings in 1..=LISTINGS {
         if listings > ROUNDS && sentinel.is_none() {
             // If the process cannot start another thread now, the next listing is as likely to be complete as this one.
             sentinel = Sentinel::post().ok();
@@ -173,7 +183,7 @@ pub(super) fn sync() -> Result<u32, SyncError> {
             return Ok(listings);
         }
     }
-    unreachable!("the numbers have no end")
+    Err(SyncError::Incomplete { listings: LISTINGS })
 }
 
 /// Whether a listing of the threads was the last.
@@ -305,6 +315,9 @@ impl Seat {
     }
 }
 
-fn no_list(errno: Errno) -> SyncError {
-    SyncError::ThreadList(errno.into())
+fn no_list(unlisted: Unlisted) -> SyncError {
+    match unlisted {
+        Unlisted::Refused(errno) => SyncError::ThreadList(errno.into()),
+        Unlisted::OtherNamespace => SyncError::OtherNamespace,
+    }
 }

@@ -3,10 +3,14 @@
 //!
 //! None is made if children are in another pid namespace (`unshare(CLONE_NEWPID)`): the first child would be the first
 //! process of that namespace, which ends with it, and `fork` then fails with ENOMEM for ever (`pid_namespaces(7)`, "The
-//! namespace init process").
+//! namespace init process"). `/proc` tells, and without it a thread that cannot be started.
 //!
-//! Sources: `clone(2)` (exit signal 0), `wait(2)` (`__WALL`).
+//! Sources: `clone(2)` (exit signal 0, CLONE_THREAD), `wait(2)` (`__WALL`).
 
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, readlinkat_raw};
@@ -114,15 +118,62 @@ pub(crate) fn are_near() -> bool {
     match (own_len, readlinkat_raw(CWD, c"/proc/thread-self/ns/pid_for_children", &mut childrens[..])) {
         (Ok(own_len), Ok(len)) => own.get(..own_len) == childrens.get(..len),
         // Kernels without pid namespaces, and processes without /proc.
-        (Err(_), Err(_)) => true,
+        (Err(_), Err(_)) => readlinkat_raw(CWD, c"/proc/thread-self", &mut own[..]).is_ok() || can_start_threads(),
         // The namespace of the children has no process yet.
         _ => false,
     }
 }
 
+/// Bytes of a stack for [`nothing`]. All signals that can be blocked are.
+const STACK: usize = 4096;
+
+/// A stack, and the word that the kernel clears when the thread on it has ended.
+#[repr(C, align(16))]
+struct Bare {
+    stack: [MaybeUninit<u8>; STACK],
+    is_there: AtomicU32,
+}
+
+/// Returns whether the kernel starts a thread of this process, which ends at once. It does not if children are in
+/// another pid namespace (`clone(2)`, "EINVAL"), so that this tells without `/proc`. Uses neither the heap nor a lock;
+/// the thread is none of the C library's.
+fn can_start_threads() -> bool {
+    let mut bare = Bare { stack: [MaybeUninit::uninit(); STACK], is_there: AtomicU32::new(1) };
+    let top = bare.stack.as_mut_ptr().wrapping_add(STACK).cast::<c_void>();
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_CHILD_CLEARTID;
+    // A handler of the program must not run in the thread.
+    let _blocked = Blocked::all();
+    let none = ptr::null_mut::<c_void>();
+    // SAFETY: the thread runs `nothing` on a stack that nobody else uses. Stack and word outlive it: below, this waits
+    // until the kernel has cleared the word, after the thread's last instruction (`mm_release` in `kernel/fork.c`).
+    let tid = unsafe { libc::clone(nothing, top, flags, none, none, none, bare.is_there.as_ptr()) };
+    if tid < 0 {
+        return false;
+    }
+    // Acquire, partner: the kernel's store. Forbids that the stack is used again while the thread is on it.
+    while bare.is_there.load(Ordering::Acquire) != 0 {
+        // The kernel wakes without FUTEX_PRIVATE_FLAG. SAFETY: it reads the word, which outlives the call; there is no
+        // time limit.
+        unsafe { libc::syscall(libc::SYS_futex, bare.is_there.as_ptr(), libc::FUTEX_WAIT, 1_usize, 0_usize) };
+    }
+    true
+}
+
+/// What the thread does: it uses nothing of the control block that it shares with its maker.
+extern "C" fn nothing(_: *mut c_void) -> c_int {
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::in_pid_namespace;
 
     #[test]
     fn the_children_leave_no_trace() {
@@ -131,5 +182,44 @@ mod tests {
         // SAFETY: 1. gives a number.
         let child = unsafe { spawn(&[], || 7) }.expect("children can be made");
         assert_eq!(child.wait().map(|status| libc::WEXITSTATUS(status)), Ok(7));
+    }
+
+    /// Makes this process one without `/proc`, for good.
+    fn leave_proc() {
+        // SAFETY: the path is a C string.
+        assert_eq!(unsafe { libc::chroot(c"/dev".as_ptr()) }, 0);
+        assert_eq!(readlinkat_raw(CWD, c"/proc/self", &mut [0_u8; 64][..]).map(drop), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn without_proc_the_children_of_a_namespace_are_near() {
+        let status = in_pid_namespace(|| {
+            leave_proc();
+            // SAFETY: 1. gives a number.
+            let child = unsafe { spawn(&[], || 7) };
+            child.is_ok_and(|child| child.wait().map(|status| libc::WEXITSTATUS(status)) == Ok(7))
+        });
+        assert!(matches!(status, None | Some(0)), "{status:?}");
+    }
+
+    /// Such a child would be the first process of the namespace, which would end with it.
+    #[test]
+    fn without_proc_the_children_of_another_namespace_are_far() {
+        let status = in_pid_namespace(|| {
+            leave_proc();
+            // SAFETY: takes a number; concerns children that are made later.
+            let is_outside = unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0;
+            // SAFETY: 1. gives a number.
+            let child = unsafe { spawn(&[], || 7) };
+            let is_refused = matches!(child, Err(NoChild::PidNamespace));
+            // SAFETY: the child ends at once.
+            let own = unsafe { libc::fork() };
+            if own == 0 {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            is_outside && is_refused && own > 0
+        });
+        assert!(matches!(status, None | Some(0)), "{status:?}");
     }
 }

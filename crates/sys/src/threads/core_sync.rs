@@ -45,7 +45,10 @@ impl CoreSync {
     pub fn new() -> Result<Self, SetupError> {
         match Self::with_path(SyncPath::Membarrier) {
             Ok(sync) => Ok(sync),
-            Err(refused) => Ok(Self { refused: Some(refused), ..Self::with_path(SyncPath::Signals)? }),
+            Err(refused) => match Self::with_path(SyncPath::Signals) {
+                Ok(sync) => Ok(Self { refused: Some(refused), ..sync }),
+                Err(signals) => Err(SetupError::Neither { membarrier: refused.into(), signals: signals.into() }),
+            },
         }
     }
 

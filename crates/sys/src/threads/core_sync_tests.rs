@@ -109,7 +109,7 @@ mod broadcasts {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::threads::alone;
+    use crate::threads::{alone, in_pid_namespace};
 
     #[test]
     fn signals_reach_busy_sleeping_and_new_threads() {
@@ -281,5 +281,16 @@ mod broadcasts {
             unsafe { libc::signal(libc::SIGRTMIN(), libc::SIG_DFL) };
             none && broadcast::sync().is_ok() && CALLS.load(Ordering::Relaxed) == 0
         });
+    }
+
+    /// Its numbers are those of no thread here: a broadcast that believed them listed the threads for ever.
+    #[test]
+    fn a_proc_of_another_pid_namespace_is_refused() {
+        let status = in_pid_namespace(|| {
+            let setup = broadcast::install();
+            let called = broadcast::sync();
+            matches!(setup, Err(SetupError::OtherNamespace)) && matches!(called, Err(SyncError::OtherNamespace))
+        });
+        assert!(matches!(status, None | Some(0)), "{status:?}");
     }
 }

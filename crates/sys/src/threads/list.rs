@@ -20,7 +20,7 @@ use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::own::{own_process, own_thread};
-use super::task::task_stat;
+use super::task::{is_numbered_elsewhere, task_stat};
 
 /// How long a thread may take to come to rest.
 pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
@@ -133,6 +133,15 @@ pub(super) fn nap() {
     let _ = rustix::thread::nanosleep(&pause);
 }
 
+/// Why no thread can be called by what `/proc` lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unlisted {
+    /// The kernel's error.
+    Refused(Errno),
+    /// `/proc` was mounted in another pid namespace: its numbers mean other threads here, or none.
+    OtherNamespace,
+}
+
 /// Bytes of a `linux_dirent64` with a name of up to 12 bytes, enough for a thread's id: 19 before the name, a zero
 /// behind it, aligned to 8.
 const ENTRY: usize = 32;
@@ -146,7 +155,10 @@ pub(super) struct Roll {
 
 impl Roll {
     /// Lists the threads, the first `most` of them in one walk.
-    pub(super) fn call(most: usize) -> Result<Self, Errno> {
+    pub(super) fn call(most: usize) -> Result<Self, Unlisted> {
+        if is_numbered_elsewhere() {
+            return Err(Unlisted::OtherNamespace);
+        }
         // Untouched memory is not allocated.
         let mut buffer = Vec::with_capacity(most.saturating_mul(ENTRY));
         let mut roll = Self { tids: Vec::new(), walked: 0 };
@@ -158,7 +170,8 @@ impl Roll {
                 is_first_walk = next == Next::SameWalk;
             }
             ControlFlow::Continue(())
-        })?;
+        })
+        .map_err(Unlisted::Refused)?;
         Ok(roll)
     }
 

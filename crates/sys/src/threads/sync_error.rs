@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::causes::Causes;
+use crate::objects::NotLoaded;
 use crate::seccomp::Untried;
 
 /// Why `membarrier` is not used.
@@ -27,6 +29,24 @@ pub enum SetupError {
     /// The threads of this process cannot be listed, so that no broadcast can reach them.
     #[error("cannot list the process's threads: mount /proc, or allow membarrier")]
     NoThreadList(#[source] io::Error),
+    /// The threads of this process have other numbers in `/proc` than here, so that no broadcast can reach them.
+    #[error(
+        "/proc is that of another PID namespace, and numbers this process's threads otherwise; mount it anew \
+        (unshare --mount-proc), or allow membarrier"
+    )]
+    OtherNamespace,
+    /// The handler of the broadcast could be unloaded.
+    #[error(transparent)]
+    Unloadable(#[from] NotLoaded),
+    /// Neither `membarrier` nor the broadcast works.
+    #[error("cores must be reached by signals, since {}", Causes(membarrier.as_ref()))]
+    Neither {
+        /// Why `membarrier` is not used.
+        membarrier: Box<SetupError>,
+        /// Why the broadcast does not work.
+        #[source]
+        signals: Box<SetupError>,
+    },
 }
 
 /// Why a core synchronisation did not happen. Memory that waits for it must be left alone.
@@ -38,6 +58,15 @@ pub enum SyncError {
     /// The threads could not be listed.
     #[error("cannot list the process's threads; is /proc still mounted?")]
     ThreadList(#[source] io::Error),
+    /// `/proc` was replaced by that of another pid namespace, which numbers the threads otherwise.
+    #[error("/proc is that of another PID namespace by now, and numbers this process's threads otherwise")]
+    OtherNamespace,
+    /// No listing of the threads was known to lack none.
+    #[error("{listings} listings in /proc/self/task may all lack threads; start fewer, or allow membarrier")]
+    Incomplete {
+        /// How often they were listed.
+        listings: u32,
+    },
     /// No real-time signal is left for the broadcast: the program has taken or ignores the last one.
     #[error(
         "all real-time signals have handlers or are ignored; free one for core synchronisation, or allow membarrier"

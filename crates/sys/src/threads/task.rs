@@ -1,13 +1,14 @@
 //! Reads `/proc/self/task/TID`, without the heap.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::io::Write;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, readlinkat_raw};
 use rustix::io::Errno;
 
-use super::own::own_thread;
+use super::own::{own_process, own_thread};
 use crate::proc::status::SignalSet;
 
 /// A thread and its name.
@@ -86,6 +87,29 @@ pub(crate) fn task_stat(tid: i32) -> Option<TaskStat> {
     parse_stat(read_of_thread(tid, "stat", &mut [0_u8; 512])?)
 }
 
+/// Reads the calling thread's `stat`, whatever its number is where `/proc` belongs.
+pub(crate) fn own_stat() -> Option<TaskStat> {
+    let mut text = [0_u8; 512];
+    let len = read(&open(c"/proc/thread-self/stat")?, &mut text)?;
+    parse_stat(text.get(..len)?)
+}
+
+/// Returns whether `/proc` is known to give the calling thread other numbers than system calls do: it was mounted in
+/// another pid namespace (`pid_namespaces(7)`, "/proc and PID namespaces"). Its numbers then mean other threads here,
+/// or none.
+pub(super) fn is_numbered_elsewhere() -> bool {
+    let mut link = [0_u8; 64];
+    let Ok(len) = readlinkat_raw(CWD, c"/proc/thread-self", &mut link[..]) else { return false };
+    link.get(..len).and_then(parse_thread_self).is_some_and(|numbers| numbers != (own_process(), own_thread()))
+}
+
+/// Returns the process and the thread that `PID/task/TID` names (`proc_thread_self_get_link` in
+/// `fs/proc/thread_self.c`).
+fn parse_thread_self(link: &[u8]) -> Option<(i32, i32)> {
+    let (process, thread) = str::from_utf8(link).ok()?.split_once("/task/")?;
+    Some((process.parse().ok()?, thread.parse().ok()?))
+}
+
 /// Returns whether a thread has ended.
 pub(super) fn is_gone(tid: i32) -> bool {
     task_stat(tid).is_none_or(|stat| stat.has_ended())
@@ -129,23 +153,27 @@ pub(super) fn is_in_sigwait(tid: i32) -> bool {
 
 /// Returns how many seccomp filters the calling thread has; `None` if that is unknown.
 pub(crate) fn own_filters() -> Option<u64> {
-    let own = own_thread();
-    match status_field(own, b"Seccomp", 10)? {
+    let own = |name| field_of(&open(c"/proc/thread-self/status")?, name, 10);
+    match own(b"Seccomp".as_slice())? {
         0 => Some(0),
         // Linux before 5.9 does not count them.
-        _ => Some(status_field(own, b"Seccomp_filters", 10).unwrap_or(1).max(1)),
+        _ => Some(own(b"Seccomp_filters".as_slice()).unwrap_or(1).max(1)),
     }
 }
 
-/// Returns a number from `/proc/self/task/TID/status` (`proc_pid_status(5)`), however long the lines before it are.
+/// Returns a number from `/proc/self/task/TID/status` (`proc_pid_status(5)`).
 fn status_field(tid: i32, name: &[u8], radix: u32) -> Option<u64> {
+    field_of(&open_of_thread(tid, "status")?, name, radix)
+}
+
+/// Returns a number from a `status` file, however long the lines before it are.
+fn field_of(file: &OwnedFd, name: &[u8], radix: u32) -> Option<u64> {
     // The longest line that callers look for.
     const LINE: usize = 64;
-    let file = open_of_thread(tid, "status")?;
     let mut text = [0_u8; 2048];
     let mut len = 0;
     loop {
-        let read = read(&file, text.get_mut(len..)?)?;
+        let read = read(file, text.get_mut(len..)?)?;
         len += read;
         if let Some(value) = parse_field(text.get(..len)?, name, radix) {
             return Some(value);
@@ -172,7 +200,10 @@ fn open_of_thread(tid: i32, file: &str) -> Option<OwnedFd> {
     let mut path = [0_u8; 64];
     // The final zero is there already.
     write!(&mut path[..63], "/proc/self/task/{tid}/{file}").ok()?;
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    open(CStr::from_bytes_until_nul(&path).ok()?)
+}
+
+fn open(path: &CStr) -> Option<OwnedFd> {
     rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
@@ -218,6 +249,15 @@ mod tests {
     }
 
     #[test]
+    fn the_numbers_of_a_link_are_read() {
+        assert_eq!(parse_thread_self(b"12/task/3456"), Some((12, 3456)));
+        assert!(
+            [&b""[..], b"12", b"12/task/", b"12/fd/3", b"/task/3"].iter().all(|link| parse_thread_self(link).is_none())
+        );
+        assert!(!is_numbered_elsewhere());
+    }
+
+    #[test]
     fn this_thread_is_told() {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         assert!(!is_gone(own) && is_gone(i32::MAX) && !is_in_sigwait(own));
@@ -226,5 +266,7 @@ mod tests {
         let status = crate::proc::status::Status::of_this_thread().expect("/proc is mounted");
         assert_eq!(status_field(own, b"SigBlk", 16).map(SignalSet), status.blocked);
         assert_eq!(own_filters(), status.seccomp_filters.or(Some(0)));
+        let started = |stat: Option<TaskStat>| stat.map(|stat| stat.started);
+        assert_eq!(started(own_stat()), started(task_stat(own)));
     }
 }

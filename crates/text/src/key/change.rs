@@ -3,7 +3,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use palimpsest_sys::{Caller, keep_loaded};
+use palimpsest_sys::Caller;
 
 use super::error::SwitchError;
 use super::key::{Key, Wish};
@@ -238,12 +238,5 @@ pub(super) fn call_sites(address: usize) -> &'static [Site] {
 
 /// Keeps this copy of the library loaded: its first batch installs a handler for signals that is the copy's own code.
 pub(super) fn stay_loaded() -> Result<(), palimpsest_sys::NotLoaded> {
-    use std::sync::atomic::AtomicBool;
-    static STAYS: AtomicBool = AtomicBool::new(false);
-    // Relaxed, both: doing it twice is harmless.
-    if !cfg!(any(miri, palimpsest_atomic_keys)) && !STAYS.load(Ordering::Relaxed) {
-        keep_loaded(OWN_NOTE.addr())?;
-        STAYS.store(true, Ordering::Relaxed);
-    }
-    Ok(())
+    if cfg!(any(miri, palimpsest_atomic_keys)) { Ok(()) } else { palimpsest_sys::stay_loaded() }
 }

@@ -43,7 +43,8 @@ impl Packs {
     /// Makes programs of these packs continue after faults as their tables say ([`Staged::set_faults`]). Other faults
     /// go to the handlers that were there before.
     ///
-    /// The packs live as long as the process from then on.
+    /// The packs live as long as the process from then on, and the library that holds this code stays loaded. Do not
+    /// call this while holding a lock that a constructor or destructor of a library could take.
     ///
     /// [`Staged::set_faults`]: super::Staged::set_faults
     ///

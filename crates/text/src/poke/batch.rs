@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Instant;
 
-use palimpsest_sys::trap;
+use palimpsest_sys::{stay_loaded, trap};
 
 use super::arch::{self, Refusal};
 use super::domain::{Domain, MAX_SITES, State};
@@ -217,6 +217,8 @@ impl<'p> Batch<'p> {
 
     fn apply_as(&self, choice: ModeChoice) -> Result<Applied, PokeError> {
         let sorted = self.sorted()?;
+        // Handlers are installed below, under the lock. A constructor that waits for that has the dynamic linker's.
+        stay_loaded()?;
         let domain = Domain::own()?;
         let mut state = domain.lock();
         if state.stuck {

@@ -1,5 +1,6 @@
 //! The errors of poking.
 
+use palimpsest_sys::NotLoaded;
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
 use palimpsest_sys::threads::hold::StopError;
 use palimpsest_sys::trap::TrapError;
@@ -131,6 +132,9 @@ pub enum PokeError {
     /// The handler for SIGTRAP could not be installed.
     #[error(transparent)]
     Trap(#[from] TrapError),
+    /// The handlers could be unloaded.
+    #[error(transparent)]
+    Unloadable(#[from] NotLoaded),
     /// Code could not be written.
     #[error("code could not be written")]
     Write(#[source] Box<TextWriteError>),

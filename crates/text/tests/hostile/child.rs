@@ -16,6 +16,8 @@ pub(crate) enum World {
     Same,
     /// A pid name space of its own, in which this shell command runs first.
     PidNamespace(&'static str),
+    /// A pid name space of its own, with the `/proc` of the one outside.
+    PidNamespaceOnly,
     /// A mount name space of its own, in which this shell command runs first.
     MountNamespace(&'static str),
 }
@@ -64,6 +66,7 @@ fn command(world: World) -> Option<Command> {
     let (unshare, first) = match world {
         World::Same => return Some(Command::new(own)),
         World::PidNamespace(first) => (["--mount", "--pid", "--fork", "--mount-proc"].as_slice(), first),
+        World::PidNamespaceOnly => (["--pid", "--fork"].as_slice(), ":"),
         World::MountNamespace(first) => (["--mount"].as_slice(), first),
     };
     let shell = |script: &str| {

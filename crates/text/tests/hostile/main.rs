@@ -246,6 +246,32 @@ fn there_is_neither_proc_nor_membarrier() {
 }
 
 #[test]
+fn proc_is_that_of_another_pid_namespace() {
+    play("proc_is_that_of_another_pid_namespace", World::PidNamespaceOnly, || {
+        works_with(Backing::CollapsedMemfd);
+        seccomp::forbid(libc::SYS_membarrier, Answer::Errno(libc::EPERM));
+        let error = CoreSync::new().expect_err("no thread can be reached");
+        assert_tells(&chain(&error), &["another PID namespace", "--mount-proc", "membarrier"]);
+    });
+}
+
+#[test]
+fn there_is_no_proc_and_children_are_elsewhere() {
+    let world = World::MountNamespace("mount -t tmpfs none /proc");
+    play("there_is_no_proc_and_children_are_elsewhere", world, || {
+        // SAFETY: takes a number; concerns children that are made later.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
+        let error = Packs::new().expect_err("neither is a memfd safe to try, nor is there /proc/self/mem");
+        assert_tells(&chain(&error), &["CLONE_NEWPID", "/proc"]);
+        // Nobody has been the first process of the namespace yet, whose end would be the end of all children.
+        let mut children =
+            [(); 2].map(|()| std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn());
+        assert!(children.iter().all(Result::is_ok), "{children:?}");
+        children.iter_mut().rev().flatten().for_each(|child| drop(child.kill().and_then(|()| child.wait())));
+    });
+}
+
+#[test]
 fn there_are_neither_proc_nor_memfds() {
     play("there_are_neither_proc_nor_memfds", World::MountNamespace("mount -t tmpfs none /proc"), || {
         seccomp::forbid(libc::SYS_memfd_create, Answer::Errno(libc::EPERM));

@@ -172,6 +172,27 @@ fn the_librarys_own_copy_switches_the_same_key() {
     assert_eq!(library.keys().is_empty(), !super::PATCHED);
 }
 
+/// A host that handles faults itself would call code that is no longer there.
+#[test]
+fn a_library_whose_handler_is_installed_stays() {
+    let Some(plugin) = plugin() else { return };
+    let mut library = Library::open(plugin);
+    assert_eq!(library.call(c"plugin_resume", 0), 0);
+    library.close();
+    let path = CString::new(library.path.as_os_str().as_bytes()).unwrap();
+    // Other tests that list keys keep it loaded for a moment.
+    let is_loaded = || {
+        // SAFETY: loads nothing.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+        // SAFETY: open, and no function of it is kept.
+        !handle.is_null() && unsafe { libc::dlclose(handle) } == 0
+    };
+    for _ in 0..100 {
+        assert!(is_loaded());
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn switching_goes_on_while_libraries_come_and_go() {
     static_key!(static STEADY: "coming.steady" = off);

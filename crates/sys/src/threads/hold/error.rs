@@ -29,6 +29,12 @@ pub enum StopError {
     /// The threads cannot be listed.
     #[error("the threads cannot be listed: {0}; is /proc mounted?")]
     Listing(Errno),
+    /// The threads have other numbers in `/proc` than here.
+    #[error(
+        "/proc is that of another PID namespace, and numbers this process's threads otherwise; mount it anew \
+        (unshare --mount-proc)"
+    )]
+    OtherNamespace,
     /// The list is incomplete.
     #[error("/proc/self/task names {named} threads of {threads}")]
     Incomplete {

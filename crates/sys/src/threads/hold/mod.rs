@@ -54,7 +54,7 @@ pub use error::{Refusal, StopError};
 use super::list::{self, GRACE, PATIENCE, Wait, nap};
 use super::own::{Blocked, own_process, own_thread};
 use super::signal::Call;
-use super::task::{blocks, is_in_sigwait, is_pending, task_stat};
+use super::task::{blocks, is_in_sigwait, is_numbered_elsewhere, is_pending, task_stat};
 use crate::memory::vec::leak_zeroed;
 use crate::threads::tracer::{Desk, Tracer};
 use handler::{HOOK, TABLE};
@@ -206,14 +206,19 @@ impl World {
     ///
     /// See [`StopError`].
     pub fn rehearse(&self) -> Result<(), StopError> {
-        let mut rehearsal = self.nobody(Turn::take()?);
+        let mut rehearsal = self.nobody(Turn::take()?)?;
         rehearsal.seat_new()?;
         rehearsal.seize(0)
     }
 
-    /// Starts with no thread held. The program may have changed the signal's action since the last time.
-    fn nobody(&self, turn: Turn) -> Stopped<'_> {
-        Stopped { world: self, signal: HOOK.ready(), seated: 0, tracer: None, _turn: turn, _blocked: Blocked::all() }
+    /// Starts with no thread held. The program may have changed the signal's action since the last time, and replaced
+    /// `/proc`.
+    fn nobody(&self, turn: Turn) -> Result<Stopped<'_>, StopError> {
+        if is_numbered_elsewhere() {
+            return Err(StopError::OtherNamespace);
+        }
+        let signal = HOOK.ready();
+        Ok(Stopped { world: self, signal, seated: 0, tracer: None, _turn: turn, _blocked: Blocked::all() })
     }
 
     /// Holds every other thread. Does not use the heap: a held thread may be inside it, or the caller itself.
@@ -222,13 +227,12 @@ impl World {
     ///
     /// See [`StopError`].
     pub fn stop_others(&self) -> Result<Stopped<'_>, StopError> {
-        let turn = Turn::take()?;
+        let mut stopped = self.nobody(Turn::take()?)?;
         // Relaxed: the signal carries it to the threads, and orders.
         let generation = self.table.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.table.generation.store(generation, Ordering::Relaxed);
         // Release, partner: the Acquire load in `on_signal`; in any case the signal is sent after it.
         self.table.holding.store(generation, Ordering::Release);
-        let mut stopped = self.nobody(turn);
         stopped.hold_all(generation)?;
         Ok(stopped)
     }

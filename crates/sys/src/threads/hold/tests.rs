@@ -1,7 +1,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::threads::alone;
+use crate::threads::{alone, in_pid_namespace};
 
 #[test]
 fn threads_stand_still_and_run_on() {
@@ -107,4 +107,14 @@ fn errors_name_the_thread() {
     let expected = format!("thread {} (deaf (one)) blocks signal 64 and cannot be held by ptrace", thread.tid());
     assert_eq!(error.to_string(), expected);
     assert_eq!(std::error::Error::source(&error).map(ToString::to_string), Some(refusal.to_string()));
+}
+
+#[test]
+fn a_proc_of_another_pid_namespace_is_named() {
+    let status = in_pid_namespace(|| {
+        let Ok(world) = World::prepare() else { return false };
+        let is_named = |answer| matches!(answer, Err(StopError::OtherNamespace));
+        is_named(world.rehearse()) && is_named(world.stop_others().map(drop))
+    });
+    assert!(matches!(status, None | Some(0)), "{status:?}");
 }

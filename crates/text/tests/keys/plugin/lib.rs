@@ -1,7 +1,7 @@
 //! A library with keys of its own. `tests/keys` loads it, and compares its assembly with the expected one.
 
 use palimpsest_text::key::State;
-use palimpsest_text::{branch, call, static_call, static_key};
+use palimpsest_text::{Packs, branch, call, static_call, static_key};
 
 static_key! {
     /// Off at first.
@@ -49,6 +49,13 @@ pub extern "C" fn plugin_call(number: u64) -> u64 {
 pub extern "C" fn plugin_switch(on: u32) -> u32 {
     let state = if on == 0 { State::Off } else { State::On };
     PLUGIN_TRACE.set(state).is_err().into()
+}
+
+/// Handles faults of programs in packs. Returns zero if that worked.
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_resume(_: u64) -> u64 {
+    let handled = Packs::new().is_ok_and(|packs| packs.resume_after_faults().is_ok());
+    (!handled).into()
 }
 
 /// Is never called, and cannot be: the linker drops it, and its site with it.
