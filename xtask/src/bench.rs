@@ -3,8 +3,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use crate::{cmake, need::Need, process, step::StepError, workspace::Workspace};
+use crate::{
+    cmake,
+    need::Need,
+    process,
+    step::StepError,
+    steps::python::{self, Built},
+    workspace::Workspace,
+};
 
 /// The argument that chooses the adapters, and the name of their folder.
 pub(crate) const ADAPTERS: &str = "adapters";
@@ -16,16 +24,19 @@ enum Measure {
     Example,
     /// By a program that CMake builds with these options, and which prints values (`adapters/measure.h`).
     Program { name: &'static str, options: &'static [&'static str], needs: &'static [Need] },
+    /// By its script `measure.py`, which prints such values, with the package that is built for it.
+    Script,
 }
 
 /// The adapters that are measured.
-const MEASURED: [(&str, Measure); 3] = [
+const MEASURED: [(&str, Measure); 4] = [
     ("wasmtime", Measure::Example),
     (
         "llvm-orc",
         Measure::Program { name: "orc-bench", options: cmake::WITH_LLVM, needs: &[cmake::CMAKE, cmake::LLVM] },
     ),
     ("asmjit", Measure::Program { name: "asmjit-bench", options: &[], needs: &[cmake::CMAKE, cmake::ASMJIT] }),
+    ("python", Measure::Script),
 ];
 
 /// Runs `palimpsest bench` with the arguments given.
@@ -59,13 +70,24 @@ pub(crate) fn adapter(workspace: &Workspace, name: &str, arguments: &[String]) -
             }
             let source = workspace.root.join(ADAPTERS).join(name);
             let built = cmake::build(workspace, source, name, options)?;
-            of_program(workspace, &built.join(program), &record, arguments)?;
+            // How many functions.
+            let counts = numbers(arguments, "100", "1000");
+            of_program(&mut samples(workspace), &record, &built.join(program), counts)?;
+        }
+        Some((_, Measure::Script)) => {
+            let built = if is_check(arguments) { Built::Debug } else { Built::Release };
+            let package = python::package(workspace, built)?;
+            let script = workspace.root.join(ADAPTERS).join(name).join("measure.py");
+            let mut samples = samples(workspace);
+            // How many MiB.
+            let sizes = numbers(arguments, "16", "256");
+            of_program(samples.env("PYTHONPATH", package), &record, &script, sizes)?;
         }
         _ => {
             let mut measure = process::cargo(workspace);
             measure.args(["run", "--locked", "--example", "bench", "--manifest-path"]);
             measure.arg(workspace.root.join(ADAPTERS).join(name).join("Cargo.toml"));
-            if !arguments.iter().any(|argument| argument == "--check") {
+            if !is_check(arguments) {
                 measure.arg("--release");
             }
             measure.arg("--").arg(&record).args(arguments);
@@ -77,15 +99,32 @@ pub(crate) fn adapter(workspace: &Workspace, name: &str, arguments: &[String]) -
     process::stream(&mut show)
 }
 
-/// Makes a record of the values that a program prints.
-fn of_program(workspace: &Workspace, program: &Path, record: &Path, arguments: &[String]) -> Result<(), StepError> {
-    let mut measure = process::cargo(workspace);
-    measure.args(["run", "--package", "palimpsest-bench", "--example", "samples", "--"]).arg(record).arg(program);
-    // How many functions.
-    let counts: &[&str] = match arguments.first().map(String::as_str) {
-        Some("--check") => &["100"],
-        Some("--quick") => &["1000"],
-        _ => &[],
-    };
-    process::stream(measure.args(counts))
+fn is_check(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| argument == "--check")
+}
+
+/// Returns the numbers for which a program is to measure; none for its own choice.
+fn numbers(arguments: &[String], check: &'static str, quick: &'static str) -> Option<&'static str> {
+    match arguments.first().map(String::as_str) {
+        Some("--check") => Some(check),
+        Some("--quick") => Some(quick),
+        _ => None,
+    }
+}
+
+/// Returns the program that makes records of the values that another prints.
+fn samples(workspace: &Workspace) -> Command {
+    let mut samples = process::cargo(workspace);
+    samples.args(["run", "--package", "palimpsest-bench", "--example", "samples", "--"]);
+    samples
+}
+
+/// Makes a record of the values that `program` prints.
+fn of_program(
+    samples: &mut Command,
+    record: &Path,
+    program: &Path,
+    number: Option<&'static str>,
+) -> Result<(), StepError> {
+    process::stream(samples.arg(record).arg(program).args(number))
 }

@@ -1,7 +1,8 @@
 //! Writes a record of what a program in another language measures: `samples RECORD PROGRAM [ARGUMENT…]`.
 //!
 //! The program prints a line for each value: id, unit, value. Ids are `SUITE.WHAT.COUNT.CONTESTANT`; the contestant
-//! `packs` is compared with the others of its group. `cargo xtask bench adapters` runs it for adapters in C++.
+//! `packs`, or `frozen`, is compared with the others of its group. `cargo xtask bench adapters` runs it for adapters that
+//! are not written in Rust.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -12,15 +13,17 @@ use palimpsest_bench::harness::record::Unit;
 use palimpsest_bench::harness::{self, BenchError, Contestant, Context, Group, Request, Samples, Suite, host};
 use palimpsest_text::Packs;
 
-/// Our contestant.
-const OURS: &str = "packs";
+/// Our contestants.
+const OURS: [&str; 2] = ["packs", "frozen"];
 
 /// What is measured of each suite, with its heading.
-const TITLES: [(&str, &str); 6] = [
+const TITLES: [(&str, &str); 8] = [
+    ("start", "start of a worker, median of eight"),
+    ("freeze", "the freeze"),
     ("load", "load one function"),
     ("call", "call one function of all, in turn"),
     ("free", "free one function"),
-    ("bytes", "resident memory for each function"),
+    ("bytes", "resident memory for each function, or of all processes"),
     ("mappings", "mappings for each function"),
     ("left", "mappings for each function after all are freed"),
 ];
@@ -74,7 +77,7 @@ impl Suite for Measured {
     }
 
     fn description(&self) -> &'static str {
-        "adapters in C++, beside what their hosts have themselves"
+        "adapters in other languages, beside what their hosts have themselves"
     }
 
     fn groups(&self) -> Vec<Group> {
@@ -85,11 +88,13 @@ impl Suite for Measured {
             let title = TITLES.iter().find(|(what, _)| *what == parts[1]).map_or(parts[1], |(_, title)| title);
             let contestants = self.of_group(name).map(|figure| {
                 let contestant = Contestant::new(&figure.id, figure.unit);
-                if contestant_of(&figure.id) != OURS {
+                let ours = contestant_of(&figure.id);
+                if !OURS.contains(&ours) {
                     return contestant;
                 }
-                let rivals = self.of_group(name).map(|rival| &rival.id).filter(|id| contestant_of(id) != OURS);
-                contestant.in_packs().against_best(rivals)
+                let rivals = self.of_group(name).map(|rival| &rival.id).filter(|id| contestant_of(id) != ours);
+                let contestant = if ours == "packs" { contestant.in_packs() } else { contestant };
+                contestant.against_best(rivals)
             });
             Group::new(name, format!("{}, {}: {title}", parts[0], parts[2]), contestants)
         };

@@ -505,6 +505,6 @@ fn memory_with_a_hole_is_not_moved() {
 
 /// Freezes into one extent for each 16 MiB.
 fn freeze_in_one(memory: &Memory) {
-    freeze(&Options::new().extent(palimpsest_fork::ExtentLen::Bytes(16 * MIB)));
+    freeze(&Options::new().extent(ExtentLen::Bytes(16 * MIB)));
     assert!(memory.is_frozen());
 }

@@ -27,7 +27,7 @@ fn h09_locked_future_is_refused() {
             skip("memory cannot be locked");
         }
         // Maps the one page that tells whose memory this is.
-        assert!(!palimpsest_fork::guard::is_borrowed());
+        assert!(!guard::is_borrowed());
         let before = status_kb("VmSize");
         let error = try_freeze(&Options::new()).expect_err("future memory is locked");
         assert!(matches!(error, FreezeError::FutureLocked), "{error}");
@@ -374,8 +374,8 @@ fn a_kernel_without_the_new_calls_is_served() {
         assert!(memory.holds(0..5 * MIB, 1) && memory.is_zero(5 * MIB..memory.len));
         let start = memory.at(MIB).addr();
         // SAFETY: the scenario's own memory.
-        let done = unsafe { palimpsest_fork::guard::madvise(start, MIB, libc::MADV_DONTNEED) };
-        assert_eq!(done, palimpsest_fork::guard::Outcome::Done(Ok(())));
+        let done = unsafe { guard::madvise(start, MIB, libc::MADV_DONTNEED) };
+        assert_eq!(done, guard::Outcome::Done(Ok(())));
         assert!(memory.is_zero(MIB..2 * MIB) && memory.holds(2 * MIB..5 * MIB, 1));
     });
 }

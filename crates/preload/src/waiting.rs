@@ -24,7 +24,7 @@ use crate::own_waits::{
     own_clock_nanosleep, own_epoll_pwait, own_epoll_wait, own_nanosleep, own_poll, own_ppoll, own_pselect, own_select,
 };
 use crate::started::{self, Started};
-use crate::waits::{Set, Signals, can_be_split, near_main_stack, on_main_stack};
+use crate::waits::{Set, Signals, can_be_given, can_be_split, near_main_stack, on_main_stack};
 use crate::{errno, freezing};
 
 type EpollPwait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
@@ -378,14 +378,7 @@ impl Asked {
         let own = asked.wanted.each_mut().map(ptr::from_mut);
         // SAFETY: 1. the copies are this function's own.
         let is_read = unsafe { asked.copy(libc::SYS_process_vm_readv, own) };
-        (is_read && Self::can_be_given()).then_some(asked)
-    }
-
-    /// Whether the kernel would write the answer: a filter may refuse it, and allow that it reads.
-    fn can_be_given() -> bool {
-        let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
-        // SAFETY: writes nothing.
-        unsafe { system_call(libc::SYS_process_vm_writev, [process, 0, 0, 0, 0, 0]) == 0 }
+        (is_read && can_be_given()).then_some(asked)
     }
 
     /// Copies between the program's sets and `own` through the kernel. Returns false if it refuses.

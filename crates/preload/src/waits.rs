@@ -94,25 +94,45 @@ impl Signals {
     }
 }
 
-/// Whether waits can be split: 0 if nobody has tried, [`CAN`] or [`CANNOT`]. `Relaxed`: each thread may try, and finds
-/// the same.
-static SPLITTING: AtomicU8 = AtomicU8::new(0);
+/// What is tried once: 0 before that, [`Self::WORKS`] or [`Self::FAILS`]. `Relaxed`: each thread may try, and finds the
+/// same.
+struct Tried(AtomicU8);
 
-const CAN: u8 = 1;
-const CANNOT: u8 = 2;
+impl Tried {
+    const WORKS: u8 = 1;
+    const FAILS: u8 = 2;
+
+    const fn not_yet() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    fn works(&self, works: impl FnOnce() -> bool) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            0 => {
+                let works = works();
+                self.0.store(if works { Self::WORKS } else { Self::FAILS }, Ordering::Relaxed);
+                works
+            }
+            known => known == Self::WORKS,
+        }
+    }
+}
 
 /// Whether the calls that take the place of a wait work here. A filter that only refuses some of them, as those of
 /// containers do, is no reason not to freeze, but the program would be told of a refusal that does not concern it.
-/// Tries each of them once.
 pub(crate) fn can_be_split() -> bool {
-    match SPLITTING.load(Ordering::Relaxed) {
-        0 => {
-            let can = if are_answered() { CAN } else { CANNOT };
-            SPLITTING.store(can, Ordering::Relaxed);
-            can == CAN
-        }
-        known => known == CAN,
-    }
+    static SPLITTING: Tried = Tried::not_yet();
+    SPLITTING.works(are_answered)
+}
+
+/// Whether the kernel would write what `select` answers: a filter may refuse it, and allow that it reads.
+pub(crate) fn can_be_given() -> bool {
+    static GIVING: Tried = Tried::not_yet();
+    GIVING.works(|| {
+        let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        // SAFETY: writes nothing.
+        unsafe { system_call(libc::SYS_process_vm_writev, [process, 0, 0, 0, 0, 0]) == 0 }
+    })
 }
 
 /// Makes calls that wait for nothing and change nothing.

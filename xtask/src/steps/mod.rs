@@ -3,7 +3,7 @@
 
 mod adapters;
 mod fuzz;
-mod python;
+pub(crate) mod python;
 mod sanitizers;
 mod style;
 mod supply;

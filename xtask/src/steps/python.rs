@@ -38,10 +38,7 @@ pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
         lint.args(["clippy", "--locked", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
         process::stream(process::apart(&mut lint, workspace, FOLDER))?;
     }
-    let mut build = process::cargo(workspace);
-    build.args(["build", "--locked", "--manifest-path"]).arg(&manifest);
-    process::stream(process::apart(&mut build, workspace, FOLDER))?;
-    let package = lay_out(workspace)?;
+    let package = package(workspace, Built::Debug)?;
     let older = if process::is_runnable(OLDER) { OLDER } else { "python3" };
     let mut remarks = Vec::new();
     let mut newer = newer(workspace);
@@ -92,9 +89,25 @@ fn with_servers(workspace: &Workspace, python: &Path) -> Option<PathBuf> {
     Some(home.join("bin/python"))
 }
 
-/// Returns a folder for `PYTHONPATH` with the contents of the wheel.
-fn lay_out(workspace: &Workspace) -> Result<PathBuf, StepError> {
-    let folder = workspace.separate_target(FOLDER).join("package");
+/// How the package is built.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Built {
+    /// For tests.
+    Debug,
+    /// With optimisation, to be measured.
+    Release,
+}
+
+/// Builds the package, and returns a folder for `PYTHONPATH` with the contents of its wheel.
+pub(crate) fn package(workspace: &Workspace, built: Built) -> Result<PathBuf, StepError> {
+    let mut build = process::cargo(workspace);
+    build.args(["build", "--locked", "--manifest-path"]).arg(workspace.root.join(ADAPTER).join("Cargo.toml"));
+    let (options, profile): (&[&str], _) = match built {
+        Built::Debug => (&[], "debug"),
+        Built::Release => (&["--release"], "release"),
+    };
+    process::stream(process::apart(build.args(options), workspace, FOLDER))?;
+    let folder = workspace.separate_target(FOLDER).join(profile).join("package");
     let package = folder.join("palimpsest");
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -107,7 +120,7 @@ fn lay_out(workspace: &Workspace) -> Result<PathBuf, StepError> {
         let to = package.join(entry.file_name());
         fs::copy(entry.path(), &to).map_err(failed(&to))?;
     }
-    let built = workspace.separate_target(FOLDER).join("debug/libpalimpsest_native.so");
+    let built = workspace.separate_target(FOLDER).join(profile).join("libpalimpsest_native.so");
     let to = package.join("_native.abi3.so");
     fs::copy(built, &to).map_err(failed(&to))?;
     Ok(folder)
