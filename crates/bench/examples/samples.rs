@@ -1,8 +1,8 @@
 //! Writes a record of what a program in another language measures: `samples RECORD PROGRAM [ARGUMENT…]`.
 //!
 //! The program prints a line for each value: id, unit, value. Ids are `SUITE.WHAT.COUNT.CONTESTANT`; the contestant
-//! `packs`, or `frozen`, is compared with the others of its group. `cargo xtask bench adapters` runs it for adapters that
-//! are not written in Rust.
+//! `packs`, or `frozen`, is compared with the others of its group. `cargo xtask bench adapters` runs it for adapters
+//! that are not written in Rust.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
