@@ -48,15 +48,21 @@ const THREAD_UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "deputy::tests", reason: CLONE },
     Unsuitable { name: "threads::hold::tests", reason: CLONE },
     Unsuitable { name: "a_replacement_is_locked_like_what_it_replaces", reason: LOCKED },
+    Unsuitable { name: "each_call_of_a_freeze_is_tried_before_it_kills", reason: FORBIDDEN },
+    Unsuitable { name: "children_of_another_namespace_are_far", reason: CLONE },
+    Unsuitable { name: "the_children_of_a_namespace_are_near", reason: CLONE },
 ];
-const ADDRESS_UNSUITABLE: &[Unsuitable] =
-    &[Unsuitable { name: "a_replacement_is_locked_like_what_it_replaces", reason: LOCKED }];
+const ADDRESS_UNSUITABLE: &[Unsuitable] = &[
+    Unsuitable { name: "a_replacement_is_locked_like_what_it_replaces", reason: LOCKED },
+    Unsuitable { name: "each_call_of_a_freeze_is_tried_before_it_kills", reason: FORBIDDEN },
+];
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
     what: "palimpsest-paging",
     reason: "the fuzz target `paging` reaches the same accesses to tables, with AddressSanitizer, too",
 }];
 
+const FORBIDDEN: &str = "sanitizers call sigaltstack themselves, which one of the filters forbids";
 const BLOCKED: &str = "ThreadSanitizer's own thread blocks every signal";
 const LOCKED: &str = "sanitizers make mlock do nothing";
 const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork";
