@@ -307,7 +307,7 @@ impl<'a> Call<'a> {
 
     /// Returns whose values of `map` the program works on. Asks the runner only if that makes a difference.
     pub(super) fn cpu(&self, map: &Map) -> u32 {
-        if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
+        map.share_of(|| self.space.cpu())
     }
 
     /// Has the program in `index` of `map` run when this one has returned. Returns whether it will.

@@ -90,12 +90,6 @@ fn short<R: Runner>(memory: &Vouched<R>, address: u64, len: u32) -> Option<(Shor
     Some((bytes, len))
 }
 
-/// Whose values of a map the program works on. Asks the runner only if that makes a difference.
-#[inline(always)]
-fn cpu<R: Runner>(map: &Map) -> u32 {
-    if map.cpus() == 1 { 0 } else { R::cpu() % map.cpus() }
-}
-
 impl Quick for LookUp {
     #[inline(always)]
     fn call<R: Runner>(
@@ -105,7 +99,7 @@ impl Quick for LookUp {
     ) -> Result<Option<u64>, HelperError> {
         let Some(map) = self::map(entry, map, |map| !map.definition().kind.has_maps()) else { return Ok(None) };
         let Some((key, len)) = short(memory, key, map.definition().key_len) else { return Ok(None) };
-        Ok(Some(map.address_of(&key[..len], cpu::<R>(map)).unwrap_or(0)))
+        Ok(Some(map.address_of(&key[..len], map.share_of(R::cpu)).unwrap_or(0)))
     }
 }
 
@@ -121,7 +115,7 @@ impl Quick for Update {
         let Some((key, key_len)) = short(memory, key, map.definition().key_len) else { return Ok(None) };
         let Some((value, value_len)) = short(memory, value, map.definition().value_len) else { return Ok(None) };
         let value = Value::Near(&value[..value_len]);
-        Ok(Some(status(map.update_here(&key[..key_len], value, when, cpu::<R>(map)))))
+        Ok(Some(status(map.update_here(&key[..key_len], value, when, map.share_of(R::cpu)))))
     }
 }
 

@@ -227,6 +227,12 @@ impl Map {
         self.cpus
     }
 
+    /// Returns whose values a program on this CPU works on. Asks for the CPU only if that makes a difference.
+    #[inline(always)]
+    pub(crate) fn share_of(&self, cpu: impl FnOnce() -> u32) -> u32 {
+        if self.cpus == 1 { 0 } else { cpu() % self.cpus }
+    }
+
     /// Copies the value of `key`; of `cpu` in per-CPU maps.
     ///
     /// # Errors

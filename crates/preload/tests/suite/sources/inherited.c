@@ -56,8 +56,8 @@ static int works(void) {
         if (waitpid(child, &status, 0) != child || status) return 5;
         fd_set set;
         FD_ZERO(&set);
-        struct timeval time = {0, 20000};
-        if (poll(NULL, 0, 20) || nanosleep(&(struct timespec){0, 20000000}, NULL) || select(1, &set, NULL, NULL, &time))
+        struct timeval time = {0, 5000};
+        if (poll(NULL, 0, 5) || nanosleep(&(struct timespec){0, 5000000}, NULL) || select(1, &set, NULL, NULL, &time))
             return 4;
     }
     puts("worked");
