@@ -71,10 +71,11 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step], manner: Manner) -> Exit
         }
         row
     });
-    println!("\n{}", table::render(&rows));
+    // Before the table: whoever sees only the end of a log needs what failed, and why.
     if manner.depth == Depth::Short {
-        print!("{}", table::left_out(steps));
+        print!("\n{}", table::left_out(steps));
     }
+    println!("\n{}", table::render(&rows));
     match table::record(workspace, manner.lanes, &rows) {
         Ok(path) => println!("record: {}", path.display()),
         Err(error) => println!("no record: {}", chain(&error)),
