@@ -201,7 +201,11 @@ mod tests {
         assert!(insert_and_remove());
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| while !done.load(Ordering::Relaxed) && insert_and_remove() {});
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    assert!(insert_and_remove());
+                }
+            });
             let mut ended = (0..50).map(|_| {
                 // SAFETY: the child takes locks that a fork takes, of this crate and of the C library's heap, and ends.
                 let child = unsafe { libc::fork() };

@@ -15,7 +15,8 @@ pub(super) fn fmt(workspace: &Workspace) -> Result<Done, StepError> {
 
 pub(super) fn clippy(workspace: &Workspace) -> Result<Done, StepError> {
     let mut clippy = process::cargo(workspace);
-    clippy.args(["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]);
+    let whole = ["clippy", "--workspace", "--all-targets", "--all-features", "--keep-going", "--", "-D", "warnings"];
+    clippy.args(whole);
     process::stream(&mut clippy)?;
     // The program as its users build it: no other step of a short run has it without all features.
     let mut program = process::cargo(workspace);
