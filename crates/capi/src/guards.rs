@@ -84,10 +84,13 @@ pub unsafe extern "C" fn palimpsest_mprotect(address: *mut c_void, len: usize, r
         if has_others {
             guard::changed(range());
         }
-        // SAFETY: contract 1.
-        let done = unsafe { libc::mprotect(address, len, rights) };
-        let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
-        guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
+        let (done, errno) = guard::in_turn(range(), || {
+            // SAFETY: contract 1.
+            let done = unsafe { libc::mprotect(address, len, rights) };
+            let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
+            guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
+            (done, errno)
+        });
         if has_others {
             guard::changed(range());
         }

@@ -37,7 +37,7 @@ const TRIALS: usize = 5;
 ///    afterwards: the bytes of the freeze would come back. Whoever maps over frozen memory, or changes its rights or
 ///    its protection key, by system calls of its own, tells the guards ([`replaced`](crate::guard::replaced),
 ///    [`protected`](crate::guard::protected), [`keyed`](crate::guard::keyed)): guards and repairs map memory as they
-///    were told.
+///    were told. With other threads that call guards, it does so in a [turn](crate::guard::in_turn).
 /// 2. Neither the kernel nor a device holds on to pages of this process's private memory: no direct or asynchronous I/O
 ///    is under way, and no buffer is registered (the call looks for io_uring, not for RDMA, AF_XDP and VFIO).
 /// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its
