@@ -5,6 +5,7 @@ use std::time::Duration;
 use palimpsest_sys::threads::child::shortest_fork;
 
 use crate::clock::{Moment, nanos, share};
+use crate::engine::own::stay_loaded;
 use crate::engine::registry;
 use crate::engine::round::{Mode, Reach};
 use crate::error::FreezeError;
@@ -48,6 +49,7 @@ const TRIALS: usize = 5;
 ///
 /// See [`FreezeError`]; the process is unchanged.
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
+    stay_loaded(options)?;
     match options.pause {
         // SAFETY: 1. to 4. are this function's.
         Pause::AtOnce => unsafe { freeze_at_once(options) },
@@ -106,6 +108,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
 ///
 /// As [`freeze`].
 pub fn survey(options: &Options) -> Result<Report, FreezeError> {
+    stay_loaded(options)?;
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;

@@ -80,9 +80,11 @@ pub fn counted_forks() -> u32 {
 }
 
 /// Looks up what a freeze needs from the dynamic linker, which takes locks and may allocate: for callers that may
-/// freeze inside `malloc` or in a signal handler. Otherwise a freeze does it itself.
+/// freeze inside `malloc` or in a signal handler, in an object that is never unloaded. Otherwise a freeze does it
+/// itself, and keeps the object with this code loaded if it may hold other threads.
 #[inline]
 pub fn prepare() {
+    crate::engine::own::note_that_it_stays();
     crate::engine::own::find_rseq();
 }
 
