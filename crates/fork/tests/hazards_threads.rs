@@ -375,7 +375,8 @@ fn what_the_kernel_writes_to_is_never_frozen() {
     });
 }
 
-/// Where cargo puts the plugin, and the target folder: `<target>/<profile>/deps/hazards_threads-<hash>` is this program.
+/// Where cargo puts the plugin, and the target folder; this program is
+/// `<target>/<profile>/deps/hazards_threads-<hash>`.
 fn plugin() -> Option<(PathBuf, PathBuf)> {
     let test = std::env::current_exe().ok()?;
     let profile = test.parent()?.parent()?;

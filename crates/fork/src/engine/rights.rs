@@ -1,6 +1,6 @@
 //! *Turns*: one thread at a time gives rights to frozen memory. Otherwise a guard that has read the map could map new
-//! memory with rights that another thread has taken away since. The kernel makes both calls whole, so that the rights of
-//! an `mprotect` stay, whichever of the two comes first.
+//! memory with rights that another thread has taken away since. The kernel makes both calls whole, so that the rights
+//! of an `mprotect` stay, whichever of the two comes first.
 //!
 //! A turn lasts from the look at the map to the mapping that follows from it, or from a system call to its note in the
 //! map. It must cost nothing, need no system call of its own (a filter may forbid it), and end whatever happens:
