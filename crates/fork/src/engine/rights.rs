@@ -28,6 +28,7 @@ const SPINS_AWAKE: usize = 1 << 24;
 const NAP_NANOSECONDS: i64 = 100_000;
 
 /// Whose turn it is. Zeroed memory is valid: nobody's.
+#[derive(Debug, Default)]
 pub(crate) struct Rights {
     /// The holder's thread pointer, 0 for nobody.
     holder: AtomicUsize,
@@ -80,9 +81,8 @@ impl Rights {
     pub(crate) fn take(&self, waiting: Waiting, doubt: impl FnOnce(Span)) -> Turn<'_> {
         let own = thread_pointer();
         let (mut looks, mut turns) = (0, self.turns.load(Ordering::Relaxed));
-        loop {
-            // Acquire, partner: the Release in `drop`. Forbids looking at the map as it was before the last turn.
-            let Err(holder) = self.holder.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) else { break };
+        // Acquire, partner: the Release in `drop`. Forbids looking at the map as it was before the last turn.
+        while let Err(holder) = self.holder.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) {
             if holder == own {
                 self.is_disturbed.store(true, Ordering::Relaxed);
                 return Turn { rights: self, holder: None };
@@ -181,20 +181,13 @@ impl Drop for Turn<'_> {
 mod tests {
     use super::*;
 
-    const NOBODYS: Rights = Rights {
-        holder: AtomicUsize::new(0),
-        turns: AtomicUsize::new(0),
-        is_disturbed: AtomicBool::new(false),
-        noting: [const { AtomicUsize::new(0) }; 2],
-    };
-
     fn sure(span: Span) {
         panic!("{span:?}");
     }
 
     #[test]
     fn who_was_interrupted_works_again() {
-        let (rights, mut done) = (NOBODYS, Vec::new());
+        let (rights, mut done) = (Rights::default(), Vec::new());
         let all = Span::new(0x1000, 0x2000);
         rights.take(Waiting::Asleep, sure).alone(all, || {
             if done.is_empty() {
@@ -222,12 +215,12 @@ mod tests {
             });
             assert!(rights.is_others_turn());
         };
-        let (rights, mut doubtful) = (NOBODYS, Span::default());
+        let (rights, mut doubtful) = (Rights::default(), Span::default());
         lose(&rights);
         drop(rights.take(Waiting::Briefly, |span| doubtful = span));
         assert_eq!((doubtful, rights.noting()), (Span::new(0x1000, 0x2000), Span::default()));
         assert_eq!(rights.holder.load(Ordering::Relaxed), 0);
-        let (rights, mut doubtful) = (NOBODYS, Span::default());
+        let (rights, mut doubtful) = (Rights::default(), Span::default());
         lose(&rights);
         rights.end_in_child(|span| doubtful = span);
         assert_eq!((doubtful, rights.holder.load(Ordering::Relaxed)), (Span::new(0x1000, 0x2000), 0));
