@@ -116,7 +116,7 @@ pub(crate) fn note_that_it_stays() {
 /// installed, and a signal may come late. Takes locks of the dynamic linker, and may allocate: so it comes before the
 /// engine's lock, and before anything is looked at.
 pub(crate) fn stay_loaded(options: &Options) -> Result<(), FreezeError> {
-    if options.other_threads == OtherThreads::Refuse || STAYS.load(Ordering::Relaxed) || cfg!(miri) {
+    if options.other_threads == OtherThreads::Refuse || STAYS.load(Ordering::Relaxed) {
         return Ok(());
     }
     Ok(palimpsest_sys::stay_loaded()?)

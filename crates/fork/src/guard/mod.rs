@@ -104,8 +104,8 @@ pub fn replaced(range: Range<usize>) {
 
 /// Changes what is mapped in `range`, or its rights, while no guard in another thread replaces memory there: `call`
 /// makes a system call and reports it ([`protected`], [`keyed`], [`replaced`]). Without this, a guard that comes
-/// between the two may give memory the rights from before. A signal handler may come between the two as well; then `call` is
-/// called again.
+/// between the two may give memory the rights from before. A signal handler may come between the two as well; then
+/// `call` is called again.
 pub fn in_turn<T>(range: Range<usize>, mut call: impl FnMut() -> T) -> T {
     match registry::shared() {
         Some(shared) => take_turn(shared).alone(Span::of_pointers(range), call),
