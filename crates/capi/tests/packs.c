@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -214,6 +215,81 @@ static int is_frozen(const char *at) {
     return is_it;
 }
 
+/* What the last report tells, range by range and in words, is what its figures tell. */
+static int reported(const struct palimpsest_freeze_report *report, const char *memory) {
+    size_t frozen = 0, skipped = 0, index = 0;
+    int is_there = 0;
+    struct palimpsest_report_range range = {.size = sizeof range};
+    for (; palimpsest_report_get_range(index, &range) == PALIMPSEST_OK; index++) {
+        *(range.skip == PALIMPSEST_SKIP_NOT ? &frozen : &skipped) += range.bytes;
+        is_there |= range.skip == PALIMPSEST_SKIP_NOT && range.start <= (uintptr_t)memory &&
+                    (uintptr_t)memory < range.start + range.len;
+    }
+    SAYS("has no range");
+    IS(NOT_FOUND, palimpsest_report_get_range(SIZE_MAX, &range));
+    MUST(index == report->ranges && frozen == report->frozen && skipped == report->skipped && is_there);
+    MUST(report->extent >= 2 << 20 && report->reserved == 0 && report->gathered == 0 && report->left_once_ns == 0);
+    MUST(strstr(palimpsest_report_text(), "frozen") != NULL && strstr(palimpsest_report_text(), " kB") != NULL);
+    return 0;
+}
+
+/* The reason for which a range at this address was left alone; -1 if there is none. */
+static int skip_of(const char *memory) {
+    struct palimpsest_report_range range = {.size = sizeof range};
+    for (size_t index = 0; palimpsest_report_get_range(index, &range) == PALIMPSEST_OK; index++) {
+        if (range.start <= (uintptr_t)memory && (uintptr_t)memory < range.start + range.len)
+            return range.skip;
+    }
+    return -1;
+}
+
+/* Locks parts of frozen memory, which thaws them, and gives one a protection key. */
+static int locking(char *memory, size_t length) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *at = memory + 16 * page;
+    MUST(palimpsest_may_be_frozen(at, 1) == 1 && palimpsest_may_be_frozen(at, 8 * page) == 1);
+    if (palimpsest_mlock(at + 1, page - 1) != 0) {
+        MUST(errno == ENOMEM || errno == EPERM || errno == EAGAIN);
+        printf("skipped: no page may be locked\n");
+    }
+    MUST(!is_frozen(at) && is_frozen(at + page) && *at == 6);
+    MUST(palimpsest_may_be_frozen(at, page + 1) == 1 && palimpsest_may_be_frozen(&page, 1) == 0);
+    munlock(at, page);
+    MUST(palimpsest_mlock((void *)~(page - 1), page) == -1);
+
+    /* Whoever says that flags change has that memory left where it is. */
+    at += 4 * page;
+    palimpsest_changed(at, page);
+    IS(REFUSED, palimpsest_thaw(at, page));
+    IS(OK, palimpsest_thaw(at + page, page));
+    MUST(is_frozen(at) && !is_frozen(at + page));
+
+    at += 4 * page;
+    MUST(palimpsest_pkey_mprotect(at, page, PROT_READ, -1) == 0);
+    IS(OK, palimpsest_thaw(at, page));
+    MUST(!is_frozen(at) && palimpsest_pkey_mprotect(at, page, PROT_READ, 99) == -1 && errno == EINVAL);
+    MUST(palimpsest_mprotect(at, page, PROT_READ | PROT_WRITE) == 0 && *at == 6);
+#ifdef SYS_pkey_alloc
+    int key = (int)syscall(SYS_pkey_alloc, 0, 0);
+    if (key < 0) {
+        printf("skipped: no protection keys here\n");
+    } else {
+        at += 4 * page;
+        MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, key) == 0);
+        IS(OK, palimpsest_thaw(at, page));
+        MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, 0) == 0);
+        MUST(!is_frozen(at) && *at == 6 && syscall(SYS_pkey_free, key) == 0);
+    }
+#endif
+    MUST(palimpsest_mlockall(1 << 20) == -1 && errno == EINVAL && is_frozen(memory + length / 2));
+    if (palimpsest_mlockall(MCL_CURRENT | MCL_ONFAULT) != 0) {
+        MUST(errno == ENOMEM || errno == EPERM);
+    }
+    munlockall();
+    MUST(memory[length / 2] == 6);
+    return 0;
+}
+
 /* Thaws and forgets parts of frozen memory, and of no more than the pages that they touch. */
 static int thawing(char *memory, size_t length) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -239,8 +315,10 @@ static int freezing(void) {
         SAYS("statically linked");
         options.answers = PALIMPSEST_RAW_ALLOCATOR;
     }
+    MUST(palimpsest_report_text()[0] == 0);
+    IS(NOT_FOUND, palimpsest_report_get_range(0, &(struct palimpsest_report_range){.size = sizeof(size_t)}));
     IS(OK, palimpsest_survey(&options, &report));
-    MUST(palimpsest_frozen_bytes() == 0);
+    MUST(palimpsest_frozen_bytes() == 0 && palimpsest_report_text()[0] != 0);
     enum { LENGTH = 8 << 20 };
     char *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(memory != MAP_FAILED);
@@ -250,6 +328,8 @@ static int freezing(void) {
     memset(kept, 6, LENGTH);
     IS(OK, palimpsest_freeze(&options, &report));
     MUST(report.frozen >= LENGTH && report.is_stopped == 0 && palimpsest_frozen_bytes() >= LENGTH);
+    MUST(report.extents > 0 && report.peak_extra > 0 && report.once_ns > 0 && reported(&report, kept) == 0);
+    MUST(skip_of((const char *)&options) == PALIMPSEST_SKIP_STACK);
     pid_t child;
     IS(OK, palimpsest_fork(&child));
     if (child == 0) {
@@ -263,7 +343,17 @@ static int freezing(void) {
     char *moved = palimpsest_mremap(memory, LENGTH, 2 * LENGTH, MREMAP_MAYMOVE, NULL);
     MUST(moved != MAP_FAILED && moved[LENGTH - 1] == 5 && moved[LENGTH] == 0);
     MUST(palimpsest_madvise(memory + 1, 1, -1) == -1 && errno == EINVAL);
-    return thawing(kept, LENGTH);
+    if (thawing(kept, LENGTH)) {
+        return 1;
+    }
+    /* A second freeze freezes what is new. */
+    char *later = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(later != MAP_FAILED);
+    memset(later, 6, LENGTH);
+    kept[LENGTH / 2] = 7;
+    IS(OK, palimpsest_freeze(&options, &report));
+    MUST(is_frozen(later) && is_frozen(later + LENGTH - 1) && kept[LENGTH / 2] == 7 && kept[LENGTH / 2 + 1] == 6);
+    return locking(later, LENGTH);
 }
 
 int main(void) {
