@@ -981,9 +981,9 @@ enum palimpsest_result palimpsest_alloc_query(struct palimpsest_packs packs,
                                               size_t address,
                                               struct palimpsest_alloc_found *found);
 
-// Tells observers which lines of a source the program comes from, so that gdb and perf show them: sorted by offset, each
-// inside the program. Of two at the same offset the later one counts. Replaces what was told before. Without observers
-// that show lines (`PALIMPSEST_GDB`, `PALIMPSEST_JIT_DUMP`) they are checked, and forgotten.
+// Tells observers which lines of a source the program comes from, so that gdb and perf show them: sorted by offset,
+// each inside the program. Of two at the same offset the later one counts. Replaces what was told before. Without
+// observers that show lines (`PALIMPSEST_GDB`, `PALIMPSEST_JIT_DUMP`) they are checked, and forgotten.
 //
 // # Safety
 //
@@ -1062,8 +1062,8 @@ enum palimpsest_result palimpsest_keys_set(const char *pattern, int is_on, size_
 //    reading its first field and for writing as many bytes as that says.
 // 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
 //    `palimpsest_mremap`; who maps over it, or changes its rights, its protection key or its flags, uses
-//    `palimpsest_replaced`, `palimpsest_mprotect`, `palimpsest_pkey_mprotect` and `palimpsest_changed`; no direct or asynchronous I/O is under way on private memory; no other process shares or
-//    writes to it.
+//    `palimpsest_replaced`, `palimpsest_mprotect`, `palimpsest_pkey_mprotect` and `palimpsest_changed`; no direct or
+//    asynchronous I/O is under way on private memory; no other process shares or writes to it.
 enum palimpsest_result palimpsest_freeze(const struct palimpsest_freeze_options *options,
                                          struct palimpsest_freeze_report *report);
 
@@ -1293,17 +1293,17 @@ void palimpsest_replaced(const void *address, size_t len);
 // threads may freeze.
 void palimpsest_changed(const void *address, size_t len);
 
-// Returns 0 if nothing of whole pages at `address` is frozen, or is going to be by a freeze in slices under way. Returns
-// 1 if something is, may be, or was until it was thawed. For signal handlers, too: takes no lock.
-int palimpsest_may_be_frozen(const void *address,
-                             size_t len);
+// Returns 0 if nothing of whole pages at `address` is frozen, or is going to be by a freeze in slices under way.
+// Returns 1 if something is, may be, or was until it was thawed. For signal handlers, too: takes no lock.
+int palimpsest_may_be_frozen(const void *address, size_t len);
 
 // `mlock` that thaws memory first, since locking frozen memory holds it twice. If that is not possible (the process
 // has other threads, or is a child of the one that froze), it is locked all the same. Returns 0, or -1 with `errno`.
 int palimpsest_mlock(const void *address, size_t len);
 
-// `mlockall` that with `MCL_CURRENT` thaws everything first, as `palimpsest_mlock` does. After `MCL_FUTURE` the process
-// refuses to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with `errno`.
+// `mlockall` that with `MCL_CURRENT` thaws everything first, as `palimpsest_mlock` does. After `MCL_FUTURE` the
+// process refuses to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with
+// `errno`.
 int palimpsest_mlockall(int flags);
 
 // Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes. Holds other threads still

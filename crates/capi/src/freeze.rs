@@ -238,8 +238,8 @@ fn told(report: &Report) -> palimpsest_freeze_report {
 ///    reading its first field and for writing as many bytes as that says.
 /// 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
 ///    `palimpsest_mremap`; who maps over it, or changes its rights, its protection key or its flags, uses
-///    `palimpsest_replaced`, `palimpsest_mprotect`, `palimpsest_pkey_mprotect` and `palimpsest_changed`; no direct or asynchronous I/O is under way on private memory; no other process shares or
-///    writes to it.
+///    `palimpsest_replaced`, `palimpsest_mprotect`, `palimpsest_pkey_mprotect` and `palimpsest_changed`; no direct or
+///    asynchronous I/O is under way on private memory; no other process shares or writes to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_freeze(
     options: *const palimpsest_freeze_options,

@@ -141,8 +141,8 @@ pub extern "C" fn palimpsest_changed(address: *const c_void, len: usize) {
     like_libc((), || guard::changed(pages(address, len)));
 }
 
-/// Returns 0 if nothing of whole pages at `address` is frozen, or is going to be by a freeze in slices under way. Returns
-/// 1 if something is, may be, or was until it was thawed. For signal handlers, too: takes no lock.
+/// Returns 0 if nothing of whole pages at `address` is frozen, or is going to be by a freeze in slices under way.
+/// Returns 1 if something is, may be, or was until it was thawed. For signal handlers, too: takes no lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_may_be_frozen(address: *const c_void, len: usize) -> c_int {
     like_libc(0, || {
@@ -162,8 +162,9 @@ pub extern "C" fn palimpsest_mlock(address: *const c_void, len: usize) -> c_int 
     })
 }
 
-/// `mlockall` that with `MCL_CURRENT` thaws everything first, as `palimpsest_mlock` does. After `MCL_FUTURE` the process
-/// refuses to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with `errno`.
+/// `mlockall` that with `MCL_CURRENT` thaws everything first, as `palimpsest_mlock` does. After `MCL_FUTURE` the
+/// process refuses to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with
+/// `errno`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_mlockall(flags: c_int) -> c_int {
     like_libc(-1, || {

@@ -60,9 +60,9 @@ unsafe fn told(lines: *const palimpsest_line, count: usize, len: usize) -> Resul
     Ok(told)
 }
 
-/// Tells observers which lines of a source the program comes from, so that gdb and perf show them: sorted by offset, each
-/// inside the program. Of two at the same offset the later one counts. Replaces what was told before. Without observers
-/// that show lines (`PALIMPSEST_GDB`, `PALIMPSEST_JIT_DUMP`) they are checked, and forgotten.
+/// Tells observers which lines of a source the program comes from, so that gdb and perf show them: sorted by offset,
+/// each inside the program. Of two at the same offset the later one counts. Replaces what was told before. Without
+/// observers that show lines (`PALIMPSEST_GDB`, `PALIMPSEST_JIT_DUMP`) they are checked, and forgotten.
 ///
 /// # Safety
 ///
