@@ -24,13 +24,17 @@ enum Measure {
     Example,
     /// By a program that CMake builds with these options, and which prints values (`adapters/measure.h`).
     Program { name: &'static str, options: &'static [&'static str], needs: &'static [Need] },
+    /// By its example of this name, and by the program that the package in its folder `plain` makes of the same file
+    /// without the adapter, by turns. Both print such values.
+    Pair { example: &'static str },
     /// By its script `measure.py`, which prints such values, with the package that is built for it.
     Script,
 }
 
 /// The adapters that are measured.
-const MEASURED: [(&str, Measure); 4] = [
+const MEASURED: [(&str, Measure); 5] = [
     ("wasmtime", Measure::Example),
+    ("rbpf", Measure::Pair { example: "scripts" }),
     (
         "llvm-orc",
         Measure::Program { name: "orc-bench", options: cmake::WITH_LLVM, needs: &[cmake::CMAKE, cmake::LLVM] },
@@ -74,6 +78,7 @@ pub(crate) fn adapter(workspace: &Workspace, name: &str, arguments: &[String]) -
             let counts = numbers(arguments, "100", "1000");
             of_program(&mut samples(workspace), &record, &built.join(program), counts)?;
         }
+        Some((_, Measure::Pair { example })) => pair(workspace, name, example, &record, arguments)?,
         Some((_, Measure::Script)) => {
             let built = if is_check(arguments) { Built::Debug } else { Built::Release };
             let package = python::package(workspace, built)?;
@@ -97,6 +102,34 @@ pub(crate) fn adapter(workspace: &Workspace, name: &str, arguments: &[String]) -
     let mut show = process::cargo(workspace);
     show.args(["run", "--package", "palimpsest-live-cli", "--", "bench", "--from"]).arg(&record);
     process::stream(&mut show)
+}
+
+/// Makes a record of what the adapter's example prints, and the same program without the adapter.
+fn pair(
+    workspace: &Workspace,
+    name: &str,
+    example: &str,
+    record: &Path,
+    arguments: &[String],
+) -> Result<(), StepError> {
+    let folder = workspace.root.join(ADAPTERS).join(name);
+    let build = |folder: &Path, targets: [&str; 2]| {
+        let mut cargo = process::cargo(workspace);
+        cargo.args(["build", "--locked"]).args(targets).arg("--manifest-path").arg(folder.join("Cargo.toml"));
+        if !is_check(arguments) {
+            cargo.arg("--release");
+        }
+        process::stream(process::apart(&mut cargo, workspace, name))
+    };
+    build(&folder, ["--example", example])?;
+    build(&folder.join("plain"), ["--bin", example])?;
+    let built = workspace.separate_target(name).join(if is_check(arguments) { "debug" } else { "release" });
+    let mut samples = samples(workspace);
+    samples.arg(record).arg("--turns");
+    for (contestant, program) in [("packs", built.join("examples").join(example)), ("plain", built.join(example))] {
+        samples.arg(format!("{contestant}={}", program.display()));
+    }
+    process::stream(samples.arg("--").args(numbers(arguments, "100", "1000")))
 }
 
 fn is_check(arguments: &[String]) -> bool {

@@ -1,8 +1,14 @@
-//! Writes a record of what a program in another language measures: `samples RECORD PROGRAM [ARGUMENT…]`.
+//! Writes a record of what other programs measure.
 //!
-//! The program prints a line for each value: id, unit, value. Ids are `SUITE.WHAT.COUNT.CONTESTANT`; the contestant
-//! `packs`, or `frozen`, is compared with the others of its group. `cargo xtask bench adapters` runs it for adapters
-//! that are not written in Rust.
+//! ```text
+//! samples RECORD PROGRAM [ARGUMENT…]
+//! samples RECORD --turns CONTESTANT=PROGRAM… [-- ARGUMENT…]
+//! ```
+//!
+//! A program is started with `--samples` before its arguments, and prints a line for each value: id, unit, value. Ids
+//! are `SUITE.WHAT.COUNT.CONTESTANT`; the contestant `packs`, or `frozen`, is compared with the others of its group.
+//! With `--turns`, the programs of several contestants are started by turns, several times each, and told whose values
+//! they print. `cargo xtask bench adapters` runs it for adapters that are not measured by an example of their own.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -16,11 +22,14 @@ use palimpsest_text::Packs;
 /// Our contestants.
 const OURS: [&str; 2] = ["packs", "frozen"];
 
+/// How often each program is started that others are measured by turns with.
+const TURNS: usize = 5;
+
 /// What is measured of each suite, with its heading.
 const TITLES: [(&str, &str); 8] = [
     ("start", "start of a worker, median of eight"),
     ("freeze", "the freeze"),
-    ("load", "load one function"),
+    ("load", "load one function, or script"),
     ("call", "call one function of all, in turn"),
     ("free", "free one function"),
     ("bytes", "resident memory for each function, or of all processes"),
@@ -81,8 +90,12 @@ impl Suite for Measured {
     }
 
     fn groups(&self) -> Vec<Group> {
-        let mut names: Vec<&str> = self.0.iter().map(|figure| group_of(&figure.id)).collect();
-        names.dedup();
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.0.iter().map(|figure| group_of(&figure.id)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         let group = |name: &str| {
             let parts: Vec<&str> = name.split('.').collect();
             let title = TITLES.iter().find(|(what, _)| *what == parts[1]).map_or(parts[1], |(_, title)| title);
@@ -113,17 +126,41 @@ impl Suite for Measured {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = env::args().skip(1);
-    let (Some(record), Some(program)) = (arguments.next(), arguments.next()) else {
-        return Err("name the file for the record, and the program".into());
-    };
-    let output = Command::new(&program).arg("--samples").args(arguments).stderr(Stdio::inherit()).output();
+/// Returns what `program` prints.
+fn printed(program: &str, arguments: &[String]) -> Result<String, Box<dyn Error>> {
+    let output = Command::new(program).arg("--samples").args(arguments).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("{program} cannot be started: {error}"))?;
     if !output.status.success() {
         return Err(format!("{program}: {}", output.status).into());
     }
-    let measured = Measured::parse(&String::from_utf8(output.stdout)?)?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Returns what the programs of `contestants` print, each `CONTESTANT=PROGRAM`, by turns.
+fn by_turns(contestants: &[String], arguments: &[String]) -> Result<String, Box<dyn Error>> {
+    let mut text = String::new();
+    for _ in 0..TURNS {
+        for contestant in contestants {
+            let (name, program) =
+                contestant.split_once('=').ok_or_else(|| format!("`{contestant}` is not CONTESTANT=PROGRAM"))?;
+            text += &printed(program, &[&[name.to_owned()], arguments].concat())?;
+        }
+    }
+    Ok(text)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let (record, text) = match &arguments[..] {
+        [record, turns, rest @ ..] if turns == "--turns" => {
+            let mut parts = rest.splitn(2, |argument| argument == "--");
+            let (contestants, arguments) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            (record, by_turns(contestants, arguments)?)
+        }
+        [record, program, arguments @ ..] => (record, printed(program, arguments)?),
+        _ => return Err("name the file for the record, and the program".into()),
+    };
+    let measured = Measured::parse(&text)?;
     let mut machine = host::describe();
     machine.backing = Some(Packs::new()?.backing().to_string());
     let report = harness::run(vec![Box::new(measured)], machine, &Request::default(), &Silent)?;

@@ -27,7 +27,6 @@ const MEASURES: &str = "measures programs of others for minutes; that they run f
 const WHEEL: &str = "takes a program from PyPI; the step `python` does it in an exhaustive run";
 const ORC: &str = "needs LLVM's development files; the step `llvm-orc` does it in an exhaustive run";
 const ASMJIT: &str = "needs asmjit's development files; the step `asmjit` does it in an exhaustive run";
-const ROTO: &str = "builds Roto with optimisation for minutes; the step `rbpf` builds the same example";
 const INSTALL: &str = "builds everything once more; the step `package` installs what it would";
 
 /// Every command, with its proof.
@@ -59,7 +58,6 @@ const COMMANDS: &[(&str, Proof)] = &[
         "palimpsest run --report -- gunicorn --preload --workers 8 application:app",
         Test("crates/preload/tests/programs/gunicorn.rs", "fn workers_answer_from_the_preloaded_heap"),
     ),
-    ("cargo run --release --manifest-path adapters/rbpf/Cargo.toml --example scripts -- 1000 1", Not(ROTO)),
     ("pip install maturin", Not(WHEEL)),
     ("maturin build --release --manifest-path adapters/python/Cargo.toml", Not(WHEEL)),
     ("pip install adapters/python/target/wheels/palimpsest-*.whl", Not(WHEEL)),

@@ -16,7 +16,7 @@ use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
-use crate::engine::progress::{Progress, Stage, Waited};
+use crate::engine::progress::{self, Progress, Stage, Waited};
 use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::engine::slice::{Left, Slice};
@@ -49,9 +49,18 @@ const LEAST_LOOK: u64 = 100_000;
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check(options)?;
-    let before = Moment::now();
-    let watcher = Watcher::find()?;
-    begin_checked(options, budget, Checked { watcher, taken: before.elapsed() })
+    let look = || {
+        let before = Moment::now();
+        Watcher::find().map(|watcher| Checked { watcher, taken: before.elapsed() })
+    };
+    let mut checked = look()?;
+    if progress::is_long(checked.taken, options.pause) {
+        // Slices would be taken at forks only, until there is one: a busy machine alone is no reason.
+        let first = checked.taken;
+        checked = look()?;
+        checked.taken = checked.taken.min(first);
+    }
+    begin_checked(options, budget, checked)
 }
 
 /// Plans in a process that may be frozen.

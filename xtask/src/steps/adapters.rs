@@ -96,7 +96,7 @@ static ADAPTERS: [Adapter; 6] = [
             what: "rbpf and Roto, public programs on cranelift-jit, with their code in packs",
             reason: "they have another version of Cranelift, which takes minutes to build",
         }],
-        work: &[TESTS, Work::Cargo { task: "run", arguments: &["--example", "scripts", "--", "100", "1"] }],
+        work: &[TESTS, Work::Bench],
     },
     Adapter {
         name: "wasmtime",

@@ -76,6 +76,10 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
         run.arg("-verbosity=0")
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-artifact_prefix={}/{target}-", folder.display()));
+        if depth == Depth::Short {
+            // Whoever sees it fail can see it again.
+            run.arg("-seed=1");
+        }
         // On a busy machine, reading the seeds may take any time.
         if let Err(error) = process::stream_within(&mut run, HANG + Duration::from_secs(6 * seconds)) {
             failed.push(error.to_string());

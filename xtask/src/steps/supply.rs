@@ -26,12 +26,13 @@ const AUDIT: CargoProgram = CargoProgram {
 };
 
 /// The workspace, and the packages apart from it with lock files of their own.
-const MANIFESTS: [&str; 8] = [
+const MANIFESTS: [&str; 9] = [
     "Cargo.toml",
     "adapters/assemblers/Cargo.toml",
     "adapters/libafl/Cargo.toml",
     "adapters/python/Cargo.toml",
     "adapters/rbpf/Cargo.toml",
+    "adapters/rbpf/plain/Cargo.toml",
     "adapters/wasmtime/Cargo.toml",
     "guests/paging/Cargo.toml",
     "fuzz/Cargo.toml",
@@ -41,7 +42,8 @@ pub(super) fn deny(workspace: &Workspace) -> Result<Done, StepError> {
     let rules = workspace.root.join("deny.toml");
     let deny = |manifest: &str, task: &str, arguments: &[&str]| {
         let mut deny = subcommand(workspace);
-        deny.args(["deny", "--all-features", "--manifest-path"]).arg(workspace.root.join(manifest));
+        // A lock file that lacks what a manifest names is an error, as it is for those who build with `--locked`.
+        deny.args(["deny", "--locked", "--all-features", "--manifest-path"]).arg(workspace.root.join(manifest));
         // Packages apart have no rules of their own.
         process::stream(deny.arg("--config").arg(&rules).arg(task).args(arguments))
     };

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::slice;
 use std::sync::Arc;
 
 use rbpf::EbpfVmRaw;
 use solana_sbpf::aligned_memory::AlignedMemory;
-use solana_sbpf::ebpf::{HOST_ALIGN, MM_INPUT_START, MM_STACK_START};
+use solana_sbpf::ebpf::{HOST_ALIGN, MM_INPUT_START, MM_RODATA_START, MM_STACK_START};
 use solana_sbpf::elf::Executable;
 use solana_sbpf::error::EbpfError;
 use solana_sbpf::memory_region::{MemoryMapping, MemoryRegion};
@@ -90,7 +91,7 @@ impl ContextObject for Resources {
 }
 
 /// A machine of `solana-sbpf`, with one context in its memory. It is made for many calls, as in the peer's own
-/// measurements.
+/// measurements, and for all programs: none of the suites' has read-only data.
 struct SbpfMachine {
     machine: EbpfVm<'static, Resources>,
     /// What a program begins with.
@@ -99,19 +100,19 @@ struct SbpfMachine {
 }
 
 impl SbpfMachine {
-    /// Makes one, which stays as long as the process: a suite makes a few.
+    /// Makes one like `executable` needs. It stays as long as the process: a suite makes a few.
     fn new(executable: &Executable<Resources>, context: *mut [u8]) -> Result<Self, EbpfError> {
         let config = executable.get_config();
         let stack = Box::leak(Box::new(AlignedMemory::<HOST_ALIGN>::zero_filled(config.stack_size())));
         let stack_len = stack.len();
         let regions = vec![
-            executable.get_ro_region(),
+            MemoryRegion::new_empty(MM_RODATA_START),
             MemoryRegion::new(stack, MM_STACK_START),
             MemoryRegion::new(context, MM_INPUT_START),
         ];
         let version = executable.get_sbpf_version();
-        // SAFETY: the stack stays; the program's text does during calls, which borrow it; so does the context, which
-        // `run_compiled` compares with the one that it gets. Both may have any bytes.
+        // SAFETY: the stack stays; the context does during calls, which borrow it: `run_compiled` compares it with the
+        // one that it gets. Both may have any bytes.
         let memory = unsafe { MemoryMapping::new(regions, config, version) }?;
         let resources = Box::leak(Box::new(Resources { left: 0, memory }));
         let machine = EbpfVm::new(Arc::clone(executable.get_loader()), version, resources, stack_len);
@@ -133,9 +134,11 @@ impl SbpfMachine {
 /// A program of `solana-sbpf`.
 pub(crate) struct SbpfProgram {
     executable: Executable<Resources>,
-    /// Made by the first call.
-    machine: RefCell<Option<SbpfMachine>>,
+    machine: SharedMachine,
 }
+
+/// What all programs of a loader run on: made by the first call with a context.
+type SharedMachine = Rc<RefCell<Option<SbpfMachine>>>;
 
 impl SbpfProgram {
     /// Runs what was compiled.
@@ -153,22 +156,25 @@ impl SbpfProgram {
 }
 
 /// What programs of `solana-sbpf` share.
-pub(crate) struct SbpfLoader(Arc<BuiltinProgram<Resources>>);
+pub(crate) struct SbpfLoader {
+    functions: Arc<BuiltinProgram<Resources>>,
+    machine: SharedMachine,
+}
 
 impl SbpfLoader {
     /// Without functions of the host.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(BuiltinProgram::new_mock()))
+        Self { functions: Arc::new(BuiltinProgram::new_mock()), machine: SharedMachine::default() }
     }
 
     /// Loads, verifies and compiles a program, as version 0 of its instructions, which are those of eBPF.
     pub(crate) fn load(&self, bytes: &[u8]) -> Result<SbpfProgram, PlaceError> {
         let failed = |reason: String| refused("solana-sbpf", bytes.len(), reason);
-        let loader = Arc::clone(&self.0);
+        let loader = Arc::clone(&self.functions);
         let executable = Executable::from_text_bytes(bytes, loader, SBPFVersion::V0, FunctionRegistry::default());
         let executable = executable.map_err(|error| failed(error.to_string()))?;
         executable.verify::<RequisiteVerifier>().map_err(|error| failed(error.to_string()))?;
         arch::compile_sbpf(&executable).map_err(failed)?;
-        Ok(SbpfProgram { executable, machine: RefCell::new(None) })
+        Ok(SbpfProgram { executable, machine: Rc::clone(&self.machine) })
     }
 }

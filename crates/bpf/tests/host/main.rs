@@ -6,6 +6,8 @@ mod churn;
 mod classes;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/cpu.rs"]
+mod cpu;
 mod descriptors;
 mod dynptrs;
 mod ended;

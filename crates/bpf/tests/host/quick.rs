@@ -1,6 +1,7 @@
 //! Helpers that compiled code calls in a shorter way do what they do for an interpreted program.
 
 use super::*;
+use crate::cpu::stay_on_one_cpu;
 
 /// Bytes of the stack that programs fill: with 1, 2, 3…
 const FILLED: i32 = 64;
@@ -96,6 +97,7 @@ fn a_waker_that_panics_ends_the_program_and_the_record_is_there() {
 #[test]
 fn keys_and_values_of_any_length_are_found_where_they_were_put() {
     let Some(packs) = packs() else { return };
+    stay_on_one_cpu();
     let kinds = [Kind::Hash, Kind::LruHash, Kind::PerCpuHash, Kind::Array, Kind::PerCpuArray];
     let lens = [(4, 8), (1, 1), (7, 3), (8, 16), (16, 9), (17, 8), (16, 17), (40, 40)];
     for (kind, (key_len, value_len)) in kinds.into_iter().flat_map(|kind| lens.map(|lens| (kind, lens))) {

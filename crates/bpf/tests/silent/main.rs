@@ -9,6 +9,8 @@ mod allocator;
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/cpu.rs"]
+mod cpu;
 mod printed;
 
 use std::collections::BTreeSet;
@@ -23,6 +25,7 @@ use palimpsest_bpf::{Code, Packs, asm, hook};
 use allocator::{forbidden, interrupted};
 use cases::{Case, LEN, all};
 use common::packs;
+use cpu::stay_on_one_cpu;
 
 fn contract() -> Contract {
     Contract::new().context(LEN as u32, ContextAccess::Read).unproven(Unproven::Probe).fuel(100_000)
@@ -115,6 +118,7 @@ fn alone() -> MutexGuard<'static, ()> {
 #[test]
 fn a_threads_first_run_uses_no_allocator() {
     let _alone = alone();
+    stay_on_one_cpu();
     printed::subscribe();
     for loaded in loaded() {
         loaded.prepare();
@@ -148,6 +152,7 @@ extern "C" fn handle(_signal: libc::c_int) {
 #[expect(unsafe_code, reason = "a handler is installed")]
 fn a_handler_that_has_interrupted_the_allocator_runs_everything() {
     let _alone = alone();
+    stay_on_one_cpu();
     printed::subscribe();
     // SAFETY: all-zero is a valid action, without flags and masks.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -18,7 +18,7 @@ const SHORT_LOOK: u64 = 1_000_000;
 const LONG_LOOKS: usize = 4;
 
 /// Whether a look takes longer than a pause may.
-fn is_long(taken: u64, pause: Pause) -> bool {
+pub(crate) fn is_long(taken: u64, pause: Pause) -> bool {
     match pause {
         Pause::AtOnce => false,
         Pause::Within(budget) => taken > nanos(budget).max(SHORT_LOOK),

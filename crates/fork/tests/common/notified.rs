@@ -104,6 +104,12 @@ impl Listener {
         (told == 0).then(|| Asked { id: asked.id, who: asked.pid.cast_signed(), call })
     }
 
+    /// Returns whether a process is still held: another one may have ended it.
+    pub(crate) fn is_waiting(&self, asked: &Asked) -> bool {
+        // SAFETY: the number outlives the call, which reads it.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const asked.id) == 0 }
+    }
+
     /// Lets a process make its call; one that has ended meanwhile needs no answer. Ends the scenario if the kernel
     /// cannot let it.
     pub(crate) fn let_go(&self, asked: Asked) {

@@ -15,7 +15,9 @@ pub(crate) fn object() -> PathBuf {
 /// Compiles `source` with the machine's C compiler; if it has none, says so and returns `None`.
 pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (program, made) = (folder.join(name), folder.join(format!("{name}-{}", std::process::id())));
+    // Two tests may build the same program.
+    let test = std::thread::current().id();
+    let (program, made) = (folder.join(name), folder.join(format!("{name}-{}-{test:?}", std::process::id())));
     let mut command = Command::new("cc");
     command.args(["-O1", "-w", "-pthread", "-o"]).arg(&made).arg(source).args(flags);
     match command.output() {

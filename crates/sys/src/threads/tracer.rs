@@ -35,12 +35,12 @@ use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicU64, AtomicUsiz
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::child::are_near;
+use super::child::{NoChild, are_near};
 use super::futex::{sleep, wake};
 use super::own::Blocked;
 use crate::arch::system_call;
 use crate::last_errno;
-use crate::seccomp::{self, Probe, Verdict};
+use crate::seccomp::{self, Probe, Untried, Verdict};
 
 /// Maximum number of calls that the tracer gets at once.
 pub(crate) const BATCH: usize = 64;
@@ -180,7 +180,7 @@ static ALLOWED: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Errors
 ///
-/// [`Refusal::Filtered`].
+/// [`Refusal::Filtered`], [`Refusal::PidNamespace`].
 pub(crate) fn is_possible(filters: Option<u64>) -> Result<(), Refusal> {
     if filters == Some(0) {
         return Ok(());
@@ -196,6 +196,8 @@ pub(crate) fn is_possible(filters: Option<u64>) -> Result<(), Refusal> {
             ALLOWED.store(key, Ordering::Relaxed);
             Ok(())
         }
+        // What keeps a trial from its child keeps a tracer from being one.
+        Verdict::Unknown(Untried::NoChild(NoChild::PidNamespace)) => Err(Refusal::PidNamespace),
         verdict => Err(Refusal::Filtered(verdict)),
     }
 }
