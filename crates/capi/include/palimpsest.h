@@ -1052,9 +1052,10 @@ enum palimpsest_result palimpsest_key_is_on(const palimpsest_key *key, int *is_o
 enum palimpsest_result palimpsest_keys_set(const char *pattern, int is_on, size_t *count);
 
 // Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-// need not copy its page tables. A second freeze freezes what is new, and repairs what was written to since. With
-// `pause_ns` it plans, and changes no memory (`palimpsest_freeze_slice`). `options` may be null for the defaults, and
-// `report` may be null: `palimpsest_report_text` and `palimpsest_report_get_range` tell the rest.
+// need not copy its page tables. A second freeze freezes what is new, and repairs what was written to since: that is
+// frozen again, or becomes ordinary memory in huge pages. With `pause_ns` it plans, and changes no memory
+// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null:
+// `palimpsest_report_text` and `palimpsest_report_get_range` tell the rest.
 //
 // # Safety
 //
@@ -1301,15 +1302,17 @@ int palimpsest_may_be_frozen(const void *address, size_t len);
 // has other threads, or is a child of the one that froze), it is locked all the same. Returns 0, or -1 with `errno`.
 int palimpsest_mlock(const void *address, size_t len);
 
-// `mlockall` that with `MCL_CURRENT` thaws everything first, as `palimpsest_mlock` does. After `MCL_FUTURE` the
-// process refuses to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with
-// `errno`.
+// `mlockall` that with `MCL_CURRENT` thaws first, as `palimpsest_mlock` does: upwards, up to the first memory that
+// cannot be thawed (`palimpsest_thaw`). What is behind that is locked as it is. After `MCL_FUTURE` the process refuses
+// to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with `errno`.
 int palimpsest_mlockall(int flags);
 
-// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes. Holds other threads still
-// if the last freeze was allowed to. `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must
-// not or cannot be held, or if the calling code uses the memory itself; `PALIMPSEST_REFUSED` if the memory has tags or
-// a protection key; `PALIMPSEST_NO_ROOM` without memory. What was not thawed until then is still frozen.
+// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes, rights and protection
+// key; a key must let the calling thread read. Holds other threads still if the last freeze was allowed to.
+// `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must not or cannot be held, or if the
+// calling code uses the memory itself; `PALIMPSEST_REFUSED` for memory of which too little is known: it has tags, or
+// `palimpsest_changed` names it; `PALIMPSEST_NO_ROOM` without memory, or addresses, for a copy. What was not thawed
+// until then, upwards, is still frozen.
 enum palimpsest_result palimpsest_thaw(const void *address, size_t len);
 
 // As `palimpsest_thaw`, of all that is frozen. Everything that can be thawed is. Forks are plain until the next

@@ -228,9 +228,10 @@ fn told(report: &Report) -> palimpsest_freeze_report {
 }
 
 /// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-/// need not copy its page tables. A second freeze freezes what is new, and repairs what was written to since. With
-/// `pause_ns` it plans, and changes no memory (`palimpsest_freeze_slice`). `options` may be null for the defaults, and
-/// `report` may be null: `palimpsest_report_text` and `palimpsest_report_get_range` tell the rest.
+/// need not copy its page tables. A second freeze freezes what is new, and repairs what was written to since: that is
+/// frozen again, or becomes ordinary memory in huge pages. With `pause_ns` it plans, and changes no memory
+/// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null:
+/// `palimpsest_report_text` and `palimpsest_report_get_range` tell the rest.
 ///
 /// # Safety
 ///

@@ -157,14 +157,14 @@ pub extern "C" fn palimpsest_may_be_frozen(address: *const c_void, len: usize) -
 pub extern "C" fn palimpsest_mlock(address: *const c_void, len: usize) -> c_int {
     like_libc(-1, || {
         let _ = guard::before_mlock(pages(address, len));
-        // SAFETY: takes numbers.
-        unsafe { libc::mlock(address, len) }
+        // SAFETY: takes an address, and reads nothing there.
+        unsafe { libc::mlock(std::ptr::without_provenance(address.addr()), len) }
     })
 }
 
-/// `mlockall` that with `MCL_CURRENT` thaws everything first, as `palimpsest_mlock` does. After `MCL_FUTURE` the
-/// process refuses to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with
-/// `errno`.
+/// `mlockall` that with `MCL_CURRENT` thaws first, as `palimpsest_mlock` does: upwards, up to the first memory that
+/// cannot be thawed (`palimpsest_thaw`). What is behind that is locked as it is. After `MCL_FUTURE` the process refuses
+/// to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with `errno`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_mlockall(flags: c_int) -> c_int {
     like_libc(-1, || {
@@ -183,10 +183,12 @@ pub extern "C" fn palimpsest_mlockall(flags: c_int) -> c_int {
     })
 }
 
-/// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes. Holds other threads still
-/// if the last freeze was allowed to. `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must
-/// not or cannot be held, or if the calling code uses the memory itself; `PALIMPSEST_REFUSED` if the memory has tags or
-/// a protection key; `PALIMPSEST_NO_ROOM` without memory. What was not thawed until then is still frozen.
+/// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes, rights and protection
+/// key; a key must let the calling thread read. Holds other threads still if the last freeze was allowed to.
+/// `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must not or cannot be held, or if the
+/// calling code uses the memory itself; `PALIMPSEST_REFUSED` for memory of which too little is known: it has tags, or
+/// `palimpsest_changed` names it; `PALIMPSEST_NO_ROOM` without memory, or addresses, for a copy. What was not thawed
+/// until then, upwards, is still frozen.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_thaw(address: *const c_void, len: usize) -> palimpsest_result {
     answer(|| guard::thaw(pages(address, len)).map_err(not_thawed))

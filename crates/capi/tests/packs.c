@@ -200,19 +200,24 @@ static int keys(void) {
     return 0;
 }
 
-/* Whether the byte at this address is shown from a file of frozen memory. */
-static int is_frozen(const char *at) {
+/* The number of the file of frozen memory that the byte at this address is shown from; 0 if it is not frozen. */
+static unsigned long file_of(const char *at) {
     FILE *maps = fopen("/proc/self/maps", "r");
-    int is_it = 0;
+    unsigned long found = 0;
     char line[512];
     while (maps && fgets(line, sizeof line, maps)) {
-        unsigned long start, end;
-        if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start <= (uintptr_t)at && (uintptr_t)at < end)
-            is_it = strstr(line, "palimpsest-frozen") != NULL;
+        unsigned long start, end, file;
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &start, &end, &file) == 3 && start <= (uintptr_t)at &&
+            (uintptr_t)at < end && strstr(line, "palimpsest-frozen"))
+            found = file;
     }
     if (maps)
         fclose(maps);
-    return is_it;
+    return found;
+}
+
+static int is_frozen(const char *at) {
+    return file_of(at) != 0;
 }
 
 /* What the last report tells, range by range and in words, is what its figures tell. */
@@ -243,6 +248,30 @@ static int skip_of(const char *memory) {
     return -1;
 }
 
+/* Thaws pages with a protection key: they keep it. */
+static int keyed(char *at, size_t page) {
+#ifdef SYS_pkey_alloc
+    enum { DENIED = 1 };
+    int key = (int)syscall(SYS_pkey_alloc, 0, 0), ends[2];
+    if (key < 0) {
+        printf("skipped: no protection keys here\n");
+        return 0;
+    }
+    MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, key) == 0);
+    IS(OK, palimpsest_thaw(at, page));
+    MUST(!is_frozen(at) && *at == 6);
+    /* The same key again, which now denies: the kernel may not read the page for this thread either. */
+    MUST(syscall(SYS_pkey_free, key) == 0 && syscall(SYS_pkey_alloc, 0, DENIED) == key && pipe(ends) == 0);
+    MUST(write(ends[1], at, 1) == -1 && errno == EFAULT);
+    MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, 0) == 0 && *at == 6);
+    MUST(syscall(SYS_pkey_free, key) == 0);
+    MUST(write(ends[1], at, 1) == 1 && close(ends[0]) == 0 && close(ends[1]) == 0);
+#else
+    (void)at, (void)page;
+#endif
+    return 0;
+}
+
 /* Locks parts of frozen memory, which thaws them, and gives one a protection key. */
 static int locking(char *memory, size_t length) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -259,6 +288,7 @@ static int locking(char *memory, size_t length) {
 
     /* Whoever says that flags change has that memory left where it is. */
     at += 4 * page;
+    const char *stays = at;
     palimpsest_changed(at, page);
     IS(REFUSED, palimpsest_thaw(at, page));
     IS(OK, palimpsest_thaw(at + page, page));
@@ -269,24 +299,19 @@ static int locking(char *memory, size_t length) {
     IS(OK, palimpsest_thaw(at, page));
     MUST(!is_frozen(at) && palimpsest_pkey_mprotect(at, page, PROT_READ, 99) == -1 && errno == EINVAL);
     MUST(palimpsest_mprotect(at, page, PROT_READ | PROT_WRITE) == 0 && *at == 6);
-#ifdef SYS_pkey_alloc
-    int key = (int)syscall(SYS_pkey_alloc, 0, 0);
-    if (key < 0) {
-        printf("skipped: no protection keys here\n");
-    } else {
-        at += 4 * page;
-        MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, key) == 0);
-        IS(OK, palimpsest_thaw(at, page));
-        MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, 0) == 0);
-        MUST(!is_frozen(at) && *at == 6 && syscall(SYS_pkey_free, key) == 0);
+    if (keyed(at + 4 * page, page)) {
+        return 1;
     }
-#endif
+    /* Upwards, as far as memory that stays where it is. */
+    IS(REFUSED, palimpsest_thaw(memory, length));
+    MUST(!is_frozen(memory) && !is_frozen(stays - 1) && is_frozen(stays) && is_frozen(memory + length / 2));
     MUST(palimpsest_mlockall(1 << 20) == -1 && errno == EINVAL && is_frozen(memory + length / 2));
     if (palimpsest_mlockall(MCL_CURRENT | MCL_ONFAULT) != 0) {
         MUST(errno == ENOMEM || errno == EPERM);
     }
     munlockall();
-    MUST(memory[length / 2] == 6);
+    MUST(is_frozen(stays));
+    MUST(memory[0] == 6 && *stays == 6 && memory[length / 2] == 6);
     return 0;
 }
 
@@ -309,6 +334,8 @@ static int freezing(void) {
     struct palimpsest_freeze_report report = {.size = sizeof report};
     IS(INVALID, palimpsest_survey(&options, &report));
     options.answers = 0;
+    /* Of which one has what is forgotten, and another what is written to. */
+    options.extent = 2 << 20;
     /* No interpreter: linked statically, as for the guest. Its malloc discards nothing. */
     if (getauxval(AT_BASE) == 0) {
         IS(REFUSED, palimpsest_survey(&options, &report));
@@ -346,13 +373,18 @@ static int freezing(void) {
     if (thawing(kept, LENGTH)) {
         return 1;
     }
-    /* A second freeze freezes what is new. */
+    /* A second freeze freezes what is new, and repairs what was written to. */
     char *later = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(later != MAP_FAILED);
     memset(later, 6, LENGTH);
-    kept[LENGTH / 2] = 7;
+    char *written = kept + LENGTH / 2;
+    const unsigned long file = file_of(written);
+    *written = 7;
     IS(OK, palimpsest_freeze(&options, &report));
-    MUST(is_frozen(later) && is_frozen(later + LENGTH - 1) && kept[LENGTH / 2] == 7 && kept[LENGTH / 2 + 1] == 6);
+    /* In another file, or in a huge page of its own; what was forgotten is frozen again, and two pages are too few. */
+    MUST(file > 0 && file_of(written) != file && is_frozen(kept + LENGTH - 1));
+    MUST(!is_frozen(kept) && skip_of(kept) == PALIMPSEST_SKIP_SMALL);
+    MUST(is_frozen(later) && is_frozen(later + LENGTH - 1) && *written == 7 && written[1] == 6);
     return locking(later, LENGTH);
 }
 

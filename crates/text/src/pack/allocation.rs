@@ -222,7 +222,8 @@ impl Allocation {
     }
 
     /// Tells observers which lines of a source the code comes from, as
-    /// [`Staged::set_lines`](super::Staged::set_lines) does. What a later [`shrink`](Self::shrink) cuts off is left out.
+    /// [`Staged::set_lines`](super::Staged::set_lines) does. What a later [`shrink`](Self::shrink) cuts off is left
+    /// out.
     pub fn set_lines(&mut self, lines: SourceLines) {
         self.lines = Some(lines);
     }
