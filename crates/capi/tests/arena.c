@@ -28,7 +28,8 @@ int main(void) {
     MUST(waitpid(child, &status, 0) == child && status == 0);
     MUST(block[0] == 7);
 
-    /* What was written since is frozen again; what was not is left alone the next time. */
+    /* What was written since is frozen again; what was not is left alone the next time.
+     * Fails on: a plain freeze in its place. */
     size_t freezes = stats.freezes, copied = 1;
     MUST(palimpsest_arena_refreeze(&copied) == 0 && copied == 0);
     block[0] = 9;

@@ -220,12 +220,14 @@ static int is_frozen(const char *at) {
     return file_of(at) != 0;
 }
 
-/* What the last report tells, range by range and in words, is what its figures tell. */
+/* What the last report tells, range by range and in words, is what its figures tell. Fails on: frozen ranges
+ * behind those that are not. */
 static int reported(const struct palimpsest_freeze_report *report, const char *memory) {
     size_t frozen = 0, skipped = 0, index = 0;
     int is_there = 0;
     struct palimpsest_report_range range = {.size = sizeof range};
     for (; palimpsest_report_get_range(index, &range) == PALIMPSEST_OK; index++) {
+        MUST(range.skip != PALIMPSEST_SKIP_NOT || skipped == 0);
         *(range.skip == PALIMPSEST_SKIP_NOT ? &frozen : &skipped) += range.bytes;
         is_there |= range.skip == PALIMPSEST_SKIP_NOT && range.start <= (uintptr_t)memory &&
                     (uintptr_t)memory < range.start + range.len;
@@ -248,7 +250,7 @@ static int skip_of(const char *memory) {
     return -1;
 }
 
-/* Thaws pages with a protection key: they keep it. */
+/* Thaws a page with a protection key: it keeps the key. Fails on: a guard that is not told of it. */
 static int keyed(char *at, size_t page) {
 #ifdef SYS_pkey_alloc
     enum { DENIED = 1 };
@@ -272,7 +274,7 @@ static int keyed(char *at, size_t page) {
     return 0;
 }
 
-/* Locks parts of frozen memory, which thaws them, and gives one a protection key. */
+/* Locks parts of frozen memory, which thaws them. Fails on: a lock without a thaw before it. */
 static int locking(char *memory, size_t length) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *at = memory + 16 * page;
