@@ -123,6 +123,7 @@ pub(crate) fn failure(error: &FreezeError) -> Failure {
         FreezeError::BorrowedMemory { .. }
         | FreezeError::Threads { .. }
         | FreezeError::NotStopped(_)
+        | FreezeError::NotKept(_)
         | FreezeError::RawAllocator { .. }
         | FreezeError::IoUring { .. }
         | FreezeError::LinuxAio { .. }

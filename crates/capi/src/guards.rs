@@ -103,8 +103,9 @@ pub unsafe extern "C" fn palimpsest_pkey_mprotect(
     like_libc(-1, || noted(address, len, rights, u32::try_from(key).ok(), call))
 }
 
-/// Makes a call that changes the rights of memory, and tells the guards.
-fn noted(address: *mut c_void, len: usize, rights: c_int, key: Option<u32>, call: impl FnOnce() -> c_int) -> c_int {
+/// Makes a call that changes the rights of memory, and tells the guards. Makes it again if a signal handler has changed
+/// rights meanwhile.
+fn noted(address: *mut c_void, len: usize, rights: c_int, key: Option<u32>, call: impl Fn() -> c_int) -> c_int {
     let range = || pages(address, len);
     let given = RIGHTS.iter().filter(|(bit, _)| rights & bit != 0);
     let usual = given.fold(Permissions::default(), |all, (_, one)| all.union(*one));
@@ -113,13 +114,16 @@ fn noted(address: *mut c_void, len: usize, rights: c_int, key: Option<u32>, call
     if has_others {
         guard::changed(range());
     }
-    let done = call();
-    let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
-    guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
-    // After a failure part of the memory may have the key.
-    if let Some(key) = key {
-        guard::keyed(range(), key);
-    }
+    let (done, errno) = guard::in_turn(range(), || {
+        let done = call();
+        let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
+        guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
+        // After a failure part of the memory may have the key.
+        if let Some(key) = key {
+            guard::keyed(range(), key);
+        }
+        (done, errno)
+    });
     if has_others {
         guard::changed(range());
     }

@@ -328,3 +328,41 @@ fn what_becomes_of_broken_pipes_is_handed_on() {
     };
     assert_eq!((ignored("--ignore-signal=PIPE"), ignored("--default-signal=PIPE")), (1, 0));
 }
+
+/// Fails on: a trial that is not told to programs below, or told without it; a program that believes neither.
+#[test]
+fn run_tries_for_all_below_whether_filters_above_it_end_them() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("preload").join("tests/suite/sources");
+    let Ok(source) = fs::read_to_string(sources.join("inherited.c")) else {
+        return println!("skipped: the program to confine is beside this package in its repository");
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    if compiled(&source, &at("inherited"), &[]).is_none() {
+        return;
+    }
+    let above = palimpsest_sys::proc::status::Status::of_this_thread().ok().and_then(|status| status.seccomp_filters);
+    let Some(above) = above else { return println!("skipped: this kernel does not count filters") };
+    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for mincore";
+    for (action, suffix, told) in [("refuse", ",tried", None), ("kill", "", Some(deadly))] {
+        let report = at(action);
+        let mut command = Command::new(at("inherited"));
+        command.args([action, env!("CARGO_BIN_EXE_palimpsest"), "run", "--at", "fork"]);
+        command.arg(format!("--report={}", report.display()));
+        command.args(["--", "sh", "-c", "echo $PALIMPSEST_FILTERS; exec \"$0\" works"]).arg(at("inherited"));
+        command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+        for variable in ["LD_PRELOAD", "PALIMPSEST_PRELOAD", "PALIMPSEST_FILTERS", "XDG_RUNTIME_DIR"] {
+            command.env_remove(variable);
+        }
+        let output = command.output().expect("it was compiled");
+        if output.status.code() == Some(77) {
+            return println!("skipped: this kernel takes no filters");
+        }
+        let (shown, error) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), shown), (Some(0), format!("{}{suffix}\nworked\n", above + 1)), "{error}");
+        let report = fs::read_to_string(report).unwrap_or_default();
+        let lines = format!("{error}{report}");
+        assert_eq!(lines.contains("palimpsest: froze process "), told.is_none(), "{lines}");
+        assert!(told.is_none_or(|told| lines.contains(told)), "{lines}");
+    }
+}

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use palimpsest_sys::MapError;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::pagemap::PagemapError;
 use palimpsest_sys::pages::vmas::VmasError;
 use palimpsest_sys::seccomp::{FreezeCall, Verdict};
 use palimpsest_sys::threads::hold::StopError;
+use palimpsest_sys::{MapError, NotLoaded};
 use rustix::io::Errno;
 
 use crate::hazards::found::{RawAllocator, RingHold};
@@ -37,6 +37,12 @@ pub enum FreezeError {
     /// Other threads could not be held still; those that were have been let go.
     #[error("the other threads cannot be stopped; freeze before they are started")]
     NotStopped(#[from] StopError),
+    /// The library with this code might be unloaded, and the handler that holds threads with it.
+    #[error(
+        "the code that holds other threads cannot be kept loaded; freeze before threads are started, with \
+         OtherThreads::Refuse"
+    )]
+    NotKept(#[from] NotLoaded),
     /// A runtime discards memory by system calls of its own and expects zeros.
     #[error(
         "{what} manages memory by system calls that cannot be interposed; it may be answered for \

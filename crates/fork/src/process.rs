@@ -5,6 +5,7 @@ use std::time::Duration;
 use palimpsest_sys::threads::child::shortest_fork;
 
 use crate::clock::{Moment, nanos, share};
+use crate::engine::own::stay_loaded;
 use crate::engine::registry;
 use crate::engine::round::{Mode, Reach};
 use crate::error::FreezeError;
@@ -37,7 +38,7 @@ const TRIALS: usize = 5;
 ///    afterwards: the bytes of the freeze would come back. Whoever maps over frozen memory, or changes its rights or
 ///    its protection key, by system calls of its own, tells the guards ([`replaced`](crate::guard::replaced),
 ///    [`protected`](crate::guard::protected), [`keyed`](crate::guard::keyed)): guards and repairs map memory as they
-///    were told.
+///    were told. With other threads that call guards, it does so in a [turn](crate::guard::in_turn).
 /// 2. Neither the kernel nor a device holds on to pages of this process's private memory: no direct or asynchronous I/O
 ///    is under way, and no buffer is registered (the call looks for io_uring, not for RDMA, AF_XDP and VFIO).
 /// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its
@@ -48,6 +49,7 @@ const TRIALS: usize = 5;
 ///
 /// See [`FreezeError`]; the process is unchanged.
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
+    stay_loaded(options)?;
     match options.pause {
         // SAFETY: 1. to 4. are this function's.
         Pause::AtOnce => unsafe { freeze_at_once(options) },
@@ -106,6 +108,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
 ///
 /// As [`freeze`].
 pub fn survey(options: &Options) -> Result<Report, FreezeError> {
+    stay_loaded(options)?;
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;

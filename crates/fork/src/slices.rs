@@ -32,6 +32,10 @@ use crate::worth::{Basis, Worth};
 const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
                        freeze in one go (`Pause::AtOnce`, `--pause none`)";
 
+/// Why there are hardly any slices at waits.
+const LONG_LOOK: &str = "slices are taken at forks, and hardly ever in between: to look at all open descriptors takes \
+                         too long";
+
 /// What a child that still maps memory is first taken to cost: it is left in peace for four times as long, which is a
 /// hundred times as long as a look at one piece takes. That doubles after every `UNTIL_DOUBLED` failures, up to a
 /// limit. What is lost after the child's end is then a small part of its life.
@@ -55,7 +59,7 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     };
     let mut checked = look()?;
     if progress::is_long(checked.taken, options.pause) {
-        // Slices would be taken at forks only, until there is one: a busy machine alone is no reason.
+        // Slices would hardly be taken between forks: a busy machine alone is no reason.
         let first = checked.taken;
         checked = look()?;
         checked.taken = checked.taken.min(first);
@@ -118,7 +122,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     }
     drop(locked);
     if planned > 0 && shared.progress.is_for_forks() {
-        report.notes.push("slices are taken at forks only: to look at all open descriptors takes too long".to_owned());
+        report.notes.push(LONG_LOOK.to_owned());
     }
     if planned > 0 {
         report.notes.extend(let_core_dumps_have_files());
@@ -473,9 +477,9 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
 }
 
 /// Returns how soon a thread that is about to wait should take a slice; `None` if this process itself has no freeze
-/// under way, or if looking at all open descriptors before a slice takes longer than a pause may. A child goes on when
-/// it forks, not when it waits: most live too short a time. Takes no lock. Makes no system call, unless a
-/// [deputy](crate::Errands::Deputy) was sent whose answer was not taken yet.
+/// under way. After seconds, up to an hour, if looking at all open descriptors before a slice takes longer than a pause
+/// may. A child goes on when it forks, not when it waits: most live too short a time. Takes no lock. Makes no system
+/// call, unless a [deputy](crate::Errands::Deputy) was sent whose answer was not taken yet.
 pub fn next_slice() -> Option<Duration> {
     let shared = registry::shared().filter(|_| is_home())?;
     shared.progress.asked_in_wait();
@@ -486,9 +490,6 @@ pub fn next_slice() -> Option<Duration> {
     if !is_wanted(shared) {
         // Nobody asks for the answer any more; and a free desk is quickly looked at.
         let _ = take_answer(shared);
-        return None;
-    }
-    if shared.progress.is_for_forks() {
         return None;
     }
     let until = shared.progress.rests_until();

@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Memory, freeze, page, play};
+use common::{Memory, freeze, is_playing, page, play};
 use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, freeze as freeze_process};
 
 const MIB: usize = 1 << 20;
@@ -370,5 +372,73 @@ fn what_the_kernel_writes_to_is_never_frozen() {
         }
         drop(end);
         thread.join().expect("alive");
+    });
+}
+
+/// Where cargo puts the plugin, and the target folder; this program is
+/// `<target>/<profile>/deps/hazards_threads-<hash>`.
+fn plugin() -> Option<(PathBuf, PathBuf)> {
+    let test = std::env::current_exe().ok()?;
+    let profile = test.parent()?.parent()?;
+    Some((profile.join("examples/libfreezing_plugin.so"), profile.parent()?.to_owned()))
+}
+
+/// Builds the plugin, if cargo is installed.
+fn build(file: &Path, target: &Path) {
+    let mut cargo = Command::new(env!("CARGO"));
+    // Features as in `cargo test --workspace --all-features`: its results can be reused here.
+    cargo.args([
+        "build",
+        "--quiet",
+        "--workspace",
+        "--all-features",
+        "--example",
+        "freezing_plugin",
+        "--manifest-path",
+    ]);
+    cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(target);
+    if file.starts_with(target.join("release")) {
+        cargo.arg("--release");
+    }
+    if let Ok(status) = cargo.status() {
+        assert!(status.success(), "the plugin does not build");
+    }
+}
+
+/// Fails on: a library that is unloaded although the handler that it has installed is there.
+#[test]
+fn the_handler_of_a_library_that_is_closed_still_runs() {
+    let (file, target) = plugin().expect("/proc is mounted");
+    if !is_playing() {
+        build(&file, &target);
+    }
+    // In a guest that got only the tests.
+    if !file.exists() {
+        return println!("skipped: there is no {}", file.display());
+    }
+    play("the_handler_of_a_library_that_is_closed_still_runs", || {
+        let file = std::ffi::CString::new(file.into_os_string().into_encoded_bytes()).expect("a path");
+        // SAFETY: the plugin's constructors are ours.
+        let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null());
+        // SAFETY: the handle is open.
+        let symbol = unsafe { libc::dlsym(library, c"plugin_freeze".as_ptr()) };
+        assert!(!symbol.is_null());
+        // SAFETY: the plugin's function takes nothing and returns a number.
+        let freeze = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> u32>(symbol) };
+        // On a thread that ends: destructors of its variables would keep the library. The first thread is held.
+        assert_eq!(std::thread::spawn(move || freeze()).join().expect("it ends"), 0);
+        let is_handled = |signal: &i32| {
+            // SAFETY: all zeros is a valid `sigaction`.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: null sets nothing; there is room for the answer.
+            unsafe { libc::sigaction(*signal, std::ptr::null(), &raw mut action) };
+            action.sa_sigaction != libc::SIG_DFL
+        };
+        let signal = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(is_handled).expect("its handler");
+        // SAFETY: nothing of it is called any more, but by that signal.
+        assert_eq!(unsafe { libc::dlclose(library) }, 0);
+        // SAFETY: it has a handler.
+        assert_eq!(unsafe { libc::raise(signal) }, 0);
     });
 }

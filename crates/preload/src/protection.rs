@@ -106,9 +106,10 @@ impl Rights {
     }
 }
 
-/// Makes a call that changes rights, and tells the guard afterwards. It announces rights beyond the usual ones before
-/// the call, too, since another thread may freeze meanwhile.
-pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl FnOnce() -> c_long) -> c_long {
+/// Makes a call that changes rights, and tells the guard afterwards, while no guard in another thread gives memory the
+/// rights from before. Makes it again if a signal handler has changed rights meanwhile. It announces rights beyond the
+/// usual ones before the call, too, since another thread may freeze meanwhile.
+pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl Fn() -> c_long) -> c_long {
     let range = || pages(address, length);
     if !is_ours(range()) {
         return pass_on();
@@ -116,17 +117,19 @@ pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl
     if rights.extra == Extra::Some {
         guard::changed(range());
     }
-    let answer = pass_on();
-    let before = errno::get();
-    let outcome = if answer == 0 { Ok(rights.usual) } else { Err(rustix::io::Errno::from_raw_os_error(before)) };
-    guard::protected(range(), outcome);
-    if let Some(key) = rights.key {
-        guard::keyed(range(), key);
-    }
+    let (answer, told) = guard::in_turn(range(), || {
+        let (answer, told) = (pass_on(), errno::get());
+        let outcome = if answer == 0 { Ok(rights.usual) } else { Err(rustix::io::Errno::from_raw_os_error(told)) };
+        guard::protected(range(), outcome);
+        if let Some(key) = rights.key {
+            guard::keyed(range(), key);
+        }
+        (answer, told)
+    });
     if rights.extra == Extra::Some {
         guard::changed(range());
     }
-    errno::set(before);
+    errno::set(told);
     answer
 }
 

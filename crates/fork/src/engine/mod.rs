@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `registry`, `statistics`, `trials` | a process's one set of tables, its lock, and figures that anybody may read |
+//! | `rights` | whose turn it is to give rights to frozen memory |
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
@@ -50,6 +51,7 @@ pub(crate) mod progress;
 mod records;
 pub(crate) mod registry;
 mod repair;
+pub(crate) mod rights;
 pub(crate) mod round;
 mod runs;
 mod settle;

@@ -11,7 +11,7 @@
 //! since freezing it would gain nothing.
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
 
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::threads::hold::{Stopped, World};
@@ -24,6 +24,7 @@ use super::span::Span;
 use super::tables::Tables;
 use crate::error::FreezeError;
 use crate::hazards::wiped::Wiped;
+use crate::options::{Options, OtherThreads};
 use crate::report::Skip;
 
 /// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at
@@ -100,6 +101,25 @@ pub(crate) fn note_home() {
 /// Whether this process has frozen or repaired by itself.
 pub(crate) fn is_home() -> bool {
     HOME.get().is_some_and(|home| home.load(Ordering::Relaxed) != 0)
+}
+
+/// Whether the object with this code stays loaded, as its user says.
+static STAYS: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the object with this code is never unloaded.
+pub(crate) fn note_that_it_stays() {
+    // Relaxed: it is noted before anybody asks.
+    STAYS.store(true, Ordering::Relaxed);
+}
+
+/// Keeps the object with this code loaded if a freeze may hold other threads: the handler that holds them stays
+/// installed, and a signal may come late. Takes locks of the dynamic linker, and may allocate: so it comes before the
+/// engine's lock, and before anything is looked at.
+pub(crate) fn stay_loaded(options: &Options) -> Result<(), FreezeError> {
+    if options.other_threads == OtherThreads::Refuse || STAYS.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    Ok(palimpsest_sys::stay_loaded()?)
 }
 
 /// The C library's byte that says that there is one thread (`__libc_single_threaded`, glibc 2.32); null if it has none.

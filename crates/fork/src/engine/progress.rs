@@ -17,6 +17,10 @@ const SHORT_LOOK: u64 = 1_000_000;
 /// After this many long looks in a row, others are expected to be long, too.
 const LONG_LOOKS: usize = 4;
 
+/// For how long nobody looks at a wait after so many; twice as long after each further one, up to more than an hour.
+const REST: Duration = Duration::from_secs(1);
+const MOST_DOUBLINGS: usize = 12;
+
 /// Whether a look takes longer than a pause may.
 pub(crate) fn is_long(taken: u64, pause: Pause) -> bool {
     match pause {
@@ -85,7 +89,7 @@ pub(crate) enum Waited {
 /// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `beside`, `looked` | the holder of the lock of [`Shared`](super::registry::Shared) | anybody |
 /// | `not_before` | any thread after a slice; zeroed under the lock | threads that are about to wait |
 /// | `waited` | any thread that is about to wait, or has taken a slice; cleared by the next fork | that fork |
-/// | `long_looks` | any thread that has looked, and forks under the lock | threads that are about to wait |
+/// | `long_looks`, `looks_again` | any thread that has looked, and forks under the lock | threads that are about to wait |
 ///
 /// Fields that are written without the lock are hints: if two threads write at once, one value is lost, and a slice
 /// comes sooner or later.
@@ -107,6 +111,8 @@ pub(crate) struct Figures {
     waited: AtomicUsize,
     /// How many looks before a slice in a row took longer than a pause may: each looks at every descriptor.
     long_looks: AtomicUsize,
+    /// The earliest time of the next look at a wait, on the same clock; 0 if looks are short.
+    looks_again: AtomicU64,
 }
 
 impl Figures {
@@ -177,33 +183,41 @@ impl Figures {
 
     /// Notes that the look before a plan took `taken` CPU nanoseconds.
     pub(crate) fn checked_first(&self, taken: u64, pause: Pause) {
-        let looks = if is_long(taken, pause) { LONG_LOOKS } else { 0 };
-        self.long_looks.store(looks, Ordering::Relaxed);
+        self.looked_long(if is_long(taken, pause) { LONG_LOOKS } else { 0 });
     }
 
     /// Notes that the look before a slice took `taken` CPU nanoseconds. One long look may be a busy machine's fault.
     pub(crate) fn checked(&self, taken: u64, pause: Pause) {
         let before = self.long_looks.load(Ordering::Relaxed);
-        let looks = if is_long(taken, pause) { (before + 1).min(LONG_LOOKS) } else { 0 };
+        self.looked_long(if is_long(taken, pause) { (before + 1).min(LONG_LOOKS + MOST_DOUBLINGS) } else { 0 });
+    }
+
+    /// Notes how many looks in a row were long.
+    fn looked_long(&self, looks: usize) {
+        let again = match looks.checked_sub(LONG_LOOKS) {
+            Some(more) => Instant::now().nanos().saturating_add(nanos(REST) << more),
+            None => 0,
+        };
         self.long_looks.store(looks, Ordering::Relaxed);
+        self.looks_again.store(again, Ordering::Relaxed);
     }
 
     /// Notes a fork without a slice before it: one look at a wait is tried again.
     pub(crate) fn forked(&self) {
-        let looks = self.long_looks.load(Ordering::Relaxed);
-        if looks == LONG_LOOKS {
-            self.long_looks.store(LONG_LOOKS - 1, Ordering::Relaxed);
+        if self.is_for_forks() {
+            self.looks_again.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Whether slices are taken at forks only, since they would hold up a waiting program for too long.
+    /// Whether slices are taken at forks and hardly ever in between, since they would hold up a waiting program for too
+    /// long.
     pub(crate) fn is_for_forks(&self) -> bool {
-        self.long_looks.load(Ordering::Relaxed) == LONG_LOOKS
+        self.long_looks.load(Ordering::Relaxed) >= LONG_LOOKS
     }
 
     /// Returns until when to leave the process alone; 0 if there is no need.
     pub(crate) fn rests_until(&self) -> u64 {
-        self.not_before.load(Ordering::Relaxed)
+        self.not_before.load(Ordering::Relaxed).max(self.looks_again.load(Ordering::Relaxed))
     }
 
     /// Sets the stage.
@@ -248,7 +262,7 @@ mod tests {
 
     const PAUSE: Pause = Pause::Within(Duration::from_millis(2));
 
-    /// Fails on: no slice at any wait after one look that a busy machine made long.
+    /// Fails on: no slice at any wait after one look that a busy machine made long, or after many of them.
     #[test]
     fn slices_are_for_forks_where_looks_are_long_again_and_again() {
         let figures = Figures::default();
@@ -259,14 +273,19 @@ mod tests {
         }
         (0..LONG_LOOKS).for_each(|_| figures.checked(9_000_000, PAUSE));
         assert!(figures.is_for_forks());
+        let rests = |figures: &Figures| figures.rests_until().saturating_sub(Instant::now().nanos());
+        let first = rests(&figures);
+        assert!(first <= nanos(REST), "{first}");
         figures.forked();
-        assert!(!figures.is_for_forks(), "one more trial");
-        figures.checked(9_000_000, PAUSE);
-        assert!(figures.is_for_forks());
+        assert_eq!(figures.rests_until(), 0, "one more trial");
+        (0..20).for_each(|_| figures.checked(9_000_000, PAUSE));
+        assert!((nanos(REST) << (MOST_DOUBLINGS - 1)..=nanos(REST) << MOST_DOUBLINGS).contains(&rests(&figures)));
+        figures.checked(1_000_000, PAUSE);
+        assert_eq!((figures.is_for_forks(), figures.rests_until()), (false, 0));
         figures.checked_first(9_000_000, Pause::AtOnce);
         assert!(!figures.is_for_forks());
         figures.checked_first(9_000_000, PAUSE);
-        assert!(figures.is_for_forks(), "a plan knows at once");
+        assert!(figures.is_for_forks() && figures.rests_until() > 0, "a plan knows at once");
     }
 
     /// Fails on: a short rest after a slice in place of the long one beside a child.

@@ -32,6 +32,7 @@ use super::piece::PIECE;
 use super::prices::{Memory, Prices};
 use super::progress;
 use super::records::{Held, frozen};
+use super::rights::{Rights, Turn, Waiting};
 use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     /// Ranges in frozen memory that were discarded since the last freeze. Guards add to it, in any thread and in signal
     /// handlers; rounds start it again.
     replacements: AtomicUsize,
+    /// Whose turn it is to replace frozen memory or change its rights.
+    pub(crate) rights: Rights,
     /// 1 if the program has erased something that is still in an extent. Guards set it, in any thread and in signal
     /// handlers, and rounds do; rounds clear it, and guards that find no mark left. Every fork reads it.
     erased: AtomicUsize,
@@ -229,15 +232,27 @@ impl Shared {
         Some(Locked { lasting, shared: self })
     }
 
-    /// Frees the lock in a child that was forked just now: its holder is not here, and a child of this process may get
-    /// the holder's process id. The child's account begins when it first takes the lock: until then it does not write
-    /// to the page that every fork uses, which would be copied.
+    /// Frees the lock in a child that was forked just now, and ends a turn: its holder is not here, and a child of this
+    /// process may get the holder's process id. The child's account begins when it first takes the lock: until then it
+    /// does not write to the page that every fork uses, which would be copied.
     #[inline]
     pub(crate) fn unlock_in_child(&self) {
         // Relaxed: there is one thread. Not written without need, since the page would be copied.
         if self.owner.load(Ordering::Relaxed) != 0 {
             self.owner.store(0, Ordering::Relaxed);
         }
+        self.rights.end_in_child(|span| self.doubt(span));
+    }
+
+    /// Waits for a turn to replace frozen memory or to change its rights.
+    pub(crate) fn take_turn(&self, waiting: Waiting) -> Turn<'_> {
+        self.rights.take(waiting, |span| self.doubt(span))
+    }
+
+    /// Notes that a thread that is not there may have changed the rights of `span`.
+    fn doubt(&self, span: Span) {
+        // Of thawed memory no bytes can be lost.
+        self.map.rewrite(span, &|entry| (!entry.is_thawed()).then(|| entry.unsure()));
     }
 
     /// Whether the account is this process's own, and not its parent's.

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 
 use super::errno::Kept;
 use super::parts::{Part, dress, parts, whole_pages};
-use super::release::{destroy, release};
-use super::{Outcome, changed, touches};
+use super::release::{destroy, release, take_turn};
+use super::{Outcome, changed, in_turn, touches};
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
 use crate::engine::span::Span;
@@ -122,15 +122,17 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         | GUARD_REMOVE => Outcome::NotOurs,
         _ => match flags_of(advice) {
             Some((set, cleared)) => {
-                // SAFETY: 1. is this function's own.
-                let given = unsafe { calls::advise(span, advice) };
-                if let Some(shared) = registry::shared() {
-                    // After a failure, part of it may have the flags.
-                    let change =
-                        |entry: Entry| if given.is_ok() { entry.with_flags(set, cleared) } else { entry.changed() };
-                    shared.map.change(span, &change);
-                }
-                Outcome::Done(given)
+                Outcome::Done(in_turn(span.range(), || {
+                    // SAFETY: 1. is this function's own.
+                    let given = unsafe { calls::advise(span, advice) };
+                    if let Some(shared) = registry::shared() {
+                        // After a failure, part of it may have the flags.
+                        let change =
+                            |entry: Entry| if given.is_ok() { entry.with_flags(set, cleared) } else { entry.changed() };
+                        shared.map.change(span, &change);
+                    }
+                    given
+                }))
             }
             None => {
                 changed(span.range());
@@ -166,10 +168,6 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
     if !entry.is_sure() {
         return Err(Errno::NOMEM);
     }
-    let is_locked = |traits: &Traits| advice == DONTNEED_LOCKED || traits.flags.intersects(VmaFlags::LOCKED);
-    let traits = entry.traits().filter(|traits| !is_locked(traits));
-    let is_small = span.len() <= SMALL && entry.key() == 0;
-    let is_to_stay = entry.is_of_snapshot() || traits.is_none() || (is_small && replacements() > MANY);
     let is_guard = advice == GUARD_INSTALL;
     // A snapshot finds what was written, but not what was discarded.
     let is_asked = !entry.is_of_snapshot() || is_guard;
@@ -194,26 +192,48 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         }
     }
-    let permissions = entry.permissions();
+    let Some(shared) = registry::shared() else { return Ok(()) };
+    // Another thread may have changed the rights, or replaced some of it, since the map was asked.
+    take_turn(shared).alone(Span::default(), || {
+        let mut now = parts(span).filter(|part| part.is_shown());
+        // SAFETY: 1. is this function's own.
+        now.try_for_each(|part| unsafe { replace(part, advice) })
+    })?;
+    if is_guard {
+        // A repair must not try to copy memory that cannot be read.
+        shared.map.forget(span);
+        // SAFETY: 1. is this function's own.
+        return unsafe { calls::advise(span, advice) };
+    }
+    Ok(())
+}
+
+/// Makes zeros of a part that the kernel has discarded, in a turn.
+///
+/// # Safety
+///
+/// 1. The caller may discard the contents of the part.
+unsafe fn replace(part: Part, advice: i32) -> Result<(), Errno> {
+    let Part::Frozen(span, entry) = part else { return Ok(()) };
+    if !entry.is_sure() {
+        return Err(Errno::NOMEM);
+    }
+    let is_locked = |traits: &Traits| advice == DONTNEED_LOCKED || traits.flags.intersects(VmaFlags::LOCKED);
+    let (permissions, traits) = (entry.permissions(), entry.traits().filter(|traits| !is_locked(traits)));
+    let is_small = span.len() <= SMALL && entry.key() == 0;
+    let is_to_stay = entry.is_of_snapshot() || traits.is_none() || (is_small && replacements() > MANY);
+    let is_guard = advice == GUARD_INSTALL;
     if !is_to_stay || is_guard {
         let unknown = Traits { permissions, flags: VmaFlags::default(), protection_key: 0 };
         let traits = traits.unwrap_or(unknown);
         // SAFETY: 1. the contents are given up (1). 2. the memory is the caller's for as long as the call lasts.
         if unsafe { remap::zero(span, permissions, traits.commit()) }.is_ok() {
             dress(span, traits);
-            if !is_guard {
-                return Ok(());
-            }
-            if let Some(shared) = registry::shared() {
-                // A repair must not try to copy memory that cannot be read.
-                shared.map.forget(span);
-            }
-            // SAFETY: 1. is this function's own.
-            return unsafe { calls::advise(span, advice) };
+            return Ok(());
         }
-    }
-    if is_guard {
-        return Err(Errno::NOMEM);
+        if is_guard {
+            return Err(Errno::NOMEM);
+        }
     }
     // SAFETY: 1. the contents are given up (1).
     unsafe { write_zeros(span, permissions) }
@@ -255,4 +275,93 @@ unsafe fn write_zeros(span: Span, permissions: Permissions) -> Result<(), Errno>
 /// Returns how many replacements there were, including this one.
 fn replacements() -> usize {
     registry::shared().map_or(0, registry::Shared::count_replacement)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::thread::{ScopedJoinHandle, scope, yield_now};
+
+    use palimpsest_sys::memory::extent::Commit;
+    use palimpsest_sys::pages::maps::Maps;
+
+    use super::super::{Remap, mremap, protected};
+    use super::*;
+    use crate::engine::rights::WAITED;
+
+    const BOTH: Permissions = Permissions::READ.union(Permissions::WRITE);
+
+    /// Returns memory that the map lists as frozen.
+    fn listed(len: usize) -> Span {
+        let span = calls::map(len, BOTH, Commit::Uncounted).expect("room");
+        let map = &registry::known().expect("memory").map;
+        assert!(map.add(span, Entry::new(BOTH, Some(VmaFlags::default()), 1)));
+        span
+    }
+
+    fn rights(span: Span) -> (Permissions, Option<Entry>) {
+        let kernels = Maps::read().expect("/proc").at(span.start).expect("mapped").permissions;
+        (kernels, parts(span).find_map(|part| if let Part::Frozen(_, entry) = part { Some(entry) } else { None }))
+    }
+
+    /// Gives `span` the right to read only, as `mprotect` of one thread, and calls `guard` in another between the
+    /// kernel's change of the rights and the note in the map. Returns what `guard` does.
+    fn between<T: Send>(span: Span, guard: impl FnOnce() -> T + Send) -> T {
+        let waits = || WAITED.load(Ordering::Relaxed);
+        scope(|scope| {
+            let (mut guard, mut other): (_, Option<ScopedJoinHandle<'_, T>>) = (Some(guard), None);
+            in_turn(span.range(), || {
+                // SAFETY: 1. the test's own memory.
+                unsafe { calls::protect(span, Permissions::READ) }.expect("memory");
+                let before = waits();
+                other = other.take().or_else(|| guard.take().map(|guard| scope.spawn(guard)));
+                while waits() == before && !other.as_ref().is_some_and(ScopedJoinHandle::is_finished) {
+                    yield_now();
+                }
+                protected(span.range(), Ok(Permissions::READ));
+            });
+            other.expect("started").join().expect("it ends")
+        })
+    }
+
+    /// Fails on: a discard that gives memory the rights that the map had before another thread's `mprotect`.
+    #[test]
+    fn a_discard_gives_back_no_rights_that_another_thread_takes_away() {
+        let page = rustix::param::page_size();
+        for len in [page, 2 * SMALL] {
+            let span = listed(len);
+            let place = std::ptr::with_exposed_provenance_mut::<u8>(span.start);
+            // SAFETY: the test's own memory.
+            unsafe { place.write(7) };
+            // SAFETY: 1. the test's own memory.
+            let done = between(span, || unsafe { madvise(span.start, len, libc::MADV_DONTNEED) });
+            assert_eq!(done, Outcome::Done(Ok(())));
+            let (kernels, entry) = rights(span);
+            assert_eq!((kernels, entry.map(Entry::permissions)), (Permissions::READ, Some(Permissions::READ)));
+            // SAFETY: the test's own memory, which can be read.
+            assert_eq!(unsafe { place.read() }, 0);
+            registry::known().expect("memory").map.forget(span);
+            // SAFETY: 1. the test's own memory.
+            unsafe { calls::unmap(span) }.expect("mapped");
+        }
+    }
+
+    /// Fails on: a move that takes the rights along that the map had before another thread's `mprotect`.
+    #[test]
+    fn memory_that_moves_has_the_rights_that_another_thread_gives_it() {
+        let page = rustix::param::page_size();
+        let span = listed(4 * page);
+        let room = calls::map(4 * page, Permissions::default(), Commit::Uncounted).expect("room");
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (address, len) = (span.start, span.len());
+        let asked = Remap { address, len, new_len: len, flags, new_address: room.start };
+        // SAFETY: 1. the test's own memory, and room that it has made.
+        let moved = between(span, || unsafe { mremap(asked) });
+        assert_eq!(moved, Outcome::Done(Ok(room.start)));
+        let (kernels, entry) = rights(room);
+        assert_eq!((kernels, entry.map(Entry::permissions)), (Permissions::READ, Some(Permissions::READ)));
+        registry::known().expect("memory").map.forget(room);
+        // SAFETY: 1. the test's own memory.
+        unsafe { calls::unmap(room) }.expect("mapped");
+    }
 }

@@ -36,6 +36,7 @@ use rustix::io::Errno;
 
 pub use advice::madvise;
 pub use moving::{Remap, mremap};
+use release::take_turn;
 pub(crate) use release::{Told, forget_erased, is_confined};
 pub use release::{before_mlock, before_mlockall, confined, forget, thaw, thaw_all};
 
@@ -79,9 +80,11 @@ pub fn counted_forks() -> u32 {
 }
 
 /// Looks up what a freeze needs from the dynamic linker, which takes locks and may allocate: for callers that may
-/// freeze inside `malloc` or in a signal handler. Otherwise a freeze does it itself.
+/// freeze inside `malloc` or in a signal handler, in an object that is never unloaded. Otherwise a freeze does it
+/// itself, and keeps the object with this code loaded if it may hold other threads.
 #[inline]
 pub fn prepare() {
+    crate::engine::own::note_that_it_stays();
     crate::engine::own::find_rseq();
 }
 
@@ -99,7 +102,19 @@ pub fn replaced(range: Range<usize>) {
     }
 }
 
-/// Notes that an `mprotect` gave memory at `range` these rights. If it failed, part of the memory may have them.
+/// Changes what is mapped in `range`, or its rights, while no guard in another thread replaces memory there: `call`
+/// makes a system call and reports it ([`protected`], [`keyed`], [`replaced`]). Without this, a guard that comes
+/// between the two may give memory the rights from before. A signal handler may come between the two as well; then
+/// `call` is called again.
+pub fn in_turn<T>(range: Range<usize>, mut call: impl FnMut() -> T) -> T {
+    match registry::shared() {
+        Some(shared) => take_turn(shared).alone(Span::of_pointers(range), call),
+        None => call(),
+    }
+}
+
+/// Notes that an `mprotect` gave memory at `range` these rights. If it failed, part of the memory may have them. With
+/// other threads, call both in a [turn](in_turn).
 pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
     if let Some(shared) = registry::shared() {
         let change = |entry: Entry| match outcome {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::errno::Kept;
 use super::parts::{Part, dress, parts, whole_pages};
-use super::release::release;
+use super::release::{release, take_turn};
 use super::{Outcome, touches};
 use crate::engine::frozen_map::{Entry, FrozenMap};
 use crate::engine::registry;
@@ -99,13 +99,16 @@ unsafe fn shrink(old: Span, new_len: usize) -> Result<usize, Errno> {
 ///
 /// 1. As [`mremap`].
 unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
-    let traits = uniform_traits(old)?;
+    let shared = registry::shared().ok_or(Errno::NOMEM)?;
     let tail = Span::new(old.end, old.start.checked_add(new_len).ok_or(Errno::NOMEM)?);
+    let turn = take_turn(shared);
+    let traits = uniform_traits(old)?;
     if calls::fill_hole(tail, traits.permissions, traits.commit()) {
         dress(tail, traits);
         note_tail(old, tail, traits);
         return Ok(old.start);
     }
+    drop(turn);
     if flags & libc::MREMAP_MAYMOVE == 0 {
         return Err(Errno::NOMEM);
     }
@@ -143,8 +146,12 @@ enum Behind {
 ///
 /// 1. As [`mremap`].
 unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize, behind: Behind) -> Result<usize, Errno> {
+    let shared = registry::shared().ok_or(Errno::NOMEM)?;
+    let map = &shared.map;
+    // In one turn, so that rights that change meanwhile change before or after the move. A handler that interrupts it
+    // cannot know where the memory is.
+    let _turn = take_turn(shared);
     let traits = uniform_traits(old)?;
-    let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
     let at = match new {
         // SAFETY: 1. is this function's own.
         Some(at) => unsafe { clear_target(old, at, new_len, traits) }?,

@@ -29,6 +29,7 @@ use crate::engine::frozen_map::{Entry, FrozenMap};
 use crate::engine::own::{exclude, is_alone_for_sure, is_home, is_in_use_here};
 use crate::engine::piece::PIECE;
 use crate::engine::registry::{self, Locked, Shared};
+use crate::engine::rights::{Turn, Waiting};
 use crate::engine::span::Span;
 use crate::engine::traits::{Traits, is_locked};
 use crate::options::OtherThreads;
@@ -52,6 +53,11 @@ pub fn confined() {
 pub(crate) fn is_confined() -> bool {
     // Relaxed: as above.
     CONFINED.load(Ordering::Relaxed)
+}
+
+/// Waits for a turn to replace frozen memory or to change its rights (`engine::rights`).
+pub(super) fn take_turn(shared: &Shared) -> Turn<'_> {
+    shared.take_turn(if is_confined() { Waiting::Awake } else { Waiting::Asleep })
 }
 
 /// Turns the frozen parts of `range`, in whole pages, into anonymous memory with the same bytes. Blocks signals, and
@@ -218,12 +224,18 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T,
     if locked.options().other_threads != OtherThreads::Stop {
         return Err(Errno::BUSY);
     }
+    let shared = locked.shared;
     let mut tables = locked.tables().map_err(|_| Errno::NOMEM)?;
     let world = World::prepare().map_err(|_| Errno::BUSY)?;
     let sight = Sight::open();
     let stopped = world.stop_others().map_err(|_| Errno::BUSY)?;
     exclude(&mut tables, Some(&world), Some(&stopped)).map_err(|_| Errno::NOMEM)?;
-    work(&View { is_in_use: &|span| tables.is_in_use(span), sight: sight.and_then(Sight::look) })
+    let sight = sight.and_then(Sight::look);
+    // What the map says may be about to change.
+    if sight.is_none() && shared.rights.is_others_turn() {
+        return Err(Errno::BUSY);
+    }
+    work(&View { is_in_use: &|span| tables.is_in_use(span), sight })
 }
 
 /// Makes the frozen parts of `span` anonymous. Nothing else in the process runs.

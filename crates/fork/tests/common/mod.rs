@@ -30,6 +30,11 @@ const SCENARIO: &str = "PALIMPSEST_FORK_SCENARIO";
 const PATIENCE_SECONDS: u32 = 1200;
 const DONE: &str = "the scenario was played to its end";
 
+/// Whether this process was started to play a scenario.
+pub(crate) fn is_playing() -> bool {
+    env::var_os(SCENARIO).is_some()
+}
+
 /// Plays `scenario` in a child process; `name` is the path of the calling test.
 ///
 /// The harness runs each test on a thread of its own, and a freeze wants to be alone. So the scenario runs in a fork of

@@ -31,7 +31,7 @@ same_and_frozen! {
     mremap_grow_in_place mremap_move mremap_shrink_regrow mremap_chunks mremap_half_frozen mremap_middle mremap_errors
     mremap_dontunmap mremap_syscall
     map_fixed map_fixed_file unmap_and_map unmap_unseen unmap_syscall map_errors
-    locking locking_all crowded protect breaking callocs reallocs
+    locking locking_all crowded protect protect_raced breaking callocs reallocs
     errnos nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
     cancelled_command
 }

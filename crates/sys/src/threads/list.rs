@@ -95,6 +95,9 @@ pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize
 /// thread to come to rest: for at most a second of its own time, naps included. Not for callers that hold up other
 /// threads.
 ///
+/// With a `/proc` of another pid namespace the count is right, or `/proc/self` is missing: it is the kernel that leads
+/// there. But the calling thread has another number there, so that it is taken for one that stays, and nothing waits.
+///
 /// # Errors
 ///
 /// The kernel's, such as ENOENT if `/proc` is not mounted.
@@ -227,6 +230,7 @@ impl Drop for Sentinel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::in_pid_namespace;
 
     /// Fails if a patience ends while no thread runs.
     #[test]
@@ -278,6 +282,21 @@ mod tests {
         assert!(agree() && count().expect("/proc is mounted") >= 2);
         drop(end);
         drop(thread.join());
+    }
+
+    /// Fails on: a count that takes a list in other numbers for one that names nobody else.
+    #[test]
+    fn threads_are_counted_by_a_proc_of_another_pid_namespace_too() {
+        let status = in_pid_namespace(|| {
+            let is_alone = count() == Ok(1);
+            let (end, ended) = mpsc::channel::<()>();
+            let thread = std::thread::spawn(move || ended.recv());
+            let are_two = is_numbered_elsewhere() && count() == Ok(2);
+            drop(end);
+            drop(thread.join());
+            is_alone && are_two
+        });
+        assert!(matches!(status, None | Some(0)), "{status:?}");
     }
 
     #[test]

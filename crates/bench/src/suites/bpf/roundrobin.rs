@@ -23,8 +23,8 @@ const CALLS: u64 = 100_000;
 /// Time for the rounds of one number of programs.
 const BUDGET: Duration = Duration::from_secs(6);
 
-/// Returns who takes part. A program of `solana-sbpf` has memory, and mappings, of its own: for 20 000 of them they come
-/// close to the number that a process may have.
+/// Returns who takes part. A program of `solana-sbpf` has mappings of its own: 20 000 of them come close to the number
+/// that a process may have.
 const fn all(count: u64) -> &'static [Who] {
     if count > 1000 { &[Who::VerifyJit, Who::Rbpf] } else { &[Who::VerifyJit, Who::Rbpf, Who::SolanaSbpf] }
 }

@@ -1,7 +1,7 @@
 // A program under a filter that was there before it was executed.
 //
 //     inherited kill|refuse   installs it, which ends whoever makes a call that the program does not make, or refuses
-//                             the call, and executes itself
+//                             the call, and executes itself, or the program that follows, with its arguments
 //     inherited works         maps much memory, forks and waits
 
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@ enum { EACH = 4 << 20, COUNT = 12 };
 
 #define ANSWER(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, action)
 
-static int confines(unsigned action, char *own) {
+static int confines(unsigned action, char **program) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ANSWER(getrusage), ANSWER(mincore), ANSWER(process_vm_readv), ANSWER(process_vm_writev), ANSWER(get_mempolicy),
@@ -37,7 +37,7 @@ static int confines(unsigned action, char *own) {
     };
     struct sock_fprog filter = {sizeof code / sizeof *code, code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 77;
-    execl(own, own, "works", NULL);
+    execv(*program, program);
     return 3;
 }
 
@@ -68,5 +68,6 @@ int main(int count, char **arguments) {
     if (count < 2) return 2;
     if (!strcmp(arguments[1], "works")) return works();
     unsigned action = strcmp(arguments[1], "kill") ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_KILL_PROCESS;
-    return confines(action, "/proc/self/exe");
+    char *own[] = {"/proc/self/exe", "works", NULL};
+    return confines(action, count > 2 ? arguments + 2 : own);
 }

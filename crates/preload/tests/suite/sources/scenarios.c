@@ -609,6 +609,31 @@ static void threads(void) {
     *places[0] = *places[1] = 0;
     fork_and_show("after", shared_at, 8 * M);
 }
+/* More than is discarded by writing zeros to it, for which memory can be written to for a moment. */
+#define DISCARDED (20 * 4096UL)
+static volatile unsigned long discards;
+static void *discarding(void *at) {
+    while (!stop_threads) { if (madvise(at, DISCARDED, MADV_DONTNEED)) die("madvise"); discards++; }
+    return NULL;
+}
+static void protect_raced(void) {
+    pthread_t other;
+    unsigned char *at = filled(8 * M);
+    freeze();
+    int zeros = open("/dev/zero", O_RDONLY);
+    if (zeros < 0 || pthread_create(&other, NULL, discarding, at)) die("a thread");
+    int written = 0;
+    for (int i = 0; i < 300; i++) {
+        if (mprotect(at, 1 * M, PROT_READ | PROT_WRITE) || mprotect(at, 1 * M, PROT_READ)) die("mprotect");
+        unsigned long now = discards;
+        while (discards < now + 2) sched_yield();
+        for (size_t page = 0; page < DISCARDED; page += 4096) written += read(zeros, at + page, 1) == 1;
+    }
+    stop_threads = 1;
+    pthread_join(other, NULL);
+    printf("written to what is read-only: %d\n", written);
+    show("after", at, 8 * M);
+}
 static void forking_handler(int signal) {
     (void)signal;
     pid_t child = fork();
@@ -1022,7 +1047,8 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(mremap_grow_in_place), S(mremap_move), S(mremap_shrink_regrow), S(mremap_chunks), S(mremap_half_frozen),
     S(mremap_middle), S(mremap_errors), S(mremap_dontunmap), S(mremap_syscall),
     S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
-    S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(breaking), S(callocs), S(reallocs),
+    S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(protect_raced), S(breaking), S(callocs),
+    S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
     S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping), S(cancelled_command),
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
