@@ -4,8 +4,9 @@
 // Link libpalimpsest.so, or libpalimpsest.a with -lpthread -ldl -lm (`pkg-config --libs palimpsest`).
 //
 // Functions that follow the C library's (palimpsest_arena_..., palimpsest_madvise, palimpsest_mremap,
-// palimpsest_mprotect) return null or -1, and set errno. All others that can fail return an enum palimpsest_result, and
-// keep a message for each thread (palimpsest_error_message). A null or misaligned pointer for a result is an error, and
+// palimpsest_mprotect, palimpsest_pkey_mprotect, palimpsest_mlock, palimpsest_mlockall) return null or -1, and set
+// errno. All others that can fail return an enum palimpsest_result, and keep a message for each thread
+// (palimpsest_error_message). A null or misaligned pointer for a result is an error, and
 // so is a defect of the library (PALIMPSEST_PANIC, or ENOTRECOVERABLE). What the library hands out is named by handles,
 // numbers in a structure: a handle that was released, or never handed out, is an error and not a pointer. Any thread
 // may call any function; those that may be called in signal handlers say so. A child of fork() goes on with the handles
@@ -90,6 +91,78 @@
 
 // No request of Linux AIO is under way, or its buffers are outside the memory that will be frozen.
 #define PALIMPSEST_LINUX_AIO 8
+
+// It is frozen, or would be.
+#define PALIMPSEST_SKIP_NOT 0
+
+// Fewer populated bytes than `least` in `palimpsest_freeze_options`.
+#define PALIMPSEST_SKIP_SMALL 1
+
+// A private mapping of a file with pages of its own, such as a library's data.
+#define PALIMPSEST_SKIP_FILE 2
+
+// A stack.
+#define PALIMPSEST_SKIP_STACK 3
+
+// Made by the kernel.
+#define PALIMPSEST_SKIP_KERNEL 4
+
+// Shared with other processes.
+#define PALIMPSEST_SKIP_SHARED 5
+
+// Memory of a device.
+#define PALIMPSEST_SKIP_DEVICE 6
+
+// Pages of hugetlbfs.
+#define PALIMPSEST_SKIP_HUGETLB 7
+
+// Not given to children (`MADV_DONTFORK`), so that it costs a fork nothing.
+#define PALIMPSEST_SKIP_NOT_FORKED 8
+
+// Children get zeros (`MADV_WIPEONFORK`).
+#define PALIMPSEST_SKIP_WIPED_ON_FORK 9
+
+// Locked in memory.
+#define PALIMPSEST_SKIP_LOCKED 10
+
+// Watched by a userfaultfd.
+#define PALIMPSEST_SKIP_USERFAULT 11
+
+// It has guard regions or other pages that cannot be read.
+#define PALIMPSEST_SKIP_GUARDED 12
+
+// Sealed against changes (`mseal`).
+#define PALIMPSEST_SKIP_SEALED 13
+
+// Its pages carry tags (AArch64 memory tagging).
+#define PALIMPSEST_SKIP_TAGGED 14
+
+// The kernel may drop its pages.
+#define PALIMPSEST_SKIP_DROPPABLE 15
+
+// It has a memory protection key.
+#define PALIMPSEST_SKIP_PROTECTION_KEY 16
+
+// It has a policy for NUMA nodes.
+#define PALIMPSEST_SKIP_MEMORY_POLICY 17
+
+// Executable.
+#define PALIMPSEST_SKIP_EXECUTABLE 18
+
+// Without the right to read.
+#define PALIMPSEST_SKIP_INACCESSIBLE 19
+
+// The calling thread's own: its stack, its thread-local storage, and the library's tables.
+#define PALIMPSEST_SKIP_IN_USE 20
+
+// Written to after each of the last freezes, so that freezing it does not pay for now.
+#define PALIMPSEST_SKIP_HOT 21
+
+// Not expected to pay within `pays_within` forks.
+#define PALIMPSEST_SKIP_UNPROFITABLE 22
+
+// Another reason, which this version of the header does not name.
+#define PALIMPSEST_SKIP_OTHER 255
 
 // There was no freeze in slices.
 #define PALIMPSEST_STAGE_NONE 0
@@ -325,6 +398,20 @@ struct palimpsest_alloc_found {
   struct palimpsest_alloc_range read_write;
 };
 
+// A line of a source, which holds from its offset up to the next one's.
+struct palimpsest_line {
+  // The file, as its compiler named it, with a zero at its end. Null or empty if it has no name.
+  const char *file;
+  // Bytes from the program's first, or the code's, to the line's.
+  uint32_t offset;
+  // The line, from 1; 0 for code that comes from no line.
+  uint32_t line;
+  // The column, from 1; 0 if it is not known.
+  uint32_t column;
+  // Must be 0.
+  uint32_t reserved;
+};
+
 // One instruction to be replaced by another of the same length.
 struct palimpsest_site {
   // The program that the instruction is in; handle 0 for the text of the running program or of a library.
@@ -405,6 +492,30 @@ struct palimpsest_freeze_report {
   int verdict;
   // Not 0: it ended early, for lack of room. What is frozen is right all the same.
   int is_stopped;
+  // How many ranges `palimpsest_report_get_range` tells of.
+  size_t ranges;
+  // Bytes of an extent.
+  size_t extent;
+  // Extents made: sealed files.
+  size_t extents;
+  // Pieces of 2 MiB that became huge pages.
+  size_t collapsed;
+  // Bytes that were put into huge pages where they are (`gather`).
+  size_t gathered;
+  // The most memory held twice at one time, in bytes.
+  size_t peak_extra;
+  // Nanoseconds that it takes, once; 0 if unknown, as the next three.
+  uint64_t once_ns;
+  // Nanoseconds that each fork saves.
+  uint64_t per_fork_ns;
+  // Nanoseconds that freezing what would not pay would take (`PALIMPSEST_SKIP_UNPROFITABLE`).
+  uint64_t left_once_ns;
+  // Nanoseconds that each fork would save then.
+  uint64_t left_per_fork_ns;
+  // Of `once_ns` and `per_fork_ns`, 0: both are expected. 1: the first is measured. 2: both are.
+  int basis;
+  // 0.
+  int reserved;
 };
 
 // What this process knows of its frozen memory. `size` is the size of this structure, set by the caller.
@@ -430,6 +541,22 @@ struct palimpsest_fork_status {
   uint64_t price_ns;
 };
 
+// Memory of which a report tells. `size` is the size of this structure, set by the caller.
+struct palimpsest_report_range {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // The first address.
+  size_t start;
+  // Bytes of addresses.
+  size_t len;
+  // Populated bytes. Of frozen memory in a survey: those of the whole mapping that the range is part of.
+  size_t bytes;
+  // `PALIMPSEST_SKIP_NOT` if it is frozen, or would be; else why it is not: `PALIMPSEST_SKIP_SMALL` and the others.
+  int skip;
+  // Not 0: it is frozen, and had a name (`PR_SET_VMA_ANON_NAME`), which is lost.
+  int lost_name;
+};
+
 // How far a freeze in slices has come. `size` is the size of this structure, set by the caller.
 struct palimpsest_freeze_progress {
   // Bytes of this structure, set by the caller.
@@ -452,6 +579,8 @@ struct palimpsest_freeze_progress {
   int stage;
   // 0.
   int reserved;
+  // CPU nanoseconds of deputies (`deputy`), while the process went on.
+  uint64_t beside_ns;
 };
 
 // Asked by `palimpsest_freeze_while` after each slice: not 0 if the program still has nothing to do.
@@ -582,6 +711,15 @@ struct palimpsest_arena_stats {
   size_t segments;
   // Error number with which the last memory file was refused, or 0.
   int refused;
+  // 0.
+  int reserved;
+  // Bytes of the longest free run.
+  size_t longest_free;
+  // Freezes that froze something, including those by forks.
+  size_t freezes;
+  // Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
+  // memory.
+  size_t unsealed;
 };
 
 #ifdef __cplusplus
@@ -843,6 +981,27 @@ enum palimpsest_result palimpsest_alloc_query(struct palimpsest_packs packs,
                                               size_t address,
                                               struct palimpsest_alloc_found *found);
 
+// Tells observers which lines of a source the program comes from, so that gdb and perf show them: sorted by offset,
+// each inside the program. Of two at the same offset the later one counts. Replaces what was told before. Without
+// observers that show lines (`PALIMPSEST_GDB`, `PALIMPSEST_JIT_DUMP`) they are checked, and forgotten.
+//
+// # Safety
+//
+// 1. `lines` is null or valid for reading `count` of them, and so are their files.
+enum palimpsest_result palimpsest_staged_set_lines(struct palimpsest_staged staged,
+                                                   const struct palimpsest_line *lines,
+                                                   size_t count);
+
+// As `palimpsest_staged_set_lines`, of the code of an allocation: before or after `palimpsest_alloc_set_functions`,
+// with offsets from the first byte of the code. Lines that a later `palimpsest_alloc_shrink` cuts off are left out.
+//
+// # Safety
+//
+// 1. `lines` is null or valid for reading `count` of them, and so are their files.
+enum palimpsest_result palimpsest_alloc_set_lines(struct palimpsest_alloc alloc,
+                                                  const struct palimpsest_line *lines,
+                                                  size_t count);
+
 // Says that this thread may run programs of `packs` by address from now on, until as many calls of `palimpsest_unpin`:
 // what others release meanwhile stays as it is. Not for signal handlers. Pin anew in forked children.
 enum palimpsest_result palimpsest_pin(struct palimpsest_packs packs);
@@ -893,21 +1052,23 @@ enum palimpsest_result palimpsest_key_is_on(const palimpsest_key *key, int *is_o
 enum palimpsest_result palimpsest_keys_set(const char *pattern, int is_on, size_t *count);
 
 // Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-// need not copy its page tables. A second freeze freezes what is new. With `pause_ns` it plans, and changes no memory
-// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null.
+// need not copy its page tables. A second freeze freezes what is new, and repairs what was written to since: that is
+// frozen again, or becomes ordinary memory in huge pages. With `pause_ns` it plans, and changes no memory
+// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null:
+// `palimpsest_report_text` and `palimpsest_report_get_range` tell the rest.
 //
 // # Safety
 //
 // 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
 //    reading its first field and for writing as many bytes as that says.
 // 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
-//    `palimpsest_mremap`; who maps over it or changes its rights by calls of their own uses `palimpsest_replaced` and
-//    `palimpsest_mprotect`; no direct or asynchronous I/O is under way on private memory; no other process shares or
-//    writes to it.
+//    `palimpsest_mremap`; who maps over it, or changes its rights, its protection key or its flags, uses
+//    `palimpsest_replaced`, `palimpsest_mprotect`, `palimpsest_pkey_mprotect` and `palimpsest_changed`; no direct or
+//    asynchronous I/O is under way on private memory; no other process shares or writes to it.
 enum palimpsest_result palimpsest_freeze(const struct palimpsest_freeze_options *options,
                                          struct palimpsest_freeze_report *report);
 
-// Tells what `palimpsest_freeze` would do. Changes nothing.
+// Tells what `palimpsest_freeze` would do. Changes nothing but this thread's last report.
 //
 // # Safety
 //
@@ -934,6 +1095,20 @@ enum palimpsest_result palimpsest_get_fork_status(struct palimpsest_fork_status 
 
 // Returns how many bytes of this process are frozen.
 size_t palimpsest_frozen_bytes(void);
+
+// Returns the `index`th range of this thread's last freeze or survey: those that are frozen, or would be, and then the
+// others that have populated pages, with the reason. There are `ranges` in `palimpsest_freeze_report`;
+// `PALIMPSEST_NOT_FOUND` behind the last.
+//
+// # Safety
+//
+// 1. `range` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_report_get_range(size_t index, struct palimpsest_report_range *range);
+
+// Tells of this thread's last freeze or survey in words, in several lines: what is frozen, what is not and why, what
+// it takes and saves, why it ended early if it did, and notes on what changed in the process. An empty string before
+// the first. Valid until this thread's next freeze or survey. Never null.
+const char *palimpsest_report_text(void);
 
 // Takes one slice of a freeze under way: call it when the program has nothing else to do. Does nothing if nothing is
 // left. `progress` may be null. After an error nothing was done, and a later call may succeed; after many in a row the
@@ -1103,13 +1278,41 @@ void *palimpsest_mremap(void *address, size_t len, size_t new_len, int flags, vo
 // 1. As for `mprotect`.
 int palimpsest_mprotect(void *address, size_t len, int rights);
 
+// `pkey_mprotect` that is right for frozen memory, too: what is thawed or repaired later gets the new rights and the
+// key. Returns 0, or -1 with `errno`.
+//
+// # Safety
+//
+// 1. As for `pkey_mprotect`.
+int palimpsest_pkey_mprotect(void *address, size_t len, int rights, int key);
+
 // Notes that an `mmap` of the caller's has replaced what was at `address`: what was frozen there no longer counts.
 void palimpsest_replaced(const void *address, size_t len);
 
-// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes. Holds other threads still
-// if the last freeze was allowed to. `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must
-// not or cannot be held, or if the calling code uses the memory itself; `PALIMPSEST_REFUSED` if the memory has tags or
-// a protection key; `PALIMPSEST_NO_ROOM` without memory. What was not thawed until then is still frozen.
+// Notes that memory at `address` is about to get other flags by calls that these functions do not make, such as
+// `process_madvise` with `MADV_DONTFORK`: from now on that memory stays where it is. Call it again afterwards if other
+// threads may freeze.
+void palimpsest_changed(const void *address, size_t len);
+
+// Returns 0 if nothing of whole pages at `address` is frozen, or is going to be by a freeze in slices under way.
+// Returns 1 if something is, may be, or was until it was thawed. For signal handlers, too: takes no lock.
+int palimpsest_may_be_frozen(const void *address, size_t len);
+
+// `mlock` that thaws memory first, since locking frozen memory holds it twice. If that is not possible (the process
+// has other threads, or is a child of the one that froze), it is locked all the same. Returns 0, or -1 with `errno`.
+int palimpsest_mlock(const void *address, size_t len);
+
+// `mlockall` that with `MCL_CURRENT` thaws first, as `palimpsest_mlock` does: upwards, up to the first memory that
+// cannot be thawed (`palimpsest_thaw`). What is behind that is locked as it is. After `MCL_FUTURE` the process refuses
+// to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with `errno`.
+int palimpsest_mlockall(int flags);
+
+// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes, rights and protection
+// key; a key must let the calling thread read. Holds other threads still if the last freeze was allowed to.
+// `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must not or cannot be held, or if the
+// calling code uses the memory itself; `PALIMPSEST_REFUSED` for memory of which too little is known: it has tags, or
+// `palimpsest_changed` names it; `PALIMPSEST_NO_ROOM` without memory, or addresses, for a copy. What was not thawed
+// until then, upwards, is still frozen.
 enum palimpsest_result palimpsest_thaw(const void *address, size_t len);
 
 // As `palimpsest_thaw`, of all that is frozen. Everything that can be thawed is. Forks are plain until the next
@@ -1165,6 +1368,20 @@ size_t palimpsest_arena_usable_size(void *block);
 // Freezes what was allocated so far; other threads may go on. Returns 0, or -1 with `errno`: then some memory stays
 // shared, and is missing in forked children. Call it before a raw clone system call.
 int palimpsest_arena_freeze(void);
+
+// Freezes, and freezes again what this process has written to since: a written page makes each fork copy the page
+// tables around it, about 15 µs for each MiB. Copies about 0.4 ms for each MiB, and separates what was written from
+// what was not, so that the next call copies only what was written again. For servers: between two forks, while nobody
+// waits. `copied` gets the bytes that were copied, and may be null. Returns 0, or -1 with `errno`: what was done until
+// then stays. `EINVAL` if `copied` is misaligned, then nothing is done; `ENOTSUP` if the kernel does not tell which
+// pages were written.
+//
+// # Safety
+//
+// 1. `copied` is null or valid for writing, and is not in a block of the arena.
+// 2. Nobody writes to blocks of the arena, or allocates or frees any, until the call returns: no other thread, no
+//    signal handler, no device.
+int palimpsest_arena_refreeze(size_t *copied);
 
 // Gives memory of free blocks back to the system. Returns how many bytes.
 size_t palimpsest_arena_trim(void);

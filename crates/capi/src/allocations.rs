@@ -222,7 +222,7 @@ pub unsafe extern "C" fn palimpsest_alloc_allocate(
 }
 
 /// Calls `work` with an allocation that is not finalized meanwhile.
-fn with_allocation<R>(
+pub(crate) fn with_allocation<R>(
     alloc: palimpsest_alloc,
     work: impl FnOnce(&mut Allocation) -> Result<R, Failure>,
 ) -> Result<R, Failure> {

@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 use palimpsest_fork::{
-    Answer, Errands, ExtentLen, Forked, FreezeError, Measure, Options, OtherThreads, Pages, Pause, Pays, Report,
+    Answer, Basis, Errands, ExtentLen, Forked, FreezeError, Measure, Options, OtherThreads, Pages, Pause, Pays, Report,
     Verdict,
 };
 
+use crate::reports;
 use crate::result::palimpsest_result::{
     self, PALIMPSEST_BUSY, PALIMPSEST_NO_ROOM, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
 };
@@ -84,7 +85,34 @@ pub struct palimpsest_freeze_report {
     pub verdict: c_int,
     /// Not 0: it ended early, for lack of room. What is frozen is right all the same.
     pub is_stopped: c_int,
+    /// How many ranges `palimpsest_report_get_range` tells of.
+    pub ranges: usize,
+    /// Bytes of an extent.
+    pub extent: usize,
+    /// Extents made: sealed files.
+    pub extents: usize,
+    /// Pieces of 2 MiB that became huge pages.
+    pub collapsed: usize,
+    /// Bytes that were put into huge pages where they are (`gather`).
+    pub gathered: usize,
+    /// The most memory held twice at one time, in bytes.
+    pub peak_extra: usize,
+    /// Nanoseconds that it takes, once; 0 if unknown, as the next three.
+    pub once_ns: u64,
+    /// Nanoseconds that each fork saves.
+    pub per_fork_ns: u64,
+    /// Nanoseconds that freezing what would not pay would take (`PALIMPSEST_SKIP_UNPROFITABLE`).
+    pub left_once_ns: u64,
+    /// Nanoseconds that each fork would save then.
+    pub left_per_fork_ns: u64,
+    /// Of `once_ns` and `per_fork_ns`, 0: both are expected. 1: the first is measured. 2: both are.
+    pub basis: c_int,
+    /// 0.
+    pub reserved: c_int,
 }
+
+const _: () =
+    assert!(size_of::<palimpsest_freeze_report>() == size_of::<([usize; 3], [u64; 8], [usize; 6], [c_int; 4])>());
 
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for palimpsest_freeze_report {}
@@ -181,21 +209,39 @@ fn told(report: &Report) -> palimpsest_freeze_report {
             _ => 0,
         },
         is_stopped: c_int::from(report.stopped.is_some()),
+        ranges: report.frozen.len() + report.skipped.len(),
+        extent: report.extent,
+        extents: report.extents,
+        collapsed: report.collapsed,
+        gathered: report.gathered_bytes(),
+        peak_extra: report.peak_extra,
+        once_ns: nanos(report.worth.map(|worth| worth.once)),
+        per_fork_ns: nanos(report.worth.map(|worth| worth.per_fork)),
+        left_once_ns: nanos(report.left_worth.map(|worth| worth.once)),
+        left_per_fork_ns: nanos(report.left_worth.map(|worth| worth.per_fork)),
+        basis: match report.basis {
+            Basis::Taken => 1,
+            Basis::Measured => 2,
+            _ => 0,
+        },
+        reserved: 0,
     }
 }
 
 /// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
-/// need not copy its page tables. A second freeze freezes what is new. With `pause_ns` it plans, and changes no memory
-/// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null.
+/// need not copy its page tables. A second freeze freezes what is new, and repairs what was written to since: that is
+/// frozen again, or becomes ordinary memory in huge pages. With `pause_ns` it plans, and changes no memory
+/// (`palimpsest_freeze_slice`). `options` may be null for the defaults, and `report` may be null:
+/// `palimpsest_report_text` and `palimpsest_report_get_range` tell the rest.
 ///
 /// # Safety
 ///
 /// 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
 ///    reading its first field and for writing as many bytes as that says.
 /// 2. From now on nobody discards, resizes or moves frozen memory except through `palimpsest_madvise` and
-///    `palimpsest_mremap`; who maps over it or changes its rights by calls of their own uses `palimpsest_replaced` and
-///    `palimpsest_mprotect`; no direct or asynchronous I/O is under way on private memory; no other process shares or
-///    writes to it.
+///    `palimpsest_mremap`; who maps over it, or changes its rights, its protection key or its flags, uses
+///    `palimpsest_replaced`, `palimpsest_mprotect`, `palimpsest_pkey_mprotect` and `palimpsest_changed`; no direct or
+///    asynchronous I/O is under way on private memory; no other process shares or writes to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_freeze(
     options: *const palimpsest_freeze_options,
@@ -208,12 +254,14 @@ pub unsafe extern "C" fn palimpsest_freeze(
         let options = unsafe { options_of(options) }?;
         // SAFETY: contract 2.
         let done = unsafe { palimpsest_fork::freeze(&options) }.map_err(|error| failure(&error))?;
+        let told = told(&done);
+        reports::keep(done);
         // SAFETY: 1. is contract 1.
-        if report.is_null() { Ok(()) } else { unsafe { versioned::write(report, told(&done)) } }
+        if report.is_null() { Ok(()) } else { unsafe { versioned::write(report, told) } }
     })
 }
 
-/// Tells what `palimpsest_freeze` would do. Changes nothing.
+/// Tells what `palimpsest_freeze` would do. Changes nothing but this thread's last report.
 ///
 /// # Safety
 ///
@@ -228,8 +276,10 @@ pub unsafe extern "C" fn palimpsest_survey(
         // SAFETY: 1. is contract 1.
         let options = unsafe { options_of(options) }?;
         let found = palimpsest_fork::survey(&options).map_err(|error| failure(&error))?;
+        let told = told(&found);
+        reports::keep(found);
         // SAFETY: 1. is contract 1.
-        unsafe { versioned::write(report, told(&found)) }
+        unsafe { versioned::write(report, told) }
     })
 }
 

@@ -1,6 +1,6 @@
 //! Memory calls of a process that has frozen, and thawing.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::io::Error;
 use std::ops::Range;
 
@@ -75,28 +75,60 @@ const RIGHTS: [(c_int, Permissions); 3] = [
 /// 1. As for `mprotect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_mprotect(address: *mut c_void, len: usize, rights: c_int) -> c_int {
-    like_libc(-1, || {
-        let range = || pages(address, len);
-        let given = RIGHTS.iter().filter(|(bit, _)| rights & bit != 0);
-        let usual = given.fold(Permissions::default(), |all, (_, one)| all.union(*one));
-        let has_others = rights & !RIGHTS.iter().fold(0, |all, (bit, _)| all | bit) != 0;
-        // Before the call, too: another thread may freeze meanwhile.
-        if has_others {
-            guard::changed(range());
+    // SAFETY: contract 1.
+    like_libc(-1, || noted(address, len, rights, None, || unsafe { libc::mprotect(address, len, rights) }))
+}
+
+/// `pkey_mprotect` that is right for frozen memory, too: what is thawed or repaired later gets the new rights and the
+/// key. Returns 0, or -1 with `errno`.
+///
+/// # Safety
+///
+/// 1. As for `pkey_mprotect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_pkey_mprotect(
+    address: *mut c_void,
+    len: usize,
+    rights: c_int,
+    key: c_int,
+) -> c_int {
+    // The C library has no such function everywhere.
+    let call = || {
+        // SAFETY: contract 1.
+        let done =
+            unsafe { libc::syscall(libc::SYS_pkey_mprotect, address, len, c_long::from(rights), c_long::from(key)) };
+        if done == 0 { 0 } else { -1 }
+    };
+    // -1 leaves the key as it is.
+    like_libc(-1, || noted(address, len, rights, u32::try_from(key).ok(), call))
+}
+
+/// Makes a call that changes the rights of memory, and tells the guards. Makes it again if a signal handler has changed
+/// rights meanwhile.
+fn noted(address: *mut c_void, len: usize, rights: c_int, key: Option<u32>, call: impl Fn() -> c_int) -> c_int {
+    let range = || pages(address, len);
+    let given = RIGHTS.iter().filter(|(bit, _)| rights & bit != 0);
+    let usual = given.fold(Permissions::default(), |all, (_, one)| all.union(*one));
+    let has_others = rights & !RIGHTS.iter().fold(0, |all, (bit, _)| all | bit) != 0;
+    // Before the call, too: another thread may freeze meanwhile.
+    if has_others {
+        guard::changed(range());
+    }
+    let (done, errno) = guard::in_turn(range(), || {
+        let done = call();
+        let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
+        guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
+        // After a failure part of the memory may have the key.
+        if let Some(key) = key {
+            guard::keyed(range(), key);
         }
-        let (done, errno) = guard::in_turn(range(), || {
-            // SAFETY: contract 1.
-            let done = unsafe { libc::mprotect(address, len, rights) };
-            let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
-            guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
-            (done, errno)
-        });
-        if has_others {
-            guard::changed(range());
-        }
-        set_errno(errno);
-        done
-    })
+        (done, errno)
+    });
+    if has_others {
+        guard::changed(range());
+    }
+    set_errno(errno);
+    done
 }
 
 /// Notes that an `mmap` of the caller's has replaced what was at `address`: what was frozen there no longer counts.
@@ -105,10 +137,62 @@ pub extern "C" fn palimpsest_replaced(address: *const c_void, len: usize) {
     like_libc((), || guard::replaced(pages(address, len)));
 }
 
-/// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes. Holds other threads still
-/// if the last freeze was allowed to. `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must
-/// not or cannot be held, or if the calling code uses the memory itself; `PALIMPSEST_REFUSED` if the memory has tags or
-/// a protection key; `PALIMPSEST_NO_ROOM` without memory. What was not thawed until then is still frozen.
+/// Notes that memory at `address` is about to get other flags by calls that these functions do not make, such as
+/// `process_madvise` with `MADV_DONTFORK`: from now on that memory stays where it is. Call it again afterwards if other
+/// threads may freeze.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_changed(address: *const c_void, len: usize) {
+    like_libc((), || guard::changed(pages(address, len)));
+}
+
+/// Returns 0 if nothing of whole pages at `address` is frozen, or is going to be by a freeze in slices under way.
+/// Returns 1 if something is, may be, or was until it was thawed. For signal handlers, too: takes no lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_may_be_frozen(address: *const c_void, len: usize) -> c_int {
+    like_libc(0, || {
+        let range = pages(address, len);
+        c_int::from(guard::touches(range.clone()) || guard::is_planned(range))
+    })
+}
+
+/// `mlock` that thaws memory first, since locking frozen memory holds it twice. If that is not possible (the process
+/// has other threads, or is a child of the one that froze), it is locked all the same. Returns 0, or -1 with `errno`.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_mlock(address: *const c_void, len: usize) -> c_int {
+    like_libc(-1, || {
+        let _ = guard::before_mlock(pages(address, len));
+        // SAFETY: takes an address, and reads nothing there.
+        unsafe { libc::mlock(std::ptr::without_provenance(address.addr()), len) }
+    })
+}
+
+/// `mlockall` that with `MCL_CURRENT` thaws first, as `palimpsest_mlock` does: upwards, up to the first memory that
+/// cannot be thawed (`palimpsest_thaw`). What is behind that is locked as it is. After `MCL_FUTURE` the process refuses
+/// to freeze and to repair, unless it answers for `PALIMPSEST_LOCKED_MEMORY`. Returns 0, or -1 with `errno`.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_mlockall(flags: c_int) -> c_int {
+    like_libc(-1, || {
+        if flags & libc::MCL_CURRENT != 0 {
+            let _ = guard::before_mlockall();
+        }
+        // SAFETY: takes a number.
+        let done = unsafe { libc::mlockall(flags) };
+        let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
+        // What replaces frozen memory from now on would be locked. Other failures lock a part.
+        if (done == 0 || errno != libc::EINVAL) && guard::touches(0..usize::MAX) {
+            guard::changed(0..usize::MAX);
+        }
+        set_errno(errno);
+        done
+    })
+}
+
+/// Turns what is frozen of whole pages at `address` into ordinary memory with the same bytes, rights and protection
+/// key; a key must let the calling thread read. Holds other threads still if the last freeze was allowed to.
+/// `PALIMPSEST_BUSY` if a freeze is under way, if there are other threads that must not or cannot be held, or if the
+/// calling code uses the memory itself; `PALIMPSEST_REFUSED` for memory of which too little is known: it has tags, or
+/// `palimpsest_changed` names it; `PALIMPSEST_NO_ROOM` without memory, or addresses, for a copy. What was not thawed
+/// until then, upwards, is still frozen.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_thaw(address: *const c_void, len: usize) -> palimpsest_result {
     answer(|| guard::thaw(pages(address, len)).map_err(not_thawed))

@@ -12,8 +12,9 @@
 //! |---|---|
 //! | [`packs`], [`programs`], [`data`], [`pins`] | programs in executable huge pages, and data beside them |
 //! | [`allocations`] | code and data that come and go together, by addresses: for linkers of compilers |
+//! | [`lines`] | lines of the source, for debuggers and profilers |
 //! | [`poke`], [`keys`] | changing code that runs; branches in C that are switched by rewriting them |
-//! | [`freeze`], [`slices`] | freezing, at once or in slices, and forking |
+//! | [`freeze`], [`slices`], [`reports`] | freezing, at once or in slices, what it did, and forking |
 //! | [`guards`] | memory calls of a process that has frozen, and thawing |
 //! | [`snapshots`] | states of memory that are restored in the same process |
 //! | [`arena`] | `palimpsest_arena_…`: an allocator whose memory forks in constant time |
@@ -42,11 +43,13 @@ mod handles;
 mod input;
 mod kept;
 pub mod keys;
+pub mod lines;
 mod mapped;
 pub mod packs;
 pub mod pins;
 pub mod poke;
 pub mod programs;
+pub mod reports;
 pub mod result;
 pub mod slices;
 pub mod snapshots;

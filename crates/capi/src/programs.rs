@@ -108,7 +108,7 @@ pub unsafe extern "C" fn palimpsest_stage(
 }
 
 /// Does something with what is staged, which is not finalized meanwhile.
-fn with_staged<R>(
+pub(crate) fn with_staged<R>(
     staged: palimpsest_staged,
     work: impl FnOnce(&mut Staged) -> Result<R, Failure>,
 ) -> Result<R, Failure> {

@@ -43,12 +43,14 @@ pub struct palimpsest_freeze_progress {
     pub stage: c_int,
     /// 0.
     pub reserved: c_int,
+    /// CPU nanoseconds of deputies (`deputy`), while the process went on.
+    pub beside_ns: u64,
 }
 
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for palimpsest_freeze_progress {}
 
-const _: () = assert!(size_of::<palimpsest_freeze_progress>() == size_of::<([usize; 8], [c_int; 2])>());
+const _: () = assert!(size_of::<palimpsest_freeze_progress>() == size_of::<([usize; 4], [u64; 5], [c_int; 2])>());
 
 /// Asked by `palimpsest_freeze_while` after each slice: not 0 if the program still has nothing to do.
 #[expect(non_camel_case_types, reason = "the names that C sees")]
@@ -72,6 +74,7 @@ fn told(progress: Progress) -> palimpsest_freeze_progress {
             _ => PALIMPSEST_STAGE_NONE,
         },
         reserved: 0,
+        beside_ns: nanos(progress.beside),
     }
 }
 

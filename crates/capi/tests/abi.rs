@@ -19,9 +19,11 @@ use palimpsest_capi::arena::Stats as palimpsest_arena_stats;
 use palimpsest_capi::data::{palimpsest_data, palimpsest_staged_data};
 use palimpsest_capi::freeze::{palimpsest_fork_status, palimpsest_freeze_options, palimpsest_freeze_report};
 use palimpsest_capi::keys::palimpsest_key;
+use palimpsest_capi::lines::palimpsest_line;
 use palimpsest_capi::packs::{palimpsest_found, palimpsest_packs, palimpsest_packs_options, palimpsest_packs_stats};
 use palimpsest_capi::poke::{palimpsest_applied, palimpsest_site};
 use palimpsest_capi::programs::{palimpsest_fault, palimpsest_program, palimpsest_staged};
+use palimpsest_capi::reports::palimpsest_report_range;
 use palimpsest_capi::result::palimpsest_result;
 use palimpsest_capi::slices::palimpsest_freeze_progress;
 use palimpsest_capi::snapshots::{
@@ -51,7 +53,10 @@ fn in_rust() -> BTreeMap<String, String> {
         palimpsest_alloc_range { start, len }
         palimpsest_alloc_request { size, code, read_only, read_write, in_place, reserved }
         palimpsest_applied { size, sites, syncs, mode, reserved }
-        palimpsest_arena_stats { size, blocks, bytes, shared, frozen, anonymous, free, segments, refused }
+        palimpsest_arena_stats {
+            size, blocks, bytes, shared, frozen, anonymous, free, segments, refused, reserved, longest_free, freezes,
+            unsealed
+        }
         palimpsest_data { handle }
         palimpsest_fault { offset, landing }
         palimpsest_fork_status {
@@ -63,12 +68,16 @@ fn in_rust() -> BTreeMap<String, String> {
             deputy
         }
         palimpsest_freeze_progress {
-            size, planned, frozen, gathered, slices, longest_ns, taken_ns, looked_ns, stage, reserved
+            size, planned, frozen, gathered, slices, longest_ns, taken_ns, looked_ns, stage, reserved,
+            beside_ns
         }
         palimpsest_freeze_report {
-            size, frozen, skipped, taken_ns, fork_before_ns, fork_after_ns, pays_after, verdict, is_stopped
+            size, frozen, skipped, taken_ns, fork_before_ns, fork_after_ns, pays_after, verdict, is_stopped,
+            ranges, extent, extents, collapsed, gathered, peak_extra, once_ns, per_fork_ns, left_once_ns,
+            left_per_fork_ns, basis, reserved
         }
         palimpsest_function { name, offset, len }
+        palimpsest_line { file, offset, line, column, reserved }
         palimpsest_not_taken { size, start, len, reason }
         palimpsest_packs { handle }
         palimpsest_packs_options {
@@ -80,6 +89,7 @@ fn in_rust() -> BTreeMap<String, String> {
         }
         palimpsest_program { handle }
         palimpsest_range { start, len }
+        palimpsest_report_range { size, start, len, bytes, skip, lost_name }
         palimpsest_restored {
             size, pages, copied_pages, unmapped, remade, protected_bytes, closed, reopened, lost, is_swept, reserved
         }

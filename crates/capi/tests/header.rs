@@ -28,10 +28,12 @@ fn the_header_is_made_of_the_sources() {
         "programs",
         "data",
         "allocations",
+        "lines",
         "pins",
         "poke",
         "keys",
         "freeze",
+        "reports",
         "slices",
         "snapshots",
         "guards",
@@ -132,11 +134,16 @@ fn the_functions_follow_the_c_library() {
         free: 0,
         segments: 0,
         refused: -1,
+        reserved: -1,
+        longest_free: 0,
+        freezes: 0,
+        unsealed: 1,
     };
     // SAFETY: as long as it says.
     assert_eq!(unsafe { arena::palimpsest_arena_stats(&mut stats) }, 0);
     assert!(stats.blocks >= 1 && stats.bytes >= 1 << 20 && stats.frozen > 0);
-    assert_eq!(stats.refused, 0);
+    assert_eq!((stats.refused, stats.reserved, stats.unsealed), (0, 0, 0));
+    assert!(stats.freezes >= 1 && stats.longest_free <= stats.free);
     // SAFETY: a block that is not used again.
     unsafe { arena::palimpsest_arena_free(block) };
     // SAFETY: null is allowed.

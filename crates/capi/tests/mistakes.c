@@ -128,6 +128,9 @@ static int pointers(void) {
     IS(INVALID, palimpsest_freeze_get_progress(ODD(struct palimpsest_freeze_progress)));
     IS(INVALID, palimpsest_next_slice(NULL));
     IS(INVALID, palimpsest_next_slice(ODD(uint64_t)));
+    IS(INVALID, palimpsest_report_get_range(0, NULL));
+    IS(INVALID, palimpsest_report_get_range(0, ODD(struct palimpsest_report_range)));
+    MUST(palimpsest_report_text()[0] == 0);
     MUST(palimpsest_frozen_bytes() == 0);
     IS(OK, palimpsest_program_release(program));
     IS(OK, palimpsest_packs_close(packs));

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -199,19 +200,121 @@ static int keys(void) {
     return 0;
 }
 
-/* Whether the byte at this address is shown from a file of frozen memory. */
-static int is_frozen(const char *at) {
+/* The number of the file of frozen memory that the byte at this address is shown from; 0 if it is not frozen. */
+static unsigned long file_of(const char *at) {
     FILE *maps = fopen("/proc/self/maps", "r");
-    int is_it = 0;
+    unsigned long found = 0;
     char line[512];
     while (maps && fgets(line, sizeof line, maps)) {
-        unsigned long start, end;
-        if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start <= (uintptr_t)at && (uintptr_t)at < end)
-            is_it = strstr(line, "palimpsest-frozen") != NULL;
+        unsigned long start, end, file;
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &start, &end, &file) == 3 && start <= (uintptr_t)at &&
+            (uintptr_t)at < end && strstr(line, "palimpsest-frozen"))
+            found = file;
     }
     if (maps)
         fclose(maps);
-    return is_it;
+    return found;
+}
+
+static int is_frozen(const char *at) {
+    return file_of(at) != 0;
+}
+
+/* What the last report tells, range by range and in words, is what its figures tell. Fails on: frozen ranges
+ * behind those that are not. */
+static int reported(const struct palimpsest_freeze_report *report, const char *memory) {
+    size_t frozen = 0, skipped = 0, index = 0;
+    int is_there = 0;
+    struct palimpsest_report_range range = {.size = sizeof range};
+    for (; palimpsest_report_get_range(index, &range) == PALIMPSEST_OK; index++) {
+        MUST(range.skip != PALIMPSEST_SKIP_NOT || skipped == 0);
+        *(range.skip == PALIMPSEST_SKIP_NOT ? &frozen : &skipped) += range.bytes;
+        is_there |= range.skip == PALIMPSEST_SKIP_NOT && range.start <= (uintptr_t)memory &&
+                    (uintptr_t)memory < range.start + range.len;
+    }
+    SAYS("has no range");
+    IS(NOT_FOUND, palimpsest_report_get_range(SIZE_MAX, &range));
+    MUST(index == report->ranges && frozen == report->frozen && skipped == report->skipped && is_there);
+    MUST(report->extent >= 2 << 20 && report->reserved == 0 && report->gathered == 0 && report->left_once_ns == 0);
+    MUST(strstr(palimpsest_report_text(), "frozen") != NULL && strstr(palimpsest_report_text(), " kB") != NULL);
+    return 0;
+}
+
+/* The reason for which a range at this address was left alone; -1 if there is none. */
+static int skip_of(const char *memory) {
+    struct palimpsest_report_range range = {.size = sizeof range};
+    for (size_t index = 0; palimpsest_report_get_range(index, &range) == PALIMPSEST_OK; index++) {
+        if (range.start <= (uintptr_t)memory && (uintptr_t)memory < range.start + range.len)
+            return range.skip;
+    }
+    return -1;
+}
+
+/* Thaws a page with a protection key: it keeps the key. Fails on: a guard that is not told of it. */
+static int keyed(char *at, size_t page) {
+#ifdef SYS_pkey_alloc
+    enum { DENIED = 1 };
+    int key = (int)syscall(SYS_pkey_alloc, 0, 0), ends[2];
+    if (key < 0) {
+        printf("skipped: no protection keys here\n");
+        return 0;
+    }
+    MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, key) == 0);
+    IS(OK, palimpsest_thaw(at, page));
+    MUST(!is_frozen(at) && *at == 6);
+    /* The same key again, which now denies: the kernel may not read the page for this thread either. */
+    MUST(syscall(SYS_pkey_free, key) == 0 && syscall(SYS_pkey_alloc, 0, DENIED) == key && pipe(ends) == 0);
+    MUST(write(ends[1], at, 1) == -1 && errno == EFAULT);
+    MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, 0) == 0 && *at == 6);
+    MUST(syscall(SYS_pkey_free, key) == 0);
+    MUST(write(ends[1], at, 1) == 1 && close(ends[0]) == 0 && close(ends[1]) == 0);
+#else
+    (void)at, (void)page;
+#endif
+    return 0;
+}
+
+/* Locks parts of frozen memory, which thaws them. Fails on: a lock without a thaw before it. */
+static int locking(char *memory, size_t length) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *at = memory + 16 * page;
+    MUST(palimpsest_may_be_frozen(at, 1) == 1 && palimpsest_may_be_frozen(at, 8 * page) == 1);
+    if (palimpsest_mlock(at + 1, page - 1) != 0) {
+        MUST(errno == ENOMEM || errno == EPERM || errno == EAGAIN);
+        printf("skipped: no page may be locked\n");
+    }
+    MUST(!is_frozen(at) && is_frozen(at + page) && *at == 6);
+    MUST(palimpsest_may_be_frozen(at, page + 1) == 1 && palimpsest_may_be_frozen(&page, 1) == 0);
+    munlock(at, page);
+    MUST(palimpsest_mlock((void *)~(page - 1), page) == -1);
+
+    /* Whoever says that flags change has that memory left where it is. */
+    at += 4 * page;
+    const char *stays = at;
+    palimpsest_changed(at, page);
+    IS(REFUSED, palimpsest_thaw(at, page));
+    IS(OK, palimpsest_thaw(at + page, page));
+    MUST(is_frozen(at) && !is_frozen(at + page));
+
+    at += 4 * page;
+    MUST(palimpsest_pkey_mprotect(at, page, PROT_READ, -1) == 0);
+    IS(OK, palimpsest_thaw(at, page));
+    MUST(!is_frozen(at) && palimpsest_pkey_mprotect(at, page, PROT_READ, 99) == -1 && errno == EINVAL);
+    MUST(palimpsest_mprotect(at, page, PROT_READ | PROT_WRITE) == 0 && *at == 6);
+    if (keyed(at + 4 * page, page)) {
+        return 1;
+    }
+    /* Upwards, as far as memory that stays where it is. */
+    IS(REFUSED, palimpsest_thaw(memory, length));
+    MUST(!is_frozen(memory) && !is_frozen(stays - 1) && is_frozen(stays) && is_frozen(memory + length / 2));
+    MUST(palimpsest_mlockall(1 << 20) == -1 && errno == EINVAL && is_frozen(memory + length / 2));
+    if (palimpsest_mlockall(MCL_CURRENT | MCL_ONFAULT) != 0) {
+        MUST(errno == ENOMEM || errno == EPERM);
+    }
+    munlockall();
+    MUST(is_frozen(stays));
+    MUST(memory[0] == 6 && *stays == 6 && memory[length / 2] == 6);
+    return 0;
 }
 
 /* Thaws and forgets parts of frozen memory, and of no more than the pages that they touch. */
@@ -233,14 +336,18 @@ static int freezing(void) {
     struct palimpsest_freeze_report report = {.size = sizeof report};
     IS(INVALID, palimpsest_survey(&options, &report));
     options.answers = 0;
+    /* Of which one has what is forgotten, and another what is written to. */
+    options.extent = 2 << 20;
     /* No interpreter: linked statically, as for the guest. Its malloc discards nothing. */
     if (getauxval(AT_BASE) == 0) {
         IS(REFUSED, palimpsest_survey(&options, &report));
         SAYS("statically linked");
         options.answers = PALIMPSEST_RAW_ALLOCATOR;
     }
+    MUST(palimpsest_report_text()[0] == 0);
+    IS(NOT_FOUND, palimpsest_report_get_range(0, &(struct palimpsest_report_range){.size = sizeof(size_t)}));
     IS(OK, palimpsest_survey(&options, &report));
-    MUST(palimpsest_frozen_bytes() == 0);
+    MUST(palimpsest_frozen_bytes() == 0 && palimpsest_report_text()[0] != 0);
     enum { LENGTH = 8 << 20 };
     char *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(memory != MAP_FAILED);
@@ -250,6 +357,8 @@ static int freezing(void) {
     memset(kept, 6, LENGTH);
     IS(OK, palimpsest_freeze(&options, &report));
     MUST(report.frozen >= LENGTH && report.is_stopped == 0 && palimpsest_frozen_bytes() >= LENGTH);
+    MUST(report.extents > 0 && report.peak_extra > 0 && report.once_ns > 0 && reported(&report, kept) == 0);
+    MUST(skip_of((const char *)&options) == PALIMPSEST_SKIP_STACK);
     pid_t child;
     IS(OK, palimpsest_fork(&child));
     if (child == 0) {
@@ -263,7 +372,22 @@ static int freezing(void) {
     char *moved = palimpsest_mremap(memory, LENGTH, 2 * LENGTH, MREMAP_MAYMOVE, NULL);
     MUST(moved != MAP_FAILED && moved[LENGTH - 1] == 5 && moved[LENGTH] == 0);
     MUST(palimpsest_madvise(memory + 1, 1, -1) == -1 && errno == EINVAL);
-    return thawing(kept, LENGTH);
+    if (thawing(kept, LENGTH)) {
+        return 1;
+    }
+    /* A second freeze freezes what is new, and repairs what was written to. */
+    char *later = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(later != MAP_FAILED);
+    memset(later, 6, LENGTH);
+    char *written = kept + LENGTH / 2;
+    const unsigned long file = file_of(written);
+    *written = 7;
+    IS(OK, palimpsest_freeze(&options, &report));
+    /* In another file, or in a huge page of its own; what was forgotten is frozen again, and two pages are too few. */
+    MUST(file > 0 && file_of(written) != file && is_frozen(kept + LENGTH - 1));
+    MUST(!is_frozen(kept) && skip_of(kept) == PALIMPSEST_SKIP_SMALL);
+    MUST(is_frozen(later) && is_frozen(later + LENGTH - 1) && *written == 7 && written[1] == 6);
+    return locking(later, LENGTH);
 }
 
 int main(void) {

@@ -1,6 +1,7 @@
 //! C programs, linked with each form of the library, and branches on static keys as compilers translate them.
 
 mod keys;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,31 +14,56 @@ fn built(name: &str) -> PathBuf {
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("Cargo builds {name} for this test"))
 }
 
+/// A program, in a folder of its own.
+struct Compiled {
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Compiled {
+    /// Links `source` with `library`. `None` without a compiler.
+    fn new(source: &str, library: &Path, flags: &[&str]) -> Option<Self> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let form = library.extension().and_then(|form| form.to_str()).expect("`so` or `a`");
+        let name = Path::new(source).file_stem().and_then(|name| name.to_str()).expect("a file");
+        // Each test has its own, which the others do not remove.
+        let folder = format!("palimpsest-capi-{name}-{}-{form}{}", std::process::id(), flags.concat());
+        let folder = env::temp_dir().join(folder);
+        fs::create_dir_all(&folder).expect("the temporary directory is writable");
+        let program = folder.join(name);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror"]).args(flags);
+        compiler.arg("-I").arg(sources.join("include")).arg(sources.join(source)).arg(library);
+        compiler.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
+        let made = Self { folder, program };
+        let Ok(compiled) = compiler.output() else {
+            println!("skipped: no C compiler `cc`");
+            return None;
+        };
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        Some(made)
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        // What is left of a failed test harms nobody.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// Links `source` with `library` and runs it.
 fn runs_with(source: &str, library: &Path) {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let form = library.extension().and_then(|form| form.to_str()).expect("`so` or `a`");
-    // Each test has its own, which the other does not remove.
-    let folder = env::temp_dir().join(format!("palimpsest-capi-program-{}-{form}", std::process::id()));
-    fs::create_dir_all(&folder).expect("the temporary directory is writable");
-    let name = Path::new(source).file_name().expect("a file");
-    let program = folder.join(name).with_extension(form);
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sources.join("include"));
-    compiler.arg(sources.join(source)).arg(library).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
-    let Ok(compiled) = compiler.output() else {
-        return println!("skipped: no C compiler `cc`");
-    };
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let ran = Command::new(&program).env("LD_LIBRARY_PATH", library.parent().expect("a file is in a folder")).output();
+    let Some(compiled) = Compiled::new(source, library, &[]) else { return };
+    let library = library.parent().expect("a file is in a folder");
+    let ran = Command::new(&compiled.program).env("LD_LIBRARY_PATH", library).output();
     let ran = ran.expect("the program can be started");
-    assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stdout));
-    fs::remove_file(&program).expect("it is ours");
-    fs::remove_dir(&folder).expect("it is empty");
+    assert!(ran.status.success(), "{source}: {}: {}", ran.status, String::from_utf8_lossy(&ran.stdout));
 }
 
 /// From this crate's folder.
-const TESTS: [&str; 5] = ["tests/alloc.c", "tests/arena.c", "tests/mistakes.c", "tests/packs.c", "tests/snapshot.c"];
+const TESTS: [&str; 6] =
+    ["tests/alloc.c", "tests/arena.c", "tests/lines.c", "tests/mistakes.c", "tests/packs.c", "tests/snapshot.c"];
 
 /// The book's. With the static library the step `package` runs them.
 const EXAMPLES: [&str; 5] = [

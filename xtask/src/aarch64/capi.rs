@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The programs, below `crates/capi/tests`, where others run them on the host.
-const PROGRAMS: [&str; 5] = ["alloc", "arena", "mistakes", "packs", "snapshot"];
+const PROGRAMS: [&str; 6] = ["alloc", "arena", "lines", "mistakes", "packs", "snapshot"];
 
 pub(crate) const LEFT_OUT: &[LeftOut] = &[LeftOut {
     what: "programs in C on AArch64",

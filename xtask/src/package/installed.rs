@@ -22,12 +22,14 @@ struct Program {
 }
 
 /// Programs that are compiled as somebody would by hand, with the flags that pkg-config tells.
-const PROGRAMS: [Program; 4] = [
+const PROGRAMS: [Program; 6] = [
     Program { folder: "examples/c", name: "jit", ways: &[0, 2] },
     Program { folder: "examples/c", name: "keys", ways: &[0, 2] },
     // Without a sanitizer, whose notes it would put back.
     Program { folder: "examples/c", name: "snapshot", ways: &[0] },
     Program { folder: "crates/capi/tests", name: "alloc", ways: &[1] },
+    Program { folder: "crates/capi/tests", name: "arena", ways: &[1] },
+    Program { folder: "crates/capi/tests", name: "lines", ways: &[1, 2] },
 ];
 
 const WAYS: [&[&str]; 3] = [

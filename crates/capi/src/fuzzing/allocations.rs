@@ -3,6 +3,7 @@
 use std::ptr;
 use std::slice;
 
+use super::lines::{self, Owner};
 use super::{Exactly, Input, Named, Step, elsewhere, expect, somewhere, twice};
 use crate::allocations::{
     palimpsest_alloc, palimpsest_alloc_allocate, palimpsest_alloc_drop, palimpsest_alloc_finalize,
@@ -166,6 +167,9 @@ impl Player {
         let function = palimpsest_function { name: c"inside".as_ptr(), offset: input.number(), len: input.number() };
         // SAFETY: 1. one, with a string.
         let told = unsafe { palimpsest_alloc_set_functions(alloc, &raw const function, 1) };
+        // After the shrinking above.
+        let cut = |parts: &Parts| if which == 1 && answer == PALIMPSEST_OK { len } else { parts[0].bytes.len() };
+        lines::tell(Owner::Alloc(alloc), self.drafts.find(alloc.handle).map(cut), input)?;
         let Some(parts) = self.drafts.find_mut(alloc.handle) else {
             expect("functions", told, &[PALIMPSEST_STALE])?;
             expect("name", named, &[PALIMPSEST_STALE])?;
@@ -173,10 +177,7 @@ impl Player {
         };
         expect("name", named, &[PALIMPSEST_OK])?;
         let end = function.offset.checked_add(function.len);
-        // After the shrinking above.
-        let is_code = which == 1 && answer == PALIMPSEST_OK;
-        let code_len = if is_code { len } else { parts[0].bytes.len() };
-        let is_inside = end.is_some_and(|end| end <= code_len);
+        let is_inside = end.is_some_and(|end| end <= cut(parts));
         expect("functions", told, &[if is_inside { PALIMPSEST_OK } else { PALIMPSEST_INVALID }])?;
         let part = which.checked_sub(1).and_then(|index| parts.get_mut(index));
         match part {

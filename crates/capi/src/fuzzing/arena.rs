@@ -6,8 +6,8 @@ use std::slice;
 use super::{Exactly, Input, Step, somewhere};
 use crate::arena::{
     Stats, palimpsest_arena_aligned_alloc, palimpsest_arena_calloc, palimpsest_arena_free, palimpsest_arena_freeze,
-    palimpsest_arena_malloc, palimpsest_arena_realloc, palimpsest_arena_stats, palimpsest_arena_trim,
-    palimpsest_arena_usable_size,
+    palimpsest_arena_malloc, palimpsest_arena_realloc, palimpsest_arena_refreeze, palimpsest_arena_stats,
+    palimpsest_arena_trim, palimpsest_arena_usable_size,
 };
 
 /// A block's address, and the byte that fills it.
@@ -57,6 +57,7 @@ impl Player {
                 somewhere(input, || palimpsest_arena_trim());
                 Ok(())
             }
+            13 if input.byte().is_multiple_of(2) => self.refreeze(),
             13 => {
                 // Blocks keep their bytes.
                 let frozen = somewhere(input, || palimpsest_arena_freeze());
@@ -136,6 +137,23 @@ impl Player {
             unsafe { palimpsest_arena_free(pointer(address)) };
         });
         Ok(())
+    }
+
+    /// Blocks keep their bytes, and what was just copied was not written to since.
+    fn refreeze(&mut self) -> Step {
+        // SAFETY: 1. null. 2. only this thread uses this process's arena.
+        if unsafe { palimpsest_arena_refreeze(std::ptr::null_mut()) } != 0 {
+            return Err(format!("palimpsest_arena_refreeze: {}", std::io::Error::last_os_error()));
+        }
+        let mut copied = 1;
+        // SAFETY: 1. a local. 2. as above.
+        let again = unsafe { palimpsest_arena_refreeze(&raw mut copied) };
+        // SAFETY: 1. misaligned, which is refused. 2. nothing is done.
+        let refused = unsafe { palimpsest_arena_refreeze((&raw mut copied).wrapping_byte_add(1)) };
+        if (again, copied, refused) != (0, 0, -1) {
+            return Err(format!("palimpsest_arena_refreeze: {again}, {copied} bytes copied anew, {refused}"));
+        }
+        self.blocks.iter_mut().try_for_each(Block::check)
     }
 
     fn stats(&self, input: &mut Input<'_>) -> Step {

@@ -10,14 +10,15 @@ use std::ptr;
 
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 
-use super::{Exactly, Input, Step, expect};
+use super::{Exactly, Input, Step, expect, reports};
 use crate::freeze::{
     PALIMPSEST_IO_URING, PALIMPSEST_LINUX_AIO, PALIMPSEST_LOCKED_MEMORY, PALIMPSEST_RAW_ALLOCATOR, palimpsest_fork,
     palimpsest_fork_status, palimpsest_freeze, palimpsest_freeze_options, palimpsest_freeze_report,
     palimpsest_frozen_bytes, palimpsest_get_fork_status, palimpsest_survey,
 };
 use crate::guards::{
-    palimpsest_confined, palimpsest_forget, palimpsest_madvise, palimpsest_mprotect, palimpsest_mremap,
+    palimpsest_changed, palimpsest_confined, palimpsest_forget, palimpsest_madvise, palimpsest_may_be_frozen,
+    palimpsest_mlock, palimpsest_mlockall, palimpsest_mprotect, palimpsest_mremap, palimpsest_pkey_mprotect,
     palimpsest_replaced, palimpsest_thaw, palimpsest_thaw_all,
 };
 use crate::result::palimpsest_result::{
@@ -183,6 +184,7 @@ impl Player {
             9 => self.replace(index, input),
             10 => self.wrong(index),
             11 => self.thaw(index, input),
+            12 => self.lock(index, input),
             _ => self.look(),
         }?;
         self.areas.iter().try_for_each(Area::check)
@@ -231,8 +233,13 @@ impl Player {
         let area = &mut self.areas[index];
         let (range, is_writable) = (area.range(input), input.byte().is_multiple_of(2));
         let rights = if is_writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: 1. this play's own, to which the model no longer writes if it must not.
-        let done = unsafe { palimpsest_mprotect(pointer(area.at(range.start)), range.len() * page_len(), rights) };
+        let (start, len) = (pointer(area.at(range.start)), range.len() * page_len());
+        let done = match input.byte() % 4 {
+            // Leaves the key as it is. SAFETY: 1. this play's own, to which the model no longer writes if it must not.
+            0 => unsafe { palimpsest_pkey_mprotect(start, len, rights, -1) },
+            // SAFETY: as above.
+            _ => unsafe { palimpsest_mprotect(start, len, rights) },
+        };
         if done != 0 {
             return Err(format!("protect: {}", Error::last_os_error()));
         }
@@ -258,6 +265,34 @@ impl Player {
         Ok(())
     }
 
+    /// Locks memory and unlocks it; or says that its flags change, without changing any.
+    fn lock(&mut self, index: usize, input: &mut Input<'_>) -> Step {
+        let area = &mut self.areas[index];
+        let range = area.range(input);
+        let (start, len) = (pointer(area.at(range.start)), range.len() * page_len());
+        if palimpsest_may_be_frozen(start, len) != 0 && self.place == Where::Here {
+            return Err(format!("{start:p} is frozen, and nothing was"));
+        }
+        self.is_unsure = true;
+        let done = match input.byte() % 8 {
+            0 => {
+                palimpsest_changed(start, len);
+                0
+            }
+            // The whole process, with pages as they are touched.
+            1 => palimpsest_mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT),
+            2 => palimpsest_mlockall(1 << 20) + 1,
+            _ => palimpsest_mlock(start, len),
+        };
+        area.is_mixed = true;
+        // SAFETY: changes no contents.
+        unsafe { libc::munlockall() };
+        if done == 0 || [libc::ENOMEM, libc::EPERM, libc::EAGAIN].contains(&errno()) {
+            return Ok(());
+        }
+        Err(format!("lock: {}", Error::last_os_error()))
+    }
+
     /// Calls that the kernel refuses.
     fn wrong(&mut self, index: usize) -> Step {
         let area = &mut self.areas[index];
@@ -273,6 +308,9 @@ impl Player {
         found.push((if moved == libc::MAP_FAILED { -1 } else { 0 }, errno()));
         // SAFETY: 1. there is no such right.
         let protected = unsafe { palimpsest_mprotect(pointer(start), page, 1 << 30) };
+        found.push((protected, errno()));
+        // SAFETY: 1. there is no such key.
+        let protected = unsafe { palimpsest_pkey_mprotect(pointer(start), page, libc::PROT_READ, 1 << 20) };
         found.push((protected, errno()));
         area.is_mixed = true;
         self.is_unsure = true;
@@ -391,7 +429,8 @@ impl Player {
         // SAFETY: 1. as long as they say. 2. this child has one thread, and discards by these functions.
         let answer = unsafe { palimpsest_freeze(given.as_ptr(), told) };
         let is_refused = !is_known || (len < size_of::<usize>() && !told.is_null());
-        expect("freeze", answer, &[if is_refused { PALIMPSEST_INVALID } else { PALIMPSEST_OK }])
+        expect("freeze", answer, &[if is_refused { PALIMPSEST_INVALID } else { PALIMPSEST_OK }])?;
+        if is_refused || told.is_null() { Ok(()) } else { reports::check(&report, len) }
     }
 
     fn survey(&self, input: &mut Input<'_>) -> Step {
@@ -405,6 +444,9 @@ impl Player {
         let answer = unsafe { palimpsest_survey(given.as_ptr(), report.as_ptr()) };
         let is_known = len >= size_of::<usize>();
         expect("survey", answer, &[if is_known { PALIMPSEST_OK } else { PALIMPSEST_INVALID }])?;
+        if is_known {
+            reports::check(&report, len)?;
+        }
         let after = palimpsest_frozen_bytes();
         if after == before { Ok(()) } else { Err(format!("a survey makes {before} frozen bytes {after}")) }
     }

@@ -7,9 +7,11 @@
 mod allocations;
 mod arena;
 mod keys;
+mod lines;
 mod memory;
 mod packs;
 pub mod panics;
+mod reports;
 mod snapshots;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};

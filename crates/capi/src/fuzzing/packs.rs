@@ -7,6 +7,7 @@ use std::slice;
 use palimpsest_text::CodeAddress;
 use palimpsest_text::observe::frame_pointer_eh_frame;
 
+use super::lines::{self, Owner};
 use super::{Exactly, Input, Named, Step, elsewhere, expect, somewhere, twice};
 use crate::data::{
     palimpsest_data, palimpsest_data_release, palimpsest_finalize_data, palimpsest_stage_data, palimpsest_staged_data,
@@ -237,10 +238,11 @@ impl Player {
         // SAFETY: 1. that many.
         let answer = unsafe { palimpsest_staged_set_eh_frame(staged, table.as_ptr().cast(), table.len()) };
         expect("eh_frame", answer, &[there(is_there)])?;
-        if let Some(found) = self.staged.find_mut(handle) {
-            found.fill(input);
-        }
-        Ok(())
+        let Some(found) = self.staged.find_mut(handle) else {
+            return lines::tell(Owner::Staged(staged), None, input);
+        };
+        found.fill(input);
+        lines::tell(Owner::Staged(staged), Some(found.place.bytes.len()), input)
     }
 
     /// Returns observers that write files. Few plays have them, since the files grow.

@@ -12,10 +12,12 @@ use palimpsest_capi::freeze::*;
 use palimpsest_capi::fuzzing::panics::{PLANTED, arm, disarm};
 use palimpsest_capi::guards::*;
 use palimpsest_capi::keys::*;
+use palimpsest_capi::lines::*;
 use palimpsest_capi::packs::*;
 use palimpsest_capi::pins::*;
 use palimpsest_capi::poke::*;
 use palimpsest_capi::programs::*;
+use palimpsest_capi::reports::*;
 use palimpsest_capi::result::palimpsest_result::PALIMPSEST_PANIC;
 use palimpsest_capi::result::*;
 use palimpsest_capi::slices::*;
@@ -97,7 +99,8 @@ const SNAPSHOT: palimpsest_snapshot = palimpsest_snapshot { handle: 0 };
 const RANGE: palimpsest_range = palimpsest_range { start: null(), len: 0 };
 
 /// Functions without a guard, each with a reason in its source.
-const UNGUARDED: [&str; 3] = ["palimpsest_error_message", "palimpsest_version", "palimpsest_abandon"];
+const UNGUARDED: [&str; 4] =
+    ["palimpsest_error_message", "palimpsest_report_text", "palimpsest_version", "palimpsest_abandon"];
 
 #[expect(unused_unsafe, reason = "not all of them are unsafe")]
 fn calls() -> Vec<Call> {
@@ -114,6 +117,7 @@ fn calls() -> Vec<Call> {
         palimpsest_staged_set_name(STAGED, null()) Code;
         palimpsest_staged_set_eh_frame(STAGED, null(), 0) Code;
         palimpsest_staged_set_faults(STAGED, null(), 0) Code;
+        palimpsest_staged_set_lines(STAGED, null(), 0) Code;
         palimpsest_finalize(PACKS, null(), 0, null_mut()) Code;
         palimpsest_staged_drop(STAGED) Code;
         palimpsest_program_entry(PROGRAM, null_mut(), null_mut()) Code;
@@ -128,6 +132,7 @@ fn calls() -> Vec<Call> {
         palimpsest_alloc_set_name(ALLOC, null()) Code;
         palimpsest_alloc_set_eh_frame(ALLOC, null(), 0) Code;
         palimpsest_alloc_set_functions(ALLOC, null(), 0) Code;
+        palimpsest_alloc_set_lines(ALLOC, null(), 0) Code;
         palimpsest_alloc_finalize(PACKS, null(), 0) Code;
         palimpsest_alloc_drop(ALLOC) Code;
         palimpsest_alloc_release(PACKS, null(), 0, null_mut()) Code;
@@ -142,6 +147,7 @@ fn calls() -> Vec<Call> {
         palimpsest_keys_set(null::<c_char>(), 0, null_mut()) Code;
         palimpsest_freeze(null(), null_mut()) Code;
         palimpsest_survey(null(), null_mut()) Code;
+        palimpsest_report_get_range(0, null_mut()) Code;
         palimpsest_fork(null_mut()) Code;
         palimpsest_get_fork_status(null_mut()) Code;
         palimpsest_frozen_bytes() Errno(0);
@@ -163,7 +169,12 @@ fn calls() -> Vec<Call> {
         palimpsest_madvise(null_mut(), 0, 0) Errno(-1);
         palimpsest_mremap(null_mut(), 0, 0, 0, null_mut()) Errno(-1);
         palimpsest_mprotect(null_mut(), 0, 0) Errno(-1);
+        palimpsest_pkey_mprotect(null_mut(), 0, 0, 0) Errno(-1);
         palimpsest_replaced(null(), 0) ErrnoAlone;
+        palimpsest_changed(null(), 0) ErrnoAlone;
+        palimpsest_may_be_frozen(null(), 0) Errno(0);
+        palimpsest_mlock(null(), 0) Errno(-1);
+        palimpsest_mlockall(0) Errno(-1);
         palimpsest_thaw(null(), 0) Code;
         palimpsest_thaw_all() Code;
         palimpsest_forget(null(), 0) Code;
@@ -175,6 +186,7 @@ fn calls() -> Vec<Call> {
         palimpsest_arena_aligned_alloc(16, 1) Errno(0);
         palimpsest_arena_usable_size(null_mut()) Errno(0);
         palimpsest_arena_freeze() Errno(-1);
+        palimpsest_arena_refreeze(null_mut()) Errno(-1);
         palimpsest_arena_trim() Errno(0);
         palimpsest_arena_stats(null_mut()) Errno(-1);
     })

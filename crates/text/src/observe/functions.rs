@@ -14,9 +14,9 @@ pub struct Function {
 }
 
 impl<'a> Loaded<'a> {
-    /// Returns what tables of symbols list one by one: the functions, or else the program. Lines belong to the program
-    /// as a whole. Leaves out functions that are not inside it; if none is, as after a shrink, the program stands for
-    /// itself.
+    /// Returns what tables of symbols list one by one: the functions, or else the program. Functions have no lines
+    /// here, since those count from the program. Leaves out functions that are not inside it; if none is, as after a
+    /// shrink, the program stands for itself.
     #[cfg(feature = "observe")]
     pub(super) fn symbols(&self) -> impl Iterator<Item = Loaded<'a>> {
         let whole = *self;

@@ -91,7 +91,7 @@ impl Default for JitDump {
 impl Observer for JitDump {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
         let frames = loaded.eh_frame.and_then(Frames::read);
-        let load = |file: &DumpFile| loaded.symbols().try_for_each(|one| file.load(&one, frames.as_ref()));
+        let load = |file: &DumpFile| loaded.symbols().try_for_each(|one| file.load(&one, loaded, frames.as_ref()));
         self.dump.file().and_then(load).map_err(|error| ObserveError::new(OBSERVER, error))
     }
 
@@ -201,8 +201,8 @@ impl DumpFile {
         Ok(DumpFile { output, pid, programs: AtomicU64::new(0), broken: AtomicBool::new(false) })
     }
 
-    /// Records a program, or a function of it; `frames` are the program's.
-    fn load(&self, loaded: &Loaded<'_>, frames: Option<&Frames<'_>>) -> Result<(), DumpError> {
+    /// Records a program, or a function of it: `loaded`, of `program`, whose `frames` these are.
+    fn load(&self, loaded: &Loaded<'_>, program: &Loaded<'_>, frames: Option<&Frames<'_>>) -> Result<(), DumpError> {
         let name = symbol_name(loaded.name);
         let unwinding = frames.and_then(|frames| Table::of(frames, loaded));
         let nanoseconds = monotonic_nanoseconds();
@@ -219,8 +219,12 @@ impl DumpFile {
         let prefix = load.encode_prefix().ok_or(DumpError::TooLong { len: loaded.code.len() })?;
         // One append, because the lines and the unwinding information belong to the next program in the file.
         let unwinding = unwinding.map(|table| table.encode(nanoseconds));
-        let lines = loaded.lines.filter(|lines| !lines.is_empty());
-        let lines = lines.map(|lines| record::encode_lines(lines, load.address, nanoseconds));
+        let start = loaded.address.get() - program.address.get();
+        let lines = program.lines.map(|lines| lines.within(start..start + loaded.code.len()));
+        let lines = lines.filter(|lines| lines.len() > 0);
+        let from = program.address.get() as u64;
+        let lines = lines.map(|lines| lines.map(|(_, line)| line));
+        let lines = lines.map(|lines| record::encode_lines(lines, from, load.address, nanoseconds));
         let lines = lines.map(|lines| lines.ok_or(DumpError::ManyLines)).transpose()?;
         let before = [lines, unwinding].map(Option::unwrap_or_default);
         self.append(&[&before[0], &before[1], &prefix, name.as_bytes(), &[0], loaded.code])
@@ -261,7 +265,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::observe::frame_pointer_eh_frame;
+    use crate::observe::{Function, SourceLine, SourceLines, frame_pointer_eh_frame};
 
     fn word(data: &[u8], at: usize) -> u32 {
         u32::from_ne_bytes(data[at..at + 4].try_into().expect("four bytes"))
@@ -295,6 +299,37 @@ mod tests {
         let marker: Vec<&str> = maps.lines().filter(|line| line.ends_with(path.to_str().expect("utf-8"))).collect();
         assert_eq!(marker.len(), 1, "{marker:?}");
         assert!(marker[0].contains(" r-xp "), "{marker:?}");
+    }
+
+    /// Fails on: lines that are lost, told of the wrong function, or counted from it.
+    #[test]
+    fn each_function_has_the_lines_that_hold_in_it() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut lines = SourceLines::new();
+        for (offset, line) in [(0, 1), (4, 2), (9, 3)] {
+            lines.add(SourceLine { offset, file: "f", line, column: 0 });
+        }
+        let functions = [(0, 3), (6, 4)].map(|(offset, len)| Function { offset, len, name: "inside".into() });
+        let address = CodeAddress::new(0x7f12_3400_0100);
+        let program = Loaded { name: "", address, code: &[7; 10], eh_frame: None, lines: Some(&lines), functions: &[] };
+        let dump = JitDump::in_directory(directory.path());
+        dump.loaded(&Loaded { functions: &functions, ..program }).expect("loaded");
+        dump.loaded(&program).expect("loaded");
+        let data = fs::read(directory.path().join(format!("jit-{}.dump", std::process::id()))).expect("read");
+        // Of each record of lines: where its function begins, and where each line begins.
+        let mut found = Vec::new();
+        let mut at = word(&data, 8) as usize;
+        while at < data.len() {
+            if word(&data, at) == 2 {
+                // An entry has 16 bytes, and the name of the file with a zero.
+                let entries = (0..word(&data, at + 24) as usize).map(|entry| at + 32 + entry * 18);
+                let places = entries.map(|entry| (word(&data, entry) - 0x3400_0100, word(&data, entry + 8)));
+                found.push((word(&data, at + 16) - 0x3400_0100, places.collect::<Vec<_>>()));
+            }
+            at += word(&data, at + 4) as usize;
+        }
+        let whole = (0, vec![(0, 1), (4, 2), (9, 3)]);
+        assert_eq!(found, [(0, vec![(0, 1)]), (6, vec![(6, 2), (9, 3)]), whole]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::memory::Kind;
 use super::parts::{Part, Parts, Size, Working};
 use super::policy::WriteView;
 use super::staged::{Described, publish, synchronize};
-use crate::observe::Function;
+use crate::observe::{Function, SourceLines};
 
 /// Places for code, for data that it reads, and for data that it writes. Each has its final address, and memory to
 /// which its bytes are written before. The linker of a compiler asks this of its host.
@@ -48,6 +48,7 @@ pub struct Allocation {
     name: Box<str>,
     eh_frame: Option<Vec<u8>>,
     functions: Vec<Function>,
+    lines: Option<SourceLines>,
 }
 
 struct Draft {
@@ -84,7 +85,7 @@ impl Packs {
                 *drafts.get_mut(part) = Some(draft);
             }
         }
-        Ok(Allocation { drafts, name: Box::default(), eh_frame: None, functions: Vec::new() })
+        Ok(Allocation { drafts, name: Box::default(), eh_frame: None, functions: Vec::new(), lines: None })
     }
 
     /// Returns whether [`allocate`](Self::allocate) can let code and data be written in place.
@@ -220,6 +221,13 @@ impl Allocation {
         Ok(())
     }
 
+    /// Tells observers which lines of a source the code comes from, as
+    /// [`Staged::set_lines`](super::Staged::set_lines) does. What a later [`shrink`](Self::shrink) cuts off is left
+    /// out.
+    pub fn set_lines(&mut self, lines: SourceLines) {
+        self.lines = Some(lines);
+    }
+
     /// Puts all parts in place. [`Packs::finalize_allocations`] does this for many allocations.
     ///
     /// # Errors
@@ -232,7 +240,7 @@ impl Allocation {
 
     /// Makes the parts known. Call it when the bytes are in place and cores synchronised.
     fn publish(self) -> Allocated {
-        let Self { mut drafts, name, eh_frame, functions } = self;
+        let Self { mut drafts, name, eh_frame, functions, lines } = self;
         let is_observed = drafts.code.as_ref().is_some_and(|code| code.block.store().is_observed());
         let group = Arc::new(Group::new(Parts {
             code: drafts.code.as_ref().map_or(0..0, Draft::range),
@@ -255,7 +263,8 @@ impl Allocation {
                 Image::InPlace if is_observed => block.bytes_in_place().unwrap_or_default().to_vec(),
                 Image::InPlace => Vec::new(),
             };
-            publish(block, Some(extras), &Described { code: &code, eh_frame: eh_frame.as_deref(), lines: None })
+            let (eh_frame, lines) = (eh_frame.as_deref(), lines.as_ref());
+            publish(block, Some(extras), &Described { code: &code, eh_frame, lines })
         });
         // SAFETY: 1. made above.
         unsafe { Allocated::new(Held { code, read_only, read_write }, group) }

@@ -31,9 +31,8 @@ pub(super) enum ImageError {
 pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, ImageError> {
     let address = loaded.address.get() as u64;
     let len = loaded.code.len() as u64;
-    let name = symbol_name(loaded.name);
     let mut described = match loaded.lines {
-        Some(lines) if !lines.is_empty() => dwarf::write(loaded, &name, lines)?,
+        Some(lines) if !lines.is_empty() => dwarf::write(loaded, lines)?,
         _ => dwarf::Described::new(),
     };
     described.extend(loaded.eh_frame.map(|data| (".eh_frame", data.to_vec())));

@@ -1,7 +1,7 @@
 //! The records of a jitdump, version 1 (tools/perf/Documentation/jitdump-specification.txt), in the byte order of the
 //! machine.
 
-use crate::observe::SourceLines;
+use crate::observe::SourceLine;
 
 /// The magic number, which reads "JiTD" on a big-endian machine.
 const MAGIC: u32 = 0x4a69_5444;
@@ -72,11 +72,18 @@ impl CodeLoad<'_> {
     }
 }
 
-/// Encodes JIT_CODE_DEBUG_INFO for the next program, which is at `address`. `None` if the record is too long.
-pub(super) fn encode_lines(lines: &SourceLines, address: u64, nanoseconds: u64) -> Option<Vec<u8>> {
+/// Encodes JIT_CODE_DEBUG_INFO for the next function, which is at `address`, and whose program begins at `program`.
+/// `None` if the record is too long.
+pub(super) fn encode_lines<'a>(
+    lines: impl ExactSizeIterator<Item = SourceLine<'a>>,
+    program: u64,
+    address: u64,
+    nanoseconds: u64,
+) -> Option<Vec<u8>> {
+    let count = lines.len() as u64;
     let mut entries = Vec::new();
-    for line in lines.iter() {
-        entries.extend((address + u64::from(line.offset)).to_ne_bytes());
+    for line in lines {
+        entries.extend((program + u64::from(line.offset)).to_ne_bytes());
         entries.extend(line.line.to_ne_bytes());
         // The column distinguishes several parts of one line.
         entries.extend(line.column.to_ne_bytes());
@@ -85,7 +92,7 @@ pub(super) fn encode_lines(lines: &SourceLines, address: u64, nanoseconds: u64) 
     }
     let total = (DEBUG_BYTES + entries.len()).next_multiple_of(size_of::<u64>());
     let mut record = prefix(DEBUG_INFO, u32::try_from(total).ok()?, nanoseconds);
-    for word in [address, lines.iter().len() as u64] {
+    for word in [address, count] {
         record.extend(word.to_ne_bytes());
     }
     record.extend(entries);
@@ -125,7 +132,7 @@ fn prefix(id: u32, total: u32, nanoseconds: u64) -> Vec<u8> {
 #[cfg(target_endian = "little")]
 mod tests {
     use super::*;
-    use crate::observe::SourceLine;
+    use crate::observe::SourceLines;
 
     #[test]
     fn header() {
@@ -184,7 +191,7 @@ mod tests {
         lines.add(SourceLine { offset: 0, file: "a.c", line: 7, column: 2 });
         lines.add(SourceLine { offset: 5, file: "b", line: 0x0102, column: 0 });
         assert_eq!(
-            encode_lines(&lines, 0x7f00_0000_1000, 5).expect("short"),
+            encode_lines(lines.iter(), 0x7f00_0000_1000, 0x7f00_0000_1000, 5).expect("short"),
             [
                 // Prefix: id, 72 bytes in all, time; address, entries.
                 2, 0, 0, 0, 72, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0x7f, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
