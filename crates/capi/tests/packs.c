@@ -265,6 +265,10 @@ static int keyed(char *at, size_t page) {
     /* The same key again, which now denies: the kernel may not read the page for this thread either. */
     MUST(syscall(SYS_pkey_free, key) == 0 && syscall(SYS_pkey_alloc, 0, DENIED) == key && pipe(ends) == 0);
     MUST(write(ends[1], at, 1) == -1 && errno == EFAULT);
+    MUST(palimpsest_pkey_mprotect(at + page, page, PROT_READ | PROT_WRITE, key) == 0);
+    IS(REFUSED, palimpsest_thaw(at + page, page));
+    MUST(is_frozen(at + page) && palimpsest_pkey_mprotect(at + page, page, PROT_READ | PROT_WRITE, 0) == 0);
+    MUST(at[page] == 6);
     MUST(palimpsest_pkey_mprotect(at, page, PROT_READ | PROT_WRITE, 0) == 0 && *at == 6);
     MUST(syscall(SYS_pkey_free, key) == 0);
     MUST(write(ends[1], at, 1) == 1 && close(ends[0]) == 0 && close(ends[1]) == 0);
@@ -307,12 +311,15 @@ static int locking(char *memory, size_t length) {
     /* Upwards, as far as memory that stays where it is. */
     IS(REFUSED, palimpsest_thaw(memory, length));
     MUST(!is_frozen(memory) && !is_frozen(stays - 1) && is_frozen(stays) && is_frozen(memory + length / 2));
+    /* However far apart heaps are from what mmap gives. */
+    IS(REFUSED, palimpsest_thaw(NULL, SIZE_MAX));
+    IS(OK, palimpsest_thaw(NULL, (size_t)memory));
     MUST(palimpsest_mlockall(1 << 20) == -1 && errno == EINVAL && is_frozen(memory + length / 2));
     if (palimpsest_mlockall(MCL_CURRENT | MCL_ONFAULT) != 0) {
         MUST(errno == ENOMEM || errno == EPERM);
     }
     munlockall();
-    MUST(is_frozen(stays));
+    MUST(is_frozen(stays) && is_frozen(memory + length / 2));
     MUST(memory[0] == 6 && *stays == 6 && memory[length / 2] == 6);
     return 0;
 }

@@ -66,7 +66,8 @@ pub(super) fn take_turn(shared: &Shared) -> Turn<'_> {
 /// # Errors
 ///
 /// ENOMEM if there is no memory; EBUSY if a freeze is under way, if there are other threads that cannot or must not be
-/// held, or if the calling code uses the memory itself; EINVAL if the memory has tags or a protection key. What was not
+/// held, or if the calling code uses the memory itself; EINVAL if the memory has tags, if flags of it have
+/// [changed](super::changed), or if its protection key, which it keeps, does not let this thread read. What was not
 /// thawed until then is still frozen.
 pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     if !touches(range.clone()) {
@@ -241,22 +242,29 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T,
 /// Makes the frozen parts of `span` anonymous. Nothing else in the process runs.
 fn thaw_span(span: Span, view: &View<'_>) -> Result<(), Errno> {
     let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
-    let mut room = None;
+    let mut room = None::<Room>;
     for part in parts(span) {
         let Part::Frozen(found, entry) = part else { continue };
         if !entry.is_sure() {
             return Err(Errno::NOMEM);
         }
         if entry.extent().is_some() {
-            // One for all parts, so that they become one mapping again: the kernel joins what lay side by side before.
+            // One for all parts without a gap, so that they become one mapping again: the kernel joins what lay side by
+            // side before. Not for more: from the heap to what `mmap` gave there may be half an address space.
             let room = match &mut room {
-                Some(room) => room,
-                None => room.insert(Room::of(Span::new(found.start, span.end), entry)?),
+                Some(room) if found.start < room.place.end => room,
+                _ => room.insert(Room::of(Span::new(found.start, end_of_run(found, span.end)), entry)?),
             };
             thaw_part(map, found, entry, room, view)?;
         }
     }
     Ok(())
+}
+
+/// Returns where what the map knows without a gap from `first` on ends, at most `end`.
+fn end_of_run(first: Span, end: usize) -> usize {
+    let known = parts(Span::new(first.start, end)).take_while(|part| matches!(part, Part::Frozen(..)));
+    known.last().map_or(first.end, |part| part.span().end)
 }
 
 /// Gives up each extent with an entry that `is_wanted`. Leaves those that cannot go, continues with the rest, and
@@ -379,6 +387,8 @@ unsafe fn make_anonymous(span: Span, room: usize, traits: Traits) -> Result<(), 
     // Finds holes and guards without risking a signal. Kernels before 5.14 do not know this advice. SAFETY: 1. changes
     // no contents.
     let readied = match unsafe { calls::advise(span, libc::MADV_POPULATE_READ) } {
+        // Or the key does not let this thread read; which of the two cannot be told.
+        Err(Errno::INVAL) if traits.protection_key != 0 => Err(Errno::INVAL),
         Err(Errno::INVAL) if calls::is_all_mapped(span) => Ok(()),
         Err(Errno::INVAL) => Err(Errno::NOMEM),
         told => told,
