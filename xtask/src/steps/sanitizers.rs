@@ -49,6 +49,7 @@ const THREAD_UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "threads::hold::tests", reason: CLONE },
     Unsuitable { name: "a_replacement_is_locked_like_what_it_replaces", reason: LOCKED },
     Unsuitable { name: "each_call_of_a_freeze_is_tried_before_it_kills", reason: FORBIDDEN },
+    Unsuitable { name: "threads_are_counted_by_a_proc_of_another_pid_namespace_too", reason: FORKED },
     Unsuitable { name: "children_of_another_namespace_are_far", reason: CLONE },
     Unsuitable { name: "the_children_of_a_namespace_are_near", reason: CLONE },
 ];
@@ -65,6 +66,7 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
 const FORBIDDEN: &str = "sanitizers call sigaltstack themselves, which one of the filters forbids";
 const BLOCKED: &str = "ThreadSanitizer's own thread blocks every signal";
 const LOCKED: &str = "sanitizers make mlock do nothing";
+const FORKED: &str = "ThreadSanitizer starts no thread in a child of several";
 const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork";
 
 pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
