@@ -265,7 +265,8 @@ impl Player {
         Ok(())
     }
 
-    /// Locks memory and unlocks it; or says that its flags change, without changing any.
+    /// Locks memory and unlocks it; or says that its flags change, without changing any. AddressSanitizer makes `mlock`
+    /// and `mlockall` do nothing, and answer so, whatever they are asked.
     fn lock(&mut self, index: usize, input: &mut Input<'_>) -> Step {
         let area = &mut self.areas[index];
         let range = area.range(input);
@@ -281,7 +282,6 @@ impl Player {
             }
             // The whole process, with pages as they are touched.
             1 => palimpsest_mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT),
-            2 => palimpsest_mlockall(1 << 20) + 1,
             _ => palimpsest_mlock(start, len),
         };
         area.is_mixed = true;
