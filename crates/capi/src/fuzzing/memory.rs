@@ -17,9 +17,8 @@ use crate::freeze::{
     palimpsest_frozen_bytes, palimpsest_get_fork_status, palimpsest_survey,
 };
 use crate::guards::{
-    palimpsest_changed, palimpsest_confined, palimpsest_forget, palimpsest_madvise, palimpsest_may_be_frozen,
-    palimpsest_mlock, palimpsest_mlockall, palimpsest_mprotect, palimpsest_mremap, palimpsest_pkey_mprotect,
-    palimpsest_replaced, palimpsest_thaw, palimpsest_thaw_all,
+    palimpsest_confined, palimpsest_forget, palimpsest_madvise, palimpsest_mprotect, palimpsest_mremap,
+    palimpsest_pkey_mprotect, palimpsest_replaced, palimpsest_thaw, palimpsest_thaw_all,
 };
 use crate::result::palimpsest_result::{
     PALIMPSEST_BUSY, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND, PALIMPSEST_OK, PALIMPSEST_REFUSED,
@@ -184,7 +183,6 @@ impl Player {
             9 => self.replace(index, input),
             10 => self.wrong(index),
             11 => self.thaw(index, input),
-            12 => self.lock(index, input),
             _ => self.look(),
         }?;
         self.areas.iter().try_for_each(Area::check)
@@ -263,33 +261,6 @@ impl Player {
         area.is_mixed = true;
         area.pages[range].fill(EMPTY);
         Ok(())
-    }
-
-    /// Locks memory and unlocks it; or says that its flags change, without changing any. AddressSanitizer makes `mlock`
-    /// and `mlockall` do nothing, and answer so, whatever they are asked.
-    fn lock(&mut self, index: usize, input: &mut Input<'_>) -> Step {
-        let area = &mut self.areas[index];
-        let range = area.range(input);
-        let (start, len) = (pointer(area.at(range.start)), range.len() * page_len());
-        // Of memory where another play's was, too.
-        let _ = palimpsest_may_be_frozen(start, len);
-        self.is_unsure = true;
-        let done = match input.byte() % 8 {
-            0 => {
-                palimpsest_changed(start, len);
-                0
-            }
-            // The whole process, with pages as they are touched.
-            1 => palimpsest_mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT),
-            _ => palimpsest_mlock(start, len),
-        };
-        area.is_mixed = true;
-        // SAFETY: changes no contents.
-        unsafe { libc::munlockall() };
-        if done == 0 || [libc::ENOMEM, libc::EPERM, libc::EAGAIN].contains(&errno()) {
-            return Ok(());
-        }
-        Err(format!("lock: {}", Error::last_os_error()))
     }
 
     /// Calls that the kernel refuses.
