@@ -67,15 +67,24 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(declared::functions(), exported);
 }
 
-/// The random calls of the fuzz target call each function.
+/// What random calls leave to the C program `packs.c`: AddressSanitizer answers for the kernel here, or other random
+/// calls would have to know what became of the memory.
+const LEFT_TO_C: [&str; 4] =
+    ["palimpsest_changed", "palimpsest_may_be_frozen", "palimpsest_mlock", "palimpsest_mlockall"];
+
+/// The random calls of the fuzz target call each function, and a program in C calls the rest.
 #[test]
 fn random_calls_reach_each_function() {
     let sources = fs::read_dir(Path::new(CRATE).join("src/fuzzing")).expect("there are sources");
     let sources: String = sources
         .map(|entry| fs::read_to_string(entry.expect("it can be listed").path()).expect("it can be read"))
         .collect();
-    let missing: Vec<_> =
-        declared::functions().into_iter().filter(|name| !sources.contains(&format!("{name}("))).collect();
+    let program = fs::read_to_string(Path::new(CRATE).join("tests/packs.c")).expect("it can be read");
+    let is_called = |name: &String| {
+        let calls = if LEFT_TO_C.contains(&name.as_str()) { &program } else { &sources };
+        calls.contains(&format!("{name}("))
+    };
+    let missing: Vec<_> = declared::functions().into_iter().filter(|name| !is_called(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
