@@ -418,10 +418,11 @@ fn what_is_sealed_between_slices_is_passed_over() {
     });
 }
 
-/// Fails on: slices that look at thousands of descriptors while somebody waits.
+/// Fails on: long looks that nobody is told of, or that count for ever. The unit test of `Figures` says when slices come
+/// again.
 #[test]
-fn with_very_many_descriptors_slices_are_taken_at_forks_only() {
-    play("with_very_many_descriptors_slices_are_taken_at_forks_only", || {
+fn with_very_many_descriptors_slices_are_hardly_taken_between_forks() {
+    play("with_very_many_descriptors_slices_are_hardly_taken_between_forks", || {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         const COUNT: u64 = 16_000;
         let limit = getrlimit(Resource::Nofile);
@@ -436,10 +437,8 @@ fn with_very_many_descriptors_slices_are_taken_at_forks_only() {
         let mut many: Vec<_> = (0..COUNT).map(|_| file.try_clone().expect("below the limit")).collect();
         let report = freeze(&in_slices());
         assert!(report.notes.iter().any(|note| note.contains("hardly ever in between")), "{report}");
-        let is_due = || palimpsest_fork::next_slice() == Some(Duration::ZERO);
-        assert!(!is_due());
         assert_eq!(in_child(|| 0), 0);
-        assert_eq!((progress().slices, is_due()), (1, false));
+        assert_eq!(progress().slices, 1);
         many.clear();
         assert_eq!(in_child(|| 0), 0);
         assert_eq!(progress().slices, 2);

@@ -29,7 +29,7 @@ pub(super) const ALL: &[Exception] = &[
     except(
         Rule::RawCall,
         "crates/capi/src/fuzzing/memory.rs",
-        5,
+        4,
         "maps memory as the program does that calls us, for a fuzz target",
     ),
     except(

@@ -89,7 +89,7 @@ pub(crate) enum Waited {
 /// | `stage`, `planned`, `frozen`, `gathered`, `slices`, `longest`, `taken`, `beside`, `looked` | the holder of the lock of [`Shared`](super::registry::Shared) | anybody |
 /// | `not_before` | any thread after a slice; zeroed under the lock | threads that are about to wait |
 /// | `waited` | any thread that is about to wait, or has taken a slice; cleared by the next fork | that fork |
-/// | `long_looks`, `looks_again` | any thread that has looked, and forks under the lock | threads that are about to wait |
+/// | `long_looks`, `looks_again` | any thread that has looked; forks, under the lock | threads about to wait |
 ///
 /// Fields that are written without the lock are hints: if two threads write at once, one value is lost, and a slice
 /// comes sooner or later.
