@@ -418,8 +418,8 @@ fn what_is_sealed_between_slices_is_passed_over() {
     });
 }
 
-/// Fails on: long looks that nobody is told of, or that count for ever. The unit test of `Figures` says when slices come
-/// again.
+/// Fails on: long looks that nobody is told of, or that count for ever. The unit test of `Figures` says when slices
+/// come again.
 #[test]
 fn with_very_many_descriptors_slices_are_hardly_taken_between_forks() {
     play("with_very_many_descriptors_slices_are_hardly_taken_between_forks", || {
