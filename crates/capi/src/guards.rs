@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::io::Error;
 use std::ops::Range;
 
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
@@ -12,6 +12,10 @@ use crate::result::palimpsest_result::{
     self, PALIMPSEST_BUSY, PALIMPSEST_NO_ROOM, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
 };
 use crate::result::{Failure, answer, like_libc, set_errno};
+
+fn last_errno() -> Errno {
+    Errno::from_raw_os_error(Error::last_os_error().raw_os_error().unwrap_or_default())
+}
 
 /// `madvise` that is right for frozen memory, too: discarded memory is zeros afterwards, not the bytes of the freeze.
 /// Returns 0, or -1 with `errno`.
@@ -21,15 +25,15 @@ use crate::result::{Failure, answer, like_libc, set_errno};
 /// 1. As for `madvise`: discarding takes contents away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: 1. is contract 1.
-    like_libc(-1, || match unsafe { guard::madvise(address.addr(), len, advice) } {
-        Outcome::Done(Ok(())) => 0,
-        Outcome::Done(Err(errno)) => {
+    // By the C library, so that a sanitizer sees it. SAFETY: contract 1.
+    let call = || if unsafe { libc::madvise(address, len, advice) } == 0 { Ok(()) } else { Err(last_errno()) };
+    // SAFETY: 1. is contract 1, and `call` makes the call.
+    like_libc(-1, || match unsafe { guard::madvise_by(address.addr(), len, advice, call) } {
+        Ok(()) => 0,
+        Err(errno) => {
             set_errno(errno.raw_os_error());
             -1
         }
-        // SAFETY: contract 1.
-        Outcome::NotOurs => unsafe { libc::madvise(address, len, advice) },
     })
 }
 
@@ -48,15 +52,18 @@ pub unsafe extern "C" fn palimpsest_mremap(
     new_address: *mut c_void,
 ) -> *mut c_void {
     let remap = Remap { address: address.addr(), len, new_len, flags, new_address: new_address.addr() };
-    // SAFETY: 1. is contract 1.
-    like_libc(libc::MAP_FAILED, || match unsafe { guard::mremap(remap) } {
-        Outcome::Done(Ok(moved)) => std::ptr::with_exposed_provenance_mut(moved),
-        Outcome::Done(Err(errno)) => {
+    let call = || {
+        // SAFETY: contract 1.
+        let moved = unsafe { libc::mremap(address, len, new_len, flags, new_address) };
+        if moved == libc::MAP_FAILED { Err(last_errno()) } else { Ok(moved.expose_provenance()) }
+    };
+    // SAFETY: 1. is contract 1, and `call` makes the call.
+    like_libc(libc::MAP_FAILED, || match unsafe { guard::mremap_by(remap, call) } {
+        Ok(moved) => std::ptr::with_exposed_provenance_mut(moved),
+        Err(errno) => {
             set_errno(errno.raw_os_error());
             libc::MAP_FAILED
         }
-        // SAFETY: contract 1.
-        Outcome::NotOurs => unsafe { libc::mremap(address, len, new_len, flags, new_address) },
     })
 }
 

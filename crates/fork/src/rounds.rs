@@ -36,6 +36,11 @@ pub(crate) fn played<T>(
     shared.tending.set_mappings(headroom.mappings);
     let (mut tables, agenda) = locked.tables_and_agenda()?;
     let done = {
+        // A survey changes nothing.
+        let _turn = match mode {
+            Mode::Survey => None,
+            _ => Some(shared.turn_to_freeze().ok_or(FreezeError::Busy)?),
+        };
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;

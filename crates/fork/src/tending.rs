@@ -123,6 +123,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     let sends = !holds && paid_by == PaidBy::Time && options.errands == options::Errands::Deputy;
     let played = if holds {
         let mut tables = locked.tables()?;
+        let _turn = shared.turn_for_slice().ok_or(FreezeError::Busy)?;
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;

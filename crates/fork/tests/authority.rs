@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Memory, freeze, in_child, page, play, skip};
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{ExtentLen, Measure, Options};
 use palimpsest_sys::pages::maps::Maps;
 use rustix::io::Errno;
@@ -23,19 +23,13 @@ fn frozen(len: usize) -> Memory {
 
 fn madvise(memory: &Memory, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: 1. the scenario's own memory, of which it needs nothing back.
-    match unsafe { guard::madvise(memory.at(offset).addr(), len, advice) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => Err(Errno::NOSYS),
-    }
+    unsafe { guard::madvise_by(memory.at(offset).addr(), len, advice, || Err(Errno::NOSYS)) }
 }
 
 fn mremap(address: usize, len: usize, new_len: usize) -> Result<usize, Errno> {
     let asked = Remap { address, len, new_len, flags: libc::MREMAP_MAYMOVE, new_address: 0 };
     // SAFETY: 1. the scenario's own memory.
-    match unsafe { guard::mremap(asked) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => Err(Errno::NOSYS),
-    }
+    unsafe { guard::mremap_by(asked, || Err(Errno::NOSYS)) }
 }
 
 /// Returns the numbers of open descriptors, except the one that lists them.

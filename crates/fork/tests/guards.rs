@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip};
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{ExtentLen, Measure, Options, OtherThreads};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
@@ -49,7 +49,7 @@ fn pointers_may_have_tags() {
         let tagged = |offset: usize| memory.at(offset).addr() | tag;
         // SAFETY: the scenario's own memory.
         let discarded = unsafe { guard::madvise(tagged(0), page(), libc::MADV_DONTNEED) };
-        assert_eq!(discarded, Outcome::Done(Ok(())));
+        assert_eq!(discarded, Ok(()));
         assert!(memory.is_zero(0..page()) && memory.holds(page()..memory.len, 1));
         let shrunk = Remap { address: tagged(2 * MIB), len: 2 * MIB, new_len: MIB, flags: 0, new_address: 0 };
         assert_eq!(mremap(shrunk), Ok(memory.at(2 * MIB).addr()));

@@ -116,10 +116,131 @@ fn h04_a_thread_that_blocks_signals_is_held_or_an_error() {
     });
 }
 
+/// Options of a freeze beside other threads.
+fn beside_others() -> Options {
+    Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing)
+}
+
+/// Fails on: advice that a freeze comes before, and that is given for anonymous memory all the same.
+#[test]
+fn what_is_discarded_while_it_is_frozen_is_zeros() {
+    play("what_is_discarded_while_it_is_frozen_is_zeros", || {
+        use palimpsest_fork::guard;
+        use rustix::io::Errno;
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        // The first time before there is a map.
+        for time in 0..2 {
+            let (mut calls, part) = (0, time * MIB..(time + 1) * MIB);
+            let mut call = || {
+                calls += 1;
+                if calls == 1 {
+                    freeze_quietly(&beside_others());
+                }
+                // SAFETY: the scenario's own memory.
+                match unsafe { libc::madvise(memory.at(part.start), part.len(), libc::MADV_DONTNEED) } {
+                    0 => Ok(()),
+                    _ => Err(Errno::INVAL),
+                }
+            };
+            // SAFETY: 1. the scenario's own memory, and the call is made.
+            let done =
+                unsafe { guard::madvise_by(memory.at(part.start).addr(), part.len(), libc::MADV_DONTNEED, &mut call) };
+            assert_eq!((done, calls), (Ok(()), 1));
+            assert!(memory.is_zero(0..part.end) && memory.holds(part.end..memory.len, 1), "{time}");
+            guard::thaw_all().expect("thawed");
+        }
+    });
+}
+
+/// Fails on: a freeze of memory that has moved in the kernel and not yet in the map, or is about to move: what is
+/// discarded at the new place then shows the bytes of the freeze, and what grows shows what lies behind it in a file.
+#[test]
+fn nobody_freezes_what_is_being_moved() {
+    play("nobody_freezes_what_is_being_moved", || {
+        use palimpsest_fork::guard::{self, Remap};
+        // The first time before there is a map, the second time before memory is frozen, the third time after.
+        for time in 0..3 {
+            let (memory, room) = (Memory::apart(8 * MIB), Memory::apart(8 * MIB));
+            memory.fill(0..memory.len, 1);
+            if time == 2 {
+                freeze_quietly(&beside_others());
+            }
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let (address, new_address) = (memory.start.addr(), room.start.addr());
+            let asked = Remap { address, len: 2 * MIB, new_len: 4 * MIB, flags, new_address };
+            let mut freezing = None;
+            let is_begun = std::sync::Arc::new(AtomicBool::new(false));
+            let wait_for_a_freeze = |freezing: &mut Option<std::thread::JoinHandle<()>>| {
+                let begun = is_begun.clone();
+                let thread = std::thread::spawn(move || {
+                    begun.store(true, Ordering::Relaxed);
+                    freeze_quietly(&beside_others());
+                });
+                while !is_begun.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                // However long it takes: a freeze that does not wait for the move is over by then.
+                for _ in 0..50 {
+                    if thread.is_finished() {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                *freezing = Some(thread);
+            };
+            let call = || {
+                wait_for_a_freeze(&mut freezing);
+                // SAFETY: the scenario's own memory, and room for it.
+                let at = unsafe { libc::mremap(memory.at(0), asked.len, asked.new_len, asked.flags, room.at(0)) };
+                assert_eq!(at, room.at(0), "{time}");
+                Ok(at.addr())
+            };
+            // SAFETY: 1. the scenario's own memory, room for it, and the call is made.
+            assert_eq!(unsafe { guard::mremap_by(asked, call) }, Ok(new_address), "{time}");
+            assert_eq!(freezing.is_some(), time < 2, "frozen memory is moved without the call");
+            if let Some(freezing) = freezing {
+                freezing.join().expect("it freezes");
+            }
+            assert!(room.holds(0..2 * MIB, 1) && room.is_zero(2 * MIB..4 * MIB), "{time}");
+            // SAFETY: 1. the scenario's own memory.
+            assert_eq!(unsafe { guard::madvise(new_address, 2 * MIB, libc::MADV_DONTNEED) }, Ok(()));
+            assert!(room.is_zero(0..4 * MIB), "{time}");
+        }
+    });
+}
+
+/// Fails on: a freeze in a handler that has interrupted a move, which the move knows nothing of.
+#[test]
+fn who_has_interrupted_a_move_does_not_freeze() {
+    play("who_has_interrupted_a_move_does_not_freeze", || {
+        use palimpsest_fork::guard::{self, Remap};
+        use rustix::io::Errno;
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze_quietly(&beside_others());
+        let other = Memory::apart(4 * MIB);
+        let address = other.start.addr();
+        let asked = Remap { address, len: 2 * MIB, new_len: 2 * MIB, flags: 0, new_address: 0 };
+        let call = || {
+            // As a handler does.
+            assert!(matches!(try_freeze(&beside_others()), Err(FreezeError::Busy)));
+            assert_eq!(guard::thaw_all(), Err(Errno::BUSY));
+            Ok(address)
+        };
+        // SAFETY: 1. the scenario's own memory, which stays as it is.
+        assert_eq!(unsafe { guard::mremap_by(asked, call) }, Ok(address));
+        freeze_quietly(&beside_others());
+        guard::thaw_all().expect("thawed");
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
 #[test]
 fn h04_no_write_of_another_thread_is_lost_by_thawing() {
     play("h04_no_write_of_another_thread_is_lost_by_thawing", || {
-        use palimpsest_fork::guard::{self, Outcome, Remap};
+        use palimpsest_fork::guard::{self, Remap};
+        use rustix::io::Errno;
         static END: AtomicBool = AtomicBool::new(false);
         static ROUNDS: AtomicU64 = AtomicU64::new(0);
         let memory = Memory::apart(4 * MIB);
@@ -152,8 +273,10 @@ fn h04_no_write_of_another_thread_is_lost_by_thawing() {
             guard::before_mlockall().expect("always allowed");
             assert!(!memory.is_anonymous());
             // SAFETY: asks for nothing to be discarded.
-            let wiped = unsafe { guard::madvise(memory.start.addr(), memory.len, libc::MADV_WIPEONFORK) };
-            assert_eq!(wiped, Outcome::NotOurs);
+            let thawed = unsafe {
+                guard::madvise_by(memory.start.addr(), memory.len, libc::MADV_WIPEONFORK, || Err(Errno::NOSYS))
+            };
+            assert_eq!(thawed, Err(Errno::NOSYS), "the kernel is asked");
             assert!(memory.is_anonymous());
         }
         // What cannot be held is an error, and nothing is lost.
@@ -170,7 +293,7 @@ fn h04_no_write_of_another_thread_is_lost_by_thawing() {
         END.store(true, Ordering::Relaxed);
         let written = thread.join().expect("alive");
         let (moved, before) = match moved {
-            Outcome::Done(Ok(at)) => {
+            Ok(at) => {
                 let moved = Memory { start: std::ptr::with_exposed_provenance_mut(at), len: memory.len };
                 assert!(memory.is_zero(2 * page()..memory.len));
                 // SAFETY: aligned, and the scenario's own memory.
@@ -179,7 +302,7 @@ fn h04_no_write_of_another_thread_is_lost_by_thawing() {
             }
             // A kernel before 5.7 does not know it.
             refused => {
-                assert_eq!(refused, Outcome::Done(Err(rustix::io::Errno::INVAL)));
+                assert_eq!(refused, Err(Errno::INVAL));
                 (memory, 0)
             }
         };

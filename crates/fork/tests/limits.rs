@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Files, Memory, freeze, in_child, page, play, skip, status_kb, wait};
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{ExtentLen, FreezeError, Measure, Options, freeze as freeze_process};
 use palimpsest_sys::memory::extent::EXTENT_NAME;
 use palimpsest_sys::pages::maps::Maps;
@@ -129,7 +129,7 @@ fn without_address_space_nothing_is_frozen_and_guards_answer_as_the_kernel() {
         assert!(memory.is_frozen() && !is_frozen(more.at(0).addr()));
         // SAFETY: the scenario's own memory.
         let done = unsafe { guard::madvise(memory.at(4 * MIB).addr(), MIB, libc::MADV_DONTNEED) };
-        assert_eq!(done, Outcome::Done(Ok(())));
+        assert_eq!(done, Ok(()));
         let grow = |flags| Remap {
             address: memory.at(0).addr(),
             len: memory.len,
@@ -139,7 +139,7 @@ fn without_address_space_nothing_is_frozen_and_guards_answer_as_the_kernel() {
         };
         for flags in [0, libc::MREMAP_MAYMOVE] {
             // SAFETY: the scenario's own memory.
-            assert_eq!(unsafe { guard::mremap(grow(flags)) }, Outcome::Done(Err(Errno::NOMEM)));
+            assert_eq!(unsafe { guard::mremap(grow(flags)) }, Err(Errno::NOMEM));
         }
         let holds = || {
             memory.holds(0..MIB, 3)

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_void};
 
 use common::{Memory, freeze, in_child, page, play, skip};
-use palimpsest_fork::guard::{self, Outcome};
-use palimpsest_fork::{ExtentLen, FreezeError, Measure, Options};
+use palimpsest_fork::{ExtentLen, FreezeError, Measure, Options, guard};
 use palimpsest_sys::pages::maps::Maps;
+use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
 
@@ -24,7 +24,7 @@ fn frozen(len: usize) -> Memory {
     memory
 }
 
-fn discard(memory: &Memory, offset: usize, len: usize) -> Outcome {
+fn discard(memory: &Memory, offset: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the scenario's own memory, of which it needs nothing back.
     unsafe { guard::madvise(memory.at(offset).addr(), len, libc::MADV_DONTNEED) }
 }
@@ -84,7 +84,7 @@ fn a_child_in_an_empty_root_as_nobody_gets_out_by_nothing_of_ours() {
             assert_eq!(descriptors(), before);
             assert_eq!(ways_out(), <[String; 0]>::default());
             // The memory behaves, even without any file system.
-            assert_eq!(discard(&memory, 4 * MIB, MIB), Outcome::Done(Ok(())));
+            assert_eq!(discard(&memory, 4 * MIB, MIB), Ok(()));
             assert!(memory.is_zero(4 * MIB..5 * MIB) && memory.holds(5 * MIB..memory.len, 1));
             // A raw `setuid` past every handler changes none of that. SAFETY: without CLONE_VM it is a fork.
             let grandchild = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
@@ -124,7 +124,7 @@ extern "C" fn errand(given: *mut c_void) -> i32 {
         return 4;
     }
     // What it discards is discarded for both, as with anonymous memory.
-    if discard(memory, 8 * MIB, MIB) != Outcome::Done(Ok(())) || !memory.is_zero(8 * MIB..9 * MIB) {
+    if discard(memory, 8 * MIB, MIB) != Ok(()) || !memory.is_zero(8 * MIB..9 * MIB) {
         return 5;
     }
     0
@@ -214,7 +214,7 @@ fn repaired_without_mremap(flags: i32) {
     }
     assert_eq!(descriptors(), before);
     assert_eq!(beside(&memory), 0, "mappings that nobody asked for");
-    assert_eq!(discard(&memory, 8 * MIB, 2 * MIB), Outcome::Done(Ok(())));
+    assert_eq!(discard(&memory, 8 * MIB, 2 * MIB), Ok(()));
     assert!(memory.is_zero(8 * MIB..10 * MIB) && memory.holds(10 * MIB..memory.len, 1));
 }
 

@@ -118,13 +118,9 @@ fn what_is_replaced_or_advised_between_slices_is_left_alone() {
         slice();
         let part = |number: usize| memory.range().start + number * MIB..memory.range().start + (number + 1) * MIB;
         let at = |number: usize| memory.at(number * MIB);
-        // As the preload object does: the guard first, then the call.
         let advise = |number: usize, advice: i32| {
             // SAFETY: 1. nobody needs what is discarded.
-            if unsafe { guard::madvise(part(number).start, MIB, advice) } == guard::Outcome::NotOurs {
-                // SAFETY: the scenario's memory.
-                assert_eq!(unsafe { libc::madvise(at(number), MIB, advice) }, 0);
-            }
+            assert_eq!(unsafe { guard::madvise(part(number).start, MIB, advice) }, Ok(()));
         };
         let protect = |number: usize, rights: i32| {
             // SAFETY: the scenario's memory, which is used accordingly.
@@ -383,7 +379,7 @@ fn it_ends_before_there_are_more_extents_than_guards_have_room_for() {
         let frozen = report.frozen.iter().find(|one| memory.range().contains(&one.range.start)).expect("some is");
         let (start, len) = (frozen.range.start, page());
         // SAFETY: 1. nobody needs what is discarded.
-        assert_eq!(unsafe { guard::madvise(start, len, libc::MADV_DONTNEED) }, guard::Outcome::Done(Ok(())));
+        assert_eq!(unsafe { guard::madvise(start, len, libc::MADV_DONTNEED) }, Ok(()));
         // SAFETY: the scenario's memory.
         assert_eq!(unsafe { std::ptr::with_exposed_provenance::<u64>(start).read() }, 0);
     });

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use common::{Memory, freeze, page, play, skip};
 use palimpsest_fork::arena::Arena;
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{ExtentLen, Measure, Options, Skip};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use palimpsest_sys::proc::sysctl;
@@ -32,7 +32,7 @@ fn frozen(len: usize) -> Memory {
 fn discard(memory: &Memory, offset: usize, len: usize) {
     // SAFETY: the scenario's own memory.
     let done = unsafe { guard::madvise(memory.at(offset).addr(), len, libc::MADV_DONTNEED) };
-    assert_eq!(done, Outcome::Done(Ok(())), "at {offset:#x}");
+    assert_eq!(done, Ok(()), "at {offset:#x}");
 }
 
 fn rights(address: usize) -> String {
@@ -149,7 +149,7 @@ fn a_move_that_is_refused_half_way_is_undone() {
             };
             let asked = Remap { address: memory.at(0).addr(), len: memory.len, new_len, flags, new_address };
             // SAFETY: the scenario's own memory.
-            assert_eq!(unsafe { guard::mremap(asked) }, Outcome::Done(Err(Errno::NOMEM)));
+            assert_eq!(unsafe { guard::mremap(asked) }, Err(Errno::NOMEM));
             assert!(memory.is_frozen() && memory.holds(0..memory.len, 1), "{flags}");
         }
         assert!(!guard::touches(target.range()), "it would be taken for frozen memory");

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::ptr;
 
 use libc::{off_t, size_t};
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 
 use crate::next::Next;
 use crate::{core_filter, errno, huge, kernel};
@@ -165,90 +165,32 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 ///
 /// 1. As for [`mremap`].
 pub(crate) unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_long {
-    // SAFETY: 1. as this function's.
-    if let Some(answer) = unsafe { guarded_remap(asked) } {
-        return answer;
-    }
-    let moved = pass_on();
-    if moved != -1 {
-        // What was there, with MREMAP_FIXED.
-        forget(moved as usize, asked.new_len);
-        return moved;
-    }
-    let refusal = errno::get();
-    if refusal == libc::EFAULT {
-        // It was frozen between the question and the call, so that it is several mappings now; see `advise`. SAFETY: 1.
-        // as this function's; nothing was moved.
-        if let Some(answer) = unsafe { guarded_remap(asked) } {
-            return answer;
-        }
-        errno::set(refusal);
-    }
-    moved
-}
-
-/// Returns the guard's answer to `mremap`; `None` if the real function must be called, with `errno` as it was.
-///
-/// # Safety
-///
-/// 1. As for [`mremap`].
-unsafe fn guarded_remap(asked: Remap) -> Option<c_long> {
-    if !guard::touches(pages(asked.address, asked.len)) {
-        return None;
-    }
-    let before = errno::get();
-    // SAFETY: 1. as this function's.
-    match unsafe { guard::mremap(asked) } {
-        Outcome::Done(result) => Some(finish(result.map(usize::cast_signed), before)),
-        Outcome::NotOurs => {
-            errno::set(before);
-            None
-        }
-    }
-}
-
-/// Does `madvise`; `pass_on` calls the real function.
-///
-/// Another thread may freeze the memory between the question and the call, while it holds this one still. The call then
-/// discards the wrong pages, or is refused as for a file. So the question is asked again afterwards; discarding twice
-/// does no harm.
-///
-/// # Safety
-///
-/// 1. As for [`madvise`].
-pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_on: impl FnOnce() -> c_long) -> c_long {
     core_filter::take_back();
-    // SAFETY: 1. as this function's.
-    if let Some(answer) = unsafe { guarded_advice(address, length, advice) } {
-        return answer;
-    }
-    let answer = pass_on();
     let before = errno::get();
     // SAFETY: 1. as this function's.
-    let again = unsafe { guarded_advice(address, length, advice) };
-    if again.is_none() {
-        errno::set(before);
-    }
-    again.unwrap_or(answer)
+    let moved = unsafe { guard::mremap_by(asked, || told(pass_on())) };
+    finish(moved.map(usize::cast_signed), before)
 }
 
-/// Returns the guard's answer to `madvise`; `None` if the real function must be called, with `errno` as it was.
+/// Does `madvise`; `pass_on` calls the real function, again if the memory was frozen meanwhile.
 ///
 /// # Safety
 ///
 /// 1. As for [`madvise`].
-unsafe fn guarded_advice(address: usize, length: usize, advice: c_int) -> Option<c_long> {
-    if !is_ours(pages(address, length)) {
-        return None;
-    }
+pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_on: impl Fn() -> c_long) -> c_long {
+    core_filter::take_back();
     let before = errno::get();
     // SAFETY: 1. as this function's.
-    match unsafe { guard::madvise(address, length, advice) } {
-        Outcome::Done(result) => Some(finish(result.map(|()| 0), before)),
-        Outcome::NotOurs => {
-            errno::set(before);
-            None
-        }
+    let done = unsafe { guard::madvise_by(address, length, advice, || told(pass_on()).map(drop)) };
+    finish(done.map(|()| 0), before)
+}
+
+/// Returns what the real function has answered.
+fn told(answer: c_long) -> Result<usize, rustix::io::Errno> {
+    if answer == -1 {
+        Err(rustix::io::Errno::from_raw_os_error(errno::get()))
+    } else {
+        Ok(answer.cast_unsigned() as usize)
     }
 }
 

@@ -171,7 +171,7 @@ impl Entry {
 ///
 /// | field | written by |
 /// |---|---|
-/// | `generation`, `sorted` | whoever rewrites the map while no other thread runs |
+/// | `generation`, `epoch`, `sorted` | whoever rewrites the map while no other thread runs |
 /// | `low`, `high`, `used`, `free` | the same; and anybody who adds or removes a span, with one exchange each |
 /// | a slot | whoever has set [`BUSY`] in it |
 pub(crate) struct FrozenMap {
@@ -180,6 +180,8 @@ pub(crate) struct FrozenMap {
     high: AtomicUsize,
     /// Rises with each rewrite.
     generation: AtomicUsize,
+    /// Rises whenever memory is frozen or thawed, while whoever might notice is held still.
+    epoch: AtomicUsize,
     /// This many slots from the start are sorted and apart. An emptied one keeps its start.
     sorted: AtomicUsize,
     /// Slots ever given out; may exceed `SPANS`.
@@ -328,6 +330,17 @@ impl FrozenMap {
         self.generation.load(Ordering::Relaxed)
     }
 
+    /// Returns the epoch: as long as it stays the same, nothing is frozen or thawed.
+    pub(crate) fn epoch(&self) -> usize {
+        // Relaxed: who changes it holds all other threads still, so that program order suffices to notice it.
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Begins an epoch: memory was frozen or thawed. Only while no other thread runs.
+    pub(crate) fn begin_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Makes the whole map unsure: guards fail until it is rewritten.
     pub(crate) fn doubt(&self) {
         self.used.store(SPANS + 1, Ordering::Relaxed);
@@ -409,6 +422,7 @@ impl FrozenMap {
 
     /// Notes that `span` is anonymous now. Forgets it if room is short.
     pub(crate) fn thaw(&self, span: Span) {
+        self.begin_epoch();
         if self.has_room() { self.change(span, &Entry::thawed) } else { self.forget(span) }
     }
 

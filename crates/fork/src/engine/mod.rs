@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `registry`, `statistics`, `trials` | a process's one set of tables, its lock, and figures that anybody may read |
-//! | `rights` | whose turn it is to give rights to frozen memory |
+//! | `turns` | whose turn it is to give rights to frozen memory, to move it, or to freeze |
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
@@ -51,7 +51,6 @@ pub(crate) mod progress;
 mod records;
 pub(crate) mod registry;
 mod repair;
-pub(crate) mod rights;
 pub(crate) mod round;
 mod runs;
 mod settle;
@@ -63,6 +62,7 @@ pub(crate) mod tender;
 pub(crate) mod tending;
 mod thawing;
 pub(crate) mod trials;
+pub(crate) mod turns;
 pub(crate) mod unbooked;
 mod window;
 

@@ -32,12 +32,12 @@ use super::piece::PIECE;
 use super::prices::{Memory, Prices};
 use super::progress;
 use super::records::{Held, frozen};
-use super::rights::{Rights, Turn, Waiting};
 use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
 use super::tending::Tending;
 use super::trials::Trials;
+use super::turns::{Early, EarlyMove, Turn, Turns, Waiting};
 use crate::figures::{NOTE_TYPE, Note, VERSION};
 use crate::hazards::borrowed;
 use crate::options::Options;
@@ -56,8 +56,8 @@ pub(crate) struct Shared {
     /// Ranges in frozen memory that were discarded since the last freeze. Guards add to it, in any thread and in signal
     /// handlers; rounds start it again.
     replacements: AtomicUsize,
-    /// Whose turn it is to replace frozen memory or change its rights.
-    pub(crate) rights: Rights,
+    /// Whose turn it is to replace frozen memory, to change its rights, or to freeze.
+    pub(crate) turns: Turns,
     /// 1 if the program has erased something that is still in an extent. Guards set it, in any thread and in signal
     /// handlers, and rounds do; rounds clear it, and guards that find no mark left. Every fork reads it.
     erased: AtomicUsize,
@@ -113,6 +113,13 @@ pub(crate) fn wait_for_deputy() -> Result<(), i32> {
     let Some(shared) = shared() else { return Ok(()) };
     let _ = shared.desk.dismiss();
     shared.desk.at_work().map_or(Ok(()), Err)
+}
+
+static EARLY: Early = Early::new();
+
+/// Counts a move of memory while there are no tables: until that is dropped, nobody freezes.
+pub(crate) fn early_move() -> EarlyMove<'static> {
+    EARLY.begin()
 }
 
 /// Returns the tables; makes them if there are none.
@@ -185,8 +192,11 @@ fn make() -> Result<&'static Shared, MapError> {
     unsafe { lasting_place.write(lasting) };
     // Release, partner: the Acquire load in `shared`. Acquire on failure: the winner's tables are read.
     match SHARED.compare_exchange(ptr::null_mut(), place.as_ptr(), Ordering::Release, Ordering::Acquire) {
-        // SAFETY: initialised above, and never given back.
-        Ok(_) => Ok(unsafe { place.as_ref() }),
+        Ok(_) => {
+            EARLY.wait();
+            // SAFETY: initialised above, and never given back.
+            Ok(unsafe { place.as_ref() })
+        }
         // Ours leaks: address space and a page, once. SAFETY: another thread's tables, never given back.
         Err(winner) => Ok(unsafe { &*winner }),
     }
@@ -241,12 +251,22 @@ impl Shared {
         if self.owner.load(Ordering::Relaxed) != 0 {
             self.owner.store(0, Ordering::Relaxed);
         }
-        self.rights.end_in_child(|span| self.doubt(span));
+        self.turns.end_in_child(|span| self.doubt(span));
     }
 
     /// Waits for a turn to replace frozen memory or to change its rights.
     pub(crate) fn take_turn(&self, waiting: Waiting) -> Turn<'_> {
-        self.rights.take(waiting, |span| self.doubt(span))
+        self.turns.take(waiting, |span| self.doubt(span))
+    }
+
+    /// Waits for a turn to freeze or to thaw. `None` within a turn of this thread: it has interrupted a guard.
+    pub(crate) fn turn_to_freeze(&self) -> Option<Turn<'_>> {
+        Some(self.take_turn(Waiting::Asleep)).filter(|turn| !turn.is_within())
+    }
+
+    /// The same, and `None` if somebody else has one: for a slice, which may be taken later.
+    pub(crate) fn turn_for_slice(&self) -> Option<Turn<'_>> {
+        self.turns.try_take()
     }
 
     /// Notes that a thread that is not there may have changed the rights of `span`.

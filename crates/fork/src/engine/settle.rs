@@ -23,6 +23,7 @@ const MOST_THAWED: usize = 1 << 11;
 /// extents are kept, and the map is unsure of everything.
 pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     shared.statistics.count_round();
+    shared.map.begin_epoch();
     let is_read = tables.vmas.read(Detail::Places).is_ok();
     tables.extents.iter_mut().for_each(Held::look_again);
     if !is_read {
@@ -63,6 +64,7 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
 
 /// Publishes an extent that a slice has filled and shows at `shown`, without reading any mapping.
 pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, shown: &[Span], traits: Traits) {
+    shared.map.begin_epoch();
     let Some(held) = tables.held(id) else { return shared.map.doubt() };
     let entry = Entry::new(traits.permissions, held.flags, held.serial);
     let is_known = shown.iter().all(|span| shared.map.add(*span, entry));

@@ -55,12 +55,61 @@ const fn changes_flags(advice: i32) -> bool {
     )
 }
 
-/// Does for frozen memory what `madvise(address, len, advice)` does for anonymous memory.
+/// Calls `madvise(address, len, advice)`, and does for frozen memory what that does for anonymous memory.
 ///
 /// # Safety
 ///
 /// 1. The caller may give this advice: discarding takes contents away.
-pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
+///
+/// # Errors
+///
+/// The kernel's. ENOMEM also if there is no memory for fresh zeros, and then nothing is lost.
+pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: 1. is this function's own.
+    let call = || unsafe { calls::madvise(address, len, advice) };
+    // SAFETY: 1. is this function's own, and `call` makes the call.
+    unsafe { madvise_by(address, len, advice, call) }
+}
+
+/// Does what [`madvise`] does; `call` makes the system call, in an interposer's way.
+///
+/// Another thread may freeze or thaw the memory meanwhile, and hold this one still for as long. What was discarded then
+/// shows other bytes than zeros, or the kernel refuses advice as for a file. So all is done again then, which does no
+/// harm: until this returns, nobody may rely on what the memory holds.
+///
+/// # Safety
+///
+/// 1. As [`madvise`], and `call` makes that call, or does nothing.
+///
+/// # Errors
+///
+/// As [`madvise`], and those of `call`.
+pub unsafe fn madvise_by(
+    address: usize,
+    len: usize,
+    advice: i32,
+    mut call: impl FnMut() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let epoch = || registry::shared().map_or(0, |shared| shared.map.epoch());
+    loop {
+        let before = epoch();
+        // SAFETY: 1. is this function's own.
+        let done = match unsafe { guarded(address, len, advice) } {
+            Outcome::Done(done) => done,
+            Outcome::NotOurs => call(),
+        };
+        if epoch() == before {
+            return done;
+        }
+    }
+}
+
+/// Does for frozen memory what `madvise(address, len, advice)` does for anonymous memory.
+///
+/// # Safety
+///
+/// 1. As [`madvise`].
+unsafe fn guarded(address: usize, len: usize, advice: i32) -> Outcome {
     let (address, page) = (untagged(address), rustix::param::page_size());
     if changes_flags(advice)
         && let (Some(span), Some(shared)) = (whole_pages(address, len, page), registry::shared())
@@ -78,7 +127,6 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         return Outcome::NotOurs;
     }
     match advice {
-        // The kernel answers, and with that whether a freeze came in between is the caller's business.
         libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL if !parts(span).any(Part::is_shown) => {
             Outcome::NotOurs
         }
@@ -287,7 +335,7 @@ mod tests {
 
     use super::super::{Remap, mremap, protected};
     use super::*;
-    use crate::engine::rights::WAITED;
+    use crate::engine::turns::WAITED;
 
     const BOTH: Permissions = Permissions::READ.union(Permissions::WRITE);
 
@@ -335,7 +383,7 @@ mod tests {
             unsafe { place.write(7) };
             // SAFETY: 1. the test's own memory.
             let done = between(span, || unsafe { madvise(span.start, len, libc::MADV_DONTNEED) });
-            assert_eq!(done, Outcome::Done(Ok(())));
+            assert_eq!(done, Ok(()));
             let (kernels, entry) = rights(span);
             assert_eq!((kernels, entry.map(Entry::permissions)), (Permissions::READ, Some(Permissions::READ)));
             // SAFETY: the test's own memory, which can be read.
@@ -357,7 +405,7 @@ mod tests {
         let asked = Remap { address, len, new_len: len, flags, new_address: room.start };
         // SAFETY: 1. the test's own memory, and room that it has made.
         let moved = between(span, || unsafe { mremap(asked) });
-        assert_eq!(moved, Outcome::Done(Ok(room.start)));
+        assert_eq!(moved, Ok(room.start));
         let (kernels, entry) = rights(room);
         assert_eq!((kernels, entry.map(Entry::permissions)), (Permissions::READ, Some(Permissions::READ)));
         registry::known().expect("memory").map.forget(room);

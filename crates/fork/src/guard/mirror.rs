@@ -11,7 +11,7 @@ use palimpsest_sys::memory::calls;
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use rustix::io::Errno;
 
-use super::{Outcome, Remap, madvise, mremap, protected, replaced, thaw, touches};
+use super::{Remap, madvise, mremap, protected, replaced, thaw, touches};
 use crate::engine::span::Span;
 use crate::options::{Answer, ExtentLen, Measure, Options};
 use crate::report::Report;
@@ -138,10 +138,7 @@ impl Mirror {
             1 => {
                 let len = if second & 16 == 0 { len } else { 3 * rustix::param::page_size() };
                 // SAFETY: 1. this mirror's own.
-                let guarded = match unsafe { madvise(frozen, len, libc::MADV_DONTNEED) } {
-                    Outcome::Done(done) => done,
-                    Outcome::NotOurs => raw_discard(frozen, len),
-                };
+                let guarded = unsafe { madvise(frozen, len, libc::MADV_DONTNEED) };
                 same(guarded, raw_discard(plain, len)).map(|()| "discard")
             }
             2 if self.twins.len() < MOST => self.resize(index, 1 + usize::from(second) % LONGEST),
@@ -279,14 +276,7 @@ fn place(cells: usize) -> Result<usize, String> {
 
 fn guarded(asked: Remap) -> Result<usize, Errno> {
     // SAFETY: 1. this mirror's own.
-    match unsafe { mremap(asked) } {
-        Outcome::Done(done) => done,
-        Outcome::NotOurs => {
-            let at = raw(asked)?;
-            replaced(at..at + asked.new_len);
-            Ok(at)
-        }
-    }
+    unsafe { mremap(asked) }
 }
 
 fn raw(Remap { address, len, new_len, flags, new_address }: Remap) -> Result<usize, Errno> {

@@ -1,6 +1,6 @@
 //! What must happen when a program manages frozen memory, so that it sees what it would see of anonymous memory.
 //!
-//! For code between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the heap, and
+//! For code between a program and the kernel: an interposed `madvise` calls [`madvise_by`] with the real one. Nothing here uses the heap, and
 //! `errno` is left alone. A process that never froze pays for one load. Pointers may have tags (AArch64, and x86-64
 //! with LAM), wherever the kernel takes them.
 //!
@@ -34,8 +34,8 @@ use std::sync::atomic::Ordering;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
-pub use advice::madvise;
-pub use moving::{Remap, mremap};
+pub use advice::{madvise, madvise_by};
+pub use moving::{Remap, mremap, mremap_by};
 use release::take_turn;
 pub(crate) use release::{Told, forget_erased, is_confined};
 pub use release::{before_mlock, before_mlockall, confined, forget, thaw, thaw_all};
@@ -46,10 +46,10 @@ use crate::engine::span::Span;
 
 /// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome<T = ()> {
-    /// No frozen memory is concerned: make the system call.
+enum Outcome<T = ()> {
+    /// No frozen memory is concerned: the system call is to be made.
     NotOurs,
-    /// The call is done, with this result: do not make the system call.
+    /// The call is done, with this result.
     Done(Result<T, Errno>),
 }
 

@@ -4,6 +4,9 @@
 //! some. So is a range thawed in several steps: it is anonymous, but not joined again. And a mapping of a file that
 //! shrinks and grows again shows old bytes. So here a range grows by fresh anonymous memory behind it, and moves part
 //! by part. The kernel shows where one mapping ends and the next begins by refusing to move both at once.
+//!
+//! Each move is one turn, so that rights that change meanwhile change before or after it, and so that nobody freezes
+//! what has moved in the kernel and not yet in the map. A handler that interrupts it cannot know where the memory is.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
@@ -13,10 +16,10 @@ use rustix::io::Errno;
 
 use super::errno::Kept;
 use super::parts::{Part, dress, parts, whole_pages};
-use super::release::{release, take_turn};
-use super::{Outcome, touches};
+use super::release::{is_frozen, release, take_turn};
+use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
-use crate::engine::registry;
+use crate::engine::registry::{self, Shared};
 use crate::engine::span::Span;
 use crate::engine::traits::Traits;
 
@@ -35,21 +38,90 @@ pub struct Remap {
     pub new_address: usize,
 }
 
-/// Does for frozen memory what `mremap` does for anonymous memory. Returns where it is now.
+/// Calls `mremap`, and does for frozen memory what that does for anonymous memory. Returns where it is now.
 ///
 /// # Safety
 ///
 /// 1. The caller may move and cut the memory, and with `MREMAP_FIXED` replace what is at the new address.
-pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
+///
+/// # Errors
+///
+/// The kernel's. EINVAL also for `MREMAP_DONTUNMAP` of frozen memory while other threads must not be stopped.
+pub unsafe fn mremap(remap: Remap) -> Result<usize, Errno> {
+    let Remap { address, len, new_len, flags, new_address } = remap;
+    // SAFETY: 1. is this function's own.
+    let call = || unsafe { calls::mremap(address, len, new_len, flags, new_address) };
+    // SAFETY: 1. is this function's own, and `call` makes the call.
+    unsafe { mremap_by(remap, call) }
+}
+
+/// Does what [`mremap`] does; `call` makes the system call, in an interposer's way. Nobody freezes or thaws meanwhile.
+///
+/// # Safety
+///
+/// 1. As [`mremap`], and `call` makes that call, or does nothing.
+///
+/// # Errors
+///
+/// As [`mremap`], and those of `call`.
+pub unsafe fn mremap_by(remap: Remap, call: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let called = |shared: Option<&Shared>| {
+        let moved = call()?;
+        if let Some((shared, span)) = shared.zip(whole_pages(moved, remap.new_len, rustix::param::page_size())) {
+            // What was there, with MREMAP_FIXED.
+            shared.left_alone.add(span);
+            shared.map.forget(span);
+        }
+        Ok(moved)
+    };
+    let early = registry::early_move();
+    let Some(shared) = registry::shared() else { return called(None) };
+    drop(early);
+    loop {
+        let turn = {
+            let _errno = Kept::now();
+            take_turn(shared)
+        };
+        // SAFETY: 1. is this function's own.
+        match unsafe { guarded(remap) } {
+            Guarded::Done(done) => return done,
+            Guarded::NotOurs => return called(Some(shared)),
+            Guarded::Thaw(old) => {
+                drop(turn);
+                let _errno = Kept::now();
+                // If that needs other threads stopped and they must not be, EINVAL, as a kernel before 5.13 returns for
+                // all but anonymous memory.
+                release(old).map_err(|errno| if errno == Errno::NOMEM { errno } else { Errno::INVAL })?;
+            }
+        }
+    }
+}
+
+/// What became of a move.
+enum Guarded {
+    /// No frozen memory is concerned: the system call is to be made.
+    NotOurs,
+    /// This memory is to be thawed first, outside of a turn.
+    Thaw(Span),
+    /// It has moved, or not.
+    Done(Result<usize, Errno>),
+}
+
+/// Does for frozen memory what `mremap` does for anonymous memory, in a turn.
+///
+/// # Safety
+///
+/// 1. As [`mremap`].
+unsafe fn guarded(remap: Remap) -> Guarded {
     let page = rustix::param::page_size();
     let Remap { address, len, new_len, flags, new_address } = remap;
     let address = untagged(address);
     let Some(old) = whole_pages(address, len, page).filter(|old| touches(old.range())) else {
-        return Outcome::NotOurs;
+        return Guarded::NotOurs;
     };
     let _errno = Kept::now();
     let (Some(new_len), false) = (new_len.checked_next_multiple_of(page), new_len == 0) else {
-        return Outcome::NotOurs;
+        return Guarded::NotOurs;
     };
     let has = |flag: i32| flags & flag != 0;
     let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
@@ -59,19 +131,16 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
         || (has(libc::MREMAP_FIXED) && !new_address.is_multiple_of(page))
         || (stays && new_len != old.len());
     if is_malformed {
-        return Outcome::NotOurs;
+        return Guarded::NotOurs;
     }
     if stays {
-        // Afterwards the old place of anonymous memory is empty: thaw. If that needs other threads stopped and they
-        // must not be, EINVAL, as a kernel before 5.13 returns for all but anonymous memory.
+        // Afterwards the old place of anonymous memory is empty.
+        if is_frozen(old) {
+            return Guarded::Thaw(old);
+        }
         let new = has(libc::MREMAP_FIXED).then_some(new_address);
-        return match release(old) {
-            Ok(()) if !touches(old.range()) => Outcome::NotOurs,
-            // SAFETY: 1. is this function's own.
-            Ok(()) => Outcome::Done(unsafe { move_to(old, new, new_len, Behind::Zeros) }),
-            Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
-            Err(_) => Outcome::Done(Err(Errno::INVAL)),
-        };
+        // SAFETY: 1. is this function's own.
+        return Guarded::Done(unsafe { move_to(old, new, new_len, Behind::Zeros) });
     }
     let moved = if has(libc::MREMAP_FIXED) {
         // SAFETY: 1. is this function's own.
@@ -83,7 +152,7 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
         // SAFETY: 1. is this function's own.
         unsafe { grow(old, new_len, flags) }
     };
-    Outcome::Done(moved)
+    Guarded::Done(moved)
 }
 
 /// # Safety
@@ -99,16 +168,13 @@ unsafe fn shrink(old: Span, new_len: usize) -> Result<usize, Errno> {
 ///
 /// 1. As [`mremap`].
 unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
-    let shared = registry::shared().ok_or(Errno::NOMEM)?;
     let tail = Span::new(old.end, old.start.checked_add(new_len).ok_or(Errno::NOMEM)?);
-    let turn = take_turn(shared);
     let traits = uniform_traits(old)?;
     if calls::fill_hole(tail, traits.permissions, traits.commit()) {
         dress(tail, traits);
         note_tail(old, tail, traits);
         return Ok(old.start);
     }
-    drop(turn);
     if flags & libc::MREMAP_MAYMOVE == 0 {
         return Err(Errno::NOMEM);
     }
@@ -146,11 +212,7 @@ enum Behind {
 ///
 /// 1. As [`mremap`].
 unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize, behind: Behind) -> Result<usize, Errno> {
-    let shared = registry::shared().ok_or(Errno::NOMEM)?;
-    let map = &shared.map;
-    // In one turn, so that rights that change meanwhile change before or after the move. A handler that interrupts it
-    // cannot know where the memory is.
-    let _turn = take_turn(shared);
+    let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
     let traits = uniform_traits(old)?;
     let at = match new {
         // SAFETY: 1. is this function's own.

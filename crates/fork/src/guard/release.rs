@@ -29,9 +29,9 @@ use crate::engine::frozen_map::{Entry, FrozenMap};
 use crate::engine::own::{exclude, is_alone_for_sure, is_home, is_in_use_here};
 use crate::engine::piece::PIECE;
 use crate::engine::registry::{self, Locked, Shared};
-use crate::engine::rights::{Turn, Waiting};
 use crate::engine::span::Span;
 use crate::engine::traits::{Traits, is_locked};
+use crate::engine::turns::{Turn, Waiting};
 use crate::options::OtherThreads;
 
 /// Whether the program has reported a filter that confines it.
@@ -55,7 +55,7 @@ pub(crate) fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed)
 }
 
-/// Waits for a turn to replace frozen memory or to change its rights (`engine::rights`).
+/// Waits for a turn to replace frozen memory or to change its rights (`engine::turns`).
 pub(super) fn take_turn(shared: &Shared) -> Turn<'_> {
     shared.take_turn(if is_confined() { Waiting::Awake } else { Waiting::Asleep })
 }
@@ -175,9 +175,13 @@ fn recount(shared: &Shared) {
     }
 }
 
+/// Whether a thaw of `span` would do anything, or fail.
+pub(super) fn is_frozen(span: Span) -> bool {
+    parts(span).any(|part| matches!(part, Part::Frozen(_, entry) if entry.extent().is_some() || !entry.is_sure()))
+}
+
 pub(super) fn release(span: Span) -> Result<(), Errno> {
-    let is_frozen = |part| matches!(part, Part::Frozen(_, entry) if entry.extent().is_some() || !entry.is_sure());
-    if !parts(span).any(is_frozen) {
+    if !is_frozen(span) {
         return Ok(());
     }
     still(None, |view| thaw_span(span, view))
@@ -203,6 +207,7 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T,
     if is_confined() {
         return Err(Errno::BUSY);
     }
+    let _turn = registry::shared().and_then(Shared::turn_to_freeze).ok_or(Errno::BUSY)?;
     let _blocked = Blocked::all();
     if is_alone_for_sure() {
         return work(&View::alone());
@@ -225,17 +230,12 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T,
     if locked.options().other_threads != OtherThreads::Stop {
         return Err(Errno::BUSY);
     }
-    let shared = locked.shared;
     let mut tables = locked.tables().map_err(|_| Errno::NOMEM)?;
     let world = World::prepare().map_err(|_| Errno::BUSY)?;
     let sight = Sight::open();
     let stopped = world.stop_others().map_err(|_| Errno::BUSY)?;
     exclude(&mut tables, Some(&world), Some(&stopped)).map_err(|_| Errno::NOMEM)?;
     let sight = sight.and_then(Sight::look);
-    // What the map says may be about to change.
-    if sight.is_none() && shared.rights.is_others_turn() {
-        return Err(Errno::BUSY);
-    }
     work(&View { is_in_use: &|span| tables.is_in_use(span), sight })
 }
 

@@ -164,6 +164,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
 
 /// Tells [`guard`](crate::guard) which memory is about to become mappings of a file.
 fn tell_guards(tables: &Shared, parts: &[Part]) {
+    tables.map.begin_epoch();
     for part in parts.iter().filter(|part| part.saved(part.start).is_some()) {
         let span = Span::new(part.start, part.end);
         if !tables.map.add(span, Entry::of_snapshot(part.permissions)) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_sys::memory::extent::is_mapped;
 
 use super::ways::Way;
@@ -78,16 +78,8 @@ impl Scene {
                     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
                     let to = self.there.at(number * len).addr();
                     let remap = Remap { address: address.addr(), len, new_len: len, flags, new_address: to };
-                    // SAFETY: the scenario's memory.
-                    match unsafe { guard::mremap(remap) } {
-                        Outcome::Done(done) => assert_eq!(done, Ok(to)),
-                        Outcome::NotOurs => {
-                            // SAFETY: the scenario's memory.
-                            let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, len, flags, to) };
-                            assert_eq!(at, to as libc::c_long);
-                            guard::replaced(to..to + len);
-                        }
-                    }
+                    // SAFETY: 1. the scenario's memory.
+                    assert_eq!(unsafe { guard::mremap(remap) }, Ok(to));
                 }
                 Deed::Replace => {
                     let kind = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

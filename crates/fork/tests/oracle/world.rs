@@ -5,6 +5,7 @@ use std::time::Duration;
 use palimpsest_fork::{Errands, Options, Pages, Pause, Pays, Progress, Stage, progress};
 use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::proc::thp;
+use rustix::io::Errno;
 
 use crate::run;
 
@@ -100,6 +101,11 @@ pub(crate) type Answer = isize;
 /// The answer of a C function.
 pub(crate) fn answer(returned: isize) -> Answer {
     if returned == -1 { -errno() } else { returned }
+}
+
+/// The answer of a guard that refuses.
+pub(crate) fn refused(errno: Errno) -> Answer {
+    -(errno.raw_os_error() as Answer)
 }
 
 fn errno() -> Answer {

@@ -6,10 +6,11 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{Forked, Options, OtherThreads};
 
 use crate::run;
+use crate::world::refused;
 pub(crate) use crate::world::{Answer, World, answer};
 
 /// Whether this process has a filter.
@@ -41,10 +42,8 @@ pub(crate) fn erase(world: World, start: usize, len: usize) {
 
 pub(crate) fn discard(world: World, range: Range<usize>) -> Answer {
     if world != World::Plain {
-        // SAFETY: the range is memory of the program.
-        if let Outcome::Done(done) = unsafe { guard::madvise(range.start, range.len(), libc::MADV_DONTNEED) } {
-            return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |()| 0);
-        }
+        // SAFETY: 1. the range is memory of the program.
+        return unsafe { guard::madvise(range.start, range.len(), libc::MADV_DONTNEED) }.map_or_else(refused, |()| 0);
     }
     discard_raw(range)
 }
@@ -59,10 +58,8 @@ pub(crate) fn discard_raw(range: Range<usize>) -> Answer {
 pub(crate) fn resize(world: World, range: Range<usize>, len: usize) -> Answer {
     if world != World::Plain {
         let asked = Remap { address: range.start, len: range.len(), new_len: len, flags: 0, new_address: 0 };
-        // SAFETY: the range is memory of the program, and nothing is behind it.
-        if let Outcome::Done(done) = unsafe { guard::mremap(asked) } {
-            return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |_| 0);
-        }
+        // SAFETY: 1. the range is memory of the program, and nothing is behind it.
+        return unsafe { guard::mremap(asked) }.map_or_else(refused, |_| 0);
     }
     // SAFETY: the range is memory of the program, and nothing is behind it.
     let at = unsafe { libc::mremap(pointer(range.start), range.len(), len, 0) };

@@ -5,12 +5,12 @@ use std::error::Error as _;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{Forked, Measure, Options, OtherThreads};
 
 use crate::run;
 pub(crate) use crate::world::World;
-use crate::world::{Answer, answer};
+use crate::world::{Answer, answer, refused};
 
 pub(crate) fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
@@ -41,28 +41,18 @@ impl World {
         let (address, len, flags) = (from.start, from.len(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         if self != Self::Plain {
             let remap = Remap { address, len, new_len: len, flags, new_address: to };
-            // SAFETY: both ranges are in the region of the programs.
-            if let Outcome::Done(done) = unsafe { guard::mremap(remap) } {
-                return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |_| 0);
-            }
+            // SAFETY: 1. both ranges are in the region of the programs.
+            return unsafe { guard::mremap(remap) }.map_or_else(refused, |_| 0);
         }
         // SAFETY: both ranges are in the region of the programs.
         let at = unsafe { libc::mremap(pointer(address), len, len, flags, pointer(to)) };
-        if at == libc::MAP_FAILED {
-            return answer(-1);
-        }
-        if self != Self::Plain {
-            guard::replaced(to..to + len);
-        }
-        0
+        if at == libc::MAP_FAILED { answer(-1) } else { 0 }
     }
 
     pub(crate) fn advise(self, range: Range<usize>, advice: i32) -> Answer {
         if !matches!(self, Self::Plain | Self::Mutant) {
-            // SAFETY: the range is in the region of the programs.
-            if let Outcome::Done(done) = unsafe { guard::madvise(range.start, range.len(), advice) } {
-                return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |()| 0);
-            }
+            // SAFETY: 1. the range is in the region of the programs.
+            return unsafe { guard::madvise(range.start, range.len(), advice) }.map_or_else(refused, |()| 0);
         }
         // SAFETY: the range is in the region of the programs.
         answer(unsafe { libc::madvise(pointer(range.start), range.len(), advice) } as isize)

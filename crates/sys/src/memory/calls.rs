@@ -37,8 +37,23 @@ pub enum Commit {
 /// The kernel's.
 #[inline]
 pub unsafe fn advise(span: Span, advice: i32) -> Result<(), Errno> {
+    // SAFETY: 1. is this function's own.
+    unsafe { madvise(span.start, span.len(), advice) }
+}
+
+/// Calls `madvise`, whatever the arguments are.
+///
+/// # Safety
+///
+/// 1. The caller may give this advice, which can discard contents.
+///
+/// # Errors
+///
+/// The kernel's.
+#[inline]
+pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: (1).
-    answer(unsafe { libc::syscall(libc::SYS_madvise, span.start, span.len(), advice) })
+    answer(unsafe { libc::syscall(libc::SYS_madvise, address, len, advice) })
 }
 
 /// How to give memory back to the kernel.
@@ -148,8 +163,22 @@ pub unsafe fn duplicate(span: Span) -> Result<usize, Errno> {
 ///
 /// The kernel's.
 pub unsafe fn remap(span: Span, new_len: usize, flags: i32, to: usize) -> Result<usize, Errno> {
+    // SAFETY: 1. is this function's own.
+    unsafe { mremap(span.start, span.len(), new_len, flags, to) }
+}
+
+/// Calls `mremap`, whatever the arguments are. Returns the new address.
+///
+/// # Safety
+///
+/// 1. As [`remap`].
+///
+/// # Errors
+///
+/// The kernel's.
+pub unsafe fn mremap(address: usize, len: usize, new_len: usize, flags: i32, to: usize) -> Result<usize, Errno> {
     // SAFETY: (1).
-    let made = unsafe { libc::syscall(libc::SYS_mremap, span.start, span.len(), new_len, flags, to) };
+    let made = unsafe { libc::syscall(libc::SYS_mremap, address, len, new_len, flags, to) };
     if made == -1 { Err(last_errno()) } else { Ok(made.cast_unsigned() as usize) }
 }
 
