@@ -66,7 +66,11 @@ impl Hunt {
             // A busy machine may not let a deputy begin.
             Ok(()) if matches!(world, World::Deputed(_)) => {}
             Ok(()) => assert_ne!(frozen.get(), 0, "nothing was ever frozen, so nothing was compared"),
-            Err(TestError::Fail(reason, program)) => panic!("{program:?}{reason}"),
+            Err(TestError::Fail(reason, program)) => {
+                // What `xtask` repeats at the end is the first line.
+                let first = reason.message().lines().next().unwrap_or_default();
+                panic!("{first}, in {program:?}{reason}")
+            }
             Err(abort) => panic!("{abort}"),
         }
     }
