@@ -131,6 +131,9 @@ pub(super) struct Refused {
     pub(super) errno: Errno,
 }
 
+/// How often sealing is tried again: the kernel waits for 75 ms each time, or less if something wakes the thread.
+const SEAL_AGAIN: usize = 2;
+
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
 /// A memory file for data, with a descriptor that the program may close at any time.
@@ -278,7 +281,13 @@ impl MemoryFile {
     pub fn seal(&self) -> Result<(), Errno> {
         let file = self.verified()?;
         let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        match rustix::fs::fcntl_add_seals(file, seals) {
+        let try_once = || rustix::fs::fcntl_add_seals(file, seals);
+        // The kernel takes whatever else refers to a page for such a device, compaction and DAMON included.
+        let sealed = (0..SEAL_AGAIN).fold(try_once(), |sealed, _| match sealed {
+            Err(Errno::BUSY) => try_once(),
+            sealed => sealed,
+        });
+        match sealed {
             // Only a descriptor with the right to write may add seals (`mm/memfd.c`, `memfd_add_seals`).
             Err(Errno::PERM) => {
                 rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
