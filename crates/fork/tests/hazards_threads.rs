@@ -8,7 +8,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Memory, freeze, is_playing, page, play};
+use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, freeze as freeze_process};
+use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
 
@@ -125,8 +127,6 @@ fn beside_others() -> Options {
 #[test]
 fn what_is_discarded_while_it_is_frozen_is_zeros() {
     play("what_is_discarded_while_it_is_frozen_is_zeros", || {
-        use palimpsest_fork::guard;
-        use rustix::io::Errno;
         let memory = Memory::apart(4 * MIB);
         memory.fill(0..memory.len, 1);
         // The first time before there is a map.
@@ -158,7 +158,6 @@ fn what_is_discarded_while_it_is_frozen_is_zeros() {
 #[test]
 fn nobody_freezes_what_is_being_moved() {
     play("nobody_freezes_what_is_being_moved", || {
-        use palimpsest_fork::guard::{self, Remap};
         // The first time before there is a map, the second time before memory is frozen, the third time after.
         for time in 0..3 {
             let (memory, room) = (Memory::apart(8 * MIB), Memory::apart(8 * MIB));
@@ -214,8 +213,6 @@ fn nobody_freezes_what_is_being_moved() {
 #[test]
 fn who_has_interrupted_a_move_does_not_freeze() {
     play("who_has_interrupted_a_move_does_not_freeze", || {
-        use palimpsest_fork::guard::{self, Remap};
-        use rustix::io::Errno;
         let memory = Memory::apart(8 * MIB);
         memory.fill(0..memory.len, 1);
         freeze_quietly(&beside_others());
@@ -239,8 +236,6 @@ fn who_has_interrupted_a_move_does_not_freeze() {
 #[test]
 fn h04_no_write_of_another_thread_is_lost_by_thawing() {
     play("h04_no_write_of_another_thread_is_lost_by_thawing", || {
-        use palimpsest_fork::guard::{self, Remap};
-        use rustix::io::Errno;
         static END: AtomicBool = AtomicBool::new(false);
         static ROUNDS: AtomicU64 = AtomicU64::new(0);
         let memory = Memory::apart(4 * MIB);
@@ -330,7 +325,10 @@ fn a_thread_may_run_on_a_frozen_stack() {
                 freeze_quietly(&Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing));
                 std::hint::black_box(&mut local).iter().for_each(|value| assert_eq!(*value, round));
                 let here = std::ptr::from_ref(&local).addr() & !(page() - 1);
-                assert_eq!(palimpsest_fork::guard::thaw(here..here + page()), Err(rustix::io::Errno::BUSY));
+                assert_eq!(guard::thaw(here..here + page()), Err(Errno::BUSY));
+                // Not for ever, though other memory is thawed with it. SAFETY: 1. nothing is advised.
+                let wiped = unsafe { guard::madvise_by(here, page(), libc::MADV_WIPEONFORK, || Err(Errno::INVAL)) };
+                assert_eq!(wiped, Err(Errno::INVAL));
             }
             std::ptr::null_mut()
         }

@@ -422,6 +422,10 @@ impl FrozenMap {
 
     /// Notes that `span` is anonymous now. Forgets it if room is short.
     pub(crate) fn thaw(&self, span: Span) {
+        // A thaw that thaws nothing begins no epoch: who asked for it would ask again, and again.
+        if span.is_empty() {
+            return;
+        }
         self.begin_epoch();
         if self.has_room() { self.change(span, &Entry::thawed) } else { self.forget(span) }
     }
