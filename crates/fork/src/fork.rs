@@ -81,6 +81,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         child = forks();
     }
     if child == 0 {
+        registry::end_turns_in_child();
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();
             shared.tending.give_up();

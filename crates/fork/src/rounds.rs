@@ -7,7 +7,7 @@ use crate::engine::Tables;
 use crate::engine::agenda::Agenda;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, note_home};
-use crate::engine::registry::Locked;
+use crate::engine::registry::{self, Locked};
 use crate::engine::round::{Done, Mode, Round};
 use crate::error::FreezeError;
 use crate::hazards;
@@ -39,7 +39,7 @@ pub(crate) fn played<T>(
         // A survey changes nothing.
         let _turn = match mode {
             Mode::Survey => None,
-            _ => Some(shared.turn_to_freeze().ok_or(FreezeError::Busy)?),
+            _ => Some(registry::turn_to_freeze().ok_or(FreezeError::Busy)?),
         };
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;

@@ -363,7 +363,7 @@ unsafe fn slice(
     let played = {
         let (mut tables, agenda) = locked.tables_and_agenda()?;
         let _file_size = FileSize::raise();
-        let _turn = shared.turn_for_slice().ok_or(FreezeError::Busy)?;
+        let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;

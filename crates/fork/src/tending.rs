@@ -13,7 +13,7 @@ use crate::engine::mending::Mender;
 use crate::engine::own::{exclude, find_rseq};
 use crate::engine::places::Places;
 use crate::engine::progress::Waited;
-use crate::engine::registry::Shared;
+use crate::engine::registry::{self, Shared};
 use crate::engine::tender::Tender;
 use crate::engine::tending::Tended;
 use crate::error::FreezeError;
@@ -41,6 +41,8 @@ pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
     match outcome {
         // So a due repair need not take a slice at the next fork.
         Ok(()) => shared.progress.gathered_in_wait(),
+        // Another thread is at work on the same memory for a moment.
+        Err(FreezeError::Busy) => {}
         Err(_) => shared.tending.give_up(),
     }
     outcome
@@ -80,7 +82,7 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
     }
     // SAFETY: 1. is this function's own.
     let outcome = unsafe { slice(shared, PaidBy::Debt) };
-    if outcome.is_err() {
+    if matches!(&outcome, Err(error) if !matches!(error, FreezeError::Busy)) {
         shared.tending.give_up();
     }
     Some(outcome)
@@ -123,7 +125,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     let sends = !holds && paid_by == PaidBy::Time && options.errands == options::Errands::Deputy;
     let played = if holds {
         let mut tables = locked.tables()?;
-        let _turn = shared.turn_for_slice().ok_or(FreezeError::Busy)?;
+        let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;

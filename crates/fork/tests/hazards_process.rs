@@ -68,6 +68,42 @@ fn repairs_keep_what_was_answered_for() {
     });
 }
 
+/// Fails on: memory that is locked once a guard has replaced it, or a thaw: it stays in RAM, and cannot be discarded.
+#[test]
+fn what_guards_replace_is_locked_no_more_than_before() {
+    play("what_guards_replace_is_locked_no_more_than_before", || {
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        // SAFETY: takes a number.
+        if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+            skip("memory cannot be locked");
+        }
+        freeze(&Options::new().answer_for(Answer::LockedMemory).measure(Measure::Nothing));
+        if !memory.is_frozen() {
+            skip("nothing is frozen where all new memory is locked");
+        }
+        let locked = status_kb("VmLck");
+        for time in 0..2 {
+            // SAFETY: 1. the scenario's own memory.
+            let done = unsafe { guard::madvise(memory.start.addr(), 2 * MIB, libc::MADV_DONTNEED) };
+            assert_eq!(done, Ok(()), "{time}");
+        }
+        let grown = guard::Remap {
+            address: memory.at(6 * MIB).addr(),
+            len: 2 * MIB,
+            new_len: 4 * MIB,
+            flags: libc::MREMAP_MAYMOVE,
+            new_address: 0,
+        };
+        // SAFETY: 1. the scenario's own memory.
+        let moved = unsafe { guard::mremap(grown) };
+        assert!(moved.is_ok(), "{moved:?}");
+        guard::thaw_all().expect("thawed");
+        assert!(memory.is_zero(0..2 * MIB) && memory.holds(2 * MIB..6 * MIB, 1));
+        assert!(status_kb("VmLck") <= locked, "{} after {locked}", status_kb("VmLck"));
+    });
+}
+
 /// Writes to frozen memory, and forks until it is repaired.
 fn repair_by_forking(memory: &Memory) {
     let before = palimpsest_fork::status().repairs;

@@ -123,6 +123,10 @@ extern "C" fn errand(given: *mut c_void) -> i32 {
     if !matches!(unsafe { palimpsest_fork::freeze(&options()) }, Err(FreezeError::BorrowedMemory { .. })) {
         return 4;
     }
+    // Nor may it copy what its parent's other threads write to, which it knows nothing of.
+    if guard::thaw(memory.range()) != Err(Errno::BUSY) || guard::thaw_all() != Err(Errno::BUSY) {
+        return 6;
+    }
     // What it discards is discarded for both, as with anonymous memory.
     if discard(memory, 8 * MIB, MIB) != Ok(()) || !memory.is_zero(8 * MIB..9 * MIB) {
         return 5;

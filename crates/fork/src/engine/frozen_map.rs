@@ -76,6 +76,11 @@ impl Entry {
         Self(SNAPSHOT | CHANGED).with_rights(permissions)
     }
 
+    /// Describes memory that may be frozen, with unknown rights.
+    pub(crate) const fn unknown() -> Self {
+        Self(CHANGED | UNSURE)
+    }
+
     /// Returns the entry with other rights.
     #[must_use]
     pub(crate) fn with_rights(self, permissions: Permissions) -> Self {
@@ -292,7 +297,7 @@ impl FrozenMap {
             let last = self.slots[SPANS - 1].end.load(Ordering::Relaxed);
             let unknown = span.intersection(Span::new(last, self.bounds().end));
             if !unknown.is_empty() {
-                return Some((unknown, Entry(UNSURE | CHANGED)));
+                return Some((unknown, Entry::unknown()));
             }
         }
         let (sorted, later) = self.used().split_at(self.sorted.load(Ordering::Relaxed).min(self.used().len()));

@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `registry`, `statistics`, `trials` | a process's one set of tables, its lock, and figures that anybody may read |
-//! | `turns` | whose turn it is to give rights to frozen memory, to move it, or to freeze |
+//! | `turns`, `moves` | whose turn it is to give rights to frozen memory, to move it, or to freeze; who moves other memory |
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
@@ -40,6 +40,7 @@ mod huge;
 mod ledger;
 pub(crate) mod left_alone;
 pub(crate) mod mending;
+mod moves;
 mod origins;
 pub(crate) mod own;
 mod pace;

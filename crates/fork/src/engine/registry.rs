@@ -27,6 +27,7 @@ use super::frozen_map::{Entry, FrozenMap};
 use super::hot::{HotPiece, HotPieces, MOST_HOT};
 use super::ledger::Ledger;
 use super::left_alone::LeftAlone;
+use super::moves::Move;
 use super::origins::Origins;
 use super::piece::PIECE;
 use super::prices::{Memory, Prices};
@@ -37,7 +38,7 @@ use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
 use super::tending::Tending;
 use super::trials::Trials;
-use super::turns::{Early, EarlyMove, Turn, Turns, Waiting};
+use super::turns::{FreezeTurn, Patience, Turn, Turns, Waiting};
 use crate::figures::{NOTE_TYPE, Note, VERSION};
 use crate::hazards::borrowed;
 use crate::options::Options;
@@ -56,8 +57,6 @@ pub(crate) struct Shared {
     /// Ranges in frozen memory that were discarded since the last freeze. Guards add to it, in any thread and in signal
     /// handlers; rounds start it again.
     replacements: AtomicUsize,
-    /// Whose turn it is to replace frozen memory, to change its rights, or to freeze.
-    pub(crate) turns: Turns,
     /// 1 if the program has erased something that is still in an extent. Guards set it, in any thread and in signal
     /// handlers, and rounds do; rounds clear it, and guards that find no mark left. Every fork reads it.
     erased: AtomicUsize,
@@ -115,11 +114,41 @@ pub(crate) fn wait_for_deputy() -> Result<(), i32> {
     shared.desk.at_work().map_or(Ok(()), Err)
 }
 
-static EARLY: Early = Early::new();
+/// Whose turn it is. Not in the tables: a move may come before they are made, and the first freeze is to wait for it.
+static TURNS: Turns = Turns::new();
 
-/// Counts a move of memory while there are no tables: until that is dropped, nobody freezes.
-pub(crate) fn early_move() -> EarlyMove<'static> {
-    EARLY.begin()
+/// Notes that a thread that is not there, or was too slow, may have changed the rights of `span`.
+fn doubt(span: Span) {
+    if let Some(shared) = shared() {
+        // Of thawed memory no bytes can be lost.
+        shared.map.rewrite(span, &|entry| (!entry.is_thawed()).then(|| entry.unsure()));
+    }
+}
+
+/// Waits for a turn to replace frozen memory, to move it, or to change its rights.
+pub(crate) fn take_turn(waiting: Waiting) -> Turn<'static> {
+    TURNS.take(waiting, doubt)
+}
+
+/// Waits for a turn to freeze or to thaw. `None` in a handler that has interrupted a guard.
+pub(crate) fn turn_to_freeze() -> Option<FreezeTurn<'static>> {
+    TURNS.freeze(Patience::Long, doubt)
+}
+
+/// The same, and `None` if somebody else is at work: for a slice, which may be taken later.
+pub(crate) fn turn_for_slice() -> Option<FreezeTurn<'static>> {
+    TURNS.freeze(Patience::Short, doubt)
+}
+
+/// Begins a move of memory of which nothing is frozen. `None` if that needs a turn.
+pub(crate) fn begin_move() -> Option<Move<'static>> {
+    TURNS.begin_move()
+}
+
+/// Ends turns and moves of threads that a child, forked just now, does not have.
+#[inline]
+pub(crate) fn end_turns_in_child() {
+    TURNS.end_in_child(doubt);
 }
 
 /// Returns the tables; makes them if there are none.
@@ -192,11 +221,8 @@ fn make() -> Result<&'static Shared, MapError> {
     unsafe { lasting_place.write(lasting) };
     // Release, partner: the Acquire load in `shared`. Acquire on failure: the winner's tables are read.
     match SHARED.compare_exchange(ptr::null_mut(), place.as_ptr(), Ordering::Release, Ordering::Acquire) {
-        Ok(_) => {
-            EARLY.wait();
-            // SAFETY: initialised above, and never given back.
-            Ok(unsafe { place.as_ref() })
-        }
+        // SAFETY: initialised above, and never given back.
+        Ok(_) => Ok(unsafe { place.as_ref() }),
         // Ours leaks: address space and a page, once. SAFETY: another thread's tables, never given back.
         Err(winner) => Ok(unsafe { &*winner }),
     }
@@ -242,8 +268,8 @@ impl Shared {
         Some(Locked { lasting, shared: self })
     }
 
-    /// Frees the lock in a child that was forked just now, and ends a turn: its holder is not here, and a child of this
-    /// process may get the holder's process id. The child's account begins when it first takes the lock: until then it
+    /// Frees the lock in a child that was forked just now: a child of this process may get the holder's process id. The
+    /// child's account begins when it first takes the lock: until then it
     /// does not write to the page that every fork uses, which would be copied.
     #[inline]
     pub(crate) fn unlock_in_child(&self) {
@@ -251,28 +277,6 @@ impl Shared {
         if self.owner.load(Ordering::Relaxed) != 0 {
             self.owner.store(0, Ordering::Relaxed);
         }
-        self.turns.end_in_child(|span| self.doubt(span));
-    }
-
-    /// Waits for a turn to replace frozen memory or to change its rights.
-    pub(crate) fn take_turn(&self, waiting: Waiting) -> Turn<'_> {
-        self.turns.take(waiting, |span| self.doubt(span))
-    }
-
-    /// Waits for a turn to freeze or to thaw. `None` within a turn of this thread: it has interrupted a guard.
-    pub(crate) fn turn_to_freeze(&self) -> Option<Turn<'_>> {
-        Some(self.take_turn(Waiting::Asleep)).filter(|turn| !turn.is_within())
-    }
-
-    /// The same, and `None` if somebody else has one: for a slice, which may be taken later.
-    pub(crate) fn turn_for_slice(&self) -> Option<Turn<'_>> {
-        self.turns.try_take()
-    }
-
-    /// Notes that a thread that is not there may have changed the rights of `span`.
-    fn doubt(&self, span: Span) {
-        // Of thawed memory no bytes can be lost.
-        self.map.rewrite(span, &|entry| (!entry.is_thawed()).then(|| entry.unsure()));
     }
 
     /// Whether the account is this process's own, and not its parent's.

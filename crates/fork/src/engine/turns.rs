@@ -1,35 +1,39 @@
-//! *Turns*: one thread at a time gives rights to frozen memory, moves memory, freezes or thaws. Otherwise a guard that
-//! has read the map could map new memory with rights that another thread has taken away since, or move memory that
-//! another thread has frozen since. The kernel makes both calls whole, so that the rights of an `mprotect` stay,
-//! whichever of the two comes first.
+//! *Turns*: one thread at a time gives rights to frozen memory, moves it, freezes or thaws. Otherwise a guard that has
+//! read the map could map new memory with rights that another thread has taken away since, or move memory away from its
+//! entry. The kernel makes both calls whole, so that the rights of an `mprotect` stay, whichever of the two comes first.
 //!
 //! A turn lasts from the look at the map to the mapping that follows from it, or from a system call to its note in the
 //! map, or for a whole freeze, slice or thaw. It must cost nothing, need no system call of its own (a filter may forbid
 //! it), and end whatever happens:
 //!
 //! * A signal handler that interrupts a turn of its own thread does not wait for it: it takes a turn *within*, and the
-//!   interrupted work is done again ([`Turn::alone`]).
+//!   interrupted work is done again ([`Turn::alone`]). It does not freeze.
 //! * A turn whose holder does not go on is taken from it after a while: the holder is a thread that a forked child does
 //!   not have, or one that has jumped out of such a handler. What it was about to note is not known, so that the map is
 //!   unsure there. A holder that was only slow then works at the same time as its successor.
 //! * Who freezes or thaws takes a turn before it holds anybody still, and holds nobody who has one.
 //!
-//! Before the first freeze there is no map. Until then moves are only [counted](Early).
+//! Threads that [move](super::moves) memory of which nothing is frozen need no turn among themselves.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use palimpsest_sys::threads::own::thread_pointer;
 
+use super::moves::{Move, Moves};
 use super::span::Span;
+use crate::clock::Instant;
 
 /// How often a thread looks at a turn before it sleeps between looks.
-const SPINS: usize = 64;
+pub(super) const SPINS: usize = 64;
 /// How often it looks, asleep in between, before it takes a turn from a holder that does not go on: for at least a
 /// second.
 const NAPS: usize = 10_000;
 /// The same for a thread that must not ask the kernel to let it sleep.
 const SPINS_AWAKE: usize = 1 << 24;
 const NAP_NANOSECONDS: i64 = 100_000;
+/// After so many nanoseconds in which it does not go on, a turn of the asking thread itself has been left by a jump.
+#[cfg(not(test))]
+const LEFT_AFTER: u64 = 2_000_000_000;
 
 /// Whose turn it is. Zeroed memory is valid: nobody's.
 #[derive(Debug, Default)]
@@ -42,6 +46,10 @@ pub(crate) struct Turns {
     is_disturbed: AtomicBool,
     /// Where the holder makes a system call and then notes it; empty if it does not. The holder writes it.
     noting: [AtomicUsize; 2],
+    /// The thread pointer of a holder that freezes or thaws, 0 if nobody does.
+    freezer: AtomicUsize,
+    moves: Moves,
+    suspect: Suspect,
 }
 
 /// How a thread waits.
@@ -68,6 +76,32 @@ impl Waiting {
     }
 }
 
+/// How long who wants to freeze waits for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Patience {
+    /// Until they are done.
+    Long,
+    /// Hardly: it may freeze later.
+    Short,
+    /// Hardly, and takes what does not go on to have been left at once.
+    #[cfg(test)]
+    None,
+}
+
+impl Patience {
+    const fn left_after(self) -> u64 {
+        match self {
+            #[cfg(not(test))]
+            Self::Long | Self::Short => LEFT_AFTER,
+            // Never, so that no slow machine decides a test.
+            #[cfg(test)]
+            Self::Long | Self::Short => u64::MAX,
+            #[cfg(test)]
+            Self::None => 0,
+        }
+    }
+}
+
 /// The calling thread's turn; ends when dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
@@ -75,11 +109,28 @@ pub(crate) struct Turn<'a> {
     holder: Option<usize>,
 }
 
+/// A turn to freeze or to thaw: nobody moves memory, either.
+pub(crate) struct FreezeTurn<'a> {
+    turn: Turn<'a>,
+}
+
 /// How often any thread of a test has waited.
 #[cfg(test)]
 pub(crate) static WAITED: AtomicUsize = AtomicUsize::new(0);
 
 impl Turns {
+    pub(crate) const fn new() -> Self {
+        Self {
+            holder: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            is_disturbed: AtomicBool::new(false),
+            noting: [const { AtomicUsize::new(0) }; 2],
+            freezer: AtomicUsize::new(0),
+            moves: Moves::new(),
+            suspect: Suspect::new(),
+        }
+    }
+
     /// Waits for a turn. Who interrupted one of the same thread gets one within. Calls `doubt` with memory of which a
     /// lost holder has noted nothing.
     pub(crate) fn take(&self, waiting: Waiting, doubt: impl FnOnce(Span)) -> Turn<'_> {
@@ -93,18 +144,90 @@ impl Turns {
             }
             let now = self.taken.load(Ordering::Relaxed);
             (looks, taken) = if now == taken { (looks + 1, taken) } else { (0, now) };
-            // Acquire: as above, if the holder has done something after all.
             if looks >= waiting.looks()
-                && self.holder.compare_exchange(holder, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && let Some(doubtful) = self.seize(holder, own)
             {
-                doubt(self.noting());
-                break;
+                doubt(doubtful);
+                return self.begun(own);
             }
             #[cfg(test)]
             WAITED.fetch_add(1, Ordering::Relaxed);
             pause(looks, waiting);
         }
         self.begun(own)
+    }
+
+    /// Waits for a turn to freeze, and for moves. Returns `None` if there is none for who has so little `patience`, or
+    /// for who has interrupted a turn or a move of this thread. Calls `doubt` as [`take`](Self::take) does.
+    pub(crate) fn freeze(&self, patience: Patience, doubt: impl Fn(Span)) -> Option<FreezeTurn<'_>> {
+        let own = thread_pointer();
+        let turn = match patience {
+            // This thread's own does not end while it waits.
+            Patience::Long if self.holder.load(Ordering::Relaxed) != own => {
+                Some(self.take(Waiting::Asleep, &doubt)).filter(|turn| turn.holder.is_some())?
+            }
+            _ => self.try_take(own, patience, &doubt)?,
+        };
+        let turn = FreezeTurn { turn };
+        self.freezer.store(own, Ordering::Relaxed);
+        // SeqCst, partner: the fence in `begin_move`. Forbids that a move sees no freezer, and the freezer no move.
+        fence(Ordering::SeqCst);
+        let looks = if patience == Patience::Long { Waiting::Asleep.looks() } else { SPINS };
+        let is_left = |place, count| self.suspect.is_left(place + 1, count, patience.left_after());
+        let is_lost = |looks, place, count, mover: usize| match patience {
+            Patience::Long if mover != own => looks == Waiting::Asleep.looks(),
+            _ => is_left(place, count),
+        };
+        self.moves.wait(own, looks, is_lost).then_some(turn)
+    }
+
+    /// Takes a turn that is free, or was left long ago.
+    fn try_take(&self, own: usize, patience: Patience, doubt: impl FnOnce(Span)) -> Option<Turn<'_>> {
+        for look in 0..SPINS {
+            // Acquire: as in `take`.
+            let Err(holder) = self.holder.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) else {
+                return Some(self.begun(own));
+            };
+            if holder == own {
+                break;
+            }
+            pause(look, Waiting::Awake);
+        }
+        let (holder, taken) = (self.holder.load(Ordering::Relaxed), self.taken.load(Ordering::Relaxed));
+        if holder == 0 || !self.suspect.is_left(Suspect::TURN, taken, patience.left_after()) {
+            return None;
+        }
+        doubt(self.seize(holder, own)?);
+        Some(self.begun(own))
+    }
+
+    /// Takes a turn from its holder, unless that has ended it after all. Returns where it has noted nothing.
+    fn seize(&self, holder: usize, own: usize) -> Option<Span> {
+        // Acquire: as in `take`, if the holder has done something meanwhile.
+        self.holder.compare_exchange(holder, own, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // A lost freezer's, which forbids moves.
+        self.freezer.store(0, Ordering::Relaxed);
+        Some(self.noting())
+    }
+
+    /// Begins a turn that this thread has just taken.
+    fn begun(&self, own: usize) -> Turn<'_> {
+        // Relaxed, both: who waits only compares; a handler of this thread comes before or after. One that comes before
+        // has disturbed nothing.
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.is_disturbed.store(false, Ordering::Relaxed);
+        self.will_note(Span::default());
+        Turn { turns: self, holder: Some(own) }
+    }
+
+    /// Begins a move of memory of which nothing is frozen: until it ends, nobody freezes. Returns `None` if somebody
+    /// does, or is about to, or if too many move: then take a turn. Whether anything is frozen can be told only now.
+    pub(crate) fn begin_move(&self) -> Option<Move<'_>> {
+        let begun = self.moves.begin(thread_pointer())?;
+        // SeqCst, partner: the fence in `freeze`. Forbids that the freezer sees no move, and the move no freezer.
+        fence(Ordering::SeqCst);
+        // Acquire, partner: the Release in `drop` of a freezer's turn. Forbids looking at the map as it was before.
+        (self.freezer.load(Ordering::Acquire) == 0).then_some(begun)
     }
 
     fn noting(&self) -> Span {
@@ -119,67 +242,39 @@ impl Turns {
         self.noting[1].store(span.end, Ordering::Relaxed);
     }
 
-    /// Waits hardly for a turn. Returns `None` if somebody has one, this thread included.
-    pub(crate) fn try_take(&self) -> Option<Turn<'_>> {
-        let own = thread_pointer();
-        // Acquire: as in `take`.
-        let taken = || self.holder.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        let is_taken = (0..SPINS).any(|_| {
-            let is_taken = taken();
-            if !is_taken {
-                std::hint::spin_loop();
-            }
-            is_taken
-        });
-        is_taken.then(|| self.begun(own))
-    }
-
-    /// Begins a turn that this thread has just taken.
-    fn begun(&self, own: usize) -> Turn<'_> {
-        // Relaxed, both: who waits only compares; a handler of this thread comes before or after. One that comes before
-        // has disturbed nothing.
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        self.is_disturbed.store(false, Ordering::Relaxed);
-        self.will_note(Span::default());
-        Turn { turns: self, holder: Some(own) }
-    }
-
-    /// Whether a thread other than this is in the middle of a turn.
-    fn is_others_turn(&self) -> bool {
-        // Acquire, partner: the Release in `drop`, if the turn is over.
-        let holder = self.holder.load(Ordering::Acquire);
-        holder != 0 && holder != thread_pointer()
-    }
-
-    /// Ends, in a child that was forked just now, the turn of a thread that is not there, and calls `doubt` as
+    /// Ends, in a child that was forked just now, turn and moves of threads that are not there, and calls `doubt` as
     /// [`take`](Self::take) does. Writes nothing without need, since the page would be copied.
     #[inline]
     pub(crate) fn end_in_child(&self, doubt: impl FnOnce(Span)) {
-        if self.is_others_turn() {
+        let own = thread_pointer();
+        let holder = self.holder.load(Ordering::Relaxed);
+        if holder != 0 && holder != own {
             doubt(self.noting());
             // Relaxed: there is one thread.
+            self.freezer.store(0, Ordering::Relaxed);
             self.holder.store(0, Ordering::Relaxed);
         }
+        self.moves.end_in_child(own);
     }
 }
 
 impl Turn<'_> {
-    /// Whether this thread has interrupted a turn of its own.
-    pub(crate) const fn is_within(&self) -> bool {
-        self.holder.is_none()
-    }
-
     /// Does `work`: again, if a signal handler took a turn within. For work that may be done twice, and that notes a
     /// system call that it makes in the map, in `noting`.
     pub(crate) fn alone<T>(self, noting: Span, mut work: impl FnMut() -> T) -> T {
-        if self.holder.is_some() {
-            self.turns.will_note(noting);
-        }
+        self.will_note(noting);
         loop {
             let done = work();
             if !self.was_disturbed() {
                 return done;
             }
+        }
+    }
+
+    /// Says where this turn makes system calls and then notes them.
+    pub(crate) fn will_note(&self, span: Span) {
+        if self.holder.is_some() {
+            self.turns.will_note(span);
         }
     }
 
@@ -200,53 +295,52 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Moves that have begun before there was a map. Each checks for a map after it was counted; whoever makes the map
-/// waits for those that may not have seen it.
-#[derive(Debug, Default)]
-pub(crate) struct Early(AtomicUsize);
-
-impl Early {
-    pub(crate) const fn new() -> Self {
-        Self(AtomicUsize::new(0))
-    }
-
-    /// Counts a move until what is returned is dropped.
-    pub(crate) fn begin(&self) -> EarlyMove<'_> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        // SeqCst, partner: the fence in `wait`. Forbids that this thread sees no map, and the one that has made it no
-        // count.
-        fence(Ordering::SeqCst);
-        EarlyMove(self)
-    }
-
-    /// Waits until no move is counted that does not see the map, which this thread has just published. Not for longer
-    /// than a lost turn: a child has no thread that would end what others of its parent have begun.
-    pub(crate) fn wait(&self) {
-        // SeqCst, partner: the fence in `begin`.
-        fence(Ordering::SeqCst);
-        for look in 0..Waiting::Asleep.looks() {
-            // Acquire, partner: the Release in `drop`. Forbids that memory is frozen before it has moved.
-            if self.0.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            pause(look, Waiting::Asleep);
+impl Drop for FreezeTurn<'_> {
+    fn drop(&mut self) {
+        if let Some(own) = self.turn.holder {
+            // Unless it was taken away. Release, partner: the Acquire in `begin_move`. Forbids that a move looks at the
+            // map before what was frozen is in it.
+            let _ = self.turn.turns.freezer.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed);
         }
-        self.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// A counted move.
-pub(crate) struct EarlyMove<'a>(&'a Early);
+/// A turn or move that did not go on when somebody asked: for who asks again, much later.
+#[derive(Debug, Default)]
+struct Suspect {
+    /// Which: 0 for none, [`Self::TURN`], or the place of a move and 1.
+    which: AtomicUsize,
+    /// Its number, which rises with each turn or move.
+    count: AtomicUsize,
+    /// When it was first asked for, in nanoseconds.
+    since: AtomicU64,
+}
 
-impl Drop for EarlyMove<'_> {
-    fn drop(&mut self) {
-        // Release, partner: the Acquire in `wait`. Not below zero, where nobody has waited for it any longer.
-        let _ = self.0.0.try_update(Ordering::Release, Ordering::Relaxed, |count| count.checked_sub(1));
+impl Suspect {
+    const TURN: usize = usize::MAX;
+
+    const fn new() -> Self {
+        Self { which: AtomicUsize::new(0), count: AtomicUsize::new(0), since: AtomicU64::new(0) }
+    }
+
+    /// Whether this has not gone on for so many nanoseconds. The first who asks is told no.
+    fn is_left(&self, which: usize, count: usize, nanos: u64) -> bool {
+        let now = Instant::now().nanos();
+        // Acquire, partner: the Release below. Forbids to read a time from before it was noted.
+        let known = (self.which.load(Ordering::Acquire), self.count.load(Ordering::Relaxed));
+        if known == (which, count) {
+            return now.saturating_sub(self.since.load(Ordering::Relaxed)) >= nanos;
+        }
+        // Nobody takes a part of this for the whole: with another time it is a later one.
+        self.since.store(now, Ordering::Relaxed);
+        self.count.store(count, Ordering::Relaxed);
+        self.which.store(which, Ordering::Release);
+        false
     }
 }
 
 /// Lets time pass between two looks.
-fn pause(looks: usize, waiting: Waiting) {
+pub(super) fn pause(looks: usize, waiting: Waiting) {
     if waiting == Waiting::Asleep && looks >= SPINS {
         let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: NAP_NANOSECONDS };
         // Interrupted or not, it looks again.
@@ -257,88 +351,5 @@ fn pause(looks: usize, waiting: Waiting) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sure(span: Span) {
-        panic!("{span:?}");
-    }
-
-    #[test]
-    fn who_was_interrupted_works_again() {
-        let (turns, mut done) = (Turns::default(), Vec::new());
-        let all = Span::new(0x1000, 0x2000);
-        turns.take(Waiting::Asleep, sure).alone(all, || {
-            if done.is_empty() {
-                // As a handler does.
-                turns.take(Waiting::Asleep, sure).alone(Span::new(0x5000, 0x6000), || done.push("handler"));
-                assert_eq!(turns.noting(), all);
-                assert_ne!(turns.holder.load(Ordering::Relaxed), 0, "the turn goes on");
-            }
-            done.push("interrupted");
-        });
-        assert_eq!(done, ["handler", "interrupted", "interrupted"]);
-        assert_eq!(turns.holder.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn who_does_not_wait_gets_a_turn_only_if_nobody_has_one() {
-        let turns = Turns::default();
-        let own = turns.take(Waiting::Asleep, sure);
-        assert!(!own.is_within() && turns.take(Waiting::Asleep, sure).is_within());
-        assert!(turns.try_take().is_none(), "this thread has one");
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| turns.try_take().is_some());
-            assert!(!other.join().expect("it ends"), "another thread has one");
-        });
-        drop(own);
-        drop(turns.try_take().expect("nobody has one"));
-        assert_eq!(turns.holder.load(Ordering::Relaxed), 0);
-    }
-
-    /// Fails on: a wait that ends before the moves do, or never.
-    #[test]
-    fn early_moves_are_waited_for_and_lost_ones_only_for_a_while() {
-        let (early, is_moved) = (Early::default(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let moving = early.begin();
-            let (early, is_moved) = (&early, &is_moved);
-            let waiting = scope.spawn(move || {
-                early.wait();
-                is_moved.load(Ordering::Relaxed)
-            });
-            std::thread::yield_now();
-            is_moved.store(true, Ordering::Relaxed);
-            drop(moving);
-            assert!(waiting.join().expect("it ends"));
-        });
-        let lost = early.begin();
-        early.wait();
-        drop(lost);
-        assert_eq!(early.0.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn a_turn_of_a_thread_that_is_gone_ends_and_what_it_did_is_in_doubt() {
-        let lose = |turns: &Turns| {
-            std::thread::scope(|scope| {
-                let lost = || {
-                    let turn = turns.take(Waiting::Asleep, sure);
-                    turns.will_note(Span::new(0x1000, 0x2000));
-                    std::mem::forget(turn);
-                };
-                scope.spawn(lost).join().expect("it ends");
-            });
-            assert!(turns.is_others_turn());
-        };
-        let (turns, mut doubtful) = (Turns::default(), Span::default());
-        lose(&turns);
-        drop(turns.take(Waiting::Briefly, |span| doubtful = span));
-        assert_eq!((doubtful, turns.noting()), (Span::new(0x1000, 0x2000), Span::default()));
-        assert_eq!(turns.holder.load(Ordering::Relaxed), 0);
-        let (turns, mut doubtful) = (Turns::default(), Span::default());
-        lose(&turns);
-        turns.end_in_child(|span| doubtful = span);
-        assert_eq!((doubtful, turns.holder.load(Ordering::Relaxed)), (Span::new(0x1000, 0x2000), 0));
-    }
-}
+#[path = "turns_tests.rs"]
+mod tests;

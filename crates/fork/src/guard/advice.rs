@@ -8,6 +8,8 @@
 //! The kernel is asked to discard first, so that it reports holes and locked memory. What follows makes zeros of what
 //! memory shows then.
 
+use std::sync::atomic::{Ordering, compiler_fence};
+
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::remap;
@@ -39,13 +41,15 @@ const MANY: usize = 1024;
 /// Whether advice changes more of a mapping than its pages, so that a freeze in slices must not rely on what it knew.
 /// Unknown advice may.
 const fn changes_flags(advice: i32) -> bool {
-    !matches!(
+    let is_discard = matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL);
+    !is_discard && !changes_nothing(advice)
+}
+
+/// Whether advice changes nothing that a replacement must have.
+const fn changes_nothing(advice: i32) -> bool {
+    matches!(
         advice,
-        libc::MADV_DONTNEED
-            | libc::MADV_FREE
-            | DONTNEED_LOCKED
-            | GUARD_INSTALL
-            | GUARD_REMOVE
+        GUARD_REMOVE
             | libc::MADV_WILLNEED
             | libc::MADV_COLD
             | libc::MADV_PAGEOUT
@@ -90,7 +94,14 @@ pub unsafe fn madvise_by(
     advice: i32,
     mut call: impl FnMut() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    let epoch = || registry::shared().map_or(0, |shared| shared.map.epoch());
+    let span = whole_pages(untagged(address), len, rustix::param::page_size());
+    let epoch = || {
+        // The compiler moves no look at the map to the other side, and the processor shows each thread its own order.
+        compiler_fence(Ordering::SeqCst);
+        let epoch = registry::shared().map_or(0, |shared| shared.map.epoch());
+        compiler_fence(Ordering::SeqCst);
+        epoch
+    };
     loop {
         let before = epoch();
         // SAFETY: 1. is this function's own.
@@ -98,9 +109,21 @@ pub unsafe fn madvise_by(
             Outcome::Done(done) => done,
             Outcome::NotOurs => call(),
         };
-        if epoch() == before {
+        note_flags(span, advice);
+        let is_new = || epoch() != before && span.is_some_and(|span| touches(span.range()));
+        if !is_new() || (done.is_ok() && changes_nothing(advice)) {
             return done;
         }
+    }
+}
+
+/// Notes, before and after advice that changes flags, that slices must not rely on what they knew: a plan may be made
+/// in between.
+fn note_flags(span: Option<Span>, advice: i32) {
+    if changes_flags(advice)
+        && let (Some(span), Some(shared)) = (span, registry::shared())
+    {
+        shared.left_alone.add(span);
     }
 }
 
@@ -111,11 +134,7 @@ pub unsafe fn madvise_by(
 /// 1. As [`madvise`].
 unsafe fn guarded(address: usize, len: usize, advice: i32) -> Outcome {
     let (address, page) = (untagged(address), rustix::param::page_size());
-    if changes_flags(advice)
-        && let (Some(span), Some(shared)) = (whole_pages(address, len, page), registry::shared())
-    {
-        shared.left_alone.add(span);
-    }
+    note_flags(whole_pages(address, len, page), advice);
     let Some(span) = whole_pages(address, len, page).filter(|span| touches(span.range())) else {
         // The kernel refuses what is malformed.
         return Outcome::NotOurs;
@@ -160,14 +179,7 @@ unsafe fn guarded(address: usize, len: usize, advice: i32) -> Outcome {
             // kernel too: EINVAL.
             Ok(()) | Err(_) => Outcome::NotOurs,
         },
-        // Advice that changes nothing that a replacement must have.
-        libc::MADV_WILLNEED
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT
-        | libc::MADV_POPULATE_READ
-        | libc::MADV_POPULATE_WRITE
-        | libc::MADV_COLLAPSE
-        | GUARD_REMOVE => Outcome::NotOurs,
+        _ if changes_nothing(advice) => Outcome::NotOurs,
         _ => match flags_of(advice) {
             Some((set, cleared)) => {
                 Outcome::Done(in_turn(span.range(), || {
@@ -242,18 +254,18 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
     }
     let Some(shared) = registry::shared() else { return Ok(()) };
     // Another thread may have changed the rights, or replaced some of it, since the map was asked.
-    take_turn(shared).alone(Span::default(), || {
+    take_turn().alone(Span::default(), || {
         let mut now = parts(span).filter(|part| part.is_shown());
         // SAFETY: 1. is this function's own.
-        now.try_for_each(|part| unsafe { replace(part, advice) })
-    })?;
-    if is_guard {
-        // A repair must not try to copy memory that cannot be read.
-        shared.map.forget(span);
-        // SAFETY: 1. is this function's own.
-        return unsafe { calls::advise(span, advice) };
-    }
-    Ok(())
+        now.try_for_each(|part| unsafe { replace(part, advice) })?;
+        if is_guard {
+            // A repair must not try to copy memory that cannot be read.
+            shared.map.forget(span);
+            // SAFETY: 1. is this function's own.
+            return unsafe { calls::advise(span, advice) };
+        }
+        Ok(())
+    })
 }
 
 /// Makes zeros of a part that the kernel has discarded, in a turn.

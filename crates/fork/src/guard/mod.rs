@@ -107,10 +107,7 @@ pub fn replaced(range: Range<usize>) {
 /// between the two may give memory the rights from before. A signal handler may come between the two as well; then
 /// `call` is called again.
 pub fn in_turn<T>(range: Range<usize>, mut call: impl FnMut() -> T) -> T {
-    match registry::shared() {
-        Some(shared) => take_turn(shared).alone(Span::of_pointers(range), call),
-        None => call(),
-    }
+    if registry::shared().is_some() { take_turn().alone(Span::of_pointers(range), call) } else { call() }
 }
 
 /// Notes that an `mprotect` gave memory at `range` these rights. If it failed, part of the memory may have them. With

@@ -5,8 +5,9 @@
 //! shrinks and grows again shows old bytes. So here a range grows by fresh anonymous memory behind it, and moves part
 //! by part. The kernel shows where one mapping ends and the next begins by refusing to move both at once.
 //!
-//! Each move is one turn, so that rights that change meanwhile change before or after it, and so that nobody freezes
-//! what has moved in the kernel and not yet in the map. A handler that interrupts it cannot know where the memory is.
+//! Each move of frozen memory is one turn, so that rights that change meanwhile change before or after it, and so that
+//! nobody freezes what has moved in the kernel and not yet in the map. A handler that interrupts it cannot know where the
+//! memory is. Moves of other memory keep others from freezing, too, but wait for nobody else.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
@@ -19,9 +20,10 @@ use super::parts::{Part, dress, parts, whole_pages};
 use super::release::{is_frozen, release, take_turn};
 use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
-use crate::engine::registry::{self, Shared};
+use crate::engine::registry;
 use crate::engine::span::Span;
 use crate::engine::traits::Traits;
+use crate::engine::turns::Turn;
 
 /// The arguments of an `mremap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,27 +67,41 @@ pub unsafe fn mremap(remap: Remap) -> Result<usize, Errno> {
 ///
 /// As [`mremap`], and those of `call`.
 pub unsafe fn mremap_by(remap: Remap, call: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
-    let called = |shared: Option<&Shared>| {
+    let page = rustix::param::page_size();
+    let called = || {
         let moved = call()?;
-        if let Some((shared, span)) = shared.zip(whole_pages(moved, remap.new_len, rustix::param::page_size())) {
+        if let Some((shared, span)) = registry::shared().zip(whole_pages(moved, remap.new_len, page)) {
             // What was there, with MREMAP_FIXED.
             shared.left_alone.add(span);
             shared.map.forget(span);
         }
         Ok(moved)
     };
-    let early = registry::early_move();
-    let Some(shared) = registry::shared() else { return called(None) };
-    drop(early);
+    // Before what is looked at: until it ends, nothing is frozen.
+    if let Some(_moving) = registry::begin_move()
+        && concerned(remap, page).is_none()
+    {
+        return called();
+    }
     loop {
         let turn = {
             let _errno = Kept::now();
-            take_turn(shared)
+            take_turn()
         };
+        let before = registry::shared().map(|shared| (shared, shared.map.epoch()));
         // SAFETY: 1. is this function's own.
-        match unsafe { guarded(remap) } {
-            Guarded::Done(done) => return done,
-            Guarded::NotOurs => return called(Some(shared)),
+        match unsafe { guarded(remap, &turn) } {
+            Guarded::NotOurs => return called(),
+            Guarded::Done(done) => {
+                if let (Ok(at), Some((shared, epoch))) = (done, before)
+                    && shared.map.epoch() != epoch
+                {
+                    // Somebody has taken this for a lost turn, and frozen. Whether the map knows the new place is not
+                    // known.
+                    shared.map.add(Span::new(at, at + remap.new_len.next_multiple_of(page)), Entry::unknown());
+                }
+                return done;
+            }
             Guarded::Thaw(old) => {
                 drop(turn);
                 let _errno = Kept::now();
@@ -95,6 +111,11 @@ pub unsafe fn mremap_by(remap: Remap, call: impl FnOnce() -> Result<usize, Errno
             }
         }
     }
+}
+
+/// Returns what is to move, if it may be frozen.
+fn concerned(Remap { address, len, .. }: Remap, page: usize) -> Option<Span> {
+    whole_pages(untagged(address), len, page).filter(|old| touches(old.range()))
 }
 
 /// What became of a move.
@@ -112,14 +133,14 @@ enum Guarded {
 /// # Safety
 ///
 /// 1. As [`mremap`].
-unsafe fn guarded(remap: Remap) -> Guarded {
+unsafe fn guarded(remap: Remap, turn: &Turn<'_>) -> Guarded {
     let page = rustix::param::page_size();
-    let Remap { address, len, new_len, flags, new_address } = remap;
-    let address = untagged(address);
-    let Some(old) = whole_pages(address, len, page).filter(|old| touches(old.range())) else {
+    let Remap { new_len, flags, new_address, .. } = remap;
+    let Some(old) = concerned(remap, page) else {
         return Guarded::NotOurs;
     };
     let _errno = Kept::now();
+    turn.will_note(old);
     let (Some(new_len), false) = (new_len.checked_next_multiple_of(page), new_len == 0) else {
         return Guarded::NotOurs;
     };

@@ -6,6 +6,7 @@ use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
 use crate::engine::span::Span;
 use crate::engine::traits::Traits;
+use crate::hazards::may_lock_new_memory;
 
 /// A part of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,9 +48,10 @@ impl Part {
     }
 }
 
-/// Gives new memory its traits besides rights: by advice only, unless they include a lock or a key.
+/// Gives new memory its traits besides rights: by advice only, unless they include a lock or a key, or the kernel may
+/// have locked it.
 pub(super) fn dress(span: Span, traits: Traits) {
-    let is_special = traits.flags.intersects(VmaFlags::LOCKED) || traits.protection_key != 0;
+    let is_special = traits.flags.intersects(VmaFlags::LOCKED) || traits.protection_key != 0 || may_lock_new_memory();
     if is_special { traits.give_to(span) } else { traits.advise(span) }
 }
 

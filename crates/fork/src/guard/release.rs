@@ -32,6 +32,7 @@ use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::span::Span;
 use crate::engine::traits::{Traits, is_locked};
 use crate::engine::turns::{Turn, Waiting};
+use crate::hazards::{borrowed, may_lock_new_memory};
 use crate::options::OtherThreads;
 
 /// Whether the program has reported a filter that confines it.
@@ -55,9 +56,9 @@ pub(crate) fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed)
 }
 
-/// Waits for a turn to replace frozen memory or to change its rights (`engine::turns`).
-pub(super) fn take_turn(shared: &Shared) -> Turn<'_> {
-    shared.take_turn(if is_confined() { Waiting::Awake } else { Waiting::Asleep })
+/// Waits for a turn to replace frozen memory, to move it, or to change its rights (`engine::turns`).
+pub(super) fn take_turn() -> Turn<'static> {
+    registry::take_turn(if is_confined() { Waiting::Awake } else { Waiting::Asleep })
 }
 
 /// Turns the frozen parts of `range`, in whole pages, into anonymous memory with the same bytes. Blocks signals, and
@@ -204,12 +205,13 @@ impl View<'_> {
 
 /// Does `work` while nothing else in the process runs. A caller that holds the lock passes it.
 fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
-    if is_confined() {
+    // A child of `vfork` does not know its parent's other threads.
+    if is_confined() || borrowed::owner().is_some() {
         return Err(Errno::BUSY);
     }
-    let _turn = registry::shared().and_then(Shared::turn_to_freeze).ok_or(Errno::BUSY)?;
-    let _blocked = Blocked::all();
+    let turn = || registry::turn_to_freeze().ok_or(Errno::BUSY);
     if is_alone_for_sure() {
+        let (_turn, _blocked) = (turn()?, Blocked::all());
         return work(&View::alone());
     }
     // A child opens no file.
@@ -217,6 +219,7 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T,
         return Err(Errno::BUSY);
     }
     if hold::count().map_err(|_| Errno::NOMEM)? <= 1 {
+        let (_turn, _blocked) = (turn()?, Blocked::all());
         return work(&View::alone());
     }
     let mut own;
@@ -231,6 +234,7 @@ fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(&View<'_>) -> Result<T,
         return Err(Errno::BUSY);
     }
     let mut tables = locked.tables().map_err(|_| Errno::NOMEM)?;
+    let (_turn, _blocked) = (turn()?, Blocked::all());
     let world = World::prepare().map_err(|_| Errno::BUSY)?;
     let sight = Sight::open();
     let stopped = world.stop_others().map_err(|_| Errno::BUSY)?;
@@ -431,7 +435,7 @@ unsafe fn replace(span: Span, room: usize, traits: Traits) -> Result<(), Errno> 
     }
     // SAFETY: 1. of one mapping (2), with all bytes of `span`; 2. nothing else runs (1).
     unsafe { remap::replace_by(copy, span) }.map_err(|_| Errno::NOMEM)?;
-    if was_locked || traits.protection_key != 0 {
+    if was_locked || traits.protection_key != 0 || may_lock_new_memory() {
         let flags = if was_locked { traits.flags } else { traits.flags.without(VmaFlags::LOCKED) };
         Traits { flags, ..traits }.restrict(span);
     }
@@ -478,6 +482,9 @@ pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
     let locked = |entry: Entry| entry.with_flags(VmaFlags::LOCKED, VmaFlags::default());
     shared.map.change(Span::of_pointers(range.clone()).rounded_out(rustix::param::page_size()), &locked);
     if is_confined() {
+        return Ok(());
+    }
+    if borrowed::owner().is_some() {
         return Ok(());
     }
     let is_alone = is_alone_for_sure() || (is_home() && hold::count().map_err(|_| Errno::NOMEM)? <= 1);

@@ -14,6 +14,7 @@ pub use found::{RawAllocator, RingHold};
 pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_sys::memory::extent::locks_future_memory;
 use palimpsest_sys::pages::query::{self, SharedFile};
@@ -136,9 +137,20 @@ fn requests(options: &Options) -> Result<(), FreezeError> {
     locked(options)
 }
 
+/// Whether the kernel may lock new memory of this process: somebody has answered for that.
+static MAY_LOCK: AtomicBool = AtomicBool::new(false);
+
+/// Whether new memory may be locked though what it replaces is not (`mlockall(MCL_FUTURE)`).
+pub(crate) fn may_lock_new_memory() -> bool {
+    // Relaxed: set before anything is frozen.
+    MAY_LOCK.load(Ordering::Relaxed)
+}
+
 /// Refuses a process whose future mappings are locked.
 fn locked(options: &Options) -> Result<(), FreezeError> {
-    if !options.answers_for(Answer::LockedMemory) && locks_future_memory() {
+    if options.answers_for(Answer::LockedMemory) {
+        MAY_LOCK.store(true, Ordering::Relaxed);
+    } else if locks_future_memory() {
         return Err(FreezeError::FutureLocked);
     }
     Ok(())
