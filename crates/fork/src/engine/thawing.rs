@@ -155,10 +155,14 @@ fn collapse_empty(piece: Span) -> Asked {
     Asked::of(ask(piece))
 }
 
-/// Asks the kernel once for huge pages in place of base pages, whose bytes stay. Threads notice nothing.
+/// How often to ask again for pages that were in use: compaction and DAMON refer to one for a moment.
+const ASK_AGAIN: usize = 3;
+
+/// Asks the kernel for huge pages in place of base pages, whose bytes stay. Threads notice nothing.
 fn ask(run: Span) -> Result<(), Errno> {
     // SAFETY: 1. a collapse keeps contents and rights.
-    unsafe { calls::advise(run, libc::MADV_COLLAPSE) }
+    let once = || unsafe { calls::advise(run, libc::MADV_COLLAPSE) };
+    (0..ASK_AGAIN).fold(once(), |answer, _| if answer == Err(Errno::AGAIN) { once() } else { answer })
 }
 
 /// Asks for a huge page in place of the base pages of `piece`, as [`collapse_run`] does.

@@ -41,8 +41,12 @@ const MANY: usize = 1024;
 /// Whether advice changes more of a mapping than its pages, so that a freeze in slices must not rely on what it knew.
 /// Unknown advice may.
 const fn changes_flags(advice: i32) -> bool {
-    let is_discard = matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL);
-    !is_discard && !changes_nothing(advice)
+    !discards(advice) && !changes_nothing(advice)
+}
+
+/// Whether advice takes contents away.
+const fn discards(advice: i32) -> bool {
+    matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL)
 }
 
 /// Whether advice changes nothing that a replacement must have.
@@ -110,8 +114,10 @@ pub unsafe fn madvise_by(
             Outcome::NotOurs => call(),
         };
         note_flags(span, advice);
-        let is_new = || epoch() != before && span.is_some_and(|span| touches(span.range()));
-        if !is_new() || (done.is_ok() && changes_nothing(advice)) {
+        let is_ours = || span.is_some_and(|span| touches(span.range()));
+        // What was frozen may be anonymous by now, and the map may know nothing of it.
+        let is_asked_again = || discards(advice) || (is_ours() && (done.is_err() || !changes_nothing(advice)));
+        if epoch() == before || !is_asked_again() {
             return done;
         }
     }
@@ -146,10 +152,8 @@ unsafe fn guarded(address: usize, len: usize, advice: i32) -> Outcome {
         return Outcome::NotOurs;
     }
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL if !parts(span).any(Part::is_shown) => {
-            Outcome::NotOurs
-        }
-        libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
+        _ if discards(advice) && !parts(span).any(Part::is_shown) => Outcome::NotOurs,
+        _ if discards(advice) => {
             let mut has_hole = false;
             for part in parts(span) {
                 let done = match part {

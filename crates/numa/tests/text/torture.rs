@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use palimpsest_numa::{NodeId, ProgramText, Reach, TextOptions, Topology};
+use palimpsest_numa::{NodeId, ProgramText, Reach, TextOptions, TextRefusal, Topology};
+use palimpsest_sys::numa::text::ExchangeError;
 use palimpsest_text::key::{Key, State};
 use palimpsest_text::{branch, static_key};
 
@@ -82,6 +83,18 @@ impl Keyed {
         let went = (self.branch)();
         let is_settled = before & 3 != Holds::Either as usize && self.word.load(Ordering::SeqCst) == before;
         !is_settled || went == (before & 3 == Holds::On as usize)
+    }
+}
+
+/// Exchanges text. While it cannot hold a thread that the machine does not let run, nothing changes, and it tries again.
+fn localized(options: &TextOptions) -> ProgramText {
+    let mut tries = 0;
+    loop {
+        match ProgramText::localize(options) {
+            Err(TextRefusal::Exchange(ExchangeError::Stop(error))) if tries < 10 => println!("again: {error}"),
+            done => return done.expect("nothing is in the way"),
+        }
+        tries += 1;
     }
 }
 
@@ -164,7 +177,7 @@ fn tortured() {
             flip.store(count, Ordering::Relaxed);
             let options = TextOptions::new().node(nodes[count % 2]).reach(Reach::Everything);
             let begun = Instant::now();
-            let text = ProgramText::localize(&options).expect("nothing is in the way");
+            let text = localized(&options);
             lasts.store(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
             // By its address: a copy has no name of a file.
             let part = text.parts().iter().find(|part| part.span.range().contains(&(call as usize)));

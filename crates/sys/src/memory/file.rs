@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::ptr;
 
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -133,6 +133,13 @@ pub(super) struct Refused {
 
 /// How often sealing is tried again: the kernel waits for 75 ms each time, or less if something wakes the thread.
 const SEAL_AGAIN: usize = 2;
+
+/// Adds seals, among them one against writing. The kernel takes whatever refers to a page for a device that may write,
+/// compaction and DAMON included.
+pub(super) fn add_seals(file: impl AsFd, seals: SealFlags) -> Result<(), Errno> {
+    let once = || rustix::fs::fcntl_add_seals(&file, seals);
+    (0..SEAL_AGAIN).fold(once(), |sealed, _| if sealed == Err(Errno::BUSY) { once() } else { sealed })
+}
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
@@ -282,16 +289,11 @@ impl MemoryFile {
         let file = self.verified()?;
         let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
         let try_once = || rustix::fs::fcntl_add_seals(file, seals);
-        // The kernel takes whatever else refers to a page for such a device, compaction and DAMON included.
-        let sealed = (0..SEAL_AGAIN).fold(try_once(), |sealed, _| match sealed {
-            Err(Errno::BUSY) => try_once(),
-            sealed => sealed,
-        });
-        match sealed {
+        match add_seals(file, seals) {
             // Only a descriptor with the right to write may add seals (`mm/memfd.c`, `memfd_add_seals`).
             Err(Errno::PERM) => {
                 rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
-                rustix::fs::fcntl_add_seals(reopened(file, OFlags::RDWR)?, seals)
+                add_seals(reopened(file, OFlags::RDWR)?, seals)
             }
             other => other,
         }

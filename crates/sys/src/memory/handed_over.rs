@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::SealFlags;
 use rustix::io::{Errno, FdFlags, retry_on_intr, write};
 
-use super::file::Content;
+use super::file::{Content, add_seals};
 use super::shared_memory::{CreateError, Pages, check_file_size_limit, create_file};
 
 /// Makes a sealed memory file of `bytes`, which may be mapped executable and appears as `memfd:name`. Its descriptor
@@ -27,7 +27,7 @@ pub fn hand_over(name: &str, bytes: &[u8]) -> Result<OwnedFd, CreateError> {
         }
     }
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&file, seals).map_err(refused)?;
+    add_seals(&file, seals).map_err(refused)?;
     // The last step, so that an earlier failure leaves nothing to inherit.
     rustix::io::fcntl_setfd(&file, FdFlags::empty()).map_err(refused)?;
     Ok(file)

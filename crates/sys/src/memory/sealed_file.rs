@@ -5,7 +5,7 @@ use rustix::fs::{AtFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, StatxFl
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::file::{Content, FileId, create, out_of_the_way, reopened};
+use super::file::{Content, FileId, add_seals, create, out_of_the_way, reopened};
 use super::shared_memory::SharedMemory;
 
 /// The name of these memory files in `/proc`.
@@ -65,7 +65,7 @@ impl SealedFile {
         let failed = |call| move |errno| (call, errno);
         let len = memory.len();
         let file = memory.into_file();
-        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
+        add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         // Other processes of this user open it only for reading.
         rustix::fs::fchmod(&file, Mode::RUSR).map_err(failed("fchmod"))?;
         // Before Linux 6.7, a file that is sealed against writing can only be mapped through a descriptor without the
