@@ -22,8 +22,12 @@ pub enum FreezeError {
         /// Whose memory it is.
         owner: i32,
     },
-    /// Another freeze, repair or thaw of this process is under way.
-    #[error("another freeze of this process is under way; let one thread freeze")]
+    /// Another freeze, repair or thaw of this process is under way, or the caller is a signal handler that has
+    /// interrupted a memory call; to a slice, another thread that is in the middle of one.
+    #[error(
+        "another freeze of this process is under way, or a memory call that was interrupted; let one thread freeze, \
+         outside of signal handlers"
+    )]
     Busy,
     /// Other threads could write while memory is copied.
     #[error(

@@ -1,8 +1,9 @@
 //! What must happen when a program manages frozen memory, so that it sees what it would see of anonymous memory.
 //!
 //! For code between a program and the kernel: an interposed `madvise` calls [`madvise_by`] with the real one. Nothing
-//! here uses the heap, and `errno` is left alone. A process that never froze pays for one load. Pointers may have tags
-//! (AArch64, and x86-64 with LAM), wherever the kernel takes them.
+//! here uses the heap, and a guard that answers by itself leaves `errno` alone. Where nothing is frozen, advice costs a
+//! few loads more, and a move two locked operations. Pointers may have tags (AArch64, and x86-64 with LAM), wherever the
+//! kernel takes them.
 //!
 //! A map in memory tells whether an address shows frozen memory, and with which rights. No file is opened or kept: a
 //! guard works in a child that is confined by `chroot`, by limits or by a filter, as long as the filter allows the call

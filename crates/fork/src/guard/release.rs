@@ -67,7 +67,7 @@ pub(super) fn take_turn() -> Turn<'static> {
 /// # Errors
 ///
 /// ENOMEM if there is no memory; EBUSY if a freeze is under way, if there are other threads that cannot or must not be
-/// held, or if the calling code uses the memory itself; EINVAL if the memory has tags, if flags of it have
+/// held, if the calling code uses the memory itself, or if it has interrupted another guard; EINVAL if the memory has tags, if flags of it have
 /// [changed](super::changed), or if its protection key, which it keeps, does not let this thread read. What was not
 /// thawed until then is still frozen.
 pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
