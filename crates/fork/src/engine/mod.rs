@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `registry`, `statistics`, `trials` | a process's one set of tables, its lock, and figures that anybody may read |
-//! | `turns`, `moves` | whose turn it is to give rights to frozen memory, to move it, or to freeze; who moves other memory |
+//! | `turns`, `moves`, `waiting` | whose turn it is to give rights to frozen memory, to move it, or to freeze; who moves other memory |
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
@@ -65,6 +65,7 @@ mod thawing;
 pub(crate) mod trials;
 pub(crate) mod turns;
 pub(crate) mod unbooked;
+pub(crate) mod waiting;
 mod window;
 
 pub(crate) use ledger::Repair;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::turns::{Waiting, pause};
+use super::waiting::{Waiting, pause};
 
 /// Most that move at a time.
 const PLACES: usize = 16;

@@ -1,6 +1,6 @@
 //! *Turns*: one thread at a time gives rights to frozen memory, moves it, freezes or thaws. Otherwise a guard that has
-//! read the map could map new memory with rights that another thread has taken away since, or move memory away from its
-//! entry. The kernel makes both calls whole, so that the rights of an `mprotect` stay, whichever of the two comes first.
+//! read the map could map new memory with rights that another thread has taken away since, or move memory away from
+//! its entry. The kernel makes both calls whole, so that the rights of an `mprotect` stay, whichever comes first.
 //!
 //! A turn lasts from the look at the map to the mapping that follows from it, or from a system call to its note in the
 //! map, or for a whole freeze, slice or thaw. It must cost nothing, need no system call of its own (a filter may forbid
@@ -21,16 +21,9 @@ use palimpsest_sys::threads::own::thread_pointer;
 
 use super::moves::{Move, Moves};
 use super::span::Span;
+use super::waiting::{SPINS, Waiting, pause};
 use crate::clock::Instant;
 
-/// How often a thread looks at a turn before it sleeps between looks.
-pub(super) const SPINS: usize = 64;
-/// How often it looks, asleep in between, before it takes a turn from a holder that does not go on: for at least a
-/// second.
-const NAPS: usize = 10_000;
-/// The same for a thread that must not ask the kernel to let it sleep.
-const SPINS_AWAKE: usize = 1 << 24;
-const NAP_NANOSECONDS: i64 = 100_000;
 /// After so many nanoseconds in which it does not go on, a turn of the asking thread itself has been left by a jump.
 #[cfg(not(test))]
 const LEFT_AFTER: u64 = 2_000_000_000;
@@ -50,30 +43,6 @@ pub(crate) struct Turns {
     freezer: AtomicUsize,
     moves: Moves,
     suspect: Suspect,
-}
-
-/// How a thread waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Waiting {
-    /// With naps.
-    Asleep,
-    /// Without a system call.
-    Awake,
-    /// Hardly.
-    #[cfg(test)]
-    Briefly,
-}
-
-impl Waiting {
-    /// How often a thread looks at a turn that does not end.
-    const fn looks(self) -> usize {
-        match self {
-            Self::Asleep => SPINS + NAPS,
-            Self::Awake => SPINS_AWAKE,
-            #[cfg(test)]
-            Self::Briefly => SPINS,
-        }
-    }
 }
 
 /// How long who wants to freeze waits for others.
@@ -336,17 +305,6 @@ impl Suspect {
         self.count.store(count, Ordering::Relaxed);
         self.which.store(which, Ordering::Release);
         false
-    }
-}
-
-/// Lets time pass between two looks.
-pub(super) fn pause(looks: usize, waiting: Waiting) {
-    if waiting == Waiting::Asleep && looks >= SPINS {
-        let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: NAP_NANOSECONDS };
-        // Interrupted or not, it looks again.
-        let _ = rustix::thread::nanosleep(&pause);
-    } else {
-        std::hint::spin_loop();
     }
 }
 

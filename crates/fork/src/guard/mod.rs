@@ -2,7 +2,7 @@
 //!
 //! For code between a program and the kernel: an interposed `madvise` calls [`madvise_by`] with the real one. Nothing
 //! here uses the heap, and a guard that answers by itself leaves `errno` alone. Where nothing is frozen, advice costs a
-//! few loads more, and a move two locked operations. Pointers may have tags (AArch64, and x86-64 with LAM), wherever the
+//! few loads more, a move two locked operations. Pointers may have tags (AArch64, and x86-64 with LAM), wherever the
 //! kernel takes them.
 //!
 //! A map in memory tells whether an address shows frozen memory, and with which rights. No file is opened or kept: a

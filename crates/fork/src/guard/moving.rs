@@ -6,8 +6,8 @@
 //! by part. The kernel shows where one mapping ends and the next begins by refusing to move both at once.
 //!
 //! Each move of frozen memory is one turn, so that rights that change meanwhile change before or after it, and so that
-//! nobody freezes what has moved in the kernel and not yet in the map. A handler that interrupts it cannot know where the
-//! memory is. Moves of other memory keep others from freezing, too, but wait for nobody else.
+//! nobody freezes what has moved in the kernel and not yet in the map. A handler that interrupts it cannot know where
+//! the memory is. Moves of other memory keep others from freezing, too, but wait for nobody else.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;

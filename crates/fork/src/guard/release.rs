@@ -31,7 +31,8 @@ use crate::engine::piece::PIECE;
 use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::span::Span;
 use crate::engine::traits::{Traits, is_locked};
-use crate::engine::turns::{Turn, Waiting};
+use crate::engine::turns::Turn;
+use crate::engine::waiting::Waiting;
 use crate::hazards::{borrowed, may_lock_new_memory};
 use crate::options::OtherThreads;
 
@@ -67,9 +68,9 @@ pub(super) fn take_turn() -> Turn<'static> {
 /// # Errors
 ///
 /// ENOMEM if there is no memory; EBUSY if a freeze is under way, if there are other threads that cannot or must not be
-/// held, if the calling code uses the memory itself, or if it has interrupted another guard; EINVAL if the memory has tags, if flags of it have
-/// [changed](super::changed), or if its protection key, which it keeps, does not let this thread read. What was not
-/// thawed until then is still frozen.
+/// held, if the calling code uses the memory itself, or if it has interrupted another guard; EINVAL if the memory has
+/// tags, if flags of it have [changed](super::changed), or if its protection key, which it keeps, does not let this
+/// thread read. What was not thawed until then is still frozen.
 pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     if !touches(range.clone()) {
         return Ok(());

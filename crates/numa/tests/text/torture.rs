@@ -86,7 +86,7 @@ impl Keyed {
     }
 }
 
-/// Exchanges text. While it cannot hold a thread that the machine does not let run, nothing changes, and it tries again.
+/// Exchanges text. Tries again, since nothing changes while it cannot hold a thread that the machine does not let run.
 fn localized(options: &TextOptions) -> ProgramText {
     let mut tries = 0;
     loop {

@@ -288,7 +288,6 @@ impl MemoryFile {
     pub fn seal(&self) -> Result<(), Errno> {
         let file = self.verified()?;
         let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        let try_once = || rustix::fs::fcntl_add_seals(file, seals);
         match add_seals(file, seals) {
             // Only a descriptor with the right to write may add seals (`mm/memfd.c`, `memfd_add_seals`).
             Err(Errno::PERM) => {
