@@ -13,8 +13,11 @@ use crate::result::palimpsest_result::{
 };
 use crate::result::{Failure, answer, like_libc, set_errno};
 
+/// Returns what a call that has failed left in `errno`. If that is none of the kernel's numbers (`include/linux/err.h`:
+/// 1 to 4095), as an interposed function may leave it, the call counts as one with an invalid argument.
 fn last_errno() -> Errno {
-    Errno::from_raw_os_error(Error::last_os_error().raw_os_error().unwrap_or_default())
+    let told = Error::last_os_error().raw_os_error().filter(|told| (1..=4095).contains(told));
+    told.map_or(Errno::INVAL, Errno::from_raw_os_error)
 }
 
 /// `madvise` that is right for frozen memory, too: discarded memory is zeros afterwards, not the bytes of the freeze.
@@ -124,7 +127,7 @@ fn noted(address: *mut c_void, len: usize, rights: c_int, key: Option<u32>, call
     let (done, errno) = guard::in_turn(range(), || {
         let done = call();
         let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
-        guard::protected(range(), if done == 0 { Ok(usual) } else { Err(Errno::from_raw_os_error(errno)) });
+        guard::protected(range(), if done == 0 { Ok(usual) } else { Err(last_errno()) });
         // After a failure part of the memory may have the key.
         if let Some(key) = key {
             guard::keyed(range(), key);
@@ -169,7 +172,11 @@ pub extern "C" fn palimpsest_mlock(address: *const c_void, len: usize) -> c_int 
     like_libc(-1, || {
         let _ = guard::before_mlock(pages(address, len));
         // SAFETY: takes an address, and reads nothing there.
-        unsafe { libc::mlock(std::ptr::without_provenance(address.addr()), len) }
+        let done = unsafe { libc::mlock(std::ptr::without_provenance(address.addr()), len) };
+        // Another thread may have frozen memory meanwhile, and noted that it is not locked. A failure may have locked
+        // it.
+        guard::locked(pages(address, len));
+        done
     })
 }
 
@@ -243,4 +250,18 @@ fn not_thawed(errno: Errno) -> Failure {
         _ => PALIMPSEST_SYSTEM,
     };
     Failure::new(code, format_args!("frozen memory is not thawed: {errno}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: a panic, which would end the program, for what an interposed function leaves.
+    #[test]
+    fn failures_without_a_number_of_the_kernels_are_invalid_arguments() {
+        for (told, failure) in [(0, libc::EINVAL), (-1, libc::EINVAL), (4096, libc::EINVAL), (4095, 4095)] {
+            set_errno(told);
+            assert_eq!(last_errno().raw_os_error(), failure, "{told}");
+        }
+    }
 }

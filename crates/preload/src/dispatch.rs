@@ -6,9 +6,9 @@ use palimpsest_fork::guard::Remap;
 
 use crate::arch::{system_call, watch};
 use crate::execute::before_exec;
-use crate::memory::{advise, before_lock, before_lock_all, mapped, remap};
+use crate::memory::{advise, lock, lock_all, map, remap};
 use crate::protection::{Rights, noted};
-use crate::{confine, errno};
+use crate::{attach, confine, errno};
 
 /// `syscall(3)`.
 ///
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     // All calls that `watched` handles.
     watch!(watched, SYS_madvise SYS_mremap SYS_mmap SYS_mlock SYS_mlock2 SYS_mlockall SYS_mprotect SYS_pkey_mprotect
-        SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
+        SYS_shmat SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
 }
 
 /// Makes the kernel's call as the caller wants it, past the functions of other objects.
@@ -53,21 +53,10 @@ extern "C" fn watched(
             // SAFETY: 1. as above.
             unsafe { remap(asked, pass_on) }
         }
-        libc::SYS_mmap => {
-            let made = pass_on();
-            if made != -1 {
-                mapped(made as usize, length, third as c_int, fourth as c_int);
-            }
-            made
-        }
-        libc::SYS_mlock | libc::SYS_mlock2 => {
-            before_lock(address, length);
-            pass_on()
-        }
-        libc::SYS_mlockall => {
-            before_lock_all(address as c_int);
-            pass_on()
-        }
+        libc::SYS_mmap => map(address, length, third as c_int, fourth as c_int, pass_on),
+        libc::SYS_mlock | libc::SYS_mlock2 => lock(address, length, pass_on),
+        libc::SYS_mlockall => lock_all(address as c_int, pass_on),
+        libc::SYS_shmat => attach::attach(address as c_int, length, third as c_int, pass_on),
         libc::SYS_mprotect => noted(address, length, Rights::of(third as c_int), pass_on),
         libc::SYS_pkey_mprotect => noted(address, length, Rights::with_key(third as c_int, fourth as c_int), pass_on),
         libc::SYS_seccomp | libc::SYS_prctl => {

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_long};
 
+use rustix::io::Errno;
+
 /// Returns its value.
 pub(crate) fn get() -> c_int {
     let place = place();
@@ -17,6 +19,13 @@ pub(crate) fn set(value: c_int) {
     let place = place();
     // SAFETY: the place belongs to this thread and lives as long as it.
     unsafe { place.write(value) };
+}
+
+/// Returns its value after a call that has failed. If that is none of the kernel's (`include/linux/err.h`: 1 to 4095),
+/// as another object's function may leave it, the call counts as one with an invalid argument.
+pub(crate) fn failure() -> Errno {
+    let told = get();
+    if (1..=4095).contains(&told) { Errno::from_raw_os_error(told) } else { Errno::INVAL }
 }
 
 /// Turns the kernel's answer into that of a C function: `-errno` becomes -1 and `errno`.
@@ -63,6 +72,19 @@ fn place() -> *mut c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fails on: a panic, which would end the program, for what the next definition of a function leaves.
+    #[test]
+    fn failures_without_a_number_of_the_kernels_are_invalid_arguments() {
+        for told in [0, -1, 4096, 70_000, c_int::MAX, c_int::MIN] {
+            set(told);
+            assert_eq!(failure(), Errno::INVAL, "{told}");
+        }
+        for told in [libc::EPERM, libc::ENOMEM, 4095] {
+            set(told);
+            assert_eq!(failure().raw_os_error(), told);
+        }
+    }
 
     #[test]
     fn a_kept_value_comes_back() {

@@ -15,7 +15,7 @@
 //! | `settings`, `names` | the environment variables `PALIMPSEST_…`; what the program is called |
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, freezing once, and why not |
-//! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
+//! | `memory`, `protection`, `attach` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, `shmat` |
 //! | `huge`, `earlier` | memory that is in huge pages from the first touch, if it is to be gathered, or soon after |
 //! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
@@ -43,6 +43,7 @@
 
 mod allocator;
 mod arch;
+mod attach;
 mod channel;
 mod confine;
 mod confined;
@@ -82,6 +83,7 @@ mod wrapped;
 #[global_allocator]
 static HEAP: allocator::OwnHeap = allocator::OwnHeap::new();
 
+pub use attach::shmat;
 pub use confine::prctl;
 pub use dispatch::syscall;
 pub use erase::{__explicit_bzero_chk, explicit_bzero, memset_explicit, palimpsest_forget};

@@ -97,12 +97,13 @@ pub unsafe extern "C" fn mmap(
     descriptor: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: contract 1.
-    let made = unsafe { MMAP.or(kernel::mmap)(address, length, protection, flags, descriptor, offset) };
-    if made != libc::MAP_FAILED {
-        mapped(made.addr(), length, protection, flags);
-    }
-    made
+    let pass_on = || {
+        // SAFETY: contract 1.
+        let made = unsafe { MMAP.or(kernel::mmap)(address, length, protection, flags, descriptor, offset) };
+        made.expose_provenance() as c_long
+    };
+    let made = map(address.addr(), length, protection, flags, pass_on);
+    ptr::with_exposed_provenance_mut(made as usize)
 }
 
 /// `mmap64(2)`, the same where `long` has 64 bits.
@@ -130,9 +131,9 @@ pub unsafe extern "C" fn mmap64(
 /// 1. As for the C library's function, which only needs its arguments to be numbers.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
-    before_lock(address.addr(), length);
     // SAFETY: contract 1.
-    unsafe { MLOCK.or(kernel::mlock)(address, length) }
+    let pass_on = || c_long::from(unsafe { MLOCK.or(kernel::mlock)(address, length) });
+    lock(address.addr(), length, pass_on) as c_int
 }
 
 /// `mlock2(2)`; see [`mlock`].
@@ -142,9 +143,9 @@ pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int 
 /// 1. As for the C library's function, which only needs its arguments to be numbers.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
-    before_lock(address.addr(), length);
     // SAFETY: contract 1.
-    unsafe { MLOCK2.or(kernel::mlock2)(address, length, flags) }
+    let pass_on = || c_long::from(unsafe { MLOCK2.or(kernel::mlock2)(address, length, flags) });
+    lock(address.addr(), length, pass_on) as c_int
 }
 
 /// `mlockall(2)`; see [`mlock`].
@@ -154,9 +155,9 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c
 /// 1. As for the C library's function, which only needs its argument to be a number.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    before_lock_all(flags);
     // SAFETY: contract 1.
-    unsafe { MLOCKALL.or(kernel::mlockall)(flags) }
+    let pass_on = || c_long::from(unsafe { MLOCKALL.or(kernel::mlockall)(flags) });
+    lock_all(flags, pass_on) as c_int
 }
 
 /// Does `mremap`; `pass_on` calls the real function.
@@ -187,11 +188,7 @@ pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_o
 
 /// Returns what the real function has answered.
 fn told(answer: c_long) -> Result<usize, rustix::io::Errno> {
-    if answer == -1 {
-        Err(rustix::io::Errno::from_raw_os_error(errno::get()))
-    } else {
-        Ok(answer.cast_unsigned() as usize)
-    }
+    if answer == -1 { Err(errno::failure()) } else { Ok(answer.cast_unsigned() as usize) }
 }
 
 /// Returns the answer of a C function, and leaves `errno` as that would.
@@ -208,15 +205,55 @@ fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
     }
 }
 
-/// Called with each mapping that the program has just made.
-pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_int) {
-    forget(address, length);
-    huge::mapped(address, length, protection, flags);
+/// Does `mmap`; `pass_on` calls the real function, again if that gives the same result and must.
+pub(crate) fn map(
+    address: usize,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    pass_on: impl Fn() -> c_long,
+) -> c_long {
+    let is_replacing = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
+    let made = if is_replacing {
+        replace(pages(address, length), pass_on)
+    } else {
+        let made = pass_on();
+        if made != -1 {
+            forget(pages(made as usize, length));
+        }
+        made
+    };
+    if made != -1 {
+        huge::mapped(made as usize, length, protection, flags);
+    }
+    made
 }
 
-fn forget(address: usize, length: usize) {
+/// Makes a call that maps something in place of what is at `range`, and notes it. Where memory is frozen, in one turn,
+/// so that no other thread freezes in between what was mapped just now, and nothing takes the note for that. If memory
+/// became frozen only during the call, it makes the call once more.
+pub(crate) fn replace(range: Range<usize>, pass_on: impl Fn() -> c_long) -> c_long {
     core_filter::take_back();
-    let range = pages(address, length);
+    if !is_ours(range.clone()) {
+        let made = pass_on();
+        if made == -1 || !is_ours(range.clone()) {
+            return made;
+        }
+    }
+    let (made, told) = guard::in_turn(range.clone(), || {
+        let (made, told) = (pass_on(), errno::get());
+        if made != -1 {
+            guard::replaced(range.clone());
+        }
+        (made, told)
+    });
+    errno::set(told);
+    made
+}
+
+/// Notes that something was mapped at a range that was free.
+pub(crate) fn forget(range: Range<usize>) {
+    core_filter::take_back();
     if is_ours(range.clone()) {
         let before = errno::get();
         guard::replaced(range);
@@ -229,17 +266,34 @@ pub(crate) fn is_ours(range: Range<usize>) -> bool {
     guard::touches(range.clone()) || guard::is_planned(range)
 }
 
-pub(crate) fn before_lock(address: usize, length: usize) {
+/// Does `mlock` and `mlock2`; `pass_on` calls the real function.
+pub(crate) fn lock(address: usize, length: usize, pass_on: impl FnOnce() -> c_long) -> c_long {
     let range = pages(address, length);
     if guard::touches(range.clone()) {
         let before = errno::get();
         // Frozen memory can be locked too; it is just held twice then.
-        let _ = guard::before_mlock(range);
+        let _ = guard::before_mlock(range.clone());
         errno::set(before);
     }
+    let done = pass_on();
+    // Another thread may have frozen memory meanwhile, and noted that it is not locked. A failure may have locked it.
+    guard::locked(range);
+    done
 }
 
-pub(crate) fn before_lock_all(flags: c_int) {
+/// Does `mlockall`; `pass_on` calls the real function.
+pub(crate) fn lock_all(flags: c_int, pass_on: impl FnOnce() -> c_long) -> c_long {
+    before_lock_all(flags);
+    let done = pass_on();
+    // As for a range. Only flags that it does not know lock nothing at all.
+    let all = 0..usize::MAX;
+    if (done == 0 || errno::get() != libc::EINVAL) && guard::touches(all.clone()) {
+        guard::changed(all);
+    }
+    done
+}
+
+fn before_lock_all(flags: c_int) {
     let all = 0..usize::MAX;
     if !guard::touches(all.clone()) {
         return;

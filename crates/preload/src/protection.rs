@@ -109,17 +109,25 @@ impl Rights {
 /// Makes a call that changes rights, and tells the guard afterwards, while no guard in another thread gives memory the
 /// rights from before. Makes it again if a signal handler has changed rights meanwhile. It announces rights beyond the
 /// usual ones before the call, too, since another thread may freeze meanwhile.
+///
+/// If memory became frozen only during the call, it makes the call once more, so that no other thread's comes between
+/// it and its note. That it succeeded once stands.
 pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl Fn() -> c_long) -> c_long {
     let range = || pages(address, length);
-    if !is_ours(range()) {
-        return pass_on();
-    }
+    let is_given = !is_ours(range()) && {
+        let answer = pass_on();
+        if !is_ours(range()) {
+            return answer;
+        }
+        answer == 0
+    };
+    let before = errno::get();
     if rights.extra == Extra::Some {
         guard::changed(range());
     }
     let (answer, told) = guard::in_turn(range(), || {
         let (answer, told) = (pass_on(), errno::get());
-        let outcome = if answer == 0 { Ok(rights.usual) } else { Err(rustix::io::Errno::from_raw_os_error(told)) };
+        let outcome = if answer == 0 { Ok(rights.usual) } else { Err(errno::failure()) };
         guard::protected(range(), outcome);
         if let Some(key) = rights.key {
             guard::keyed(range(), key);
@@ -129,8 +137,8 @@ pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl
     if rights.extra == Extra::Some {
         guard::changed(range());
     }
-    errno::set(told);
-    answer
+    errno::set(if is_given { before } else { told });
+    if is_given { 0 } else { answer }
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use crate::channel::Noted;
 use crate::settings::{Heirs, Mapped, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
 use crate::{
-    confine, ended, environment, execute, filters, fork, handed_over, local_text, memory, moment, names, protection,
-    waiting, waits,
+    attach, confine, ended, environment, execute, filters, fork, handed_over, local_text, memory, moment, names,
+    protection, waiting, waits,
 };
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
@@ -37,6 +37,7 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         fork::resolve();
         memory::resolve();
         protection::resolve();
+        attach::resolve();
         confine::resolve();
         execute::resolve();
         waiting::resolve();

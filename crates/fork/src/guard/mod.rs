@@ -39,7 +39,7 @@ pub use advice::{madvise, madvise_by};
 pub use moving::{Remap, mremap, mremap_by};
 use release::take_turn;
 pub(crate) use release::{Told, forget_erased, is_confined};
-pub use release::{before_mlock, before_mlockall, confined, forget, thaw, thaw_all};
+pub use release::{before_mlock, before_mlockall, confined, forget, locked, replaced_from, thaw, thaw_all};
 
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;

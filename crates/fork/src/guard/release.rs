@@ -475,13 +475,11 @@ unsafe fn copy_pages(from: Span, to: usize) {
 ///
 /// As [`thaw`].
 pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
-    let Some(shared) = registry::shared() else { return Ok(()) };
     if !touches(range.clone()) {
         return Ok(());
     }
     let _errno = Kept::now();
-    let locked = |entry: Entry| entry.with_flags(VmaFlags::LOCKED, VmaFlags::default());
-    shared.map.change(Span::of_pointers(range.clone()).rounded_out(rustix::param::page_size()), &locked);
+    locked(range.clone());
     if is_confined() {
         return Ok(());
     }
@@ -490,6 +488,30 @@ pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
     }
     let is_alone = is_alone_for_sure() || (is_home() && hold::count().map_err(|_| Errno::NOMEM)? <= 1);
     if is_alone { thaw(range) } else { Ok(()) }
+}
+
+/// Notes that an `mlock` may have locked memory at `range`, so that a thaw locks it again if it is. For after the call,
+/// in a process with other threads: one of them may have frozen memory since [`before_mlock`] noted it. Leaves `errno`
+/// alone.
+pub fn locked(range: Range<usize>) {
+    if let Some(shared) = registry::shared() {
+        let span = Span::of_pointers(range).rounded_out(rustix::param::page_size());
+        shared.map.change(span, &|entry| entry.with_flags(VmaFlags::LOCKED, VmaFlags::default()));
+    }
+}
+
+/// Notes that something of unknown length was mapped at `start`, over what lay there. If memory there is known to be
+/// frozen, its first page is not any longer; how much of the rest that adjoins it is, stays unknown until the next
+/// round, and guards fail there.
+pub fn replaced_from(start: usize) {
+    let Some(shared) = registry::shared() else { return };
+    let page = Span::of_pointers(start..start.saturating_add(rustix::param::page_size()));
+    // A plan loses nothing but a part of itself.
+    shared.left_alone.add(Span::new(page.start, usize::MAX));
+    let rest = Span::new(page.end, end_of_run(page, usize::MAX));
+    shared.map.forget(page);
+    // Of thawed memory no bytes can be lost.
+    shared.map.rewrite(rest, &|entry| (!entry.is_thawed()).then(|| entry.unsure()));
 }
 
 /// Prepares the process for `mlockall(MCL_CURRENT)`, as [`before_mlock`] does for a range.

@@ -30,7 +30,8 @@ same_and_frozen! {
     dontneed_over_hole dontneed_none
     mremap_grow_in_place mremap_move mremap_shrink_regrow mremap_chunks mremap_half_frozen mremap_middle mremap_errors
     mremap_dontunmap mremap_syscall
-    map_fixed map_fixed_file unmap_and_map unmap_unseen unmap_syscall map_errors
+    map_fixed map_fixed_file unmap_and_map unmap_unseen unmap_syscall map_errors attached attached_syscall
+    confined_attaches
     locking locking_all crowded protect protect_raced breaking callocs reallocs
     errnos nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
     cancelled_command
@@ -173,6 +174,14 @@ fn locked_memory_is_thawed_so_that_it_is_held_once() {
     }
     let expected = "frozen: 1\nafter mlock: 0\nafter mlock2: 0\nafter syscall: 0\nelsewhere: 1\n";
     assert_eq!(ran.stdout, expected, "{}", ran.stderr);
+}
+
+/// Fails on: an extent that still has the bytes of a secret, of which it shows nothing any longer.
+#[test]
+fn what_is_erased_is_gone_also_where_something_else_was_mapped() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let ran = run(&[program, "erased_elsewhere"], frozen(object().to_str().expect("UTF-8"), &[]));
+    assert_eq!(ran.stdout, "frozen: 1 0\nafter erasing: 0, elsewhere: 1\n", "{}{}", ran.stderr, ran.report);
 }
 
 /// The object is part of the program here, since the dynamic linker preloads next to nothing into such programs.

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -367,6 +368,49 @@ static void unmap_syscall(void) {
     result("lseek", syscall(SYS_lseek, 999, 0, SEEK_SET));
     result("getppid differs", syscall(SYS_getppid) == getppid());
 }
+/* Attaches a new segment of three MiB and a byte, and fills it. */
+static unsigned char *attach(unsigned char *at, int flags, int via_syscall) {
+    int segment = shmget(IPC_PRIVATE, 3 * M + 1, IPC_CREAT | 0600);
+    if (segment < 0) die("shmget");
+    unsigned char *new = via_syscall ? (void *)syscall(SYS_shmat, segment, at, flags) : shmat(segment, at, flags);
+    shmctl(segment, IPC_RMID, NULL);
+    printf("attached: %s\n", new == at ? "there" : "elsewhere");
+    if (new == (void *)-1) die("shmat");
+    memset(new, 3, 3 * M + 1);
+    return new;
+}
+/* A segment is shared memory, wherever it lies: discarding its pages leaves its bytes. */
+static void use_segment(unsigned char *new) {
+    result("DONTNEED of the segment", madvise(new, 2 * M, MADV_DONTNEED));
+    result("DONTNEED of its end", madvise(new + 3 * M, 1, MADV_DONTNEED));
+    show("segment", new, 3 * M + 4096);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child < 0) die("fork");
+    if (child == 0) { new[1 * M] = 5; _exit(0); }
+    printf("child ended with %d\n", reap(child));
+    printf("it wrote %d\n", new[1 * M]);
+}
+static void attaching(int via_syscall) {
+    unsigned char *at = filled(12 * M);
+    freeze();
+    result("munmap", munmap(at + 1 * M, 4 * M));
+    unsigned char *new = attach(at + 1 * M, 0, via_syscall);
+    use_segment(new);
+    result("DONTNEED over both", madvise(at, 2 * M, MADV_DONTNEED));
+    show("both", at, 4 * M);
+    unsigned char *other = attach(at + 6 * M, SHM_REMAP, via_syscall);
+    use_segment(other);
+    result("shmdt", shmdt(new));
+    result("shmdt", shmdt(other));
+    result("shmdt again", shmdt(other));
+    result("no segment", (long)(via_syscall ? (void *)syscall(SYS_shmat, -1, 0, 0) : shmat(-1, NULL, 0)));
+    /* What lies behind it is frozen as before. */
+    result("DONTNEED behind", madvise(at + 10 * M, 1 * M, MADV_DONTNEED));
+    fork_and_show("behind", at + 10 * M, 2 * M);
+}
+static void attached(void) { attaching(0); }
+static void attached_syscall(void) { attaching(1); }
 static void map_errors(void) {
     filled(4 * M);
     freeze();
@@ -750,6 +794,18 @@ static void locking_thaws(void) {
     printf("after syscall: %d\n", frozen_mappings(at + 12 * M, 4096));
     printf("elsewhere: %d\n", frozen_mappings(at, 4096));
 }
+static void erased_elsewhere(void) {
+    /* Not compared: the test reads it. The bytes are in the extent, although nothing of it lies there now. */
+    unsigned char *at = filled(8 * M);
+    freeze();
+    /* Extents end where huge pages do. */
+    unsigned char *secret = at + 2 * M - (uintptr_t)at % (2 * M) + 1 * M, *before = secret - 4096;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    if (mmap(secret, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) die("mmap");
+    printf("frozen: %d %d\n", frozen_mappings(before, 4096), frozen_mappings(secret, 4096));
+    explicit_bzero(secret + 100, 16);
+    printf("after erasing: %d, elsewhere: %d\n", frozen_mappings(before, 3 * 4096), frozen_mappings(at, 8 * M) > 0);
+}
 static void secure(void) {
     /* Not compared: the test reads it. */
     printf("secure: %lu\n", getauxval(AT_SECURE));
@@ -968,6 +1024,33 @@ static void confined_after_fork(void) {
     forbid_to_open(by_prctl);
     freeze();
 }
+/* The filter ends whoever asks about a segment. */
+static void confined_attaches(void) {
+    struct sock_filter no_question[] = {
+        { BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr) },
+        { BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_shmctl },
+        { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS },
+        { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW },
+    };
+    struct sock_fprog filter = { sizeof no_question / sizeof *no_question, no_question };
+    unsigned char *at = filled(8 * M);
+    freeze();
+    int segment = shmget(IPC_PRIVATE, 3 * M, IPC_CREAT | 0600);
+    unsigned char *first = shmat(segment, NULL, 0);
+    if (segment < 0 || first == (void *)-1) die("shmget");
+    shmctl(segment, IPC_RMID, NULL); /* stays while it is attached */
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    result("filter", by_prctl(&filter));
+    munmap(at + 1 * M, 4 * M);
+    unsigned char *new = shmat(segment, at + 1 * M, 0);
+    printf("attached: %s\n", new == at + 1 * M ? "there" : "elsewhere");
+    memset(new, 3, 3 * M);
+    result("DONTNEED of a page", madvise(new, 4096, MADV_DONTNEED));
+    madvise(new, 2 * M, MADV_DONTNEED); /* may be refused */
+    show("segment", new, 3 * M);
+    show("the same", first, 3 * M);
+    result("shmdt", shmdt(new));
+}
 static void confined_executes(void) {
     filled(8 * M);
     freeze();
@@ -1046,14 +1129,15 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(dontneed_many), S(dontneed_over_hole), S(dontneed_none),
     S(mremap_grow_in_place), S(mremap_move), S(mremap_shrink_regrow), S(mremap_chunks), S(mremap_half_frozen),
     S(mremap_middle), S(mremap_errors), S(mremap_dontunmap), S(mremap_syscall),
-    S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
+    S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors), S(attached),
+    S(attached_syscall), S(erased_elsewhere),
     S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(protect_raced), S(breaking), S(callocs),
     S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
     S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping), S(cancelled_command),
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
     S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_after_fork),
-    S(confined_executes), S(child_tables), S(signalled),
+    S(confined_attaches), S(confined_executes), S(child_tables), S(signalled),
     S(discard_meanwhile), S(vfork_forks),
 };
 
