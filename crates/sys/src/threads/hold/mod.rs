@@ -264,6 +264,11 @@ impl Stopped<'_> {
         self.seats(0).filter(|seat| seat.is(Way::Held)).count()
     }
 
+    /// Returns whether any thread is held, by the signal or by the tracer.
+    pub fn is_anyone_held(&self) -> bool {
+        self.seats(0).any(|seat| seat.is(Way::Parked) || seat.is(Way::Held))
+    }
+
     fn seats(&self, from: usize) -> impl Iterator<Item = &'static Seat> + use<> {
         self.world.table.seats[..self.seated].iter().skip(from)
     }
