@@ -40,7 +40,9 @@ const POLL: &[libc::c_long] = &[libc::SYS_ppoll];
 #[cfg(target_arch = "x86_64")]
 pub(crate) const PAUSE: &[libc::c_long] = &[libc::SYS_pause];
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) const PAUSE: &[libc::c_long] = &[libc::SYS_ppoll];
+pub(crate) const PAUSE: &[libc::c_long] = PPOLL;
+const PPOLL: &[libc::c_long] = &[libc::SYS_ppoll];
+const SIGSUSPEND: &[libc::c_long] = &[libc::SYS_rt_sigsuspend];
 #[cfg(target_arch = "x86_64")]
 const EPOLL: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
 #[cfg(not(target_arch = "x86_64"))]
@@ -195,9 +197,11 @@ fn who_waits_for_a_signal_gets_none_of_ours() {
         };
         // SAFETY: no descriptors, limit and mask are given.
         let ppoll = || outcome(unsafe { libc::ppoll(ptr::null_mut(), 0, ptr::null(), ptr::null()) }.into());
-        let calls: [(&[libc::c_long], fn() -> Outcome); 3] =
-            [(PAUSE, pause), (&[libc::SYS_rt_sigsuspend], sigsuspend), (&[libc::SYS_ppoll], ppoll)];
-        let threads = calls.map(|(numbers, call)| (numbers, awaits_signal(numbers, call)));
+        let threads = [
+            (PAUSE, awaits_signal(PAUSE, pause)),
+            (SIGSUSPEND, awaits_signal(SIGSUSPEND, sigsuspend)),
+            (PPOLL, awaits_signal(PPOLL, ppoll)),
+        ];
         for _ in 0..2 {
             hold_once(3);
             for (numbers, (tid, _)) in &threads {
@@ -209,7 +213,7 @@ fn who_waits_for_a_signal_gets_none_of_ours() {
         IS_OVER.store(true, Ordering::Relaxed);
         for (_, (tid, thread)) in threads {
             // SAFETY: touches no memory. A thread of this process, which is there until it is joined.
-            assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) }, 0);
+            assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, libc::SIGUSR1) }, 0);
             thread.join().expect("its own signal ends the call");
         }
     });
