@@ -34,7 +34,7 @@
 //! tells. After a tracer's stop, only those do that `signal(7)` lists for stop signals: `epoll_wait`, `semop`,
 //! `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
 //!
-//! So the kernel continues `pause` and `sigsuspend` unnoticed, unless they begin after the look at what the thread does.
+//! So the kernel continues `pause` and `sigsuspend` unnoticed, unless they begin after the look at the thread.
 //! Waits of futexes with a time limit get the signal: idle threads of pools stand there, by `pthread_cond_timedwait`,
 //! which waits on by itself, and a tracer would make every hold of such programs longer. `sem_timedwait` may return
 //! `EINTR` by its own contract (`sem_wait(3)`).
