@@ -43,6 +43,7 @@ pub(crate) fn played<T>(
         };
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
+        hazards::check_held(options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
         let round = Round { tables: &mut tables, shared, options, pagemap: &pagemap, guards: &guards, headroom };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start (contract); the rest is

@@ -366,9 +366,10 @@ unsafe fn slice(
         let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
+        hazards::check_held_in_slice(&options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
         // Counting all threads could wait for those that are ending, while everybody is held.
-        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
+        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.is_anyone_held());
         let mut may_go_on = || !is_shared && is_idle();
         let slice = Slice {
             tables: &mut tables,

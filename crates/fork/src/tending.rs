@@ -128,8 +128,9 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
+        hazards::check_held_in_slice(&options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
+        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.is_anyone_held());
         beside = 0;
         let (tables, options, places) = (&mut tables, &options, &places);
         let (pagemap, guards) = (&pagemap, &guards);

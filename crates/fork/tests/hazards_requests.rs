@@ -4,12 +4,17 @@
 mod common;
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
+use common::notified::{self, Call};
 use common::{Memory, page, play, skip, wait};
 use io_uring::{IoUring, opcode, types};
-use palimpsest_fork::{Answer, FreezeError, Measure, Options, RingHold, freeze as freeze_process};
+use palimpsest_fork::{Answer, FreezeError, Measure, Options, OtherThreads, Pause, RingHold, freeze as freeze_process};
+use palimpsest_sys::pages::query;
 use rustix::io::Errno;
+use rustix::process::WaitOptions;
 
 fn options() -> Options {
     Options::new().measure(Measure::Nothing)
@@ -272,5 +277,86 @@ fn a_filter_that_refuses_memory_policies_changes_nothing() {
         memory.fill(0..memory.len, 1);
         try_freeze(&options()).expect("allowed");
         assert!(memory.holds(0..memory.len, 1) && memory.is_frozen());
+    });
+}
+
+/// Freezes in a process whose other thread sets up a context of Linux AIO when the first signal is on its way to it:
+/// the process was looked at, and nobody is held yet.
+fn freeze_while_a_context_comes(freeze: fn() -> Result<(), FreezeError>) {
+    let ([order, tell], [answers, answer]) = (pipe(), pipe());
+    let call = Call { number: libc::SYS_rt_tgsigqueueinfo, third: None };
+    let (program, listener) = notified::start(&[call], || {
+        let (told, is_there) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // From here on it hears signals, and no tracer need hold it.
+            told.send(()).expect("heard");
+            let _ = rustix::io::read(&order, &mut [0_u8; 1]);
+            let mut context = 0_usize;
+            // SAFETY: the kernel stores a word, to a local.
+            let is_made = unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) } == 0;
+            rustix::io::write(&answer, &[u8::from(is_made)]).expect("heard");
+            let _ = rustix::io::read(&order, &mut [0_u8; 1]);
+        });
+        is_there.recv().expect("told");
+        let memory = Memory::apart(4 << 20);
+        memory.fill(0..memory.len, 1);
+        let refused = freeze();
+        let is_right = matches!(refused, Err(FreezeError::LinuxAio { .. })) && palimpsest_fork::frozen_bytes() == 0;
+        println!("{refused:?}");
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(i32::from(!is_right)) };
+    });
+    let mut was_asked = false;
+    let status = loop {
+        if let Some(asked) = listener.next() {
+            let mut is_made = [1_u8];
+            if asked.who == program && !was_asked {
+                rustix::io::write(&tell, b"x").expect("heard");
+                rustix::io::read(&answers, &mut is_made).expect("answered");
+                was_asked = true;
+            }
+            listener.let_go(asked);
+            if is_made == [0] {
+                // SAFETY: a child that was not waited for.
+                unsafe { libc::kill(program, libc::SIGKILL) };
+                wait(program);
+                skip("there is no Linux AIO here");
+            }
+        }
+        let program = rustix::process::Pid::from_raw(program);
+        if let Some((_, status)) = rustix::process::waitpid(program, WaitOptions::NOHANG).expect("a child of ours") {
+            break status;
+        }
+    };
+    assert!(was_asked, "it holds no thread by a signal");
+    assert_eq!(status.exit_status(), Some(0));
+}
+
+fn pipe() -> [OwnedFd; 2] {
+    rustix::pipe::pipe().expect("descriptors").into()
+}
+
+/// Fails on: a freeze that holds others and does not look once more.
+#[test]
+fn h05_what_comes_between_the_look_and_the_hold_is_refused() {
+    play("h05_what_comes_between_the_look_and_the_hold_is_refused", || {
+        freeze_while_a_context_comes(|| try_freeze(&options().other_threads(OtherThreads::Stop)).map(drop));
+    });
+}
+
+/// Fails on: a slice that holds others and does not look once more.
+#[test]
+fn h05_what_comes_between_the_look_and_the_hold_of_a_slice_is_refused() {
+    play("h05_what_comes_between_the_look_and_the_hold_of_a_slice_is_refused", || {
+        let maps = std::fs::File::open("/proc/self/maps").expect("/proc is mounted");
+        if query::each_shared_file(maps.as_fd(), &mut |_| ControlFlow::Break(())).is_err() {
+            skip("slices do not see that before Linux 6.11");
+        }
+        freeze_while_a_context_comes(|| {
+            let in_slices = options().other_threads(OtherThreads::Stop).pause(Pause::Within(Duration::ZERO));
+            try_freeze(&in_slices).expect("a plan holds nobody");
+            // SAFETY: 1. as for the plan.
+            unsafe { palimpsest_fork::freeze_slice() }.map(drop)
+        });
     });
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use palimpsest_sys::memory::extent::locks_future_memory;
 use palimpsest_sys::pages::query::{self, SharedFile};
 use palimpsest_sys::seccomp::{self, FreezeCall};
-use palimpsest_sys::threads::hold::{self, World};
+use palimpsest_sys::threads::hold::{self, Stopped, World};
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -75,27 +75,65 @@ fn threads(options: &Options) -> Result<usize, FreezeError> {
 fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
     threads(options)?;
     let watcher = descriptors(options)?;
-    if options.answers_for(Answer::IoUring) && options.answers_for(Answer::LinuxAio) {
-        return locked(options).map(|()| watcher);
+    match shared_files(options)? {
+        Some(_) => locked(options)?,
+        None => requests(options)?,
     }
-    // Listing all mappings would take longer than what a slice copies.
+    Ok(watcher)
+}
+
+/// Refuses what another thread may have begun between the look at the process and the moment in which all others were
+/// held. Looks at all requests again: a call for each descriptor, and two lists of mappings. Does not use the heap,
+/// which a held thread may be inside.
+pub(crate) fn check_held(options: &Options, stopped: Option<&Stopped<'_>>) -> Result<(), FreezeError> {
+    if stopped.is_some_and(Stopped::is_anyone_held) { requests(options) } else { Ok(()) }
+}
+
+/// Like [`check_held`], for a slice, which has little time: six calls, one for each shared mapping of a file, and one
+/// for each descriptor only if a ring is mapped. Left to the next slice is what leaves no mapping: a userfaultfd, and a
+/// ring with its queues in the program's memory; and before Linux 6.11 everything but locked memory.
+pub(crate) fn check_held_in_slice(options: &Options, stopped: Option<&Stopped<'_>>) -> Result<(), FreezeError> {
+    if !stopped.is_some_and(Stopped::is_anyone_held) {
+        return Ok(());
+    }
+    if shared_files(options)? == Some(Rings::Mapped) && descriptors(options)? == Watcher::Open {
+        // The next slice finds it, too.
+        return Err(FreezeError::Busy);
+    }
+    locked(options)
+}
+
+/// Whether a ring of io_uring is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rings {
+    Mapped,
+    None,
+}
+
+/// Refuses contexts of Linux AIO, and rings without a descriptor, among shared mappings of files; listing all mappings
+/// would take longer than what a slice copies. Returns `None` on a kernel before 6.11, which does not tell.
+fn shared_files(options: &Options) -> Result<Option<Rings>, FreezeError> {
+    let (rings, contexts) = (!options.answers_for(Answer::IoUring), !options.answers_for(Answer::LinuxAio));
+    let mut found = Rings::None;
+    if !rings && !contexts {
+        return Ok(Some(found));
+    }
     let path = "/proc/self/maps";
     let maps = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|source| FreezeError::NoProc { path, source })?;
     let mut refused = Ok(());
     let told = query::each_shared_file(maps.as_fd(), &mut |SharedFile { start, inode, name }| {
-        refused = if options.answers_for(Answer::IoUring) { Ok(()) } else { rings::refuse_mapping(inode, name) };
-        if refused.is_ok() && !options.answers_for(Answer::LinuxAio) {
+        if rings && rings::is_mapping(name) {
+            found = Rings::Mapped;
+            refused = rings::refuse_mapping(inode, name);
+        }
+        if refused.is_ok() && contexts {
             refused = aio::refuse_mapping(start, name);
         }
         if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    match told {
-        Ok(()) => refused.and_then(|()| locked(options))?,
-        // A kernel before 6.11.
-        Err(_) => requests(options)?,
-    }
-    Ok(watcher)
+    refused?;
+    Ok(told.is_ok().then_some(found))
 }
 
 /// Refuses open rings unless the caller answers for them, and looks for userfaultfds.

@@ -121,9 +121,14 @@ fn is_any_without_descriptor() -> Result<bool, FreezeError> {
     failed.map(|()| is_any)
 }
 
+/// Whether a mapping with this name is of a ring.
+pub(super) fn is_mapping(name: &[u8]) -> bool {
+    name.starts_with(uring::RING_NAME)
+}
+
 /// Refuses a mapping of a ring that no descriptor leads to.
 pub(super) fn refuse_mapping(inode: u64, name: &[u8]) -> Result<(), FreezeError> {
-    if name.starts_with(uring::RING_NAME) && !has_descriptor(inode)? {
+    if is_mapping(name) && !has_descriptor(inode)? {
         return Err(refusal(None, RingHold::NoDescriptor));
     }
     Ok(())

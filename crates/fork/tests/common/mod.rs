@@ -263,12 +263,17 @@ pub(crate) fn freeze(options: &palimpsest_fork::Options) -> palimpsest_fork::Rep
     report
 }
 
-/// Takes a slice. Tries again while it is refused for a moment: another thread is at work on the same tables, or has no
-/// processor on which it could answer.
+/// Takes a slice.
 pub(crate) fn slice() -> Progress {
+    // SAFETY: 1. the scenario keeps the contract of freezing.
+    patiently(|| unsafe { palimpsest_fork::freeze_slice() })
+}
+
+/// Takes slices. Tries again while that is refused for a moment: another thread is at work on the same tables, or has
+/// no processor on which it could answer.
+pub(crate) fn patiently(mut take: impl FnMut() -> Result<Progress, FreezeError>) -> Progress {
     loop {
-        // SAFETY: 1. the scenario keeps the contract of freezing.
-        match unsafe { palimpsest_fork::freeze_slice() } {
+        match take() {
             Ok(progress) => return progress,
             Err(FreezeError::Busy | FreezeError::NotStopped(_)) => std::thread::yield_now(),
             Err(error) => panic!("a slice is refused: {error:?}"),

@@ -18,8 +18,8 @@ pub use isa::instructions::{DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_t
 pub use isa::landing_pads::landing_pad_rights;
 pub use isa::pointer_tag::{pointer_tag, untagged};
 pub use isa::serialize::serialize_this_core;
-pub(crate) use isa::system_call::AUDIT_ARCH;
 pub use isa::system_call::system_call;
+pub(crate) use isa::system_call::{AUDIT_ARCH, PAUSE};
 pub(crate) use isa::thread_block::thread_word;
 pub use isa::thread_pointer::thread_pointer;
 pub use isa::trap_frame::{TRAP_CODE, TrapFrame};

@@ -9,6 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, readlinkat_raw};
 use rustix::io::Errno;
 
 use super::own::{own_process, own_thread};
+use crate::arch::PAUSE;
 use crate::proc::status::SignalSet;
 
 /// A thread and its name.
@@ -142,13 +143,24 @@ pub(super) fn tracer_of(tid: i32) -> Option<i32> {
     i32::try_from(tracer).ok().filter(|tracer| *tracer != 0)
 }
 
-/// Returns whether a thread waits for signals without handlers (`sigwait`): it could be waiting for the very signal
-/// that it would be sent. While it waits, its mask does not show that it blocks that signal.
-pub(super) fn is_in_sigwait(tid: i32) -> bool {
+/// Returns whether a thread is in a system call that waits for nothing but a signal. One in `sigwait` could be waiting
+/// for the very signal that it would be sent; while it waits, its mask does not show that it blocks that signal. One in
+/// `pause` or `sigsuspend` would take any signal with a handler for the one that it waits for.
+pub(super) fn awaits_signal(tid: i32) -> bool {
     let mut text = [0_u8; 192];
-    let text = read_of_thread(tid, "syscall", &mut text).unwrap_or_default();
-    let number = text.split(|byte| *byte == b' ').next().and_then(|number| str::from_utf8(number).ok());
-    number.and_then(|number| number.parse().ok()) == Some(libc::SYS_rt_sigtimedwait)
+    read_of_thread(tid, "syscall", &mut text).is_some_and(is_wait_for_signal)
+}
+
+/// Parses a call's number and arguments (`proc_pid_syscall(5)`).
+fn is_wait_for_signal(call: &[u8]) -> bool {
+    let mut words = call.split(|byte| *byte == b' ').map_while(|word| str::from_utf8(word).ok());
+    let Some(number) = words.next().and_then(|number| number.parse::<libc::c_long>().ok()) else { return false };
+    match number {
+        libc::SYS_rt_sigtimedwait | libc::SYS_rt_sigsuspend => true,
+        // The C library's `pause` where the kernel has none: no descriptors and no time limit.
+        libc::SYS_ppoll => words.skip(1).take(2).eq(["0x0", "0x0"]),
+        _ => Some(number) == PAUSE,
+    }
 }
 
 /// Returns how many seccomp filters the calling thread has; `None` if that is unknown.
@@ -258,9 +270,29 @@ mod tests {
     }
 
     #[test]
+    fn waits_for_signals_are_told_from_others() {
+        let is_wait = |number: libc::c_long, arguments: &str| {
+            is_wait_for_signal(format!("{number} {arguments} 0x7ffc5ca3ef10 0x7f1be7ae5a84\n").as_bytes())
+        };
+        let none = "0x0 0x0 0x0 0x0 0x8 0x0";
+        assert!(is_wait(libc::SYS_rt_sigtimedwait, none) && is_wait(libc::SYS_rt_sigsuspend, none));
+        assert!(is_wait(libc::SYS_ppoll, none) && is_wait(libc::SYS_ppoll, "0x7f00 0x0 0x0 0x7f10 0x8 0x0"));
+        assert!(PAUSE.is_none_or(|number| is_wait(number, "0x1 0x7f00 0x0 0x3 0x4 0x5")));
+        // With a limit, and with a descriptor.
+        assert!(!is_wait(libc::SYS_ppoll, "0x0 0x0 0x7f00 0x0 0x8 0x0"));
+        assert!(!is_wait(libc::SYS_ppoll, "0x7f00 0x1 0x0 0x0 0x8 0x0"));
+        assert!(!is_wait(libc::SYS_futex, none) && !is_wait(libc::SYS_nanosleep, none));
+        assert!(
+            ["running\n", "-1 0x7ffc5ca3ef10 0x7f1be7ae5a84\n", ""]
+                .iter()
+                .all(|call| !is_wait_for_signal(call.as_bytes()))
+        );
+    }
+
+    #[test]
     fn this_thread_is_told() {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
-        assert!(!is_gone(own) && is_gone(i32::MAX) && !is_in_sigwait(own));
+        assert!(!is_gone(own) && is_gone(i32::MAX) && !awaits_signal(own));
         assert!(!is_pending(own, libc::SIGHUP));
         assert_eq!(tracer_of(i32::MAX), None);
         let status = crate::proc::status::Status::of_this_thread().expect("/proc is mounted");

@@ -9,7 +9,8 @@ use std::thread;
 use palimpsest_sys::seccomp::Verdict;
 use palimpsest_sys::threads::hold::{Refusal, StopError, World};
 
-use crate::support::{gettid, go_deaf, play, status_of, wait_until};
+use crate::sleepers::PAUSE;
+use crate::support::{gettid, go_deaf, play, sleeps, status_of, wait_until};
 
 /// Counters of the two threads below: one deaf, one hearing.
 static COUNTS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -75,6 +76,31 @@ fn a_filter_that_forbids() {
         let deaf = start_threads();
         filter_ptrace(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
         refused(deaf, |refusal| matches!(refusal, Refusal::Filtered(Verdict::Refused(rustix::io::Errno::PERM))));
+    });
+}
+
+/// Fails on: threads that are sent no signal since they wait for one, and that nobody else can hold.
+#[test]
+fn who_waits_for_a_signal_is_held_by_one_all_the_same() {
+    play("refusals::who_waits_for_a_signal_is_held_by_one_all_the_same", || {
+        filter_ptrace(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+        let (told, tid) = mpsc::channel();
+        thread::spawn(move || {
+            told.send(gettid()).expect("heard");
+            loop {
+                // SAFETY: takes nothing. The process ends with the scenario.
+                unsafe { libc::pause() };
+            }
+        });
+        let tid = tid.recv().expect("told");
+        sleeps(tid, PAUSE);
+        let world = World::prepare().expect("a free signal");
+        world.rehearse().expect("it hears the signal");
+        let stopped = world.stop_others().expect("it hears the signal");
+        let is_held = stopped.held().any(|held| held.tid == tid);
+        let traced = stopped.traced();
+        drop(stopped);
+        assert!(is_held && traced == 0, "{traced}");
     });
 }
 

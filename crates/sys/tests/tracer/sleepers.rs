@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -37,6 +37,12 @@ const SLEEP: &[libc::c_long] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep]
 const POLL: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_ppoll];
 #[cfg(not(target_arch = "x86_64"))]
 const POLL: &[libc::c_long] = &[libc::SYS_ppoll];
+#[cfg(target_arch = "x86_64")]
+pub(crate) const PAUSE: &[libc::c_long] = &[libc::SYS_pause];
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const PAUSE: &[libc::c_long] = PPOLL;
+const PPOLL: &[libc::c_long] = &[libc::SYS_ppoll];
+const SIGSUSPEND: &[libc::c_long] = &[libc::SYS_rt_sigsuspend];
 #[cfg(target_arch = "x86_64")]
 const EPOLL: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
 #[cfg(not(target_arch = "x86_64"))]
@@ -149,4 +155,66 @@ fn some_calls_are_interrupted() {
 fn hold_once(traced: usize) {
     let world = World::prepare().expect("a free signal");
     assert!(world.stop_others().expect("they can be held").traced() >= traced);
+}
+
+/// How often a call returned to the program, in threads that wait for a signal.
+static RETURNS: AtomicUsize = AtomicUsize::new(0);
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Starts a thread that is not deaf and makes a call with one of these numbers, until it is over. Returns once it
+/// sleeps there.
+fn awaits_signal(numbers: &[libc::c_long], call: fn() -> Outcome) -> (i32, JoinHandle<()>) {
+    let (told, tid) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        told.send(gettid()).expect("heard");
+        while !IS_OVER.load(Ordering::Relaxed) {
+            assert_eq!(call(), Err(libc::EINTR));
+            RETURNS.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let tid = tid.recv().expect("told");
+    sleeps(tid, numbers);
+    (tid, thread)
+}
+
+/// Fails on: threads in calls that return only after the program's signals, and that are sent the one of the hold.
+#[test]
+fn who_waits_for_a_signal_gets_none_of_ours() {
+    play("sleepers::who_waits_for_a_signal_gets_none_of_ours", || {
+        if std::fs::read("/proc/thread-self/syscall").is_err() {
+            return println!("skipped: the kernel does not tell of calls (/proc/PID/syscall)");
+        }
+        extern "C" fn nothing(_: i32) {}
+        // SAFETY: the handler does nothing.
+        unsafe { libc::signal(libc::SIGUSR1, nothing as extern "C" fn(i32) as usize) };
+        // SAFETY: takes nothing.
+        let pause = || outcome(unsafe { libc::pause() }.into());
+        let sigsuspend = || {
+            // SAFETY: all-zero is an empty set.
+            let none: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: a valid set.
+            outcome(unsafe { libc::sigsuspend(&none) }.into())
+        };
+        // SAFETY: no descriptors, limit and mask are given.
+        let ppoll = || outcome(unsafe { libc::ppoll(ptr::null_mut(), 0, ptr::null(), ptr::null()) }.into());
+        let threads = [
+            (PAUSE, awaits_signal(PAUSE, pause)),
+            (SIGSUSPEND, awaits_signal(SIGSUSPEND, sigsuspend)),
+            (PPOLL, awaits_signal(PPOLL, ppoll)),
+        ];
+        for _ in 0..2 {
+            hold_once(3);
+            for (numbers, (tid, _)) in &threads {
+                // In the call that the hold has interrupted, or in another.
+                sleeps(*tid, numbers);
+            }
+            assert_eq!(RETURNS.load(Ordering::Relaxed), 0, "a signal that nobody has sent");
+        }
+        IS_OVER.store(true, Ordering::Relaxed);
+        for (_, (tid, thread)) in threads {
+            // SAFETY: touches no memory. A thread of this process, which is there until it is joined.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, libc::SIGUSR1) }, 0);
+            thread.join().expect("its own signal ends the call");
+        }
+    });
 }

@@ -7,6 +7,9 @@ use core::array::from_fn;
 /// little-endian).
 pub(crate) const AUDIT_ARCH: u32 = 0xc000_00b7;
 
+/// The number of `pause`, which does not exist here: the C library calls `ppoll` in its place.
+pub(crate) const PAUSE: Option<libc::c_long> = None;
+
 /// Makes the system call `number`, and returns the kernel's answer: `-errno` for an error. Uses neither `errno` nor
 /// other thread-local data, so that a process that borrows its parent's memory may use it. Missing arguments are zeros.
 ///

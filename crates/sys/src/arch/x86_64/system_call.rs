@@ -8,6 +8,9 @@ use core::array::from_fn;
 /// little-endian).
 pub(crate) const AUDIT_ARCH: u32 = 0xc000_003e;
 
+/// The number of `pause`, which returns only after a signal.
+pub(crate) const PAUSE: Option<libc::c_long> = Some(libc::SYS_pause);
+
 /// Makes the system call `number`, and returns the kernel's answer: `-errno` for an error. Uses neither `errno` nor
 /// other thread-local data, so that a process that borrows its parent's memory may use it. Missing arguments are zeros.
 ///

@@ -8,11 +8,12 @@
 //! answer it makes only that call, so it sleeps there, and it executes no instruction of user mode until it is
 //! released.
 //!
-//! A thread is *deaf* if it blocks the signal or waits for signals by `sigwait`, or if no signal is free
-//! (`threads::signal`). It gets no signal, which would stay pending for ever, or be mistaken for another. A tracer
-//! seizes such threads: a child process that is made when the first deaf thread is found (`crate::threads::tracer`). A
-//! deaf thread counts as held once it is in a ptrace stop and the kernel has promised to end the process with the
-//! tracer. A new thread is deaf until it has its signal mask, which is no reason to wait for it.
+//! A thread is *deaf* if it blocks the signal or waits for nothing but a signal (`sigwait`, `pause`, `sigsuspend`), or
+//! if no signal is free (`threads::signal`). It gets no signal, which would stay pending for ever, or be mistaken for
+//! another. A tracer seizes such threads: a child process that is made when the first deaf thread is found
+//! (`crate::threads::tracer`). A deaf thread counts as held once it is in a ptrace stop and the kernel has promised to
+//! end the process with the tracer. A new thread is deaf until it has its signal mask, which is no reason to wait for
+//! it. Where nobody may trace, threads that wait for a signal are sent one nevertheless.
 //!
 //! To find threads that are started meanwhile, the holder lists them again until every listed thread is held. The last
 //! listing has as many threads as the process, and none that has ended: a listing can miss a thread while another one
@@ -29,8 +30,14 @@
 //!
 //! A blocking system call of a thread is interrupted and restarted with the remaining time. After a signal, the calls
 //! that `signal(7)` lists as never restarted after a handler return `EINTR` (`poll`, `select`, `epoll_wait`,
-//! `nanosleep`, waits with a socket's time limit, …). After a tracer's stop, only those do that `signal(7)` lists for
-//! stop signals: `epoll_wait`, `semop`, `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
+//! `nanosleep`, waits with a socket's time limit, …), and so does a futex's wait with a time limit, as `sem_timedwait`
+//! tells. After a tracer's stop, only those do that `signal(7)` lists for stop signals: `epoll_wait`, `semop`,
+//! `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
+//!
+//! So the kernel continues `pause` and `sigsuspend` unnoticed, unless they begin after the look at the thread.
+//! Waits of futexes with a time limit get the signal: idle threads of pools stand there, by `pthread_cond_timedwait`,
+//! which waits on by itself, and a tracer would make every hold of such programs longer. `sem_timedwait` may return
+//! `EINTR` by its own contract (`sem_wait(3)`).
 //!
 //! While threads are traced no debugger can attach to them, and killing the tracer ("palimpsest-hold") kills the
 //! process. With Yama and `ptrace_scope` 1 the tracer replaces the one that the program has named by `PR_SET_PTRACER`.
@@ -54,7 +61,7 @@ pub use error::{Refusal, StopError};
 use super::list::{self, GRACE, PATIENCE, Wait, nap};
 use super::own::{Blocked, own_process, own_thread};
 use super::signal::Call;
-use super::task::{blocks, is_in_sigwait, is_numbered_elsewhere, is_pending, task_stat};
+use super::task::{awaits_signal, blocks, is_numbered_elsewhere, is_pending, task_stat};
 use crate::memory::vec::leak_zeroed;
 use crate::threads::tracer::{Desk, Tracer};
 use handler::{HOOK, TABLE};
@@ -264,6 +271,11 @@ impl Stopped<'_> {
         self.seats(0).filter(|seat| seat.is(Way::Held)).count()
     }
 
+    /// Returns whether any thread is held, by the signal or by the tracer.
+    pub fn is_anyone_held(&self) -> bool {
+        self.seats(0).any(|seat| seat.is(Way::Parked) || seat.is(Way::Held))
+    }
+
     fn seats(&self, from: usize) -> impl Iterator<Item = &'static Seat> + use<> {
         self.world.table.seats[..self.seated].iter().skip(from)
     }
@@ -306,7 +318,7 @@ impl Stopped<'_> {
                     let Some(seat) = seats.get(seated) else { return ControlFlow::Break(()) };
                     seat.tid.store(tid, Ordering::Relaxed);
                     seat.answer.store(0, Ordering::Relaxed);
-                    let is_deaf = signal.is_none_or(|signal| blocks(tid, signal)) || is_in_sigwait(tid);
+                    let is_deaf = signal.is_none_or(|signal| blocks(tid, signal)) || awaits_signal(tid);
                     seat.becomes(if is_deaf { Way::Deaf } else { Way::Hearing });
                     seated += 1;
                 }
