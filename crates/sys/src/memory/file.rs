@@ -434,7 +434,7 @@ mod tests {
         let (file, _) = create(c"test", Content::Data, MemfdFlags::empty()).unwrap();
         for least in [10, 100, 200] {
             let file = rustix::io::fcntl_dupfd_cloexec(&file, least).unwrap();
-            let again = reopened(rustix::fd::AsFd::as_fd(&file), OFlags::RDONLY).unwrap();
+            let again = reopened(file.as_fd(), OFlags::RDONLY).unwrap();
             let id = |fd: &OwnedFd| FileId::of(&rustix::fs::fstat(fd).unwrap());
             assert_eq!(id(&again), id(&file));
             // SAFETY: only asks.
