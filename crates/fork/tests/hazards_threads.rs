@@ -211,7 +211,7 @@ fn nobody_freezes_what_is_being_moved() {
                     std::thread::yield_now();
                 }
                 // However long it takes: a freeze that does not wait for the move is over by then.
-                for _ in 0..20 {
+                for _ in 0..5 {
                     if thread.is_finished() {
                         break;
                     }
