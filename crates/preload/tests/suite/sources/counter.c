@@ -9,8 +9,10 @@
 //     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select)
 //                                         or for a short time (nanosleep); calls getppid before each wait
 
+#include <alloca.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +78,7 @@ static int forks(long times, size_t mebibytes) {
   return 0;
 }
 
-static int faults(long times) {
+static __attribute__((noinline)) int count_faults(long times) {
   for (long number = 0; number < times; number++) {
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
@@ -88,6 +90,14 @@ static int faults(long times) {
     fprintf(stderr, "%ld\n", after.ru_minflt - before.ru_minflt);
   }
   return 0;
+}
+
+// Begins a page of the stack: whether the frames below lie on one page or two would otherwise be chance.
+static int faults(long times) {
+  enum { LARGEST_PAGE = 65536 };
+  volatile char *room = alloca((uintptr_t)__builtin_frame_address(0) % LARGEST_PAGE + 1);
+  room[0] = 0;
+  return count_faults(times);
 }
 
 static int waits(const char *way) {
