@@ -34,6 +34,9 @@ struct Before {
     released: Option<u32>,
     /// Where bytes begin whose length comes next.
     bytes: Option<(Register, Direction)>,
+    /// What the helper writes to the stack: the function whose stack it is, where, and whether all of it. It counts as
+    /// written once all arguments are checked, as a helper may read any of them before.
+    written: Vec<(usize, Span, bool)>,
     dynptr: Option<u32>,
     /// Where a dynptr will be: the function whose stack it is, and the place there.
     made: Option<(usize, i64)>,
@@ -167,16 +170,18 @@ impl Step<'_> {
                     }
                     before.map = Some(map);
                 }
-                Argument::Key => self.bytes(register, key_len.into(), key_len.into(), Direction::Read)?,
+                Argument::Key => self.bytes(register, key_len.into(), key_len.into(), Direction::Read, &mut before)?,
                 // It is put into the map.
                 Argument::Value if map.is_some_and(|shape| shape.access == ValueAccess::Read) => {
                     return Err(Fault::ReadOnlyMap);
                 }
-                Argument::Value => self.bytes(register, value_len.into(), value_len.into(), Direction::Read)?,
+                Argument::Value => {
+                    self.bytes(register, value_len.into(), value_len.into(), Direction::Read, &mut before)?;
+                }
                 Argument::ValueOut => {
                     let is_set = map.is_some_and(|shape| shape.kind == Kind::BloomFilter);
                     let direction = if is_set { Direction::Read } else { Direction::Write };
-                    self.bytes(register, value_len.into(), value_len.into(), direction)?;
+                    self.bytes(register, value_len.into(), value_len.into(), direction, &mut before)?;
                 }
                 Argument::Text => {
                     let Value::Pointer(area, start) = self.get(register)? else {
@@ -191,7 +196,7 @@ impl Step<'_> {
                     }
                     self.is_inside(area, start, 1)?;
                 }
-                Argument::NumberOut => self.bytes(register, 8, 8, Direction::Write)?,
+                Argument::NumberOut => self.bytes(register, 8, 8, Direction::Write, &mut before)?,
                 Argument::Bytes => before.bytes = Some((register, Direction::Read)),
                 Argument::BytesOut => before.bytes = Some((register, Direction::Write)),
                 Argument::PrintedBytes => before.bytes = Some((register, Direction::Print)),
@@ -208,7 +213,7 @@ impl Step<'_> {
                         return Err(Fault::Size { register, min, max });
                     }
                     if let Some((start, direction)) = before.bytes.take() {
-                        self.bytes(start, min, max, direction)?;
+                        self.bytes(start, min, max, direction, &mut before)?;
                     }
                 }
                 Argument::Loop | Argument::Each | Argument::Drain => {
@@ -288,6 +293,15 @@ impl Step<'_> {
                     Value::Maybe(..) => return Err(Fault::MaybeNull { register }),
                     _ => return Err(Fault::NoRecord { register }),
                 },
+            }
+        }
+        for (depth, span, is_all) in core::mem::take(&mut before.written) {
+            let frame = &mut self.state.frames[depth];
+            let was_number = frame.read_all(span.offset, span.len).is_ok();
+            frame.write_some(span.offset, span.len, is_all);
+            if !was_number {
+                // A load in speculation may get the old contents.
+                self.guard(Guard::Behind);
             }
         }
         Ok(before)
@@ -411,8 +425,15 @@ impl Step<'_> {
         if Frame::has_place(offset) { Ok((depth, offset)) } else { Err(Fault::DynptrPlace { register }) }
     }
 
-    /// Checks an argument that is the address of `min` to `max` bytes, and notes that they are written.
-    fn bytes(&mut self, register: Register, min: i64, max: i64, direction: Direction) -> Result<(), Fault> {
+    /// Checks an argument that is the address of `min` to `max` bytes, and notes which are written.
+    fn bytes(
+        &mut self,
+        register: Register,
+        min: i64,
+        max: i64,
+        direction: Direction,
+        before: &mut Before,
+    ) -> Result<(), Fault> {
         let (area, start) = match self.get(register)? {
             Value::Pointer(area, start) => (area, start),
             Value::Maybe(..) => return Err(Fault::MaybeNull { register }),
@@ -426,13 +447,7 @@ impl Step<'_> {
         let span = Span::of(start, max as usize);
         if direction == Direction::Write {
             self.overwrite(depth, span)?;
-            let frame = &mut self.state.frames[depth];
-            let was_number = frame.read_all(span.offset, span.len).is_ok();
-            frame.write_some(span.offset, span.len, span.touched == Touched::All && min == max);
-            if !was_number {
-                // A load in speculation may get the old contents.
-                self.guard(Guard::Behind);
-            }
+            before.written.push((depth, span, span.touched == Touched::All && min == max));
             return Ok(());
         }
         let frame = &self.state.frames[depth];

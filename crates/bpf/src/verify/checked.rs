@@ -32,8 +32,10 @@ impl Step<'_> {
                 Some(Region::Context)
             }
             Area::MapValue(map) if (map as usize) < self.shared.contract.own_maps => {
-                let has_timer = self.shared.contract.maps[map as usize].timer.is_some();
-                (!has_timer && self.may_write(area).is_ok()).then_some(Region::Map(map))
+                let shape = self.shared.contract.maps[map as usize];
+                // A value of a map with locks has this area, too, once nobody knows which lock is its own.
+                let is_plain = shape.timer.is_none() && shape.lock.is_none();
+                (is_plain && self.may_write(area).is_ok()).then_some(Region::Map(map))
             }
             // Of records, slices and arguments nobody knows the bounds when the program runs; the stack holds what the
             // verifier relies on; locks lie in the values.

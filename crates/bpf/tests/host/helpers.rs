@@ -155,3 +155,31 @@ fn a_helper_that_would_keep_a_record_is_refused() {
 fn a_function_that_would_keep_a_record_is_refused() {
     let _ = builder().function("keep", Signature::new([Argument::Record]), |_| Ok(0));
 }
+
+/// Fails on: an output that counts as written while the inputs behind it are checked.
+#[test]
+fn what_a_helper_reads_was_written_before_the_call_even_where_it_writes_too() {
+    use Argument::{BytesOut, Size};
+    let host = || builder().helper(1000, Signature::new([BytesOut, Size, Argument::Bytes, Size]), |_| Ok(0)).build();
+    let call = "r1 = r10\nr1 += -8\nr2 = 8\nr3 = r1\nr4 = 8\ncall 1000\nr0 = *(u64 *)(r10 - 8)\nexit";
+    let verify = |before: &str| {
+        let verified = host().verify(contract(), code(&format!("{before}\n{call}"))).map(drop);
+        verified.map_err(|error| error.fault)
+    };
+    assert_eq!(verify(""), Err(Fault::StackUnset { offset: -8, len: 8 }));
+    for address in ["r10", "r1"] {
+        let fault = Fault::PartOfAddress { offset: -8, len: 8 };
+        assert_eq!(verify(&format!("*(u64 *)(r10 - 8) = {address}")), Err(fault), "{address}");
+    }
+    assert_eq!(verify("*(u64 *)(r10 - 8) = 7"), Ok(()));
+    // `bpf_snprintf`, whose numbers come behind what it writes.
+    let text = "r1 = r10\nr1 += -8\nr2 = 8\nr3 = map[idx:0][0]+0 ll\nr4 = r1\nr5 = 8\ncall 165\nr0 = 0\nexit";
+    let format = Definition { access: ValueAccess::Read, ..Definition::new("format", Kind::Array, 4, 8, 1) };
+    let host = Host::builder().map(Arc::new(Map::new(format).expect("good measures"))).build();
+    let verify = |before: &str| {
+        host.verify(contract(), code(&format!("{before}\n{text}"))).map(drop).map_err(|error| error.fault)
+    };
+    assert_eq!(verify(""), Err(Fault::StackUnset { offset: -8, len: 8 }));
+    assert_eq!(verify("*(u64 *)(r10 - 8) = r1"), Err(Fault::PartOfAddress { offset: -8, len: 8 }));
+    assert_eq!(verify("*(u64 *)(r10 - 8) = 7"), Ok(()));
+}

@@ -2,6 +2,7 @@
 
 use palimpsest_bpf::interp::Trap;
 use palimpsest_bpf::map::OpError;
+use palimpsest_bpf::verify::Unproven;
 
 use super::*;
 
@@ -218,6 +219,25 @@ fn what_could_keep_or_break_a_lock_is_refused() {
                 g: r6 = *(u64 *)(r4 + 0)\nif r6 == 0 goto out\nr6 += 8\nr7 = r3\nr7 += 8\nr1 = r7\ncall 93\nr1 = r6\n\
                 call 94\nout: r0 = 0\nexit";
     assert_eq!(refused(kept), Fault::NoLock { register });
+}
+
+/// Fails on: a store that is checked against the values of a map, where locks lie.
+#[test]
+fn unproven_stores_reach_no_lock() {
+    let contract = || contract().unproven(Unproven::Probe);
+    let refused = |text: &str| locked().build().verify(contract(), code(text)).map(drop).expect_err(text).fault;
+    // The same look-up twice: nobody knows any more which lock the first value has.
+    let twice = |store: &str| {
+        format!(
+            "r9 = 0\nr8 = 0\nagain: *(u32 *)(r10 - 4) = r9\nr1 = map[idx:8] ll\nr2 = r10\nr2 += -4\ncall 1\n\
+             if r0 == 0 goto none\nif r9 == 1 goto both\nr8 = r0\nr9 = 1\ngoto again\n\
+             both: {store}\nnone: r0 = 0\nexit"
+        )
+    };
+    assert!(locked().build().verify(contract(), code(&twice("*(u32 *)(r8 + 0) = 1"))).is_ok());
+    assert!(matches!(refused(&twice("*(u32 *)(r8 + 8) = 1")), Fault::LockBytes { .. }));
+    let far = "r1 = *(u64 *)(r0 + 0)\nr8 += r1\n*(u32 *)(r8 + 0) = 1";
+    refused(&twice(far));
 }
 
 #[test]
