@@ -94,7 +94,7 @@ const POISON: i32 = 195_896_080;
 pub(super) struct Target<'a> {
     btf: &'a Btf,
     named: BTreeMap<&'a str, Vec<TypeId>>,
-    /// Comparisons that are left for matching.
+    /// Comparisons of types, members and enumerators that are left for the object.
     left: Cell<u32>,
 }
 
@@ -106,6 +106,18 @@ impl<'a> Target<'a> {
         }
         Self { btf, named, left: Cell::new(MOST_COMPARED) }
     }
+}
+
+/// How many bytes a load or store takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Width {
+    /// As the compiler said.
+    Same,
+    /// As many as the target's field.
+    Other(u32),
+    /// The target's field has another size and cannot be accessed with it: a load extends by zeros, so that only
+    /// numbers without a sign, and addresses, keep their value.
+    Unfit,
 }
 
 /// A step from a type to what is in it.
@@ -139,19 +151,19 @@ pub(super) fn apply(
         return Err(damaged());
     }
     if wanted == Wanted::LocalId {
-        return patch(bytes, slot, adaptation.of.into(), None);
+        return patch(bytes, slot, adaptation.of.into(), Width::Same);
     }
     let (root, root_type) = local.resolved(adaptation.of).ok_or_else(damaged)?;
     let name = plain(local.text(named(local, adaptation.of).unwrap_or(root_type).name));
-    let mut found: Option<(u64, Option<u32>)> = None;
+    let mut found: Option<(u64, Width)> = None;
     let (left, target, named) = (&target.left, target.btf, target.named.get(name));
     for candidate in named.into_iter().flatten() {
         let Some((candidate, _)) = target.resolved(*candidate) else { continue };
         let answer = if wanted == Wanted::TypeMatches {
             let is_like = matches(local, root, target, candidate, |own, other| plain(own) == plain(other), left);
-            is_like.map_err(|_| damaged())?.then_some((1, None))
+            is_like.map_err(|_| damaged())?.then_some((1, Width::Same))
         } else {
-            ask(local, root, target, candidate, &indexes, wanted).map_err(|()| damaged())?
+            ask(local, root, target, candidate, &indexes, wanted, left).map_err(|()| damaged())?
         };
         let Some(answer) = answer else { continue };
         if found.is_some_and(|found| found != answer) {
@@ -162,8 +174,8 @@ pub(super) fn apply(
     let is_question =
         matches!(wanted, Wanted::FieldExists | Wanted::TypeExists | Wanted::TypeMatches | Wanted::ValueExists);
     match found {
-        Some((value, size)) => patch(bytes, slot, value, size),
-        None if is_question => patch(bytes, slot, 0, None),
+        Some((value, width)) => patch(bytes, slot, value, width),
+        None if is_question => patch(bytes, slot, 0, Width::Same),
         None => {
             poison(bytes, slot);
             Ok(())
@@ -200,8 +212,14 @@ fn plain(name: &str) -> &str {
     }
 }
 
-/// Returns what `candidate` has for what was wanted of `root`: a number, and the bytes of a field that is accessed.
-/// `None` if it lacks it; an error if the record is damaged.
+/// Takes one from what is left; an error if nothing is.
+fn count(left: &Cell<u32>) -> Result<(), ()> {
+    left.set(left.get().checked_sub(1).ok_or(())?);
+    Ok(())
+}
+
+/// Returns what `candidate` has for what was wanted of `root`: a number, and the width of an access to the field.
+/// `None` if it lacks it; an error if the record is damaged, or asks for more comparisons than are `left`.
 fn ask(
     local: &Btf,
     root: TypeId,
@@ -209,38 +227,53 @@ fn ask(
     candidate: TypeId,
     indexes: &[u32],
     wanted: Wanted,
-) -> Result<Option<(u64, Option<u32>)>, ()> {
+    left: &Cell<u32>,
+) -> Result<Option<(u64, Width)>, ()> {
     let (Some(own), Some(other)) = (local.get(root), target.get(candidate)) else { return Err(()) };
     if core::mem::discriminant(&own.form) != core::mem::discriminant(&other.form) {
         return Ok(None);
     }
     match wanted {
-        Wanted::TypeExists => return Ok(Some((1, None))),
-        Wanted::TargetId => return Ok(Some((candidate.into(), None))),
-        Wanted::TypeSize => return Ok(target.size(candidate).map(|size| (size.into(), None))),
+        Wanted::TypeExists => return Ok(Some((1, Width::Same))),
+        Wanted::TargetId => return Ok(Some((candidate.into(), Width::Same))),
+        Wanted::TypeSize => return Ok(target.size(candidate).map(|size| (size.into(), Width::Same))),
         Wanted::Value | Wanted::ValueExists => {
             let (Form::Enum { values: own, .. }, Form::Enum { values, .. }) = (&own.form, &other.form) else {
                 return Err(());
             };
             let [index] = indexes else { return Err(()) };
-            let name = local.text(own.get(*index as usize).ok_or(())?.name);
-            let found = values.iter().find(|value| plain(target.text(value.name)) == plain(name));
-            let value = found.map(|found| if wanted == Wanted::Value { found.value } else { 1 });
-            return Ok(value.map(|value| (value, None)));
+            let name = plain(local.text(own.get(*index as usize).ok_or(())?.name));
+            for value in values {
+                count(left)?;
+                if plain(target.text(value.name)) == name {
+                    return Ok(Some((if wanted == Wanted::Value { value.value } else { 1 }, Width::Same)));
+                }
+            }
+            return Ok(None);
         }
         _ => {}
     }
     let (steps, own) = path(local, root, indexes).ok_or(())?;
-    let Some(field) = follow(target, candidate, &steps) else { return Ok(None) };
-    Ok(answer(target, field, wanted).map(|value| {
-        // A field of another size in the target is read with that size.
-        let sizes = (size_of_field(local, own), size_of_field(target, field));
-        let size = match sizes {
-            (Some(own), Some(size)) if own != size && wanted == Wanted::ByteOffset => Some(size),
-            _ => None,
-        };
-        (value, size)
-    }))
+    let Some(field) = follow(target, candidate, &steps, left)? else { return Ok(None) };
+    let width = if wanted == Wanted::ByteOffset { width((local, own), (target, field)) } else { Width::Same };
+    Ok(answer(target, field, wanted).map(|value| (value, width)))
+}
+
+/// Returns the width of an access to a field of the program's types that is `field` in the target's.
+fn width((local, own): (&Btf, Field), (target, field): (&Btf, Field)) -> Width {
+    match (size_of_field(local, own), size_of_field(target, field)) {
+        (Some(before), Some(size)) if before != size => {
+            let before = local.resolved(own.of).map(|(_, found)| &found.form);
+            match (before, target.resolved(field.of).map(|(_, found)| &found.form)) {
+                (Some(Form::Pointer(_)), Some(Form::Pointer(_)))
+                | (Some(Form::Integer { is_signed: false, .. }), Some(Form::Integer { is_signed: false, .. })) => {
+                    Width::Other(size)
+                }
+                _ => Width::Unfit,
+            }
+        }
+        _ => Width::Same,
+    }
 }
 
 /// Bytes of a field that is no bit field.
@@ -289,47 +322,47 @@ fn bits_of(count: u32, size: u32) -> Option<u64> {
 }
 
 /// Returns where steps lead in another type.
-fn follow(btf: &Btf, root: TypeId, steps: &[Step<'_>]) -> Option<Field> {
+fn follow(btf: &Btf, root: TypeId, steps: &[Step<'_>], left: &Cell<u32>) -> Result<Option<Field>, ()> {
     let mut field = Field { bits_before: 0, of: root, bits: None };
     for (number, step) in steps.iter().enumerate() {
-        match step {
+        let next = match step {
             // The first step goes over whole types.
             Step::Element(index) if number == 0 => {
-                field.bits_before = bits_of(*index, btf.size(root)?)?;
+                let bits_before = btf.size(root).and_then(|size| bits_of(*index, size));
+                bits_before.map(|bits_before| Field { bits_before, ..field })
             }
-            Step::Element(index) => {
-                let Form::Array { of, count } = btf.resolved(field.of)?.1.form else { return None };
-                // An array of no elements is as long as one likes.
-                if count > 0 && *index >= count {
-                    return None;
-                }
-                field = element(btf, field, of, *index)?;
-            }
-            Step::Member(name) => field = member_called(btf, field, name)?,
-        }
+            Step::Element(index) => element_at(btf, field, *index),
+            Step::Member(name) => member_called(btf, field, plain(name), left)?,
+        };
+        let Some(next) = next else { return Ok(None) };
+        field = next;
     }
-    Some(field)
+    Ok(Some(field))
 }
 
-/// Most members to look at for one name: no structure has so many, including all members of unnamed ones inside.
-const LOOKED_AT: usize = 100_000;
+/// Returns an element of the array that a field is.
+fn element_at(btf: &Btf, field: Field, index: u32) -> Option<Field> {
+    let Form::Array { of, count } = btf.resolved(field.of)?.1.form else { return None };
+    // An array of no elements is as long as one likes.
+    if count > 0 && index >= count { None } else { element(btf, field, of, index) }
+}
 
-/// Finds the member of this name, also inside unnamed members.
-fn member_called(btf: &Btf, within: Field, name: &str) -> Option<Field> {
-    let mut budget = LOOKED_AT;
+/// Finds the member of this plain name, also inside unnamed members.
+fn member_called(btf: &Btf, within: Field, name: &str, left: &Cell<u32>) -> Result<Option<Field>, ()> {
     let mut open = Vec::from([(within, 0)]);
     while let Some((within, depth)) = open.pop() {
-        let Form::Struct { members, .. } = &btf.resolved(within.of)?.1.form else { continue };
+        let Some((_, found)) = btf.resolved(within.of) else { return Ok(None) };
+        let Form::Struct { members, .. } = &found.form else { continue };
         for member in members {
-            budget = budget.checked_sub(1)?;
+            count(left)?;
             if member.name == 0 && depth < MOST_STEPS {
                 open.push((inside(within, member), depth + 1));
-            } else if plain(btf.text(member.name)) == plain(name) {
-                return Some(inside(within, member));
+            } else if plain(btf.text(member.name)) == name {
+                return Ok(Some(inside(within, member)));
             }
         }
     }
-    None
+    Ok(None)
 }
 
 fn answer(btf: &Btf, field: Field, wanted: Wanted) -> Option<u64> {
@@ -362,8 +395,8 @@ fn answer(btf: &Btf, field: Field, wanted: Wanted) -> Option<u64> {
     }
 }
 
-/// Puts `value` in place of the compiler's in the instruction, and changes how many bytes a load takes.
-fn patch(bytes: &mut [u8], slot: usize, value: u64, size: Option<u32>) -> Result<(), AdaptError> {
+/// Puts `value` in place of the compiler's in the instruction, and changes how many bytes a load or store takes.
+fn patch(bytes: &mut [u8], slot: usize, value: u64, width: Width) -> Result<(), AdaptError> {
     let at = slot * SLOT;
     let opcode = bytes[at];
     let no_place = || AdaptError::Place { slot, opcode, value };
@@ -375,10 +408,11 @@ fn patch(bytes: &mut [u8], slot: usize, value: u64, size: Option<u32>) -> Result
             bytes[at + 12..at + 16].copy_from_slice(&low(value >> 32));
         }
         // Loads and stores.
+        1..=3 if width == Width::Unfit => poison(bytes, slot),
         1..=3 => {
             let offset = i16::try_from(value).map_err(|_| no_place())?;
             bytes[at + 2..at + 4].copy_from_slice(&offset.to_le_bytes());
-            if let Some(size) = size {
+            if let Width::Other(size) = width {
                 let code = match size {
                     1 => 0x10,
                     2 => 0x08,
@@ -414,17 +448,17 @@ mod tests {
     use super::super::extension::tests::{section, words};
     use super::*;
 
-    /// A structure of one `int` with this size.
-    fn with_int(size: u32) -> Btf {
-        let mut types = words(&[1, 1 << 24, size, 1 << 24 | (size * 8)]);
+    /// A structure of one `int` with this size, which the second has a sign.
+    fn with_int(size: u32, sign: u32) -> Btf {
+        let mut types = words(&[1, 1 << 24, size, sign << 24 | (size * 8)]);
         types.extend(words(&[5, 4 << 24 | 1, size, 5, 1, 0]));
-        Btf::parse(&section(&[types, b"\0int\0s\x000\0".to_vec()])).expect("two types")
+        Btf::parse(&section(&[types, b"\0int\0s\x000:0\0".to_vec()])).expect("two types")
     }
 
     #[test]
     fn a_type_that_exists_may_not_match() {
         let asked = |kind, size, left: u32| {
-            let (local, target) = (with_int(4), with_int(size));
+            let (local, target) = (with_int(4, 1), with_int(size, 1));
             let target = Target { left: Cell::new(left), ..Target::new(&target) };
             // r0 = 9
             let mut bytes = [0xb7, 0, 0, 0, 9, 0, 0, 0];
@@ -434,6 +468,34 @@ mod tests {
         assert_eq!([asked(8, 4, 9), asked(8, 8, 9)], [Ok(1), Ok(1)]);
         assert_eq!([asked(12, 4, 9), asked(12, 8, 9)], [Ok(1), Ok(0)]);
         assert!(asked(12, 4, 2).is_err(), "the structure, its member, and the number");
+    }
+
+    /// Asks for the only field's offset, with comparisons `left`. Returns the instruction afterwards.
+    fn adapted(opcode: u8, own: (u32, u32), other: (u32, u32), left: u32) -> Result<[u8; 8], AdaptError> {
+        let (local, target) = (with_int(own.0, own.1), with_int(other.0, other.1));
+        let target = Target { left: Cell::new(left), ..Target::new(&target) };
+        let mut bytes = [opcode, 0x10, 0, 0, 0, 0, 0, 0];
+        apply(&mut bytes, 0, &Adaptation { offset: 0, of: 2, access: 7, kind: 0 }, &local, &target).map(|()| bytes)
+    }
+
+    #[test]
+    fn a_field_of_another_size_keeps_its_value_or_is_not_accessed() {
+        const LOAD: u8 = 0x61;
+        const LOAD_DOUBLE: u8 = 0x79;
+        const ADD_CONSTANT: u8 = 0x07;
+        let opcode = |opcode, own, other| adapted(opcode, own, other, 9).expect("it has a place")[0];
+        assert_eq!(opcode(LOAD_DOUBLE, (8, 0), (4, 0)), LOAD, "a load extends by zeros");
+        assert_eq!(opcode(LOAD_DOUBLE, (8, 1), (8, 1)), LOAD_DOUBLE);
+        for (own, other) in [((8, 1), (4, 1)), ((8, 0), (4, 1)), ((8, 1), (4, 0))] {
+            assert_eq!(opcode(LOAD_DOUBLE, own, other), 0x85, "{own:?} {other:?}");
+            assert_eq!(opcode(ADD_CONSTANT, own, other), ADD_CONSTANT, "it is only an offset");
+        }
+    }
+
+    #[test]
+    fn members_are_looked_at_as_often_as_the_object_pays_for() {
+        assert!(adapted(0x79, (8, 0), (8, 0), 1).is_ok());
+        assert!(adapted(0x79, (8, 0), (8, 0), 0).is_err());
     }
 
     #[test]

@@ -147,7 +147,8 @@ fn typed(
         let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
         let (source, values) = define(btf, name, variable.of, all)?;
         if let Some(values) = values {
-            starts.insert(offset, (maps.len(), offset + u64::from(values)));
+            let values = offset.checked_add(values.into()).ok_or_else(|| none("a map lies behind every address"))?;
+            starts.insert(offset, (maps.len(), values));
         }
         maps.push((Place::Defined { section: index, offset }, source));
     }

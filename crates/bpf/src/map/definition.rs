@@ -417,7 +417,8 @@ fn check_lock(definition: &Definition) -> Result<(), MapError> {
     let has_locks = matches!(definition.kind, Kind::Array | Kind::Hash);
     let is_inside =
         offset.is_multiple_of(LOCK) && offset.checked_add(LOCK).is_some_and(|end| end <= definition.value_len);
-    let is_free = definition.timer.is_none_or(|timer| offset + LOCK <= timer || timer + TIMER <= offset);
+    // Nothing overflows: `check_timer` has found the timer inside, too.
+    let is_free = is_inside && definition.timer.is_none_or(|timer| offset + LOCK <= timer || timer + TIMER <= offset);
     let is_written = definition.access == ValueAccess::Write;
-    if has_locks && is_inside && is_free && is_written { Ok(()) } else { Err(no_lock(definition)) }
+    if has_locks && is_free && is_written { Ok(()) } else { Err(no_lock(definition)) }
 }
