@@ -128,6 +128,8 @@ fn called<R: Runner>(entry: &Entry) -> Called {
         None => enter::<R> as *const (),
         Some(quick::Kind::LookUp) => enter_quickly::<R, quick::LookUp> as *const (),
         Some(quick::Kind::Update) => enter_quickly::<R, quick::Update> as *const (),
+        #[cfg(feature = "std")]
+        Some(quick::Kind::Time) => enter_quickly::<R, quick::Time> as *const (),
         Some(quick::Kind::Processor) => enter_quickly::<R, quick::Processor> as *const (),
         Some(quick::Kind::Output) => enter_quickly::<R, quick::Output> as *const (),
         Some(quick::Kind::Reserve) => enter_quickly::<R, quick::Reserve> as *const (),

@@ -1,8 +1,11 @@
-//! Helpers as compiled code calls them that take less time than a [`Call`](super::Call): of ring buffers, and look-ups
-//! and updates of maps. They do what those of `ring` and `kernel` do, and leave to those whatever is not plain: wrong
-//! flags, long keys and values, maps inside maps, timers, and maps of another kind.
+//! Helpers as compiled code calls them that take less time than a [`Call`](super::Call): of ring buffers, look-ups and
+//! updates of maps, and the time. They do what those of `ring`, `kernel` and `print` do, and leave to those whatever is
+//! not plain: wrong flags, long keys and values, maps inside maps, timers, and maps of another kind.
 //!
 //! No [guard](Runner::guard) stands before what is done here, except for the host's waker: nothing panics.
+
+#[cfg(feature = "std")]
+use palimpsest_sys::clock::Clock;
 
 use super::call::status;
 use super::ring::wake;
@@ -19,6 +22,8 @@ const NO_ROOM: u64 = -11_i64 as u64;
 pub(super) enum Kind {
     LookUp,
     Update,
+    #[cfg(feature = "std")]
+    Time,
     Processor,
     Output,
     Reserve,
@@ -32,6 +37,8 @@ impl Kind {
         match id {
             1 => Some(Self::LookUp),
             2 => Some(Self::Update),
+            #[cfg(feature = "std")]
+            5 => Some(Self::Time),
             8 => Some(Self::Processor),
             130 => Some(Self::Output),
             131 => Some(Self::Reserve),
@@ -57,6 +64,10 @@ pub(super) struct LookUp;
 
 /// `bpf_map_update_elem`.
 pub(super) struct Update;
+
+/// `bpf_ktime_get_ns`.
+#[cfg(feature = "std")]
+pub(super) struct Time;
 
 /// `bpf_get_smp_processor_id`.
 pub(super) struct Processor;
@@ -116,6 +127,14 @@ impl Quick for Update {
         let Some((value, value_len)) = short(memory, value, map.definition().value_len) else { return Ok(None) };
         let value = Value::Near(&value[..value_len]);
         Ok(Some(status(map.update_here(&key[..key_len], value, when, map.share_of(R::cpu)))))
+    }
+}
+
+#[cfg(feature = "std")]
+impl Quick for Time {
+    #[inline(always)]
+    fn call<R: Runner>(_: [u64; 4], _: &Entry, _: &Vouched<R>) -> Result<Option<u64>, HelperError> {
+        Ok(Some(Clock::Monotonic.nanoseconds()))
     }
 }
 

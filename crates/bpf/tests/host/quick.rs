@@ -1,5 +1,7 @@
 //! Helpers that compiled code calls in a shorter way do what they do for an interpreted program.
 
+use palimpsest_sys::clock::Clock;
+
 use super::*;
 use crate::cpu::stay_on_one_cpu;
 
@@ -140,5 +142,20 @@ fn keys_and_values_of_any_length_are_found_where_they_were_put() {
         let ends = u64::from(200 - value_len + 1) | 200 << 8;
         assert_eq!([told[0][2], told[0][7]], [ends; 2], "{kind:?} of {key_len} and {value_len} bytes");
         assert_eq!(compiled.keys(), interpreted.keys());
+    }
+}
+
+#[test]
+fn the_time_is_the_hosts_and_goes_on() {
+    let Some(packs) = packs() else { return };
+    let linked = host(None).verify(contract(), code("call 5\nexit")).expect("it is right");
+    let program = HostedProgram::load(&packs, &linked).expect("room");
+    let mut last = Clock::Monotonic.nanoseconds();
+    for _ in 0..1000 {
+        let called = program.run(&mut [0; LEN]).expect("no helper fails");
+        let interpreted = linked.interpret(&Interpreter::default(), &mut [0; LEN]).expect("no helper fails");
+        let now = Clock::Monotonic.nanoseconds();
+        assert!(last <= called && called <= interpreted && interpreted <= now, "{last} {called} {interpreted} {now}");
+        last = now;
     }
 }

@@ -13,6 +13,7 @@ mod roundrobin;
 mod source;
 mod stress;
 mod test_tag;
+mod time;
 mod verify;
 
 pub(super) use hook::{group as tour_group, tour};
@@ -36,6 +37,7 @@ impl Suite for Bpf {
         let mut groups: Vec<Group> = load::groups().into();
         groups.extend(memory::groups());
         groups.extend(call::groups());
+        groups.push(time::group());
         groups.extend(roundrobin::groups());
         groups.extend(verify::groups());
         groups.extend(map::groups());
@@ -51,6 +53,7 @@ impl Suite for Bpf {
         memory::run(context)?;
         load::run(context)?;
         call::run(context)?;
+        time::run(context)?;
         roundrobin::run(context)?;
         verify::run(context)?;
         map::run(context)?;
