@@ -47,12 +47,13 @@ impl<F: Copy> StaticCall<F> {
     ///
     /// # Errors
     ///
-    /// See [`CallError`]; after one it leads where it did before, except after [`PokeError::Unsynced`].
+    /// See [`CallError`]; after one it leads where it did before, except after [`PokeError::Unsynced`] and, from some
+    /// callers, after [`PokeError::Partial`].
     pub fn set(&self, function: F) -> Result<(), CallError> {
         // SAFETY: of the same size, by the assertion in `new`; any value is a valid raw pointer.
         let address = unsafe { mem::transmute_copy::<F, *mut ()>(&function) };
         stay_loaded()?;
-        let held = Held::take(&self.lock, Caller::current()).map_err(|_reentered| CallError::Reentered)?;
+        let mut held = Held::take(&self.lock, Caller::current()).map_err(|_reentered| CallError::Reentered)?;
         // Relaxed: under the lock.
         let former = self.target.load(Ordering::Relaxed);
         let mut batch = Batch::new();
@@ -77,11 +78,15 @@ impl<F: Copy> StaticCall<F> {
         // seen without what was prepared for it.
         self.target.store(address, Ordering::Release);
         if batch.is_empty() {
+            held.settle();
             return Ok(());
         }
         // SAFETY: 1. entries are jumps in front of one through `target`.
         match unsafe { batch.apply_by_detours() } {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                held.settle();
+                Ok(())
+            }
             Err(error) => {
                 // In this case the jumps are new, though a core may run an old one for a while.
                 if !matches!(error, PokeError::Unsynced(_)) {

@@ -131,9 +131,13 @@ pub(super) fn apply(requests: &[(&Key, Request)]) -> Result<Switched, SwitchErro
         Ok(_) | Err(SwitchError::Poke { source: PokeError::Unsynced(_) | PokeError::Stuck(Some(_)), .. })
     );
     if is_done {
-        for plan in &plans {
+        for (plan, lock) in plans.iter().zip(&mut held) {
             plan.key.store(plan.wish);
+            lock.settle();
         }
+    }
+    if matches!(applied, Err(SwitchError::Poke { source: PokeError::Partial { .. }, .. })) {
+        held.iter_mut().for_each(Held::unsettle);
     }
     drop(held);
     applied
@@ -143,8 +147,8 @@ pub(super) fn apply(requests: &[(&Key, Request)]) -> Result<Switched, SwitchErro
 fn batch(plans: &[Plan<'_>], changing: usize) -> Result<Batch<'static>, SwitchError> {
     let mut batch = Batch::new();
     if plans.iter().any(|plan| plan.inherited == Inherited::Yes) {
-        // A batch of the parent's was under way when this process was forked. The next batch, even an empty one, ends
-        // it; the sites themselves then show their state.
+        // A batch was under way in the parent when this process was forked, or one of this process stopped half-way.
+        // The next batch, even an empty one, ends the former; the sites themselves then show their state.
         let finished = batch.apply();
         finished.map_err(|source| SwitchError::Poke { keys: changing, sites: 0, source })?;
     }

@@ -2,7 +2,8 @@
 //!
 //! It lies in the key and not in the library, as several copies of the library may switch one key. Its word is zero, or
 //! names the thread that holds it. The name includes the process, so that a forked child recognises a holder that is
-//! not among its own threads, and takes the lock over.
+//! not among its own threads, and takes the lock over. Such a word stays until the branches are known again: also a
+//! switch that could only write some of them leaves one ([`Held::unsettle`]).
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +15,15 @@ use palimpsest_sys::Caller;
 #[derive(Debug)]
 pub(super) struct Held<'l> {
     word: &'l AtomicU64,
-    /// Whether it was taken over from a process that was forked in the middle of a switch.
+    /// Whether it was taken over from a switch that has not ended: of a process that was forked in the middle, or of
+    /// one that could only write some branches.
     pub(super) inherited: Inherited,
+    /// What `drop` leaves.
+    leaves: u64,
 }
+
+/// Names the thread of no process: a holder that everybody takes the lock over from.
+const NOBODY: u64 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inherited {
@@ -55,16 +62,27 @@ impl<'l> Held<'l> {
             let taken =
                 word.compare_exchange_weak(present, caller.to_word().get(), Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
-                return Ok(Self { word, inherited });
+                let leaves = if inherited == Inherited::Yes { present } else { 0 };
+                return Ok(Self { word, inherited, leaves });
             }
         }
+    }
+
+    /// Notes that all branches are as the key says.
+    pub(super) const fn settle(&mut self) {
+        self.leaves = 0;
+    }
+
+    /// Notes that some branches may not be as the key says: whoever takes the lock next looks at each.
+    pub(super) const fn unsettle(&mut self) {
+        self.leaves = NOBODY;
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // Release, partner: the Acquire in `take`.
-        self.word.store(0, Ordering::Release);
+        self.word.store(self.leaves, Ordering::Release);
     }
 }
 
@@ -107,7 +125,23 @@ mod tests {
     fn a_holder_in_another_process_is_no_holder() {
         let gone = Caller::from_word(NonZeroU64::new(1 << 32 | 1).unwrap());
         let word = AtomicU64::new(gone.to_word().get());
+        // Until somebody has settled it.
         assert_eq!(Held::take(&word, Caller::current()).unwrap().inherited, Inherited::Yes);
+        let mut held = Held::take(&word, Caller::current()).unwrap();
+        assert_eq!(held.inherited, Inherited::Yes);
+        held.settle();
+        drop(held);
         assert_eq!(Held::take(&word, Caller::current()).unwrap().inherited, Inherited::No);
+    }
+
+    #[test]
+    fn a_switch_that_wrote_some_branches_is_taken_over_by_the_next() {
+        let word = AtomicU64::new(0);
+        Held::take(&word, Caller::current()).unwrap().unsettle();
+        let mut held = Held::take(&word, Caller::current()).unwrap();
+        assert_eq!(held.inherited, Inherited::Yes);
+        held.settle();
+        drop(held);
+        assert_eq!(word.into_inner(), 0);
     }
 }

@@ -125,20 +125,26 @@ impl OutputFile {
         let len = parts.iter().map(|part| part.len() as u64).sum::<u64>();
         // Relaxed: the count publishes nothing; concurrent writers add up.
         let before = self.len.fetch_add(len, Relaxed);
-        if let Some(limit) = self.limit
-            && before.saturating_add(len) > limit
-        {
-            self.len.fetch_sub(len, Relaxed);
-            return Err(AppendError::OverLimit { len, limit });
+        if let Some(limit) = self.limit {
+            // Others append to the map of a process, too: V8, a JVM. Beyond the limit a write ends the process.
+            let there = rustix::fs::fstat(&self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+            if before.max(there).saturating_add(len) > limit {
+                self.len.fetch_sub(len, Relaxed);
+                return Err(AppendError::OverLimit { len, limit });
+            }
         }
         let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let written = loop {
             match rustix::io::writev(&self.fd, &slices) {
                 Err(Errno::INTR) => {}
-                Err(source) => return Err(AppendError::Write { len, source }),
+                Err(source) => {
+                    self.len.fetch_sub(len, Relaxed);
+                    return Err(AppendError::Write { len, source });
+                }
                 Ok(written) => break written,
             }
         };
+        self.len.fetch_sub(len - written as u64, Relaxed);
         if written as u64 == len { Ok(()) } else { Err(AppendError::Short { len, written }) }
     }
 }
@@ -177,8 +183,9 @@ fn is_older_than_this_process(stat: &Stat) -> bool {
     let Ok(seconds) = u64::try_from(stat.st_mtime) else {
         return true;
     };
-    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    process_start().is_ok_and(|start| modified + GRANULARITY < start)
+    // A time that no clock reaches is none of before.
+    let modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds).saturating_add(GRANULARITY));
+    modified.is_some_and(|modified| process_start().is_ok_and(|start| modified < start))
 }
 
 /// Returns when this process was created, from /proc/self/stat (kernel: fs/proc/array.c, field 22 of proc_pid_stat(5),
@@ -294,6 +301,12 @@ mod tests {
         file.append(&[b"12345678"]).expect("append");
         assert!(matches!(file.append(&[b"9"]), Err(AppendError::OverLimit { len: 1, limit: 8 })));
         assert_eq!(fs::read(&path).expect("read"), b"12345678");
+        // Also what others have appended counts.
+        file.limit = Some(12);
+        fs::write(&path, b"123456789012").expect("writable");
+        assert!(matches!(file.append(&[b"3"]), Err(AppendError::OverLimit { len: 1, limit: 12 })));
+        fs::write(&path, b"1").expect("writable");
+        file.append(&[b"2345"]).expect("there is room again, and what was refused does not count");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::handler::{claim, is_trap, traps_hit};
 use super::held::apply_while_held;
 use super::log::{self, PatchRecord};
 use super::machine::{Target, UserMachine};
-use super::protocol::{Failed, apply_by_detours, apply_by_single_stores, apply_by_traps};
+use super::protocol::{Failed, Machine as _, apply_by_detours, apply_by_single_stores, apply_by_traps};
 use super::site::{Code, Site};
 use super::threads::who_blocks_traps;
 use crate::address::CodeAddress;
@@ -210,7 +210,8 @@ impl<'p> Batch<'p> {
     ///
     /// # Errors
     ///
-    /// See [`PokeError`]. After any but [`PokeError::Unsynced`] each site leads to where it did, or to what follows it.
+    /// See [`PokeError`]. After any but [`PokeError::Unsynced`] and [`PokeError::Partial`] each site leads to where it
+    /// did, or to what follows it.
     pub(crate) unsafe fn apply_by_detours(&self) -> Result<Applied, PokeError> {
         self.apply_as(ModeChoice::Only(Mode::Detour))
     }
@@ -363,8 +364,9 @@ fn run(
         let machine = unsafe { UserMachine::new(tables, state, targets) };
         let result = match mode {
             Mode::Trap => {
-                let in_flight = sites.to_vec();
-                domain.set_in_flight(Some(&in_flight));
+                // On the heap as a whole: children read it when this thread's stack is another's.
+                let in_flight = Box::new(sites.to_vec());
+                domain.set_in_flight(Some(&*in_flight));
                 let result = apply_by_traps(&machine, sites);
                 match result {
                     // The table stays published, and so do the sites.
@@ -377,6 +379,10 @@ fn run(
             Mode::Detour => apply_by_detours(&machine, sites, arch::DETOUR),
             Mode::Held => apply_while_held(&machine, sites),
         };
+        let result = match result {
+            Err(Failed::Partial(error)) => Err(take_back(&machine, sites, mode, error)),
+            other => other,
+        };
         (machine.writes.get(), machine.syncs.get(), result)
     };
     let closed = opened.into_iter().try_for_each(Opened::close);
@@ -386,12 +392,42 @@ fn run(
     match result {
         Ok(()) => Ok(Applied { mode, sites: sites.len(), syncs, writes, traps_hit: traps_hit().wrapping_sub(hit) }),
         Err(Failed::Undone(error)) => Err(error),
+        Err(Failed::Partial(error)) => {
+            let (changed, sites) = (changed(sites), sites.len());
+            Err(PokeError::Partial { changed, sites, source: Box::new(error) })
+        }
         Err(Failed::Unsynced(error)) => Err(PokeError::Unsynced(Box::new(error))),
         Err(Failed::Stuck(error)) => {
             state.stuck = true;
             Err(PokeError::Stuck(Some(Box::new(error))))
         }
     }
+}
+
+/// Takes back what a batch has changed before a store failed with `error`.
+fn take_back(machine: &UserMachine<'_>, sites: &[Site], mode: Mode, error: PokeError) -> Failed<PokeError> {
+    if changed(sites) == 0 {
+        return Failed::Undone(error);
+    }
+    let back: Vec<Site> = sites.iter().map(Site::reversed).collect();
+    // It fails where the batch has failed, behind what it takes back: the bytes tell whether that was all.
+    let taken_back = match mode {
+        Mode::Held => apply_while_held(machine, &back),
+        _ => apply_by_single_stores(machine, &back),
+    };
+    if let Err(Failed::Undone(error) | Failed::Partial(error) | Failed::Unsynced(error)) = taken_back {
+        tracing::debug!(%error, "sites are taken back until a store fails");
+    }
+    match changed(sites) == 0 && machine.sync_cores().is_ok() {
+        true => Failed::Undone(error),
+        false => Failed::Partial(error),
+    }
+}
+
+/// Returns how many sites do not hold the old code.
+fn changed(sites: &[Site]) -> usize {
+    // SAFETY: 1. `verify` has read them.
+    sites.iter().filter(|site| unsafe { read_code(site.address, site.size()) } != site.old).count()
 }
 
 /// Finishes the batch that was under way in the parent when this process was forked: sites that trap get the code that
@@ -416,11 +452,14 @@ fn tell(sites: &[Site], targets: &[Target<'_>]) {
         log(&sites.iter().map(record).collect::<Vec<_>>());
     }
     let mut rest = (sites, targets);
-    while let (Some(first), [Target::Program(program), ..]) = (rest.0.first(), rest.1) {
-        let end = program.address().get() + program.len();
-        debug_assert!(first.address < end);
-        let count = rest.0.iter().take_while(|site| site.address < end).count();
-        program.tell_patched(&rest.0[..count]);
+    while let (Some(first), Some(target)) = (rest.0.first(), rest.1.first()) {
+        let mut count = 1;
+        if let Target::Program(program) = target {
+            let end = program.address().get() + program.len();
+            debug_assert!(first.address < end);
+            count = rest.0.iter().take_while(|site| site.address < end).count();
+            program.tell_patched(&rest.0[..count]);
+        }
         rest = (&rest.0[count..], &rest.1[count..]);
     }
 }

@@ -171,7 +171,8 @@ impl Domain {
     fn left_behind(&self) -> Vec<Site> {
         // Acquire, partner: `set_in_flight`, in another process.
         let sites = self.in_flight.load(Ordering::Acquire);
-        // SAFETY: null, or a vector that was alive and complete at the fork, in a private copy that nobody changes.
+        // SAFETY: null, or a vector on the heap that was alive and complete at the fork, in a private copy that nobody
+        // changes: the thread that owned it is not in this process, or has left it (`run`).
         let sites = unsafe { sites.as_ref() }.map_or(&[][..], Vec::as_slice);
         let is_known = |site: &&Site| self.own_tables().any(|tables| tables.private().find(site.address).is_some());
         sites.iter().filter(is_known).copied().collect()

@@ -144,6 +144,17 @@ pub enum PokeError {
     /// All sites are new, but some core may still run old code for a while.
     #[error("the code is changed, but other cores may run the old code for a while")]
     Unsynced(#[source] Box<PokeError>),
+    /// Code could not be written, nor could what had been written be taken back: some sites are new, the others old.
+    #[error("{changed} of {sites} sites are changed: the others could not be written, nor these taken back")]
+    Partial {
+        /// Sites that hold the new code.
+        changed: usize,
+        /// Sites in the batch.
+        sites: usize,
+        /// Why a site could not be written.
+        #[source]
+        source: Box<PokeError>,
+    },
     /// A batch failed half-way. Its sites behave as the new code says, through traps, and no further batch is possible.
     #[error("a batch of this process has failed half-way; its sites work by traps from now on, and none can be poked")]
     Stuck(#[source] Option<Box<PokeError>>),

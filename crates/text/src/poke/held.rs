@@ -40,13 +40,13 @@ use super::site::Site;
 ///
 /// # Errors
 ///
-/// [`Failed::Undone`], and [`Failed::Unsynced`] if some sites may be new.
+/// [`Failed::Undone`], [`Failed::Partial`] if some sites may be new, and [`Failed::Unsynced`] if all are.
 pub(super) fn apply_while_held(machine: &UserMachine<'_>, sites: &[Site]) -> Result<(), Failed<PokeError>> {
     let world = World::prepare().map_err(|error| Failed::Undone(PokeError::Hold(error)))?;
     let mut text = machine.plan(sites).map_err(Failed::Undone)?;
     let others = world.stop_others().map_err(|error| Failed::Undone(PokeError::Hold(error)))?;
     let written = machine.write_plan(sites, &mut text);
     drop(others);
-    written.map_err(|unstored| Failed::Unsynced(PokeError::Write(Box::new(unstored.into()))))?;
+    written.map_err(|unstored| Failed::Partial(PokeError::Write(Box::new(unstored.into()))))?;
     machine.sync_cores().map_err(Failed::Unsynced)
 }

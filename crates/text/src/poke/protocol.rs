@@ -116,7 +116,7 @@
 //!
 //! Before the tails are stored, old first bytes can be put back without a sync: A needs a new tail. After that nothing
 //! is safe without a sync. Traps stay with their table published: every thread behaves as the new code says, slowly.
-//! Detours stay, and lead to what follows them.
+//! Detours stay, and lead to what follows them. Single stores are taken back by further ones, if those succeed.
 //!
 //! # Models
 //!
@@ -165,6 +165,8 @@ pub enum Failed<E> {
     Stuck(E),
     /// All sites are new; some core may still run old ones.
     Unsynced(E),
+    /// Some sites may be new, and the others are as they were.
+    Partial(E),
 }
 
 /// Changes `sites`, sorted by address, by traps.
@@ -216,8 +218,8 @@ pub fn apply_by_detours<M: Machine>(
 ///
 /// # Errors
 ///
-/// See [`Failed`]; after a failed store earlier sites are new ([`Failed::Unsynced`]).
+/// See [`Failed`]; after a failed store earlier sites are new ([`Failed::Partial`]).
 pub fn apply_by_single_stores<M: Machine>(machine: &M, sites: &[Site]) -> Result<(), Failed<M::Error>> {
-    machine.write(sites, Part::Stored).map_err(Failed::Unsynced)?;
+    machine.write(sites, Part::Stored).map_err(Failed::Partial)?;
     machine.sync_cores().map_err(Failed::Unsynced)
 }

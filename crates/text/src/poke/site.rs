@@ -72,6 +72,11 @@ pub struct Site {
 }
 
 impl Site {
+    /// Returns the change back, which no trap stands for.
+    pub fn reversed(&self) -> Self {
+        Self { old: self.new, new: self.old, action: None, ..*self }
+    }
+
     /// Returns the length in bytes; never zero.
     pub fn size(&self) -> usize {
         usize::from(self.old.len)

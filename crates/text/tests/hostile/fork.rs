@@ -51,7 +51,7 @@ fn use_in_child(packs: &Packs, inherited: &[Program]) {
 }
 
 /// Runs `child` in a forked process. Returns its status, as `wait` does.
-fn in_fork(child: impl FnOnce()) -> i32 {
+pub(crate) fn in_fork(child: impl FnOnce()) -> i32 {
     // SAFETY: the child runs `child`, which takes no lock that another thread of the parent can hold, except the
     // allocator's, which libc makes usable in a child; then it ends without running anything of the parent's.
     let pid = unsafe { libc::fork() };

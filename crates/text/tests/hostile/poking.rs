@@ -9,6 +9,7 @@ use palimpsest_text::{Packs, Program};
 
 use crate::child::{World, play};
 use crate::exercise::{assert_tells, chain, exercise, run};
+use crate::fork::in_fork;
 use crate::seccomp::Answer;
 use crate::{arch, seccomp};
 
@@ -124,6 +125,12 @@ fn fail_to_switch(
     panic!("the other thread was always too late");
 }
 
+/// Writes to the stack below the caller's frame.
+#[inline(never)]
+fn overwrite_stack() {
+    std::hint::black_box([0x5a_u8; 64 << 10]);
+}
+
 /// Sleeps, and returns whether a handler has run meanwhile. Then the sleeper continues at once, on one CPU before the
 /// sender of the signal.
 fn is_interrupted() -> bool {
@@ -155,6 +162,13 @@ fn a_batch_that_failed_half_way_works_by_traps_and_is_the_last() {
         assert_eq!(run(&toggled.program), 2, "the trap does what the jump would");
         let error = toggled.switch_to(2, ModeChoice::Automatic).expect_err("there is a trap");
         assert!(matches!(error, PokeError::Stuck(None)), "{error:?}");
+        // A child knows the trap, wherever the frames of this batch were, and ends it for itself.
+        overwrite_stack();
+        let status = in_fork(|| {
+            assert_eq!(run(&toggled.program), 2);
+            Batch::new().apply().expect("nothing of it is the child's");
+        });
+        assert_eq!(status, 0, "the child's batch");
         // Loading still works.
         exercise(&toggled.packs);
     });

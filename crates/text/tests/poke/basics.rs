@@ -1,7 +1,10 @@
 //! One thread: what batches do, what they refuse, and what they count.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use palimpsest_text::poke::{AddError, Applied, Batch, Mode, PokeError};
-use palimpsest_text::{Backing, Packs};
+use palimpsest_text::{Backing, CodeAddress, Loaded, ObserveError, Observer, Packs, Patched};
 
 use crate::Version::{New, Old};
 use crate::blob::Blob;
@@ -53,6 +56,43 @@ fn any_number_of_sites_of_text_takes_as_many_syncs_and_few_writes() {
         assert!(blob.run()[..sites].iter().all(|seen| *seen == version));
     }
     crate::common::assert_never_writable_and_executable();
+}
+
+/// Counts the changes that it is told of.
+#[derive(Clone, Default)]
+struct Patches(Arc<AtomicUsize>);
+
+impl Observer for Patches {
+    fn loaded(&self, _: &Loaded<'_>) -> Result<(), ObserveError> {
+        Ok(())
+    }
+
+    fn unloaded(&self, _: CodeAddress, _: usize) -> Result<(), ObserveError> {
+        Ok(())
+    }
+
+    fn patched(&self, _: &Patched<'_>) -> Result<(), ObserveError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Fails on: sites of text that end the search for programs. Text lies below packs, or above.
+#[test]
+fn observers_are_told_of_programs_beside_sites_of_text() {
+    let patches = Patches::default();
+    let packs = Packs::builder().observer(patches.clone()).open().unwrap();
+    let (blob, code) = (Blob::new(generate(2)), generate(2));
+    let programs = [packs.load(&code.code, 64).unwrap(), packs.load(&code.code, 64).unwrap()];
+    for (version, told) in [(New, 2), (Old, 4)] {
+        let mut batch = Batch::new();
+        (0..2).for_each(|index| blob.add(&mut batch, index, version));
+        for program in &programs {
+            (0..2).for_each(|index| code.add(&mut batch, program, index, version));
+        }
+        assert_eq!(batch.apply().unwrap().sites, 6);
+        assert_eq!(patches.0.load(Ordering::Relaxed), told);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod isa;
 mod basics;
 mod blob;
 mod copies;
+mod partly;
 mod processes;
 mod torture;
 mod writing;
