@@ -1,14 +1,17 @@
 //! Writes to program text: mappings of files that this process may only execute.
 
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::ptr;
 
 use rustix::io::Errno;
-use rustix::mm::{MprotectFlags, MremapFlags};
+use rustix::mm::MprotectFlags;
 
 use crate::arch::{MERGED_WRITES, flush_instruction_cache};
 use crate::memory::error::MapError;
+use crate::memory::extent::ExtentError;
 use crate::memory::mapping::{Mapping, Protection, Source};
+use crate::memory::remap;
+use crate::memory::span::Span;
 use crate::proc_mem::{ProcMem, ProcMemError};
 
 /// Writes to executable memory that has no other view.
@@ -300,17 +303,25 @@ impl PageCopy {
     /// 2. Threads that may execute the pages concurrently work with the change.
     unsafe fn show(&mut self) -> Result<(), Errno> {
         let Some(copy) = self.copy.take() else { return Ok(()) };
-        let copy = ManuallyDrop::new(copy);
-        let to = ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: the caller answers for the old pages, which are code (1, 2), and the copy is ours; this gives it up.
-        match unsafe { rustix::mm::mremap_fixed(copy.as_ptr().cast(), self.len, self.len, MremapFlags::MAYMOVE, to) } {
-            Ok(_) => flush_instruction_cache(self.start..self.start + self.len),
-            Err(errno) => {
-                self.copy = Some(ManuallyDrop::into_inner(copy));
-                return Err(errno);
+        let from = Span::new(copy.address(), copy.address() + self.len);
+        let place = Span::new(self.start, self.start + self.len);
+        // SAFETY: 1. the copy is ours, and the caller answers for the old pages, which are code (1, 2). 2. nobody maps
+        // anything in place of code that is in use.
+        match unsafe { remap::replace_by(from, place) } {
+            Ok(()) => {
+                // It is at the new place now.
+                mem::forget(copy);
+                flush_instruction_cache(place.range());
+                Ok(())
+            }
+            Err(error) => {
+                self.copy = Some(copy);
+                Err(match error {
+                    ExtentError::Map { errno, .. } => errno,
+                    _ => Errno::NOMEM,
+                })
             }
         }
-        Ok(())
     }
 }
 

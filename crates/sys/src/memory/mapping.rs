@@ -11,6 +11,7 @@ use super::area::{Area, OnFork, reserve_aligned};
 use super::error::MapError;
 use super::sealed_file::SealedFile;
 use super::shared_memory::SharedMemory;
+use super::span::Span;
 
 /// The rights of a mapping. There is no value for *writable and executable*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ impl Mapping {
         match unsafe { map_over(mapping.address(), len, source, protection) } {
             Ok(()) => Ok(ManuallyDrop::into_inner(mapping)),
             Err(error) => {
-                if recover(&mapping) == Recovered::Ours {
+                if recover(mapping.range().into()) == Recovered::Ours {
                     drop(ManuallyDrop::into_inner(mapping));
                 }
                 Err(error)
@@ -121,14 +122,15 @@ pub(crate) enum Recovered {
 ///
 /// The kernel may have unmapped the old mapping before it found that it could not make the new one (`mmap(2)`,
 /// `MAP_FIXED`; it does so when the pool of huge pages is empty), and another thread's mapping may lie there by now.
-pub(crate) fn recover(area: &Area) -> Recovered {
+pub(crate) fn recover(span: Span) -> Recovered {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    let place = ptr::with_exposed_provenance_mut(span.start);
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
-    match unsafe { rustix::mm::mmap_anonymous(area.as_ptr().cast(), area.len(), ProtFlags::empty(), flags) } {
-        Ok(at) if at.addr() == area.address() => Recovered::Ours,
+    match unsafe { rustix::mm::mmap_anonymous(place, span.len(), ProtFlags::empty(), flags) } {
+        Ok(at) if at.addr() == span.start => Recovered::Ours,
         Ok(elsewhere) => {
             // SAFETY: made just now, and only known here.
-            let _ = unsafe { rustix::mm::munmap(elsewhere, area.len()) };
+            let _ = unsafe { rustix::mm::munmap(elsewhere, span.len()) };
             Recovered::Unknown
         }
         Err(_) => Recovered::Unknown,

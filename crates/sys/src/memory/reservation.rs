@@ -162,7 +162,7 @@ impl Reservation {
             unsafe { map_over(area.address(), len, source, protection) }
         };
         if let Err(error) = mapped {
-            if recover(&area) == Recovered::Unknown {
+            if recover(area.range().into()) == Recovered::Unknown {
                 places.lost.insert(offset, len);
             }
             return Err(error);
@@ -236,7 +236,7 @@ impl Drop for PlacedMapping {
         places.taken.remove(&self.offset);
         // At a limit on mappings or on locked memory the kernel may refuse to unmap it. Then it stays, and its place
         // stays taken.
-        if cleared.is_err() && recover(&self.area) == Recovered::Unknown {
+        if cleared.is_err() && recover(self.area.range().into()) == Recovered::Unknown {
             places.lost.insert(self.offset, len);
         }
     }

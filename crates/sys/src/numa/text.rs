@@ -30,6 +30,7 @@ use crate::memory::error::MapError;
 use crate::memory::extent::ExtentError;
 use crate::memory::file::FileId;
 use crate::memory::huge::HUGE_PAGE;
+use crate::memory::mapping::{Recovered, recover};
 use crate::memory::sealed_file::{NAME, SealedFile};
 use crate::memory::span::Span;
 use crate::memory::{calls, remap};
@@ -335,15 +336,19 @@ impl Stand {
         let _ = unsafe { calls::unmap(Span::new(area.address(), own.start)) };
         let offset = part.offset + (run.start - part.span.start) as u64;
         let (permissions, file_there) = (part.permissions, part.file);
-        let stand = Self { own, place: run, permissions, file: file_there, offset, _held: held, outcome: None };
+        let mut stand = Self { own, place: run, permissions, file: file_there, offset, _held: held, outcome: None };
         let at = ptr::with_exposed_provenance_mut(own.start);
         let marked = if part.branches == Branches::Marked { PROT_BTI } else { 0 };
         let rights = rustix::mm::ProtFlags::from_bits_retain(protection(part.permissions).cast_unsigned() | marked);
         let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED;
         let descriptor = file.verified().map_err(TextError::Map)?;
         // SAFETY: the range was reserved just now, for this value.
-        unsafe { rustix::mm::mmap(at, own.len(), rights, flags, descriptor, position as u64) }
-            .map_err(TextError::Map)?;
+        if let Err(errno) = unsafe { rustix::mm::mmap(at, own.len(), rights, flags, descriptor, position as u64) } {
+            if recover(own) == Recovered::Unknown {
+                stand.own = Span::default();
+            }
+            return Err(TextError::Map(errno));
+        }
         // Maps huge pages as such before the move, which keeps them. Before Linux 5.14 pages are mapped one by one, on
         // access. SAFETY: this value's own mapping, whose contents stay.
         let _ = unsafe { rustix::mm::madvise(at, own.len(), Advice::LinuxPopulateRead) };

@@ -11,6 +11,7 @@ use super::{MEMORY, Part};
 use crate::memory::area::reserve_aligned;
 use crate::memory::calls;
 use crate::memory::huge::HUGE_PAGE;
+use crate::memory::mapping::{Recovered, recover};
 use crate::memory::span::Span;
 use crate::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use crate::pages::smaps;
@@ -80,13 +81,17 @@ impl Part {
             let offset = self.offset_of(run.start);
             // SAFETY: reserved just now, for nobody else.
             let mapped = unsafe { rustix::mm::mmap(at, view.len(), rustix::mm::ProtFlags::READ, flags, &file, offset) };
-            let _ = advise(view, Advice::HugePages);
-            map_first_pages(view);
-            let small = without(view, &huge_in(view, pagemap.as_ref()));
-            // SAFETY: 1. reserved or mapped just now, and not used any more.
-            unsafe { calls::unmap(view) }?;
+            let small = mapped.is_ok().then(|| {
+                let _ = advise(view, Advice::HugePages);
+                map_first_pages(view);
+                without(view, &huge_in(view, pagemap.as_ref()))
+            });
+            if mapped.is_ok() || recover(view) == Recovered::Ours {
+                // SAFETY: 1. mapped or reserved just now, and not used any more.
+                unsafe { calls::unmap(view) }?;
+            }
             mapped?;
-            for piece in small {
+            for piece in small.into_iter().flatten() {
                 let from = offset + (piece.start - view.start) as u64;
                 let len = NonZeroU64::new(piece.len() as u64);
                 rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed)?;

@@ -12,6 +12,7 @@ use crate::memory::area::reserve_aligned;
 use crate::memory::calls;
 use crate::memory::file::FileId;
 use crate::memory::huge::HUGE_PAGE;
+use crate::memory::mapping::{Recovered, recover};
 use crate::memory::span::Span;
 use crate::pages::maps::Permissions;
 
@@ -53,12 +54,18 @@ impl Shown {
         let (file_id, path) = (FileId::of(&found), path.to_owned());
         let branches = Branches::Anywhere;
         let part = Part { span, permissions, file: file_id, offset: start, path, branches, held: None };
-        // Unmapped from here on whatever happens.
-        let shown = Self { part };
+        // Unmapped from here on whatever happens, unless it may be another's.
+        let mut shown = Self { part };
         let at = ptr::with_exposed_provenance_mut(span.start);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: reserved just now, for this value only.
-        unsafe { rustix::mm::mmap(at, len, ProtFlags::READ | ProtFlags::EXEC, flags, file, start) }?;
+        if let Err(errno) = unsafe { rustix::mm::mmap(at, len, ProtFlags::READ | ProtFlags::EXEC, flags, file, start) }
+        {
+            if recover(span) == Recovered::Unknown {
+                shown.part.span = Span::default();
+            }
+            return Err(errno.into());
+        }
         Ok(Some(shown))
     }
 
