@@ -102,7 +102,7 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
     arguments.outputs.ensure_writable()?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if let Some(load) = host::load_average().filter(|load| *load > cores as f64) {
-        eprintln!("palimpsest: load average {load:.0} on {cores} CPUs: figures are rough");
+        crate::tell(format_args!("load average {load:.0} on {cores} CPUs: figures are rough"));
     }
     let report = suites::run(suites::all(), &request, &progress::Lines::new())?;
     tell(arguments, &report)

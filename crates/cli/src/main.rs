@@ -20,6 +20,8 @@ mod top;
 mod tour;
 
 use std::error::Error;
+use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -82,7 +84,12 @@ fn main() -> ExitCode {
 
 /// Prints an error and its causes in one line to standard error.
 fn complain(error: &dyn Error) {
-    eprintln!("palimpsest: {}", Causes(error));
+    tell(format_args!("{}", Causes(error)));
+}
+
+/// Prints a line to standard error. That may be full, or gone: what is to be done, and the exit code, are the same.
+fn tell(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "palimpsest: {line}");
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::own_file::OwnFile;
 use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
-use crate::{complain, exit};
+use crate::{complain, exit, tell};
 
 /// Starts the program in place of this one. Returns only if that fails.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
@@ -100,10 +100,10 @@ struct Prepared {
 fn tell_of_one_node(arguments: &Arguments) {
     let is_told = arguments.local_text.is_some() && arguments.report.is_none() && !arguments.quiet;
     if is_told && Topology::read().is_one_node() {
-        eprintln!(
-            "palimpsest: this machine has one node: local text only means pages of 2 MiB here, for what fills them; \
+        tell(format_args!(
+            "this machine has one node: local text only means pages of 2 MiB here, for what fills them; \
              --report tells how much"
-        );
+        ));
     }
 }
 
@@ -131,7 +131,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
         };
     }
     if let (Some(shortcoming), false) = (&object.shortcoming, arguments.quiet) {
-        eprintln!("palimpsest: programs that this one executes run unfrozen: no folder for the object: {shortcoming}");
+        tell(format_args!("programs that this one executes run unfrozen: no folder for the object: {shortcoming}"));
     }
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);
@@ -150,7 +150,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
 /// of ours.
 fn from_own_file(arguments: &Arguments, path: PathBuf, file: &OwnFile) -> Prepared {
     if let Some(line) = file.prepare(arguments) {
-        eprintln!("palimpsest: {line}");
+        tell(format_args!("{line}"));
     }
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);

@@ -1,5 +1,6 @@
 //! The protocol of the public conformance suite: its runner starts a plugin for each program.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use clap::Args;
@@ -26,7 +27,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let bytes = hex::read(&source::read_text(Path::new("-"))?).map_err(SourceError::from)?;
     let code = palimpsest_bpf::Code::new(&bytes).map_err(SourceError::from)?;
     let result = arguments.engine.run(code, aligned(&mut Vec::new(), &memory), Loads::Refuse)?;
-    println!("{result:x}");
+    writeln!(io::stdout(), "{result:x}")?;
     Ok(())
 }
 

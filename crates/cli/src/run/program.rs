@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use palimpsest_numa::Piece;
 use palimpsest_sys::{OpenRegularError, open_regular};
+use rustix::fs::{Access, access};
 
 mod elf;
 mod env_line;
@@ -95,7 +95,8 @@ pub(crate) fn locate(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Prog
     let mut refused = None;
     for candidate in candidates {
         let Ok(found) = fs::metadata(&candidate) else { continue };
-        if found.is_file() && found.mode() & 0o111 != 0 {
+        // By this process, as the kernel will decide.
+        if found.is_file() && access(&candidate, Access::EXEC_OK).is_ok() {
             return Ok(candidate);
         }
         refused.get_or_insert(candidate);
