@@ -274,6 +274,8 @@ pub unsafe extern "C" fn palimpsest_survey(
     answer(|| {
         let report = wanted(report)?;
         // SAFETY: 1. is contract 1.
+        unsafe { versioned::wanted(report) }?;
+        // SAFETY: 1. is contract 1.
         let options = unsafe { options_of(options) }?;
         let found = palimpsest_fork::survey(&options).map_err(|error| failure(&error))?;
         let told = told(&found);

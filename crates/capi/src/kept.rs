@@ -151,16 +151,24 @@ pub(crate) fn held(handle: u64) -> Result<Held, Failure> {
 }
 
 impl Held {
-    /// Keeps `snapshot` here, and names it.
-    pub(crate) fn keep(mut self, snapshot: Snapshot) -> u64 {
+    /// Returns what will name a snapshot that is kept here. Not 0, which names nothing.
+    pub(crate) fn handle(&self) -> u64 {
+        u64::from(self.next_use()) << 32 | (self.index as u64 + 1)
+    }
+
+    fn next_use(&self) -> u32 {
+        // Relaxed: as in `reserve`.
+        self.seat.uses.load(Ordering::Relaxed).checked_add(1).unwrap_or(1)
+    }
+
+    /// Keeps `snapshot` here.
+    pub(crate) fn keep(mut self, snapshot: Snapshot) {
         // SAFETY: the state is `BUSY`, by this thread (the field's invariant).
         let place = unsafe { &mut *self.seat.snapshot.get() };
         *place = Some(snapshot);
         self.then = READY;
-        // Relaxed: as in `reserve`. The number of a use is not 0, so that 0 names nothing.
-        let uses = self.seat.uses.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
-        self.seat.uses.store(uses, Ordering::Relaxed);
-        u64::from(uses) << 32 | (self.index as u64 + 1)
+        // Relaxed: as in `reserve`.
+        self.seat.uses.store(self.next_use(), Ordering::Relaxed);
     }
 
     /// Returns the snapshot here.

@@ -1,6 +1,7 @@
 //! Snapshots of memory, restored in the same process.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
@@ -275,11 +276,24 @@ pub unsafe extern "C" fn palimpsest_snapshot_take(
         // SAFETY: 1. is contract 1.
         let options = unsafe { options_of(options) }?;
         let place = kept::reserve()?;
-        // SAFETY: 1. to 3. are contracts 2 and 3.
-        let taken = unsafe { Snapshot::take(&options) }.map_err(|error| take_failure(&error))?;
+        // Written first: in memory that is restored, the handle must be part of what is.
+        let handle = snapshot.cast::<MaybeUninit<palimpsest_snapshot>>();
+        // SAFETY: contract 1, and not null; what nobody has written may be read as that.
+        let before = unsafe { handle.read() };
         // SAFETY: contract 1, and not null.
-        unsafe { snapshot.write(palimpsest_snapshot { handle: place.keep(taken) }) };
-        Ok(())
+        unsafe { snapshot.write(palimpsest_snapshot { handle: place.handle() }) };
+        // SAFETY: 1. to 3. are contracts 2 and 3.
+        match unsafe { Snapshot::take(&options) } {
+            Ok(taken) => {
+                place.keep(taken);
+                Ok(())
+            }
+            Err(error) => {
+                // SAFETY: contract 1, and not null.
+                unsafe { handle.write(before) };
+                Err(take_failure(&error))
+            }
+        }
     })
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use palimpsest_sys::{Causes, Mapping, Pages, Protection, SharedMemory, Source};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
 use crate::coverage;
 use crate::error::HostError;
@@ -100,7 +100,8 @@ pub enum Run {
 pub struct Host {
     control: OwnedFd,
     status: OwnedFd,
-    server: Pid,
+    /// `None` once its end is known: then the number may be another's.
+    server: Option<Pid>,
     mode: Mode,
     input: Mapping,
     longest_input: usize,
@@ -175,10 +176,10 @@ impl Host {
         let start = segment(&map).start;
         // A fuzzer may keep the slice from `take_map` longer than the host: the map is never unmapped.
         std::mem::forget(map);
-        let host = Self {
+        let mut host = Self {
             control,
             status,
-            server,
+            server: Some(server),
             mode: options.mode,
             input,
             longest_input: options.longest_input,
@@ -189,10 +190,9 @@ impl Host {
             Some(READY) => Ok(host),
             Some(_) => Err(HostError::SetUp { message: host.message() }),
             None => {
-                let ended = rustix::process::waitpid(Some(host.server), WaitOptions::empty());
-                let message = ended.ok().flatten().map_or_else(
+                let message = host.end_of_server().map_or_else(
                     || "it is gone".to_owned(),
-                    |(_, status)| format!("it ended with wait status {:#x}", status.as_raw()),
+                    |status| format!("it ended with wait status {:#x}", status.as_raw()),
                 );
                 Err(HostError::SetUp { message })
             }
@@ -207,6 +207,7 @@ impl Host {
         // As in `start`.
         std::mem::forget(map);
         let map = Map { start, len: 4096, owner: Owner::Host };
+        let server = Some(server);
         Ok(Self { control, status, server, mode: Mode::Plain, input, longest_input: 1024, map, killed: 0 })
     }
 
@@ -293,12 +294,16 @@ impl Host {
         if let Some(word) = wire::receive(self.status.as_fd()).map_err(HostError::Pipe)? {
             return Ok(word);
         }
-        let left = rustix::process::waitpid(Some(self.server), WaitOptions::empty()).ok().flatten();
         // A server that exited by itself has left its reason; one that was killed has not.
-        match left {
-            Some((_, status)) if status.exited() => Err(HostError::SetUp { message: self.message() }),
+        match self.end_of_server() {
+            Some(status) if status.exited() => Err(HostError::SetUp { message: self.message() }),
             _ => Err(HostError::ServerGone),
         }
+    }
+
+    /// Waits for the end of the server, once; `None` if somebody else has waited for it.
+    fn end_of_server(&mut self) -> Option<WaitStatus> {
+        rustix::process::waitpid(Some(self.server.take()?), WaitOptions::empty()).ok()?.map(|(_, status)| status)
     }
 
     /// Returns the message of a failed server, in the memory for inputs.
@@ -312,9 +317,11 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Its only child may be a worker, which dies with it. It may be gone already.
-        let _ = rustix::process::kill_process(self.server, Signal::KILL);
-        let _ = rustix::process::waitpid(Some(self.server), WaitOptions::empty());
+        // Its only child may be a worker, which dies with it.
+        if let Some(server) = self.server {
+            let _ = rustix::process::kill_process(server, Signal::KILL);
+            self.end_of_server();
+        }
     }
 }
 
