@@ -3,10 +3,13 @@
 //! package is loaded too late for that, since calls are bound when objects are loaded.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::{fs, io};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSymbol};
+use palimpsest_sys::pages::maps::{Maps, Permissions};
+use palimpsest_sys::proc::ProcError;
 
 /// Objects that import `madvise` and do no harm with it: the beginnings of their files' names, each with the reason.
 const HARMLESS: [(&str, &str); 8] = [
@@ -24,26 +27,21 @@ const HARMLESS: [(&str, &str); 8] = [
 const PRELOAD: &str = "libpalimpsest_preload.so";
 
 /// Returns the files that are mapped executable: all loaded objects, and the program.
-fn objects() -> io::Result<BTreeSet<String>> {
-    let maps = fs::read_to_string("/proc/self/maps")?;
-    let mapped = maps.lines().filter_map(|line| {
-        let mut fields = line.splitn(6, ' ');
-        let rights = fields.nth(1)?;
-        let path = fields.nth(3)?.trim_start();
-        (rights.contains('x') && path.starts_with('/')).then(|| path.to_owned())
-    });
-    Ok(mapped.collect())
+fn objects() -> Result<BTreeSet<PathBuf>, ProcError> {
+    let executable = Maps::read()?.into_iter().filter(|map| map.line.permissions.contains(Permissions::EXECUTE));
+    Ok(executable.filter_map(|map| map.path).filter(|path| path.is_absolute()).collect())
 }
 
-/// Returns whether the object of `palimpsest run` is loaded.
-pub(crate) fn is_preloaded() -> io::Result<bool> {
-    Ok(objects()?.iter().any(|path| path.contains(PRELOAD)))
+/// Returns whether the object of `palimpsest run` is loaded; false if nobody can tell (without `/proc` it does not
+/// serve anybody).
+pub(crate) fn is_preloaded() -> bool {
+    objects().is_ok_and(|objects| objects.iter().any(|path| path.to_string_lossy().contains(PRELOAD)))
 }
 
 /// Returns the objects that could do harm, among them those that cannot be read: nothing is known of them.
-pub(crate) fn loaded() -> io::Result<Vec<String>> {
-    let is_harmless = |path: &str| {
-        let name = Path::new(path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+pub(crate) fn loaded() -> Result<Vec<PathBuf>, ProcError> {
+    let is_harmless = |path: &Path| {
+        let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
         HARMLESS.iter().any(|(beginning, _)| name.starts_with(beginning))
     };
     let suspects = objects()?.into_iter().filter(|path| !is_harmless(path));

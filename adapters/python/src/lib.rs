@@ -20,7 +20,10 @@ create_exception!(palimpsest, FreezeError, PyRuntimeError, "The process was not 
 /// The functions that `palimpsest` is built on.
 #[pymodule]
 mod _native {
+    use std::path::PathBuf;
+
     use super::{Bound, PyDict, PyModule, PyResult, Python, discards, forking, options, told};
+    use palimpsest_sys::Causes;
     use pyo3::prelude::*;
 
     #[pymodule_export]
@@ -108,14 +111,14 @@ mod _native {
 
     /// Returns the files of loaded objects that may give memory back by `madvise` and count on zeros afterwards.
     #[pyfunction]
-    fn discarding_objects() -> PyResult<Vec<String>> {
-        Ok(discards::loaded()?)
+    fn discarding_objects() -> PyResult<Vec<PathBuf>> {
+        discards::loaded().map_err(|error| FreezeError::new_err(Causes(&error).to_string()))
     }
 
     /// Returns whether the object of `palimpsest run` is loaded, which freezes the process by itself.
     #[pyfunction]
-    fn is_preloaded() -> PyResult<bool> {
-        Ok(discards::is_preloaded()?)
+    fn is_preloaded() -> bool {
+        discards::is_preloaded()
     }
 
     #[pymodule_init]

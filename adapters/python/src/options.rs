@@ -55,7 +55,7 @@ pub(crate) fn read(settings: &Bound<'_, PyDict>) -> PyResult<Options> {
             "measure" => options.measure(if value.extract()? { Measure::Forks } else { Measure::Nothing }),
             "answers" => value.extract::<Vec<String>>()?.iter().try_fold(options, |options, name| {
                 let found = ANSWERS.iter().find(|(known, _)| known == name);
-                let names = || ANSWERS.map(|(known, _)| known).join(", ");
+                let names = || ANSWERS.map(|(known, _)| known).join(", ") + ", discards";
                 let (_, answer) = found.ok_or_else(|| unknown("answers", name, &names()))?;
                 Ok::<_, PyErr>(options.answer_for(*answer))
             })?,

@@ -251,6 +251,39 @@ class Freeze(unittest.TestCase):
             """
         )
 
+    def test_a_refusal_leaves_the_collector_as_it_was(self):
+        run(
+            """
+            import gc, palimpsest, threading
+            over = threading.Event()
+            thread = threading.Thread(target=over.wait, daemon=True)
+            thread.start()
+            try:
+                palimpsest.freeze()
+            except palimpsest.FreezeError:
+                assert gc.get_freeze_count() == 0
+            else:
+                raise AssertionError("frozen beside a thread")
+            over.set()
+            thread.join()
+            """
+        )
+
+    def test_names_of_mapped_files_are_any_bytes(self):
+        run(
+            """
+            import mmap, os, palimpsest, tempfile
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(os.fsencode(folder), b"caf\\xe9")
+                with open(path, "w+b") as file:
+                    file.truncate(4096)
+                    private = mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+                assert not palimpsest.is_served()
+                palimpsest.freeze()
+                assert palimpsest.frozen_bytes() > 0
+            """
+        )
+
     def test_mimalloc_is_refused(self):
         if sys.version_info < (3, 13):
             self.skipTest("PYTHONMALLOC=mimalloc is of Python 3.13")

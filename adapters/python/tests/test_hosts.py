@@ -25,7 +25,7 @@ class Multiprocessing(unittest.TestCase):
                 queue.put(look(number))
             if __name__ == "__main__":
                 context = palimpsest.get_context()
-                assert context.get_start_method() == "frozen" and palimpsest.frozen_bytes() == 0
+                assert context.get_start_method() == "fork" and palimpsest.frozen_bytes() == 0
                 queue = context.Queue()
                 processes = [context.Process(target=put, args=(queue, number)) for number in range(3)]
                 for process in processes:
@@ -39,6 +39,8 @@ class Multiprocessing(unittest.TestCase):
                 with context.Pool(2) as pool:
                     assert [text for text, _, _ in pool.map(look, range(50))] == [str(n) for n in range(50)]
                 with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as executor:
+                    # Workers are forked before the executor starts threads, as those of "fork".
+                    assert not getattr(executor, "_safe_to_dynamically_spawn_children", False)
                     assert [text for text, _, _ in executor.map(look, range(50))] == [str(n) for n in range(50)]
                 assert palimpsest.status().forks >= 5 and os.fork is not palimpsest.fork
                 failing = context.Process(target=os._exit, args=(7,))
@@ -83,12 +85,56 @@ class Multiprocessing(unittest.TestCase):
         run(
             """
             import multiprocessing, os, palimpsest
+            from palimpsest.context import FrozenContext
             plain = os.fork
             palimpsest.install()
             assert os.fork is palimpsest.fork
-            assert multiprocessing.get_context("frozen").get_start_method() == "frozen"
+            assert isinstance(multiprocessing.get_context("frozen"), FrozenContext)
             palimpsest.uninstall()
             assert os.fork is plain
+            """
+        )
+
+    def test_as_the_default_it_is_fork_for_children_that_are_no_forks(self):
+        run(
+            """
+            import multiprocessing, palimpsest
+            palimpsest.install()
+            multiprocessing.set_start_method("frozen")
+            child = multiprocessing.get_context("spawn").Process(target=int)
+            child.start()
+            child.join()
+            assert child.exitcode == 0, child.exitcode
+            """
+        )
+
+    def test_a_fork_that_somebody_else_has_put_there_stays(self):
+        run(
+            """
+            import os, posix
+            calls = []
+            def theirs():
+                calls.append(1)
+                return posix.fork()
+            os.fork = theirs
+            import palimpsest
+            child = palimpsest.get_context().Process(target=int)
+            child.start()
+            child.join()
+            assert child.exitcode == 0 and calls == [1] and os.fork is theirs
+            """
+        )
+
+    def test_settings_are_checked_when_the_context_is_made(self):
+        run(
+            """
+            import palimpsest
+            for settings, error in [({"threads": "stpo"}, ValueError), ({"thread": "stop"}, TypeError)]:
+                try:
+                    palimpsest.get_context(**settings)
+                except error:
+                    continue
+                raise AssertionError(settings)
             """
         )
 
@@ -137,6 +183,11 @@ class Run(unittest.TestCase):
         done = self.palimpsest("--at-size=-1M", self.program)
         self.assertEqual(done.returncode, 2)
         self.assertIn("no number of bytes", done.stderr)
+
+    def test_an_unknown_answer_is_refused_before_the_program_runs(self):
+        done = self.palimpsest("--trust", "typo", self.program)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("discards", done.stderr)
 
 
 APPLICATION = """

@@ -7,6 +7,7 @@ the context "frozen" of multiprocessing, install() replaces os.fork() by fork().
 """
 
 import gc
+import inspect
 import os
 import sys
 import sysconfig
@@ -138,6 +139,13 @@ def _settings(threads, answers, least, pages, pays_within, measure, pause=None, 
     return settings, _DISCARDS in answers
 
 
+def _check(settings):
+    """Raises TypeError or ValueError unless these can be arguments of freeze()."""
+    bound = inspect.signature(freeze).bind(**settings)
+    bound.apply_defaults()
+    _settings(**{name: value for name, value in bound.arguments.items() if name != "collect"})
+
+
 def _refuse_what_discards():
     """Refuses what discards memory: frozen memory then shows the bytes of the freeze; allocators count on zeros."""
     if sysconfig.get_config_var("Py_GIL_DISABLED") or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
@@ -147,11 +155,10 @@ def _refuse_what_discards():
         )
     found = _native.discarding_objects()
     if found:
-        names = ", ".join(sorted(found))
+        names = ", ".join(sorted(str(path) for path in found))
         raise FreezeError(
             f"{names} may give memory back by madvise and count on zeros afterwards; run the program by "
-            "`palimpsest run`, which corrects such calls, freeze before it is imported, or answer for it "
-            '(answers=["discards"]) if it gives none back'
+            '`palimpsest run`, which corrects such calls, or answer for it (answers=["discards"]) if it gives none back'
         )
 
 
@@ -201,10 +208,16 @@ def freeze(
         raise FreezeError("`palimpsest run` serves this process, and freezes it at a fork by itself; is_served() tells")
     if not discards_are_answered_for:
         _refuse_what_discards()
+    thaws_objects = collect and not gc.get_freeze_count()
     if collect:
         gc.collect()
         gc.freeze()
-    _last = Report(**_native.freeze(settings))
+    try:
+        _last = Report(**_native.freeze(settings))
+    except BaseException:
+        if thaws_objects:
+            gc.unfreeze()
+        raise
     return _last
 
 

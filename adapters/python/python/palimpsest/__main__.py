@@ -69,7 +69,12 @@ def _parser():
 
 
 def main(arguments=None):
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        palimpsest._check({"threads": options.threads, "answers": options.trust})
+    except ValueError as error:
+        parser.error(str(error))
     freeze = _AtFirstFork(options)
     if not palimpsest.is_served():
         os.register_at_fork(before=freeze)

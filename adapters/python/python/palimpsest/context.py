@@ -3,6 +3,7 @@
 import multiprocessing.context
 import multiprocessing.process
 import os
+import posix
 import warnings
 from multiprocessing import popen_fork
 
@@ -14,30 +15,31 @@ __all__ = ["FrozenContext"]
 class _Popen(popen_fork.Popen):
     """A child of palimpsest.fork()."""
 
-    method = "frozen"
-
     def _launch(self, process):
         # What the child must do before and after its work differs between versions of Python. So their code does it,
         # and calls os.fork, which is replaced meanwhile; another thread that forks now gets a fork that is as good. A
         # fork that somebody else has put there (gevent) stays, since they need it.
         theirs = os.fork
-        if theirs is palimpsest._os_fork:
+        if theirs is posix.fork:
             os.fork = palimpsest.fork
         try:
             super()._launch(process)
         finally:
-            if theirs is palimpsest._os_fork:
+            if theirs is posix.fork:
                 os.fork = theirs
 
 
 class FrozenContext(multiprocessing.context.BaseContext):
     """See palimpsest.get_context()."""
 
-    _name = "frozen"
+    # Children are forks. multiprocessing and concurrent.futures go by this name: they start all workers before their
+    # own threads, make semaphores without names, and tell it to children of other contexts.
+    _name = "fork"
 
     def __init__(self, *, refused="warn", **settings):
         if refused not in ("warn", "raise"):
             raise ValueError(f'refused is {refused!r}: known are "warn", "raise"')
+        palimpsest._check(settings)
         super().__init__()
         self._refused = refused
         self._settings = settings
@@ -61,16 +63,14 @@ class FrozenContext(multiprocessing.context.BaseContext):
         frozen already."""
         if self._owner is not None or palimpsest.is_served():
             return
-        self._owner = os.getpid()
-        if palimpsest.frozen_bytes():
-            return
         try:
-            palimpsest.freeze(**self._settings)
+            if not palimpsest.frozen_bytes():
+                palimpsest.freeze(**self._settings)
         except palimpsest.FreezeError as error:
             if self._refused == "raise":
-                self._owner = None
                 raise
             warnings.warn(f"children are forked unfrozen: {error}", palimpsest.FreezeWarning, stacklevel=5)
+        self._owner = os.getpid()
 
     def get_start_method(self, allow_none=False):
         return self._name
