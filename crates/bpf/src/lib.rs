@@ -29,6 +29,7 @@ mod code;
 pub mod dwarf;
 pub mod elf;
 mod function;
+mod holding;
 #[cfg(feature = "std")]
 pub mod hook;
 pub mod host;

@@ -244,6 +244,9 @@ impl VerifiedProgram {
     ///
     /// [`LoadError`].
     pub fn load<H: HelperTable + ?Sized>(packs: &Packs, verified: &Verified, helpers: &H) -> Result<Self, LoadError> {
+        if verified.is_of_host() {
+            return Err(CompileError::Linked.into());
+        }
         // Contracts that others can make exchange only numbers with helpers, and have no maps.
         Self::resolved(packs, verified, &Plain(helpers))
     }

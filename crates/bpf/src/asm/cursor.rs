@@ -194,7 +194,8 @@ impl<'a> Cursor<'a> {
         // The sign may stand apart from the number.
         let negative = !self.eat("+") && self.eat("-");
         let distance: i32 = self.number_of("a number of 16 bits")?;
-        let offset = i16::try_from(if negative { -distance } else { distance });
-        offset.map(|offset| (base, offset)).map_err(|_| self.expected("an offset of 16 bits before this"))
+        let distance = if negative { distance.checked_neg() } else { Some(distance) };
+        let offset = distance.and_then(|distance| i16::try_from(distance).ok());
+        offset.map(|offset| (base, offset)).ok_or_else(|| self.expected("an offset of 16 bits before this"))
     }
 }

@@ -156,6 +156,10 @@ mod tests {
         assert_eq!(error("goto nowhere"), "line 1: no line has the label `nowhere`");
         assert_eq!(error("a: exit\na: exit"), "line 2: the label `a` is defined in line 1 already");
         assert_eq!(error("exit exit"), "line 1, column 6: expected the end of the line");
+        assert_eq!(
+            error("r0 = *(u64 *)(r1 - -2147483648)"),
+            "line 1, column 31: expected an offset of 16 bits before this"
+        );
         assert_eq!(error("w0 = 5000000000"), "line 1, column 6: expected a number of 32 bits");
     }
 }

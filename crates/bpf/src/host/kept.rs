@@ -1,6 +1,7 @@
 //! What a program's timers keep of it.
 
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 
 use palimpsest_text::Program as Loaded;
 
@@ -33,14 +34,18 @@ impl Kept {
 pub(super) struct Share {
     /// `None` when it is dropped.
     kept: Option<Arc<Kept>>,
-    timers: Option<Arc<Timers>>,
+    timers: Vec<Arc<Timers>>,
 }
 
 impl Share {
-    /// Has the timers of the program's host keep `kept` beside it.
-    pub(super) fn new(kept: Kept, timers: Option<Arc<Timers>>) -> Self {
+    /// Has all that may call functions of `kept` keep it beside the program: what drives the timers of the host's maps,
+    /// which may be another host's.
+    pub(super) fn new(kept: Kept, host: &Host) -> Self {
+        let mut timers: Vec<Arc<Timers>> = host.maps().iter().filter_map(|map| map.timed().get().cloned()).collect();
+        timers.sort_unstable_by_key(Arc::as_ptr);
+        timers.dedup_by_key(|timers| Arc::as_ptr(timers));
         let kept = Arc::new(kept);
-        if let Some(timers) = &timers {
+        for timers in &timers {
             timers.keep(Arc::clone(&kept) as _);
         }
         Self { kept: Some(kept), timers }
@@ -54,8 +59,6 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         drop(self.kept.take());
-        if let Some(timers) = &self.timers {
-            timers.let_go();
-        }
+        self.timers.iter().for_each(|timers| timers.let_go());
     }
 }

@@ -330,7 +330,7 @@ fn timers(maps: &[Arc<Map>], time: Option<Time>) -> Option<Arc<Timers>> {
 impl Drop for Host {
     /// Removes the timers that call its programs, also in maps that other hosts share.
     fn drop(&mut self) {
-        self.shared.maps.iter().filter_map(|map| map.timed().get()).for_each(Timers::forget_dead);
+        self.shared.maps.iter().filter_map(|map| map.timed().get()).for_each(|timers| timers.forget_dead());
     }
 }
 
@@ -438,7 +438,7 @@ impl Host {
         contract.set_functions(self.functions.iter().map(signature).collect());
         let definitions: Vec<&Definition> = self.shared.maps.iter().map(|map| map.definition()).collect();
         contract.set_maps(&definitions);
-        Ok(Linked { verified: contract.verify(code)?, host: Arc::clone(self) })
+        Ok(Linked { verified: contract.verify(code)?.of_host(), host: Arc::clone(self) })
     }
 
     /// Returns the words of its maps, and of maps inside them, by address.

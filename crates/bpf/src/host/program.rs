@@ -193,7 +193,7 @@ impl HostedProgram {
         }
         let (program, code) = program.shared();
         let kept = Kept { code, fuel: program.fuel(), host: Arc::downgrade(&host) };
-        let kept = Some(Share::new(kept, host.timers.clone()));
+        let kept = Some(Share::new(kept, &host));
         Ok(Self { program, host, kept, calls_next })
     }
 

@@ -182,6 +182,9 @@ impl HelperTable for [(i32, Helper)] {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
+    /// It was verified for the helpers of a host, and others may not do what the verifier relied on.
+    #[error("the program was verified for a host; compile it by `Linked::compile`, or load it by `HostedProgram`")]
+    Linked,
     /// It calls a helper that the host does not have.
     #[error("slot {slot} calls helper {id}, which the host does not have")]
     Helper {
@@ -247,6 +250,9 @@ pub fn compile_verified<H: HelperTable + ?Sized>(
     helpers: &H,
     random: u64,
 ) -> Result<Compiled, CompileError> {
+    if verified.is_of_host() {
+        return Err(CompileError::Linked);
+    }
     compile_resolved(verified.code(), target, &Plain(helpers), Wanted::of(verified, random))
 }
 

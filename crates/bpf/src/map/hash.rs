@@ -38,6 +38,7 @@ use super::lock::{Holder, Owner};
 use super::pause::pause;
 use super::value::Value;
 use super::{Definition, Element, MapError, OpError, Update, this_cpu};
+use crate::holding::Holding;
 
 /// What happens if there is no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,7 +210,7 @@ impl Hash {
 
     /// Makes this thread the writer of a bucket; waits while another is.
     fn lock<'a>(&self, bucket: &'a Bucket) -> Result<Held<'a>, OpError> {
-        let owner = Owner::here(this_cpu);
+        let (owner, holding) = (Owner::here(this_cpu), Holding::begin());
         for round in 0.. {
             let version = bucket.version.load(Ordering::Relaxed);
             let locked = match writer(version) {
@@ -226,7 +227,7 @@ impl Hash {
             if bucket.version.compare_exchange_weak(version, locked, change.0, change.1).is_ok() {
                 // With the fence of `consistent`: whoever sees what is written from here on sees the odd version, too.
                 fence(Ordering::Release);
-                return Ok(Held { bucket });
+                return Ok(Held { bucket, _holding: holding });
             }
             pause(round);
         }
@@ -425,6 +426,8 @@ impl Hash {
 /// A bucket to which one thread writes.
 struct Held<'a> {
     bucket: &'a Bucket,
+    /// Dropped behind the lock.
+    _holding: Holding,
 }
 
 impl Drop for Held<'_> {

@@ -16,6 +16,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::pause::pause;
+use crate::holding;
 
 #[cfg(feature = "std")]
 #[path = "owner.rs"]
@@ -97,6 +98,11 @@ impl<'a> Lock<'a> {
 
     /// Takes the lock; waits while another has it.
     pub(crate) fn take(&self, owner: Owner) -> Result<(), Deadlock> {
+        holding::begin();
+        self.take_counted(owner).inspect_err(|_| holding::end())
+    }
+
+    fn take_counted(&self, owner: Owner) -> Result<(), Deadlock> {
         let mine = u64::from(owner.0) << self.shift;
         for round in 0.. {
             let word = self.word.load(Ordering::Relaxed);
@@ -126,6 +132,7 @@ impl<'a> Lock<'a> {
         }
         // Release: with the acquire of `take`; without it, the next holder could miss some of what was written.
         self.word.fetch_and(!(OWNER << self.shift), Ordering::Release);
+        holding::end();
         true
     }
 
@@ -133,6 +140,7 @@ impl<'a> Lock<'a> {
     pub(crate) fn discard(&self) {
         // Release: as in `give_back`.
         self.word.fetch_and(!(OWNER << self.shift), Ordering::Release);
+        holding::end();
     }
 }
 

@@ -7,6 +7,7 @@ use super::lock::{Holder, Owner};
 use super::pause::pause;
 use super::value::{Out, Value};
 use super::{Definition, MapError, OpError, WhenFull, this_cpu};
+use crate::holding::Holding;
 
 /// Which value leaves first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +29,16 @@ pub(super) struct Queue {
     len: AtomicUsize,
 }
 
-struct Held<'a>(&'a AtomicU32);
+struct Held<'a> {
+    owner: &'a AtomicU32,
+    /// Dropped behind the lock.
+    _holding: Holding,
+}
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // Release: with the acquire of `lock`, which then sees all that was done.
-        self.0.store(0, Ordering::Release);
+        self.owner.store(0, Ordering::Release);
     }
 }
 
@@ -56,7 +61,7 @@ impl Queue {
     /// Locks the queue; waits while another has it. If that is a thread that a child of `fork` does not have, a value
     /// may be lost or be there twice.
     fn lock(&self) -> Result<Held<'_>, OpError> {
-        let mine = Owner::here(this_cpu).number();
+        let (mine, holding) = (Owner::here(this_cpu).number(), Holding::begin());
         for round in 0.. {
             let owner = self.owner.load(Ordering::Relaxed);
             match (owner != 0).then(|| Holder::of(owner)) {
@@ -69,7 +74,7 @@ impl Queue {
             }
             // Acquire: with the release of `Held::drop`.
             if self.owner.compare_exchange_weak(owner, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Ok(Held(&self.owner));
+                return Ok(Held { owner: &self.owner, _holding: holding });
             }
         }
         unreachable!("the rounds are without end")

@@ -53,8 +53,8 @@ impl Timed {
     }
 
     /// What drives them.
-    pub(crate) fn get(&self) -> Option<&Timers> {
-        self.timers.get().map(|timers| &**timers)
+    pub(crate) fn get(&self) -> Option<&Arc<Timers>> {
+        self.timers.get()
     }
 
     /// Removes the timer at this address, if there is one.

@@ -52,6 +52,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use palimpsest_sys::ForkDetector;
 use palimpsest_sys::clock::Clock;
 
+use crate::holding::is_holding;
 pub(crate) use part::Part;
 use part::Timer;
 
@@ -136,7 +137,8 @@ pub(crate) enum TimerError {
     Thread,
     /// This process is a forked child of the one that has the thread.
     Child,
-    /// This thread is changing timers, and a signal handler has interrupted it, or it asks for the time.
+    /// This thread is changing timers, and a signal handler has interrupted it, or it asks for the time. Or it would
+    /// wait for a call that may wait for the map that it is changing.
     Interrupted,
 }
 
@@ -450,7 +452,8 @@ impl<C: Callback> Timers<C> {
     }
 
     /// Disarms a timer and takes its callback away; returns whether it was armed (`bpf_timer_cancel`). If the callback
-    /// is running, waits for that one call, not for calls that are asked for meanwhile.
+    /// is running, waits for that one call, not for calls that are asked for meanwhile; not while this thread holds a
+    /// lock of a map, for which that call may wait: then nothing changes.
     pub(crate) fn cancel(&self, address: u64) -> Result<bool, TimerError> {
         let mut state = self.state()?;
         let running = state.running.as_ref().filter(|running| running.address == address);
@@ -458,6 +461,10 @@ impl<C: Callback> Timers<C> {
             return Err(TimerError::Itself);
         }
         let called = running.map(|running| running.serial);
+        if called.is_some() && is_holding() {
+            // What runs may wait for a lock of a map that this thread holds: a handler has interrupted it.
+            return Err(TimerError::Interrupted);
+        }
         let was_armed = state.disarm(address);
         let callback = state.timer(address).ok_or(TimerError::Invalid)?.callback.take();
         while called.is_some() && state.running.as_ref().map(|running| running.serial) == called {

@@ -224,14 +224,14 @@ impl Step<'_> {
                     let sample = (argument == Argument::Drain).then_some(self.at as u32);
                     before.callback = Some(Callback { entry, map, sample, context: Value::Unset });
                 }
-                Argument::Object(of) => drop(self.object(register, of)?),
-                Argument::Release(of) => before.released = Some(self.object(register, of)?),
+                Argument::Object(of) => drop(self.kept_object(register, of, &before)?),
+                Argument::Release(of) => before.released = Some(self.kept_object(register, of, &before)?),
                 Argument::ObjectOrNull(of) => {
                     let wanted = self.shared.contract.object(of);
                     match self.get(register)? {
                         Value::Scalar(number) if number.as_constant() == Some(0) => {}
                         Value::Maybe(Area::Object { of, .. }, _) if Some(of) == wanted => {}
-                        _ => drop(self.object(register, of)?),
+                        _ => drop(self.kept_object(register, of, &before)?),
                     }
                 }
                 Argument::Lock => {
@@ -373,6 +373,12 @@ impl Step<'_> {
             Value::Maybe(..) => Err(Fault::MaybeNull { register }),
             _ => Err(Fault::NoTimer { register }),
         }
+    }
+
+    /// The object of this type that is in a register, and that the call does not release as an argument before.
+    fn kept_object(&self, register: Register, of: TypeId, before: &Before) -> Result<u32, Fault> {
+        let object = self.object(register, of)?;
+        if before.released == Some(object) { Err(Fault::NoObject { register }) } else { Ok(object) }
     }
 
     /// The object of this type that is in a register: the instruction that has got it.

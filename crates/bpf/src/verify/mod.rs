@@ -326,6 +326,7 @@ impl Contract {
             trust,
             fuel,
             followed,
+            of: Of::Anybody,
         })
     }
 
@@ -394,12 +395,32 @@ pub struct Verified {
     fuel: Option<u64>,
     /// Instructions that were followed.
     followed: usize,
+    of: Of,
+}
+
+/// For whose helpers a program was verified.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    /// Any that exchange only numbers.
+    Anybody,
+    /// One host's.
+    Host,
 }
 
 impl Verified {
     /// Returns the program.
     pub fn code(&self) -> &Code {
         &self.code
+    }
+
+    /// Notes that it was verified for a host's helpers.
+    pub(crate) fn of_host(self) -> Self {
+        Self { of: Of::Host, ..self }
+    }
+
+    /// Whether it was verified for a host's helpers, so that it runs with no others.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.of == Of::Host
     }
 
     /// Returns the loads that may find nothing, and then give 0: instructions by number, in order.

@@ -183,3 +183,20 @@ fn what_a_helper_reads_was_written_before_the_call_even_where_it_writes_too() {
     assert_eq!(verify("*(u64 *)(r10 - 8) = r1"), Err(Fault::PartOfAddress { offset: -8, len: 8 }));
     assert_eq!(verify("*(u64 *)(r10 - 8) = 7"), Ok(()));
 }
+
+/// Fails on: a program whose host's helpers write, loaded with helpers that need not.
+#[test]
+fn what_was_verified_for_a_host_runs_with_no_others_helpers() {
+    extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+        0
+    }
+    let Some(packs) = packs() else { return };
+    // `bpf_strtol` writes the number.
+    let text = "*(u64 *)(r10 - 8) = 0x31\nr1 = r10\nr1 += -8\nr2 = 8\nr3 = 10\nr4 = r10\nr4 += -16\ncall 105\n\
+                r0 = *(u64 *)(r10 - 16)\nexit";
+    let linked = Host::builder().build().verify(contract(), code(text)).expect("it is right");
+    let helpers = [(105, nothing as palimpsest_bpf::jit::Helper)];
+    let Err(error) = VerifiedProgram::load(&packs, linked.verified(), &helpers[..]) else { panic!("loaded") };
+    assert!(matches!(error, LoadError::Compile(CompileError::Linked)), "{error}");
+    assert_eq!(HostedProgram::load(&packs, &linked).expect("room").run(&mut [0; LEN]), Ok(1));
+}

@@ -103,6 +103,29 @@ const PUT: &str = "r1 = r6\ncall kernel 2\n";
 const NONE: &str = "\nexit\nnone: r0 = -1\nexit";
 
 #[test]
+fn what_a_call_releases_is_none_of_its_later_arguments() {
+    let both = |first: &str, then: &str| {
+        let taking = builder()
+            .kfunc(kfunc!(
+                fn get() -> Acquired<Other> {
+                    Acquired::new(Arc::new(Other))
+                }
+            ))
+            .kfunc(kfunc!(
+                fn change(_old: Released<Other>, _new: Ref<Other>) {}
+            ))
+            .kfunc(kfunc!(
+                fn put(_old: Released<Other>) {}
+            ));
+        let text = format!("call kernel 0\nr6 = r0\ncall kernel 0\nr7 = r0\nr1 = {first}\nr2 = {then}\ncall kernel 1");
+        let text = format!("{text}\nr1 = {}\ncall kernel 2\nr0 = 0\nexit", if first == "r6" { "r7" } else { "r6" });
+        taking.build().verify(contract(), code(&text)).map(drop).map_err(|error| error.fault)
+    };
+    assert_eq!(both("r6", "r7"), Ok(()));
+    assert_eq!(both("r6", "r6"), Err(Fault::NoObject { register: Register::R2 }));
+}
+
+#[test]
 fn arguments_and_results_are_values() {
     assert_eq!(both(&format!("{FIND}r1 = r6\nr2 = 5\ncall kernel 1\nr7 = r0\n{PUT}r0 = r7{NONE}")), 12);
     let none = FIND.replace("r1 = 7", "r1 = 0");

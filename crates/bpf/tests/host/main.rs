@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use palimpsest_bpf::host::{Host, HostBuilder, HostedError, HostedProgram, Slot};
 use palimpsest_bpf::insn::Register;
 use palimpsest_bpf::interp::{HelperError, Interpreter};
-use palimpsest_bpf::jit::Target;
+use palimpsest_bpf::jit::{CompileError, Target};
 use palimpsest_bpf::map::{ArrayHandle, Definition, HashHandle, Kind, Map, Update, ValueAccess};
 use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature};
-use palimpsest_bpf::{Code, Packs, asm};
+use palimpsest_bpf::{Code, LoadError, Packs, VerifiedProgram, asm};
 
 use common::packs;
 

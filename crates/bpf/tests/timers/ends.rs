@@ -84,6 +84,26 @@ fn a_timer_ends_with_its_element() {
     assert_eq!(calls.iter().flatten().filter(|calls| **calls > 0).count(), 3, "{calls:?}");
 }
 
+/// Fails on: code that only the timers of its own host keep, where those of the map are another's.
+#[test]
+fn a_program_on_another_hosts_map_goes_with_its_last_timer() {
+    let Some(packs) = packs() else { return };
+    let (hand, timed) = (Hand::default(), array());
+    let host = || Host::builder().map(Arc::clone(&timed)).time(hand.clone()).build();
+    let (first, second) = (host(), host());
+    let (arm, cancel) =
+        (load(&packs, &second, &program(&[INIT, SET, START])), load(&packs, &first, &program(&[CANCEL])));
+    assert_eq!(run(&arm, 0, 10, 0), 0);
+    drop(arm);
+    packs.reclaim().expect("programs are left");
+    hand.move_on(&first, 10);
+    assert_eq!((values(&first).get(0).map(|value| value[0]), packs.stats().programs), (Some(1), 2));
+    assert_eq!(run(&cancel, 0, 0, 0), 0);
+    first.look_at_time();
+    packs.reclaim().expect("one program is left");
+    assert_eq!(packs.stats().programs, 1, "the one that cancelled it");
+}
+
 #[test]
 fn timers_end_with_their_host_and_the_thread_with_the_maps() {
     let Some(packs) = packs() else { return };
@@ -136,6 +156,33 @@ fn who_cancels_waits_for_what_is_called() {
         go_on.send(()).expect("it waits");
     });
     assert_eq!(*said.lock().expect("nobody panics"), ["called", "cancelled"]);
+}
+
+/// Fails by hanging on: a wait for a call that may wait for this thread, which holds a lock of a map.
+#[test]
+fn who_holds_a_lock_of_a_map_does_not_wait_for_what_is_called() {
+    let Some(packs) = packs() else { return };
+    let hand = Hand::default();
+    let locked = Definition { lock: Some(0), ..Definition::new("locked", Kind::Array, 4, 8, 1) };
+    let locked = Arc::new(Map::new(locked).expect("good measures"));
+    let (entered, is_entered) = mpsc::channel();
+    let for_callback = Arc::clone(&locked);
+    let host = with(builder(&hand), move |_| {
+        entered.send(()).expect("the test waits");
+        // As a program does between `bpf_spin_lock` and `bpf_spin_unlock`.
+        for_callback.change_locked(&[0; 4], |_| ()).expect("it is free by and by");
+        Ok(0)
+    });
+    let arm = load(&packs, &host, &[FIND, INIT, SET, START, "exit\n", ASK].concat());
+    let cancel = load(&packs, &host, &program(&[CANCEL]));
+    locked
+        .change_locked(&[0; 4], |_| {
+            assert_eq!(run(&arm, 0, 0, 0), 0);
+            is_entered.recv().expect("it is called");
+            assert_eq!(run(&cancel, 0, 0, 0), -35);
+        })
+        .expect("it is free");
+    assert!(matches!(run(&cancel, 0, 0, 0), 0 | 1), "armed anew or not");
 }
 
 #[test]
