@@ -125,10 +125,13 @@ fn fail_to_switch(
     panic!("the other thread was always too late");
 }
 
-/// Writes to the stack below the caller's frame.
+/// Does something while the stack below the caller's frame is written to.
 #[inline(never)]
-fn overwrite_stack() {
-    std::hint::black_box([0x5a_u8; 64 << 10]);
+fn above_other_frames(act: impl FnOnce()) {
+    let filled = [0x5a_u8; 64 << 10];
+    std::hint::black_box(&filled);
+    act();
+    std::hint::black_box(&filled);
 }
 
 /// Sleeps, and returns whether a handler has run meanwhile. Then the sleeper continues at once, on one CPU before the
@@ -163,10 +166,12 @@ fn a_batch_that_failed_half_way_works_by_traps_and_is_the_last() {
         let error = toggled.switch_to(2, ModeChoice::Automatic).expect_err("there is a trap");
         assert!(matches!(error, PokeError::Stuck(None)), "{error:?}");
         // A child knows the trap, wherever the frames of this batch were, and ends it for itself.
-        overwrite_stack();
         let status = in_fork(|| {
             assert_eq!(run(&toggled.program), 2);
-            Batch::new().apply().expect("nothing of it is the child's");
+            above_other_frames(|| {
+                let batch = std::thread::spawn(|| Batch::new().apply().expect("nothing of it is the child's"));
+                batch.join().expect("it succeeds");
+            });
         });
         assert_eq!(status, 0, "the child's batch");
         // Loading still works.
