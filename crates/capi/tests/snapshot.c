@@ -154,6 +154,21 @@ static int whole(void) {
     return 0;
 }
 
+/* A handle in memory that is restored, as a static variable is. */
+static int in_itself(void) {
+    shared.handle = 77;
+    const struct palimpsest_range odd = {(void *)1, 1};
+    struct palimpsest_snapshot_options options = {.size = sizeof options, .ranges = &odd, .range_count = 1};
+    IS(INVALID, palimpsest_snapshot_take(&options, &shared));
+    MUST(shared.handle == 77);
+    IS(OK, palimpsest_snapshot_take(NULL, &shared));
+    for (int round = 0; round < 3; round++) {
+        IS(OK, palimpsest_snapshot_restore(shared, NULL));
+    }
+    IS(OK, palimpsest_snapshot_drop(shared));
+    return 0;
+}
+
 static void on_signal(int number) { palimpsest_abandon((size_t)number); }
 
 struct seen {
@@ -194,4 +209,4 @@ static int stack(void) {
     return 0;
 }
 
-int main(void) { return ranges() || whole() || stack(); }
+int main(void) { return ranges() || whole() || in_itself() || stack(); }

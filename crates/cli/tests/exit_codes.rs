@@ -37,6 +37,20 @@ fn suites_of_other_programs_are_listed_and_say_that_they_have_to_be_named() {
     }
 }
 
+/// Fails on: a line about something else that ends the program when it cannot be written.
+#[test]
+fn a_standard_error_that_is_full_changes_no_exit_code() {
+    let code = |arguments: &[&str]| {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device of Linux");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_palimpsest"));
+        command.args(arguments).stderr(full).output().expect("the program was built").status.code()
+    };
+    assert_eq!(code(&["run", "no-such-program"]), Some(127));
+    assert_eq!(code(&["run", "/"]), Some(126));
+    assert_eq!(code(&["bench", "nosuch"]), Some(2));
+    assert_eq!(code(&["run", "--local-text", "--", "true"]), Some(0));
+}
+
 /// Returns the root of the source tree; a guest has none.
 fn tree() -> Option<&'static str> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
