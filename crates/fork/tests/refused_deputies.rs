@@ -4,7 +4,7 @@
 mod common;
 
 use common::gathering::{by_deputies, children, filled, needs_huge_pages, plan, slices, to_the_end};
-use common::notified::{self, Call, refuse};
+use common::notified::{self, Call, kill_for, refuse};
 use common::{freeze, in_child, play, skip, slice};
 use palimpsest_fork::snapshot::{Scope, Snapshot, SnapshotOptions, TakeError};
 use palimpsest_fork::{Measure, Options, Stage, dismiss_deputy, progress};
@@ -88,22 +88,38 @@ fn slices_beside_a_deputy_at_work_do_nothing() {
     });
 }
 
+/// What a deputy gives up its descriptors by.
+const GIVES_UP: Call = Call { number: libc::SYS_close_range, third: None };
+
+/// Gathers under a filter that keeps deputies from giving up their rights.
+fn gather_where_none_can_give_up_its_rights(confine: impl Fn()) {
+    needs_huge_pages();
+    let memory = filled();
+    plan(&by_deputies());
+    confine();
+    // A busy machine may keep one from being refused.
+    while memory.huge() == 0 {
+        slice();
+        dismiss_deputy();
+    }
+    let done = to_the_end(|_| assert_eq!(children(), 0, "another deputy"));
+    assert_eq!((done.stage, memory.huge(), children()), (Stage::Done, memory.len, 0));
+    assert!(memory.holds(0..memory.len, 1));
+}
+
 /// Fails on: a useless child at each slice.
 #[test]
 fn where_no_deputy_can_give_up_its_rights_one_is_sent_and_the_thread_asks() {
     play("where_no_deputy_can_give_up_its_rights_one_is_sent_and_the_thread_asks", || {
-        needs_huge_pages();
-        let memory = filled();
-        plan(&by_deputies());
-        refuse(&[Call { number: libc::SYS_close_range, third: None }], libc::EPERM);
-        // A busy machine may keep one from being refused.
-        while memory.huge() == 0 {
-            slice();
-            dismiss_deputy();
-        }
-        let done = to_the_end(|_| assert_eq!(children(), 0, "another deputy"));
-        assert_eq!((done.stage, memory.huge(), children()), (Stage::Done, memory.len, 0));
-        assert!(memory.holds(0..memory.len, 1));
+        gather_where_none_can_give_up_its_rights(|| refuse(&[GIVES_UP], libc::EPERM));
+    });
+}
+
+/// Fails on: a child that is killed at each slice.
+#[test]
+fn where_giving_up_rights_kills_one_deputy_is_sent_and_the_thread_asks() {
+    play("where_giving_up_rights_kills_one_deputy_is_sent_and_the_thread_asks", || {
+        gather_where_none_can_give_up_its_rights(|| kill_for(&[GIVES_UP]));
     });
 }
 

@@ -12,7 +12,7 @@ use std::io;
 use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use crate::arch::TrapFrame;
 use crate::objects::{NotLoaded, stay_loaded};
@@ -43,6 +43,9 @@ const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// The actions that were in place before ours. Written once, by the thread that installs ours; read by handlers.
 static BEHIND: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+
+/// Whether they were called, for those that are called once (`SA_RESETHAND`).
+static IS_SPENT: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// The claim, as a number; zero before the first installation. Written by the installer, read by handlers.
 static CLAIM: AtomicUsize = AtomicUsize::new(0);
@@ -100,7 +103,12 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
         return;
     }
     let place = SIGNALS.iter().position(|known| *known == signal);
-    let behind = place.and_then(|place| BEHIND[place].get());
+    let behind = place.and_then(|place| Some((BEHIND[place].get()?, &IS_SPENT[place])));
+    // A handler that was to be called once, then the default action. Relaxed: nothing is published.
+    let is_spent = |(action, is_spent): (&libc::sigaction, &AtomicBool)| {
+        action.sa_flags & libc::SA_RESETHAND != 0 && is_spent.swap(true, Ordering::Relaxed)
+    };
+    let behind = behind.filter(|behind| !is_spent(*behind)).map(|(action, _)| action);
     match behind.map_or(libc::SIG_DFL, |action| action.sa_sigaction) {
         libc::SIG_IGN if code <= 0 => {}
         // The kernel does not allow ignoring a fault (`force_sig_info_to_task`).

@@ -455,8 +455,9 @@ fn visit_until(f: &mut dyn FnMut(&Visited<'_>) -> ControlFlow<()>) {
             // SAFETY: the object's program headers, mapped as long as the object.
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
         };
-        // The program comes first (dl_iterate_phdr(3)).
-        let is_program = state.index == 0;
+        // The program comes first (dl_iterate_phdr(3)); but in a namespace of `dlmopen` its first library does. Only
+        // the program has no name in glibc (elf/rtld.c); musl has no namespaces.
+        let is_program = state.index == 0 && (name.is_empty() || !cfg!(target_env = "gnu"));
         let (base, loads) = (info.dlpi_addr as usize, info.dlpi_adds);
         state.index += 1;
         // Anything but 0 ends it (dl_iterate_phdr(3)).

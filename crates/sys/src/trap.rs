@@ -35,7 +35,7 @@
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::arch::TRAP_CODE;
 pub use crate::arch::TrapFrame;
@@ -80,6 +80,8 @@ pub enum Installed {
 /// An action that was in place before ours, or replaced ours and is behind it again.
 struct Action {
     action: libc::sigaction,
+    /// Whether it was called, if it is called once (`SA_RESETHAND`).
+    is_spent: AtomicBool,
     /// The next action behind this one.
     older: *const Action,
     /// The next in the list of all actions ever seen.
@@ -96,16 +98,34 @@ static KNOWN: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 static CLAIM: AtomicUsize = AtomicUsize::new(0);
 
 /// A signal that is being passed on: the address of its frame, and the action that got it last.
+///
+/// An action may never return (`siglongjmp`): then its slot stays, until another signal has its frame at the same
+/// address, or until none is free.
 struct Passing {
     /// 0 for a free slot. The thread that stores its frame here owns the slot until it stores 0.
     frame: AtomicUsize,
+    /// Where the stack was when our handler got the signal: a signal that comes back is deeper.
+    stack: AtomicUsize,
+    thread: AtomicU32,
     to: AtomicPtr<Action>,
 }
 
 /// Slots for signals that are passed on at the same time, over all threads. A signal without a slot goes to the oldest
 /// action.
-static PASSING: [Passing; 64] =
-    [const { Passing { frame: AtomicUsize::new(0), to: AtomicPtr::new(ptr::null_mut()) } }; 64];
+static PASSING: [Passing; 64] = [const { Passing::free() }; 64];
+
+impl Passing {
+    const fn free() -> Self {
+        let (stack, thread) = (AtomicUsize::new(0), AtomicU32::new(0));
+        Self { frame: AtomicUsize::new(0), stack, thread, to: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Takes the place of one that holds `frame`: 0, or a frame of this thread.
+    fn take(&self, held: usize, frame: usize) -> bool {
+        // Relaxed: a slot publishes nothing to other threads.
+        self.frame.compare_exchange(held, frame, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
 
 /// Puts the handler in front of SIGTRAP's present action, if it is not there.
 ///
@@ -174,10 +194,13 @@ fn put_behind(present: libc::sigaction) {
     let same_again =
         || successors(known, |action| action.known).find(|action| action.older == youngest && action.is(&present));
     let behind = restored.or_else(same_again).unwrap_or_else(|| {
-        let action = Box::leak(Box::new(Action { action: present, older: youngest, known }));
+        let action =
+            Box::leak(Box::new(Action { action: present, is_spent: AtomicBool::new(false), older: youngest, known }));
         KNOWN.store(action, Ordering::Relaxed);
         action
     });
+    // It was installed anew. Relaxed: published below.
+    behind.is_spent.store(false, Ordering::Relaxed);
     // Release, partner: the Acquire load in `pass_on`. Forbids that a handler sees the action without its fields.
     BEHIND.store(ptr::from_ref(behind).cast_mut(), Ordering::Release);
 }
@@ -192,6 +215,13 @@ impl Action {
     fn is(&self, other: &libc::sigaction) -> bool {
         self.action.sa_sigaction == other.sa_sigaction && self.action.sa_flags == other.sa_flags
     }
+
+    /// Returns what to call now: the default action behind a handler that is called once.
+    fn handler(&self) -> usize {
+        // Relaxed: nothing is published.
+        let is_spent = self.action.sa_flags & libc::SA_RESETHAND != 0 && self.is_spent.swap(true, Ordering::Relaxed);
+        if is_spent { libc::SIG_DFL } else { self.action.sa_sigaction }
+    }
 }
 
 /// Handles SIGTRAP. Async-signal-safe: lock-free atomics, the claim, system calls; keeps `errno`.
@@ -203,7 +233,8 @@ extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     // SAFETY: as above for the context, which is a `ucontext_t` that nobody else refers to while the handler runs.
     let frame = unsafe { &mut *context.cast::<TrapFrame>() };
     if claim_of(frame, origin) == Claimed::Foreign {
-        pass_on(signal, info, context);
+        let place = 0_u8;
+        pass_on(signal, info, context, (&raw const place).addr());
     }
 }
 
@@ -215,12 +246,16 @@ fn claim_of(frame: &mut TrapFrame, origin: Origin) -> Claimed {
     claim(frame, origin)
 }
 
-/// Passes the signal to the next action behind ours that has not had it yet.
-fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// Passes the signal to the next action behind ours that has not had it yet. `stack` is where the stack was when our
+/// handler got it.
+fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, stack: usize) {
     let frame = context.addr();
-    // Relaxed: only the thread that stored a frame compares it; no two live frames have the same address.
+    // Relaxed, here and below: only the thread that stored a frame compares it; no two live frames have the same
+    // address.
     let passing = PASSING.iter().find(|slot| slot.frame.load(Ordering::Relaxed) == frame);
-    if let Some(slot) = passing {
+    // At the same place of the stack it is another signal, and the action that got the last one has never returned.
+    let is_deeper = |slot: &&Passing| slot.stack.load(Ordering::Relaxed) != stack;
+    if let Some(slot) = passing.filter(is_deeper) {
         // SAFETY: stored here or below: null, or an action that is never freed.
         let last = unsafe { slot.to.load(Ordering::Relaxed).as_ref() };
         let older = last.map_or(ptr::null(), |last| last.older);
@@ -229,12 +264,18 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
     }
     // Acquire, partner: the Release store in `put_behind`.
     let youngest: *const Action = BEHIND.load(Ordering::Acquire);
-    // Relaxed, both: a slot publishes nothing to other threads.
-    let take = |slot: &&Passing| slot.frame.compare_exchange(0, frame, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    let Some(slot) = PASSING.iter().find(take) else {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    // A signal of this thread that was passed on deeper in the stack is over.
+    let is_left =
+        |slot: &Passing| slot.thread.load(Ordering::Relaxed) == thread && slot.stack.load(Ordering::Relaxed) < stack;
+    let free = || PASSING.iter().find(|slot| slot.take(0, frame));
+    let left = || PASSING.iter().find(|slot| is_left(slot) && slot.take(slot.frame.load(Ordering::Relaxed), frame));
+    let Some(slot) = passing.or_else(free).or_else(left) else {
         let oldest = successors(youngest, |action| action.older).last();
         return call(oldest.map_or(ptr::null(), ptr::from_ref), signal, info, context);
     };
+    slot.stack.store(stack, Ordering::Relaxed);
+    slot.thread.store(thread, Ordering::Relaxed);
     slot.to.store(youngest.cast_mut(), Ordering::Relaxed);
     call(youngest, signal, info, context);
     slot.frame.store(0, Ordering::Relaxed);
@@ -242,7 +283,7 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
 
 fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: null (the signal has come back from all actions), or an action that is never freed.
-    let handler = unsafe { action.as_ref() }.map_or(libc::SIG_DFL, |action| action.action.sa_sigaction);
+    let handler = unsafe { action.as_ref() }.map_or(libc::SIG_DFL, Action::handler);
     match handler {
         libc::SIG_DFL => {
             // gdb, told to pass SIGTRAP, also sends those of its own breakpoints. SAFETY: valid as in `on_trap`.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use palimpsest_text::{Fault, Packs};
 
@@ -53,4 +54,30 @@ fn a_faulting_load_goes_on_at_its_landing() {
     let load = unsafe { elsewhere.function::<extern "C" fn(*const u8) -> i64>() };
     let status = common::fork_and_wait(|| load(std::ptr::null()) as i32);
     assert_eq!(common::killed_by(status), Some(libc::SIGSEGV));
+}
+
+static CALLS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn tells(_signal: i32) {
+    if CALLS.fetch_add(1, Ordering::Relaxed) > 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(7) };
+    }
+}
+
+/// Fails on: a handler that is called again and again, where it would have been called once (`SA_RESETHAND`).
+#[test]
+fn a_handler_behind_ours_that_is_called_once_ends_the_program_then() {
+    let status = common::fork_and_wait(|| {
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = tells as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESETHAND;
+        // SAFETY: the handler is async-signal-safe.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()) }, 0);
+        Packs::new().unwrap().resume_after_faults().unwrap();
+        // SAFETY: a page that is mapped nowhere: this is the end of the child.
+        i32::from(unsafe { std::ptr::without_provenance::<u8>(4096).read_volatile() })
+    });
+    assert_eq!(common::killed_by(status), Some(libc::SIGSEGV), "status {status:#x}");
 }

@@ -56,6 +56,11 @@ pub(crate) fn refuse(calls: &[Call], errno: i32) {
     assert_eq!(install(calls, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned(), 0), 0);
 }
 
+/// Has these calls kill the process that makes one: this thread's, and those that it makes.
+pub(crate) fn kill_for(calls: &[Call]) {
+    assert_eq!(install(calls, libc::SECCOMP_RET_KILL_PROCESS, 0), 0);
+}
+
 /// Installs a filter that asks about these calls.
 fn listen(calls: &[Call]) -> Listener {
     let made = install(calls, libc::SECCOMP_RET_USER_NOTIF, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);

@@ -30,7 +30,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -172,11 +172,9 @@ impl std::fmt::Debug for Desk {
     }
 }
 
-/// The thread id, in the upper half, and the number of filters for which `ptrace` turned out to be allowed.
-static ALLOWED: AtomicU64 = AtomicU64::new(0);
-
 /// Finds out whether this thread, which has `filters` seccomp filters, and so its children may call `ptrace`: a filter
-/// may kill a caller. Does not use the heap. The first trial costs a fork; without a filter it costs nothing.
+/// may kill a caller. Does not use the heap. The first trial by a thread costs a fork; without a filter it costs
+/// nothing.
 ///
 /// # Errors
 ///
@@ -185,17 +183,8 @@ pub(crate) fn is_possible(filters: Option<u64>) -> Result<(), Refusal> {
     if filters == Some(0) {
         return Ok(());
     }
-    let tid = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-    let key = filters.map_or(0, |filters| tid << 32 | filters & u64::from(u32::MAX));
-    // Relaxed: a filter is never taken away, so the answer holds for every thread that sees its own key.
-    if key != 0 && ALLOWED.load(Ordering::Relaxed) == key {
-        return Ok(());
-    }
-    match seccomp::attempt_in_child(Probe::Ptrace) {
-        Verdict::Allowed => {
-            ALLOWED.store(key, Ordering::Relaxed);
-            Ok(())
-        }
+    match seccomp::probe(Probe::Ptrace) {
+        Verdict::Allowed => Ok(()),
         // What keeps a trial from its child keeps a tracer from being one.
         Verdict::Unknown(Untried::NoChild(NoChild::PidNamespace)) => Err(Refusal::PidNamespace),
         verdict => Err(Refusal::Filtered(verdict)),

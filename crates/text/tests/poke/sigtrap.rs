@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use palimpsest_text::Packs;
@@ -111,6 +111,46 @@ fn earlier_and_later_handlers_get_what_is_not_ours() {
         poke();
         foreign_trap();
         assert_eq!(counts(), (104, 3));
+    });
+}
+
+#[test]
+fn a_handler_that_is_called_once_is_not_called_again() {
+    let status = fork_and_wait(|| {
+        set_action(of_one_argument as extern "C" fn(i32) as usize, libc::SA_RESETHAND);
+        poke();
+        foreign_trap();
+        assert_eq!(counts(), (100, 0));
+        foreign_trap();
+        0
+    });
+    assert_eq!(killed_by(status), Some(libc::SIGTRAP), "status {status:#x}");
+}
+
+/// Where [`never_returns`] continues.
+static CONTINUES: AtomicPtr<libc::ucontext_t> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Leaves as `siglongjmp` does.
+extern "C" fn never_returns(_signal: i32) {
+    FIRST.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: stored by the test, whose frame is alive.
+    unsafe { libc::setcontext(CONTINUES.load(Ordering::Relaxed)) };
+}
+
+#[test]
+fn a_handler_that_never_returns_gets_the_next_trap_too() {
+    alone(|| {
+        set_action(never_returns as extern "C" fn(i32) as usize, 0);
+        poke();
+        // SAFETY: all-zero is a valid place for a context.
+        let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+        CONTINUES.store(&raw mut context, Ordering::Relaxed);
+        // SAFETY: a valid place. Each later return is the handler's; nothing here is changed in between but a static.
+        assert_eq!(unsafe { libc::getcontext(CONTINUES.load(Ordering::Relaxed)) }, 0);
+        if FIRST.load(Ordering::Relaxed) < 200 {
+            foreign_trap();
+            unreachable!("the handler goes elsewhere");
+        }
     });
 }
 

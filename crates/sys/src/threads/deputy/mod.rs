@@ -256,6 +256,15 @@ impl Desk {
         Ok(pid)
     }
 
+    /// Notes that a filter kills who gives up its rights, from how the deputy ended: as if the kernel had refused.
+    fn note_killing(&self, status: i32) {
+        if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSYS {
+            // Relaxed: nothing is published.
+            let refused = Errno::PERM.raw_os_error().cast_unsigned();
+            let _ = self.confined.compare_exchange(0, refused, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// Waits until the deputy that `word` names has given up its rights, or is dead. Kills it if it takes too long.
     fn wait_until_confined(&self, deputy: i32, word: u64) -> Result<(), NoChild> {
         for _ in 0..SENDERS_PATIENCE {
@@ -360,6 +369,7 @@ impl Desk {
                 // `answered`: what the deputy wrote happened before its end.
                 waited if waited == deputy as isize || waited == NO_CHILD => {
                     if waited == deputy as isize {
+                        self.note_killing(status);
                         // A figure: if another thread finds no such child before this, it is lost, or the next one's.
                         self.spent.store(spent(&usage), Ordering::Relaxed);
                     }
@@ -426,6 +436,12 @@ impl Default for Desk {
 extern "C" fn serve(desk: *mut c_void) -> c_int {
     // SAFETY: the parent passes its desk, which lives for ever.
     let desk = unsafe { &*desk.cast::<Desk>() };
+    // Dumps no core if a filter kills it: that would be the program's memory. A limit of 1 holds for handlers of cores,
+    // too (`do_coredump` in `fs/coredump.c`), and it is this process's own.
+    let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    let limit = [0, libc::RLIMIT_CORE as usize, (&raw const no_core).addr(), 0];
+    // SAFETY: the kernel reads the limit, which outlives the call.
+    unsafe { system_call(libc::SYS_prlimit64, limit) };
     // SAFETY: takes numbers.
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
     // Renames itself, so that a search for processes by name does not take it for the program. SAFETY: a C string that

@@ -141,9 +141,15 @@ impl Stopped<'_> {
             }
             let Some(tracer) = self.tracer.as_mut().filter(|_| count > 0) else { return Ok(()) };
             let answers = tracer.ask(&requests[..count]).map_err(StopError::TracerLost)?;
+            // All of them, also behind an error: an answer may hold a signal of the program's.
+            let mut told = Ok(());
             for (seat, answer) in asked.iter().flatten().zip(answers) {
-                seat.becomes(tell(self, seat, answer)?);
+                match tell(self, seat, answer) {
+                    Ok(way) => seat.becomes(way),
+                    Err(error) => told = told.and(Err(error)),
+                }
             }
+            told?;
         }
     }
 }
