@@ -1,5 +1,7 @@
 //! Snapshots of this process, each in a child process of one thread.
 
+#[path = "snapshot/arenas.rs"]
+mod arenas;
 #[path = "snapshot/child.rs"]
 mod child;
 #[path = "snapshot/core_number.rs"]

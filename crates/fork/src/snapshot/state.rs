@@ -14,6 +14,7 @@ use palimpsest_sys::pages::vmas::Vmas;
 use super::descriptors::Table;
 use super::error::Left;
 use super::options::{Layout, Sweep};
+use crate::arena::NoFiles;
 
 /// Mappings for which there is room. The kernel's limit is 65530 by default, and splitting adds few.
 pub(super) const MAPPINGS: usize = 1 << 17;
@@ -104,6 +105,8 @@ pub(super) struct Whole {
     pub(super) program_break: usize,
     /// The running stack.
     pub(super) stack: Span,
+    /// Arenas make no files while the snapshot lives.
+    pub(super) _no_files: NoFiles,
 }
 
 /// Everything that a restore needs. It lives in its [`Own`] mapping.

@@ -28,6 +28,7 @@ use super::heirs;
 use super::options::{Descriptors, Scope, SnapshotOptions, Threads};
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
+use crate::arena;
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry::{self, Shared};
 
@@ -106,6 +107,13 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
 
     let _blocked = Blocked::all();
     registry::wait_for_deputy().map_err(|process| TakeError::Deputy { process })?;
+    let no_files = match &options.scope {
+        Scope::Ranges(ranges) => {
+            ranges.iter().for_each(arena::before_snapshot_of);
+            None
+        }
+        Scope::Whole => Some(arena::before_snapshot_of_all()?),
+    };
     vmas.read(Detail::Figures)?;
     let mut running = None;
     match &options.scope {
@@ -138,7 +146,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     // bytes.
     unsafe { replace(&mut state, &vmas) }?;
     group(&mut state)?;
-    if let (Some(running), Some(mut reference)) = (running, reference) {
+    if let (Some(running), Some(mut reference), Some(no_files)) = (running, reference, no_files) {
         excluded.push(state.views.span())?;
         excluded.push(state.saved.span())?;
         excluded.sort_unstable_by_key(|span| span.start);
@@ -151,6 +159,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
             excluded,
             program_break: calls::program_break(),
             stack: running.stack,
+            _no_files: no_files,
         });
     }
     let own = state.own_files();
