@@ -98,6 +98,39 @@ fn without_faults_there_is_no_sweep() {
     });
 }
 
+/// A huge page that the kernel makes of a few pages and many holes can be written without a fault.
+#[test]
+fn holes_that_the_kernel_fills_are_zeros_again() {
+    const MADV_COLLAPSE: i32 = 25;
+    const HUGE: usize = palimpsest_sys::HUGE_PAGE;
+    play("holes_that_the_kernel_fills_are_zeros_again", || {
+        for remade in [false, true] {
+            let memory = map(21 * HUGE / page());
+            let memory = memory.wrapping_add(memory.align_offset(HUGE));
+            let mut snapshot = take(&whole());
+            for huge in (0..20).map(|index| memory.wrapping_add(index * HUGE)) {
+                if remade {
+                    // SAFETY: the scenario's own memory.
+                    assert_eq!(unsafe { libc::munmap(huge.cast(), HUGE) }, 0);
+                    assert!(restore(&mut snapshot).remade >= HUGE);
+                }
+                // Until the first page is all that is known here. Weeding sweeps without a fault.
+                let quiet = (0..1000).any(|_| {
+                    write(huge, 9);
+                    !restore(&mut snapshot).swept
+                });
+                assert!(quiet, "every restore sweeps");
+                // SAFETY: changes no contents.
+                unsafe { libc::madvise(huge.cast(), HUGE, MADV_COLLAPSE) };
+                (0..HUGE).step_by(page()).for_each(|at| write(huge.wrapping_add(at), 9));
+                let restored = restore(&mut snapshot);
+                let left = (0..HUGE).step_by(page()).filter(|at| read(huge.wrapping_add(*at)) != 0).count();
+                assert_eq!(left, 0, "so many pages keep what was written: {restored:?}");
+            }
+        }
+    });
+}
+
 #[test]
 fn declared_pages_need_no_sweep() {
     play("declared_pages_need_no_sweep", || {

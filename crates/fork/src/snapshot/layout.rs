@@ -9,7 +9,7 @@ use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Vma};
 
 use super::error::RestoreError;
-use super::options::Layout;
+use super::options::{Layout, Sweep};
 use super::state::{Contents, Part, Reach, State, pointer};
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
@@ -33,7 +33,7 @@ pub(super) enum Change {
 /// Restores the mappings and the program break.
 pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     let mut counts = Counts::default();
-    let State { reach, parts, extent, .. } = state;
+    let State { reach, parts, extent, sweep, .. } = state;
     let Reach::Whole(whole) = reach else { return Ok(counts) };
     if whole.layout == Layout::Trust {
         return Ok(counts);
@@ -81,7 +81,10 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                     match part.contents {
                         Contents::Zeros => {
                             // SAFETY: 1. these addresses were zeros when the snapshot was taken, and will be again.
-                            unsafe { map_zeros_over(piece, part.permissions, Commit::Counted) }?;
+                            unsafe { map_zeros_over(piece.clone(), part.permissions, Commit::Counted) }?;
+                            if *sweep == Sweep::OnFaults {
+                                keep_small(piece.into());
+                            }
                         }
                         Contents::Saved { .. } => {
                             // SAFETY: 1. the caller wants these addresses restored.
@@ -98,6 +101,13 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
         Ok(())
     })?;
     Ok(counts)
+}
+
+/// Keeps the kernel from putting anonymous pages at `piece` together to a huge page (khugepaged, `MADV_COLLAPSE`), which
+/// fills holes with pages that can be written without a fault. A kernel without huge pages refuses, and has no need.
+pub(super) fn keep_small(piece: Span) {
+    // SAFETY: 1. changes no contents.
+    let _ = unsafe { calls::advise(piece, libc::MADV_NOHUGEPAGE) };
 }
 
 /// Maps what a part of the snapshot had at `piece`, or copies it there if the descriptor is closed, as in a child.

@@ -25,7 +25,8 @@ use super::contents;
 use super::descriptors;
 use super::error::{Left, TakeError};
 use super::heirs;
-use super::options::{Descriptors, Scope, SnapshotOptions, Threads};
+use super::layout;
+use super::options::{Descriptors, Scope, SnapshotOptions, Sweep, Threads};
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
 use crate::arena;
@@ -145,6 +146,10 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     // SAFETY: the caller's contract: nobody else writes to this memory, and it may be replaced by a mapping of the same
     // bytes.
     unsafe { replace(&mut state, &vmas) }?;
+    if state.sweep == Sweep::OnFaults {
+        let zeros = state.parts.iter().filter(|part| part.contents == Contents::Zeros);
+        zeros.for_each(|part| layout::keep_small(Span::new(part.start, part.end)));
+    }
     group(&mut state)?;
     if let (Some(running), Some(mut reference), Some(no_files)) = (running, reference, no_files) {
         excluded.push(state.views.span())?;
