@@ -293,6 +293,41 @@ fn targets_are_left_from_signal_handlers_on_stacks_that_are_put_back() {
 }
 
 #[test]
+fn a_panic_goes_on_after_the_restore() {
+    use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+    play("a_panic_goes_on_after_the_restore", || {
+        let memory = map(1);
+        let mut snapshot = take(&whole());
+        let mut panics = |target: &dyn Fn()| {
+            let target = || {
+                COUNTER.store(50, Relaxed);
+                write(memory, 9);
+                target();
+            };
+            // SAFETY: as in `restore`.
+            let run = || unsafe { snapshot.run(SignalMask::Restore, target) };
+            let carried = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+            assert_eq!((COUNTER.load(Relaxed), read(memory)), (5, 0));
+            let text = carried.downcast_ref::<String>().expect("a message").clone();
+            // In the frame: the next restore takes the heap back.
+            let mut message = [0_u8; 2000];
+            message[..text.len()].copy_from_slice(text.as_bytes());
+            (message, text.len())
+        };
+        for round in 0..3 {
+            let (message, len) = panics(&|| panic!("in round {round}"));
+            assert_eq!(message[..len], [*b"in round 0", *b"in round 1", *b"in round 2"][round]);
+            let (message, len) = panics(&|| panic!("a word"));
+            assert_eq!(message[..len], *b"a word");
+            let (message, len) = panics(&|| panic!("{}", "x".repeat(3000)));
+            assert_eq!(message[..len], [b'x'; 1024]);
+            let (_, len) = panics(&|| panic_any(vec![1, 2, 3]));
+            assert_ne!(len, 0);
+        }
+    });
+}
+
+#[test]
 fn rounds_start_with_the_same_stack() {
     play("rounds_start_with_the_same_stack", || {
         let mut local = [1_u64; 64];

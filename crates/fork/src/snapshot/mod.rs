@@ -24,6 +24,7 @@ pub(crate) mod fuzzing;
 mod heirs;
 mod layout;
 mod options;
+mod panics;
 mod signals;
 mod state;
 mod take;
@@ -165,20 +166,36 @@ impl Snapshot {
     ///
     /// # Safety
     ///
-    /// As for [`restore`](Self::restore). A panic's message is in memory that is restored, too.
+    /// As for [`restore`](Self::restore).
     ///
     /// # Errors
     ///
-    /// As [`restore`](Self::restore).
+    /// As [`restore`](Self::restore), also after a panic.
+    ///
+    /// # Panics
+    ///
+    /// `target` did. The panic then carries a `String` with the first 1024 bytes of the message: what it carried before
+    /// was in memory that is restored, and is not dropped.
     pub unsafe fn run<R: Copy + 'static>(
         &mut self,
         mask: SignalMask,
         target: impl FnOnce() -> R,
     ) -> Result<(Ended<R>, Restored), RestoreError> {
-        let ended = enter(mask, target);
+        let ended = match entry::enter_catching(mask, target) {
+            Ended::Returned(Ok(value)) => Ok(Ended::Returned(value)),
+            Ended::Abandoned(value) => Ok(Ended::Abandoned(value)),
+            Ended::Returned(Err(carried)) => {
+                let message = panics::Message::of(&*carried);
+                std::mem::forget(carried);
+                Err(message)
+            }
+        };
         // SAFETY: the caller's contract.
         let restored = unsafe { restore(&mut self.state) }?;
-        Ok((ended, restored))
+        match ended {
+            Ok(ended) => Ok((ended, restored)),
+            Err(message) => message.go_on(),
+        }
     }
 
     /// Declares that the pages of `range` are written in every round, so that restores without a sweep
