@@ -198,6 +198,45 @@ fn what_exceeds_the_budget_is_dropped() {
     });
 }
 
+/// Plays rounds that lock memory, and restores that drop it.
+fn locked_memory_comes_back() {
+    let memory = map(100);
+    (0..50).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+    // Before Linux 5.18 there is no such advice. SAFETY: the scenario's own page, which was not written.
+    let droppable =
+        unsafe { libc::madvise(memory.wrapping_add(99 * page()).cast(), page(), libc::MADV_DONTNEED_LOCKED) };
+    let mut snapshot = take(&whole().resident(20 * page()));
+    for round in 0..130 {
+        let locked = memory.wrapping_add(40 * page());
+        // SAFETY: locking changes no contents.
+        if unsafe { libc::mlock(locked.cast(), 20 * page()) } != 0 {
+            return println!("skipped: this user may lock no memory");
+        }
+        (0..100).for_each(|index| write(memory.wrapping_add(index * page()), 2));
+        let restored = restore(&mut snapshot);
+        assert!(droppable != 0 || restored.by_memcpy <= 20, "more stays than may stay: {restored:?}");
+        for index in 0..100 {
+            let value = read(memory.wrapping_add(index * page()));
+            assert_eq!(value, u8::from(index < 50), "page {index} in round {round}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_a_round_locks_comes_back() {
+    play("memory_that_a_round_locks_comes_back", locked_memory_comes_back);
+}
+
+#[test]
+fn memory_that_a_round_locks_comes_back_on_old_kernels() {
+    play("memory_that_a_round_locks_comes_back_on_old_kernels", || {
+        if let Err(error) = refusing::refuse_advice(libc::MADV_DONTNEED_LOCKED) {
+            return println!("skipped: no filters here: {error}");
+        }
+        locked_memory_comes_back();
+    });
+}
+
 #[test]
 fn the_whole_process_comes_back() {
     play("the_whole_process_comes_back", || {

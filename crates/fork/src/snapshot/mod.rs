@@ -58,7 +58,7 @@ locks of files, working directory, user, name spaces, and other state of the ker
 memory that was locked, can be executed, or is watched by a userfaultfd (see `Snapshot::not_taken`)
 private mappings of files that cannot be written, such as program text, when they are unmapped or written by force
 the stack, unless taken by `take_and_enter`; below the entry point it is never wiped
-advice and names given to mappings since";
+advice, locks and names given to mappings since";
 
 /// Whether there is a snapshot of the whole process, of which there can be one. Relaxed: publishes nothing else.
 static WHOLE: AtomicBool = AtomicBool::new(false);

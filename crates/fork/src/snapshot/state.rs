@@ -127,6 +127,8 @@ pub(super) struct State {
     pub(super) groups: MappedVec<Span>,
     pub(super) copies: MappedVec<Copied>,
     pub(super) known: MappedVec<Known>,
+    /// Whether the last sweep had to leave other pages private.
+    pub(super) missed: bool,
     pub(super) declared: MappedVec<Known>,
     pub(super) left: MappedVec<NotTaken>,
     pub(super) views: Reserved,

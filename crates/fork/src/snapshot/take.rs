@@ -88,6 +88,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
         groups: MappedVec::with_capacity(MAPPINGS)?,
         copies: MappedVec::with_capacity(8)?,
         known: MappedVec::with_capacity(known)?,
+        missed: false,
         declared: MappedVec::with_capacity(known)?,
         left: MappedVec::with_capacity(MAPPINGS)?,
         views: Reserved::none(),

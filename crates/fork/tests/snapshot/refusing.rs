@@ -1,4 +1,6 @@
-//! A kernel that unmaps memory and then has none for the mapping that was to replace it, as `mmap(2)` says of
+//! Kernels that refuse what others do.
+//!
+//! One that unmaps memory and then has none for the mapping that was to replace it, as `mmap(2)` says of
 //! `MAP_FIXED`: another thread answers the `mmap` calls at one address (`seccomp_unotify(2)`).
 
 use std::io;
@@ -46,14 +48,21 @@ fn answer(listener: i32, refuses: bool) {
     assert_eq!(unsafe { libc::ioctl(listener, SEND, &raw mut reply) }, 0, "{}", io::Error::last_os_error());
 }
 
-/// Installs the filter, for this thread only.
+/// Makes `madvise` with this advice fail with EINVAL, as kernels do that do not know it.
+pub(crate) fn refuse_advice(advice: i32) -> io::Result<()> {
+    let mut program = [
+        step(LOAD, offset_of!(libc::seccomp_data, nr) as u32, 0),
+        step(IS, libc::SYS_madvise as u32, 3),
+        step(LOAD, argument(2), 0),
+        step(IS, advice as u32, 1),
+        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32, 0),
+        step(RETURN, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    install(&mut program, 0).map(drop)
+}
+
+/// Installs the filter of [`unmap_and_refuse`].
 fn listen(address: usize) -> io::Result<i32> {
-    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const HAS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
-    let argument = |index: usize| (offset_of!(libc::seccomp_data, args) + 8 * index) as u32;
     let mut program = [
         step(LOAD, offset_of!(libc::seccomp_data, nr) as u32, 0),
         step(IS, libc::SYS_mmap as u32, 7),
@@ -66,11 +75,30 @@ fn listen(address: usize) -> io::Result<i32> {
         step(RETURN, libc::SECCOMP_RET_USER_NOTIF, 0),
         step(RETURN, libc::SECCOMP_RET_ALLOW, 0),
     ];
+    install(&mut program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)
+}
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const HAS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// A step that skips `jf` steps if it finds something else.
+fn step(code: u16, k: u32, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt: 0, jf, k }
+}
+
+/// Where the low half of an argument is.
+fn argument(index: usize) -> u32 {
+    (offset_of!(libc::seccomp_data, args) + 8 * index) as u32
+}
+
+/// Installs a filter, for this thread only. Returns a descriptor if `flags` ask for one.
+fn install(program: &mut [libc::sock_filter], flags: libc::c_ulong) -> io::Result<i32> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: takes numbers.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
-    // SAFETY: the program is a local that outlives the call.
-    let listener = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
-    if listener < 0 { Err(io::Error::last_os_error()) } else { Ok(listener as i32) }
+    // SAFETY: the program is the caller's, and outlives the call.
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
 }
