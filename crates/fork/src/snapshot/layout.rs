@@ -10,9 +10,7 @@ use palimpsest_sys::pages::vmas::{Detail, Vma};
 
 use super::error::RestoreError;
 use super::options::{Layout, Sweep};
-use super::state::{Contents, Part, Reach, State, pointer};
-
-const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+use super::state::{Contents, Part, Reach, State};
 
 /// What was done about mappings, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -110,7 +108,8 @@ pub(super) fn keep_small(piece: Span) {
     let _ = unsafe { calls::advise(piece, libc::MADV_NOHUGEPAGE) };
 }
 
-/// Maps what a part of the snapshot had at `piece`, or copies it there if the descriptor is closed, as in a child.
+/// Maps what a part of the snapshot had at `piece`. Without a descriptor, as in a child, the mapping is a duplicate of
+/// the view of these bytes. (Anonymous memory with a copy of them would show zeros after the next drop.)
 ///
 /// # Safety
 ///
@@ -123,11 +122,10 @@ unsafe fn remake(part: &Part, piece: Span, extent: &Extent) -> Result<(), Extent
     if !matches!(mapped, Err(ExtentError::Closed { .. })) {
         return mapped;
     }
-    // SAFETY: 1. is passed on.
-    unsafe { map_zeros_over(piece.range(), READ_WRITE, Commit::Counted) }?;
-    // SAFETY: mapped writable just now, and the saved bytes are mapped while the snapshot lives.
-    unsafe { std::ptr::copy_nonoverlapping(pointer(view + ahead).cast_const(), pointer(piece.start), piece.len()) };
+    let view = Span::new(view + ahead, view + ahead + piece.len());
     let failed = |errno| ExtentError::Map { address: piece.start, len: piece.len(), errno };
+    // SAFETY: 1. the view is the snapshot's, and stays; and (1).
+    unsafe { calls::duplicate_over(view, piece.start) }.map_err(failed)?;
     // SAFETY: gives a mapping of the snapshot its old rights.
     unsafe { calls::protect(piece, part.permissions) }.map_err(failed)
 }
@@ -203,6 +201,8 @@ mod tests {
     use palimpsest_sys::pages::vmas::Label;
 
     use super::*;
+
+    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
     fn vma(range: Range<usize>, permissions: Permissions, inode: u64, offset: u64) -> Vma {
         let (device, Range { start, end }) = (Device::default(), range);

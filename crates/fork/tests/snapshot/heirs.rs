@@ -67,6 +67,40 @@ fn children_get_the_memory_of_a_snapshot_and_none_of_its_descriptors() {
     });
 }
 
+/// Fails on: anonymous memory in place of a mapping that is gone, which shows zeros once it is dropped.
+#[test]
+fn children_keep_what_they_mapped_again() {
+    play("heirs::children_keep_what_they_mapped_again", || {
+        for resident in [2, 1000] {
+            let memory = map(8);
+            (0..8).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::mprotect(memory.cast(), page(), libc::PROT_READ) }, 0);
+            let mut snapshot = take(&whole().sweep(Sweep::Always).resident(resident * page()));
+            // SAFETY: this process has one thread.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: the scenario's own memory.
+                assert_eq!(unsafe { libc::munmap(memory.cast(), 6 * page()) }, 0);
+                let is_back = (0..150).all(|round| {
+                    restore(&mut snapshot);
+                    let values = [0, 1, 2, 3, 4, 5, 6, 7].map(|index| read(memory.wrapping_add(index * page())));
+                    if values != [1; 8] {
+                        println!("{values:?} in round {round}, with {resident} pages");
+                    }
+                    values == [1; 8]
+                });
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!is_back)) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0);
+        }
+    });
+}
+
 /// Page faults of this process, as the kernel counts them.
 fn faults() -> i64 {
     // SAFETY: zeroes are a valid value.
