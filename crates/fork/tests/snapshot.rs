@@ -391,6 +391,32 @@ fn rounds_start_with_the_same_stack() {
 }
 
 #[test]
+fn rounds_on_ranges_start_with_the_same_stack() {
+    play("rounds_on_ranges_start_with_the_same_stack", || {
+        let memory = map(4);
+        write(memory, 1);
+        let mut local = [1_u64; 64];
+        LOCAL.set(60);
+        let body = |round: palimpsest_fork::snapshot::Round| {
+            assert_eq!(std::hint::black_box(&local), &[1; 64], "in round {}", round.number);
+            assert_eq!((read(memory), round.value as u64), (1, round.number * 3));
+            assert_eq!(COUNTER.fetch_add(1, Relaxed), 5 + round.number, "statics are not in the snapshot");
+            assert_eq!(LOCAL.replace(61 + round.number), 60 + round.number, "nor are the thread's variables");
+            if round.number == 50 {
+                return 7;
+            }
+            local.fill(round.number + 2);
+            write(memory, 9);
+            // SAFETY: 1. inside the body; 2. everything that matters is put back.
+            unsafe { abandon(round.value + 3) }
+        };
+        // SAFETY: as in `take` and `restore`.
+        let value = unsafe { take_and_enter(&ranges([range(memory, 4)]), SignalMask::Leave, body) }.unwrap();
+        assert_eq!((value, local), (7, [1; 64]));
+    });
+}
+
+#[test]
 fn calls_without_a_snapshot_can_be_left() {
     play("calls_without_a_snapshot_can_be_left", || {
         // SAFETY: 1. inside the call; 2. no frame owns anything.

@@ -119,10 +119,14 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     vmas.read(Detail::Figures)?;
     let mut running = None;
     match &options.scope {
-        Scope::Ranges(ranges) => choose_ranges(&mut state, ranges, &vmas)?,
+        Scope::Ranges(ranges) => {
+            if let Stack::From(_) = stack {
+                copy_around(&mut state, &find_stack(&thread, &vmas)?, &options.scope, stack)?;
+            }
+            choose_ranges(&mut state, ranges, &vmas)?;
+        }
         Scope::Whole => {
-            let found = thread.running(&vmas);
-            let found = found.ok_or_else(|| TakeError::ForeignStack { stack_pointer: super::arch::stack_pointer() })?;
+            let found = find_stack(&thread, &vmas)?;
             excluded.push(found.stack)?;
             for range in &options.except {
                 let end = range.end.checked_next_multiple_of(page).unwrap_or(usize::MAX & !(page - 1));
@@ -138,7 +142,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
                 excluded.push(vma.range().into())?;
             }
             exclude_own(&state, &mut excluded)?;
-            copy_around(&mut state, &found, stack)?;
+            copy_around(&mut state, &found, &options.scope, stack)?;
             choose_whole(&mut state, &vmas, &excluded, &found)?;
             running = Some(found);
         }
@@ -175,6 +179,11 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     save_copies(&mut state);
     state.faults = contents::faults();
     Ok(state)
+}
+
+fn find_stack(thread: &Thread, vmas: &[Vma]) -> Result<Running, TakeError> {
+    let found = thread.running(vmas);
+    found.ok_or_else(|| TakeError::ForeignStack { stack_pointer: super::arch::stack_pointer() })
 }
 
 /// Tells [`guard`](crate::guard) which memory is about to become mappings of a file.
@@ -365,9 +374,9 @@ fn cut(parts: &mut MappedVec<Part>, pagemap: &Pagemap, vma: &Vma, range: Range<u
     Ok(())
 }
 
-/// Notes the bytes that are copied one by one: those on pages shared with the running stack, or with words that the
-/// kernel writes.
-fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(), TakeError> {
+/// Notes the bytes that are copied one by one: the frames that are in the snapshot, and with the whole process those on
+/// pages shared with the running stack, or with words that the kernel writes.
+fn copy_around(state: &mut State, running: &Running, scope: &Scope, stack: Stack) -> Result<(), TakeError> {
     let words = running.rseq_pages(state.page);
     let beside_frames = running.frames_end..running.stack.end;
     // These pages may be the ones on which the stack ends.
@@ -377,8 +386,12 @@ fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(),
         Stack::GoesOn => 0..0,
         Stack::From(start) => start..running.frames_end,
     };
+    let ranges = match scope {
+        Scope::Ranges(_) => [frames, 0..0, 0..0],
+        Scope::Whole => [frames, beside_frames, beside_words],
+    };
     let mut len = 0_usize;
-    for range in [frames, beside_frames, beside_words] {
+    for range in ranges {
         let (before, after) = (
             range.start..range.end.min(running.rseq.start.max(range.start)),
             range.start.max(running.rseq.end.min(range.end))..range.end,
