@@ -493,6 +493,55 @@ fn descriptors_come_back_with_their_flag() {
     });
 }
 
+/// Replaces a descriptor by another open of the same file. Returns what a restore counts as open again, with that and
+/// without.
+fn another_open_is_replaced() -> [usize; 2] {
+    use std::io::{Read, Seek};
+    use std::os::fd::AsRawFd;
+    let mut file = std::fs::File::open("/proc/self/exe").unwrap();
+    let mut copy = file.try_clone().unwrap();
+    let mut bytes = [0; 100];
+    file.read_exact(&mut bytes).unwrap();
+    let mut snapshot = take(&whole().descriptors(Descriptors::Restore));
+    let mut counts = [0; 2];
+    for replaced in [true, false, true, false] {
+        if replaced {
+            let other = std::fs::File::open("/proc/self/exe").unwrap();
+            // SAFETY: the scenario's own descriptors.
+            assert_ne!(unsafe { libc::dup2(other.as_raw_fd(), file.as_raw_fd()) }, -1);
+            drop(other);
+        }
+        file.read_exact(&mut bytes).unwrap();
+        let restored = restore(&mut snapshot);
+        counts[usize::from(!replaced)] = restored.reopened;
+        assert_eq!((restored.closed, restored.lost), (0, 0));
+        assert_eq!(file.stream_position().unwrap(), 100);
+        copy.seek(std::io::SeekFrom::Start(5)).unwrap();
+        assert_eq!(file.stream_position().unwrap(), 5, "the descriptor and its copy are of one open file");
+    }
+    counts
+}
+
+#[test]
+fn another_open_of_the_same_file_is_replaced() {
+    play("another_open_of_the_same_file_is_replaced", || {
+        let this = std::process::id();
+        // SAFETY: compares standard error with itself.
+        let is_told = unsafe { libc::syscall(libc::SYS_kcmp, this, this, 0, 2, 2) } == 0;
+        assert_eq!(another_open_is_replaced(), [usize::from(is_told), 0]);
+    });
+}
+
+#[test]
+fn another_open_of_the_same_file_is_replaced_where_the_kernel_does_not_tell() {
+    play("another_open_of_the_same_file_is_replaced_where_the_kernel_does_not_tell", || {
+        match refusing::refuse_call(libc::SYS_kcmp) {
+            Ok(()) => assert_eq!(another_open_is_replaced(), [0, 0], "it cannot be told"),
+            Err(error) => println!("skipped: no filters here: {error}"),
+        }
+    });
+}
+
 #[test]
 fn the_core_number_is_left_to_the_kernel() {
     play("the_core_number_is_left_to_the_kernel", core_number::is_left_to_the_kernel);

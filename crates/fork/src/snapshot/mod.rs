@@ -54,6 +54,7 @@ contents of files, pipes and sockets, and what other processes did
 shared memory, and mappings of it that were removed
 threads: none are made or ended
 timers, signal handlers, alternate signal stacks, pending signals, and limits of the process
+flags of descriptors and of open files (`F_SETFD`, `F_SETFL`), unless the descriptor was closed or replaced
 locks of files, working directory, user, name spaces, and other state of the kernel
 memory that was locked, can be executed, or is watched by a userfaultfd (see `Snapshot::not_taken`)
 private mappings of files that cannot be written, such as program text, when they are unmapped or written by force

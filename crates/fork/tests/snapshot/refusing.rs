@@ -48,6 +48,17 @@ fn answer(listener: i32, refuses: bool) {
     assert_eq!(unsafe { libc::ioctl(listener, SEND, &raw mut reply) }, 0, "{}", io::Error::last_os_error());
 }
 
+/// Makes this call fail with ENOSYS, as kernels do that lack it.
+pub(crate) fn refuse_call(number: i64) -> io::Result<()> {
+    let mut program = [
+        step(LOAD, offset_of!(libc::seccomp_data, nr) as u32, 0),
+        step(IS, number as u32, 1),
+        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0),
+        step(RETURN, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    install(&mut program, 0).map(drop)
+}
+
 /// Makes `madvise` with this advice fail with EINVAL, as kernels do that do not know it.
 pub(crate) fn refuse_advice(advice: i32) -> io::Result<()> {
     let mut program = [
