@@ -138,6 +138,8 @@ pub(super) struct State {
     /// Page faults of the process at the end of the last restore.
     pub(super) faults: u64,
     pub(super) restores: u32,
+    /// Whether forks know of it.
+    pub(super) listed: bool,
     /// The next snapshot of this process; see [`heirs`](super::heirs).
     pub(super) next: AtomicPtr<Self>,
 }

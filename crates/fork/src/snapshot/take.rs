@@ -73,6 +73,8 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
         Scope::Ranges(_) => None,
         Scope::Whole => Some(Vmas::with_capacity(MAPPINGS)?),
     };
+    // Now already: a handler that forks would wait for the lock of the thread that it interrupts.
+    let _blocked = Blocked::all();
     let no_fork = heirs::keep_away()?;
     let kept = KeptMaps::open(MappedVec::with_capacity(MAPPINGS)?)?;
     let mut excluded = MappedVec::with_capacity(64 + options.except.len())?;
@@ -99,6 +101,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
         },
         faults: 0,
         restores: 0,
+        listed: false,
         next: AtomicPtr::default(),
     })
     .map_err(unmapped)?;
@@ -106,8 +109,6 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     drop(no_fork);
 
     let tables = registry::known()?;
-
-    let _blocked = Blocked::all();
     registry::wait_for_deputy().map_err(|process| TakeError::Deputy { process })?;
     let no_files = match &options.scope {
         Scope::Ranges(ranges) => {

@@ -31,21 +31,34 @@ pub(crate) fn unmap_and_refuse(address: usize, refuses: Refuses) -> io::Result<(
     Ok(())
 }
 
-fn answer(listener: i32, refuses: bool) {
+/// Waits until the filtered thread makes its call.
+fn receive(listener: i32) -> libc::seccomp_notif {
     // SAFETY: zeros are a valid value, and what the kernel expects.
     let mut asked: libc::seccomp_notif = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: the kernel fills a local of the type that it expects.
     assert_eq!(unsafe { libc::ioctl(listener, RECEIVE, &raw mut asked) }, 0, "{}", io::Error::last_os_error());
-    let go_on = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-    let mut reply = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags: go_on };
-    if refuses {
-        let [address, len, ..] = asked.data.args;
-        // SAFETY: what the thread that waits for the answer asked the kernel to replace.
-        assert_eq!(unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address as usize), len as usize) }, 0);
-        reply = libc::seccomp_notif_resp { error: -libc::ENOMEM, flags: 0, ..reply };
-    }
+    asked
+}
+
+/// Lets the thread go on.
+fn reply(listener: i32, reply: libc::seccomp_notif_resp) {
     // SAFETY: the kernel reads a local of the type that it expects.
-    assert_eq!(unsafe { libc::ioctl(listener, SEND, &raw mut reply) }, 0, "{}", io::Error::last_os_error());
+    assert_eq!(unsafe { libc::ioctl(listener, SEND, &raw const reply) }, 0, "{}", io::Error::last_os_error());
+}
+
+fn makes_its_call(id: u64) -> libc::seccomp_notif_resp {
+    libc::seccomp_notif_resp { id, val: 0, error: 0, flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 }
+}
+
+fn answer(listener: i32, refuses: bool) {
+    let asked = receive(listener);
+    if !refuses {
+        return reply(listener, makes_its_call(asked.id));
+    }
+    let [address, len, ..] = asked.data.args;
+    // SAFETY: what the thread that waits for the answer asked the kernel to replace.
+    assert_eq!(unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address as usize), len as usize) }, 0);
+    reply(listener, libc::seccomp_notif_resp { error: -libc::ENOMEM, flags: 0, ..makes_its_call(asked.id) });
 }
 
 /// Makes this call fail with ENOSYS, as kernels do that lack it.
@@ -70,6 +83,25 @@ pub(crate) fn refuse_advice(advice: i32) -> io::Result<()> {
         step(RETURN, libc::SECCOMP_RET_ALLOW, 0),
     ];
     install(&mut program, 0).map(drop)
+}
+
+/// Lets `seen` run, on another thread, whenever this thread makes this call, before it is made.
+pub(crate) fn watch_call(number: i64, seen: impl Fn() + Send + 'static) -> io::Result<()> {
+    let mut program = [
+        step(LOAD, offset_of!(libc::seccomp_data, nr) as u32, 0),
+        step(IS, number as u32, 1),
+        step(RETURN, libc::SECCOMP_RET_USER_NOTIF, 0),
+        step(RETURN, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let listener = install(&mut program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    std::thread::spawn(move || {
+        loop {
+            let asked = receive(listener);
+            seen();
+            reply(listener, makes_its_call(asked.id));
+        }
+    });
+    Ok(())
 }
 
 /// Installs the filter of [`unmap_and_refuse`].
