@@ -5,9 +5,9 @@
 //! any number of arguments or do not return; each is a trampoline that calls [`prepare`], and then the next definition,
 //! with registers and stack as they came.
 //!
-//! `pidfd_spawn` and `pidfd_spawnp` (glibc 2.39) are not among them. Whoever uses them asks first whether they exist, as
-//! Rust's standard library does by a weak symbol, and has another way. A definition here would answer yes on every C
-//! library, and such programs would fail on the older ones.
+//! `pidfd_spawn` and `pidfd_spawnp` (glibc 2.39) are not among them. Who uses them asks first whether they exist, as
+//! Rust's standard library does by a weak symbol, and has another way. A definition here would answer yes whatever the
+//! C library, and such programs would fail with the older ones.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

@@ -48,10 +48,11 @@
 //!
 //! # Snapshots
 //!
-//! A snapshot of the whole process holds private memory, to which the arena's bookkeeping belongs. Blocks and records of
-//! units must not be left out, or a restore would restore half of the allocator. So such a [snapshot](crate::snapshot)
-//! freezes all arenas before it lists the mappings, and they get no files while it lives. What a snapshot holds is a
-//! private mapping of its file, so that discarding it leaves no zeros: such memory counts as frozen.
+//! A snapshot of the whole process holds private memory, to which the arena's bookkeeping belongs. Blocks and records
+//! of units must not be left out, or a restore would restore half of the allocator. So such a
+//! [snapshot](crate::snapshot) freezes all arenas before it lists the mappings, and they get no files while it lives.
+//! What a snapshot holds is a private mapping of its file, so that discarding it leaves no zeros: such memory counts as
+//! frozen.
 //!
 //! # Locks
 //!

@@ -9,7 +9,7 @@ use std::os::fd::FromRawFd;
 
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::vec::MappedVec;
-use palimpsest_sys::{MapError, last_errno};
+use palimpsest_sys::{MapError, is_one_open_file};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::{DupFlags, Errno, FdFlags};
@@ -133,10 +133,10 @@ impl Table {
         let there = same_file(entry.number);
         let fd = match (there, entry.spare.and_then(same_file)) {
             (Some(fd), None) => fd,
-            (Some(fd), Some(spare)) if is_one_open(fd, spare) == Ok(true) => fd,
+            (Some(fd), Some(spare)) if is_one_open_file(fd, spare) == Ok(true) => fd,
             (there, Some(spare)) => {
                 // Where the kernel does not tell, it is most likely the same.
-                let counts_as_closed = there.is_none_or(|fd| is_one_open(fd, spare).is_ok());
+                let counts_as_closed = there.is_none_or(|fd| is_one_open_file(fd, spare).is_ok());
                 // SAFETY: the number was this file's when the snapshot was taken and will be again, whatever it is now;
                 // it is forgotten below, not closed.
                 let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(entry.number) });
@@ -172,19 +172,6 @@ fn look(number: RawFd) -> Option<(BorrowedFd<'static>, Stat)> {
     // are blocked and other threads sleep.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::fs::fstat(fd).ok().map(|stat| (fd, stat))
-}
-
-/// Whether both are duplicates of one descriptor, so that they share offset and flags. Fails if the kernel does not tell
-/// (`CONFIG_KCMP`, or a filter).
-fn is_one_open(first: BorrowedFd<'_>, second: BorrowedFd<'_>) -> Result<bool, Errno> {
-    /// `KCMP_FILE` of `include/uapi/linux/kcmp.h`.
-    const FILE: i32 = 0;
-    let process = std::process::id();
-    // SAFETY: compares two descriptors of this process.
-    match unsafe { libc::syscall(libc::SYS_kcmp, process, process, FILE, first.as_raw_fd(), second.as_raw_fd()) } {
-        -1 => Err(last_errno()),
-        order => Ok(order == 0),
-    }
 }
 
 /// Duplicates the descriptor to a number that programs do not use, `above` or higher if one is free. No higher than

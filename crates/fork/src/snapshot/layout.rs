@@ -101,8 +101,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     Ok(counts)
 }
 
-/// Keeps the kernel from putting anonymous pages at `piece` together to a huge page (khugepaged, `MADV_COLLAPSE`), which
-/// fills holes with pages that can be written without a fault. A kernel without huge pages refuses, and has no need.
+/// Keeps the kernel from making a huge page of anonymous pages at `piece` (khugepaged, `MADV_COLLAPSE`), which fills
+/// holes with pages that can be written without a fault. A kernel without huge pages refuses, and has no need.
 pub(super) fn keep_small(piece: Span) {
     // SAFETY: 1. changes no contents.
     let _ = unsafe { calls::advise(piece, libc::MADV_NOHUGEPAGE) };

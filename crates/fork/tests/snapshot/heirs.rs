@@ -150,7 +150,7 @@ fn without_memory_for_it_a_snapshot_is_refused() {
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
         };
         let options = ranges([range(map(1), 1)]);
-        let mut attempt = |pages: u64| {
+        let attempt = |pages: u64| {
             set(pages * page() as u64);
             // SAFETY: as in `take`.
             let taken = unsafe { Snapshot::take(&options) };
