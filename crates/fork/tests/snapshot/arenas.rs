@@ -42,7 +42,7 @@ fn come_back(arena: &Arena, options: &SnapshotOptions) {
         let mut more = blocks.clone();
         // One slab is not enough, and one segment is not.
         (0..3000).for_each(|_| allocate(arena, 48, &mut more));
-        (0..3).for_each(|_| allocate(arena, 40 << 20, &mut more));
+        (0..2).for_each(|_| allocate(arena, 9 << 20, &mut more));
         assert_whole(&more);
         // The map of this round is in the heap, which comes back.
         std::mem::forget(more);
@@ -66,7 +66,7 @@ fn come_back(arena: &Arena, options: &SnapshotOptions) {
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(status, 0);
     drop(snapshot);
-    allocate(arena, 200 << 20, &mut blocks);
+    allocate(arena, 20 << 20, &mut blocks);
     assert_whole(&blocks);
 }
 
