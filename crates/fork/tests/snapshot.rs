@@ -1,9 +1,13 @@
 //! Snapshots of this process, each in a child process of one thread.
 
+#[path = "snapshot/arenas.rs"]
+mod arenas;
 #[path = "snapshot/child.rs"]
 mod child;
 #[path = "snapshot/core_number.rs"]
 mod core_number;
+#[path = "snapshot/descriptors.rs"]
+mod descriptors;
 #[path = "snapshot/heirs.rs"]
 mod heirs;
 #[path = "snapshot/memory.rs"]
@@ -96,6 +100,39 @@ fn without_faults_there_is_no_sweep() {
     });
 }
 
+/// A huge page that the kernel makes of a few pages and many holes can be written without a fault.
+#[test]
+fn holes_that_the_kernel_fills_are_zeros_again() {
+    const MADV_COLLAPSE: i32 = 25;
+    const HUGE: usize = palimpsest_sys::HUGE_PAGE;
+    play("holes_that_the_kernel_fills_are_zeros_again", || {
+        for remade in [false, true] {
+            let memory = map(21 * HUGE / page());
+            let memory = memory.wrapping_add(memory.align_offset(HUGE));
+            let mut snapshot = take(&whole());
+            for huge in (0..20).map(|index| memory.wrapping_add(index * HUGE)) {
+                if remade {
+                    // SAFETY: the scenario's own memory.
+                    assert_eq!(unsafe { libc::munmap(huge.cast(), HUGE) }, 0);
+                    assert!(restore(&mut snapshot).remade >= HUGE);
+                }
+                // Until the first page is all that is known here. Weeding sweeps without a fault.
+                let quiet = (0..1000).any(|_| {
+                    write(huge, 9);
+                    !restore(&mut snapshot).swept
+                });
+                assert!(quiet, "every restore sweeps");
+                // SAFETY: changes no contents.
+                unsafe { libc::madvise(huge.cast(), HUGE, MADV_COLLAPSE) };
+                (0..HUGE).step_by(page()).for_each(|at| write(huge.wrapping_add(at), 9));
+                let restored = restore(&mut snapshot);
+                let left = (0..HUGE).step_by(page()).filter(|at| read(huge.wrapping_add(*at)) != 0).count();
+                assert_eq!(left, 0, "so many pages keep what was written: {restored:?}");
+            }
+        }
+    });
+}
+
 #[test]
 fn declared_pages_need_no_sweep() {
     play("declared_pages_need_no_sweep", || {
@@ -160,6 +197,45 @@ fn what_exceeds_the_budget_is_dropped() {
             assert_eq!((restored.by_memcpy, restored.by_drop), (30, 70));
             assert!((0..100).all(|index| read(memory.wrapping_add(index * page())) == 1));
         }
+    });
+}
+
+/// Plays rounds that lock memory, and restores that drop it.
+fn locked_memory_comes_back() {
+    let memory = map(100);
+    (0..50).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+    // Before Linux 5.18 there is no such advice. SAFETY: the scenario's own page, which was not written.
+    let droppable =
+        unsafe { libc::madvise(memory.wrapping_add(99 * page()).cast(), page(), libc::MADV_DONTNEED_LOCKED) };
+    let mut snapshot = take(&whole().resident(20 * page()));
+    for round in 0..130 {
+        let locked = memory.wrapping_add(40 * page());
+        // SAFETY: locking changes no contents.
+        if unsafe { libc::mlock(locked.cast(), 20 * page()) } != 0 {
+            return println!("skipped: this user may lock no memory");
+        }
+        (0..100).for_each(|index| write(memory.wrapping_add(index * page()), 2));
+        let restored = restore(&mut snapshot);
+        assert!(droppable != 0 || restored.by_memcpy <= 20, "more stays than may stay: {restored:?}");
+        for index in 0..100 {
+            let value = read(memory.wrapping_add(index * page()));
+            assert_eq!(value, u8::from(index < 50), "page {index} in round {round}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_a_round_locks_comes_back() {
+    play("memory_that_a_round_locks_comes_back", locked_memory_comes_back);
+}
+
+#[test]
+fn memory_that_a_round_locks_comes_back_on_old_kernels() {
+    play("memory_that_a_round_locks_comes_back_on_old_kernels", || {
+        if let Err(error) = refusing::refuse_advice(libc::MADV_DONTNEED_LOCKED) {
+            return println!("skipped: no filters here: {error}");
+        }
+        locked_memory_comes_back();
     });
 }
 
@@ -258,6 +334,41 @@ fn targets_are_left_from_signal_handlers_on_stacks_that_are_put_back() {
 }
 
 #[test]
+fn a_panic_goes_on_after_the_restore() {
+    use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+    play("a_panic_goes_on_after_the_restore", || {
+        let memory = map(1);
+        let mut snapshot = take(&whole());
+        let mut panics = |target: &dyn Fn()| {
+            let target = || {
+                COUNTER.store(50, Relaxed);
+                write(memory, 9);
+                target();
+            };
+            // SAFETY: as in `restore`.
+            let run = || unsafe { snapshot.run(SignalMask::Restore, target) };
+            let carried = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+            assert_eq!((COUNTER.load(Relaxed), read(memory)), (5, 0));
+            let text = carried.downcast_ref::<String>().expect("a message").clone();
+            // In the frame: the next restore takes the heap back.
+            let mut message = [0_u8; 2000];
+            message[..text.len()].copy_from_slice(text.as_bytes());
+            (message, text.len())
+        };
+        for round in 0..3 {
+            let (message, len) = panics(&|| panic!("in round {round}"));
+            assert_eq!(message[..len], [*b"in round 0", *b"in round 1", *b"in round 2"][round]);
+            let (message, len) = panics(&|| panic!("a word"));
+            assert_eq!(message[..len], *b"a word");
+            let (message, len) = panics(&|| panic!("{}", "x".repeat(3000)));
+            assert_eq!(message[..len], [b'x'; 1024]);
+            let (_, len) = panics(&|| panic_any(vec![1, 2, 3]));
+            assert_ne!(len, 0);
+        }
+    });
+}
+
+#[test]
 fn rounds_start_with_the_same_stack() {
     play("rounds_start_with_the_same_stack", || {
         let mut local = [1_u64; 64];
@@ -282,6 +393,32 @@ fn rounds_start_with_the_same_stack() {
 }
 
 #[test]
+fn rounds_on_ranges_start_with_the_same_stack() {
+    play("rounds_on_ranges_start_with_the_same_stack", || {
+        let memory = map(4);
+        write(memory, 1);
+        let mut local = [1_u64; 64];
+        LOCAL.set(60);
+        let body = |round: palimpsest_fork::snapshot::Round| {
+            assert_eq!(std::hint::black_box(&local), &[1; 64], "in round {}", round.number);
+            assert_eq!((read(memory), round.value as u64), (1, round.number * 3));
+            assert_eq!(COUNTER.fetch_add(1, Relaxed), 5 + round.number, "statics are not in the snapshot");
+            assert_eq!(LOCAL.replace(61 + round.number), 60 + round.number, "nor are the thread's variables");
+            if round.number == 50 {
+                return 7;
+            }
+            local.fill(round.number + 2);
+            write(memory, 9);
+            // SAFETY: 1. inside the body; 2. everything that matters is put back.
+            unsafe { abandon(round.value + 3) }
+        };
+        // SAFETY: as in `take` and `restore`.
+        let value = unsafe { take_and_enter(&ranges([range(memory, 4)]), SignalMask::Leave, body) }.unwrap();
+        assert_eq!((value, local), (7, [1; 64]));
+    });
+}
+
+#[test]
 fn calls_without_a_snapshot_can_be_left() {
     play("calls_without_a_snapshot_can_be_left", || {
         // SAFETY: 1. inside the call; 2. no frame owns anything.
@@ -300,61 +437,6 @@ fn calls_go_on_over_a_restore() {
             unsafe { abandon(4) }
         });
         assert_eq!((ended, COUNTER.load(Relaxed)), (Ended::Abandoned(4), 5));
-    });
-}
-
-#[test]
-fn descriptors_come_back() {
-    play("descriptors_come_back", || {
-        use std::io::{Read, Seek};
-        use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
-        let mut file = std::fs::File::open("/proc/self/exe").unwrap();
-        let mut bytes = [0; 100];
-        file.read_exact(&mut bytes).unwrap();
-        let other = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
-        let (reader, _writer) = std::io::pipe().unwrap();
-        let reader = reader.into_raw_fd();
-        let mut snapshot = take(&whole().descriptors(Descriptors::Restore));
-        for round in 0..3 {
-            file.read_exact(&mut bytes).unwrap();
-            let opened = std::fs::File::open("/dev/zero").unwrap().into_raw_fd();
-            // SAFETY: the scenario's own descriptors.
-            assert_eq!(unsafe { libc::close(other) }, 0);
-            if round == 2 {
-                // SAFETY: as above.
-                assert_eq!(unsafe { libc::close(reader) }, 0);
-            }
-            let restored = restore(&mut snapshot);
-            assert_eq!((restored.closed, restored.reopened), (1, 1), "{restored:?}");
-            assert_eq!(restored.lost, usize::from(round == 2));
-            assert_eq!(file.stream_position().unwrap(), 100);
-            // SAFETY: asks about a number.
-            assert_eq!(unsafe { libc::fcntl(opened, libc::F_GETFD) }, -1);
-            // SAFETY: put back above; given away again below.
-            let null = unsafe { std::fs::File::from_raw_fd(other) };
-            assert_ne!(null.as_raw_fd(), file.as_raw_fd());
-            assert_eq!((&null).read(&mut bytes).unwrap(), 0, "it is /dev/null again");
-            let _ = null.into_raw_fd();
-        }
-    });
-}
-
-#[test]
-fn descriptors_come_back_with_their_flag() {
-    play("descriptors_come_back_with_their_flag", || {
-        use std::os::fd::IntoRawFd;
-        let [kept, closed] = [(); 2].map(|()| std::fs::File::open("/dev/null").unwrap().into_raw_fd());
-        // SAFETY: the scenario's own descriptor.
-        assert_eq!(unsafe { libc::fcntl(kept, libc::F_SETFD, 0) }, 0);
-        let mut snapshot = take(&whole().descriptors(Descriptors::Restore));
-        for number in [kept, closed] {
-            // SAFETY: as above.
-            assert_eq!(unsafe { libc::close(number) }, 0);
-        }
-        assert_eq!(restore(&mut snapshot).reopened, 2);
-        // SAFETY: asks about numbers.
-        let flags = [kept, closed].map(|number| unsafe { libc::fcntl(number, libc::F_GETFD) });
-        assert_eq!(flags, [0, libc::FD_CLOEXEC], "the descriptor is handed to programs that the target starts, or not");
     });
 }
 

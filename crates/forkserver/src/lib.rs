@@ -31,6 +31,7 @@ mod input;
 mod protocol;
 mod serve;
 mod server;
+mod sigchld;
 mod sysv;
 mod wire;
 

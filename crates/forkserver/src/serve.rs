@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use crate::error::ServeError;
 use crate::input::TestCase;
 use crate::protocol::Words;
+use crate::sigchld::Waiting;
 use crate::wire::{self, Wire};
 
 /// How a run gets a state that no earlier run has changed.
@@ -89,6 +90,7 @@ pub(crate) unsafe fn serve(
     target: &mut dyn FnMut(&[u8]),
 ) -> Result<(), ServeError> {
     let mut stopped: Option<Pid> = None;
+    let waiting = Waiting::new();
     let complaints = Complaints::new(way)?;
     loop {
         let killed = match request.take() {
@@ -113,6 +115,7 @@ pub(crate) unsafe fn serve(
                 Forked::Child => {
                     drop(wire);
                     stay_with(server);
+                    waiting.give_back();
                     // SAFETY: (2).
                     unsafe { work(way, test_case, target, &complaints) }
                 }

@@ -34,6 +34,10 @@ const TESTS: &[(&str, fn())] = &[
         "every_run_of_a_forking_mode_has_a_worker_of_its_own_and_a_reset_keeps_one",
         every_run_of_a_forking_mode_has_a_worker_of_its_own_and_a_reset_keeps_one,
     ),
+    (
+        "a_target_that_takes_its_children_away_keeps_that_to_itself",
+        a_target_that_takes_its_children_away_keeps_that_to_itself,
+    ),
     ("the_map_shows_the_same_in_every_mode", the_map_shows_the_same_in_every_mode),
     (
         "an_old_fuzzer_is_served_by_a_target_that_speaks_the_new_generation",
@@ -159,6 +163,21 @@ fn every_run_of_a_forking_mode_has_a_worker_of_its_own_and_a_reset_keeps_one() {
         let mut workers: Vec<u32> = (0..20).map(|_| driver.passes(b"same")).collect();
         workers.dedup();
         assert_eq!(workers.len(), if mode == "reset" { 1 } else { 20 }, "{mode}");
+    }
+}
+
+/// Fails on: a server whose workers are gone before it waits for them; runs or a caller that find another action.
+fn a_target_that_takes_its_children_away_keeps_that_to_itself() {
+    for mode in target::MODES {
+        for children in ["ignored", "unwaited", "reaped"] {
+            let (mut driver, _) = greeted(&format!("{mode} new shared {children}"));
+            for _ in 0..3 {
+                driver.passes(b"harmless");
+                assert_eq!(driver.run(b"exit", LONG).1, Ending::Exit(7), "{mode}, {children}");
+            }
+            driver.passes(b"harmless");
+            assert_eq!(driver.hang_up().code(), Some(0), "{mode}, {children}");
+        }
     }
 }
 

@@ -4,6 +4,10 @@
 //! The C library's calls from one to another bypass this object, so that each function is defined. Those of `exec` take
 //! any number of arguments or do not return; each is a trampoline that calls [`prepare`], and then the next definition,
 //! with registers and stack as they came.
+//!
+//! `pidfd_spawn` and `pidfd_spawnp` (glibc 2.39) are not among them. Who uses them asks first whether they exist, as
+//! Rust's standard library does by a weak symbol, and has another way. A definition here would answer yes whatever the
+//! C library, and such programs would fail with the older ones.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

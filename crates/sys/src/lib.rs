@@ -19,6 +19,7 @@
 //! | [`signals`] | the signals that a program can wait for, by name or number |
 //! | [`clock`] | the kernel's clocks |
 //! | [`numa`] | nodes, this thread's node, memory policies, where pages are |
+//! | [`is_one_open_file`] | which descriptors share offset and flags |
 //! | [`open_regular`] | files that others name, without a wait or an effect |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
@@ -54,6 +55,7 @@ pub mod fuzzing;
 pub mod memory;
 pub mod numa;
 mod objects;
+mod open_file;
 pub mod pages;
 pub mod proc;
 mod proc_mem;
@@ -85,6 +87,7 @@ pub use objects::{
     Held, Loads, NotLoaded, NotedObject, ObjectName, hold, holder_of_note, in_program, in_secure_execution,
     keep_loaded, objects_with_note, stay_loaded,
 };
+pub use open_file::is_one_open_file;
 pub use proc_mem::{ProcMem, ProcMemError};
 pub use random::random_below;
 pub use regular_file::{FileKind, OpenRegularError, open_regular};

@@ -2,6 +2,7 @@
 //! constant and may move.
 
 use std::mem::{self, MaybeUninit};
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -194,6 +195,11 @@ impl Core {
     /// Makes shared memory private.
     pub(super) fn freeze(&self) -> Flipped {
         self.flip(&mut self.space.lock())
+    }
+
+    /// Notes that a snapshot is about to hold `range`, and maps its own file there.
+    pub(super) fn note_snapshot(&self, range: &Range<usize>) {
+        self.space.lock().segments.note_snapshot(range);
     }
 
     fn flip(&self, space: &mut Space) -> Flipped {

@@ -1,6 +1,6 @@
 //! The arenas' share of the process's descriptors. Nothing here allocates.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use palimpsest_sys::memory::file::MemoryFile;
 use rustix::io::Errno;
@@ -11,6 +11,34 @@ const NAME: &core::ffi::CStr = c"palimpsest-arena";
 
 /// Open descriptors of all arenas. Relaxed everywhere: a number that orders nothing.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is a snapshot of the whole process. Relaxed everywhere: only threads that sleep meanwhile could see it
+/// change.
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// While it lives, no [`create_to_fill`] succeeds: a snapshot of the whole process restores what arenas know of their
+/// files, and so must not miss the files themselves.
+#[derive(Debug)]
+pub(crate) struct NoFiles(());
+
+impl NoFiles {
+    pub(super) fn new() -> Self {
+        HELD.store(true, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for NoFiles {
+    fn drop(&mut self) {
+        HELD.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Makes a file as [`create`] does, which stays open while its memory is being filled. Fails with [`Errno::BUSY`] while
+/// there are [no files](NoFiles).
+pub(super) fn create_to_fill(len: usize) -> Result<MemoryFile, Errno> {
+    if HELD.load(Ordering::Relaxed) { Err(Errno::BUSY) } else { create(len) }
+}
 
 /// Makes a file of `len` bytes. Fails with [`Errno::MFILE`] when arenas have used their share: the rest is the
 /// program's.

@@ -7,12 +7,15 @@
 //! it waits for ever. If the first arena is made while handlers of a fork are running, that fork does not see it (glibc
 //! 2.36 and newer let both go on at once): if other handlers take long, make an arena before there are threads.
 
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
 use rustix::io::Errno;
 
+use super::StrandedError;
 use super::core::Core;
+use super::files::NoFiles;
 use crate::hazards::wiped::Wiped;
 use crate::lock::Lock;
 
@@ -90,7 +93,30 @@ pub(super) fn leave(core: NonNull<Core>) {
     }
 }
 
-fn each(visit: fn(&Core)) {
+/// Prepares all arenas for a snapshot of the whole process, which restores what they know of their memory, and so must
+/// hold that memory: makes it private. New memory has no files while the result lives, since a restore would unmap it
+/// and leave its descriptor.
+pub(crate) fn before_snapshot_of_all() -> Result<NoFiles, StrandedError> {
+    let _registry = registry().lock();
+    let no_files = NoFiles::new();
+    let mut stranded = None;
+    each(|core| {
+        let flipped = core.freeze();
+        core.note_snapshot(&(0..usize::MAX));
+        if let Some(errno) = flipped.refused {
+            stranded = Some(StrandedError { bytes: flipped.stranded, source: errno.into() });
+        }
+    });
+    stranded.map_or(Ok(no_files), Err)
+}
+
+/// Prepares all arenas for a snapshot that holds `range`.
+pub(crate) fn before_snapshot_of(range: &Range<usize>) {
+    let _registry = registry().lock();
+    each(|core| core.note_snapshot(range));
+}
+
+fn each(mut visit: impl FnMut(&Core)) {
     let mut at = FIRST.load(Ordering::Relaxed);
     // SAFETY: as in `leave`; the callers hold the lock.
     while let Some(core) = unsafe { at.as_ref() } {

@@ -46,6 +46,14 @@
 //! soon as the segment is private. So no child for which handlers ran has a descriptor of its parent's memory; the
 //! child's handler closes the files of what could not be made private.
 //!
+//! # Snapshots
+//!
+//! A snapshot of the whole process holds private memory, to which the arena's bookkeeping belongs. Blocks and records
+//! of units must not be left out, or a restore would restore half of the allocator. So such a
+//! [snapshot](crate::snapshot) freezes all arenas before it lists the mappings, and they get no files while it lives.
+//! What a snapshot holds is a private mapping of its file, so that discarding it leaves no zeros: such memory counts as
+//! frozen.
+//!
 //! # Locks
 //!
 //! A bin's lock comes before the lock of the runs, and the registry of arenas before both. Fork handlers take all of
@@ -87,6 +95,8 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use self::core::Core;
+pub(crate) use self::files::NoFiles;
+pub(crate) use self::forks::{before_snapshot_of, before_snapshot_of_all};
 pub use self::refreeze::{RefreezeError, Refrozen};
 pub use self::stats::{InUse, Memory, Stats};
 

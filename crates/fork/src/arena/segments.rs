@@ -25,7 +25,8 @@ const SPARE: usize = 512;
 pub(super) enum State {
     /// A shared mapping of a file of its own, which is being filled. Forked children do not get it.
     Shared,
-    /// A private mapping of that file. What the process has written since is in private copies of pages.
+    /// A private mapping of that file, or perhaps of a snapshot's. What the process has written since is in private
+    /// copies of pages.
     Frozen,
     /// Anonymous memory, because files were refused.
     #[default]
@@ -171,6 +172,17 @@ impl Segments {
         flipped
     }
 
+    /// Notes that anonymous memory in `range` is about to become a private mapping of a snapshot's file: from then on
+    /// discarding it would not leave zeros.
+    pub(super) fn note_snapshot(&mut self, range: &Range<usize>) {
+        for segment in self.all_mut() {
+            let overlaps = segment.start < range.end && range.start < segment.start + segment.len;
+            if segment.state == State::Anonymous && overlaps {
+                segment.state = State::Frozen;
+            }
+        }
+    }
+
     /// Gives back the memory of free bytes where that leaves zeros. Returns how many bytes are zeros now.
     ///
     /// # Safety
@@ -254,7 +266,7 @@ impl Segments {
     ///
     /// 1. The range belongs to the arena, and nobody needs what is there.
     unsafe fn shared(&mut self, start: usize, len: usize) -> Result<MemoryFile, Errno> {
-        let mut file = files::create(len)?;
+        let mut file = files::create_to_fill(len)?;
         // SAFETY: 1. passed on; a new file is zeros.
         match unsafe { file.fill_at((start..start + len).into()) } {
             Ok(()) => Ok(file),

@@ -5,7 +5,9 @@
 use std::ops::{ControlFlow, Range};
 
 use palimpsest_sys::memory::calls::{self, Discard};
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
+use rustix::io::Errno;
 
 use super::error::RestoreError;
 use super::options::Sweep;
@@ -32,6 +34,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     let sweeps = match state.sweep {
         Sweep::Never => false,
         Sweep::Always => true,
+        _ if state.missed => true,
         Sweep::Every(rounds) => turn.is_multiple_of(rounds.max(1)),
         // A forked child counts its faults from 0.
         Sweep::OnFaults => weeds || std::process::id() != state.process || faults() != state.faults,
@@ -69,9 +72,9 @@ fn sweep(state: &mut State, weeds: bool, counts: &mut Counts) -> Result<(), Rest
         state.pagemap = Pagemap::open()?;
         state.process = process;
     }
-    let State { pagemap, parts, groups, known, resident, page, .. } = state;
+    let State { pagemap, parts, groups, known, missed, resident, page, .. } = state;
     known.clear();
-    let mut keeper = Keeper { known, room: *resident, page: *page, weeds, counts, failed: None };
+    let mut keeper = Keeper { known, room: *resident, page: *page, weeds, counts, missed: false, failed: None };
     let mut first = 0;
     for group in groups.iter() {
         let found = &mut |run: Range<usize>| {
@@ -85,6 +88,7 @@ fn sweep(state: &mut State, weeds: bool, counts: &mut Counts) -> Result<(), Rest
         };
         pagemap.scan(group.range(), Wanted::Written, found)?;
     }
+    *missed = keeper.missed;
     keeper.failed.map_or(Ok(()), Err)
 }
 
@@ -96,23 +100,25 @@ struct Keeper<'a> {
     page: usize,
     weeds: bool,
     counts: &'a mut Counts,
+    /// Whether pages stay that are not known.
+    missed: bool,
     failed: Option<RestoreError>,
 }
 
 impl Keeper<'_> {
     fn take(&mut self, part: &Part, run: Range<usize>) {
         if !part.is_writable() {
-            return self.drop(run);
+            return self.drop(part, run);
         }
         if !self.weeds {
             let kept = run.len().min(self.room & !(self.page - 1));
             self.keep(part, run.start..run.start + kept);
-            return self.drop(run.start + kept..run.end);
+            return self.drop(part, run.start + kept..run.end);
         }
         for start in run.step_by(self.page) {
             let page = start..start + self.page;
             if self.room < self.page || is_as_saved(&page, part.saved(start)) {
-                self.drop(page);
+                self.drop(part, page);
             } else {
                 self.keep(part, page);
             }
@@ -126,7 +132,7 @@ impl Keeper<'_> {
         }
         let known = Known { start: run.start, len: run.len(), saved: part.saved(run.start) };
         if self.known.push(known).is_err() {
-            return self.drop(run);
+            return self.drop(part, run);
         }
         put_back(&known);
         self.room -= run.len();
@@ -134,17 +140,31 @@ impl Keeper<'_> {
     }
 
     /// Drops the private pages of `run`, so that the mapping shows again: the saved bytes, or zeros.
-    fn drop(&mut self, run: Range<usize>) {
+    fn drop(&mut self, part: &Part, run: Range<usize>) {
         if run.is_empty() {
             return;
         }
-        // SAFETY: inside a part, which shows its file or zeros once the private pages are gone, as the caller of
-        // restore wants.
-        let dropped = unsafe { calls::discard(run.clone().into(), Discard::Private) };
-        match dropped {
+        match discard(run.clone().into()) {
             Ok(()) => self.counts.by_drop += run.len() / self.page,
+            // Locked memory before Linux 5.18: stays, however much is known already.
+            Err(Errno::INVAL) if part.is_writable() => {
+                put_back(&Known { start: run.start, len: run.len(), saved: part.saved(run.start) });
+                self.missed = true;
+                self.counts.by_memcpy += run.len() / self.page;
+            }
             Err(errno) => self.failed = Some(RestoreError::Call { call: "madvise", address: run.start, errno }),
         }
+    }
+}
+
+/// Drops private pages inside a part, even if the program has locked them since the snapshot was taken.
+fn discard(run: Span) -> Result<(), Errno> {
+    // SAFETY: inside a part, which shows its file or zeros once the private pages are gone, as the caller of restore
+    // wants.
+    match unsafe { calls::discard(run, Discard::Private) } {
+        // SAFETY: 1. as above.
+        Err(Errno::INVAL) => unsafe { calls::advise(run, libc::MADV_DONTNEED_LOCKED) },
+        outcome => outcome,
     }
 }
 

@@ -7,9 +7,9 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::FromRawFd;
 
-use palimpsest_sys::MapError;
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::vec::MappedVec;
+use palimpsest_sys::{MapError, is_one_open_file};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::{DupFlags, Errno, FdFlags};
@@ -129,10 +129,14 @@ impl Table {
     }
 
     fn put_back(&self, entry: &Entry, counts: &mut Counts, failed: &mut Result<(), RestoreError>) {
-        let there = look(entry.number).filter(|(_, stat)| FileId::of(stat) == entry.id);
-        let fd = match (there, entry.spare.and_then(look)) {
-            (Some((fd, _)), _) => fd,
-            (None, Some((spare, stat))) if FileId::of(&stat) == entry.id => {
+        let same_file = |number| look(number).filter(|(_, stat)| FileId::of(stat) == entry.id).map(|(fd, _)| fd);
+        let there = same_file(entry.number);
+        let fd = match (there, entry.spare.and_then(same_file)) {
+            (Some(fd), None) => fd,
+            (Some(fd), Some(spare)) if is_one_open_file(fd, spare) == Ok(true) => fd,
+            (there, Some(spare)) => {
+                // Where the kernel does not tell, it is most likely the same.
+                let counts_as_closed = there.is_none_or(|fd| is_one_open_file(fd, spare).is_ok());
                 // SAFETY: the number was this file's when the snapshot was taken and will be again, whatever it is now;
                 // it is forgotten below, not closed.
                 let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(entry.number) });
@@ -141,10 +145,10 @@ impl Table {
                     *failed = Err(RestoreError::Call { call: "dup3", address, errno });
                     return;
                 }
-                counts.reopened += 1;
+                counts.reopened += usize::from(counts_as_closed);
                 spare
             }
-            (None, _) => {
+            (None, None) => {
                 counts.lost += 1;
                 return;
             }

@@ -9,6 +9,8 @@ use palimpsest_sys::pages::pagemap::PagemapError;
 use palimpsest_sys::pages::vmas::VmasError;
 use rustix::io::Errno;
 
+use crate::arena::StrandedError;
+
 /// Why no snapshot was taken. The process goes on unchanged; memory already moved to the snapshot's file keeps its
 /// bytes.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +56,9 @@ pub enum TakeError {
     /// `RLIMIT_FSIZE` limits files in memory, too.
     #[error("RLIMIT_FSIZE is finite, and a snapshot is a file in memory; run `ulimit -f unlimited` first")]
     FileSize,
+    /// Memory of an [`Arena`](crate::arena::Arena) stays shared, so that the snapshot would hold half of the allocator.
+    #[error("cannot hold an arena in the snapshot")]
+    Arena(#[from] StrandedError),
     /// The snapshot's own tables could not be mapped.
     #[error("cannot map the snapshot's own memory")]
     Map(#[from] MapError),

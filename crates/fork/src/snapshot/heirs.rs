@@ -6,6 +6,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use palimpsest_sys::threads::own::Blocked;
 use rustix::io::Errno;
 
 use super::error::TakeError;
@@ -20,7 +21,7 @@ static FIRST: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
 /// Whether the handlers are registered. Relaxed: the lock orders it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps forks away while a snapshot opens its descriptors.
+/// Keeps forks away while a snapshot opens its descriptors. The caller blocks signals.
 pub(super) fn keep_away() -> Result<Guard<'static, ()>, TakeError> {
     let guard = REGISTRY.lock();
     if !WATCHED.load(Ordering::Relaxed) {
@@ -38,13 +39,16 @@ pub(super) fn keep_away() -> Result<Guard<'static, ()>, TakeError> {
 /// Registers a snapshot, so that forked children close its descriptors. The caller [keeps forks away](keep_away).
 pub(super) fn enter(state: NonNull<State>) {
     // SAFETY: the caller has just made it.
-    let next = unsafe { &(*state.as_ptr()).next };
-    next.store(FIRST.load(Ordering::Relaxed), Ordering::Relaxed);
+    let entry = unsafe { &mut *state.as_ptr() };
+    entry.listed = true;
+    entry.next.store(FIRST.load(Ordering::Relaxed), Ordering::Relaxed);
     FIRST.store(state.as_ptr(), Ordering::Relaxed);
 }
 
-/// Removes a snapshot from the list, if it is there.
+/// Removes a snapshot from the list.
 fn leave(state: &State) {
+    // A handler that forks would wait for the lock of the thread that it interrupts.
+    let _blocked = Blocked::all();
     let _guard = REGISTRY.lock();
     let mut link: &AtomicPtr<State> = &FIRST;
     // SAFETY: snapshots in the list exist until this function removes them, which the lock excludes.
@@ -75,7 +79,10 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        leave(self);
+        // Else the caller may have no memory for the snapshot, and keep forks away.
+        if self.listed {
+            leave(self);
+        }
         self.extent.close();
     }
 }

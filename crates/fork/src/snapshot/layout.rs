@@ -9,10 +9,8 @@ use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Vma};
 
 use super::error::RestoreError;
-use super::options::Layout;
-use super::state::{Contents, Part, Reach, State, pointer};
-
-const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+use super::options::{Layout, Sweep};
+use super::state::{Contents, Part, Reach, State};
 
 /// What was done about mappings, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,7 +31,7 @@ pub(super) enum Change {
 /// Restores the mappings and the program break.
 pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     let mut counts = Counts::default();
-    let State { reach, parts, extent, .. } = state;
+    let State { reach, parts, extent, sweep, .. } = state;
     let Reach::Whole(whole) = reach else { return Ok(counts) };
     if whole.layout == Layout::Trust {
         return Ok(counts);
@@ -81,7 +79,10 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                     match part.contents {
                         Contents::Zeros => {
                             // SAFETY: 1. these addresses were zeros when the snapshot was taken, and will be again.
-                            unsafe { map_zeros_over(piece, part.permissions, Commit::Counted) }?;
+                            unsafe { map_zeros_over(piece.clone(), part.permissions, Commit::Counted) }?;
+                            if *sweep == Sweep::OnFaults {
+                                keep_small(piece.into());
+                            }
                         }
                         Contents::Saved { .. } => {
                             // SAFETY: 1. the caller wants these addresses restored.
@@ -100,7 +101,15 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     Ok(counts)
 }
 
-/// Maps what a part of the snapshot had at `piece`, or copies it there if the descriptor is closed, as in a child.
+/// Keeps the kernel from making a huge page of anonymous pages at `piece` (khugepaged, `MADV_COLLAPSE`), which fills
+/// holes with pages that can be written without a fault. A kernel without huge pages refuses, and has no need.
+pub(super) fn keep_small(piece: Span) {
+    // SAFETY: 1. changes no contents.
+    let _ = unsafe { calls::advise(piece, libc::MADV_NOHUGEPAGE) };
+}
+
+/// Maps what a part of the snapshot had at `piece`. Without a descriptor, as in a child, the mapping is a duplicate of
+/// the view of these bytes. (Anonymous memory with a copy of them would show zeros after the next drop.)
 ///
 /// # Safety
 ///
@@ -113,11 +122,10 @@ unsafe fn remake(part: &Part, piece: Span, extent: &Extent) -> Result<(), Extent
     if !matches!(mapped, Err(ExtentError::Closed { .. })) {
         return mapped;
     }
-    // SAFETY: 1. is passed on.
-    unsafe { map_zeros_over(piece.range(), READ_WRITE, Commit::Counted) }?;
-    // SAFETY: mapped writable just now, and the saved bytes are mapped while the snapshot lives.
-    unsafe { std::ptr::copy_nonoverlapping(pointer(view + ahead).cast_const(), pointer(piece.start), piece.len()) };
+    let view = Span::new(view + ahead, view + ahead + piece.len());
     let failed = |errno| ExtentError::Map { address: piece.start, len: piece.len(), errno };
+    // SAFETY: 1. the view is the snapshot's, and stays; and (1).
+    unsafe { calls::duplicate_over(view, piece.start) }.map_err(failed)?;
     // SAFETY: gives a mapping of the snapshot its old rights.
     unsafe { calls::protect(piece, part.permissions) }.map_err(failed)
 }
@@ -193,6 +201,8 @@ mod tests {
     use palimpsest_sys::pages::vmas::Label;
 
     use super::*;
+
+    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
     fn vma(range: Range<usize>, permissions: Permissions, inode: u64, offset: u64) -> Vma {
         let (device, Range { start, end }) = (Device::default(), range);

@@ -24,6 +24,7 @@ pub(crate) mod fuzzing;
 mod heirs;
 mod layout;
 mod options;
+mod panics;
 mod signals;
 mod state;
 mod take;
@@ -53,11 +54,12 @@ contents of files, pipes and sockets, and what other processes did
 shared memory, and mappings of it that were removed
 threads: none are made or ended
 timers, signal handlers, alternate signal stacks, pending signals, and limits of the process
+flags of descriptors and of open files (`F_SETFD`, `F_SETFL`), unless the descriptor was closed or replaced
 locks of files, working directory, user, name spaces, and other state of the kernel
 memory that was locked, can be executed, or is watched by a userfaultfd (see `Snapshot::not_taken`)
 private mappings of files that cannot be written, such as program text, when they are unmapped or written by force
 the stack, unless taken by `take_and_enter`; below the entry point it is never wiped
-advice and names given to mappings since";
+advice, locks and names given to mappings since";
 
 /// Whether there is a snapshot of the whole process, of which there can be one. Relaxed: publishes nothing else.
 static WHOLE: AtomicBool = AtomicBool::new(false);
@@ -165,20 +167,36 @@ impl Snapshot {
     ///
     /// # Safety
     ///
-    /// As for [`restore`](Self::restore). A panic's message is in memory that is restored, too.
+    /// As for [`restore`](Self::restore).
     ///
     /// # Errors
     ///
-    /// As [`restore`](Self::restore).
+    /// As [`restore`](Self::restore), also after a panic.
+    ///
+    /// # Panics
+    ///
+    /// `target` did. The panic then carries a `String` with the first 1024 bytes of the message: what it carried before
+    /// was in memory that is restored, and is not dropped.
     pub unsafe fn run<R: Copy + 'static>(
         &mut self,
         mask: SignalMask,
         target: impl FnOnce() -> R,
     ) -> Result<(Ended<R>, Restored), RestoreError> {
-        let ended = enter(mask, target);
+        let ended = match entry::enter_catching(mask, target) {
+            Ended::Returned(Ok(value)) => Ok(Ended::Returned(value)),
+            Ended::Abandoned(value) => Ok(Ended::Abandoned(value)),
+            Ended::Returned(Err(carried)) => {
+                let message = panics::Message::of(&*carried);
+                std::mem::forget(carried);
+                Err(message)
+            }
+        };
         // SAFETY: the caller's contract.
         let restored = unsafe { restore(&mut self.state) }?;
-        Ok((ended, restored))
+        match ended {
+            Ok(ended) => Ok((ended, restored)),
+            Err(message) => message.go_on(),
+        }
     }
 
     /// Declares that the pages of `range` are written in every round, so that restores without a sweep

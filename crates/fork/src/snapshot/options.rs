@@ -16,12 +16,13 @@ pub enum Scope {
 /// When to search page tables for written pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sweep {
-    /// If the process has had a page fault since the last time, and in every 64th restore. A page can become private
-    /// only by a fault, which the kernel counts; so without one, the last sweep's pages are all there are. Faults of
-    /// children count once they were waited for, so that what a child of `vfork` wrote is found then. Not for programs
-    /// with writes that are not counted: of children that share the memory (`CLONE_VM`) and were not waited for before
-    /// the restore, or never are because SIGCHLD is ignored; from another process (ptrace, `process_vm_writev`); by
-    /// `UFFDIO_COPY`.
+    /// If the process has had a page fault since the last time, and in every 64th restore. Pages become private by
+    /// faults, which the kernel counts; so without one, the last sweep's pages are all there are. Holes are kept from
+    /// becoming parts of huge pages (`MADV_NOHUGEPAGE`), which takes no fault; programs must not ask for the opposite
+    /// there. Faults of children count once they were waited for, so that what a child of `vfork` wrote is found then.
+    /// Not for programs with writes that are not counted: of children that share the memory (`CLONE_VM`) and were not
+    /// waited for before the restore, or never are because SIGCHLD is ignored; from another process (ptrace,
+    /// `process_vm_writev`); by `UFFDIO_COPY`.
     #[default]
     OnFaults,
     /// In each restore.

@@ -14,6 +14,7 @@ use palimpsest_sys::pages::vmas::Vmas;
 use super::descriptors::Table;
 use super::error::Left;
 use super::options::{Layout, Sweep};
+use crate::arena::NoFiles;
 
 /// Mappings for which there is room. The kernel's limit is 65530 by default, and splitting adds few.
 pub(super) const MAPPINGS: usize = 1 << 17;
@@ -104,6 +105,8 @@ pub(super) struct Whole {
     pub(super) program_break: usize,
     /// The running stack.
     pub(super) stack: Span,
+    /// Arenas make no files while the snapshot lives.
+    pub(super) _no_files: NoFiles,
 }
 
 /// Everything that a restore needs. It lives in its [`Own`] mapping.
@@ -124,6 +127,8 @@ pub(super) struct State {
     pub(super) groups: MappedVec<Span>,
     pub(super) copies: MappedVec<Copied>,
     pub(super) known: MappedVec<Known>,
+    /// Whether the last sweep had to leave other pages private.
+    pub(super) missed: bool,
     pub(super) declared: MappedVec<Known>,
     pub(super) left: MappedVec<NotTaken>,
     pub(super) views: Reserved,
@@ -133,6 +138,8 @@ pub(super) struct State {
     /// Page faults of the process at the end of the last restore.
     pub(super) faults: u64,
     pub(super) restores: u32,
+    /// Whether forks know of it.
+    pub(super) listed: bool,
     /// The next snapshot of this process; see [`heirs`](super::heirs).
     pub(super) next: AtomicPtr<Self>,
 }

@@ -25,9 +25,11 @@ use super::contents;
 use super::descriptors;
 use super::error::{Left, TakeError};
 use super::heirs;
-use super::options::{Descriptors, Scope, SnapshotOptions, Threads};
+use super::layout;
+use super::options::{Descriptors, Scope, SnapshotOptions, Sweep, Threads};
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
+use crate::arena;
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry::{self, Shared};
 
@@ -71,6 +73,8 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
         Scope::Ranges(_) => None,
         Scope::Whole => Some(Vmas::with_capacity(MAPPINGS)?),
     };
+    // Now already: a handler that forks would wait for the lock of the thread that it interrupts.
+    let _blocked = Blocked::all();
     let no_fork = heirs::keep_away()?;
     let kept = KeptMaps::open(MappedVec::with_capacity(MAPPINGS)?)?;
     let mut excluded = MappedVec::with_capacity(64 + options.except.len())?;
@@ -86,6 +90,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
         groups: MappedVec::with_capacity(MAPPINGS)?,
         copies: MappedVec::with_capacity(8)?,
         known: MappedVec::with_capacity(known)?,
+        missed: false,
         declared: MappedVec::with_capacity(known)?,
         left: MappedVec::with_capacity(MAPPINGS)?,
         views: Reserved::none(),
@@ -96,6 +101,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
         },
         faults: 0,
         restores: 0,
+        listed: false,
         next: AtomicPtr::default(),
     })
     .map_err(unmapped)?;
@@ -103,16 +109,25 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     drop(no_fork);
 
     let tables = registry::known()?;
-
-    let _blocked = Blocked::all();
     registry::wait_for_deputy().map_err(|process| TakeError::Deputy { process })?;
+    let no_files = match &options.scope {
+        Scope::Ranges(ranges) => {
+            ranges.iter().for_each(arena::before_snapshot_of);
+            None
+        }
+        Scope::Whole => Some(arena::before_snapshot_of_all()?),
+    };
     vmas.read(Detail::Figures)?;
     let mut running = None;
     match &options.scope {
-        Scope::Ranges(ranges) => choose_ranges(&mut state, ranges, &vmas)?,
+        Scope::Ranges(ranges) => {
+            if let Stack::From(_) = stack {
+                copy_around(&mut state, &find_stack(&thread, &vmas)?, &options.scope, stack)?;
+            }
+            choose_ranges(&mut state, ranges, &vmas)?;
+        }
         Scope::Whole => {
-            let found = thread.running(&vmas);
-            let found = found.ok_or_else(|| TakeError::ForeignStack { stack_pointer: super::arch::stack_pointer() })?;
+            let found = find_stack(&thread, &vmas)?;
             excluded.push(found.stack)?;
             for range in &options.except {
                 let end = range.end.checked_next_multiple_of(page).unwrap_or(usize::MAX & !(page - 1));
@@ -128,7 +143,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
                 excluded.push(vma.range().into())?;
             }
             exclude_own(&state, &mut excluded)?;
-            copy_around(&mut state, &found, stack)?;
+            copy_around(&mut state, &found, &options.scope, stack)?;
             choose_whole(&mut state, &vmas, &excluded, &found)?;
             running = Some(found);
         }
@@ -137,8 +152,12 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     // SAFETY: the caller's contract: nobody else writes to this memory, and it may be replaced by a mapping of the same
     // bytes.
     unsafe { replace(&mut state, &vmas) }?;
+    if state.sweep == Sweep::OnFaults {
+        let zeros = state.parts.iter().filter(|part| part.contents == Contents::Zeros);
+        zeros.for_each(|part| layout::keep_small(Span::new(part.start, part.end)));
+    }
     group(&mut state)?;
-    if let (Some(running), Some(mut reference)) = (running, reference) {
+    if let (Some(running), Some(mut reference), Some(no_files)) = (running, reference, no_files) {
         excluded.push(state.views.span())?;
         excluded.push(state.saved.span())?;
         excluded.sort_unstable_by_key(|span| span.start);
@@ -151,6 +170,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
             excluded,
             program_break: calls::program_break(),
             stack: running.stack,
+            _no_files: no_files,
         });
     }
     let own = state.own_files();
@@ -160,6 +180,11 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     save_copies(&mut state);
     state.faults = contents::faults();
     Ok(state)
+}
+
+fn find_stack(thread: &Thread, vmas: &[Vma]) -> Result<Running, TakeError> {
+    let found = thread.running(vmas);
+    found.ok_or_else(|| TakeError::ForeignStack { stack_pointer: super::arch::stack_pointer() })
 }
 
 /// Tells [`guard`](crate::guard) which memory is about to become mappings of a file.
@@ -350,9 +375,9 @@ fn cut(parts: &mut MappedVec<Part>, pagemap: &Pagemap, vma: &Vma, range: Range<u
     Ok(())
 }
 
-/// Notes the bytes that are copied one by one: those on pages shared with the running stack, or with words that the
-/// kernel writes.
-fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(), TakeError> {
+/// Notes the bytes that are copied one by one: the frames that are in the snapshot, and with the whole process those on
+/// pages shared with the running stack, or with words that the kernel writes.
+fn copy_around(state: &mut State, running: &Running, scope: &Scope, stack: Stack) -> Result<(), TakeError> {
     let words = running.rseq_pages(state.page);
     let beside_frames = running.frames_end..running.stack.end;
     // These pages may be the ones on which the stack ends.
@@ -362,8 +387,12 @@ fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(),
         Stack::GoesOn => 0..0,
         Stack::From(start) => start..running.frames_end,
     };
+    let ranges = match scope {
+        Scope::Ranges(_) => [frames, 0..0, 0..0],
+        Scope::Whole => [frames, beside_frames, beside_words],
+    };
     let mut len = 0_usize;
-    for range in [frames, beside_frames, beside_words] {
+    for range in ranges {
         let (before, after) = (
             range.start..range.end.min(running.rseq.start.max(range.start)),
             range.start.max(running.rseq.end.min(range.end))..range.end,

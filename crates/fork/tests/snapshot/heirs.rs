@@ -67,6 +67,110 @@ fn children_get_the_memory_of_a_snapshot_and_none_of_its_descriptors() {
     });
 }
 
+/// Fails on: anonymous memory in place of a mapping that is gone, which shows zeros once it is dropped.
+#[test]
+fn children_keep_what_they_mapped_again() {
+    play("heirs::children_keep_what_they_mapped_again", || {
+        for resident in [2, 1000] {
+            let memory = map(8);
+            (0..8).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::mprotect(memory.cast(), page(), libc::PROT_READ) }, 0);
+            let mut snapshot = take(&whole().sweep(Sweep::Always).resident(resident * page()));
+            // SAFETY: this process has one thread.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: the scenario's own memory.
+                assert_eq!(unsafe { libc::munmap(memory.cast(), 6 * page()) }, 0);
+                let is_back = (0..150).all(|round| {
+                    restore(&mut snapshot);
+                    let values = [0, 1, 2, 3, 4, 5, 6, 7].map(|index| read(memory.wrapping_add(index * page())));
+                    if values != [1; 8] {
+                        println!("{values:?} in round {round}, with {resident} pages");
+                    }
+                    values == [1; 8]
+                });
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!is_back)) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0);
+        }
+    });
+}
+
+#[test]
+fn a_handler_that_forks_waits_until_the_snapshot_is_taken() {
+    extern "C" fn fork(_: i32) {
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        COUNTER.fetch_add(1, Relaxed);
+    }
+    play("heirs::a_handler_that_forks_waits_until_the_snapshot_is_taken", || {
+        let handler = fork as *const () as usize;
+        // SAFETY: the scenario's thread runs nothing that the handler may not interrupt, unless the test fails.
+        assert_ne!(unsafe { libc::signal(libc::SIGUSR1, handler) }, libc::SIG_ERR);
+        let thread = rustix::thread::gettid();
+        let watched = refusing::watch_call(libc::SYS_memfd_create, move || {
+            let status =
+                std::fs::read_to_string(format!("/proc/self/task/{}/status", thread.as_raw_nonzero())).unwrap();
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+            if u64::from_str_radix(blocked, 16).unwrap() & 1 << (libc::SIGUSR1 - 1) == 0 {
+                println!("the handler would run now, and wait for this thread for ever");
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(3) };
+            }
+            // SAFETY: the thread waits for this one, in the call.
+            unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread.as_raw_nonzero(), libc::SIGUSR1) };
+        });
+        if let Err(error) = watched {
+            return println!("skipped: no seccomp notifications here: {error}");
+        }
+        let memory = map(1);
+        drop(take(&ranges([range(memory, 1)]).threads(Threads::Asleep)));
+        assert_eq!(COUNTER.load(Relaxed), 6, "the handler has run");
+    });
+}
+
+/// Fails by waiting for itself: a snapshot that is dropped, for want of a page, while it keeps forks away.
+#[test]
+fn without_memory_for_it_a_snapshot_is_refused() {
+    play("heirs::without_memory_for_it_a_snapshot_is_refused", || {
+        let set = |limit: u64| {
+            let limit = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: the kernel reads a local.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+        };
+        let options = ranges([range(map(1), 1)]);
+        let attempt = |pages: u64| {
+            set(pages * page() as u64);
+            // SAFETY: as in `take`.
+            let taken = unsafe { Snapshot::take(&options) };
+            set(libc::RLIM_INFINITY);
+            taken.map(drop)
+        };
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let used: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+        // From where on there is memory for all tables, which come before the snapshot itself.
+        let (mut few, mut enough) = (used, used + (8 << 30) / page() as u64);
+        assert!(attempt(enough).is_ok());
+        while enough - few > 1 {
+            let pages = u64::midpoint(few, enough);
+            let has_tables = matches!(attempt(pages), Ok(()) | Err(TakeError::Call { call: "mmap", .. }));
+            *if has_tables { &mut enough } else { &mut few } = pages;
+        }
+        assert!(matches!(attempt(enough), Err(TakeError::Call { call: "mmap", .. })), "the test means the last page");
+    });
+}
+
 /// Page faults of this process, as the kernel counts them.
 fn faults() -> i64 {
     // SAFETY: zeroes are a valid value.

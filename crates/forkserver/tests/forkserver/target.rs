@@ -33,7 +33,7 @@ pub(crate) fn mode(name: &str) -> Mode {
 }
 
 /// Returns a command that starts the target: `description` is a mode, a generation and a way of input, for example
-/// `frozen new shared`.
+/// `frozen new shared`, perhaps with what the target does about its children: `ignored`, `unwaited` or `reaped`.
 pub(crate) fn command(description: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
     let (variable, value) = environment(description);
@@ -50,7 +50,7 @@ pub(crate) fn environment(description: &str) -> (&'static str, &str) {
 pub(crate) fn serve_if_asked() {
     let Ok(description) = std::env::var(VARIABLE) else { return };
     let words: Vec<&str> = description.split(' ').collect();
-    let [mode_name, generation, inputs] = words[..] else { panic!("cannot serve {description:?}") };
+    let [mode_name, generation, inputs, ref children @ ..] = words[..] else { panic!("cannot serve {description:?}") };
     let mut server = Server::new(mode(mode_name)).token(*b"SELECT").map_len(65536).inputs(match inputs {
         "shared" => Inputs::SharedMemory,
         _ => Inputs::StandardInput,
@@ -60,12 +60,49 @@ pub(crate) fn serve_if_asked() {
         "new" => server.protocol(Protocol::New),
         _ => server,
     };
+    let action = children.first().map(|children| set_action(children));
     let mut target = target();
+    let mut target = |input: &[u8]| {
+        if action.is_some_and(|action| own_action() != action) {
+            // SAFETY: ends the process by a signal that none of the planted faults causes.
+            unsafe { libc::raise(libc::SIGUSR2) };
+        }
+        target(input);
+    };
     // SAFETY: (1) `main` calls this before anything else, on the only thread; (2) glibc's allocator, and nothing that
     // discards memory by itself; (3) the program that starts this leaves pipes there, or nothing.
     let ended = unsafe { server.start(&mut target) };
     eprintln!("{ended:?}");
-    std::process::exit(i32::from(ended.is_err()));
+    let is_as_before = action.is_none_or(|action| own_action() == action);
+    std::process::exit(i32::from(ended.is_err()) + 2 * i32::from(!is_as_before));
+}
+
+/// Sets what this process does when a child ends. Returns handler and flags.
+fn set_action(name: &str) -> (usize, i32) {
+    /// Waits for any child, as servers do.
+    extern "C" fn reap(_: i32) {
+        // SAFETY: takes no place for the status.
+        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+    }
+    // SAFETY: zeros are the default action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    match name {
+        "ignored" => action.sa_sigaction = libc::SIG_IGN,
+        "unwaited" => action.sa_flags = libc::SA_NOCLDWAIT,
+        "reaped" => action.sa_sigaction = reap as *const () as usize,
+        other => panic!("children cannot be {other:?}"),
+    }
+    // SAFETY: the handler makes one system call, again and again.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, std::ptr::null_mut()) }, 0);
+    own_action()
+}
+
+fn own_action() -> (usize, i32) {
+    // SAFETY: zeros are the default action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks; the answer goes to a local.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGCHLD, std::ptr::null(), &raw mut action) }, 0);
+    (action.sa_sigaction, action.sa_flags)
 }
 
 /// Returns the target with its heap.

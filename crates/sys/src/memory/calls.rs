@@ -153,6 +153,21 @@ pub unsafe fn duplicate(span: Span) -> Result<usize, Errno> {
     unsafe { remap(span, span.len(), flags, 0) }
 }
 
+/// As [`duplicate`], at `to`, in place of what is there.
+///
+/// # Safety
+///
+/// 1. The memory belongs to the caller, who may replace what lies at `to`.
+///
+/// # Errors
+///
+/// The kernel's; EINVAL before Linux 5.13.
+pub unsafe fn duplicate_over(span: Span, to: usize) -> Result<(), Errno> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONT_UNMAP;
+    // SAFETY: 1. (1).
+    unsafe { remap(span, span.len(), flags, to) }.map(drop)
+}
+
 /// Calls `mremap(2)` directly, past interposed functions: resizes or moves memory, and returns its new address.
 ///
 /// # Safety
