@@ -101,7 +101,9 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     pub(super) fn new(btf: &'a Btf) -> Self {
         let mut named: BTreeMap<&str, Vec<TypeId>> = BTreeMap::new();
-        for (id, found) in btf.ids().filter(|(_, found)| found.name != 0) {
+        // Functions and variables have types, and are none.
+        let is_type = |found: &Type| found.name != 0 && !matches!(found.form, Form::Value(_));
+        for (id, found) in btf.ids().filter(|(_, found)| is_type(found)) {
             named.entry(plain(btf.text(found.name))).or_default().push(id);
         }
         Self { btf, named, left: Cell::new(MOST_COMPARED) }
@@ -204,12 +206,11 @@ fn named(btf: &Btf, mut id: TypeId) -> Option<&Type> {
     None
 }
 
-/// Strips a name of its flavour, which begins with three underscores.
+/// Strips a name of its flavour, which is behind the last place with exactly three underscores, as in libbpf.
 fn plain(name: &str) -> &str {
-    match name.find("___") {
-        Some(place) if place > 0 => &name[..place],
-        _ => name,
-    }
+    let is_end =
+        |window: &[u8]| matches!(window, [before, b'_', b'_', b'_', after] if *before != b'_' && *after != b'_');
+    name.as_bytes().windows(5).rposition(is_end).map_or(name, |end| &name[..=end])
 }
 
 /// Takes one from what is left; an error if nothing is.
@@ -332,7 +333,7 @@ fn follow(btf: &Btf, root: TypeId, steps: &[Step<'_>], left: &Cell<u32>) -> Resu
                 bits_before.map(|bits_before| Field { bits_before, ..field })
             }
             Step::Element(index) => element_at(btf, field, *index),
-            Step::Member(name) => member_called(btf, field, plain(name), left)?,
+            Step::Member(name) => member_called(btf, field, name, left)?,
         };
         let Some(next) = next else { return Ok(None) };
         field = next;
@@ -347,7 +348,7 @@ fn element_at(btf: &Btf, field: Field, index: u32) -> Option<Field> {
     if count > 0 && index >= count { None } else { element(btf, field, of, index) }
 }
 
-/// Finds the member of this plain name, also inside unnamed members.
+/// Finds the member of this name, which has no flavour, also inside unnamed members.
 fn member_called(btf: &Btf, within: Field, name: &str, left: &Cell<u32>) -> Result<Option<Field>, ()> {
     let mut open = Vec::from([(within, 0)]);
     while let Some((within, depth)) = open.pop() {
@@ -357,7 +358,7 @@ fn member_called(btf: &Btf, within: Field, name: &str, left: &Cell<u32>) -> Resu
             count(left)?;
             if member.name == 0 && depth < MOST_STEPS {
                 open.push((inside(within, member), depth + 1));
-            } else if plain(btf.text(member.name)) == name {
+            } else if btf.text(member.name) == name {
                 return Ok(Some(inside(within, member)));
             }
         }
@@ -496,6 +497,33 @@ mod tests {
     fn members_are_looked_at_as_often_as_the_object_pays_for() {
         assert!(adapted(0x79, (8, 0), (8, 0), 1).is_ok());
         assert!(adapted(0x79, (8, 0), (8, 0), 0).is_err());
+    }
+
+    #[test]
+    fn flavours_are_behind_the_last_three_underscores() {
+        for (name, expected) in [
+            ("task", "task"),
+            ("task___old", "task"),
+            ("a___b___v2", "a___b"),
+            ("a____b", "a____b"),
+            ("___a", "___a"),
+            ("a___", "a___"),
+            ("é___ü", "é"),
+        ] {
+            assert_eq!(plain(name), expected);
+        }
+    }
+
+    #[test]
+    fn variables_and_functions_are_no_types_that_have_their_name() {
+        // `struct s { unsigned x; }`, and a variable and a function called `s`.
+        let mut types = words(&[1, 1 << 24, 4, 32]);
+        types.extend(words(&[4, 4 << 24 | 1, 4, 6, 1, 0]));
+        types.extend(words(&[4, 14 << 24, 1, 1]));
+        types.extend(words(&[0, 13 << 24, 0]));
+        types.extend(words(&[4, 12 << 24, 4]));
+        let btf = Btf::parse(&section(&[types, b"\0un\0s\0x\0".to_vec()])).expect("five types");
+        assert_eq!(Target::new(&btf).named.get("s"), Some(&Vec::from([2])));
     }
 
     #[test]

@@ -160,8 +160,10 @@ pub(super) enum Form {
         parameters: Vec<TypeId>,
         returns: TypeId,
     },
-    /// A name of another type or a qualifier on it; functions and variables count as such, too.
+    /// A name of another type or a qualifier on it.
     Alias(TypeId),
+    /// A function or variable of this type.
+    Value(TypeId),
     Section(Vec<Variable>),
     /// A remark on a type: on this parameter of a function, or member.
     Tag {
@@ -238,7 +240,7 @@ impl Btf {
         for _ in 0..MOST_STEPS {
             let found = self.get(id)?;
             match found.form {
-                Form::Alias(of) => id = of,
+                Form::Alias(of) | Form::Value(of) => id = of,
                 _ => return Some((id, found)),
             }
         }
@@ -262,6 +264,7 @@ impl Btf {
                 }
                 Form::Void
                 | Form::Alias(_)
+                | Form::Value(_)
                 | Form::Section(_)
                 | Form::Function { .. }
                 | Form::Tag { .. }
@@ -309,8 +312,9 @@ fn one(reader: &mut Reader<'_>, id: u32) -> Result<Type, BtfError> {
             Form::Enum { size, values: (0..count).map(|_| value(reader)).collect::<Result<_, _>>()?, is_signed: flag }
         }
         7 => Form::Declared { is_union: flag },
-        // Names, `volatile`, `const`, `restrict`, functions, tags of types.
-        8..=12 | 18 => Form::Alias(size),
+        // Names, `volatile`, `const`, `restrict`, tags of types.
+        8..=11 | 18 => Form::Alias(size),
+        12 => Form::Value(size),
         13 => {
             let parameter = |reader: &mut Reader<'_>| {
                 let _name = reader.u32()?;
@@ -323,7 +327,7 @@ fn one(reader: &mut Reader<'_>, id: u32) -> Result<Type, BtfError> {
         }
         14 => {
             let _linkage = reader.u32()?;
-            Form::Alias(size)
+            Form::Value(size)
         }
         15 => {
             let variable = |reader: &mut Reader<'_>| {

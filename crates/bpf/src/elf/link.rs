@@ -107,7 +107,10 @@ pub(super) fn programs(
             fixups: Vec::new(),
         };
         linker.link()?;
-        room -= linker.bytes.len() / SLOT;
+        // Also a function without code takes room here.
+        let slots = (linker.bytes.len() / SLOT).max(1);
+        let program = || symbol.name.to_string();
+        room = room.checked_sub(slots).ok_or_else(|| ObjectError::Long { program: program(), most: MOST_SLOTS })?;
         let section = parts.sections[place.0].name;
         programs.push(Program::new(symbol.name, section, linker.bytes, linker.lines, linker.typed, parts.btf.clone()));
     }

@@ -59,8 +59,12 @@ impl Matching<'_> {
         Ok(())
     }
 
-    fn names(&self, own: u32, target: u32) -> bool {
-        (self.same)(self.own.text(own), self.target.text(target))
+    /// Whether names are the same. Long ones cost more than one comparison.
+    fn names(&self, own: u32, target: u32) -> Result<bool, NoAnswer> {
+        let (own, target) = (self.own.text(own), self.target.text(target));
+        let more = ((own.len() + target.len()) / 64) as u32;
+        self.left.set(self.left.get().checked_sub(more).ok_or(NoAnswer::Long)?);
+        Ok((self.same)(own, target))
     }
 
     fn types(&self, own: TypeId, target: TypeId, place: Place, depth: u32) -> Result<bool, NoAnswer> {
@@ -69,7 +73,7 @@ impl Matching<'_> {
         let (of_own, of_target) = (self.own, self.target);
         let (_, own) = of_own.resolved(own).ok_or(NoAnswer::Missing)?;
         let (_, target) = of_target.resolved(target).ok_or(NoAnswer::Missing)?;
-        if !self.names(own.name, target.name) {
+        if !self.names(own.name, target.name)? {
             return Ok(false);
         }
         Ok(match (&own.form, &target.form) {
@@ -90,7 +94,7 @@ impl Matching<'_> {
                     let mut is_there = false;
                     for target in all {
                         self.count()?;
-                        is_there |= self.names(value.name, target.name);
+                        is_there |= self.names(value.name, target.name)?;
                     }
                     if !is_there {
                         return Ok(false);
@@ -115,7 +119,7 @@ impl Matching<'_> {
                     for target in all {
                         self.count()?;
                         is_there =
-                            self.names(member.name, target.name) && self.types(member.of, target.of, place, depth)?;
+                            self.names(member.name, target.name)? && self.types(member.of, target.of, place, depth)?;
                         if is_there {
                             break;
                         }

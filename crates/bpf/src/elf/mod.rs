@@ -378,6 +378,9 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
         told: BTreeMap::new(),
         addend: Addend::Symbol,
     };
+    // A reference takes 16 bytes of the file. More would be sections of references that share their bytes.
+    let most = bytes.len() / 16;
+    let mut count = 0;
     // Sections by their number in the file; the first has none.
     for section in file.sections() {
         let place = section.index().0;
@@ -391,6 +394,10 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
         let data = section.data().map_err(damaged)?;
         let mut references = Vec::new();
         for (offset, relocation) in section.relocations() {
+            count += 1;
+            if count > most {
+                return Err(ObjectError::Damaged { reason: "sections of references overlap".to_string() });
+            }
             let object::RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
             let object::RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
             let addend = (!relocation.has_implicit_addend()).then(|| relocation.addend());

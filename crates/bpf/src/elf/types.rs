@@ -40,7 +40,7 @@ fn types_within(parts: &Parts<'_>, budget: &mut usize) -> BTreeMap<FunctionPlace
     }
     let mut types = BTreeMap::new();
     let mut aligns = Aligns { btf, budget, known: BTreeMap::new() };
-    for (id, found) in btf.ids().filter(|(_, found)| matches!(found.form, Form::Alias(_))) {
+    for (id, found) in btf.ids().filter(|(_, found)| matches!(found.form, Form::Value(_))) {
         // Other names may be the same; the first one that is right counts.
         if let Some(place) = places.get(btf.text(found.name)).filter(|place| !types.contains_key(*place))
             && let Some((_, Type { form: Form::Function { parameters, returns }, .. })) = btf.resolved(id)
@@ -157,13 +157,13 @@ mod tests {
 
     /// An object with a global function `f`, and these types: 1: 4 bytes; 2: a structure of four of these; 3: a pointer
     /// to it; 4: a function that takes this; 5: one that takes a number; 6: one that takes such a function, which has
-    /// no type here; and names of these, all of them `f`.
+    /// no type here; and functions of these types, all of them called `f`.
     fn parts(names: &[TypeId]) -> Parts<'static> {
         let mut types = words(&[0, 1 << 24, 4, 32]);
         types.extend(words(&[0, 4 << 24 | 4, 16, 0, 1, 0, 0, 1, 32, 0, 1, 64, 0, 1, 96]));
         types.extend(words(&[0, 2 << 24, 2]));
         [3, 1, 4].iter().for_each(|takes| types.extend(words(&[0, 13 << 24 | 1, 1, 0, *takes])));
-        names.iter().for_each(|of| types.extend(words(&[1, 8 << 24, *of])));
+        names.iter().for_each(|of| types.extend(words(&[1, 12 << 24, *of])));
         let btf = Btf::parse(&section(&[types, b"\0f\0".to_vec()])).expect("types");
         let (name, section) = ("f", Some(PLACE.0));
         Parts {

@@ -188,9 +188,9 @@ impl Quick for Reserve {
         let (Some(ring), 0) = (ring(entry, map), flags) else { return Ok(None) };
         let Some(record) = ring.reserve(len) else { return Ok(Some(0)) };
         if R::hold(record).is_err() {
-            // As if there were no room.
-            ring.finish(record, Fate::Discard, Wake::Never);
-            return Ok(Some(0));
+            // As if there were no room. Who waits for a record waits for this one.
+            let waker = ring.finish_quietly(record, Fate::Discard, Wake::IfWaiting);
+            return waker.map_or(Ok(()), wake_up::<R>).map(|()| Some(0));
         }
         Ok(Some(record))
     }

@@ -34,10 +34,11 @@ pub(super) fn reserve(call: &mut Call<'_>) -> Answered {
     Ok(Answer::Value(record.unwrap_or(0)))
 }
 
-/// Reserves a record for the program to hold. If it cannot hold another one, there is no room for it either.
+/// Reserves a record for the program to hold. If it cannot hold another one, there is no room for it either. Who waits
+/// for a record waits for this one, and is woken as for any that is discarded.
 pub(super) fn take_record(call: &mut Call<'_>, ring: &Ring, len: u64) -> Option<u64> {
     let record = ring.reserve(len)?;
-    call.hold(record).inspect_err(|_| ring.finish(record, Fate::Discard, Wake::Never)).ok()?;
+    call.hold(record).inspect_err(|_| ring.finish(record, Fate::Discard, Wake::IfWaiting)).ok()?;
     Some(record)
 }
 

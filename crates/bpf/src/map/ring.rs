@@ -210,7 +210,14 @@ impl Ring {
             let consumer = consumers.load(Ordering::Acquire);
             let end = seen.wrapping_add(skipped + total);
             if end.wrapping_sub(consumer) > self.len {
-                return None;
+                // The consumer may have passed what was seen: then more was taken since. Relaxed: not older than what
+                // the consumer has seen, by P1, and the exchange finds out the rest.
+                let now = producers.load(Ordering::Relaxed);
+                if now == seen {
+                    return None;
+                }
+                seen = now;
+                continue;
             }
             // P2. Relaxed: only who takes which room matters; the header publishes.
             match producers.compare_exchange_weak(seen, end, Ordering::Relaxed, Ordering::Relaxed) {

@@ -138,3 +138,38 @@ fn a_waker_that_panics_leaves_no_record_behind() {
         assert_eq!(ring.pending(), 0);
     }
 }
+
+/// Fails on: a record that a program cannot hold, for which nobody wakes the consumer that waits for it.
+#[test]
+fn who_waits_is_woken_for_a_record_that_the_program_cannot_hold() {
+    let (map, _, count) = ring();
+    let other = Arc::new(Map::new(Definition::new("other", Kind::RingBuffer, 0, 0, 4096)).expect("good measures"));
+    let host = Host::builder().map(other).map(Arc::clone(&map)).build();
+    let reserve = |map: u32| format!("r1 = map[idx:{map}] ll\nr2 = 8\nr3 = 0\ncall 131\n");
+    let discard = |number: usize| {
+        let at = 8 * number;
+        format!("r1 = *(u64 *)(r10 - {at})\nif r1 == 0 goto none{number}\nr2 = 0\ncall 133\nnone{number}: r0 = 0\n")
+    };
+    let fill: String = (1..=64).map(|number| format!("{}*(u64 *)(r10 - {}) = r0\n", reserve(0), 8 * number)).collect();
+    let give_back: String = (1..=64).map(discard).collect();
+    let one_more = "r6 = r0\nif r6 == 0 goto full\nr1 = r6\nr2 = 0\ncall 133\nr0 = 0\nexit\nfull: ";
+    // What it cannot hold is told apart from what it can: it returns 1.
+    let one_more = format!("{}{one_more}", reserve(1));
+    let text = format!("{fill}{one_more}{give_back}r0 = 1\nexit");
+    let text = text.replace("r0 = 0\nexit\nfull", &format!("{give_back}r0 = 0\nexit\nfull").replace("none", "last"));
+    let linked = host.verify(contract(), code(&text)).expect("it is right");
+    let output = host.verify(contract(), code(&OUTPUT.replace("idx:0", "idx:1"))).expect("it is right");
+    let mut consumer = map.ring().and_then(|ring| ring.take_consumer()).expect("nobody has it");
+    let check = |run: &dyn Fn() -> u64, drain: &mut dyn FnMut() -> usize| {
+        drain();
+        let before = count.load(Ordering::Relaxed);
+        assert_eq!(run(), 1, "it cannot hold the last one");
+        assert!(count.load(Ordering::Relaxed) > before, "nobody is woken");
+        assert_eq!(output.interpret(&Interpreter::default(), &mut [0; LEN]), Ok(0));
+    };
+    let interpreted = || linked.interpret(&Interpreter::default(), &mut [0; LEN]).expect("it ends");
+    check(&interpreted, &mut || consumer.drain(|_| ()));
+    let Some(packs) = packs() else { return };
+    let program = HostedProgram::load(&packs, &linked).expect("room");
+    check(&|| program.run(&mut [0; LEN]).expect("it ends"), &mut || consumer.drain(|_| ()));
+}

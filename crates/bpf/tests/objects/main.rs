@@ -429,6 +429,33 @@ fn damaged_objects_are_errors() {
     assert!(read > 100 && refused > 100, "{read} read, {refused} refused: the damage tells nothing");
 }
 
+/// Fails on: references of many sections that are the same bytes, by which a file takes memory that grows with the
+/// square of its length.
+#[test]
+fn sections_of_references_that_overlap_are_damage() {
+    /// A section's header; its type, offset and length in there (`elf(5)`).
+    const HEADER: usize = 64;
+    const REFERENCES: u32 = 9;
+    let mut bytes = objects("count")[0].clone();
+    let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    let first = number(&bytes, 0x28) as usize;
+    let count = u16::from_le_bytes([bytes[0x3c], bytes[0x3d]]);
+    let mut headers = bytes[first..first + HEADER * usize::from(count)].to_vec();
+    let is_wanted = |header: &&[u8]| header[4..8] == REFERENCES.to_le_bytes();
+    let mut copy = headers.chunks(HEADER).find(is_wanted).expect("its code refers to maps").to_vec();
+    let len = bytes.len() / 16 * 16;
+    copy[24..32].copy_from_slice(&0_u64.to_le_bytes());
+    copy[32..40].copy_from_slice(&(len as u64).to_le_bytes());
+    let more = 500;
+    (0..more).for_each(|_| headers.extend(&copy));
+    let start = bytes.len() as u64;
+    bytes.extend(headers);
+    bytes[0x28..0x30].copy_from_slice(&start.to_le_bytes());
+    bytes[0x3c..0x3e].copy_from_slice(&(count + more).to_le_bytes());
+    let Err(ObjectError::Damaged { reason }) = Object::parse(&bytes) else { panic!("read") };
+    assert!(reason.contains("overlap"), "{reason}");
+}
+
 #[test]
 fn programs_that_share_their_code_have_one_budget() {
     // 3000 names for one function of 1001 slots: 24 MB out of 100 KB, growing with the square of the length.
