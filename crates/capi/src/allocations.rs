@@ -275,9 +275,9 @@ pub unsafe extern "C" fn palimpsest_alloc_shrink(
 pub unsafe extern "C" fn palimpsest_alloc_set_name(alloc: palimpsest_alloc, name: *const c_char) -> palimpsest_result {
     answer(|| {
         // SAFETY: 1. is contract 1.
-        let name = unsafe { text(name) }?;
+        let name = unsafe { text(name) };
         with_allocation(alloc, |taken| {
-            taken.set_name(name);
+            taken.set_name(&name);
             Ok(())
         })
     })
@@ -321,10 +321,10 @@ pub unsafe extern "C" fn palimpsest_alloc_set_functions(
         let functions = unsafe { elements(functions, count) }?;
         let told = functions.iter().map(|function| {
             // SAFETY: 1. is contract 1.
-            let name = unsafe { text(function.name) }?;
-            Ok(Function { offset: function.offset, len: function.len, name: name.into() })
+            let name = unsafe { text(function.name) };
+            Function { offset: function.offset, len: function.len, name: name.into() }
         });
-        let told = told.collect::<Result<Vec<_>, Failure>>()?;
+        let told = told.collect::<Vec<_>>();
         with_allocation(alloc, |taken| {
             taken.set_functions(told).map_err(|error| Failure::of(PALIMPSEST_INVALID, &error))
         })

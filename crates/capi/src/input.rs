@@ -1,22 +1,24 @@
 //! Reads what C passes by pointers.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
 use std::slice;
 
 use crate::result::Failure;
 
-/// Returns the text that `name` points to; empty for null.
+/// Returns the text that `name` points to; empty for null. What is no UTF-8 in it is replaced: names are for observers,
+/// and those that a C++ program makes of its symbols may be any bytes.
 ///
 /// # Safety
 ///
 /// 1. `name` is null or a string with a zero at its end.
-pub(crate) unsafe fn text<'a>(name: *const c_char) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(name: *const c_char) -> Cow<'a, str> {
     if name.is_null() {
-        return Ok("");
+        return Cow::Borrowed("");
     }
     // SAFETY: contract 1.
     let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_err(|error| Failure::invalid(format_args!("the name is no UTF-8: {error}")))
+    name.to_string_lossy()
 }
 
 /// Returns the `len` bytes at `bytes`.

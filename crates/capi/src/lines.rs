@@ -53,8 +53,8 @@ unsafe fn told(lines: *const palimpsest_line, count: usize, len: usize) -> Resul
             return Err(Failure::invalid(message));
         }
         // SAFETY: 1. is contract 1.
-        let file = unsafe { text(file) }?;
-        told.add(SourceLine { offset, file, line, column });
+        let file = unsafe { text(file) };
+        told.add(SourceLine { offset, file: &file, line, column });
         last = offset;
     }
     Ok(told)

@@ -64,10 +64,10 @@ pub unsafe extern "C" fn palimpsest_load(
         let program = wanted(program)?;
         let packs = handles::get::<Packs>(packs.handle)?;
         // SAFETY: 1. is contract 1.
-        let name = unsafe { text(name) }?;
+        let name = unsafe { text(name) };
         // SAFETY: 1. is contract 2.
         let code = unsafe { bytes(code, len) }?;
-        let loaded = packs.load_named(name, code, align).map_err(|error| match error {
+        let loaded = packs.load_named(&name, code, align).map_err(|error| match error {
             LoadError::Stage(error) => stage_failure(&error),
             LoadError::Finalize(error) => finalize_failure(&error),
         })?;
@@ -130,9 +130,9 @@ pub unsafe extern "C" fn palimpsest_staged_set_name(
 ) -> palimpsest_result {
     answer(|| {
         // SAFETY: 1. is contract 1.
-        let name = unsafe { text(name) }?;
+        let name = unsafe { text(name) };
         with_staged(staged, |staged| {
-            staged.set_name(name);
+            staged.set_name(&name);
             Ok(())
         })
     })

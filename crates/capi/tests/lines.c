@@ -61,8 +61,10 @@ static int a_program(struct palimpsest_packs packs) {
     wrong[1] = (struct palimpsest_line){"x", 4, 1, 0, 1};
     IS(INVALID, palimpsest_staged_set_lines(staged, wrong, 2));
     SAYS("reserved");
+    /* Names are any bytes; the next list replaces this one. */
     wrong[1] = (struct palimpsest_line){"\xff", 4, 1, 0, 0};
-    IS(INVALID, palimpsest_staged_set_lines(staged, wrong, 2));
+    IS(OK, palimpsest_staged_set_lines(staged, wrong, 2));
+    IS(OK, palimpsest_staged_set_lines(staged, lines, 5));
     IS(INVALID, palimpsest_staged_set_lines(staged, NULL, 1));
     IS(INVALID, palimpsest_staged_set_lines(staged, lines, SIZE_MAX));
     IS(INVALID, palimpsest_staged_set_lines(staged, (const struct palimpsest_line *)(size_t)1, 1));

@@ -65,13 +65,6 @@ pub(super) struct LookUp;
 /// `bpf_map_update_elem`.
 pub(super) struct Update;
 
-/// `bpf_ktime_get_ns`.
-#[cfg(feature = "std")]
-pub(super) struct Time;
-
-/// `bpf_get_smp_processor_id`.
-pub(super) struct Processor;
-
 /// `bpf_ringbuf_output`.
 pub(super) struct Output;
 
@@ -130,19 +123,15 @@ impl Quick for Update {
     }
 }
 
+/// `bpf_ktime_get_ns`, as compiled code calls a function that only returns a number.
 #[cfg(feature = "std")]
-impl Quick for Time {
-    #[inline(always)]
-    fn call<R: Runner>(_: [u64; 4], _: &Entry, _: &Vouched<R>) -> Result<Option<u64>, HelperError> {
-        Ok(Some(Clock::Monotonic.nanoseconds()))
-    }
+pub(super) extern "C" fn time() -> u64 {
+    Clock::Monotonic.nanoseconds()
 }
 
-impl Quick for Processor {
-    #[inline(always)]
-    fn call<R: Runner>(_: [u64; 4], _: &Entry, _: &Vouched<R>) -> Result<Option<u64>, HelperError> {
-        Ok(Some(R::cpu().into()))
-    }
+/// `bpf_get_smp_processor_id`, in the same way.
+pub(super) extern "C" fn processor<R: Runner>() -> u64 {
+    R::cpu().into()
 }
 
 #[inline(always)]

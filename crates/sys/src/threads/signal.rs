@@ -66,8 +66,8 @@ impl Hook {
         // On the alternate stack if a thread has one (its own may be tiny), and without EINTR for restartable calls.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         if self.waiting == Waiting::All {
-            // Not by `sigfillset`, which leaves out the signals of the C library: a thread that is cancelled, or told by
-            // `setuid`, would run on while it is held. SAFETY: a set is bits.
+            // Not by `sigfillset`, which leaves out the signals of the C library: a thread that is cancelled, or told
+            // by `setuid`, would run on while it is held. SAFETY: a set is bits.
             unsafe { ptr::write_bytes(&raw mut action.sa_mask, 0xff, 1) };
         }
         match exchange(signal, &action) {
