@@ -59,7 +59,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     }
 
     /// Does the same as [`replicate`](Self::replicate), but a node gets its page when it first uses it:
-    /// [`fault`](Self::fault) does that. [`Replicated::pages`] counts the waiting pages.
+    /// [`fault`](Self::fault) does that. It gets pages of the kernel at once: the handler of that fault may run on them.
+    /// [`Replicated::pages`] counts the waiting pages, too.
     ///
     /// # Errors
     ///
