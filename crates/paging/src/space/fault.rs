@@ -1,6 +1,7 @@
 //! Page faults.
 
 use super::exclusive::{Exclusive, is_copied_on_write};
+use super::kernel_pages::is_kernel;
 use super::{AddressSpace, Locked, entry_range};
 use crate::access::{Access, AccessKind};
 use crate::address::{Level, PageSize, VirtAddr};
@@ -107,9 +108,14 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         if must_copy && self.machine.is_exclusive(Page { frame: leaf.frame, size }) {
             resolution.reused = true;
         } else if must_copy {
-            if !table.copy_page(index, address, size, node, flush) {
-                // There is no large page: a part of it will do.
-                if size == PageSize::Small {
+            let copied = if is_kernel(&leaf.attributes) {
+                table.copy_kernel_page(index, address, leaf, node, flush)
+            } else {
+                table.copy_page(index, address, size, node, flush)
+            };
+            if !copied {
+                // There is no large page: a part of it will do, unless the split would unmap what the kernel runs on.
+                if size == PageSize::Small || F::BREAK_BEFORE_MAKE && is_kernel(&leaf.attributes) {
                     return Err(FaultError::NoPage { address });
                 }
                 drop(reserve);
@@ -204,5 +210,31 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             self.space.machine.release(old);
         }
         copy.is_some()
+    }
+
+    /// Does the same as [`copy_page`](Self::copy_page) for a page of the kernel, `leaf`, which translates all the time:
+    /// the kernel may run on it.
+    fn copy_kernel_page(
+        &self,
+        index: usize,
+        address: VirtAddr,
+        leaf: Leaf,
+        node: Node,
+        flush: &mut Flush<'s, F, M>,
+    ) -> bool {
+        let Some(size) = self.level.page_size() else { return false };
+        // The entry lets no store pass, and after this flush no CPU remembers one that did: the copy lacks no store.
+        let range = entry_range(self.level, address);
+        flush.note_leaf(range.clone());
+        flush.settle();
+        let old = Page { frame: leaf.frame, size };
+        let Some(frame) = self.space.machine.copy(old, node) else { return false };
+        // At once, as for replicas: the bytes are the same. The copy is written after the flush, when no CPU reads the
+        // old page any more.
+        self.change_leaf(index, |leaf| Leaf { frame, ..leaf });
+        flush.note_leaf(range);
+        flush.settle();
+        self.space.machine.release(old);
+        true
     }
 }
