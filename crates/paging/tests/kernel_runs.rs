@@ -6,7 +6,7 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use common::mutant::Mutant;
+use common::mutant::{Event, Mutant};
 use common::scene::*;
 use palimpsest_paging::format::{AArch64, Sv39, X86_64};
 use palimpsest_paging::sim::trial::Host;
@@ -264,6 +264,36 @@ fn pinned_pages_of_the_kernel<F: Hardware>(size: PageSize, rights: Rights, memor
     drop(space);
     computer.expect_empty();
     assert_eq!(computer.take_failures(), []);
+}
+
+/// A CPU may store to the page until the flush that took its right is waited for; the copy is made behind that.
+#[test]
+fn a_page_of_the_kernel_is_copied_when_no_cpu_can_store_to_it() {
+    let computer = Computer::new::<X86_64>(Config::default());
+    let (is_on, stored) = (Cell::new(false), Cell::new(None));
+    let watch = |event| {
+        if is_on.get() && event == Event::Copy {
+            stored.set(Some(computer.store_from(Privilege::Kernel, 0, page(0), 2).is_ok()));
+        }
+    };
+    let space =
+        space::<X86_64, _>(Mutant { computer: &computer, mistake: None, watch: Some(&watch) }, ShareTables::Last, 1);
+    map_as(&space, 0..1, Attributes { rights: RW, ..PRIVATE });
+    let before = Page { frame: space.query(page(0)).unwrap().leaf.frame, size: PageSize::Small };
+    run_on(&space, 0);
+    computer.store_from(Privilege::Kernel, 0, page(0), 1).unwrap();
+    // SAFETY: 1. no program runs by a software machine's tables.
+    let protected = unsafe { space.protect_kernel(pages(0..1), Rights::READ) }.unwrap();
+    // Somebody else's reference.
+    space.machine().retain(before);
+    is_on.set(true);
+    assert_ne!(space.pin(page(0), Node(0)).unwrap(), before);
+    is_on.set(false);
+    assert_eq!(stored.get(), Some(false));
+    protected.finish();
+    space.unpin(page(0)).unwrap();
+    computer.give_back(before.frame, PAGE);
+    finish(&computer, vec![space]);
 }
 
 #[test]

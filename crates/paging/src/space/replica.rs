@@ -49,7 +49,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// those that can be written; those that other spaces share ([`Sharing::Shared`](crate::Sharing::Shared), unless
     /// they are [`Scope::Global`](crate::Scope::Global): a writer of those writes every copy); pinned ones; and those
     /// for which a node has no memory ([`Machine::replica`]). Pages that are mapped in the range later are single too,
-    /// until this is called again.
+    /// until this is called again. Flushes the range first.
     ///
     /// # Errors
     ///
@@ -81,13 +81,17 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         for (node, _) in &locked.inner.roots[1..] {
             own.push(Reserve::new(locked.machine, single, *node)?);
         }
+        // Until an earlier change of rights has been flushed, CPUs may store to a page that has become read-only: the
+        // other nodes' copies would lack that for ever.
+        flush.note_leaf(range.clone());
+        flush.settle();
         let mut job = Job { when, reserve: &mut reserve, own: &mut own, flush: &mut flush, done: &mut done };
         ring(&locked.exclusive_root(), range, &mut job);
         Ok((done, flush))
     }
 
-    /// Makes all nodes use the first's pages of `range`, and its tables if nothing else below them is replicated. Needs
-    /// no memory, so that it can be called when none is left.
+    /// Makes all nodes use the first's pages of `range`, and its tables if nothing else below them is replicated: then it
+    /// flushes before it returns. Needs no memory, so that it can be called when none is left.
     ///
     /// # Errors
     ///
