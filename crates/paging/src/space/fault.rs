@@ -9,7 +9,7 @@ use crate::attributes::{Rights, Stores};
 use crate::entry::change_leaf;
 use crate::error::FaultError;
 use crate::flush::Flush;
-use crate::format::{Entry, Format, Leaf, ShareMode};
+use crate::format::{Entry, Format, Leaf};
 use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page};
 use crate::reserve::Reserve;
 
@@ -70,11 +70,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         // or the access faults for ever. Other CPUs do the same when they fault. A page that was not used yet, or was
         // just copied, is in no TLB.
         if !F::FAULT_EVICTS && mapping.leaf.accessed && !resolution.copied {
-            let depth = match F::SHARE_MODE {
-                // The entry of the table above may still refuse stores.
-                ShareMode::TableProtect => FlushDepth::Tables,
-                ShareMode::LeafProtect => FlushDepth::Leaves,
-            };
+            // It may also remember that a table above refuses stores (AArch64), or is missing (RISC-V without Svvptc).
+            let depth = FlushDepth::Tables;
             let what = [entry_range(Level::LAST, address)];
             self.machine.flush_here(FlushRequest { space: self.id, what: FlushRanges::Some(&what), depth });
         }
@@ -206,6 +203,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         let copy = self.space.machine.copy(old, node);
         let shown = Leaf { frame: copy.unwrap_or(leaf.frame), ..leaf };
         self.show(index, F::leaf(self.level, shown));
+        flush.note_made();
         if copy.is_some() {
             self.space.machine.release(old);
         }

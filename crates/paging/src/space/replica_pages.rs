@@ -54,6 +54,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
                 done.single += 1;
                 if there == Entry::Empty {
                     publish(entry, F::leaf(self.level, *leaf));
+                    flush.note_made();
                 }
                 continue;
             };
@@ -63,6 +64,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             if let Entry::Leaf(last) = F::decode(self.level, exchange(entry, bits)) {
                 self.change_leaf(index, |leaf| leaf.marked_as(&last));
                 flush.note_leaf(range.clone());
+            } else {
+                flush.note_made();
             }
         }
         done
@@ -78,6 +81,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             if there == Entry::Empty {
                 // It was waiting for its first use.
                 publish(entry, F::leaf(self.level, *leaf));
+                flush.note_made();
             }
             if let Entry::Leaf(there) = there
                 && there.frame != leaf.frame
