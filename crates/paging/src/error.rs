@@ -174,7 +174,7 @@ pub enum ForkError {
     /// There is no memory for the child's own tables.
     #[error(transparent)]
     NoMemory(#[from] NoTables),
-    /// A private page that is pinned, or the kernel's data, must be copied at once, but there is no memory for the copy.
+    /// A private page that is pinned or the kernel's data must be copied at once, but there is no memory for it.
     #[error("the page at {address}, pinned or the kernel's data, must be copied, and there is no memory for it")]
     NoPage {
         /// Its address.

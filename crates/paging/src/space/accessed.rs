@@ -63,7 +63,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// # Errors
     ///
     /// [`ChangeError::Range`], [`ChangeError::NoMemory`]; [`ChangeError::Kernel`] on formats whose CPUs do not set both
-    /// marks ([`Format::MARKS_ACCESSED`], [`Format::MARKS_DIRTY`]), where a page without them faults; nothing is changed.
+    /// marks ([`Format::MARKS_ACCESSED`], [`Format::MARKS_DIRTY`]), so that a page without them faults; nothing is
+    /// changed.
     pub fn take_marks(
         &self,
         range: Range<VirtAddr>,

@@ -61,9 +61,9 @@ impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
     ///
     /// Shares the tables that [`SpaceOptions::share`](super::SpaceOptions::share) names, so that the cost depends on
     /// the tables above them and not on the pages. Copies at once the tables with pinned pages, with data of the kernel
-    /// (which must not fault) or with replicas, and also private pages that are pinned or the kernel's data: a device or
-    /// the kernel keeps writing to the parent's, also during the copy. Until the flush is waited for, CPUs that run the
-    /// parent may still store to pages that the child sees.
+    /// (which must not fault) or with replicas, and also private pages that are pinned or the kernel's data: a device,
+    /// or the kernel, keeps writing to the parent's, also during the copy. Until the flush is waited for, CPUs that run
+    /// the parent may still store to pages that the child sees; it should replicate none before.
     ///
     /// # Errors
     ///

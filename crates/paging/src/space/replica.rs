@@ -59,7 +59,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     }
 
     /// Does the same as [`replicate`](Self::replicate), but a node gets its page when it first uses it:
-    /// [`fault`](Self::fault) does that. It gets pages of the kernel at once: the handler of that fault may run on them.
+    /// [`fault`](Self::fault) does that. It gets the kernel's pages at once: the handler of that fault may run on them.
     /// [`Replicated::pages`] counts the waiting pages, too.
     ///
     /// # Errors
@@ -90,8 +90,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         Ok((done, flush))
     }
 
-    /// Makes all nodes use the first's pages of `range`, and its tables if nothing else below them is replicated: then it
-    /// flushes before it returns. Needs no memory, so that it can be called when none is left.
+    /// Makes all nodes use the first's pages of `range`, and its tables if nothing else below them is replicated: then
+    /// it flushes before it returns. Needs no memory, so that it can be called when none is left.
     ///
     /// # Errors
     ///
@@ -250,8 +250,8 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
             .sum()
     }
 
-    /// Gives back nodes' copies of tables. They are empty, or the flush that [`Exclusive::unring`] has noted is done, or
-    /// no CPU runs the space.
+    /// Gives back nodes' copies of tables. They are empty, or the flush that [`Exclusive::unring`] has noted is done,
+    /// or no CPU runs the space.
     pub(crate) fn release_detached(&self, detached: Detached, flush: &mut Flush<'s, F, M>) {
         for (index, mut next) in detached.0.into_iter().enumerate() {
             while let Some(copy) = next {
