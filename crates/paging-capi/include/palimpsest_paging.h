@@ -221,8 +221,9 @@ struct palimpsest_paging_machine {
   // Counts one more reference to the page of `len` bytes at `page`.
   //
   // Give all four callbacks for pages (this one to `page_copy`), or none. Without them, pages are not counted, and
-  // the first store to a private page after a fork is PALIMPSEST_PAGING_NO_PAGE. Callbacks recognise memory that you
-  // do not count, like device registers, by its address, and do nothing.
+  // the first store to a private page after a fork is PALIMPSEST_PAGING_NO_PAGE, as is a fork with private data of
+  // the kernel. Callbacks recognise memory that you do not count, like device registers, by its address, and do
+  // nothing.
   void (*page_retain)(void *context, uint64_t page, uint64_t len);
   // Counts one reference less: no CPU reaches the page through it any more. Decrements the count with release order.
   void (*page_release)(void *context, uint64_t page, uint64_t len);
@@ -332,8 +333,10 @@ enum palimpsest_paging_result palimpsest_paging_space_new(struct palimpsest_pagi
 
 // Makes a space in `child`, whose memory must be zero, that translates as `space` does now. The two share all pages,
 // and tables as the first space's `share` says. The first store to a private page faults, and palimpsest_paging_fault
-// copies the page. The cost depends on the tables that are not shared, not on what is mapped. Flushes `space` before
-// it returns. `id` is the child's, as for palimpsest_paging_space_new.
+// copies the page. The kernel's own private data is copied at once, since its stores must not fault
+// (PALIMPSEST_PAGING_NO_PAGE if there is no memory for that). The cost depends on that and on the tables that are not
+// shared, not on what is mapped. Flushes `space` before it returns. `id` is the child's, as for
+// palimpsest_paging_space_new.
 //
 // # Safety
 //
@@ -457,8 +460,10 @@ enum palimpsest_paging_result palimpsest_paging_walk(const struct palimpsest_pag
                                                      void *argument);
 
 // Asks `decide` about every page from `start` to before `start + len`, by ascending address, does what it says, and
-// flushes once at the end. Of a large page that lies only partly in the range, that part is split off, in one or more
-// pages, and `decide` is asked about each. `reach` is as for palimpsest_paging_unmap.
+// flushes once at the end. Of a large page that lies only partly in the range, `decide` is first shown the whole:
+// PALIMPSEST_PAGING_KEEP passes all of it; PALIMPSEST_PAGING_TAKE and _PROTECT split off the largest page that lies in
+// the range, from its first address in the range on, change that, and `decide` is asked about what follows. `reach` is
+// as for palimpsest_paging_unmap.
 //
 // After an error, pages that were decided on before stay changed, and are flushed.
 //
@@ -505,7 +510,8 @@ enum palimpsest_paging_result palimpsest_paging_count_marked(const struct palimp
 
 // Clears a mark of all pages from `start` to before `start + len`, and flushes those that had it. `on_page`, which may
 // be null, is called for each of them; a CPU may have set the mark again when this function returns. Copies shared
-// tables first, since their marks also belong to the other spaces.
+// tables first, since their marks also belong to the other spaces. On AArch64 and RISC-V, where a page without its
+// marks faults, it refuses pages of the kernel (PALIMPSEST_PAGING_KERNELS).
 //
 // # Safety
 //

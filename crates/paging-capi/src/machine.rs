@@ -90,8 +90,9 @@ pub struct palimpsest_paging_machine {
     /// Counts one more reference to the page of `len` bytes at `page`.
     ///
     /// Give all four callbacks for pages (this one to `page_copy`), or none. Without them, pages are not counted, and
-    /// the first store to a private page after a fork is PALIMPSEST_PAGING_NO_PAGE. Callbacks recognise memory that you
-    /// do not count, like device registers, by its address, and do nothing.
+    /// the first store to a private page after a fork is PALIMPSEST_PAGING_NO_PAGE, as is a fork with private data of
+    /// the kernel. Callbacks recognise memory that you do not count, like device registers, by its address, and do
+    /// nothing.
     pub page_retain: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64)>,
     /// Counts one reference less: no CPU reaches the page through it any more. Decrements the count with release order.
     pub page_release: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64)>,

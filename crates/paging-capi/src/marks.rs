@@ -52,7 +52,8 @@ pub unsafe extern "C" fn palimpsest_paging_count_marked(
 
 /// Clears a mark of all pages from `start` to before `start + len`, and flushes those that had it. `on_page`, which may
 /// be null, is called for each of them; a CPU may have set the mark again when this function returns. Copies shared
-/// tables first, since their marks also belong to the other spaces.
+/// tables first, since their marks also belong to the other spaces. On AArch64 and RISC-V, where a page without its
+/// marks faults, it refuses pages of the kernel (PALIMPSEST_PAGING_KERNELS).
 ///
 /// # Safety
 ///

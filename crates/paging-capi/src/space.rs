@@ -258,8 +258,10 @@ pub unsafe extern "C" fn palimpsest_paging_space_new(
 
 /// Makes a space in `child`, whose memory must be zero, that translates as `space` does now. The two share all pages,
 /// and tables as the first space's `share` says. The first store to a private page faults, and palimpsest_paging_fault
-/// copies the page. The cost depends on the tables that are not shared, not on what is mapped. Flushes `space` before
-/// it returns. `id` is the child's, as for palimpsest_paging_space_new.
+/// copies the page. The kernel's own private data is copied at once, since its stores must not fault
+/// (PALIMPSEST_PAGING_NO_PAGE if there is no memory for that). The cost depends on that and on the tables that are not
+/// shared, not on what is mapped. Flushes `space` before it returns. `id` is the child's, as for
+/// palimpsest_paging_space_new.
 ///
 /// # Safety
 ///

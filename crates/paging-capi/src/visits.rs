@@ -69,8 +69,10 @@ pub unsafe extern "C" fn palimpsest_paging_walk(
 }
 
 /// Asks `decide` about every page from `start` to before `start + len`, by ascending address, does what it says, and
-/// flushes once at the end. Of a large page that lies only partly in the range, that part is split off, in one or more
-/// pages, and `decide` is asked about each. `reach` is as for palimpsest_paging_unmap.
+/// flushes once at the end. Of a large page that lies only partly in the range, `decide` is first shown the whole:
+/// PALIMPSEST_PAGING_KEEP passes all of it; PALIMPSEST_PAGING_TAKE and _PROTECT split off the largest page that lies in
+/// the range, from its first address in the range on, change that, and `decide` is asked about what follows. `reach` is
+/// as for palimpsest_paging_unmap.
 ///
 /// After an error, pages that were decided on before stay changed, and are flushed.
 ///

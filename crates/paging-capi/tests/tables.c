@@ -395,6 +395,15 @@ static void refuses_mistakes(struct kernel *k, struct palimpsest_paging_machine 
     IS(palimpsest_paging_fault(&space, high, PALIMPSEST_PAGING_READ, NULL), DENIED);
     IS(palimpsest_paging_fault(&space, high, PALIMPSEST_PAGING_READ | PALIMPSEST_PAGING_KERNEL, NULL), OK);
     IS(palimpsest_paging_unmap(&space, high, PAGE, USERS), KERNELS);
+    // CPUs of x86-64 set marks by themselves; elsewhere the kernel would fault without them.
+    uint32_t accessed = PALIMPSEST_PAGING_ACCESSED;
+    IS(palimpsest_paging_take_marks(&space, high, PAGE, accessed, NULL, NULL), OK);
+    static struct palimpsest_paging_space arm;
+    uint32_t aarch64 = PALIMPSEST_PAGING_AARCH64;
+    IS(palimpsest_paging_space_new(&arm, machine, aarch64, 3, PALIMPSEST_PAGING_SHARE_LAST), OK);
+    IS(palimpsest_paging_map(&arm, PAGE, DEVICE, PAGE, kernels, small), OK);
+    IS(palimpsest_paging_take_marks(&arm, PAGE, PAGE, accessed, NULL, NULL), KERNELS);
+    IS(palimpsest_paging_space_drop(&arm), OK);
     uint64_t flushes = k->flushes;
     IS(palimpsest_paging_unmap(&space, high, PAGE, PALIMPSEST_PAGING_ALSO_KERNEL), OK);
     CHECK(k->flushes > flushes);

@@ -174,8 +174,8 @@ pub enum ForkError {
     /// There is no memory for the child's own tables.
     #[error(transparent)]
     NoMemory(#[from] NoTables),
-    /// A pinned page must be copied at once, but there is no memory for the copy.
-    #[error("the pinned page at {address} must be copied, and there is no memory for it")]
+    /// A private page that is pinned or the kernel's data must be copied at once, but there is no memory for it.
+    #[error("the page at {address}, pinned or the kernel's data, must be copied, and there is no memory for it")]
     NoPage {
         /// Its address.
         address: VirtAddr,

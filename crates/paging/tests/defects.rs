@@ -264,6 +264,39 @@ fn errors_name_addresses_of_the_upper_half() {
     an_address_of_the_upper_half::<Sv39>();
 }
 
+/// A CPU may store to a page until the flush that took its right is waited for. Nodes would read different bytes ever
+/// after if one got its copy before.
+fn nodes_agree_on_what_was_stored_before<F: Hardware>() {
+    for on_use in [false, true] {
+        let computer = Computer::new::<F>(Config::default().nodes(2));
+        let space = space::<F, _>(&computer, ShareTables::Last, 2);
+        fill(&space, 0..1, RW, PageSize::Small);
+        (0..2).for_each(|cpu| run_on(&space, cpu));
+        store(&space, 0, page(0), 1);
+        let protected = space.protect(pages(0..1), Rights::READ).unwrap();
+        let replicate = if on_use { AddressSpace::replicate_on_use } else { AddressSpace::replicate };
+        let (done, replicated) = replicate(&space, pages(0..1)).unwrap();
+        assert_eq!(done.pages, 1);
+        if on_use {
+            let fetched = space.fault(page(0), Access::USER_READ, Node(1)).unwrap();
+            assert!(matches!(fetched, Fault::Resolved(Resolution { replicated: true, .. })));
+        }
+        // By what it remembers.
+        let _ = computer.store(0, page(0), 2);
+        protected.finish();
+        replicated.finish();
+        assert_eq!(load(&space, 0, page(0)), load(&space, 1, page(0)), "{}, on use: {on_use}", F::NAME);
+        finish(&computer, vec![space]);
+    }
+}
+
+#[test]
+fn replicas_have_all_stores_that_an_earlier_flush_ends() {
+    nodes_agree_on_what_was_stored_before::<X86_64>();
+    nodes_agree_on_what_was_stored_before::<AArch64>();
+    nodes_agree_on_what_was_stored_before::<Sv39>();
+}
+
 /// A page is single in a table with copies, and a CPU of the second node has written it: the first's entry has no mark.
 #[test]
 fn a_child_with_replicas_keeps_marks_of_all_nodes() {

@@ -158,6 +158,30 @@ fn a_minor_fault_concerns_one_cpu<F: Hardware>() {
     finish(&computer, vec![space]);
 }
 
+/// A RISC-V CPU may remember that a table above the page was missing, or refused stores elsewhere: a flush of the last
+/// entry alone would let the access fault for ever.
+#[test]
+fn a_minor_fault_flushes_the_whole_walk() {
+    fn depth<F: Hardware>() -> Option<FlushDepth> {
+        let computer = computer::<F>();
+        let seen = Cell::new(None);
+        let watch = |event| {
+            if let Event::FlushHere(depth) = event {
+                seen.set(Some(depth));
+            }
+        };
+        let machine = Mutant { computer: &computer, mistake: None, watch: Some(&watch) };
+        let space = space::<F, _>(machine, ShareTables::Last, 1);
+        fill(&space, 0..1, RW, PageSize::Small);
+        space.fault(page(0), Access::USER_READ, Node(0)).unwrap();
+        finish(&computer, vec![space]);
+        seen.get()
+    }
+    assert_eq!(depth::<Sv39>(), Some(FlushDepth::Tables));
+    assert_eq!(depth::<AArch64>(), Some(FlushDepth::Tables));
+    assert_eq!(depth::<X86_64>(), None);
+}
+
 #[test]
 fn a_minor_fault_interrupts_nobody() {
     a_minor_fault_concerns_one_cpu::<X86_64>();
@@ -171,7 +195,11 @@ fn the_machine_is_told_that_entries_were_made() {
     /// What happens before, and what makes page 3 readable.
     type Way = (&'static str, fn(&Watched<'_>), fn(&Watched<'_>));
     type Watched<'c> = AddressSpace<AArch64, Mutant<'c>>;
-    let ways: [Way; 10] = [
+    fn wait_for_first_use(space: &Watched<'_>) {
+        fill(space, 3..4, Rights::READ, PageSize::Small);
+        space.replicate_on_use(pages(3..4)).unwrap().1.finish();
+    }
+    let ways: [Way; 14] = [
         ("map", |_| (), |space| fill(space, 3..4, RW, PageSize::Small)),
         (
             "map beside another",
@@ -238,6 +266,32 @@ fn the_machine_is_told_that_entries_were_made() {
                 space.fault(page(3), Access::USER_READ, Node(0)).unwrap();
             },
         ),
+        ("replicate what waits", wait_for_first_use, |space| space.replicate(pages(3..4)).unwrap().1.finish()),
+        ("drop_replicas of what waits", wait_for_first_use, |space| space.drop_replicas(pages(3..4)).unwrap().finish()),
+        (
+            "unmap a part of a large page",
+            |space| fill(space, 0..512, RW, PageSize::Large),
+            |space| space.unmap(pages(0..1)).unwrap().finish(),
+        ),
+        (
+            "a fault without memory for the copy",
+            |space| {
+                // Somebody else has the page, too.
+                let computer = space.machine().computer;
+                let frame = computer.allocate(Node(0), PAGE, PageSize::Small).unwrap();
+                computer.retain(Page { frame, size: PageSize::Small });
+                let small = PageSizes::UpTo(PageSize::Small);
+                space.map_simulated(pages(3..4), frame, Attributes::user(RW), small).unwrap();
+            },
+            |space| {
+                let computer = space.machine().computer;
+                computer.refuse(0..1);
+                let no_page = FaultError::NoPage { address: page(3) };
+                assert_eq!(space.fault(page(3), Access::USER_WRITE, Node(0)), Err(no_page));
+                computer.refuse(0..0);
+                computer.give_back(space.query(page(3)).unwrap().leaf.frame, PAGE);
+            },
+        ),
     ];
     for (name, before, way) in ways {
         let computer = computer::<AArch64>();
@@ -250,9 +304,9 @@ fn the_machine_is_told_that_entries_were_made() {
             }
         };
         let machine = Mutant { computer: &computer, mistake: None, watch: Some(&watch) };
-        let space = space::<AArch64, _>(machine, ShareTables::Last, 1);
+        let space = space::<AArch64, _>(machine, ShareTables::Last, 2);
         before(&space);
-        root.set(Some(space.root(Node(0))));
+        root.set(Some(space.root(Node(1))));
         way(&space);
         assert!(seen.get(), "{name}");
         root.set(None);

@@ -46,7 +46,7 @@ pub(super) struct Player {
 }
 
 /// What a call may answer: [`PALIMPSEST_PAGING_OK`] if no mistake was made, and otherwise what names one of them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Expected(pub(super) Vec<palimpsest_paging_result>);
 
 impl Expected {
@@ -275,7 +275,8 @@ impl Player {
         }
         // SAFETY: 1. and 2. null or memory of this player's.
         let answer = unsafe { palimpsest_paging_fork(parent.pointer, child.pointer, id) };
-        if !expected.check("fork", answer, &[PALIMPSEST_PAGING_NO_MEMORY])? {
+        // The kernel's private data is copied at once.
+        if !expected.check("fork", answer, &[PALIMPSEST_PAGING_NO_MEMORY, PALIMPSEST_PAGING_NO_PAGE])? {
             return Ok(());
         }
         let (Some(parent), Some(child)) = (parent.slot, child.slot) else { return Err("a fork of nothing".into()) };

@@ -14,7 +14,9 @@ use crate::marks::{palimpsest_paging_count_marked, palimpsest_paging_take_marks}
 use crate::pages::*;
 use crate::places::{palimpsest_paging_merge, palimpsest_paging_move, palimpsest_paging_split};
 use crate::result::palimpsest_paging_result::*;
-use crate::space::{PALIMPSEST_PAGING_AARCH64, PALIMPSEST_PAGING_AARCH64_UPPER};
+use crate::space::{
+    PALIMPSEST_PAGING_AARCH64, PALIMPSEST_PAGING_AARCH64_UPPER, PALIMPSEST_PAGING_X86_64, PALIMPSEST_PAGING_X86_64_LA57,
+};
 use crate::visits::*;
 
 /// What a visitor saw, and decided.
@@ -192,12 +194,19 @@ impl Player {
             expected.check("count marked", answer, &[]).map(|_| count)
         };
         let (before, mut taken) = (count()?, 0_u64);
+        let model = self.model_of(&target);
+        let are_walkers =
+            model.is_some_and(|model| matches!(model.format, PALIMPSEST_PAGING_X86_64 | PALIMPSEST_PAGING_X86_64_LA57));
+        let mut taking = expected.clone();
+        if !are_walkers && model.is_some_and(|model| model.has_kernels(start, start.saturating_add(len))) {
+            taking.mistake(PALIMPSEST_PAGING_KERNELS);
+        }
         let on_page: crate::marks::palimpsest_paging_on_page =
             if input.byte().is_multiple_of(4) { None } else { Some(counts) };
         // SAFETY: 1. null or memory of this player's. 2. null, or counts.
         let answer =
             unsafe { palimpsest_paging_take_marks(target.pointer, start, len, mark, on_page, (&raw mut taken).cast()) };
-        if !expected.check("take marks", answer, &[PALIMPSEST_PAGING_NO_MEMORY])? {
+        if !taking.check("take marks", answer, &[PALIMPSEST_PAGING_NO_MEMORY])? {
             return if taken == 0 { Ok(()) } else { Err("marks were taken by a call that was refused".into()) };
         }
         if let Some(model) = target.slot.and_then(|slot| self.slots[slot].model.as_mut()) {

@@ -3,6 +3,7 @@
 use core::ops::{ControlFlow, Range};
 
 use super::exclusive::Exclusive;
+use super::kernel_pages::Reach;
 use super::need::Purpose;
 use super::{AddressSpace, check_range, slots};
 use crate::address::VirtAddr;
@@ -61,15 +62,49 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Range`], [`ChangeError::NoMemory`].
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`]; [`ChangeError::Kernel`] on formats whose CPUs do not set both
+    /// marks ([`Format::MARKS_ACCESSED`], [`Format::MARKS_DIRTY`]), so that a page without them faults; nothing is
+    /// changed.
     pub fn take_marks(
         &self,
         range: Range<VirtAddr>,
         mark: Mark,
+        marked: impl FnMut(VirtAddr),
+    ) -> Result<Flush<'_, F, M>, ChangeError> {
+        let reach = if F::MARKS_ACCESSED && F::MARKS_DIRTY { Reach::Kernel } else { Reach::User };
+        self.take_marks_within(range, mark, marked, reach)
+    }
+
+    /// Does the same as [`take_marks`](Self::take_marks), on every format also for the kernel's pages.
+    ///
+    /// # Safety
+    ///
+    /// 1. If the calling program runs in this space, its CPUs set marks by themselves, or it uses no page of the kernel
+    ///    in the range whose mark is taken, neither as code, stack or data, nor through a reference, until
+    ///    [`fault`](Self::fault) has marked the page again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`take_marks`](Self::take_marks), except [`ChangeError::Kernel`].
+    pub unsafe fn take_marks_kernel(
+        &self,
+        range: Range<VirtAddr>,
+        mark: Mark,
+        marked: impl FnMut(VirtAddr),
+    ) -> Result<Flush<'_, F, M>, ChangeError> {
+        self.take_marks_within(range, mark, marked, Reach::Kernel)
+    }
+
+    fn take_marks_within(
+        &self,
+        range: Range<VirtAddr>,
+        mark: Mark,
         mut marked: impl FnMut(VirtAddr),
+        reach: Reach,
     ) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let locked = self.lock();
+        locked.refuse_kernel(&range, reach)?;
         let need = locked.need(range.clone(), Purpose::Change);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
         let mut flush = locked.flush();

@@ -389,10 +389,7 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
             && let Some(above) = way.pop()
         {
             let index = above.level.index(part.start);
-            if table.meta.replica().is_some() {
-                above.unring(index, &table, part.clone(), &mut self.flush);
-            }
-            above.detach(index, part.clone(), &mut self.flush);
+            above.detach_empty(index, &table, part.clone(), &mut self.flush);
             region = entry_range(above.level, part.start);
             table = above;
         }

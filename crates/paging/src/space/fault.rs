@@ -1,6 +1,7 @@
 //! Page faults.
 
 use super::exclusive::{Exclusive, is_copied_on_write};
+use super::kernel_pages::is_kernel;
 use super::{AddressSpace, Locked, entry_range};
 use crate::access::{Access, AccessKind};
 use crate::address::{Level, PageSize, VirtAddr};
@@ -8,7 +9,7 @@ use crate::attributes::{Rights, Stores};
 use crate::entry::change_leaf;
 use crate::error::FaultError;
 use crate::flush::Flush;
-use crate::format::{Entry, Format, Leaf, ShareMode};
+use crate::format::{Entry, Format, Leaf};
 use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page};
 use crate::reserve::Reserve;
 
@@ -69,11 +70,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         // or the access faults for ever. Other CPUs do the same when they fault. A page that was not used yet, or was
         // just copied, is in no TLB.
         if !F::FAULT_EVICTS && mapping.leaf.accessed && !resolution.copied {
-            let depth = match F::SHARE_MODE {
-                // The entry of the table above may still refuse stores.
-                ShareMode::TableProtect => FlushDepth::Tables,
-                ShareMode::LeafProtect => FlushDepth::Leaves,
-            };
+            // It may also remember that a table above refuses stores (AArch64), or is missing (RISC-V without Svvptc).
+            let depth = FlushDepth::Tables;
             let what = [entry_range(Level::LAST, address)];
             self.machine.flush_here(FlushRequest { space: self.id, what: FlushRanges::Some(&what), depth });
         }
@@ -107,9 +105,14 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         if must_copy && self.machine.is_exclusive(Page { frame: leaf.frame, size }) {
             resolution.reused = true;
         } else if must_copy {
-            if !table.copy_page(index, address, size, node, flush) {
-                // There is no large page: a part of it will do.
-                if size == PageSize::Small {
+            let copied = if is_kernel(&leaf.attributes) {
+                table.copy_kernel_page(index, address, leaf, node, flush)
+            } else {
+                table.copy_page(index, address, size, node, flush)
+            };
+            if !copied {
+                // There is no large page: a part of it will do, unless the split would unmap what the kernel runs on.
+                if size == PageSize::Small || F::BREAK_BEFORE_MAKE && is_kernel(&leaf.attributes) {
                     return Err(FaultError::NoPage { address });
                 }
                 drop(reserve);
@@ -200,9 +203,36 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         let copy = self.space.machine.copy(old, node);
         let shown = Leaf { frame: copy.unwrap_or(leaf.frame), ..leaf };
         self.show(index, F::leaf(self.level, shown));
+        flush.note_made();
         if copy.is_some() {
             self.space.machine.release(old);
         }
         copy.is_some()
+    }
+
+    /// Does the same as [`copy_page`](Self::copy_page) for a page of the kernel, `leaf`, which translates all the time:
+    /// the kernel may run on it.
+    fn copy_kernel_page(
+        &self,
+        index: usize,
+        address: VirtAddr,
+        leaf: Leaf,
+        node: Node,
+        flush: &mut Flush<'s, F, M>,
+    ) -> bool {
+        let Some(size) = self.level.page_size() else { return false };
+        // The entry lets no store pass, and after this flush no CPU remembers one that did: the copy lacks no store.
+        let range = entry_range(self.level, address);
+        flush.note_leaf(range.clone());
+        flush.settle();
+        let old = Page { frame: leaf.frame, size };
+        let Some(frame) = self.space.machine.copy(old, node) else { return false };
+        // At once, as for replicas: the bytes are the same. The copy is written after the flush, when no CPU reads the
+        // old page any more.
+        self.change_leaf(index, |leaf| Leaf { frame, ..leaf });
+        flush.note_leaf(range);
+        flush.settle();
+        self.space.machine.release(old);
+        true
     }
 }

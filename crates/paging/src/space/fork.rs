@@ -4,6 +4,7 @@
 use arrayvec::ArrayVec;
 
 use super::exclusive::{Exclusive, is_copied_on_write, protected, shared_stores};
+use super::kernel_pages::is_kernel_data;
 use super::{AddressSpace, Locked, MAX_NODES, account};
 use crate::address::{ENTRIES, Frame, Level, PageSize, VirtAddr};
 use crate::attributes::Stores;
@@ -60,8 +61,9 @@ impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
     ///
     /// Shares the tables that [`SpaceOptions::share`](super::SpaceOptions::share) names, so that the cost depends on
     /// the tables above them and not on the pages. Copies at once the tables with pinned pages, with data of the kernel
-    /// (which must not fault) or with replicas, and also pinned private pages: a device keeps writing to the parent's.
-    /// Until the flush is waited for, CPUs that run the parent may still store to pages that the child sees.
+    /// (which must not fault) or with replicas, and also private pages that are pinned or the kernel's data: a device,
+    /// or the kernel, keeps writing to the parent's, also during the copy. Until the flush is waited for, CPUs that run
+    /// the parent may still store to pages that the child sees; it should replicate none before.
     ///
     /// # Errors
     ///
@@ -196,7 +198,8 @@ fn copy<'s, 'c, F: Format, M: Machine>(
             Entry::Leaf(leaf) => {
                 let Some(size) = level.page_size() else { continue };
                 let page = Page { frame: leaf.frame, size };
-                if is_copied_on_write(&leaf) && space.machine.is_pinned(page) {
+                let must_copy = || is_kernel_data(&leaf.attributes) || space.machine.is_pinned(page);
+                if is_copied_on_write(&leaf) && must_copy() {
                     let copy = space.machine.copy(page, to.space.home());
                     let frame = copy.ok_or(ForkError::NoPage { address: canonical::<F>(start) })?;
                     let marked = space.marked_by_all(from.frame, level, index, leaf);

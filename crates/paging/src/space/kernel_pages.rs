@@ -4,7 +4,7 @@
 //!
 //! A shared table, or its pages, let no store pass until a fault has copied it. A kernel cannot take such a fault on
 //! its stack, or while it holds the lock that the fault takes. So a fork shares no table on the way to a page that the
-//! kernel can write and user mode cannot reach: it copies such a table at once.
+//! kernel can write and user mode cannot reach: it copies such a table at once, and the page too if it is private.
 //!
 //! # What safe code must leave alone
 //!

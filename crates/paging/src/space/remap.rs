@@ -140,10 +140,7 @@ fn shift<'s, F: Format, M: Machine>(
         if let Some(below) = table.enter(slot.index, slot.range.clone(), job.reserve, job.flush) {
             shift(&below, slot.range.clone(), job);
             if below.meta.populated() == 0 {
-                if below.meta.replica().is_some() {
-                    table.unring(slot.index, &below, slot.range.clone(), job.flush);
-                }
-                table.detach(slot.index, slot.range, job.flush);
+                table.detach_empty(slot.index, &below, slot.range, job.flush);
             }
         }
     }

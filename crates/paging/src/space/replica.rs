@@ -49,7 +49,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// those that can be written; those that other spaces share ([`Sharing::Shared`](crate::Sharing::Shared), unless
     /// they are [`Scope::Global`](crate::Scope::Global): a writer of those writes every copy); pinned ones; and those
     /// for which a node has no memory ([`Machine::replica`]). Pages that are mapped in the range later are single too,
-    /// until this is called again.
+    /// until this is called again. Flushes the range first.
     ///
     /// # Errors
     ///
@@ -59,7 +59,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     }
 
     /// Does the same as [`replicate`](Self::replicate), but a node gets its page when it first uses it:
-    /// [`fault`](Self::fault) does that. [`Replicated::pages`] counts the waiting pages.
+    /// [`fault`](Self::fault) does that. It gets the kernel's pages at once: the handler of that fault may run on them.
+    /// [`Replicated::pages`] counts the waiting pages, too.
     ///
     /// # Errors
     ///
@@ -80,13 +81,17 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         for (node, _) in &locked.inner.roots[1..] {
             own.push(Reserve::new(locked.machine, single, *node)?);
         }
+        // Until an earlier change of rights has been flushed, CPUs may store to a page that has become read-only: the
+        // other nodes' copies would lack that for ever.
+        flush.note_leaf(range.clone());
+        flush.settle();
         let mut job = Job { when, reserve: &mut reserve, own: &mut own, flush: &mut flush, done: &mut done };
         ring(&locked.exclusive_root(), range, &mut job);
         Ok((done, flush))
     }
 
-    /// Makes all nodes use the first's pages of `range`, and its tables if nothing else below them is replicated. Needs
-    /// no memory, so that it can be called when none is left.
+    /// Makes all nodes use the first's pages of `range`, and its tables if nothing else below them is replicated: then
+    /// it flushes before it returns. Needs no memory, so that it can be called when none is left.
     ///
     /// # Errors
     ///
@@ -95,8 +100,26 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         check_range::<F>(&range)?;
         let locked = self.lock();
         let mut flush = locked.flush();
-        unring(&locked.exclusive_root(), range, &mut flush);
+        let mut detached = Detached::default();
+        unring(&locked.exclusive_root(), range, &mut flush, &mut detached);
+        if !detached.is_empty() {
+            flush.settle();
+        }
+        locked.release_detached(detached, &mut flush);
         Ok(flush)
+    }
+}
+
+/// Nodes' copies of tables to which no entry leads any more. CPUs may walk them until a flush, also on the way to the
+/// kernel's pages, so that they keep their entries until then.
+///
+/// Linked by `TableMeta::link`, by level; `TableMeta::replica` of each is the first node's table.
+#[derive(Default)]
+pub(crate) struct Detached([Option<Frame>; 5]);
+
+impl Detached {
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
     }
 }
 
@@ -138,6 +161,7 @@ fn unring<'s, F: Format, M: Machine>(
     table: &Exclusive<'_, 's, F, M>,
     range: Range<VirtAddr>,
     flush: &mut Flush<'s, F, M>,
+    detached: &mut Detached,
 ) {
     for slot in slots(table.level, range) {
         match table.get(slot.index) {
@@ -147,9 +171,9 @@ fn unring<'s, F: Format, M: Machine>(
                 let meta = table.space.meta(frame);
                 let Some(level) = table.level.below().filter(|_| meta.replica().is_some()) else { continue };
                 let below = Exclusive::at(table.space, frame, level);
-                unring(&below, slot.range.clone(), flush);
+                unring(&below, slot.range.clone(), flush, detached);
                 if !below.has_replicas_below() {
-                    table.unring(slot.index, &below, slot.range, flush);
+                    table.unring(slot.index, &below, slot.range, flush, detached);
                 }
             }
         }
@@ -188,15 +212,25 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         })
     }
 
-    /// Makes every other node use the first's table below entry `index`.
-    pub(crate) fn unring(&self, index: usize, below: &Self, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
+    /// Makes every other node use the first's table below entry `index`. Adds the copies to `detached`.
+    pub(crate) fn unring(
+        &self,
+        index: usize,
+        below: &Self,
+        range: Range<VirtAddr>,
+        flush: &mut Flush<'s, F, M>,
+        detached: &mut Detached,
+    ) {
+        let head = &mut detached.0[usize::from(below.level.number()) - 1];
         let mut next = below.meta.replica();
         below.meta.set_replica(None);
         self.show(index, F::table(below.frame, Stores::Pass));
         flush.note(range);
         while let Some(copy) = next {
-            next = self.space.meta(copy).replica();
-            self.space.release_copy(below.frame, copy, below.level, flush);
+            let meta = self.space.meta(copy);
+            next = meta.replica();
+            meta.set_replica(Some(below.frame));
+            meta.set_link(head.replace(copy));
         }
     }
 }
@@ -214,6 +248,20 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
                 Entry::Empty | Entry::Leaf(_) => 0,
             })
             .sum()
+    }
+
+    /// Gives back nodes' copies of tables. They are empty, or the flush that [`Exclusive::unring`] has noted is done,
+    /// or no CPU runs the space.
+    pub(crate) fn release_detached(&self, detached: Detached, flush: &mut Flush<'s, F, M>) {
+        for (index, mut next) in detached.0.into_iter().enumerate() {
+            while let Some(copy) = next {
+                let meta = self.meta(copy);
+                next = meta.link();
+                if let Some(first) = meta.replica() {
+                    self.release_copy(first, copy, Level::new(index as u8 + 1), flush);
+                }
+            }
+        }
     }
 
     /// Gives back a node's copy of a table. The tables and pages below belong to the first node's table, which gets the
@@ -236,17 +284,19 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
 
     /// Drops all copies, the roots' too, before the space ends.
     pub(crate) fn drop_all_replicas(&mut self, flush: &mut Flush<'s, F, M>) {
+        let mut detached = Detached::default();
         {
             let root = self.exclusive_root();
             for index in 0..ENTRIES {
                 let start = VirtAddr(index as u64 * F::TOP.entry_bytes());
                 // The addresses only matter for flushes, and the whole space is flushed.
                 if root.get(index) != Entry::Empty {
-                    unring(&root, start..VirtAddr(start.0 + F::TOP.entry_bytes()), flush);
+                    unring(&root, start..VirtAddr(start.0 + F::TOP.entry_bytes()), flush, &mut detached);
                 }
             }
             root.meta.set_replica(None);
         }
+        self.release_detached(detached, flush);
         let copies: ArrayVec<_, MAX_NODES> = self.inner.roots.drain(1..).collect();
         for (_, copy) in copies {
             self.release_copy(self.root(), copy, F::TOP, flush);

@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use super::exclusive::Exclusive;
+use super::kernel_pages::is_kernel;
 use super::{Locked, Mapping, Replicated};
 use crate::address::{Frame, Level, VirtAddr};
 use crate::attributes::{Rights, Scope, Sharing};
@@ -19,7 +20,7 @@ pub(super) enum When {
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Gives every other node its own page.
+    /// Gives every other node its own page: a page of the kernel at once, since the kernel may run on it.
     pub(super) fn replicate_page(
         &self,
         index: usize,
@@ -31,6 +32,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         let mut done = Replicated::default();
         let Some(size) = self.level.page_size() else { return done };
         let page = Page { frame: leaf.frame, size };
+        let when = if is_kernel(&leaf.attributes) { When::Now } else { when };
         let nodes = self.space.inner.roots[1..].iter().map(|(node, _)| *node);
         for (replica, node) in self.replicas().zip(nodes) {
             let entry = &replica.0[index];
@@ -52,6 +54,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
                 done.single += 1;
                 if there == Entry::Empty {
                     publish(entry, F::leaf(self.level, *leaf));
+                    flush.note_made();
                 }
                 continue;
             };
@@ -61,6 +64,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             if let Entry::Leaf(last) = F::decode(self.level, exchange(entry, bits)) {
                 self.change_leaf(index, |leaf| leaf.marked_as(&last));
                 flush.note_leaf(range.clone());
+            } else {
+                flush.note_made();
             }
         }
         done
@@ -76,6 +81,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             if there == Entry::Empty {
                 // It was waiting for its first use.
                 publish(entry, F::leaf(self.level, *leaf));
+                flush.note_made();
             }
             if let Entry::Leaf(there) = there
                 && there.frame != leaf.frame

@@ -35,7 +35,6 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
         let mut flush = locked.flush();
         split_all(&locked.exclusive_root(), range, &mut reserve, &mut flush);
-        flush.note_made();
         Ok(flush)
     }
 
@@ -179,6 +178,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         // The pages are charged already.
         self.space.own_unfilled(frame);
         self.show(index, F::table(frame, Stores::Pass));
+        flush.note_made();
         if !breaks {
             flush.note(range);
         }

@@ -8,6 +8,7 @@ use super::exclusive::Exclusive;
 use super::kernel_pages::Reach;
 use super::map::one_page;
 use super::need::Purpose;
+use super::replica::Detached;
 use super::{AddressSpace, Locked, Mapping, account, check_range, slots};
 use crate::address::{Frame, Level, PageSize, VirtAddr};
 use crate::entry::{exchange, load, publish};
@@ -90,10 +91,7 @@ fn clear<'s, F: Format, M: Machine>(
         if let Some(below) = table.enter(slot.index, entry_range, reserve, flush) {
             clear(&below, slot.range.clone(), reserve, flush);
             if below.meta.populated() == 0 {
-                if below.meta.replica().is_some() {
-                    table.unring(slot.index, &below, slot.range.clone(), flush);
-                }
-                table.detach(slot.index, slot.range, flush);
+                table.detach_empty(slot.index, &below, slot.range, flush);
             }
         }
     }
@@ -150,6 +148,16 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         }
         self.meta.add_populated(-count);
         self.space.charge_pages(-i64::from(count));
+    }
+
+    /// Removes an empty table, here and on all nodes. `range` is what must still be flushed of it.
+    pub(crate) fn detach_empty(&self, index: usize, below: &Self, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
+        if below.meta.replica().is_some() {
+            let mut copies = Detached::default();
+            self.unring(index, below, range.clone(), flush, &mut copies);
+            self.space.release_detached(copies, flush);
+        }
+        self.detach(index, range, flush);
     }
 
     /// Removes a table with everything below it. `range` is what must still be flushed of it.

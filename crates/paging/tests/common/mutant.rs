@@ -35,6 +35,7 @@ pub(crate) enum Event {
     Dispatch,
     FreeTable,
     Made,
+    FlushHere(FlushDepth),
 }
 
 #[derive(Clone, Copy)]
@@ -178,6 +179,7 @@ unsafe impl Machine for Mutant<'_> {
     }
 
     fn flush_here(&self, request: FlushRequest<'_>) {
+        self.sees(Event::FlushHere(request.depth));
         (&self.computer).flush_here(request);
     }
 
