@@ -275,9 +275,13 @@ class Freeze(unittest.TestCase):
             import mmap, os, palimpsest, tempfile
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(os.fsencode(folder), b"caf\\xe9")
-                with open(path, "w+b") as file:
-                    file.truncate(4096)
-                    private = mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+                try:
+                    with open(path, "w+b") as file:
+                        file.truncate(4096)
+                        private = mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+                except OSError as error:
+                    print(f"skipped: no such file here, or none that may be executed: {error}")
+                    raise SystemExit
                 assert not palimpsest.is_served()
                 palimpsest.freeze()
                 assert palimpsest.frozen_bytes() > 0

@@ -129,6 +129,7 @@ class Multiprocessing(unittest.TestCase):
         run(
             """
             import palimpsest
+            palimpsest.get_context(answers=(name for name in ["io-uring"]))
             for settings, error in [({"threads": "stpo"}, ValueError), ({"thread": "stop"}, TypeError)]:
                 try:
                     palimpsest.get_context(**settings)

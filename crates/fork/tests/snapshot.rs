@@ -106,15 +106,24 @@ fn holes_that_the_kernel_fills_are_zeros_again() {
     const MADV_COLLAPSE: i32 = 25;
     const HUGE: usize = palimpsest_sys::HUGE_PAGE;
     play("holes_that_the_kernel_fills_are_zeros_again", || {
-        for remade in [false, true] {
+        for round in ["leaves them", "unmaps them", "maps them anew"] {
             let memory = map(21 * HUGE / page());
             let memory = memory.wrapping_add(memory.align_offset(HUGE));
             let mut snapshot = take(&whole());
             for huge in (0..20).map(|index| memory.wrapping_add(index * HUGE)) {
-                if remade {
+                if round != "leaves them" {
                     // SAFETY: the scenario's own memory.
                     assert_eq!(unsafe { libc::munmap(huge.cast(), HUGE) }, 0);
+                }
+                if round == "unmaps them" {
                     assert!(restore(&mut snapshot).remade >= HUGE);
+                }
+                if round == "maps them anew" {
+                    let rights = libc::PROT_READ | libc::PROT_WRITE;
+                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                    // SAFETY: where nothing is since the call above.
+                    let there = unsafe { libc::mmap(huge.cast(), HUGE, rights, flags, -1, 0) };
+                    assert_eq!(there, huge.cast());
                 }
                 // Until the first page is all that is known here. Weeding sweeps without a fault.
                 let quiet = (0..1000).any(|_| {
@@ -127,7 +136,7 @@ fn holes_that_the_kernel_fills_are_zeros_again() {
                 (0..HUGE).step_by(page()).for_each(|at| write(huge.wrapping_add(at), 9));
                 let restored = restore(&mut snapshot);
                 let left = (0..HUGE).step_by(page()).filter(|at| read(huge.wrapping_add(*at)) != 0).count();
-                assert_eq!(left, 0, "so many pages keep what was written: {restored:?}");
+                assert_eq!(left, 0, "so many pages keep what was written by a round that {round}: {restored:?}");
             }
         }
     });

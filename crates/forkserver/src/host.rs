@@ -303,7 +303,9 @@ impl Host {
 
     /// Waits for the end of the server, once; `None` if somebody else has waited for it.
     fn end_of_server(&mut self) -> Option<WaitStatus> {
-        rustix::process::waitpid(Some(self.server.take()?), WaitOptions::empty()).ok()?.map(|(_, status)| status)
+        let server = self.server.take()?;
+        let waited = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(server), WaitOptions::empty()));
+        waited.ok()?.map(|(_, status)| status)
     }
 
     /// Returns the message of a failed server, in the memory for inputs.

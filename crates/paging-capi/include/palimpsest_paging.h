@@ -231,7 +231,9 @@ struct palimpsest_paging_machine {
   // Reads the count with acquire order.
   int (*page_is_exclusive)(void *context, uint64_t page, uint64_t len);
   // Returns the physical address of a new page with the same bytes and one reference, aligned to `len`, or 0 if
-  // there is no memory. After 0, the library splits a large page and copies only the part that it needs.
+  // there is no memory. After 0, a fault splits a large page and copies only the part that it needs; a fork, which
+  // copies private pages of the kernel that can be written, fails (`PALIMPSEST_PAGING_NO_PAGE`). So map the memory
+  // of devices as shared.
   uint64_t (*page_copy)(void *context, uint64_t page, uint64_t len);
   // Optional. Turns the one reference to a page of 2 MiB or 1 GiB into one to each of its 512 parts. Not needed if
   // you count frames of 4 KiB.

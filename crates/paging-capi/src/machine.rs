@@ -100,7 +100,9 @@ pub struct palimpsest_paging_machine {
     /// Reads the count with acquire order.
     pub page_is_exclusive: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64) -> c_int>,
     /// Returns the physical address of a new page with the same bytes and one reference, aligned to `len`, or 0 if
-    /// there is no memory. After 0, the library splits a large page and copies only the part that it needs.
+    /// there is no memory. After 0, a fault splits a large page and copies only the part that it needs; a fork, which
+    /// copies private pages of the kernel that can be written, fails (`PALIMPSEST_PAGING_NO_PAGE`). So map the memory
+    /// of devices as shared.
     pub page_copy: Option<unsafe extern "C" fn(context: *mut c_void, page: u64, len: u64) -> u64>,
     /// Optional. Turns the one reference to a page of 2 MiB or 1 GiB into one to each of its 512 parts. Not needed if
     /// you count frames of 4 KiB.

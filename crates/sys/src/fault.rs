@@ -106,7 +106,8 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     let behind = place.and_then(|place| Some((BEHIND[place].get()?, &IS_SPENT[place])));
     // A handler that was to be called once, then the default action. Relaxed: nothing is published.
     let is_spent = |(action, is_spent): (&libc::sigaction, &AtomicBool)| {
-        action.sa_flags & libc::SA_RESETHAND != 0 && is_spent.swap(true, Ordering::Relaxed)
+        let is_once = action.sa_flags & libc::SA_RESETHAND != 0 && action.sa_sigaction != libc::SIG_IGN;
+        is_once && is_spent.swap(true, Ordering::Relaxed)
     };
     let behind = behind.filter(|behind| !is_spent(*behind)).map(|(action, _)| action);
     match behind.map_or(libc::SIG_DFL, |action| action.sa_sigaction) {

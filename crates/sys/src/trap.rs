@@ -122,8 +122,15 @@ impl Passing {
 
     /// Takes the place of one that holds `frame`: 0, or a frame of this thread.
     fn take(&self, held: usize, frame: usize) -> bool {
-        // Relaxed: a slot publishes nothing to other threads.
-        self.frame.compare_exchange(held, frame, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        // Acquire, partner: the Release in `free_it`. Forbids that the last owner's `thread` is seen behind it.
+        self.frame.compare_exchange(held, frame, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives the place back.
+    fn free_it(&self) {
+        self.thread.store(0, Ordering::Relaxed);
+        // Release, partner: the Acquire in `take`.
+        self.frame.store(0, Ordering::Release);
     }
 }
 
@@ -219,8 +226,8 @@ impl Action {
     /// Returns what to call now: the default action behind a handler that is called once.
     fn handler(&self) -> usize {
         // Relaxed: nothing is published.
-        let is_spent = self.action.sa_flags & libc::SA_RESETHAND != 0 && self.is_spent.swap(true, Ordering::Relaxed);
-        if is_spent { libc::SIG_DFL } else { self.action.sa_sigaction }
+        let is_once = self.action.sa_flags & libc::SA_RESETHAND != 0 && self.action.sa_sigaction != libc::SIG_IGN;
+        if is_once && self.is_spent.swap(true, Ordering::Relaxed) { libc::SIG_DFL } else { self.action.sa_sigaction }
     }
 }
 
@@ -278,7 +285,7 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void, 
     slot.thread.store(thread, Ordering::Relaxed);
     slot.to.store(youngest.cast_mut(), Ordering::Relaxed);
     call(youngest, signal, info, context);
-    slot.frame.store(0, Ordering::Relaxed);
+    slot.free_it();
 }
 
 fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

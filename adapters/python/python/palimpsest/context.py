@@ -39,6 +39,9 @@ class FrozenContext(multiprocessing.context.BaseContext):
     def __init__(self, *, refused="warn", **settings):
         if refused not in ("warn", "raise"):
             raise ValueError(f'refused is {refused!r}: known are "warn", "raise"')
+        if not isinstance(settings.get("answers", ""), str):
+            # Looked at here and at the freeze, which an iterator would not survive.
+            settings["answers"] = list(settings["answers"])
         palimpsest._check(settings)
         super().__init__()
         self._refused = refused

@@ -262,6 +262,9 @@ fn ask(
 
 /// Returns the width of an access to a field of the program's types that is `field` in the target's.
 fn width((local, own): (&Btf, Field), (target, field): (&Btf, Field)) -> Width {
+    if own.bits.is_some() != field.bits.is_some() {
+        return Width::Unfit;
+    }
     match (size_of_field(local, own), size_of_field(target, field)) {
         (Some(before), Some(size)) if before != size => {
             let before = local.resolved(own.of).map(|(_, found)| &found.form);

@@ -2,10 +2,12 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicUsize;
 
 use palimpsest_text::Program as Loaded;
 
 use super::{Host, Timers};
+use crate::timer;
 
 /// The number of the helper `bpf_timer_set_callback`.
 pub(super) const SET_CALLBACK: i32 = 170;
@@ -19,9 +21,21 @@ pub(super) struct Kept {
     pub(super) fuel: i64,
     /// The host with its helpers and maps. Timers do not keep it: they end with it.
     pub(super) host: Weak<Host>,
+    /// How many timers keep it.
+    keepers: AtomicUsize,
+}
+
+impl timer::Kept for Kept {
+    fn keepers(&self) -> &AtomicUsize {
+        &self.keepers
+    }
 }
 
 impl Kept {
+    pub(super) fn new(code: Arc<Loaded>, fuel: i64, host: Weak<Host>) -> Self {
+        Self { code, fuel, host, keepers: AtomicUsize::new(0) }
+    }
+
     /// Whether this address is in its code.
     pub(super) fn has(&self, function: u64) -> bool {
         let offset = function.checked_sub(self.code.entry().expose_provenance() as u64);

@@ -192,7 +192,7 @@ impl HostedProgram {
             return Ok(Self { program, host, kept: None, calls_next });
         }
         let (program, code) = program.shared();
-        let kept = Kept { code, fuel: program.fuel(), host: Arc::downgrade(&host) };
+        let kept = Kept::new(code, program.fuel(), Arc::downgrade(&host));
         let kept = Some(Share::new(kept, &host));
         Ok(Self { program, host, kept, calls_next })
     }

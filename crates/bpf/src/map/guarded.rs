@@ -9,6 +9,8 @@ use super::lock::{Holder, Owner};
 use super::once::Mutex;
 #[cfg(feature = "std")]
 use super::pause::pause;
+#[cfg(feature = "std")]
+use crate::holding::Holding;
 
 /// A value that one thread at a time changes. In a child that lacks a thread which was changing it, it is not dropped:
 /// nobody knows what is left of it.
@@ -38,11 +40,11 @@ impl<T: Default> Guarded<T> {
 
     /// Becomes the owner; waits while another thread is.
     fn own(&self) -> Result<Held<'_>, OpError> {
-        let mine = Owner::here(super::this_cpu).number();
+        let (mine, holding) = (Owner::here(super::this_cpu).number(), Holding::begin());
         for round in 0.. {
             // Acquire: with the release of `Held::drop`; without it the mutex could look locked.
             match self.owner.compare_exchange_weak(0, mine, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(Held(&self.owner)),
+                Ok(_) => return Ok(Held { owner: &self.owner, _holding: holding }),
                 // By chance.
                 Err(0) => {}
                 Err(owner) => match Holder::of(owner) {
@@ -70,13 +72,17 @@ impl<T: Default> Guarded<T> {
 
 /// Gives up the number of the owner when it is dropped.
 #[cfg(feature = "std")]
-struct Held<'a>(&'a AtomicU32);
+struct Held<'a> {
+    owner: &'a AtomicU32,
+    /// Dropped behind the owner.
+    _holding: Holding,
+}
 
 #[cfg(feature = "std")]
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // Release: with the acquire of `own`.
-        self.0.store(0, Ordering::Release);
+        self.owner.store(0, Ordering::Release);
     }
 }
 

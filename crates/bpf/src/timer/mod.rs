@@ -46,7 +46,7 @@ use core::cell::Cell;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use palimpsest_sys::ForkDetector;
@@ -172,11 +172,40 @@ struct Running {
     address: u64,
 }
 
+/// What callbacks keep: it is freed here, and by none of them.
+pub(crate) trait Kept: Any + Send + Sync {
+    /// How many [`Timers`] keep it: programs may work on maps of several hosts.
+    fn keepers(&self) -> &AtomicUsize;
+}
+
+/// One of those that keep it.
+struct Keeper(Arc<dyn Kept>);
+
+impl Keeper {
+    fn new(kept: Arc<dyn Kept>) -> Self {
+        // Relaxed, here and below: read inside locks of others, and a count that is late only keeps it for longer.
+        kept.keepers().fetch_add(1, Ordering::Relaxed);
+        Self(kept)
+    }
+
+    /// Whether nothing else keeps it.
+    fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == self.0.keepers().load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Keeper {
+    /// Before the keeper's share goes: others must not take a callback's for it.
+    fn drop(&mut self) {
+        self.0.keepers().fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 struct State<C> {
     /// Of each map.
     parts: Vec<Part<C>>,
     /// What callbacks keep, too.
-    kept: Vec<Arc<dyn Any + Send + Sync>>,
+    kept: Vec<Keeper>,
     /// Whether callbacks were dropped since somebody has looked at `kept`.
     dropped: bool,
     /// The serial of the next timer that is armed.
@@ -219,10 +248,10 @@ impl<C> State<C> {
             || self.running.as_ref().is_some_and(|running| running.serial < serial)
     }
 
-    /// Takes out what nothing else keeps.
-    fn take_unused(&mut self) -> Vec<Arc<dyn Any + Send + Sync>> {
+    /// Takes out what nothing but timers keeps.
+    fn take_unused(&mut self) -> Vec<Keeper> {
         self.dropped = false;
-        self.kept.extract_if(.., |kept| Arc::strong_count(kept) == 1).collect()
+        self.kept.extract_if(.., |keeper| keeper.is_last()).collect()
     }
 }
 
@@ -374,10 +403,10 @@ impl<C: Callback> Timers<C> {
 
     /// Keeps what callbacks will keep, so that nobody who drops a callback has to free that. Starts the thread, so that
     /// nobody who arms a timer has to; if it cannot be started, whoever arms one tries it again.
-    pub(crate) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
+    pub(crate) fn keep(&self, kept: Arc<dyn Kept>) {
         self.let_go();
         let Ok(mut state) = self.state() else { return };
-        state.kept.push(kept);
+        state.kept.push(Keeper::new(kept));
         // The error is told to whoever arms a timer.
         let _ = self.begin(&mut state);
     }
@@ -504,8 +533,13 @@ impl<C: Callback> Timers<C> {
     }
 
     /// Has the thread look at the clock, and waits until every timer that was armed before, and is due now, has been
-    /// called. Returns at once when called from a callback. Lets go of what timers kept before.
+    /// called. Returns at once when called from a callback, or where this thread holds a lock of a map, for which one
+    /// may wait. Lets go of what timers kept before.
     pub(crate) fn look(&self) {
+        if is_holding() {
+            // As in `cancel`.
+            return;
+        }
         let Ok(mut state) = self.state() else { return };
         let (serial, times) = (state.serial, TimerClock::ALL.map(|clock| (clock, self.shared.time.now(clock))));
         if !state.has_thread || self.shared.is_own_thread() {

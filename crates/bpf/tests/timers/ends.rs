@@ -104,6 +104,29 @@ fn a_program_on_another_hosts_map_goes_with_its_last_timer() {
     assert_eq!(packs.stats().programs, 1, "the one that cancelled it");
 }
 
+/// Fails on: code that the timers of two hosts keep, each because the other does.
+#[test]
+fn a_program_on_maps_of_two_hosts_goes_with_its_last_timer() {
+    let Some(packs) = packs() else { return };
+    let (hand, timed) = (Hand::default(), array());
+    let first = Host::builder().map(Arc::clone(&timed)).time(hand.clone()).build();
+    let own = Arc::new(Map::new(Definition { name: "own".into(), ..array().definition().clone() }).expect("measures"));
+    let second = Host::builder().map(timed).map(own).time(hand.clone()).build();
+    let (arm, cancel) =
+        (load(&packs, &second, &program(&[INIT, SET, START])), load(&packs, &first, &program(&[CANCEL])));
+    assert_eq!(run(&arm, 0, 10, 0), 0);
+    drop(arm);
+    packs.reclaim().expect("programs are left");
+    hand.move_on(&first, 10);
+    assert_eq!((values(&first).get(0).map(|value| value[0]), packs.stats().programs), (Some(1), 2));
+    assert_eq!(run(&cancel, 0, 0, 0), 0);
+    for host in [&first, &second] {
+        host.look_at_time();
+    }
+    packs.reclaim().expect("one program is left");
+    assert_eq!(packs.stats().programs, 1, "the one that cancelled it");
+}
+
 #[test]
 fn timers_end_with_their_host_and_the_thread_with_the_maps() {
     let Some(packs) = packs() else { return };
@@ -180,6 +203,7 @@ fn who_holds_a_lock_of_a_map_does_not_wait_for_what_is_called() {
             assert_eq!(run(&arm, 0, 0, 0), 0);
             is_entered.recv().expect("it is called");
             assert_eq!(run(&cancel, 0, 0, 0), -35);
+            host.look_at_time();
         })
         .expect("it is free");
     assert!(matches!(run(&cancel, 0, 0, 0), 0 | 1), "armed anew or not");

@@ -72,9 +72,10 @@ fn sweep(state: &mut State, weeds: bool, counts: &mut Counts) -> Result<(), Rest
         state.pagemap = Pagemap::open()?;
         state.process = process;
     }
-    let State { pagemap, parts, groups, known, missed, resident, page, .. } = state;
+    let State { pagemap, parts, groups, known, missed, resident, page, sweep, .. } = state;
     known.clear();
-    let mut keeper = Keeper { known, room: *resident, page: *page, weeds, counts, missed: false, failed: None };
+    let small = (*sweep == Sweep::OnFaults).then_some(Span::default());
+    let mut keeper = Keeper { known, room: *resident, page: *page, weeds, counts, small, missed: false, failed: None };
     let mut first = 0;
     for group in groups.iter() {
         let found = &mut |run: Range<usize>| {
@@ -100,6 +101,8 @@ struct Keeper<'a> {
     page: usize,
     weeds: bool,
     counts: &'a mut Counts,
+    /// The last hole that was kept from becoming huge pages; `None` if none need be.
+    small: Option<Span>,
     /// Whether pages stay that are not known.
     missed: bool,
     failed: Option<RestoreError>,
@@ -107,6 +110,14 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     fn take(&mut self, part: &Part, run: Range<usize>) {
+        // A hole that the round has mapped anew lacks the advice. The kernel fills only those that have a page.
+        let hole = Span::new(part.start, part.end);
+        if part.contents == Contents::Zeros
+            && let Some(last) = self.small.as_mut().filter(|last| **last != hole)
+        {
+            layout::keep_small(hole);
+            *last = hole;
+        }
         if !part.is_writable() {
             return self.drop(part, run);
         }

@@ -133,10 +133,8 @@ impl Table {
         let there = same_file(entry.number);
         let fd = match (there, entry.spare.and_then(same_file)) {
             (Some(fd), None) => fd,
-            (Some(fd), Some(spare)) if is_one_open_file(fd, spare) == Ok(true) => fd,
-            (there, Some(spare)) => {
-                // Where the kernel does not tell, it is most likely the same.
-                let counts_as_closed = there.is_none_or(|fd| is_one_open_file(fd, spare).is_ok());
+            (Some(fd), Some(spare)) if is_still_open(fd, spare, entry.offset) => fd,
+            (_, Some(spare)) => {
                 // SAFETY: the number was this file's when the snapshot was taken and will be again, whatever it is now;
                 // it is forgotten below, not closed.
                 let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(entry.number) });
@@ -145,7 +143,7 @@ impl Table {
                     *failed = Err(RestoreError::Call { call: "dup3", address, errno });
                     return;
                 }
-                counts.reopened += usize::from(counts_as_closed);
+                counts.reopened += 1;
                 spare
             }
             (None, None) => {
@@ -164,6 +162,20 @@ impl Drop for Table {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Whether `fd` is still of the open file of which `spare` is a duplicate. Nothing is replaced without need: to close a
+/// descriptor takes away the process's locks on its file (`fcntl(2)`).
+fn is_still_open(fd: BorrowedFd<'_>, spare: BorrowedFd<'_>, offset: Option<u64>) -> bool {
+    is_one_open_file(fd, spare).unwrap_or_else(|_| {
+        // Where the kernel does not tell, their offset does, which is one if the file is. A file without is most likely
+        // the same.
+        let follows = |place: u64| {
+            let moved = rustix::fs::seek(spare, SeekFrom::Start(place));
+            moved.is_err() || rustix::fs::tell(fd) == Ok(place)
+        };
+        offset.is_none_or(|offset| follows(offset.saturating_add(1)) && follows(offset))
+    })
 }
 
 /// Returns the descriptor of this number and what it is, if it is open.

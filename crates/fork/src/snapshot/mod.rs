@@ -176,7 +176,7 @@ impl Snapshot {
     /// # Panics
     ///
     /// `target` did. The panic then carries a `String` with the first 1024 bytes of the message: what it carried before
-    /// was in memory that is restored, and is not dropped.
+    /// may lie in memory that is restored, and is not dropped. (It leaks if the snapshot is of ranges.)
     pub unsafe fn run<R: Copy + 'static>(
         &mut self,
         mask: SignalMask,

@@ -111,10 +111,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     let tables = registry::known()?;
     registry::wait_for_deputy().map_err(|process| TakeError::Deputy { process })?;
     let no_files = match &options.scope {
-        Scope::Ranges(ranges) => {
-            ranges.iter().for_each(arena::before_snapshot_of);
-            None
-        }
+        Scope::Ranges(_) => None,
         Scope::Whole => Some(arena::before_snapshot_of_all()?),
     };
     vmas.read(Detail::Figures)?;
@@ -125,6 +122,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
                 copy_around(&mut state, &find_stack(&thread, &vmas)?, &options.scope, stack)?;
             }
             choose_ranges(&mut state, ranges, &vmas)?;
+            ranges.iter().for_each(arena::before_snapshot_of);
         }
         Scope::Whole => {
             let found = find_stack(&thread, &vmas)?;

@@ -144,8 +144,11 @@ fn a_handler_that_forks_waits_until_the_snapshot_is_taken() {
 #[test]
 fn without_memory_for_it_a_snapshot_is_refused() {
     play("heirs::without_memory_for_it_a_snapshot_is_refused", || {
+        let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the kernel writes to a local.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut before) }, 0);
         let set = |limit: u64| {
-            let limit = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
+            let limit = libc::rlimit { rlim_cur: limit.min(before.rlim_max), ..before };
             // SAFETY: the kernel reads a local.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
         };

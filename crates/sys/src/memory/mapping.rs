@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::ptr;
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::area::{Area, OnFork, reserve_aligned};
@@ -134,6 +135,16 @@ pub(crate) fn recover(span: Span) -> Recovered {
             Recovered::Unknown
         }
         Err(_) => Recovered::Unknown,
+    }
+}
+
+/// Does the same for a private mapping of a file, of which the kernel tells by `errno` why it refused it: what it asks
+/// before it unmaps anything (`do_mmap` in `mm/mmap.c`: a file system without execution, or without mappings) leaves
+/// the old mapping.
+pub(crate) fn recover_from(errno: Errno, span: Span) -> Recovered {
+    match errno {
+        Errno::PERM | Errno::ACCESS | Errno::NODEV => Recovered::Ours,
+        _ => recover(span),
     }
 }
 

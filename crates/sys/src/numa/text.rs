@@ -30,7 +30,7 @@ use crate::memory::error::MapError;
 use crate::memory::extent::ExtentError;
 use crate::memory::file::FileId;
 use crate::memory::huge::HUGE_PAGE;
-use crate::memory::mapping::{Recovered, recover};
+use crate::memory::mapping::{Recovered, recover_from};
 use crate::memory::sealed_file::{NAME, SealedFile};
 use crate::memory::span::Span;
 use crate::memory::{calls, remap};
@@ -344,7 +344,7 @@ impl Stand {
         let descriptor = file.verified().map_err(TextError::Map)?;
         // SAFETY: the range was reserved just now, for this value.
         if let Err(errno) = unsafe { rustix::mm::mmap(at, own.len(), rights, flags, descriptor, position as u64) } {
-            if recover(own) == Recovered::Unknown {
+            if recover_from(errno, own) == Recovered::Unknown {
                 stand.own = Span::default();
             }
             return Err(TextError::Map(errno));

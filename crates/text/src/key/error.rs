@@ -40,8 +40,8 @@ pub enum SwitchError {
         source: AddError,
     },
     /// The branches could not be rewritten. After [`PokeError::Unsynced`] and [`PokeError::Stuck`] with a source the
-    /// keys are switched all the same; after [`PokeError::Partial`] some branches are, until the next switch
-    /// key's state puts them right.
+    /// keys are switched all the same; after [`PokeError::Partial`] some branches are, until the next switch of the
+    /// key puts them right.
     #[error("{sites} branches on {keys} keys could not be rewritten")]
     Poke {
         /// Keys that were to change.

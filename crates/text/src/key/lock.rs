@@ -62,7 +62,8 @@ impl<'l> Held<'l> {
             let taken =
                 word.compare_exchange_weak(present, caller.to_word().get(), Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
-                let leaves = if inherited == Inherited::Yes { present } else { 0 };
+                // Not the word itself: its process is gone one day, and another one gets the number.
+                let leaves = if inherited == Inherited::Yes { NOBODY } else { 0 };
                 return Ok(Self { word, inherited, leaves });
             }
         }

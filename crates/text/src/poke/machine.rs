@@ -100,11 +100,12 @@ impl<'a> UserMachine<'a> {
             }
         }
         // SAFETY: 1. as for `plan`; 2. nobody runs the sites.
-        let writes = unsafe { text.store() }?;
-        self.writes.set(self.writes.get() + writes);
+        let stored = unsafe { text.store() };
+        // Also behind a failure: what was stored before is to be seen, whether it stays or is taken back.
         for (site, target) in sites.iter().zip(self.targets) {
             target.flush(site.address, site.size());
         }
+        self.writes.set(self.writes.get() + stored?);
         Ok(())
     }
 
@@ -137,11 +138,12 @@ impl Machine for UserMachine<'_> {
         let private = parts().filter(|(target, _)| !target.is_shared()).map(|(_, piece)| piece);
         // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code;
         // 2. the protocol's claim (2).
-        let writes = unsafe { self.state.borrow_mut().text.write(private) }?;
-        self.writes.set(self.writes.get() + writes);
+        let stored = unsafe { self.state.borrow_mut().text.write(private) };
+        // As in `write_plan`.
         for (target, (address, bytes)) in parts() {
             target.flush(address, bytes.len());
         }
+        self.writes.set(self.writes.get() + stored?);
         Ok(())
     }
 

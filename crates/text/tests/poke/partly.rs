@@ -21,9 +21,12 @@ impl Pages {
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("a few KiB");
         let mut bytes = code.to_vec();
         bytes.resize(page, 0);
-        // SAFETY: makes a descriptor, with a name that ends by zero.
-        let raw = unsafe { libc::memfd_create(c"partly".as_ptr(), libc::MFD_CLOEXEC) };
-        assert!(raw >= 0, "no memory file");
+        // The flag is of Linux 6.3, and needed where `vm.memfd_noexec` forbids execution otherwise.
+        let files = [libc::MFD_EXEC, 0].map(|exec| {
+            // SAFETY: makes a descriptor, with a name that ends by zero.
+            unsafe { libc::memfd_create(c"partly".as_ptr(), libc::MFD_CLOEXEC | exec) }
+        });
+        let raw = files.into_iter().find(|file| *file >= 0).expect("a memory file");
         // SAFETY: made above, and only known here.
         let mut file = unsafe { File::from_raw_fd(raw) };
         file.write_all(&bytes).expect("room");

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+#[cfg(target_env = "gnu")]
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use palimpsest_text::Packs;
@@ -128,15 +130,18 @@ fn a_handler_that_is_called_once_is_not_called_again() {
 }
 
 /// Where [`never_returns`] continues.
+#[cfg(target_env = "gnu")]
 static CONTINUES: AtomicPtr<libc::ucontext_t> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Leaves as `siglongjmp` does.
+/// Leaves as `siglongjmp` does. Other C libraries have no `setcontext`.
+#[cfg(target_env = "gnu")]
 extern "C" fn never_returns(_signal: i32) {
     FIRST.fetch_add(1, Ordering::Relaxed);
     // SAFETY: stored by the test, whose frame is alive.
     unsafe { libc::setcontext(CONTINUES.load(Ordering::Relaxed)) };
 }
 
+#[cfg(target_env = "gnu")]
 #[test]
 fn a_handler_that_never_returns_gets_the_next_trap_too() {
     alone(|| {

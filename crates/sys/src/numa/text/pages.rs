@@ -11,7 +11,7 @@ use super::{MEMORY, Part};
 use crate::memory::area::reserve_aligned;
 use crate::memory::calls;
 use crate::memory::huge::HUGE_PAGE;
-use crate::memory::mapping::{Recovered, recover};
+use crate::memory::mapping::{Recovered, recover_from};
 use crate::memory::span::Span;
 use crate::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use crate::pages::smaps;
@@ -86,7 +86,7 @@ impl Part {
                 map_first_pages(view);
                 without(view, &huge_in(view, pagemap.as_ref()))
             });
-            if mapped.is_ok() || recover(view) == Recovered::Ours {
+            if mapped.err().is_none_or(|errno| recover_from(errno, view) == Recovered::Ours) {
                 // SAFETY: 1. mapped or reserved just now, and not used any more.
                 unsafe { calls::unmap(view) }?;
             }

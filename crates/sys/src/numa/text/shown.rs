@@ -12,7 +12,7 @@ use crate::memory::area::reserve_aligned;
 use crate::memory::calls;
 use crate::memory::file::FileId;
 use crate::memory::huge::HUGE_PAGE;
-use crate::memory::mapping::{Recovered, recover};
+use crate::memory::mapping::{Recovered, recover_from};
 use crate::memory::span::Span;
 use crate::pages::maps::Permissions;
 
@@ -61,7 +61,7 @@ impl Shown {
         // SAFETY: reserved just now, for this value only.
         if let Err(errno) = unsafe { rustix::mm::mmap(at, len, ProtFlags::READ | ProtFlags::EXEC, flags, file, start) }
         {
-            if recover(span) == Recovered::Unknown {
+            if recover_from(errno, span) == Recovered::Unknown {
                 shown.part.span = Span::default();
             }
             return Err(errno.into());

@@ -437,7 +437,8 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     // SAFETY: the parent passes its desk, which lives for ever.
     let desk = unsafe { &*desk.cast::<Desk>() };
     // Dumps no core if a filter kills it: that would be the program's memory. A limit of 1 holds for handlers of cores,
-    // too (`do_coredump` in `fs/coredump.c`), and it is this process's own.
+    // too (`do_coredump` in `fs/coredump.c`), and it is this process's own. Refused where the limit is 0 and may not be
+    // raised: then only files are not written.
     let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
     let limit = [0, libc::RLIMIT_CORE as usize, (&raw const no_core).addr(), 0];
     // SAFETY: the kernel reads the limit, which outlives the call.
