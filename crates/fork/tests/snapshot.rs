@@ -107,10 +107,11 @@ fn holes_that_the_kernel_fills_are_zeros_again() {
     const HUGE: usize = palimpsest_sys::HUGE_PAGE;
     play("holes_that_the_kernel_fills_are_zeros_again", || {
         for round in ["leaves them", "unmaps them", "maps them anew"] {
-            let memory = map(21 * HUGE / page());
+            const PIECES: usize = 4;
+            let memory = map((PIECES + 1) * HUGE / page());
             let memory = memory.wrapping_add(memory.align_offset(HUGE));
             let mut snapshot = take(&whole());
-            for huge in (0..20).map(|index| memory.wrapping_add(index * HUGE)) {
+            for huge in (0..PIECES).map(|index| memory.wrapping_add(index * HUGE)) {
                 if round != "leaves them" {
                     // SAFETY: the scenario's own memory.
                     assert_eq!(unsafe { libc::munmap(huge.cast(), HUGE) }, 0);

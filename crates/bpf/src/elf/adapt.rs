@@ -117,8 +117,11 @@ enum Width {
     Same,
     /// As many as the target's field.
     Other(u32),
+    /// The same, of a number with a sign.
+    Signed(u32),
     /// The target's field has another size and cannot be accessed with it: a load extends by zeros, so that only
-    /// numbers without a sign, and addresses, keep their value.
+    /// numbers without a sign, and addresses, keep their value. (libbpf also refuses enumerations; but those of Rust
+    /// have one byte. One with a sign is loaded with it, as the numbers are that it is compared with.)
     Unfit,
 }
 
@@ -270,9 +273,9 @@ fn width((local, own): (&Btf, Field), (target, field): (&Btf, Field)) -> Width {
             let before = local.resolved(own.of).map(|(_, found)| &found.form);
             match (before, target.resolved(field.of).map(|(_, found)| &found.form)) {
                 (Some(Form::Pointer(_)), Some(Form::Pointer(_)))
-                | (Some(Form::Integer { is_signed: false, .. }), Some(Form::Integer { is_signed: false, .. })) => {
-                    Width::Other(size)
-                }
+                | (Some(Form::Integer { is_signed: false, .. }), Some(Form::Integer { is_signed: false, .. }))
+                | (Some(Form::Enum { .. }), Some(Form::Enum { is_signed: false, .. })) => Width::Other(size),
+                (Some(Form::Enum { .. }), Some(Form::Enum { is_signed: true, .. })) => Width::Signed(size),
                 _ => Width::Unfit,
             }
         }
@@ -416,7 +419,7 @@ fn patch(bytes: &mut [u8], slot: usize, value: u64, width: Width) -> Result<(), 
         1..=3 => {
             let offset = i16::try_from(value).map_err(|_| no_place())?;
             bytes[at + 2..at + 4].copy_from_slice(&offset.to_le_bytes());
-            if let Width::Other(size) = width {
+            if let Width::Other(size) | Width::Signed(size) = width {
                 let code = match size {
                     1 => 0x10,
                     2 => 0x08,
@@ -425,6 +428,10 @@ fn patch(bytes: &mut [u8], slot: usize, value: u64, width: Width) -> Result<(), 
                     _ => return Err(no_place()),
                 };
                 bytes[at] = opcode & !0x18 | code;
+                // `BPF_LDX`, from `BPF_MEM` to `BPF_MEMSX`, which has no double word.
+                if matches!(width, Width::Signed(..8)) && opcode & 0xe7 == 0x61 {
+                    bytes[at] = bytes[at] & !0xe0 | 0x80;
+                }
             }
         }
         // Arithmetic with a constant.
@@ -474,12 +481,35 @@ mod tests {
         assert!(asked(12, 4, 2).is_err(), "the structure, its member, and the number");
     }
 
-    /// Asks for the only field's offset, with comparisons `left`. Returns the instruction afterwards.
+    /// The same of one `enum`.
+    fn with_enum(size: u32, sign: u32) -> Btf {
+        let mut types = words(&[1, sign << 31 | 6 << 24 | 1, size, 1, 0]);
+        types.extend(words(&[5, 4 << 24 | 1, size, 5, 1, 0]));
+        Btf::parse(&section(&[types, b"\0int\0s\x000:0\0".to_vec()])).expect("two types")
+    }
+
+    #[test]
+    fn enumerations_of_another_size_keep_their_sign() {
+        let opcode = |opcode, other: (u32, u32)| {
+            let (local, target) = (with_enum(4, 0), with_enum(other.0, other.1));
+            adapt(opcode, &local, &Target::new(&target)).expect("it has a place")[0]
+        };
+        // `BPF_LDX` of a word: of a byte, of a byte with its sign, of a double word.
+        assert_eq!([(1, 0), (1, 1), (8, 1)].map(|other| opcode(0x61, other)), [0x71, 0x91, 0x79]);
+        // `BPF_STX` has no sign.
+        assert_eq!(opcode(0x63, (1, 1)), 0x73);
+    }
+
+    /// Asks for the only field's offset. Returns the instruction afterwards.
+    fn adapt(opcode: u8, local: &Btf, target: &Target<'_>) -> Result<[u8; 8], AdaptError> {
+        let mut bytes = [opcode, 0x10, 0, 0, 0, 0, 0, 0];
+        apply(&mut bytes, 0, &Adaptation { offset: 0, of: 2, access: 7, kind: 0 }, local, target).map(|()| bytes)
+    }
+
+    /// Does that with comparisons `left`.
     fn adapted(opcode: u8, own: (u32, u32), other: (u32, u32), left: u32) -> Result<[u8; 8], AdaptError> {
         let (local, target) = (with_int(own.0, own.1), with_int(other.0, other.1));
-        let target = Target { left: Cell::new(left), ..Target::new(&target) };
-        let mut bytes = [opcode, 0x10, 0, 0, 0, 0, 0, 0];
-        apply(&mut bytes, 0, &Adaptation { offset: 0, of: 2, access: 7, kind: 0 }, &local, &target).map(|()| bytes)
+        adapt(opcode, &local, &Target { left: Cell::new(left), ..Target::new(&target) })
     }
 
     #[test]

@@ -10,8 +10,9 @@ use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use rustix::io::Errno;
 
 use super::error::RestoreError;
+use super::layout;
 use super::options::Sweep;
-use super::state::{Known, Part, State, pointer};
+use super::state::{Contents, Known, Part, State, pointer};
 
 /// One restore in this many drops the pages not written since the last such restore. Until then each costs a copy (0.1
 /// µs); a page dropped too early costs a fault (2 µs).

@@ -168,11 +168,10 @@ impl Drop for Table {
 /// descriptor takes away the process's locks on its file (`fcntl(2)`).
 fn is_still_open(fd: BorrowedFd<'_>, spare: BorrowedFd<'_>, offset: Option<u64>) -> bool {
     is_one_open_file(fd, spare).unwrap_or_else(|_| {
-        // Where the kernel does not tell, their offset does, which is one if the file is. A file without is most likely
-        // the same.
+        // Where the kernel does not tell, their offset does, which is one if the file is. A file without, such as
+        // `/dev/null`, is most likely the same.
         let follows = |place: u64| {
-            let moved = rustix::fs::seek(spare, SeekFrom::Start(place));
-            moved.is_err() || rustix::fs::tell(fd) == Ok(place)
+            rustix::fs::seek(spare, SeekFrom::Start(place)) != Ok(place) || rustix::fs::tell(fd) == Ok(place)
         };
         offset.is_none_or(|offset| follows(offset.saturating_add(1)) && follows(offset))
     })
