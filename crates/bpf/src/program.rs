@@ -301,8 +301,8 @@ impl VerifiedProgram {
         }
     }
 
-    /// Whether nothing that it calls or does can end it: of a host's helpers it calls only those that return numbers and
-    /// never fail.
+    /// Whether nothing that it calls or does can end it: of a host's helpers it calls only those that return numbers
+    /// and never fail.
     #[inline]
     pub(crate) fn runs_alone(&self) -> bool {
         matches!(self.program.entry, Entry::Plain(_))

@@ -128,7 +128,6 @@ impl OutputFile {
         if let Some(limit) = self.limit {
             // Others append to the map of a process, too: V8, a JVM. Beyond the limit a write ends the process.
             let there = rustix::fs::fstat(&self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-            // Each of these threads' records is in `len`, and may not be in the file yet; what is more there is others'.
             if before.max(there).saturating_add(len) > limit {
                 self.len.fetch_sub(len, Relaxed);
                 return Err(AppendError::OverLimit { len, limit });
