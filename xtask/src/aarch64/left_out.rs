@@ -38,6 +38,10 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
         what: "fork.engine::a_repair_that_was_begun_goes_on_at_each_fork_whatever_slices_do_between",
         reason: ENGINE,
     },
+    LeftOut {
+        what: "fork.snapshot::arenas::memory_of_an_arena_in_a_snapshot_is_not_taken_for_zeros",
+        reason: "plain Rust over calls that the other tests of `snapshot` make; 8 MiB take an emulated CPU minutes",
+    },
     LeftOut { what: "fork.snapshot::programs::programs_leave_no_trace", reason: RANDOM },
     LeftOut { what: "fork.snapshot::programs::programs_leave_no_trace_where_each_restore_sweeps", reason: RANDOM },
     LeftOut { what: "fork.slices::it_ends_before_there_are_more_extents_than_guards_have_room_for", reason: ENGINE },
