@@ -41,7 +41,6 @@ mod thread;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::any::Any;
 use core::cell::Cell;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -173,7 +172,7 @@ struct Running {
 }
 
 /// What callbacks keep: it is freed here, and by none of them.
-pub(crate) trait Kept: Any + Send + Sync {
+pub(crate) trait Kept: Send + Sync {
     /// How many [`Timers`] keep it: programs may work on maps of several hosts.
     fn keepers(&self) -> &AtomicUsize;
 }
