@@ -33,7 +33,7 @@ enum Held {
     Shared(Arc<palimpsest_text::Program>),
 }
 
-/// Where it begins, and what it takes there. It is here so that a call is one load away.
+/// Where it begins, and what it takes there. It is beside the code's handle so that a call is one load away.
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     /// `r1` to `r5`; it returns `r0`.
@@ -118,21 +118,12 @@ impl Program {
     fn new(code: palimpsest_text::Program, gauge: Gauge) -> Self {
         let entry = match gauge {
             // SAFETY: 1. without a gauge the compiler makes functions of that type. 2. what is called lives as long as
-            // `self`, which has both; no copy of it leaves.
+            // the code, which whoever enters it has.
             Gauge::Absent => Entry::Plain(unsafe { code.function() }),
             // SAFETY: as above, of programs with a gauge.
             Gauge::Kept | Gauge::Paid => Entry::Gauged(unsafe { code.function() }),
         };
         Self { code: Held::Own(code), entry }
-    }
-
-    /// The same program, and its code for others to keep.
-    fn shared(self) -> (Self, Arc<palimpsest_text::Program>) {
-        let code = match self.code {
-            Held::Own(code) => Arc::new(code),
-            Held::Shared(code) => code,
-        };
-        (Self { code: Held::Shared(Arc::clone(&code)), ..self }, code)
     }
 
     /// Runs it with `arguments` in `r1` to `r5`. Returns `r0`.
@@ -144,28 +135,27 @@ impl Program {
     /// 2. The helpers that it was loaded with may be called with the arguments that it gives them.
     #[inline]
     pub unsafe fn run(&self, arguments: [u64; 5]) -> u64 {
-        let [r1, r2, r3, r4, r5] = arguments;
-        // The caller answers for what it does to memory (1, 2).
-        match self.entry {
-            Entry::Plain(entry) => entry(r1, r2, r3, r4, r5),
-            // Without fuel it would be ended at its first jump back.
-            Entry::Gauged(entry) => entry(r1, r2, r3, r4, r5, UNLIMITED).value,
-        }
+        // Without fuel it would be ended at its first jump back.
+        // SAFETY: 1., 2. are the caller's; it ends, so it never lacks fuel. 3. `self` has the code.
+        unsafe { self.entry.enter(arguments, UNLIMITED) }.value
     }
+}
 
-    /// Runs it with fuel. The result tells what is left.
+impl Entry {
+    /// Runs the program with fuel. The result tells what is left.
     ///
     /// # Safety
     ///
-    /// As for [`run`](Self::run), except that it need not end by itself.
+    /// 1., 2. As for [`run`](Program::run), except that it need not end by itself.
+    /// 3. Its code stays during the call.
     #[inline]
-    unsafe fn run_with_fuel(&self, arguments: [u64; 5], fuel: i64) -> Outcome {
+    unsafe fn enter(self, arguments: [u64; 5], fuel: i64) -> Outcome {
         let [r1, r2, r3, r4, r5] = arguments;
         // The caller answers for what it does to memory (1, 2).
-        match self.entry {
+        match self {
             // It pays for nothing, and was proven to end.
-            Entry::Plain(entry) => Outcome { value: entry(r1, r2, r3, r4, r5), gauge: fuel },
-            Entry::Gauged(entry) => entry(r1, r2, r3, r4, r5, fuel),
+            Self::Plain(entry) => Outcome { value: entry(r1, r2, r3, r4, r5), gauge: fuel },
+            Self::Gauged(entry) => entry(r1, r2, r3, r4, r5, fuel),
         }
     }
 }
@@ -185,12 +175,24 @@ fn lines(code: &Code, compiled: &Compiled) -> Option<SourceLines> {
 /// A verified program in a pack, which any thread runs without `unsafe`.
 #[derive(Debug)]
 pub struct VerifiedProgram {
-    program: Program,
-    fuel: Option<u64>,
-    context_len: usize,
-    context_align: usize,
+    /// What `call` enters: kept as long.
+    code: Held,
+    call: Call,
+}
+
+/// What a call reads, together in one line of the cache: many programs that take turns find nothing of each other there.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Call {
+    entry: Entry,
+    /// What it gets; [`UNLIMITED`] if it pays for nothing.
+    fuel: i64,
+    context_len: u32,
+    context_align: u8,
     may_write: bool,
 }
+
+const _: () = assert!(size_of::<Call>() == align_of::<Call>(), "it never lies across two lines");
 
 /// Why a verified program has no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -256,19 +258,25 @@ impl VerifiedProgram {
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
         // Keyed by the system's random numbers, and different each time.
         let wanted = Wanted::of(verified, std::hash::RandomState::new().build_hasher().finish());
-        Ok(Self {
-            program: Program::resolved(packs, verified.code(), resolve, wanted)?,
-            fuel: verified.fuel(),
-            context_len: verified.context_len(),
-            context_align: verified.context_align(),
+        let Program { code, entry } = Program::resolved(packs, verified.code(), resolve, wanted)?;
+        let call = Call {
+            entry,
+            fuel: verified.fuel().map_or(UNLIMITED, |fuel| fuel as i64),
+            // A contract gives 32 bits of length; the alignment is that of an atomic operation at most.
+            context_len: verified.context_len() as u32,
+            context_align: verified.context_align() as u8,
             may_write: verified.may_write(),
-        })
+        };
+        Ok(Self { code, call })
     }
 
     /// The same program, and its code for others to keep.
     pub(crate) fn shared(self) -> (Self, Arc<palimpsest_text::Program>) {
-        let (program, code) = self.program.shared();
-        (Self { program, ..self }, code)
+        let code = match self.code {
+            Held::Own(code) => Arc::new(code),
+            Held::Shared(code) => code,
+        };
+        (Self { code: Held::Shared(Arc::clone(&code)), ..self }, code)
     }
 
     /// Runs it with `context`, whose address and length are `r1` and `r2`; returns `r0`.
@@ -293,11 +301,11 @@ impl VerifiedProgram {
 
     #[inline]
     fn finished(&self, outcome: Outcome) -> Result<u64, VerifiedError> {
-        match (outcome.outside(), outcome.gauge, self.fuel) {
-            (Some(slot), ..) => Err(VerifiedError::Store { slot }),
-            // Without a host no helper ends it.
-            (None, ..0, Some(fuel)) => Err(VerifiedError::Fuel { fuel }),
-            _ => Ok(outcome.value),
+        match (outcome.outside(), outcome.gauge) {
+            (Some(slot), _) => Err(VerifiedError::Store { slot }),
+            // Without a host no helper ends it; one that pays for nothing returns what it got.
+            (None, ..0) => Err(VerifiedError::Fuel { fuel: self.call.fuel as u64 }),
+            (None, 0..) => Ok(outcome.value),
         }
     }
 
@@ -305,13 +313,13 @@ impl VerifiedProgram {
     /// and never fail.
     #[inline]
     pub(crate) fn runs_alone(&self) -> bool {
-        matches!(self.program.entry, Entry::Plain(_))
+        matches!(self.call.entry, Entry::Plain(_))
     }
 
     /// Returns the fuel that it gets.
     #[inline]
     pub(crate) fn fuel(&self) -> i64 {
-        self.fuel.map_or(UNLIMITED, |fuel| fuel as i64)
+        self.call.fuel
     }
 
     /// Runs it with this much fuel.
@@ -324,36 +332,37 @@ impl VerifiedProgram {
         // stores are compared with the context's bounds, or those of a map; it reads only what has a value; and it
         // ends, or pays where that is not proven. 2. helpers are safe functions that get numbers,
         // or those of the host that it was verified for, with what they want; what it reaches of that host's maps are
-        // atomic words, which the host keeps as long as the program.
-        Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
+        // atomic words, which the host keeps as long as the program. 3. `self` has the code.
+        Ok(unsafe { self.call.entry.enter(arguments, fuel) })
     }
 
     /// Does the same with a context that must not be written.
     #[inline]
     pub(crate) fn enter_read_only(&self, context: &[u8], fuel: i64) -> Result<Outcome, ContextError> {
-        if self.may_write {
+        if self.call.may_write {
             return Err(ContextError::ReadOnly);
         }
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
-        // SAFETY: 1. as in `enter`; it was verified that the context is not written. 2. as there.
-        Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
+        // SAFETY: 1. as in `enter`; it was verified that the context is not written. 2., 3. as there.
+        Ok(unsafe { self.call.entry.enter(arguments, fuel) })
     }
 
     /// Whether it writes to its context.
     pub(crate) const fn may_write(&self) -> bool {
-        self.may_write
+        self.call.may_write
     }
 
     /// Whether `len` bytes at `address` are a context for it.
     #[inline]
     pub(crate) fn check(&self, address: usize, len: usize) -> Result<(), ContextError> {
-        if len < self.context_len {
-            return Err(ContextError::Short { len, least: self.context_len });
+        let (least, align) = (self.call.context_len as usize, usize::from(self.call.context_align));
+        if len < least {
+            return Err(ContextError::Short { len, least });
         }
         // It is a power of 2, and a division would take longer than most programs.
-        if address & (self.context_align - 1) != 0 {
-            return Err(ContextError::Unaligned { address, align: self.context_align });
+        if address & (align - 1) != 0 {
+            return Err(ContextError::Unaligned { address, align });
         }
         Ok(())
     }
