@@ -33,7 +33,8 @@ pub enum Pages {
 /// What to do about other threads, whose writes during the freeze would be lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OtherThreads {
-    /// Refuse to freeze.
+    /// Refuse to freeze. Slices that [gather](Pages::Gather) go on, since nobody need be held for them; what cannot be
+    /// gathered then stays as it is.
     #[default]
     Refuse,
     /// Interrupt each with a signal, and hold it until the freeze is over.

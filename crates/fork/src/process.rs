@@ -11,7 +11,7 @@ use crate::engine::round::{Mode, Reach};
 use crate::error::FreezeError;
 use crate::guard;
 use crate::hazards;
-use crate::options::{ExtentLen, Measure, Options, Pause, Pays};
+use crate::options::{Measure, Options, Pause, Pays};
 use crate::report::Report;
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::slices;
@@ -47,7 +47,7 @@ const TRIALS: usize = 5;
 ///
 /// # Errors
 ///
-/// See [`FreezeError`]; the process is unchanged.
+/// See [`FreezeError`]; the process is unchanged, but for a freeze in slices, which may have ended.
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     stay_loaded(options)?;
     match options.pause {
@@ -76,7 +76,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
         report
     })?;
     locked.shared.statistics.begin();
-    locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
+    locked.remember(*options);
     drop(locked);
     report.done();
     report.notes.extend(lost_names(&report));

@@ -21,8 +21,8 @@ use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
-use crate::hazards::{self, Checked, FileSize, Watcher};
-use crate::options::{self, ExtentLen, Options, OtherThreads, Pause};
+use crate::hazards::{self, Checked, FileSize, Watcher, Work};
+use crate::options::{self, Options, OtherThreads, Pages, Pause, Pays};
 use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
@@ -50,9 +50,29 @@ const ERRAND: Duration = Duration::from_millis(1);
 const LOOK: u64 = 40_000;
 const LEAST_LOOK: u64 = 100_000;
 
+/// Why what could not be gathered stays as it is.
+const KEPT_PLAIN: &str = "what could not be gathered is not frozen, since there are other threads, which must not be \
+                          held still: allow that (`OtherThreads::Stop`, `--threads stop`)";
+
+/// What slices do first, if the kernel lets them.
+const fn first_work(options: &Options) -> Work {
+    match (options.pages, options.pays) {
+        (Pages::Gather, Pays::Within(_)) => Work::Gather,
+        _ => Work::Freeze,
+    }
+}
+
+/// What slices do in this step.
+const fn work(step: Step) -> Work {
+    match step {
+        Step::Gather(_) => Work::Gather,
+        Step::Freeze => Work::Freeze,
+    }
+}
+
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
-    hazards::check(options)?;
+    hazards::check_for(options, first_work(options))?;
     let look = || {
         let before = Moment::now();
         Watcher::find().map(|watcher| Checked { watcher, taken: before.elapsed() })
@@ -71,6 +91,8 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
 fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Result<Report, FreezeError> {
     let Checked { watcher, taken: walked } = checked;
     let headroom = hazards::headroom();
+    // A handler that leaves by `longjmp` would keep the lock.
+    let _blocked = Blocked::all();
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     locked.drop_plan();
     let saved = locked.ledger().saved();
@@ -87,6 +109,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
             locked.agenda().begin_unseen(anonymous, Terms { budget, extent: 0, pages, mappings, looked: 0, step });
             locked.remember(*options);
             shared.statistics.begin();
+            shared.statistics.count_round();
             shared.progress.begin(anonymous, 0);
             shared.progress.checked_first(walked, options.pause);
             drop(locked);
@@ -94,28 +117,36 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
             return Ok(Report { progress: Some(shared.progress.read()), notes, ..Report::unseen(way) });
         }
     }
+    let may_hold = hazards::may_hold(options);
     // Other threads may change mappings while these are read.
     shared.left_alone.begin();
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
         let step = tables.ledger().first_step((options.pages, options.pays), (done.way, &places), Where::Planned);
+        if step == Step::Freeze {
+            may_hold?;
+        }
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked, step };
         let report = told(tables, Mode::Freeze, done);
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
-        (report, planned)
+        Ok((report, planned))
     });
-    let (mut report, planned) = planned.inspect_err(|_| shared.left_alone.end())?;
+    let (mut report, planned) = planned.flatten().inspect_err(|_| shared.left_alone.end())?;
     shared.statistics.begin();
+    // Forks are accounted for even if nothing pays yet: the program may grow.
+    shared.statistics.count_round();
     shared.progress.begin(planned, wall.elapsed());
     shared.progress.checked_first(walked, options.pause);
     shared.left_alone.narrow(locked.agenda().bounds());
     if planned == 0 {
+        locked.ledger().refused(started.elapsed().max(LEAST_LOOK));
         shared.left_alone.end();
+        shared.tending.begin(Instant::now().nanos());
         shared.progress.set(Stage::Done);
     }
-    locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
+    locked.remember(*options);
     if planned > 0 && watcher == Watcher::Open {
         finish(&mut locked, Stage::Ended, Some(WATCHED.to_owned()));
         report.stopped = Some(WATCHED.to_owned());
@@ -141,7 +172,8 @@ pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeErro
     }
     let started = Moment::now();
     // Not all is looked at anew: whoever was frozen once is about to fork, and nobody is held yet.
-    let planned = hazards::check_again(&options).and_then(|checked| begin_checked(&options, budget, checked));
+    let planned = hazards::check_again(&options, first_work(&options))
+        .and_then(|checked| begin_checked(&options, budget, checked));
     if !shared.progress.is_under_way()
         && let Some(mut locked) = shared.lock()
     {
@@ -184,6 +216,12 @@ fn anonymous() -> Option<usize> {
     Some(resident.saturating_sub(of_files) * rustix::param::page_size())
 }
 
+/// Returns the bytes of anonymous memory that is not in huge pages of ours.
+fn plain(locked: &mut Locked) -> Option<usize> {
+    let huge = locked.ledger().huge() * PIECE;
+    anonymous().map(|anonymous| anonymous.saturating_sub(huge))
+}
+
 /// Plans what was not gathered. Returns how many bytes that is.
 fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     let (shared, options) = (locked.shared, locked.options());
@@ -202,7 +240,6 @@ fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     })?;
     shared.left_alone.narrow(locked.agenda().bounds());
     shared.progress.planned(gathered + planned, wall.elapsed());
-    locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
     locked.agenda().tells(report);
     Ok(planned)
 }
@@ -305,8 +342,13 @@ unsafe fn slice(
         return Ok(());
     }
     let (begun, cpu) = (Instant::now(), Moment::now());
-    let options = shared.lock().ok_or(FreezeError::Busy)?.options();
-    let checked = hazards::check_again(&options)?;
+    // A handler that leaves by `longjmp` would keep the lock.
+    let blocked = Blocked::all();
+    let (options, checked_for) = {
+        let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+        (locked.options(), work(locked.agenda().step()))
+    };
+    let checked = hazards::check_again(&options, checked_for)?;
     shared.progress.checked(checked.taken, options.pause);
     let started = Instant::now();
     let (pagemap, guards) = open_pages()?;
@@ -314,12 +356,16 @@ unsafe fn slice(
     find_rseq();
     note_home();
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    if !shared.progress.is_under_way() || work(locked.agenda().step()) != checked_for {
+        // Another thread has taken the last slice meanwhile, or the last that gathers.
+        return Ok(());
+    }
     if checked.watcher == Watcher::Open {
         finish(&mut locked, Stage::Ended, Some(WATCHED.to_owned()));
         return Ok(());
     }
     if let Step::Gather(gathering) = locked.agenda().step() {
-        if occasion == Occasion::ForkAgain {
+        if occasion == Occasion::ForkAgain && hazards::may_hold(&options).is_ok() {
             // Huge pages would be made while somebody waits for the fork. And such a program writes little between
             // forks: its memory is better frozen.
             return freeze_the_rest(&mut locked, gathering);
@@ -343,7 +389,7 @@ unsafe fn slice(
             looked: started.nanos().saturating_sub(begun.nanos()),
             is_idle,
         };
-        let gathered = gatherer.play(gathering, &Blocked::all());
+        let gathered = gatherer.play(gathering, &blocked);
         drop(tables);
         if occasion == Occasion::Wait && locked.agenda().gathered() > before {
             shared.progress.gathered_in_wait();
@@ -362,12 +408,12 @@ unsafe fn slice(
     let is_shared;
     let played = {
         let (mut tables, agenda) = locked.tables_and_agenda()?;
-        let _file_size = FileSize::raise();
         let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
-        let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         hazards::check_held_in_slice(&options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
+        // While nobody else runs: a thread that forks or looks at the limit finds its own.
+        let _file_size = FileSize::raise();
         // Counting all threads could wait for those that are ending, while everybody is held.
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.is_anyone_held());
         let mut may_go_on = || !is_shared && is_idle();
@@ -413,10 +459,9 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
         Gathered::Waits { .. } | Gathered::Done => {}
     }
     if gathering.place == Where::Everywhere
-        && let Some(anonymous) = anonymous()
+        && let Some(left) = plain(locked)
     {
-        let left = anonymous.saturating_sub(locked.ledger().huge() * PIECE);
-        if left <= anonymous / LITTLE {
+        if left <= (left + locked.ledger().huge() * PIECE) / LITTLE {
             locked.agenda().freeze_the_rest();
             return finish(locked, Stage::Done, None);
         }
@@ -432,9 +477,12 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
 
 /// Ends the gathering, and plans to freeze what is left, where that pays.
 fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), FreezeError> {
-    let (pays, agenda) = (locked.options().pays, locked.agenda());
+    let (options, agenda) = (locked.options(), locked.agenda());
+    let may_freeze = hazards::may_hold(&options).is_ok();
     let rest = match gathering.place {
         Where::Planned => Ok(agenda.planned.saturating_sub(agenda.gathered())),
+        // Listing it would be in vain.
+        Where::Everywhere if !may_freeze => Ok(plain(locked).unwrap_or(0)),
         Where::Everywhere => plan_rest(locked),
     };
     let agenda = locked.agenda();
@@ -442,7 +490,11 @@ fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), Free
     // Little memory beside huge pages costs neither forks nor repairs anything worth mentioning: it stays as it is.
     let is_much = rest.as_ref().is_ok_and(|rest| *rest > (rest + agenda.gathered()) / LITTLE);
     match &rest {
-        Ok(rest) if is_much && locked.ledger().pays(*rest, pays) => {}
+        Ok(rest) if is_much && locked.ledger().pays(*rest, options.pays) => {
+            if !may_freeze {
+                finish(locked, Stage::Ended, Some(KEPT_PLAIN.to_owned()));
+            }
+        }
         Ok(_) => finish(locked, Stage::Done, None),
         Err(error) => finish(locked, Stage::Ended, Some(error.to_string())),
     }

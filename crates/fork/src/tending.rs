@@ -17,7 +17,7 @@ use crate::engine::registry::{self, Shared};
 use crate::engine::tender::Tender;
 use crate::engine::tending::Tended;
 use crate::error::FreezeError;
-use crate::hazards::{self, Watcher};
+use crate::hazards::{self, Watcher, Work};
 use crate::options::{self, OtherThreads};
 
 /// What a child that still maps the memory is taken to cost: it is left in peace for four times as long.
@@ -102,8 +102,12 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         return Ok(());
     }
     let (started, cpu) = (Instant::now(), Moment::now());
+    // A handler that leaves by `longjmp` would keep the lock.
+    let blocked = Blocked::all();
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
-    let checked = hazards::check_again(&options)?;
+    // If nothing is frozen, there are only huge pages, for which nobody need be held.
+    let holds = shared.statistics.frozen_bytes() > 0;
+    let checked = hazards::check_again(&options, if holds { Work::Freeze } else { Work::Gather })?;
     shared.progress.checked(checked.taken, options.pause);
     // The flags of mappings are not read again.
     if checked.watcher == Watcher::Open {
@@ -114,8 +118,6 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     let (pagemap, guards) = open_pages()?;
     let places = Places::open()?;
     find_rseq();
-    // If nothing is frozen, there are only huge pages, for which nobody need be held.
-    let holds = shared.statistics.frozen_bytes() > 0;
     let world = match options.other_threads {
         OtherThreads::Stop if holds => Some(World::prepare()?),
         _ => None,
@@ -126,7 +128,6 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     let played = if holds {
         let mut tables = locked.tables()?;
         let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
-        let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         hazards::check_held_in_slice(&options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
@@ -141,8 +142,6 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     } else {
         is_shared = false;
         let mut tables = locked.tables()?;
-        // A handler that leaves by `longjmp` would keep the lock.
-        let _blocked = Blocked::all();
         let (tables, options, pagemap, places) = (&mut tables, &options, &pagemap, &places);
         let errands = if sends { Errands::deputies(shared) } else { Errands::own() };
         beside = errands.spent();

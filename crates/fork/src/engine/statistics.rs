@@ -123,7 +123,7 @@ impl Statistics {
     }
 
     /// Counts a round.
-    pub(super) fn count_round(&self) {
+    pub(crate) fn count_round(&self) {
         self.count(Word::Rounds);
     }
 

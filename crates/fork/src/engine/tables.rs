@@ -26,7 +26,7 @@ pub(super) struct Lasting {
     pub(super) ledger: Ledger,
     /// What a freeze in slices has still to do.
     pub(super) agenda: Agenda,
-    /// The options of the last freeze, with the length that it gave to extents: repairs follow them.
+    /// The options of the last freeze: repairs follow them.
     pub(super) options: Options,
 }
 

@@ -88,10 +88,13 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
 pub fn thaw_all() -> Result<(), Errno> {
     let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
     let _errno = Kept::now();
+    // A handler that leaves by `longjmp` would keep the lock.
+    let _blocked = Blocked::all();
     // Held until the end: what another thread freezes meanwhile must not be reported as thawed.
     let mut locked = shared.lock().ok_or(Errno::BUSY)?;
     locked.drop_plan();
-    let done = still(Some(&mut locked), |view| Ok(give_up_all(shared, |_| true, view)))?;
+    let has_any = shared.statistics.extents() > 0 || is_frozen(shared.map.bounds());
+    let done = if has_any { still(Some(&mut locked), |view| Ok(give_up_all(shared, |_| true, view)))? } else { Ok(()) };
     shared.statistics.end();
     if done.is_ok() {
         shared.statistics.emptied();

@@ -28,10 +28,24 @@ use crate::clock::Moment;
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
 
+/// What is to be done to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// Show copies in its place: what other threads write meanwhile would be lost.
+    Freeze,
+    /// Put it into huge pages where it is: the kernel keeps other threads off meanwhile.
+    Gather,
+}
+
 /// Refuses a process that cannot be frozen without harm. Changes nothing, and does not use the heap: at the limit of
 /// mappings the heap could not grow, and failing to allocate would end the process.
 pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
-    if threads(options)? > 1 {
+    check_for(options, Work::Freeze)
+}
+
+/// Like [`check`], for other work.
+pub(crate) fn check_for(options: &Options, work: Work) -> Result<(), FreezeError> {
+    if threads(options, work)? > 1 && options.other_threads == OtherThreads::Stop {
         // Before anything else that takes time.
         World::prepare()?.rehearse()?;
     }
@@ -52,28 +66,42 @@ pub(crate) struct Checked {
     pub(crate) taken: u64,
 }
 
-/// Refuses what may have come since [`check`] passed the process. For a slice, which has little time.
-pub(crate) fn check_again(options: &Options) -> Result<Checked, FreezeError> {
+/// Refuses what may have come since [`check_for`] passed the process. For a slice, which has little time.
+pub(crate) fn check_again(options: &Options, work: Work) -> Result<Checked, FreezeError> {
     let started = Moment::now();
-    let watcher = look_again(options)?;
+    let watcher = look_again(options, work)?;
     Ok(Checked { watcher, taken: started.elapsed() })
 }
 
-/// Counts the threads of the process. Refuses another process's memory, threads that must not be held, and filters.
-fn threads(options: &Options) -> Result<usize, FreezeError> {
+/// Counts the threads of the process. Refuses another process's memory, threads that would have to be held and must not
+/// be, and filters.
+fn threads(options: &Options, work: Work) -> Result<usize, FreezeError> {
     if let Some(owner) = borrowed::owner() {
         return Err(FreezeError::BorrowedMemory { owner });
     }
-    let count = hold::count().map_err(|source| FreezeError::NoProc { path: "/proc/self/task", source })?;
-    if count > 1 && options.other_threads == OtherThreads::Refuse {
-        return Err(FreezeError::Threads { count });
-    }
+    let count = match work {
+        Work::Freeze => may_hold(options)?,
+        Work::Gather => count()?,
+    };
     filters()?;
     Ok(count)
 }
 
-fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
-    threads(options)?;
+fn count() -> Result<usize, FreezeError> {
+    hold::count().map_err(|source| FreezeError::NoProc { path: "/proc/self/task", source })
+}
+
+/// Refuses threads that a freeze would have to hold and must not. Returns how many there are.
+pub(crate) fn may_hold(options: &Options) -> Result<usize, FreezeError> {
+    let count = count()?;
+    if count > 1 && options.other_threads == OtherThreads::Refuse {
+        return Err(FreezeError::Threads { count });
+    }
+    Ok(count)
+}
+
+fn look_again(options: &Options, work: Work) -> Result<Watcher, FreezeError> {
+    threads(options, work)?;
     let watcher = descriptors(options)?;
     match shared_files(options)? {
         Some(_) => locked(options)?,

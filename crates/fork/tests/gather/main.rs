@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod oracle;
+mod threads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
