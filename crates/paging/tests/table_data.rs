@@ -35,8 +35,8 @@ impl Keeper<'_> {
     }
 }
 
-// SAFETY: the computer keeps 2 to 6, and 1 except for what a test breaks on purpose: `meta_of` returns the same data for
-// a table. With wrong data nothing goes on that could use them.
+// SAFETY: the computer keeps 2 to 6, and 1 except for what a test breaks on purpose: `meta_of` returns the same data
+// for a table. With wrong data nothing goes on that could use them.
 unsafe impl Machine for &Keeper<'_> {
     type Pending = Sent;
 

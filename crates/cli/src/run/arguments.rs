@@ -51,8 +51,8 @@ pub(crate) struct Arguments {
     /// Which memory to put into huge pages: with `auto`, the default, all that can be, where it is, if the program
     /// waits between its forks, and from the first touch what a program maps that uses what it maps; with `gather`,
     /// every large mapping from the first touch; with `off`, only what is written to again and again, while the rest is
-    /// frozen; with `collapse`, what is frozen. With `--pause none` or `--pays-after any`, `auto` is `off`. The value is
-    /// behind a `=`; without one, `--huge` is `--huge=collapse`, and the next word is the program.
+    /// frozen; with `collapse`, what is frozen. With `--pause none` or `--pays-after any`, `auto` is `off`. The value
+    /// is behind a `=`; without one, `--huge` is `--huge=collapse`, and the next word is the program.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]
     pub(crate) huge: Option<Huge>,
@@ -63,9 +63,8 @@ pub(crate) struct Arguments {
     /// it. Default: 100.
     #[arg(long, value_name = "FORKS", conflicts_with = "no_freeze")]
     pub(crate) pays_after: Option<PaysAfter>,
-    /// How long the program is held up at a time while its memory is gathered or frozen, such as `500us`; `none` freezes
-    /// in one go.
-    /// Default: 2ms.
+    /// How long the program is held up at a time while its memory is gathered or frozen, such as `500us`; `none`
+    /// freezes in one go. Default: 2ms.
     #[arg(long, value_name = "TIME", conflicts_with = "no_freeze")]
     pub(crate) pause: Option<Pause>,
     /// Hazards that you answer for.
