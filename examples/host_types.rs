@@ -61,7 +61,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The context is an address; loads through it are tried.
     let contract = Contract::new().context(8, ContextAccess::Read).unproven(Unproven::Probe);
     let linked = object.host()?.build().verify(contract, program.code()?).map_err(|error| program.explain(error))?;
-    let program = HostedProgram::load(&Packs::new()?, &linked)?;
+    let packs = Packs::new()?; // once per process, for all programs
+    let program = HostedProgram::load(&packs, &linked)?;
     // ANCHOR_END: load
     println!("{} bytes of types", types.section().len());
     for (state, most) in [(State::Idle, 2), (State::Open { since: 7, priority: 3 }, 5)] {

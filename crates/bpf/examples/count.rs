@@ -49,7 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 exit",
     )?;
     let linked = host.verify(Contract::new().context(4, ContextAccess::Read), Code::new(&bytes)?)?;
-    let program = HostedProgram::load(&Packs::new()?, &linked)?;
+    let packs = Packs::new()?; // once per process, for all programs
+    let program = HostedProgram::load(&packs, &linked)?;
     for key in [1_u32, 2, 1, 1, 2] {
         program.run_read_only(&key.to_ne_bytes())?;
     }

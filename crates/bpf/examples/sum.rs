@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 exit",
     )?;
     let verified = Contract::new().context(10, ContextAccess::Read).verify(Code::new(&bytes)?)?;
-    let program = VerifiedProgram::load(&Packs::new()?, &verified, &())?;
+    let packs = Packs::new()?; // once per process, for all programs
+    let program = VerifiedProgram::load(&packs, &verified, &())?;
     let compiled = program.run_read_only(b"palimpsest")?;
 
     let mut memory = Memory::new();

@@ -36,7 +36,8 @@
 //! let code = Code::new(&asm::assemble("r0 = 0\nr1 = *(u64 *)(r1 + 0)\nif r1 < 1000 goto out\nr0 = 1\nout: exit")?)?;
 //! let contract = Contract::new().context(size_of::<Request>() as u32, ContextAccess::Read);
 //! let linked = Host::builder().build().verify(contract, code)?;
-//! let program = Arc::new(HostedProgram::load(&Packs::new()?, &linked)?);
+//! let packs = Packs::new()?; // once per process, for all programs
+//! let program = Arc::new(HostedProgram::load(&packs, &linked)?);
 //! let attached = request::HOOK.attach(0, program)?;
 //! let verdicts = [5000, 5].map(|bytes| request(&Request { bytes }));
 //! assert_eq!(verdicts, [Verdict::Refuse, Verdict::Answer]);

@@ -180,7 +180,7 @@ pub struct VerifiedProgram {
     call: Call,
 }
 
-/// What a call reads, together in one line of the cache: many programs that take turns find nothing of each other there.
+/// What a call reads, in one line of the cache: many programs that take turns find nothing of each other there.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Call {

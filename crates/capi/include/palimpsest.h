@@ -200,6 +200,8 @@ enum palimpsest_result {
   PALIMPSEST_FORKED = 9,
   // A defect of Palimpsest: it panicked. What the call was doing may be half done.
   PALIMPSEST_PANIC = 10,
+  // Code is changed, but not all of it, or some core may still run the old code for a while.
+  PALIMPSEST_PARTLY = 11,
 };
 
 // How to open packs. Zeros are the defaults; `size` is the size of this structure, and tells which fields there are.
@@ -422,7 +424,7 @@ struct palimpsest_site {
   const void *old_code;
   // The new bytes.
   const void *new_code;
-  // Bytes of each, 1 to 16.
+  // Bytes of each, 1 to 15.
   size_t len;
 };
 
@@ -1009,10 +1011,11 @@ enum palimpsest_result palimpsest_pin(struct palimpsest_packs packs);
 // Takes back one `palimpsest_pin`, also of closed packs.
 enum palimpsest_result palimpsest_unpin(struct palimpsest_packs packs);
 
-// Changes all sites with as few core synchronisations as possible, however many sites there are. When it returns
-// `PALIMPSEST_OK` every core runs the new code; after an error everything is as it was, unless the message says
-// otherwise. `applied` may be null. Not for signal handlers. Returns `PALIMPSEST_INVALID` for a site without a program
-// that is not in mapped code that can be read, as far as the kernel tells (`/proc/self/maps`).
+// Changes all sites, 262143 at most, with as few core synchronisations as possible. When it returns `PALIMPSEST_OK`
+// every core runs the new code. After `PALIMPSEST_PARTLY` some sites are new, or all are and some core may still run
+// old code for a while: the message says which. After any other error but `PALIMPSEST_PANIC` everything is as it was.
+// `applied` may be null. Not for signal handlers. Returns `PALIMPSEST_INVALID` for a site without a program that is
+// not in mapped code that can be read, as far as the kernel tells (`/proc/self/maps`).
 //
 // # Safety
 //
@@ -1026,7 +1029,8 @@ enum palimpsest_result palimpsest_poke(const struct palimpsest_site *sites,
                                        struct palimpsest_applied *applied);
 
 // Turns a key's switch: on unless `is_on` is 0. When it returns, every pass through a branch that begins later sees
-// the new state.
+// the new state. After `PALIMPSEST_PARTLY` some branches may see it, or not yet on every core; another call puts them
+// right. The same holds for all functions that switch keys.
 enum palimpsest_result palimpsest_key_set(const palimpsest_key *key, int is_on);
 
 // Keeps a key on, whatever its switch says, until `palimpsest_key_disable`. Calls are counted.

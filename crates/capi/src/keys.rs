@@ -6,8 +6,9 @@ use std::ptr;
 
 use palimpsest_text::key::{Key, KeyRef, Keys, SetError, State, SwitchError};
 
+use crate::poke::code_of;
 use crate::result::palimpsest_result::{
-    self, PALIMPSEST_BUSY, PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_SYSTEM,
+    self, PALIMPSEST_BUSY, PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_PARTLY, PALIMPSEST_SYSTEM,
 };
 use crate::result::{Failure, answer, optional, wanted};
 
@@ -24,6 +25,7 @@ fn switch_failure(error: &SwitchError) -> Failure {
     let code = match error {
         SwitchError::NotEnabled { .. } | SwitchError::EnabledTooOften { .. } => PALIMPSEST_INVALID,
         SwitchError::Reentered { .. } => PALIMPSEST_BUSY,
+        SwitchError::Poke { source, .. } if code_of(source) == PALIMPSEST_PARTLY => PALIMPSEST_PARTLY,
         _ => PALIMPSEST_SYSTEM,
     };
     Failure::of(code, error)
@@ -41,7 +43,8 @@ fn found(key: *const palimpsest_key) -> Result<KeyRef, Failure> {
 }
 
 /// Turns a key's switch: on unless `is_on` is 0. When it returns, every pass through a branch that begins later sees
-/// the new state.
+/// the new state. After `PALIMPSEST_PARTLY` some branches may see it, or not yet on every core; another call puts them
+/// right. The same holds for all functions that switch keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_key_set(key: *const palimpsest_key, is_on: c_int) -> palimpsest_result {
     answer(|| found(key)?.set(state(is_on)).map(drop).map_err(|error| switch_failure(&error)))

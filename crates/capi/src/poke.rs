@@ -11,7 +11,8 @@ use crate::input::{bytes, elements};
 use crate::mapped::first_without_code;
 use crate::programs::palimpsest_program;
 use crate::result::palimpsest_result::{
-    self, PALIMPSEST_CHANGED, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
+    self, PALIMPSEST_CHANGED, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_PARTLY, PALIMPSEST_REFUSED,
+    PALIMPSEST_SYSTEM,
 };
 use crate::result::{Failure, answer};
 use crate::versioned::{self, Versioned};
@@ -28,7 +29,7 @@ pub struct palimpsest_site {
     pub old_code: *const c_void,
     /// The new bytes.
     pub new_code: *const c_void,
-    /// Bytes of each, 1 to 16.
+    /// Bytes of each, 1 to 15.
     pub len: usize,
 }
 
@@ -51,15 +52,19 @@ pub struct palimpsest_applied {
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for palimpsest_applied {}
 
-fn poke_failure(error: &PokeError) -> Failure {
-    let code = match error {
-        PokeError::Overlap { .. } => PALIMPSEST_INVALID,
+/// Returns what an error of a batch is for C.
+pub(crate) fn code_of(error: &PokeError) -> palimpsest_result {
+    match error {
+        PokeError::Overlap { .. } | PokeError::TooMany { .. } => PALIMPSEST_INVALID,
         PokeError::Mismatch { .. } => PALIMPSEST_CHANGED,
         PokeError::Inherited { .. } => PALIMPSEST_FORKED,
-        PokeError::NotEmulated { .. } | PokeError::NotSingleStore { .. } | PokeError::Hold(_) => PALIMPSEST_REFUSED,
+        PokeError::Partial { .. } | PokeError::Unsynced(_) | PokeError::Stuck(Some(_)) => PALIMPSEST_PARTLY,
+        PokeError::NotEmulated { .. }
+        | PokeError::NotSingleStore { .. }
+        | PokeError::Hold(_)
+        | PokeError::Stuck(None) => PALIMPSEST_REFUSED,
         _ => PALIMPSEST_SYSTEM,
-    };
-    Failure::of(code, error)
+    }
 }
 
 /// Refuses sites in the program's own text that are no code.
@@ -78,10 +83,11 @@ fn are_code(sites: &[palimpsest_site]) -> Result<(), Failure> {
     Err(Failure::invalid(message))
 }
 
-/// Changes all sites with as few core synchronisations as possible, however many sites there are. When it returns
-/// `PALIMPSEST_OK` every core runs the new code; after an error everything is as it was, unless the message says
-/// otherwise. `applied` may be null. Not for signal handlers. Returns `PALIMPSEST_INVALID` for a site without a program
-/// that is not in mapped code that can be read, as far as the kernel tells (`/proc/self/maps`).
+/// Changes all sites, 262143 at most, with as few core synchronisations as possible. When it returns `PALIMPSEST_OK`
+/// every core runs the new code. After `PALIMPSEST_PARTLY` some sites are new, or all are and some core may still run
+/// old code for a while: the message says which. After any other error but `PALIMPSEST_PANIC` everything is as it was.
+/// `applied` may be null. Not for signal handlers. Returns `PALIMPSEST_INVALID` for a site without a program that is
+/// not in mapped code that can be read, as far as the kernel tells (`/proc/self/maps`).
 ///
 /// # Safety
 ///
@@ -127,7 +133,7 @@ pub unsafe extern "C" fn palimpsest_poke(
             };
             added.map_err(|error: AddError| Failure::of(PALIMPSEST_INVALID, &error))?;
         }
-        let done = batch.apply().map_err(|error| poke_failure(&error))?;
+        let done = batch.apply().map_err(|error| Failure::of(code_of(&error), &error))?;
         if applied.is_null() {
             return Ok(());
         }
@@ -145,4 +151,28 @@ pub unsafe extern "C" fn palimpsest_poke(
             )
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> Box<PokeError> {
+        Box::new(PokeError::NoTraps)
+    }
+
+    /// Fails on: a change that is half done, and looks to C like one that was not begun.
+    #[test]
+    fn what_is_changed_in_part_has_a_code_of_its_own() {
+        for partly in [
+            PokeError::Partial { changed: 1, sites: 2, source: refused() },
+            PokeError::Unsynced(refused()),
+            PokeError::Stuck(Some(refused())),
+        ] {
+            assert_eq!(code_of(&partly), PALIMPSEST_PARTLY, "{partly:?}");
+        }
+        assert_eq!(code_of(&PokeError::Stuck(None)), PALIMPSEST_REFUSED);
+        assert_eq!(code_of(&PokeError::TooMany { sites: 2, max: 1 }), PALIMPSEST_INVALID);
+        assert_eq!(code_of(&refused()), PALIMPSEST_SYSTEM);
+    }
 }

@@ -36,6 +36,8 @@ pub enum palimpsest_result {
     PALIMPSEST_FORKED = 9,
     /// A defect of Palimpsest: it panicked. What the call was doing may be half done.
     PALIMPSEST_PANIC = 10,
+    /// Code is changed, but not all of it, or some core may still run the old code for a while.
+    PALIMPSEST_PARTLY = 11,
 }
 
 use palimpsest_result::{PALIMPSEST_INVALID, PALIMPSEST_OK, PALIMPSEST_PANIC};

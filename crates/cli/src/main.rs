@@ -44,7 +44,10 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Measure Palimpsest against what people do today, in one run.
     Bench(bench::Arguments),
-    /// Run a program with memory that forks in constant time.
+    /// Run a program so that its forks are short.
+    ///
+    /// By default its memory is gathered into huge pages while it waits, or frozen if it forks without waiting; the
+    /// first fork that is worth it stays plain.
     Run(run::Arguments),
     /// Show what freezing costs running processes, and what it saves them.
     Top(top::Arguments),

@@ -281,10 +281,10 @@ impl Clone for Hooks {
     }
 }
 
-// SAFETY: by what C promises in `palimpsest_paging_machine` (invariant 1 of `Callbacks`): 1. tables are cleared here.
-// 2. addresses are computed from the frame alone, and `meta` returns the same for the same table. 3. `flush` returns
-// when no CPU holds a translation. 4. `page_copy` promises it. 5. there are no replicas: spaces have one node. 6.
-// `page_release` and `page_is_exclusive` promise it.
+// SAFETY: by what C promises in `palimpsest_paging_machine` (invariant 1 of `Callbacks`): 1. tables are cleared here,
+// and their meta data written. 2. addresses are computed from the frame alone, and `meta` returns the same for the same
+// table. 3. `flush` returns when no CPU holds a translation. 4. `page_copy` promises it. 5. there are no replicas:
+// spaces have one node. 6. `page_release` and `page_is_exclusive` promise it.
 unsafe impl Machine for Hooks {
     type Pending = ();
 

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 
 use crate::address::{ENTRIES, Frame, Level, PAGE};
-use crate::machine::{Machine, Node, Page};
+use crate::machine::{Machine, Node, Page, allocate};
 
 /// Items stored directly. Obligations are passed from function to function, so they should be small.
 const AT_HAND: usize = 8;
@@ -104,7 +104,7 @@ impl Deferred {
         let table = match self.spilled {
             Some(table) if self.used < ENTRIES => table,
             full => {
-                let table = if self.tables < TABLES { machine.allocate_table(node) } else { None }.ok_or(Full)?;
+                let table = if self.tables < TABLES { allocate(machine, node) } else { None }.ok_or(Full)?;
                 // SAFETY: 1. allocated just now, and freed in `release`.
                 unsafe { machine.meta(table) }.set_link(full);
                 (self.spilled, self.used) = (Some(table), 0);

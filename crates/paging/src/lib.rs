@@ -22,8 +22,8 @@
 //!     }
 //! }
 //!
-//! // SAFETY: 1, 2, 4, 5. `take` hands a slot out once until its count is 0; slots never move. 3. The virtual CPU is
-//! // stopped, and starts without a TLB. 6. Counts fall with Release, and are read with Acquire.
+//! // SAFETY: 1, 2, 4, 5. `take` hands a slot out once until its count is 0; slots never move; meta data are reset. 3.
+//! // The virtual CPU is stopped, and starts without a TLB. 6. Counts fall with Release, and are read with Acquire.
 //! unsafe impl Machine for &Vmm {
 //!     type Pending = ();
 //!     fn allocate_table(&self, _: Node) -> Option<Frame> {

@@ -98,7 +98,8 @@ pub struct Charge {
 /// # Safety
 ///
 /// 1. [`allocate_table`](Self::allocate_table) returns memory that nobody else uses, all zero, until it is given to
-///    [`free_table`](Self::free_table).
+///    [`free_table`](Self::free_table). Its [meta data](Self::meta) are as in [`TableMeta::new`], whatever an earlier
+///    table in that memory has left there: call [`TableMeta::reset`]. Zeros are something else.
 /// 2. [`table`](Self::table) and [`meta`](Self::meta) return, for an allocated table, always the same memory, which
 ///    nothing but this crate and the page walkers write.
 /// 3. [`wait`](Self::wait) returns only when no CPU holds a translation, or a part of one, that the request names and
@@ -113,7 +114,8 @@ pub unsafe trait Machine {
     /// A flush that was sent out.
     type Pending;
 
-    /// Allocates memory for a table, on `node` if possible. The meta data are as in [`TableMeta::new`].
+    /// Allocates memory for a table, on `node` if possible, and [resets](TableMeta::reset) its meta data. With debug
+    /// assertions, this crate panics if they are not as in [`TableMeta::new`].
     ///
     /// Any operation may call this, with the space's lock held: even those that remove pages, for the list of what
     /// waits for the flush. Those tolerate `None`.
@@ -232,4 +234,14 @@ pub unsafe trait Machine {
     fn relax(&self) {
         core::hint::spin_loop();
     }
+}
+
+/// Allocates a table of `machine`.
+pub(crate) fn allocate<M: Machine>(machine: &M, node: Node) -> Option<Frame> {
+    let table = machine.allocate_table(node)?;
+    // SAFETY: 1. allocated just now.
+    let is_reset = || unsafe { machine.meta(table) }.is_new();
+    // Loom would explore these loads, of memory that nobody else knows.
+    debug_assert!(cfg!(loom) || is_reset(), "the machine has not reset the meta data of the table at {table}");
+    Some(table)
 }

@@ -73,6 +73,17 @@ impl TableMeta {
         self.replica.store(NONE, Ordering::Relaxed);
     }
 
+    /// Returns whether this is what [`new`](Self::new) returns.
+    pub(crate) fn is_new(&self) -> bool {
+        let counts = self.shares() == 1 && self.populated() == 0 && self.pinned() == 0;
+        let kinds = [&self.protected, &self.must_not_fault, &self.kernel];
+        let frames = [&self.owner, &self.link, &self.replica];
+        // Relaxed: the table is not reachable yet.
+        counts
+            && kinds.iter().all(|kind| kind.load(Ordering::Relaxed) == 0)
+            && frames.iter().all(|frame| frame.load(Ordering::Relaxed) == NONE)
+    }
+
     /// Returns how many entries and roots refer to the table.
     #[inline]
     pub fn shares(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use crate::address::Frame;
 use crate::error::NoTables;
-use crate::machine::{Machine, Node};
+use crate::machine::{Machine, Node, allocate};
 
 /// Unused tables, linked by their meta data. Dropping this gives back what is left.
 pub(crate) struct Reserve<'m, M: Machine> {
@@ -24,7 +24,7 @@ impl<'m, M: Machine> Reserve<'m, M> {
             }
         }
         for got in 0..needed {
-            let table = machine.allocate_table(node).ok_or(NoTables { needed, got })?;
+            let table = allocate(machine, node).ok_or(NoTables { needed, got })?;
             // SAFETY: allocated just now.
             unsafe { machine.meta(table) }.set_link(reserve.first);
             reserve.first = Some(table);

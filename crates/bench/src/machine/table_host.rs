@@ -203,9 +203,9 @@ pub(crate) fn map_next<F: Format>(
     unsafe { cursor.map(frame, size, attributes) }
 }
 
-// SAFETY: 1, 2. by the invariants of `TableHost`, whose array never moves. 3. no CPU has translations: nothing loads
-// the tables. 4. pages have no bytes, and each spare one is handed out once until it is given back. 6. counts fall with
-// Release, and are read with Acquire.
+// SAFETY: 1, 2. by the invariants of `TableHost`, whose array never moves; meta data are reset. 3. no CPU has
+// translations: nothing loads the tables. 4. pages have no bytes, and each spare one is handed out once until it is
+// given back. 6. counts fall with Release, and are read with Acquire.
 unsafe impl Machine for &TableHost {
     type Pending = ();
 

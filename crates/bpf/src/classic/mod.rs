@@ -14,7 +14,8 @@
 //! let verified = contract().verify(Code::new(&filter.translate())?)?;
 //! # #[cfg(feature = "std")]
 //! # if palimpsest_bpf::jit::Target::NATIVE.is_some() {
-//! let program = palimpsest_bpf::VerifiedProgram::load(&palimpsest_bpf::Packs::new()?, &verified, &())?;
+//! let packs = palimpsest_bpf::Packs::new()?; // once per process, for all programs
+//! let program = palimpsest_bpf::VerifiedProgram::load(&packs, &verified, &())?;
 //! let mut packets = Packets::new();
 //! let ip = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x45];
 //! assert_eq!(program.run_read_only(packets.context(&ip, 15, None))?, 262_144);

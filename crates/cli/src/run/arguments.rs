@@ -13,8 +13,8 @@ use palimpsest_sys::signals::{UnfitSignal, noticeable};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Arguments {
-    /// Leave its memory unfrozen; only with `--local-text`. Otherwise it is frozen at a fork, so that this and later
-    /// forks take constant time.
+    /// Leave its memory as it is; only with `--local-text`. Otherwise it is gathered into huge pages while the program
+    /// waits, or frozen if it forks without waiting.
     #[arg(long, requires = "local_text")]
     pub(crate) no_freeze: bool,
     /// Freeze only programs with this file name, among all that are executed. May be repeated.
@@ -40,17 +40,19 @@ pub(crate) struct Arguments {
     /// Use copies that all processes of the user share. Each keeps a descriptor of them, which forked children inherit.
     #[arg(long, requires = "local_text")]
     pub(crate) shared: bool,
-    /// When to freeze, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the
-    /// fork after it) or `size:BYTES` (the first fork with that much memory; suffixes K, M, G).
+    /// When to begin, if not at the first fork that is worth it, or the wait after it: `fork` (the first), `fork:N`,
+    /// `signal:NAME` (at the fork after it) or `size:BYTES` (the first fork with that much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN", conflicts_with = "no_freeze")]
     pub(crate) at: Option<At>,
-    /// Report what was frozen and what that gains: on standard error, or to `fd:N`, or appended to a file.
+    /// Report what was gathered or frozen and what that gains: on standard error, or to `fd:N`, or appended to a file,
+    /// which is named behind a `=`.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
     /// Which memory to put into huge pages: with `auto`, the default, all that can be, where it is, if the program
     /// waits between its forks, and from the first touch what a program maps that uses what it maps; with `gather`,
     /// every large mapping from the first touch; with `off`, only what is written to again and again, while the rest is
-    /// frozen; with `collapse`, what is frozen. With `--pause none` or `--pays-after any`, `auto` is `off`.
+    /// frozen; with `collapse`, what is frozen. With `--pause none` or `--pays-after any`, `auto` is `off`. The value
+    /// is behind a `=`; without one, `--huge` is `--huge=collapse`, and the next word is the program.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]
     pub(crate) huge: Option<Huge>,
@@ -61,8 +63,8 @@ pub(crate) struct Arguments {
     /// it. Default: 100.
     #[arg(long, value_name = "FORKS", conflicts_with = "no_freeze")]
     pub(crate) pays_after: Option<PaysAfter>,
-    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes in one go.
-    /// Default: 2ms.
+    /// How long the program is held up at a time while its memory is gathered or frozen, such as `500us`; `none`
+    /// freezes in one go. Default: 2ms.
     #[arg(long, value_name = "TIME", conflicts_with = "no_freeze")]
     pub(crate) pause: Option<Pause>,
     /// Hazards that you answer for.

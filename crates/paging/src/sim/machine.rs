@@ -77,9 +77,9 @@ impl Computer {
     }
 }
 
-// SAFETY: 1, 2. `Tables` hands each slot out once until it is freed, zeroed, and never moves it. 3. `wait` makes every
-// CPU that ran the space when the flush was sent take its interrupts; a CPU that switches forgets everything. 4.
-// `Pages::copy` allocates. 5. As 4.
+// SAFETY: 1, 2. `Tables` hands each slot out once until it is freed, zeroed and with its meta data reset, and never
+// moves it. 3. `wait` makes every CPU that ran the space when the flush was sent take its interrupts; a CPU that
+// switches forgets everything. 4. `Pages::copy` allocates. 5. As 4.
 // 6. Counts are under a lock.
 unsafe impl Machine for &Computer {
     type Pending = Sent;

@@ -82,7 +82,7 @@ use crate::flush::{Flush, Owed};
 use crate::format::{Entry, Format};
 use crate::id::SpaceId;
 use crate::lock::{Guard, SpinLock};
-use crate::machine::{Charge, Machine, Node, Table};
+use crate::machine::{Charge, Machine, Node, Table, allocate};
 use crate::meta::TableMeta;
 use exclusive::Exclusive;
 pub(crate) use slots::{check_range, entry_range, slots, whole_entries};
@@ -199,7 +199,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let mut roots = ArrayVec::<_, MAX_NODES>::new();
         for &node in nodes {
             assert!(roots.iter().all(|(of, _)| *of != node), "a space has each node once");
-            let Some(root) = machine.allocate_table(node) else {
+            let Some(root) = allocate(&machine, node) else {
                 for (_, root) in roots {
                     // SAFETY: 1. allocated above, and never used.
                     unsafe { machine.free_table(root) };

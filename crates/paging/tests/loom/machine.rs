@@ -165,8 +165,8 @@ impl Ram {
     }
 }
 
-// SAFETY: 1, 2, 4. Tables and pages are handed out once until they are given back, and never move. 6. Counts fall with
-// Release, and are read with Acquire. 3. There is no TLB, and `wait` waits for accesses.
+// SAFETY: 1, 2, 4. Tables and pages are handed out once until they are given back, and never move; a table's meta data
+// are reset. 6. Counts fall with Release, and are read with Acquire. 3. There is no TLB, and `wait` waits for accesses.
 unsafe impl Machine for Ram {
     type Pending = ();
 

@@ -44,11 +44,11 @@ fn counted(page: Page) -> impl Iterator<Item = (Frame, &'static super::arena::Re
         .map_while(|frame| Some((frame, Records::of(frame)?)))
 }
 
-// SAFETY: 1. arenas zero a frame and hand it out once, until it is given back. 2. Tables are reached through the
-// physical map, and each has its own meta data. 3. See `flush`. 4. A copy is a frame allocated just now. 5. A replica
-// is such a copy, or the one that all spaces share of a constant frame of the image: nobody writes those through an
-// entry, and a change of the kernel's text writes all of them.
-// 6. Counts fall with Release and are read with Acquire; those of replicas, which nobody writes in place, under a lock.
+// SAFETY: 1. arenas zero a frame and hand it out once, until it is given back; meta data are reset. 2. Tables are
+// reached through the physical map, and each has its own meta data. 3. See `flush`. 4. A copy is a frame allocated just
+// now. 5. A replica is such a copy, or the one that all spaces share of a constant frame of the image: nobody writes
+// those through an entry, and a change of the kernel's text writes all of them. 6. Counts fall with Release and are
+// read with Acquire; those of replicas, which nobody writes in place, under a lock.
 unsafe impl Machine for Memory {
     type Pending = flush::Pending;
 
