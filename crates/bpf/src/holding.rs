@@ -1,4 +1,4 @@
-//! How many locks of maps the calling thread holds: what a signal handler needs to know before it waits for another
+//! How many locks of maps and hooks the calling thread holds: what a signal handler needs to know before it waits for another
 //! thread, which may wait for one of them.
 
 #[cfg(feature = "std")]
