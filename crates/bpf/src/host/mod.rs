@@ -524,6 +524,8 @@ impl Linked {
     /// Unproven loads ([`Verified::probes`]) give 0 where the program's own memory has nothing, whatever the process
     /// has there.
     ///
+    /// A panic of a helper passes through; what the program held is given back.
+    ///
     /// # Errors
     ///
     /// [`RunError`].
@@ -531,7 +533,8 @@ impl Linked {
         /// Where the context lies.
         const CONTEXT: u64 = 0x10_0000;
         let failed = |error: RegionError| RunError { slot: 0, trap: Trap::from(error) };
-        let mut memory = Memory::new();
+        let mut run = Interpretation { host: &self.host, memory: Memory::new() };
+        let memory = &mut run.memory;
         memory.set_cpu(self.host.cpu.as_ref().map(Cpu::number));
         let arguments = [CONTEXT, context.len() as u64, 0, 0, 0];
         memory.add(CONTEXT, context).map_err(failed)?;
@@ -549,10 +552,19 @@ impl Linked {
         let unproven = self.verified.unproven();
         let has_probes = !self.verified.probes().is_empty();
         let interpreter = if has_probes { interpreter.on_fault(OnFault::LoadZero) } else { interpreter };
-        let result =
-            interpreter.run(self.code(), arguments, &mut memory, &mut Interpreted { host: &self.host, unproven });
-        self.host.discard(memory.held());
-        result
+        interpreter.run(self.code(), arguments, memory, &mut Interpreted { host: &self.host, unproven })
+    }
+}
+
+/// A run of an interpreted program. What it holds at its end is given back, also if a helper panics.
+struct Interpretation<'a> {
+    host: &'a Host,
+    memory: Memory<'a>,
+}
+
+impl Drop for Interpretation<'_> {
+    fn drop(&mut self) {
+        self.host.discard(self.memory.held());
     }
 }
 
