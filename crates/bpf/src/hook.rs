@@ -281,8 +281,8 @@ impl<T: Plain> Attached<T> {
     ///
     /// # Errors
     ///
-    /// [`AttachError::Switch`] if the key cannot be switched; unless it is [`SwitchError::Reentered`], the program still
-    /// does not run any more. The next call that attaches or detaches tries the key again.
+    /// [`AttachError::Switch`] if the key cannot be switched; unless it is [`SwitchError::Reentered`], the program
+    /// still does not run any more. The next call that attaches or detaches tries the key again.
     pub fn detach(self) -> Result<(), AttachError> {
         let (hook, number) = (self.hook, self.number);
         std::mem::forget(self);

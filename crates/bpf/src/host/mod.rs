@@ -16,6 +16,7 @@ mod format;
 mod function;
 mod gate;
 mod handle;
+mod interpreted;
 #[cfg(feature = "std")]
 mod kept;
 mod kernel;
@@ -57,7 +58,7 @@ pub(crate) use timed::{OnTimer, Timers};
 
 use crate::code::Code;
 use crate::insn::Callee;
-use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
+use crate::interp::{Answer, HelperError, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
 use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
 use crate::map::{ArrayPlace, Definition, Map, cells};
 #[cfg(feature = "std")]
@@ -71,6 +72,7 @@ use descriptors::Descriptors;
 use function::{Custom, Function as Named};
 use gate::RunBy;
 use handle::{find, handle, inner_handle};
+use interpreted::{Interpretation, Interpreted};
 use kfunc::Kfunc;
 
 /// A helper of the host's.
@@ -553,53 +555,5 @@ impl Linked {
         let has_probes = !self.verified.probes().is_empty();
         let interpreter = if has_probes { interpreter.on_fault(OnFault::LoadZero) } else { interpreter };
         interpreter.run(self.code(), arguments, memory, &mut Interpreted { host: &self.host, unproven })
-    }
-}
-
-/// A run of an interpreted program. What it holds at its end is given back, also if a helper panics.
-struct Interpretation<'a> {
-    host: &'a Host,
-    memory: Memory<'a>,
-}
-
-impl Drop for Interpretation<'_> {
-    fn drop(&mut self) {
-        self.host.discard(self.memory.held());
-    }
-}
-
-/// A host, for interpreted programs with these rights to unproven addresses.
-struct Interpreted<'a> {
-    host: &'a Host,
-    unproven: Unproven,
-}
-
-impl Helpers for Interpreted<'_> {
-    fn call(&mut self, _id: i32, _arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
-        Err(HelperError::Unknown)
-    }
-
-    fn answer(&mut self, id: i32, arguments: [u64; 5], memory: &mut Memory<'_>) -> Result<Answer, HelperError> {
-        if id == TAIL_CALL {
-            return Err(HelperError::TailCall);
-        }
-        self.host.entry_for(id, self.unproven).ok_or(HelperError::Unknown)?.call(arguments, memory)
-    }
-
-    fn function(
-        &mut self,
-        index: i32,
-        arguments: [u64; 5],
-        memory: &mut Memory<'_>,
-    ) -> Option<Result<Answer, HelperError>> {
-        Some(Host::function(self.host, index)?.call(arguments, memory))
-    }
-
-    fn map(&self, index: i32) -> Option<u64> {
-        self.host.map_handle(index)
-    }
-
-    fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
-        self.host.map_value(index, offset)
     }
 }

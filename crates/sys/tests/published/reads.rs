@@ -46,7 +46,7 @@ fn what_is_only_replaced_stays_until_somebody_frees_it() {
         let read = shared.read();
         assert_eq!((shared.replace_only(drops.value(3)).free(), drops.count()), (1, 1), "this thread reads it");
         drop(read);
-        drop(shared.replace_only(drops.value(4)));
+        let _ = shared.replace_only(drops.value(4));
         assert_eq!((shared.reclaim(), drops.count()), (0, 3));
     });
 }
