@@ -1,5 +1,5 @@
-//! How many locks of maps the calling thread holds: what a signal handler needs to know before it waits for another
-//! thread, which may wait for one of them.
+//! How many locks of maps and hooks the calling thread holds: what a signal handler needs to know before it waits for
+//! another thread, which may wait for one of them.
 
 #[cfg(feature = "std")]
 std::thread_local! {

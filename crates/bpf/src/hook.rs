@@ -49,19 +49,25 @@
 //!
 //! A hook is a static key ([`palimpsest_text::key`]): while nothing is attached, a call of its function is an
 //! instruction without effect. The first attached program rewrites all places into which the function was inlined.
+//!
+//! What programs own is dropped when nobody attaches or detaches: it may do so itself. A child of `fork` attaches and
+//! detaches, also if another thread of its parent was in the middle of it.
 
+use std::borrow::ToOwned;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::vec::Vec;
 
-use palimpsest_sys::published::Published;
-use palimpsest_text::key::{Key, SwitchError};
+use palimpsest_sys::SetOnce;
+use palimpsest_sys::published::{Published, Replaced};
+use palimpsest_text::key::{Key, State, SwitchError, Switched};
 
 use crate::host::HostedProgram;
 use crate::layout::{Described, Types};
 use crate::map::Plain;
+use crate::map::turns::{Orphan, Turn, Turns};
 use crate::program::ContextError;
 use crate::verify::{ContextAccess, Contract};
 
@@ -77,9 +83,9 @@ struct Attachment {
 pub struct Hook<T> {
     key: &'static Key,
     /// In the order in which they run. Made when the first is attached.
-    programs: OnceLock<Published<Vec<Attachment>>>,
-    /// Held by whoever attaches or detaches, while the list and the key change, so that they agree afterwards.
-    change: Mutex<()>,
+    programs: SetOnce<Published<Vec<Attachment>>>,
+    /// Of whoever attaches or detaches, while the list and the key change, so that they agree afterwards.
+    turns: Turns,
     /// How many were ever attached. Whoever attaches adds one; it names the attachment.
     numbers: AtomicU64,
     /// Runs that failed. Whoever runs the programs adds to it, anybody reads it.
@@ -106,7 +112,9 @@ pub enum AttachError {
         #[source]
         source: ContextError,
     },
-    /// The hook's key cannot be switched.
+    /// The hook's key cannot be switched. With [`SwitchError::Reentered`] this very thread is attaching or detaching
+    /// here: a log of patches ([`palimpsest_text::poke::set_log`]) or a signal handler has called back. Then nothing
+    /// has changed.
     #[error("the key of the hook `{hook}` cannot be switched")]
     Switch {
         /// Name of the hook.
@@ -123,8 +131,8 @@ impl<T: Plain> Hook<T> {
     pub const fn new(key: &'static Key) -> Self {
         Self {
             key,
-            programs: OnceLock::new(),
-            change: Mutex::new(()),
+            programs: SetOnce::new(),
+            turns: Turns::new(),
             numbers: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             context: PhantomData,
@@ -174,45 +182,60 @@ impl<T: Plain> Hook<T> {
     pub fn attach(&'static self, priority: i32, program: Arc<HostedProgram>) -> Result<Attached<T>, AttachError> {
         let hook = self.name();
         program.fits(size_of::<T>(), align_of::<T>()).map_err(|source| AttachError::Context { hook, source })?;
-        let _held = self.lock();
+        let turn = self.turn()?;
         // Relaxed: the number is all that matters.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut programs = self.list();
         let place = programs.partition_point(|other| other.priority <= priority);
         programs.insert(place, Attachment { priority, number, program });
-        let is_first = programs.len() == 1;
-        self.set(programs);
-        if is_first && let Err(source) = self.key.enable() {
-            self.set(Vec::new());
-            return Err(AttachError::Switch { hook, source });
+        let replaced = self.set(programs);
+        // Not only for the first: an earlier call may not have come to it, or failed.
+        let switched = self.key.keep(State::On);
+        if switched.is_err() {
+            // A key that stays on costs time and does no harm.
+            let _ = self.withdraw(number);
         }
-        Ok(Attached { hook: self, number })
+        drop(turn);
+        // Behind the turn, as in `detach`.
+        replaced.free();
+        switched.map(|_| Attached { hook: self, number }).map_err(|source| AttachError::Switch { hook, source })
     }
 
     fn detach(&self, number: u64) -> Result<(), AttachError> {
-        let _held = self.lock();
-        let mut programs = self.list();
-        programs.retain(|attachment| attachment.number != number);
-        let is_last = programs.is_empty();
-        // The list first: nothing runs from here on, whatever becomes of the key.
-        self.set(programs);
-        if is_last {
-            self.key.disable().map_err(|source| AttachError::Switch { hook: self.name(), source })?;
-        }
-        Ok(())
+        let turn = self.turn()?;
+        let (replaced, switched) = self.withdraw(number);
+        drop(turn);
+        // Behind the turn: what is freed is the host's, and may attach and detach.
+        replaced.free();
+        switched.map(drop).map_err(|source| AttachError::Switch { hook: self.name(), source })
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        // Nothing that panics leaves list and key half changed.
-        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes a program from the list, and switches the key off if it was the last. Frees nothing.
+    fn withdraw(&self, number: u64) -> (Replaced<'_, Vec<Attachment>>, Result<Switched, SwitchError>) {
+        let mut programs = self.list();
+        // Not the last of the program: the present list has it, too.
+        programs.retain(|attachment| attachment.number != number);
+        let state = if programs.is_empty() { State::Off } else { State::On };
+        // The list first: nothing runs from here on, whatever becomes of the key.
+        let replaced = self.set(programs);
+        (replaced, self.key.keep(state))
+    }
+
+    fn turn(&self) -> Result<Turn<'_>, AttachError> {
+        // A thread that the process does not have may have left a list that the key does not follow yet. Whoever takes
+        // its turn over switches the key as well.
+        self.turns.take(Orphan::IsTakenOver).map_err(|_| {
+            let (hook, name) = (self.name(), self.name().to_owned());
+            AttachError::Switch { hook, source: SwitchError::Reentered { name } }
+        })
     }
 
     fn list(&self) -> Vec<Attachment> {
         self.programs.get().map_or_else(Vec::new, |programs| programs.read().clone())
     }
 
-    fn set(&self, list: Vec<Attachment>) {
-        self.programs.get_or_init(|| Published::new(Vec::new())).replace(list);
+    fn set(&self, list: Vec<Attachment>) -> Replaced<'_, Vec<Attachment>> {
+        self.programs.get_or_init(|| Published::new(Vec::new())).replace_only(list)
     }
 
     /// Lets go of programs that were detached, as far as no thread runs them any more. Attaching and detaching do the
@@ -259,7 +282,8 @@ impl<T: Plain> Attached<T> {
     ///
     /// # Errors
     ///
-    /// [`AttachError::Switch`] if the key cannot be switched off; the program still does not run any more.
+    /// [`AttachError::Switch`] if the key cannot be switched; unless it is [`SwitchError::Reentered`], the program
+    /// still does not run any more. The next call that attaches or detaches tries the key again.
     pub fn detach(self) -> Result<(), AttachError> {
         let (hook, number) = (self.hook, self.number);
         std::mem::forget(self);
@@ -310,4 +334,48 @@ macro_rules! hook {
             pub static HOOK: $crate::hook::Hook<$type> = $crate::hook::Hook::new(&KEY);
         }
     )+};
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+    use crate::host::Host;
+    use crate::jit::Target;
+    use crate::map::tests::beside;
+    use crate::{Code, Packs, asm};
+
+    palimpsest_text::static_key!(static KEY: "test.left" = off);
+    static HOOK: Hook<u64> = Hook::new(&KEY);
+
+    fn left() -> u64 {
+        if palimpsest_text::branch!(unlikely KEY) { HOOK.run(&0) } else { 0 }
+    }
+
+    #[test]
+    fn a_child_switches_the_key_for_a_list_that_its_parent_has_changed() {
+        if Target::NATIVE.is_none() {
+            return;
+        }
+        let packs = Packs::new().expect("packs");
+        let [first, second] = [1, 2].map(|number| {
+            let text = std::format!("r0 = {number}\nexit");
+            let code = Code::new(&asm::assemble(&text).expect("a program")).expect("its structure is right");
+            let linked = Host::builder().build().verify(HOOK.contract(), code).expect("harmless");
+            Arc::new(HostedProgram::load(&packs, &linked).expect("room"))
+        });
+        // As far as `attach` has come before it switches the key.
+        let changes = || {
+            let turn = HOOK.turn();
+            let _ = HOOK.set(vec![Attachment { priority: 0, number: 7, program: first }]);
+            turn
+        };
+        let check = || {
+            let attached = HOOK.attach(-1, second);
+            attached.is_ok_and(|attached| left() == 2 && attached.detach().is_ok() && left() == 1)
+        };
+        beside(changes, check);
+        let _ = HOOK.set(Vec::new());
+    }
 }

@@ -1,14 +1,22 @@
-//! Hooks: attached, detached and run by many threads at once.
+//! Hooks: attached, detached and run by many threads at once, also where programs own what is attached, in children of
+//! `fork`, and where the key could not be switched.
+#![expect(unsafe_code, reason = "processes are forked")]
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
-use palimpsest_bpf::hook::AttachError;
-use palimpsest_bpf::host::{Host, HostedProgram};
+use palimpsest_bpf::hook::{AttachError, Attached, Hook};
+use palimpsest_bpf::host::{Call, Host, HostBuilder, HostedProgram};
+use palimpsest_bpf::interp::HelperError;
 use palimpsest_bpf::verify::{ContextAccess, Contract, Signature};
 use palimpsest_bpf::{Code, ContextError, Packs, asm, hook};
+use palimpsest_text::key::SwitchError;
+use palimpsest_text::poke::PokeError;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use common::packs;
@@ -29,6 +37,16 @@ hook! {
     fn busy(request: &Request) = "test.busy";
     /// With a verdict of a type of its own, beside those without.
     fn judged(request: &Request) -> Verdict = "test.judged";
+    /// With a program that owns another one's attachment.
+    fn owning(request: &Request) = "test.owning";
+    /// With a program whose host panics when it is dropped.
+    fn panicking(request: &Request) = "test.panicking";
+    /// In children of `fork`.
+    fn forked(request: &Request) = "test.forked";
+    /// Which cannot be switched for a while.
+    fn damaged(request: &Request) = "test.damaged";
+    /// Attached while it is being attached.
+    fn reentered(request: &Request) = "test.reentered";
 }
 
 /// The first result that is not 0.
@@ -44,10 +62,48 @@ impl From<u64> for Verdict {
 const REQUEST: Request = Request { kind: 3, len: 40 };
 
 fn program(packs: &Packs, text: &str, contract: Contract) -> Arc<HostedProgram> {
+    let fails = |_: &mut Call<'_>| Err(HelperError::Unknown);
+    program_of(packs, Host::builder().helper(1000, Signature::new([]), fails), text, contract)
+}
+
+fn program_of(packs: &Packs, host: HostBuilder, text: &str, contract: Contract) -> Arc<HostedProgram> {
     let code = Code::new(&asm::assemble(text).expect("a program")).expect("its structure is right");
-    let fails = |_: &mut palimpsest_bpf::host::Call<'_>| Err(palimpsest_bpf::interp::HelperError::Unknown);
-    let host = Host::builder().helper(1000, Signature::new([]), fails).build();
-    Arc::new(HostedProgram::load(packs, &host.verify(contract, code).expect("harmless")).expect("room"))
+    Arc::new(HostedProgram::load(packs, &host.build().verify(contract, code).expect("harmless")).expect("room"))
+}
+
+/// A program whose host owns `owned`.
+fn owner(packs: &Packs, owned: impl Send + Sync + 'static) -> Arc<HostedProgram> {
+    let owns = move |_: &mut Call<'_>| {
+        let _ = &owned;
+        Ok(0)
+    };
+    program_of(packs, Host::builder().helper(1000, Signature::new([]), owns), "r0 = 7\nexit", reader())
+}
+
+/// Lets go of what was detached: readers of other hooks may keep it for a while.
+fn free(hook: &Hook<Request>) {
+    while hook.reclaim() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// Asserts that `child` returns `true` in a child of `fork`. One that hangs ends by SIGALRM.
+fn assert_in_child(child: impl FnOnce() -> bool) {
+    // SAFETY: the child attaches and detaches, which allocates: the C library keeps its allocator usable. It leaves
+    // below.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "a child");
+    if pid == 0 {
+        // SAFETY: sets a timer.
+        unsafe { libc::alarm(120) };
+        let code = i32::from(!child());
+        // SAFETY: nothing of the parent's is run any more.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is there to be written.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "{status:#x}");
 }
 
 fn reader() -> Contract {
@@ -134,4 +190,171 @@ fn programs_come_and_go_while_others_run_them() {
         done.store(true, Ordering::Relaxed);
         drop(attached);
     });
+}
+
+#[test]
+fn a_program_that_is_freed_may_own_what_is_attached_to_the_same_hook() {
+    let Some(packs) = packs() else { return };
+    let hook = &owning::HOOK;
+    let owned = hook.attach(1, program(&packs, "r0 = 8\nexit", reader())).expect("it fits");
+    let owner = hook.attach(0, owner(&packs, owned)).expect("it fits");
+    assert_eq!((owning(&REQUEST), hook.attached()), (7, 2));
+    owner.detach().expect("the key is ours");
+    free(hook);
+    assert_eq!((owning(&REQUEST), hook.attached(), owning::KEY.is_on()), (0, 0, false));
+}
+
+/// Panics when it is dropped.
+struct Panics;
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_hook_is_whole_when_a_program_panics_that_is_freed() {
+    let Some(packs) = packs() else { return };
+    let hook = &panicking::HOOK;
+    for _ in 0..2 {
+        let attached = hook.attach(0, owner(&packs, Panics)).expect("it fits");
+        assert_eq!(panicking(&REQUEST), 7);
+        let raised = catch_unwind(AssertUnwindSafe(|| {
+            attached.detach().expect("the key is ours");
+            free(hook);
+        }));
+        raised.expect_err("it panics");
+        assert_eq!((panicking(&REQUEST), hook.attached(), panicking::KEY.is_on()), (0, 0, false));
+    }
+}
+
+/// Reads a byte of code, and puts another one there.
+fn exchange(address: usize, byte: u8) -> u8 {
+    let memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem");
+    let mut memory = memory.expect("/proc is mounted");
+    let (mut old, at) = ([0], SeekFrom::Start(address as u64));
+    memory.seek(at).and_then(|_| memory.read_exact(&mut old)).expect("it is mapped");
+    memory.seek(at).and_then(|_| memory.write_all(&[byte])).expect("text may be written here");
+    old[0]
+}
+
+#[test]
+fn a_switch_that_has_failed_is_made_up_for() {
+    let Some(packs) = packs() else { return };
+    let (hook, key) = (&damaged::HOOK, &damaged::KEY);
+    let Some(site) = key.sites().first().copied() else { return println!("skipped: nothing is patched here") };
+    let attach = || hook.attach(0, program(&packs, "r0 = 7\nexit", reader()));
+    let is_mismatch = |error: &AttachError| {
+        let AttachError::Switch { source: SwitchError::Poke { source, .. }, .. } = error else { return false };
+        matches!(source, PokeError::Mismatch { .. })
+    };
+    // Nobody calls the hook meanwhile.
+    let byte = exchange(site, 0xf4);
+    let error = attach().expect_err("the site is not what it should be");
+    assert!(is_mismatch(&error), "{error}");
+    assert_eq!((exchange(site, byte), hook.attached(), key.enabled()), (0xf4, 0, 0));
+    assert_eq!((damaged(&REQUEST), key.is_on()), (0, false));
+
+    let attached = attach().expect("the site is as it was");
+    assert_eq!(damaged(&REQUEST), 7);
+    let byte = exchange(site, 0xf4);
+    let error = attached.detach().expect_err("the site is not what it should be");
+    assert!(is_mismatch(&error), "{error}");
+    exchange(site, byte);
+    assert_eq!((damaged(&REQUEST), key.is_on()), (0, true), "nothing is attached");
+    let attached = attach().expect("it is on already");
+    assert_eq!(damaged(&REQUEST), 7);
+    attached.detach().expect("the site is as it was");
+    assert_eq!((damaged(&REQUEST), key.is_on(), key.enabled()), (0, false, 0));
+}
+
+/// The next batch that changes the site `CALLED_BACK` calls `CALL_BACK`, in the middle of the switch.
+static CALLED_BACK: AtomicUsize = AtomicUsize::new(0);
+static CALL_BACK: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+/// Held by a test that uses them.
+static ONE_CALL_BACK: Mutex<()> = Mutex::new(());
+
+/// Has `call_back` called once by whoever switches the site.
+fn call_back_at(site: usize, call_back: impl FnOnce() + Send + 'static) {
+    *CALL_BACK.lock().expect("nobody panics") = Some(Box::new(call_back));
+    CALLED_BACK.store(site, Ordering::Release);
+    palimpsest_text::poke::set_log(|records| {
+        let site = CALLED_BACK.load(Ordering::Acquire);
+        // In a child the site is 0, so that it does not wait for a lock.
+        if records.iter().any(|record| record.address == site) {
+            CALLED_BACK.store(0, Ordering::Relaxed);
+            let call_back = CALL_BACK.lock().expect("nobody panics").take();
+            call_back.expect("once")();
+        }
+    });
+}
+
+/// Has another thread call `change`, which switches the key of [`forked`], and stops it in the middle.
+fn beside(change: impl FnOnce() + Send, check: impl FnOnce()) {
+    let site = forked::KEY.sites()[0];
+    let (stopped, is_stopped) = channel();
+    let (go_on, may_go_on): (Sender<()>, Receiver<()>) = channel();
+    call_back_at(site, move || {
+        stopped.send(()).expect("somebody listens");
+        let _ = may_go_on.recv();
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(change);
+        is_stopped.recv().expect("it switches the key");
+        let checked = catch_unwind(AssertUnwindSafe(check));
+        drop(go_on);
+        checked.unwrap_or_else(|raised| std::panic::resume_unwind(raised));
+    });
+}
+
+#[test]
+fn a_child_attaches_and_detaches_what_a_thread_of_its_parent_was_attaching_or_detaching() {
+    let Some(packs) = packs() else { return };
+    let _one = ONE_CALL_BACK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if forked::KEY.sites().is_empty() {
+        return println!("skipped: nothing is patched here");
+    }
+    let hook = &forked::HOOK;
+    let [parents, childs] = [1, 2].map(|number| program(&packs, &format!("r0 = {number}\nexit"), reader()));
+    let attach = |priority, program: &Arc<HostedProgram>| hook.attach(priority, Arc::clone(program));
+    let check = |left| {
+        assert_in_child(|| {
+            let attached = attach(-1, &childs);
+            let mut verdicts = vec![forked(&REQUEST)];
+            let is_detached = attached.is_ok_and(|attached| attached.detach().is_ok());
+            verdicts.push(forked(&REQUEST));
+            is_detached && verdicts == [2, left] && forked::KEY.is_on() == (left != 0)
+        });
+    };
+    let attached: Mutex<Option<Attached<Request>>> = Mutex::default();
+    let attached = &attached;
+    beside(
+        || *attached.lock().expect("nobody panics") = Some(attach(0, &parents).expect("it fits")),
+        // The thread that would detach it is not there.
+        || check(1),
+    );
+    assert_eq!(forked(&REQUEST), 1);
+    let attached = attached.lock().expect("nobody panics").take().expect("put there");
+    beside(|| attached.detach().expect("the key is ours"), || check(0));
+    assert_eq!((forked(&REQUEST), forked::KEY.is_on()), (0, false));
+}
+
+#[test]
+fn a_thread_that_attaches_in_the_middle_of_attaching_is_refused() {
+    let Some(packs) = packs() else { return };
+    let _one = ONE_CALL_BACK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let hook = &reentered::HOOK;
+    let Some(site) = reentered::KEY.sites().first().copied() else { return };
+    let (inner, outer) = (program(&packs, "r0 = 1\nexit", reader()), program(&packs, "r0 = 2\nexit", reader()));
+    let (told, is_told) = channel();
+    call_back_at(site, move || {
+        let refused = hook.attach(-1, inner).map(drop);
+        told.send(refused).expect("somebody listens");
+    });
+    let attached = hook.attach(0, outer).expect("it fits");
+    let refused = is_told.recv().expect("it was called");
+    assert!(matches!(refused, Err(AttachError::Switch { source: SwitchError::Reentered { .. }, .. })), "{refused:?}");
+    assert_eq!((reentered(&REQUEST), hook.attached()), (2, 1));
+    attached.detach().expect("the key is ours");
 }

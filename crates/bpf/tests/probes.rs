@@ -5,6 +5,7 @@ mod common;
 
 use std::process::Command;
 
+use palimpsest_bpf::host::{Host, HostedProgram};
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers, OnFault};
 use palimpsest_bpf::jit::{Target, compile};
 use palimpsest_bpf::verify::{ContextAccess, Contract, Fault, Unproven};
@@ -100,8 +101,16 @@ fn the_bytes_of_the_context_are_read_where_they_are() {
     assert_eq!(program.run(&mut [9; 16]), Ok(9));
 }
 
-/// What the child of the next test does.
+/// Set in the children of the tests below.
 const CHILD: &str = "PALIMPSEST_BPF_FAULTS";
+
+/// Plays the test of this name in a child. Returns what it says, and the signal that ends it.
+fn play(name: &str) -> (String, Option<i32>) {
+    let own = std::env::current_exe().expect("a test has a path");
+    let output = Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("it starts");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    (String::from_utf8_lossy(&output.stdout).into_owned(), signal)
+}
 
 #[test]
 fn faults_of_others_end_the_process() {
@@ -118,11 +127,46 @@ fn faults_of_others_end_the_process() {
         println!("it read {byte}");
         return;
     }
-    let name = "faults_of_others_end_the_process";
-    let own = std::env::current_exe().expect("a test has a path");
-    let output = Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let (said, signal) = play("faults_of_others_end_the_process");
     assert!(said.contains("it went on") && !said.contains("it read"), "{said}");
-    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
-    assert_eq!(signal, Some(11), "{output:?}");
+    assert_eq!(signal, Some(11), "{said}");
+}
+
+/// What the documentation says of threads that block the signals: the kernel lets no handler do anything about it.
+#[test]
+fn a_thread_that_blocks_the_signal_of_its_fault_ends_the_process() {
+    let Some(packs) = packs() else { return };
+    if std::env::var_os(CHILD).is_some() {
+        let verified = contract().verify(code("r0 = *(u8 *)(r2 + 0)\nexit")).expect("tried");
+        let program = VerifiedProgram::load(&packs, &verified, &()).expect("room");
+        let mask = |how| {
+            // SAFETY: all-zero is a valid set.
+            let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: a set, and a signal.
+            unsafe { libc::sigaddset(&mut set, libc::SIGSEGV) };
+            // SAFETY: a valid set; null asks for nothing.
+            assert_eq!(unsafe { libc::pthread_sigmask(how, &set, std::ptr::null_mut()) }, 0);
+        };
+        mask(libc::SIG_BLOCK);
+        mask(libc::SIG_UNBLOCK);
+        assert_eq!(program.run(&mut [9; 16]), Ok(0));
+        println!("it went on");
+        mask(libc::SIG_BLOCK);
+        println!("it went on to {:?}", program.run(&mut [9; 16]));
+        return;
+    }
+    let (said, signal) = play("a_thread_that_blocks_the_signal_of_its_fault_ends_the_process");
+    assert!(said.contains("it went on") && !said.contains("it went on to"), "{said}");
+    assert_eq!(signal, Some(11), "{said}");
+}
+
+/// What the documentation says of the host's stack.
+#[test]
+fn helpers_read_what_plain_loads_may_not() {
+    let Some(packs) = packs() else { return };
+    let loaded = contract().verify(code("r0 = *(u64 *)(r10 + 8)\nexit")).expect_err("beyond the frame").fault;
+    assert!(matches!(loaded, Fault::Stack { .. }), "{loaded}");
+    let read = "r1 = r10\nr1 += -8\nr2 = 8\nr3 = r10\nr3 += 8\ncall 113\nexit";
+    let linked = Host::builder().build().verify(contract(), code(read)).expect("any address");
+    assert_eq!(HostedProgram::load(&packs, &linked).expect("room").run(&mut [0; 16]), Ok(0));
 }

@@ -16,6 +16,7 @@
 //! | [`async_io`] | memory that the kernel may hold for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, held threads |
 //! | [`published`] | a value that is replaced while threads read it without a fence |
+//! | [`SetOnce`] | a cell that is set once, and for which no child of `fork` waits |
 //! | [`signals`] | the signals that a program can wait for, by name or number |
 //! | [`clock`] | the kernel's clocks |
 //! | [`numa`] | nodes, this thread's node, memory policies, where pages are |
@@ -65,6 +66,7 @@ pub mod published;
 mod random;
 mod regular_file;
 pub mod seccomp;
+mod set_once;
 pub mod signals;
 mod symbols;
 mod text_writer;
@@ -91,6 +93,7 @@ pub use open_file::is_one_open_file;
 pub use proc_mem::{ProcMem, ProcMemError};
 pub use random::random_below;
 pub use regular_file::{FileKind, OpenRegularError, open_regular};
+pub use set_once::SetOnce;
 pub use symbols::global_symbol;
 pub use text_writer::{PageCopy, Run, TextPlan, TextWay, TextWriteError, TextWriter, Unstored};
 pub use threads::core_sync::{CoreSync, SyncPath};

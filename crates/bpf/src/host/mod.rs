@@ -16,6 +16,7 @@ mod format;
 mod function;
 mod gate;
 mod handle;
+mod interpreted;
 #[cfg(feature = "std")]
 mod kept;
 mod kernel;
@@ -57,7 +58,7 @@ pub(crate) use timed::{OnTimer, Timers};
 
 use crate::code::Code;
 use crate::insn::Callee;
-use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
+use crate::interp::{Answer, HelperError, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
 use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
 use crate::map::{ArrayPlace, Definition, Map, cells};
 #[cfg(feature = "std")]
@@ -71,6 +72,7 @@ use descriptors::Descriptors;
 use function::{Custom, Function as Named};
 use gate::RunBy;
 use handle::{find, handle, inner_handle};
+use interpreted::{Interpretation, Interpreted};
 use kfunc::Kfunc;
 
 /// A helper of the host's.
@@ -524,6 +526,8 @@ impl Linked {
     /// Unproven loads ([`Verified::probes`]) give 0 where the program's own memory has nothing, whatever the process
     /// has there.
     ///
+    /// A panic of a helper passes through; what the program held is given back.
+    ///
     /// # Errors
     ///
     /// [`RunError`].
@@ -531,7 +535,8 @@ impl Linked {
         /// Where the context lies.
         const CONTEXT: u64 = 0x10_0000;
         let failed = |error: RegionError| RunError { slot: 0, trap: Trap::from(error) };
-        let mut memory = Memory::new();
+        let mut run = Interpretation { host: &self.host, memory: Memory::new() };
+        let memory = &mut run.memory;
         memory.set_cpu(self.host.cpu.as_ref().map(Cpu::number));
         let arguments = [CONTEXT, context.len() as u64, 0, 0, 0];
         memory.add(CONTEXT, context).map_err(failed)?;
@@ -549,45 +554,6 @@ impl Linked {
         let unproven = self.verified.unproven();
         let has_probes = !self.verified.probes().is_empty();
         let interpreter = if has_probes { interpreter.on_fault(OnFault::LoadZero) } else { interpreter };
-        let result =
-            interpreter.run(self.code(), arguments, &mut memory, &mut Interpreted { host: &self.host, unproven });
-        self.host.discard(memory.held());
-        result
-    }
-}
-
-/// A host, for interpreted programs with these rights to unproven addresses.
-struct Interpreted<'a> {
-    host: &'a Host,
-    unproven: Unproven,
-}
-
-impl Helpers for Interpreted<'_> {
-    fn call(&mut self, _id: i32, _arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
-        Err(HelperError::Unknown)
-    }
-
-    fn answer(&mut self, id: i32, arguments: [u64; 5], memory: &mut Memory<'_>) -> Result<Answer, HelperError> {
-        if id == TAIL_CALL {
-            return Err(HelperError::TailCall);
-        }
-        self.host.entry_for(id, self.unproven).ok_or(HelperError::Unknown)?.call(arguments, memory)
-    }
-
-    fn function(
-        &mut self,
-        index: i32,
-        arguments: [u64; 5],
-        memory: &mut Memory<'_>,
-    ) -> Option<Result<Answer, HelperError>> {
-        Some(Host::function(self.host, index)?.call(arguments, memory))
-    }
-
-    fn map(&self, index: i32) -> Option<u64> {
-        self.host.map_handle(index)
-    }
-
-    fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
-        self.host.map_value(index, offset)
+        interpreter.run(self.code(), arguments, memory, &mut Interpreted { host: &self.host, unproven })
     }
 }

@@ -1,24 +1,17 @@
 //! A lock that a thread is refused while it holds it, instead of waiting for itself, and for nobody who is not there.
 
-#[cfg(feature = "std")]
-use core::sync::atomic::{AtomicU32, Ordering};
-
 use super::OpError;
-#[cfg(feature = "std")]
-use super::lock::{Holder, Owner};
 use super::once::Mutex;
 #[cfg(feature = "std")]
-use super::pause::pause;
-#[cfg(feature = "std")]
-use crate::holding::Holding;
+use super::turns::{Orphan, Turns};
 
 /// A value that one thread at a time changes. In a child that lacks a thread which was changing it, it is not dropped:
 /// nobody knows what is left of it.
 #[derive(Debug)]
 pub(super) struct Guarded<T: Default> {
-    /// The number of whoever has locked `value` or is about to, or 0.
+    /// Whoever has one locks `value`.
     #[cfg(feature = "std")]
-    owner: AtomicU32,
+    turns: Turns,
     value: Mutex<T>,
 }
 
@@ -35,26 +28,7 @@ impl<T: Default> Drop for Guarded<T> {
 #[cfg(feature = "std")]
 impl<T: Default> Guarded<T> {
     pub(super) const fn new(value: T) -> Self {
-        Self { owner: AtomicU32::new(0), value: Mutex::new(value) }
-    }
-
-    /// Becomes the owner; waits while another thread is.
-    fn own(&self) -> Result<Held<'_>, OpError> {
-        let (mine, holding) = (Owner::here(super::this_cpu).number(), Holding::begin());
-        for round in 0.. {
-            // Acquire: with the release of `Held::drop`; without it the mutex could look locked.
-            match self.owner.compare_exchange_weak(0, mine, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(Held { owner: &self.owner, _holding: holding }),
-                // By chance.
-                Err(0) => {}
-                Err(owner) => match Holder::of(owner) {
-                    Holder::Interrupted => return Err(OpError::Deadlock),
-                    Holder::Gone => return Err(OpError::Abandoned),
-                    Holder::Runs => pause(round),
-                },
-            }
-        }
-        unreachable!("the rounds are without end")
+        Self { turns: Turns::new(), value: Mutex::new(value) }
     }
 
     /// Changes the value; waits while another thread does.
@@ -64,25 +38,9 @@ impl<T: Default> Guarded<T> {
     /// [`OpError::Deadlock`] in a signal handler that has interrupted a change on its own thread.
     /// [`OpError::Abandoned`] in a child whose parent was changing it when it forked: the value may be half changed.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> Result<R, OpError> {
-        let _held = self.own()?;
-        // Free: only the owner locks it, and unlocks it before it gives up its number.
+        let _turn = self.turns.take(Orphan::Lasts)?;
+        // Free: only whoever has the turn locks it, and unlocks it before the turn ends.
         Ok(change(&mut super::once::lock(&self.value)))
-    }
-}
-
-/// Gives up the number of the owner when it is dropped.
-#[cfg(feature = "std")]
-struct Held<'a> {
-    owner: &'a AtomicU32,
-    /// Dropped behind the owner.
-    _holding: Holding,
-}
-
-#[cfg(feature = "std")]
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        // Release: with the acquire of `own`.
-        self.owner.store(0, Ordering::Release);
     }
 }
 
@@ -119,7 +77,7 @@ mod tests {
         });
         assert_eq!(guarded.change(|value| *value), Ok(4002));
         // The child does not know how far the other thread had come.
-        beside(|| guarded.own(), || guarded.change(|_| ()) == Err(OpError::Abandoned));
+        beside(|| guarded.turns.take(Orphan::Lasts), || guarded.change(|_| ()) == Err(OpError::Abandoned));
     }
 
     #[test]

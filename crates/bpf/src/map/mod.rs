@@ -43,6 +43,8 @@ mod ring;
 #[cfg(feature = "std")]
 mod timed;
 mod trie;
+#[cfg(feature = "std")]
+pub(crate) mod turns;
 mod typed;
 #[cfg(not(feature = "std"))]
 mod untimed;

@@ -78,6 +78,9 @@ pub enum Unproven {
     /// Loads are compiled so that they give 0 where nothing is, and the program goes on. It can then read whatever the
     /// process can, at addresses that it makes of numbers: keep its results from everybody who must not know that.
     ///
+    /// Threads that run it must not block SIGSEGV and SIGBUS, nor must the `sa_mask` of a signal handler that does: the
+    /// kernel ends a process whose thread blocks the signal of its own fault.
+    ///
     /// Stores are compiled with a check if their addresses were made from that of the context, or of a value of one of
     /// the host's maps without timers and locks: one that would leave the context, or that map, ends the program with
     /// an error. Stores elsewhere, and atomic operations, are proven or refused, also here: a store that merely does

@@ -136,6 +136,28 @@ fn a_program_that_is_ended_leaves_its_records() {
     assert_eq!(count(&inner), 2);
 }
 
+#[test]
+fn an_interpreted_program_whose_helper_panics_leaves_its_records() {
+    let host = builder().helper(1000, Signature::new([]), |_| panic!("on purpose")).build();
+    let output = "*(u64 *)(r10 - 8) = 7\nr1 = map[idx:2] ll\nr2 = r10\nr2 += -8\nr3 = 8\nr4 = 0\ncall 130\n";
+    let interpret = |text: &str| {
+        let linked = host.verify(contract(), code(text)).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let run = || linked.interpret(&Interpreter::default(), &mut [0; LEN]);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).ok()
+    };
+    let reserve = "r1 = map[idx:2] ll\nr2 = 16\nr3 = 0\ncall 131\nif r0 == 0 goto none\nr8 = r0\n\
+                   *(u64 *)(r0 + 0) = 1\ncall 1000\nr1 = r8\nr2 = 0\ncall 132\nnone: r0 = 0\nexit";
+    assert_eq!(interpret(reserve), None, "the panic passes through");
+    assert_eq!(interpret(&format!("{output}r0 = 0\nexit")), Some(Ok(0)));
+    let mut records = 0;
+    let ring = host.map("ring").and_then(|map| map.ring()).expect("there");
+    ring.take_consumer().expect("the only one").drain(|record| {
+        assert_eq!(record, 7_u64.to_ne_bytes());
+        records += 1;
+    });
+    assert_eq!((records, ring.pending()), (1, 0));
+}
+
 /// Counts its rounds in the context; nobody knows how many there will be, except by its first byte.
 const ROUNDS: &str = "r6 = r1\nr7 = 0\nagain: r7 += 1\n*(u64 *)(r6 + 8) = r7\nr1 = *(u8 *)(r6 + 0)\n\
                       if r1 != r7 goto again\nr0 = 0\nexit";

@@ -33,4 +33,4 @@ mod versions;
 mod loom_tests;
 
 #[cfg(not(loom))]
-pub use shared::{Pinned, Published, Reading, pin};
+pub use shared::{Pinned, Published, Reading, Replaced, pin};

@@ -56,16 +56,14 @@ impl<V> Published<V> {
     /// Does the same, and passes the old value to `see`, which must not panic. Returns what that returns, too.
     pub fn replace_and<R>(&self, value: V, see: impl FnOnce(&V) -> R) -> (R, usize) {
         let (tag, seen) = self.versions.replace(value, thread::seats(), see);
-        let mut left = self.reclaim();
-        for _ in 0..TURNS {
-            // This thread would wait for itself.
-            if left == 0 || thread::holds(tag) {
-                break;
-            }
-            std::thread::yield_now();
-            left = self.reclaim();
-        }
-        (seen, left)
+        (seen, Replaced { published: self, tag }.free())
+    }
+
+    /// Replaces the value, and frees nothing: for whoever holds a lock that a value's destructor could want. The result
+    /// frees the old value; so do later calls.
+    pub fn replace_only(&self, value: V) -> Replaced<'_, V> {
+        let (tag, ()) = self.versions.replace(value, thread::seats(), |_| ());
+        Replaced { published: self, tag }
     }
 
     /// Frees the old values that nobody reads any more. Never waits. Returns how many are left, or in another thread's
@@ -81,6 +79,30 @@ impl<V> Published<V> {
             // A filter was added that refuses `membarrier`: nobody knows who reads what.
             Err(_) => self.versions.keep(retired),
         }
+    }
+}
+
+/// A value that was replaced, and not freed. See [`Published::replace_only`].
+#[derive(Debug)]
+pub struct Replaced<'p, V> {
+    published: &'p Published<V>,
+    /// Of the value.
+    tag: u64,
+}
+
+impl<V> Replaced<'_, V> {
+    /// Does what is left of [`Published::replace`], and returns the same.
+    pub fn free(self) -> usize {
+        let mut left = self.published.reclaim();
+        for _ in 0..TURNS {
+            // This thread would wait for itself.
+            if left == 0 || thread::holds(self.tag) {
+                break;
+            }
+            std::thread::yield_now();
+            left = self.published.reclaim();
+        }
+        left
     }
 }
 

@@ -36,6 +36,22 @@ fn what_is_read_stays_until_the_last_read_ends() {
 }
 
 #[test]
+fn what_is_only_replaced_stays_until_somebody_frees_it() {
+    play("reads::what_is_only_replaced_stays_until_somebody_frees_it", |_| {
+        let drops = Drops::default();
+        let shared = Published::new(drops.value(1));
+        let replaced = shared.replace_only(drops.value(2));
+        assert_eq!((shared.read().number(), drops.count()), (2, 0));
+        assert_eq!((replaced.free(), drops.count()), (0, 1));
+        let read = shared.read();
+        assert_eq!((shared.replace_only(drops.value(3)).free(), drops.count()), (1, 1), "this thread reads it");
+        drop(read);
+        let _ = shared.replace_only(drops.value(4));
+        assert_eq!((shared.reclaim(), drops.count()), (0, 3));
+    });
+}
+
+#[test]
 fn a_part_keeps_the_whole() {
     play("reads::a_part_keeps_the_whole", |_| {
         let shared = Published::new(vec![vec![1, 2], vec![3]]);

@@ -19,6 +19,7 @@ pub(super) enum Request {
     Enable,
     Disable,
     Switch(State),
+    Keep(State),
 }
 
 /// What a switch has done.
@@ -56,6 +57,18 @@ impl Key {
         apply(&[(self, Request::Disable)])
     }
 
+    /// Enables the key once, or not at all, however often it was enabled before. For the only one who enables it: he
+    /// need not know what became of his earlier calls, of which some may have failed, or have ended half-way in the
+    /// process that he was forked from.
+    ///
+    /// # Errors
+    ///
+    /// See [`SwitchError`]; try it again.
+    #[doc(hidden)]
+    pub fn keep(&self, state: State) -> Result<Switched, SwitchError> {
+        apply(&[(self, Request::Keep(state))])
+    }
+
     /// Turns the key's switch. Turning it off takes effect once the key is no longer enabled.
     ///
     /// # Errors
@@ -79,6 +92,7 @@ impl Plan<'_> {
         let name = || self.key.name().to_owned();
         match request {
             Request::Switch(state) => self.wish.switch = state,
+            Request::Keep(state) => self.wish.enabled = state.is_on().into(),
             Request::Enable => {
                 let more = self.wish.enabled.checked_add(1);
                 self.wish.enabled = more.ok_or_else(|| SwitchError::EnabledTooOften { name: name() })?;

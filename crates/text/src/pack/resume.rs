@@ -43,6 +43,10 @@ impl Packs {
     /// Makes programs of these packs continue after faults as their tables say ([`Staged::set_faults`]). Other faults
     /// go to the handlers that were there before.
     ///
+    /// Threads that run such programs must not block SIGSEGV and SIGBUS, nor must the `sa_mask` of a signal handler
+    /// that does: the kernel then takes the default action instead of the handler, which ends the process
+    /// (`force_sig_info_to_task`, `kernel/signal.c`).
+    ///
     /// The packs live as long as the process from then on, and the library that holds this code stays loaded. Do not
     /// call this while holding a lock that a constructor or destructor of a library could take.
     ///

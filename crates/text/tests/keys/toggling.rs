@@ -53,6 +53,25 @@ fn requests_are_counted() {
 }
 
 #[test]
+fn the_only_one_who_enables_need_not_count() {
+    static_key!(static KEPT: "toggling.kept" = off);
+    let is_on = || branch!(unlikely KEPT);
+    for (state, before) in [(State::On, 0), (State::On, 1), (State::On, 3), (State::Off, 0), (State::Off, 3)] {
+        while KEPT.enabled() < before {
+            KEPT.enable().unwrap();
+        }
+        KEPT.keep(state).unwrap();
+        assert_eq!((is_on(), KEPT.enabled()), (state.is_on(), u32::from(state.is_on())), "{state} after {before}");
+    }
+    // The switch is others'.
+    KEPT.set(State::On).unwrap();
+    KEPT.keep(State::Off).unwrap();
+    assert!(is_on());
+    KEPT.set(State::Off).unwrap();
+    assert!(!is_on());
+}
+
+#[test]
 fn after_an_error_nothing_has_changed() {
     static_key!(static HELD: "toggling.held" = off);
     HELD.enable().unwrap();

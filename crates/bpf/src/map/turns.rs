@@ -1,0 +1,95 @@
+//! Turns of threads: a lock that knows who has it. A thread is refused it while it has it, instead of waiting for
+//! itself, and nobody waits for a thread that is not there.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::OpError;
+use super::lock::{Holder, Owner};
+use super::pause::pause;
+use crate::holding::Holding;
+
+/// The number of whoever has a turn or is about to, or 0.
+#[derive(Debug)]
+pub(crate) struct Turns(AtomicU32);
+
+/// What becomes of the turn of a thread that this process does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Orphan {
+    /// It lasts: what the thread was changing may be half changed.
+    Lasts,
+    /// Whoever asks next takes it over.
+    IsTakenOver,
+}
+
+impl Turns {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Takes a turn; waits while another thread has one.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Deadlock`] if this thread has one. [`OpError::Abandoned`] in a child whose parent had one when it
+    /// forked, if such a turn lasts.
+    pub(crate) fn take(&self, orphan: Orphan) -> Result<Turn<'_>, OpError> {
+        let (mine, holding) = (Owner::here(super::this_cpu).number(), Holding::begin());
+        let mut expected = 0;
+        for round in 0.. {
+            // Acquire: with the release of `Turn::drop`; without it, this thread could see things as they were before
+            // the last turn. Of a thread that is not there the fork has brought all.
+            let Err(owner) = self.0.compare_exchange_weak(expected, mine, Ordering::Acquire, Ordering::Relaxed) else {
+                return Ok(Turn { owner: &self.0, _holding: holding });
+            };
+            expected = 0;
+            // By chance, or given back just now.
+            if owner == 0 {
+                continue;
+            }
+            match Holder::of(owner) {
+                Holder::Interrupted => return Err(OpError::Deadlock),
+                Holder::Gone if orphan == Orphan::IsTakenOver => expected = owner,
+                Holder::Gone => return Err(OpError::Abandoned),
+                Holder::Runs => pause(round),
+            }
+        }
+        unreachable!("the rounds are without end")
+    }
+}
+
+/// A turn, until it is dropped.
+#[must_use = "it ends when it is dropped"]
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    owner: &'a AtomicU32,
+    /// Dropped behind the owner.
+    _holding: Holding,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Release: with the acquire of `take`.
+        self.owner.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::tests::beside;
+
+    #[test]
+    fn turns_of_threads_that_are_not_there_last_or_are_taken_over() {
+        let turns = Turns::new();
+        let again = turns.take(Orphan::Lasts).map(|_turn| turns.take(Orphan::IsTakenOver).err());
+        assert_eq!(again, Ok(Some(OpError::Deadlock)));
+        // One thread at a time in the child, too.
+        let one_at_a_time = || {
+            let lasts = turns.take(Orphan::Lasts).err() == Some(OpError::Abandoned);
+            let taken = turns.take(Orphan::IsTakenOver).map(|_turn| turns.take(Orphan::IsTakenOver).err());
+            lasts && taken == Ok(Some(OpError::Deadlock)) && turns.take(Orphan::Lasts).is_ok()
+        };
+        beside(|| turns.take(Orphan::Lasts), one_at_a_time);
+        assert!(turns.take(Orphan::Lasts).is_ok(), "the parent's was given back");
+    }
+}
