@@ -9,6 +9,7 @@ mod architecture;
 mod bench;
 mod book;
 mod cmake;
+mod descendants;
 mod guest;
 mod install;
 mod lanes;

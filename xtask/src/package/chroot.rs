@@ -96,7 +96,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
 fn play(workspace: &Workspace, root: &Path, trial: &Trial) -> Result<(), StepError> {
     let mut command = inside(workspace, root, trial.script);
     println!("--- {} in {}", trial.name, root.display());
-    let output = command.output().map_err(|source| process::not_started(&command, source))?;
+    let output = process::output_within(&mut command, process::LIMIT)?;
     let said = String::from_utf8_lossy(&output.stderr);
     print!("{}{said}", String::from_utf8_lossy(&output.stdout));
     if output.status.success() && said.contains(trial.says) {

@@ -97,7 +97,8 @@ fn by_hand(workspace: &Workspace, programs: &Path, tree: &Path) -> Result<(), St
                 compiler.arg("-lstdc++");
             }
             process::stream(&mut compiler)?;
-            process::stream(process::program(&program, workspace).env("LD_LIBRARY_PATH", tree.join("lib")))?;
+            let mut run = process::program(&program, workspace);
+            process::stream_within(run.env("LD_LIBRARY_PATH", tree.join("lib")), process::LIMIT)?;
         }
     }
     Ok(())
@@ -111,7 +112,8 @@ fn by_cmake(workspace: &Workspace, source: &str, built: &Path, tree: &Path, opti
     process::stream(&mut configure)?;
     process::stream(process::program("cmake", workspace).args(["--build"]).arg(built).args(["--parallel", "2"]))?;
     let mut tests = process::program("ctest", workspace);
-    process::stream(tests.args(["--output-on-failure", "--no-tests=error", "--test-dir"]).arg(built))
+    tests.args(["--output-on-failure", "--no-tests=error", "--test-dir"]).arg(built);
+    process::stream_within(&mut tests, process::LIMIT)
 }
 
 fn flags(workspace: &Workspace, tree: &Path) -> Result<Vec<String>, StepError> {

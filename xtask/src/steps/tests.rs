@@ -186,7 +186,7 @@ pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = programs::everything(workspace);
     // In the whole workspace: with these features, the tests build a plugin.
     test.args(["--test", "keys"]).env("RUSTFLAGS", "--cfg palimpsest_atomic_keys");
-    process::stream(process::apart(&mut test, workspace, ATOMIC_KEYS))?;
+    process::stream_within(process::apart(&mut test, workspace, ATOMIC_KEYS), process::LIMIT)?;
     Ok(Done::Passed)
 }
 
@@ -203,7 +203,8 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
     let built = programs::build(process::apart(&mut test, workspace, LOOM))?;
     for (name, chosen) in MODELS {
         let program = built.iter().find(|program| program.name == name).ok_or(StepError::NoPrograms)?;
-        process::stream(process::test_program(workspace, &program.path, &program.folder).args(chosen))?;
+        let mut model = process::test_program(workspace, &program.path, &program.folder);
+        process::stream_within(model.args(chosen), process::LIMIT)?;
     }
     Ok(Done::Passed)
 }
