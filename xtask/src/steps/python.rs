@@ -62,7 +62,7 @@ pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
     if depth == Depth::Exhaustive {
         remarks.extend(wheel(workspace, older)?);
     }
-    Ok(if remarks.is_empty() { Done::Passed } else { Done::PassedWith(remarks.join("; ")) })
+    Ok(Done::with(&remarks))
 }
 
 /// Finds a newer Python, by its name in PATH or among those of pyenv.
