@@ -285,7 +285,7 @@ fn checked(record: &str) -> Result<Done, StepError> {
 }
 
 #[cfg(test)]
-mod tests {
+mod unit {
     use super::*;
 
     #[test]
