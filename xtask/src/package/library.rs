@@ -30,8 +30,8 @@ fn soname() -> String {
     if major == "0" { format!("libpalimpsest.so.0.{minor}") } else { format!("libpalimpsest.so.{major}") }
 }
 
-/// Lays out both forms below `tree`, with headers, and files for pkg-config and CMake. Returns a remark if something was
-/// left out.
+/// Lays out both forms below `tree`, with headers, and files for pkg-config and CMake. Returns what was left
+/// out.
 pub(super) fn lay_out(workspace: &Workspace, tree: &Path, origin: Built) -> Result<Option<String>, StepError> {
     let soname = soname();
     let built = match origin {
