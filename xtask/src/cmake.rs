@@ -1,9 +1,11 @@
-//! Adapters in C++, built by CMake over the functions for C.
+//! Adapters in C++, built by CMake over the functions for C; and what compiles either.
 
 use std::path::PathBuf;
 
 use crate::{need::Need, process, step::StepError, workspace::Workspace};
 
+pub(crate) const CC: Need = Need::Program { program: "cc", package: "gcc" };
+pub(crate) const CXX: Need = Need::Program { program: "c++", package: "g++" };
 pub(crate) const CMAKE: Need = Need::Program { program: "cmake", package: "cmake" };
 pub(crate) const LLVM: Need =
     Need::File { path: "/usr/lib/llvm-14/lib/cmake/llvm/LLVMConfig.cmake", package: "llvm-14-dev" };

@@ -9,6 +9,7 @@ mod architecture;
 mod bench;
 mod book;
 mod cmake;
+mod descendants;
 mod guest;
 mod install;
 mod lanes;
@@ -162,7 +163,8 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Package => {
-            let package::Made { tarball, deb, .. } = package::build(&workspace, package::Built::ToPublish)?;
+            let package::Made { tarball, deb, remarks, .. } = package::build(&workspace, package::Built::ToPublish)?;
+            remarks.iter().for_each(|remark| println!("{remark}"));
             println!("{}", tarball.display());
             println!(
                 "{}",

@@ -2,17 +2,18 @@
 
 use std::{
     ffi::OsStr,
-    io,
+    io::{self, Read},
     os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
-    thread,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::LazyLock,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::{step::StepError, workspace::Workspace};
+use crate::{descendants, step::StepError, workspace::Workspace};
 
 /// Seconds to wait before each new attempt of a download.
 const PAUSES: [u64; 2] = [3, 15];
@@ -73,40 +74,69 @@ pub(crate) fn capture(command: &mut Command) -> Result<String, StepError> {
     }
 }
 
-/// Runs [`stream`] in a process group of its own, which is killed after `limit`.
+/// Time limit for a program of a step that may hang; that of the step is longer.
+pub(crate) const LIMIT: Duration = Duration::from_secs(2 * 3600);
+
+/// Runs [`stream`], and ends `command` with all that it has started after `limit`.
 pub(crate) fn stream_within(command: &mut Command, limit: Duration) -> Result<(), StepError> {
     announce(command);
-    let child = command.process_group(0).spawn().map_err(|source| not_started(command, source))?;
+    let child = command.spawn().map_err(|source| not_started(command, source))?;
     wait_within(command, child, limit)
 }
 
-/// Waits for `child`, started from `command` as leader of a process group, and kills the group after `limit`.
+/// Returns how `command` ended and what it printed, and ends it with all that it has started after `limit`.
+pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Output, StepError> {
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|source| not_started(command, source))?;
+    let (stdout, stderr) = (child.stdout.take().map(read), child.stderr.take().map(read));
+    let status = end_within(command, child, limit)?;
+    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.and_then(|reader| reader.join().ok()));
+    Ok(Output { status, stdout: stdout.unwrap_or_default(), stderr: stderr.unwrap_or_default() })
+}
+
+/// Reads all of a pipe in another thread.
+fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut said = Vec::new();
+        // What was read before an error stays.
+        let _ = pipe.read_to_end(&mut said);
+        said
+    })
+}
+
+/// Waits for `child`, started from `command`, as [`end_measured`] does.
 pub(crate) fn wait_within(command: &Command, child: Child, limit: Duration) -> Result<(), StepError> {
     let status = end_within(command, child, limit)?;
     if status.success() { Ok(()) } else { Err(StepError::Failed { command: summary(command), status }) }
 }
 
 /// Waits as [`wait_within`] does, for programs that may also end well with another status than 0.
-pub(crate) fn end_within(command: &Command, mut child: Child, limit: Duration) -> Result<ExitStatus, StepError> {
-    let start = Instant::now();
-    loop {
-        match child.try_wait().map_err(|source| not_started(command, source))? {
-            Some(status) => return Ok(status),
-            None if start.elapsed() > limit => {
-                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                    kill_process_group(group, Signal::KILL).map_err(|errno| not_started(command, errno.into()))?;
-                }
-                child.wait().map_err(|source| not_started(command, source))?;
-                return Err(StepError::TimeLimit { command: summary(command), seconds: limit.as_secs() });
-            }
-            None => thread::sleep(Duration::from_millis(20)),
-        }
+pub(crate) fn end_within(command: &Command, child: Child, limit: Duration) -> Result<ExitStatus, StepError> {
+    Ok(end_measured(command, child, limit)?.status)
+}
+
+/// What ends a program with the thread that has started it, by a flag of setpriv(1).
+const TIE: [&str; 4] = ["setpriv", "--pdeathsig", "KILL", "--"];
+
+/// Returns [`program`], which ends when the thread that starts it does, where setpriv can say so: Ctrl-C does not reach
+/// a process group of its own.
+pub(crate) fn tied(name: impl AsRef<OsStr>, workspace: &Workspace) -> Command {
+    static CAN_TIE: LazyLock<bool> = LazyLock::new(|| {
+        let mut tried = Command::new(TIE[0]);
+        tried.args(&TIE[1..]).arg("true").stdin(Stdio::null());
+        tried.output().is_ok_and(|output| output.status.success())
+    });
+    if !*CAN_TIE {
+        return program(name, workspace);
     }
+    let mut command = program(TIE[0], workspace);
+    command.args(&TIE[1..]).arg(name);
+    command
 }
 
 /// Returns a command for a test program, set up as cargo does: in its package's folder, with the libraries beside it.
 pub(crate) fn test_program(workspace: &Workspace, path: &Path, folder: &Path) -> Command {
-    let mut command = program(path, workspace);
+    let mut command = tied(path, workspace);
     command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
     if let Some(beside) = path.parent() {
         command.env("LD_LIBRARY_PATH", beside);
@@ -114,7 +144,7 @@ pub(crate) fn test_program(workspace: &Workspace, path: &Path, folder: &Path) ->
     command
 }
 
-/// Starts `command` as leader of a process group, waits for it, and kills the group after `limit`.
+/// Starts `command` as leader of a process group, and waits for it as [`end_measured`] does.
 pub(crate) fn spawn_measured(command: &mut Command, limit: Duration) -> Result<Ended, StepError> {
     let child = command.process_group(0).spawn().map_err(|source| not_started(command, source))?;
     end_measured(command, child, limit)
@@ -131,7 +161,8 @@ pub(crate) struct Ended {
     pub(crate) processor: Duration,
 }
 
-/// Waits for `child`, and after `limit` kills it with the process group that it leads.
+/// Waits for `child`; after `limit`, ends it with all that it has started, and with the process group that it leads, if
+/// any, in which orphans may be.
 pub(crate) fn end_measured(command: &Command, mut child: Child, limit: Duration) -> Result<Ended, StepError> {
     let failed = |errno: rustix::io::Errno| not_started(command, errno.into());
     let start = Instant::now();
@@ -142,10 +173,9 @@ pub(crate) fn end_measured(command: &Command, mut child: Child, limit: Duration)
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     while waitid(WaitId::Pid(pid), look).map_err(failed)?.is_none() {
         if start.elapsed() > limit {
-            // A child that leads no group is killed alone.
+            descendants::end(pid);
             let _no_group = kill_process_group(pid, Signal::KILL);
-            let killed = child.kill().and_then(|()| child.wait());
-            killed.map_err(|source| not_started(command, source))?;
+            child.wait().map_err(|source| not_started(command, source))?;
             return Err(StepError::TimeLimit { command: summary(command), seconds: limit.as_secs() });
         }
         thread::sleep(Duration::from_millis(20));
@@ -184,8 +214,8 @@ fn describe(command: &Command) -> String {
 /// Returns the beginning of `command`, for a message: [`announce`] has shown all of it.
 fn summary(command: &Command) -> String {
     const LONGEST: usize = 60;
-    let words =
-        std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect::<Vec<_>>().join(" ");
+    let words: Vec<String> = std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect();
+    let words = words.strip_prefix(&TIE.map(str::to_owned)).unwrap_or(&words).join(" ");
     match words.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{} …", &words[..end]),
         None => words,
@@ -214,6 +244,7 @@ pub(crate) fn is_runnable(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descendants::tests::{family, wait_for_end};
 
     #[test]
     fn a_command_is_described_as_one_types_it() {
@@ -238,6 +269,56 @@ mod tests {
         let ended = stream_within(&mut command, Duration::from_millis(50));
         assert!(matches!(ended, Err(StepError::TimeLimit { .. })), "{ended:?}");
         assert!(start.elapsed() < Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn the_time_limit_ends_what_a_program_has_started_too() {
+        let (child, program) = family();
+        let ended = end_measured(&Command::new("sh"), child, Duration::ZERO);
+        assert!(matches!(ended, Err(StepError::TimeLimit { .. })));
+        wait_for_end(program);
+    }
+
+    /// Set for the test that a test starts, to be ended.
+    const TIED: &str = "PALIMPSEST_XTASK_TIED";
+
+    #[test]
+    fn a_test_program_ends_with_whoever_has_started_it() {
+        let workspace = Workspace::find();
+        if std::env::var_os(TIED).is_some() {
+            let mut sleep = test_program(&workspace, Path::new("/bin/sleep"), Path::new("/"));
+            let _ = spawn_measured(sleep.arg("100000"), Duration::MAX);
+            return;
+        }
+        if tied("true", &workspace).get_program() == "true" {
+            println!("skipped: no setpriv");
+            return;
+        }
+        let mut this = Command::new(std::env::current_exe().expect("this program"));
+        let name = "process::tests::a_test_program_ends_with_whoever_has_started_it";
+        let mut other = this.args(["--exact", name]).env(TIED, "1").stdout(Stdio::null()).spawn().expect("it starts");
+        let has_begun = |process: &Pid| {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", process.as_raw_nonzero()));
+            name.is_ok_and(|name| name.trim() == "sleep")
+        };
+        let sleep = loop {
+            if let Some(sleep) = descendants::children(Pid::from_child(&other)).into_iter().find(has_begun) {
+                break sleep;
+            }
+            assert!(other.try_wait().expect("it is ours").is_none(), "it ended early");
+            thread::sleep(Duration::from_millis(5));
+        };
+        other.kill().and_then(|()| other.wait()).expect("it ends");
+        wait_for_end(sleep);
+    }
+
+    #[test]
+    fn what_a_program_prints_is_read_while_it_runs() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 1000000 /dev/zero; echo no >&2; exit 3"]);
+        let output = output_within(&mut command, LIMIT).expect("it ends");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 1_000_000));
+        assert_eq!(output.stderr, b"no\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{
     error::Error,
     fs, io,
     path::Path,
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, ExitStatus},
     time::{Duration, Instant},
 };
 
@@ -44,6 +44,10 @@ pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, S
     if let Some(name) = selection.only.iter().find(|name| !all.iter().any(|step| step.name == name.as_str())) {
         let known = all.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
         return Err(StepError::UnknownStep { name: name.clone(), known });
+    }
+    let slow = |step: &&Step| step.pace > selection.pace && selection.only.iter().any(|name| name == step.name);
+    if let Some(step) = all.iter().find(slow) {
+        return Err(StepError::TooSlow { name: step.name });
     }
     let named = |step: &Step| selection.only.is_empty() || selection.only.iter().any(|name| name == step.name);
     let chosen: Vec<Step> = all.iter().filter(|step| named(step) && step.pace <= selection.pace).copied().collect();
@@ -117,7 +121,7 @@ fn isolated_verdict(
         move |source| StepError::File { action, path, source }
     };
     fs::create_dir_all(&folder).map_err(file("make", &folder))?;
-    let _absent = fs::remove_file(&verdict);
+    remove_old(&verdict)?;
     // This name leads to the running program, even if a step has replaced its file.
     let mut itself = Command::new("/proc/self/exe");
     itself.arg("test").args(["--only", step.name, "--verdict"]).arg(&verdict);
@@ -136,8 +140,23 @@ fn isolated_verdict(
         print!("--- {}\n{}", step.name, String::from_utf8_lossy(&text));
     }
     let ended = ended?;
-    let left = fs::read(&verdict).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    Ok((left.ok_or(StepError::NoVerdict { status: ended.status })?, ended.processor))
+    Ok((left_verdict(&verdict, ended.status)?, ended.processor))
+}
+
+/// Removes the verdict of an earlier run, which is none of this one.
+fn remove_old(verdict: &Path) -> Result<(), StepError> {
+    match fs::remove_file(verdict) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(StepError::File { action: "remove", path: verdict.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads the verdict that a step has left which ended with `status`.
+fn left_verdict(path: &Path, status: ExitStatus) -> Result<Verdict, StepError> {
+    let left = fs::read(path).ok().filter(|_| status.success());
+    left.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(StepError::NoVerdict { status })
 }
 
 /// Runs the only one of `steps` in this process, and writes its verdict to `path`.
@@ -207,7 +226,7 @@ pub(crate) fn remedies(workspace: &Workspace, needs: &[Need]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{iter, path::PathBuf};
+    use std::{iter, os::unix::process::ExitStatusExt, path::PathBuf};
 
     use super::*;
     use crate::{step::Check, steps};
@@ -234,6 +253,32 @@ mod tests {
     fn quick_leaves_out_the_slow_steps() {
         let quick = names(&Selection { only: Vec::new(), pace: Pace::Quick });
         assert!(quick.contains(&"test") && !quick.contains(&"aarch64-system"), "{quick:?}");
+    }
+
+    #[test]
+    fn a_slow_step_that_is_named_is_not_dropped_by_quick() {
+        let both = Selection { only: vec!["fmt".into(), "fuzz".into()], pace: Pace::Quick };
+        let error = select(&steps::all(), &both).err().expect("fuzz is slow");
+        assert!(error.to_string().contains("fuzz"), "{error}");
+    }
+
+    #[test]
+    fn a_verdict_from_before_is_none_of_this_run() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let passed = Verdict { outcome: Outcome::Passed, remark: String::new() };
+        let path = folder.path().join("a.json");
+        fs::write(&path, serde_json::to_vec(&passed).expect("it can be written")).expect("it is written");
+        assert_eq!(left_verdict(&path, ExitStatus::from_raw(0)).expect("it has ended well"), passed);
+        assert!(matches!(left_verdict(&path, ExitStatus::from_raw(1 << 8)), Err(StepError::NoVerdict { .. })));
+        assert!(remove_old(&path).is_ok() && !path.exists() && remove_old(&path).is_ok());
+        // As one that another user has left: this one cannot be removed even by root.
+        let workspace = Workspace { root: folder.path().into(), target: folder.path().join("target") };
+        let step = steps::all()[0];
+        let old = workspace.separate_target(FOLDER).join(format!("{}.json", step.name));
+        fs::create_dir_all(old.join("full")).expect("a folder");
+        let row = isolated(&workspace, &step, Depth::Short, Shown::AtItsEnd);
+        assert_eq!(row.outcome, Outcome::Failed);
+        assert!(row.remark.starts_with("cannot remove"), "{}", row.remark);
     }
 
     #[test]

@@ -103,6 +103,13 @@ pub(crate) enum Done {
     Skipped(String),
 }
 
+impl Done {
+    /// Returns a pass with these remarks, if there are any.
+    pub(crate) fn with(remarks: &[String]) -> Self {
+        if remarks.is_empty() { Self::Passed } else { Self::PassedWith(remarks.join("; ")) }
+    }
+}
+
 /// A test that a step cannot run, although it holds elsewhere.
 pub(crate) struct Unsuitable {
     /// Part of its path, as for libtest's `--skip`.
@@ -160,6 +167,12 @@ pub(crate) enum StepError {
     Programs { failed: Vec<String>, total: usize },
     #[error("cargo named no test program; see its output above")]
     NoPrograms,
+    #[error("{program} has {found} tests for {arguments:?}, instead of {wanted}")]
+    Renamed { program: String, arguments: Vec<String>, found: usize, wanted: &'static str },
+    #[error("there is no test program {0}")]
+    NoProgram(&'static str),
+    #[error("the suite says neither that it was checked nor why not: {found}")]
+    NoCheck { found: String },
     #[error("cargo's output is not what this program expects: {found}")]
     CargoOutput { found: String },
     #[error("no Debian package of a cloud kernel in the dependencies of {package}: {found:?}")]
@@ -178,6 +191,8 @@ pub(crate) enum StepError {
     Guest(#[source] Box<GuestError>),
     #[error("there is no step {name:?}; the steps are {known}")]
     UnknownStep { name: String, known: String },
+    #[error("--only names {name}, which --quick leaves out")]
+    TooSlow { name: &'static str },
     #[error("--only and --quick leave no step to run")]
     NothingSelected,
 }

@@ -104,22 +104,47 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(load) = host::load_average().filter(|load| *load > cores as f64) {
         crate::tell(format_args!("load average {load:.0} on {cores} CPUs: figures are rough"));
     }
-    let report = suites::run(suites::all(), &request, &progress::Lines::new())?;
-    tell(arguments, &report)
+    let run = suites::run(suites::all(), &request, &progress::Lines::new());
+    ended(run, |report| tell(arguments, report))
+}
+
+/// Tells of a run; of one that ended early, too.
+fn ended(run: Result<Report, BenchError>, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Result<(), Failure> {
+    match run {
+        Ok(report) => tell(&report),
+        Err(BenchError::Cut { report, source }) => {
+            tell(&report)?;
+            Err(BenchError::Cut { report, source }.into())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Shows what earlier runs have measured.
 fn show(arguments: &Arguments, records: &[PathBuf]) -> Result<(), Failure> {
     arguments.outputs.ensure_writable()?;
-    let mut reports = records.iter().map(|path| read(path));
-    let Some(mut report) = reports.next().transpose()? else { return Ok(()) };
-    for other in reports {
-        let other = other?;
-        report.seconds += other.seconds;
-        report.results.extend(other.results);
-        report.skipped.extend(other.skipped);
+    let reports = records.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    joined(reports).map_or(Ok(()), |report| tell(arguments, &report))
+}
+
+/// Returns all of them as one, on the machine of the first; figures from another machine say so.
+fn joined(reports: impl IntoIterator<Item = Report>) -> Option<Report> {
+    let mut reports = reports.into_iter();
+    let mut all = reports.next()?;
+    let heading = format::machine(&all.machine);
+    for mut other in reports {
+        let machine = format::machine(&other.machine);
+        if machine != heading {
+            for entry in &mut other.results {
+                let elsewhere = format!("measured on {machine}");
+                entry.note = Some(entry.note.take().map_or(elsewhere.clone(), |note| format!("{note}; {elsewhere}")));
+            }
+        }
+        all.seconds += other.seconds;
+        all.results.extend(other.results);
+        all.skipped.extend(other.skipped);
     }
-    tell(arguments, &report)
+    Some(all)
 }
 
 fn read(path: &Path) -> Result<Report, Failure> {
@@ -138,4 +163,36 @@ fn tell(arguments: &Arguments, report: &Report) -> Result<(), Failure> {
         print(&table::render(report, &groups))?;
     }
     Ok(arguments.outputs.write("palimpsest bench", report, &groups)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_bench::harness::record::Entry;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_ended_early_is_told_before_its_error() {
+        let source = Box::new(BenchError::Helper { contestant: "thp".into(), reason: "no".into() });
+        let cut = BenchError::Cut { report: Box::new(format::tests::report()), source };
+        let mut told = 0;
+        let outcome = ended(Err(cut), |report| {
+            told = report.results.len();
+            Ok(())
+        });
+        assert!(matches!(outcome, Err(Failure::Bench(BenchError::Cut { .. }))));
+        assert_eq!(told, format::tests::report().results.len());
+    }
+
+    #[test]
+    fn figures_of_another_machine_than_the_heading_say_so() {
+        let here = format::tests::report();
+        let mut elsewhere = format::tests::report();
+        elsewhere.machine.cpu = "Another CPU".to_owned();
+        let count = here.results.len();
+        let all = joined([here.clone(), here.clone(), elsewhere]).expect("three records");
+        let says = |entry: &Entry| entry.note.as_deref().is_some_and(|note| note.contains("measured on Another CPU"));
+        assert_eq!((all.machine, all.results.len()), (here.machine, 3 * count));
+        assert!(all.results[2 * count..].iter().all(says) && !all.results[..2 * count].iter().any(says));
+    }
 }

@@ -4,6 +4,7 @@
 mod circles;
 mod exceptions;
 mod sources;
+mod under_test;
 
 use std::fmt;
 
@@ -252,6 +253,8 @@ mod tests {
         }
         let in_tests = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{call}\n}}\n");
         assert!(rules("crates/fork/src/a.rs", &in_tests).is_empty());
+        let behind = format!("#[cfg(test)]\nuse x;\n{call}");
+        assert_eq!(rules("crates/fork/src/a.rs", &behind), [Rule::RawCall]);
     }
 
     #[test]

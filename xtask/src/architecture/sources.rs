@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::process;
+use super::{process, under_test};
 use crate::{step::StepError, workspace::Workspace};
 
 /// A text file of the tree.
@@ -50,12 +50,13 @@ impl Source {
         inside && !name.ends_with("tests.rs") && !name.starts_with("test_")
     }
 
-    /// Returns its lines of code with their numbers, from 1: without comments, and without the tests at its end.
+    /// Returns its lines of code with their numbers, from 1: without comments, and of a product without its items for
+    /// tests.
     pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let tests = if self.is_product() { under_test::items(&self.text) } else { Vec::new() };
         let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
-        let begins_tests = |line: &str| ["#[cfg(test)]", "#[cfg(all(test, "].iter().any(|mark| line.starts_with(mark));
-        let before_tests = lines.take_while(move |(_, line)| !begins_tests(line) || !self.is_product());
-        before_tests.filter_map(|(number, line)| {
+        let shipped = lines.filter(move |(number, _)| !tests.iter().any(|item| item.contains(number)));
+        shipped.filter_map(|(number, line)| {
             let code = line.split("//").next().unwrap_or_default();
             (!code.trim().is_empty()).then_some((number, code))
         })
@@ -76,12 +77,30 @@ mod tests {
     }
 
     #[test]
+    fn no_product_has_tests_in_its_code() {
+        let mut lines = 0;
+        for source in all(&Workspace::find()).expect("git lists the tree") {
+            // Some files are of tests as a whole, as the module says that declares them.
+            let shipped = source.krate().is_some() && source.is_rust() && source.is_product();
+            if shipped && !under_test::items(&source.text).is_empty() {
+                let is_test = |line: &str| line.trim_start().starts_with("#[test]");
+                let found = source.code().find(|(_, line)| is_test(line));
+                assert_eq!(found, None, "{}", source.path);
+                lines += source.code().count();
+            }
+        }
+        assert!(lines > 0);
+    }
+
+    #[test]
     fn code_is_what_is_compiled_for_users() {
         let source = Source::new("crates/a/src/b.rs", "//! words\nfn a() {} // words\n\n#[cfg(test)]\nmod tests {}\n");
         assert_eq!(source.code().collect::<Vec<_>>(), [(2, "fn a() {} ")]);
         assert!(source.is_product() && source.krate() == Some("a"));
         let source = Source::new("crates/a/src/b.rs", "fn a() {}\n#[cfg(all(test, not(loom)))]\nmod tests {}\n");
         assert_eq!(source.code().count(), 1);
+        let source = Source::new("crates/a/src/b.rs", "#[cfg(test)]\nuse x;\nfn a() {}\n");
+        assert_eq!(source.code().collect::<Vec<_>>(), [(3, "fn a() {}")]);
         assert!(!Source::new("crates/a/src/b_tests.rs", "").is_product());
         assert!(!Source::new("crates/a/tests/b.rs", "").is_product());
     }

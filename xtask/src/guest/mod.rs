@@ -150,7 +150,7 @@ fn step(workspace: &Workspace, arch: Arch) -> Result<Done, StepError> {
 fn run_on(workspace: &Workspace, arch: Arch, arguments: &Arguments) -> Result<Report, GuestError> {
     let run = |source| GuestError::Run { arch, source };
     let image = build(workspace, arch).map_err(run)?;
-    let mut qemu = process::program(arch.emulator(), workspace);
+    let mut qemu = process::tied(arch.emulator(), workspace);
     qemu.args(arch.machine()).args(loader(arch, arguments)).args(&arguments.qemu).arg("-kernel").arg(image);
     let (ended, lines) = boot(&mut qemu, arguments.limit()).map_err(run)?;
     match ended {

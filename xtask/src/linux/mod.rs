@@ -53,7 +53,7 @@ pub(crate) fn boot(
     let initramfs = folder.join(format!("{}.cpio", guest.name));
     fs::write(&initramfs, initramfs::build(guest.arch, init, programs, guest.files)?)
         .map_err(|source| StepError::File { action: "write", path: initramfs.clone(), source })?;
-    let mut qemu = process::program(guest.arch.emulator(), workspace);
+    let mut qemu = process::tied(guest.arch.emulator(), workspace);
     let (machine, console) = match guest.arch {
         Arch::X86_64 => ("q35", "ttyS0"),
         Arch::Aarch64 => ("virt,gic-version=3", "ttyAMA0"),

@@ -48,7 +48,7 @@ const TRIALS: [Trial; 4] = [
 
 pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
     let built = if depth == Depth::Exhaustive { Built::ToPublish } else { Built::ByTests };
-    let Made { deb, tree, .. } = build(workspace, built)?;
+    let Made { deb, tree, mut remarks, .. } = build(workspace, built)?;
     let folder = workspace.separate_target(FOLDER);
     let Some(deb) = deb else {
         installed::check(workspace, &folder, &tree, depth)?;
@@ -57,7 +57,7 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let root = folder.join("root");
     remove(&root)?;
     process::stream(process::program("dpkg-deb", workspace).arg("--extract").arg(&deb).arg(&root))?;
-    let lacking = installed::check(workspace, &folder, &root.join("usr"), depth)?;
+    remarks.extend(installed::check(workspace, &folder, &root.join("usr"), depth)?);
     // Its dependencies, as apt would install them.
     copy_libraries(workspace, &root, &root.join("usr/bin/palimpsest"))?;
     for name in TOOLS {
@@ -86,17 +86,19 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     if cache.exists() {
         return Err(StepError::Packaged { trial: "all", said: format!("{} was made", cache.display()) });
     }
-    let remark = format!("{} in a root of their own", ran.join(", "));
-    let missing = if left_out.is_empty() { String::new() } else { format!("; not installed: {}", left_out.join(", ")) };
-    let lacking = lacking.map(|lacking| format!("; {lacking}")).unwrap_or_default();
-    Ok(Done::PassedWith(remark + &missing + &lacking))
+    let played = format!("{} in a root of their own", ran.join(", "));
+    if !left_out.is_empty() {
+        remarks.insert(0, format!("not installed: {}", left_out.join(", ")));
+    }
+    remarks.insert(0, played);
+    Ok(Done::with(&remarks))
 }
 
 /// Runs a trial; it must succeed and print its text.
 fn play(workspace: &Workspace, root: &Path, trial: &Trial) -> Result<(), StepError> {
     let mut command = inside(workspace, root, trial.script);
     println!("--- {} in {}", trial.name, root.display());
-    let output = command.output().map_err(|source| process::not_started(&command, source))?;
+    let output = process::output_within(&mut command, process::LIMIT)?;
     let said = String::from_utf8_lossy(&output.stderr);
     print!("{}{said}", String::from_utf8_lossy(&output.stdout));
     if output.status.success() && said.contains(trial.says) {

@@ -14,6 +14,8 @@ use crate::{
     workspace::Workspace,
 };
 
+const PKG_CONFIG: Need = Need::Program { program: "pkg-config", package: "pkg-config" };
+
 /// A program, its source's folder, and the [`WAYS`] in which it is compiled.
 struct Program {
     folder: &'static str,
@@ -22,7 +24,7 @@ struct Program {
 }
 
 /// Programs that are compiled as somebody would by hand, with the flags that pkg-config tells.
-const PROGRAMS: [Program; 6] = [
+static PROGRAMS: [Program; 6] = [
     Program { folder: "examples/c", name: "jit", ways: &[0, 2] },
     Program { folder: "examples/c", name: "keys", ways: &[0, 2] },
     // Without a sanitizer, whose notes it would put back.
@@ -48,13 +50,11 @@ const SANITIZED: &[&str] = &["-DCMAKE_C_FLAGS=-O1 -fsanitize=address", "-DCMAKE_
 const ADAPTERS: [(&str, &[Need], &[&str]); 2] =
     [("asmjit", &[cmake::ASMJIT], &[]), ("llvm-orc", &[cmake::LLVM], cmake::WITH_LLVM)];
 
-/// Checks what is installed below `tree`. Returns a remark if something was left out.
-pub(super) fn check(
-    workspace: &Workspace,
-    folder: &Path,
-    tree: &Path,
-    depth: Depth,
-) -> Result<Option<String>, StepError> {
+/// Checks what is installed below `tree`. Returns remarks on what was left out.
+pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path, depth: Depth) -> Result<Vec<String>, StepError> {
+    if !cmake::CC.is_met(workspace) {
+        return Ok(vec![cmake::CC.remedy()]);
+    }
     let programs = folder.join("programs");
     remove(&programs)?;
     fs::create_dir_all(&programs).map_err(|source| StepError::File {
@@ -62,14 +62,15 @@ pub(super) fn check(
         path: programs.clone(),
         source,
     })?;
-    by_hand(workspace, &programs, tree)?;
-    if !cmake::CMAKE.is_met(workspace) {
-        return Ok(Some(cmake::CMAKE.remedy()));
+    let mut lacking = by_hand(workspace, &programs, tree)?;
+    // Each project is of C++ in part.
+    if let Some(missing) = [cmake::CXX, cmake::CMAKE].into_iter().find(|need| !need.is_met(workspace)) {
+        lacking.push(format!("nothing by CMake: {}", missing.remedy()));
+        return Ok(lacking);
     }
     for (name, options) in CONFIGURATIONS {
         by_cmake(workspace, PROJECT, &programs.join(name), tree, &[options, SANITIZED].concat())?;
     }
-    let mut lacking = Vec::new();
     for (name, needs, options) in ADAPTERS.into_iter().filter(|_| depth == Depth::Exhaustive) {
         match needs.iter().find(|need| !need.is_met(workspace)) {
             Some(missing) => lacking.push(format!("{name}: {}", missing.remedy())),
@@ -79,28 +80,50 @@ pub(super) fn check(
             }
         }
     }
-    Ok((!lacking.is_empty()).then(|| lacking.join("; ")))
+    Ok(lacking)
 }
 
 /// Tells the adapters to use the headers that are installed, and not those beside them.
 const INSTALLED: &[&str] = &["-DPALIMPSEST_INSTALLED=ON", "-DCMAKE_BUILD_TYPE=Release"];
 
-fn by_hand(workspace: &Workspace, programs: &Path, tree: &Path) -> Result<(), StepError> {
-    let flags = flags(workspace, tree)?;
-    for Program { folder, name, ways } in PROGRAMS {
-        let source = workspace.root.join(folder).join(name).with_extension("c");
-        for way in ways {
-            let (arguments, program) = (WAYS[*way], programs.join(format!("{name}-{way}")));
-            let mut compiler = process::program("cc", workspace);
-            compiler.args(arguments).arg(&source).args(["-x", "none"]).args(&flags).arg("-o").arg(&program);
-            if arguments.contains(&"c++") {
-                compiler.arg("-lstdc++");
-            }
-            process::stream(&mut compiler)?;
-            process::stream(process::program(&program, workspace).env("LD_LIBRARY_PATH", tree.join("lib")))?;
-        }
+/// Compiles and runs the programs in each way that this machine has. Returns remarks on what was left out.
+fn by_hand(workspace: &Workspace, programs: &Path, tree: &Path) -> Result<Vec<String>, StepError> {
+    let (flags, mut lacking) = flags(workspace, tree)?;
+    let languages = if cmake::CXX.is_met(workspace) { Languages::Both } else { Languages::C };
+    if languages == Languages::C {
+        lacking.push(format!("nothing in C++ by hand: {}", cmake::CXX.remedy()));
     }
-    Ok(())
+    for (Program { folder, name, .. }, way) in compiled(languages) {
+        let source = workspace.root.join(folder).join(name).with_extension("c");
+        let program = programs.join(format!("{name}-{way}"));
+        let mut compiler = process::program("cc", workspace);
+        compiler.args(WAYS[way]).arg(&source).args(["-x", "none"]).args(&flags).arg("-o").arg(&program);
+        if is_cxx(way) {
+            compiler.arg("-lstdc++");
+        }
+        process::stream(&mut compiler)?;
+        let mut run = process::program(&program, workspace);
+        process::stream_within(run.env("LD_LIBRARY_PATH", tree.join("lib")), process::LIMIT)?;
+    }
+    Ok(lacking)
+}
+
+/// What there is a compiler of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Languages {
+    C,
+    Both,
+}
+
+/// Returns each program with each of [`WAYS`] in which it is compiled here.
+fn compiled(languages: Languages) -> impl Iterator<Item = (&'static Program, usize)> {
+    let ways = PROGRAMS.iter().flat_map(|program| program.ways.iter().map(move |&way| (program, way)));
+    ways.filter(move |&(_, way)| languages == Languages::Both || !is_cxx(way))
+}
+
+/// Returns whether this one of [`WAYS`] takes the program as C++.
+fn is_cxx(way: usize) -> bool {
+    WAYS[way].contains(&"c++")
 }
 
 /// Configures, builds and tests a project that calls `find_package(palimpsest)`.
@@ -111,20 +134,31 @@ fn by_cmake(workspace: &Workspace, source: &str, built: &Path, tree: &Path, opti
     process::stream(&mut configure)?;
     process::stream(process::program("cmake", workspace).args(["--build"]).arg(built).args(["--parallel", "2"]))?;
     let mut tests = process::program("ctest", workspace);
-    process::stream(tests.args(["--output-on-failure", "--no-tests=error", "--test-dir"]).arg(built))
+    tests.args(["--output-on-failure", "--no-tests=error", "--test-dir"]).arg(built);
+    process::stream_within(&mut tests, process::LIMIT)
 }
 
-fn flags(workspace: &Workspace, tree: &Path) -> Result<Vec<String>, StepError> {
-    if !process::is_runnable("pkg-config") {
-        println!("package: no pkg-config: its file is not tried");
+/// Returns what links with the library, and a remark if its file for pkg-config was left out.
+fn flags(workspace: &Workspace, tree: &Path) -> Result<(Vec<String>, Vec<String>), StepError> {
+    if !PKG_CONFIG.is_met(workspace) {
         let (include, library): (PathBuf, PathBuf) = (tree.join("include"), tree.join("lib"));
-        return Ok(vec![
-            format!("-I{}", include.display()),
-            format!("-L{}", library.display()),
-            "-lpalimpsest".to_owned(),
-        ]);
+        let flags =
+            vec![format!("-I{}", include.display()), format!("-L{}", library.display()), "-lpalimpsest".to_owned()];
+        return Ok((flags, vec![PKG_CONFIG.remedy()]));
     }
     let mut ask = process::program("pkg-config", workspace);
     ask.env("PKG_CONFIG_PATH", tree.join("lib/pkgconfig")).args(["--cflags", "--libs", "palimpsest"]);
-    Ok(process::capture(&mut ask)?.split_whitespace().map(str::to_owned).collect())
+    Ok((process::capture(&mut ask)?.split_whitespace().map(str::to_owned).collect(), Vec::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_compiler_of_cxx_each_program_is_compiled_as_c_alone() {
+        assert!(compiled(Languages::Both).any(|(program, way)| program.name == "lines" && way == 2));
+        assert!(compiled(Languages::C).all(|(_, way)| way != 2));
+        assert!(PROGRAMS.iter().all(|program| compiled(Languages::C).any(|(other, _)| other.name == program.name)));
+    }
 }

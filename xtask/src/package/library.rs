@@ -30,8 +30,9 @@ fn soname() -> String {
     if major == "0" { format!("libpalimpsest.so.0.{minor}") } else { format!("libpalimpsest.so.{major}") }
 }
 
-/// Lays out both forms below `tree`, with headers, and files for pkg-config and CMake.
-pub(super) fn lay_out(workspace: &Workspace, tree: &Path, origin: Built) -> Result<(), StepError> {
+/// Lays out both forms below `tree`, with headers, and files for pkg-config and CMake. Returns what was left
+/// out.
+pub(super) fn lay_out(workspace: &Workspace, tree: &Path, origin: Built) -> Result<Option<String>, StepError> {
     let soname = soname();
     let built = match origin {
         Built::ToPublish => {
@@ -63,12 +64,11 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path, origin: Built) -> Resu
     lay_out_paging(workspace, &library, origin)
 }
 
-/// Adds the library for kernels, if the target without an operating system is installed.
-fn lay_out_paging(workspace: &Workspace, library: &Path, origin: Built) -> Result<(), StepError> {
+/// Adds the library for kernels, if the target without an operating system is installed; or says that it is not.
+fn lay_out_paging(workspace: &Workspace, library: &Path, origin: Built) -> Result<Option<String>, StepError> {
     let arch = if env::consts::ARCH == "aarch64" { guest::Arch::Aarch64 } else { guest::Arch::X86_64 };
     if !arch.target().is_met(workspace) {
-        println!("package: palimpsest_paging.h comes without its library: {}", arch.target().remedy());
-        return Ok(());
+        return Ok(Some(format!("palimpsest_paging.h comes without its library: {}", arch.target().remedy())));
     }
     let mut cargo = process::cargo(workspace);
     cargo.args(["build", "--package", "palimpsest-paging-capi", "--no-default-features", "--target", arch.triple()]);
@@ -84,7 +84,8 @@ fn lay_out_paging(workspace: &Workspace, library: &Path, origin: Built) -> Resul
     let placed = library.join(FREESTANDING).join(PAGING);
     copy(&workspace.target.join(arch.triple()).join(profile).join(PAGING), &placed)?;
     strip(workspace, &[placed])?;
-    write(&library.join("pkgconfig/palimpsest-paging.pc"), paging_pkg_config().as_bytes())
+    write(&library.join("pkgconfig/palimpsest-paging.pc"), paging_pkg_config().as_bytes())?;
+    Ok(None)
 }
 
 /// Takes debug information out, where there is a program that does.

@@ -32,6 +32,8 @@ pub(crate) struct Made {
     tree: PathBuf,
     /// The Debian package; absent where there is no `dpkg-deb`.
     pub(crate) deb: Option<PathBuf>,
+    /// What was left out, and why.
+    pub(crate) remarks: Vec<String>,
 }
 
 /// Where the program and the library for C come from.
@@ -73,7 +75,7 @@ pub(crate) fn build(workspace: &Workspace, built: Built) -> Result<Made, StepErr
     let folder = workspace.separate_target(FOLDER);
     let name = format!("palimpsest-{VERSION}-{}-linux", env::consts::ARCH);
     let tree = folder.join(&name);
-    lay_out(workspace, &folder, &tree, built)?;
+    let remarks = lay_out(workspace, &folder, &tree, built)?;
     let tarball = folder.join(format!("{name}.tar.gz"));
     let mut tar = process::program("tar", workspace);
     tar.arg("--create").arg("--gzip").arg("--file").arg(&tarball).arg("--directory").arg(&folder);
@@ -83,7 +85,7 @@ pub(crate) fn build(workspace: &Workspace, built: Built) -> Result<Made, StepErr
     process::stream(&mut tar)?;
     let deb =
         if process::is_runnable("dpkg-deb") { Some(debian::build(workspace, &folder, &tree, built)?) } else { None };
-    Ok(Made { tarball, tree, deb })
+    Ok(Made { tarball, tree, deb, remarks })
 }
 
 /// Returns the time of the last commit, in seconds.
@@ -92,8 +94,8 @@ fn committed(workspace: &Workspace) -> Result<String, StepError> {
     Ok(process::capture(git.args(["log", "--max-count=1", "--format=%ct"]))?.trim().to_owned())
 }
 
-/// Lays out the files as they belong below `/usr`, in an empty folder.
-fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path, built: Built) -> Result<(), StepError> {
+/// Lays out the files as they belong below `/usr`, in an empty folder. Returns remarks on what was left out.
+fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path, built: Built) -> Result<Vec<String>, StepError> {
     let program = built.program(workspace)?.join("palimpsest");
     let documents = folder.join("documents");
     for old in [tree, &documents] {
@@ -105,7 +107,7 @@ fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path, built: Built) -> R
     if process::is_runnable("strip") {
         process::stream(process::program(strip, workspace).arg("--strip-debug").arg(tree.join("bin/palimpsest")))?;
     }
-    library::lay_out(workspace, tree, built)?;
+    let remark = library::lay_out(workspace, tree, built)?;
     for entry in list(&documents)? {
         if let Some(place) = place_of(&entry) {
             copy(&documents.join(&entry), &tree.join(place))?;
@@ -116,7 +118,7 @@ fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path, built: Built) -> R
         copy(&workspace.root.join(name), &notes.join(name))?;
     }
     book::build(workspace, &notes.join("html"), Some(&program))?;
-    Ok(())
+    Ok(remark.into_iter().collect())
 }
 
 /// Returns the path for a file of `palimpsest documents`.

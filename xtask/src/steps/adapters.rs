@@ -134,7 +134,7 @@ impl Task for Adapter {
                 Work::Cargo { task, arguments } => {
                     let mut cargo = process::cargo(workspace);
                     cargo.args([task, "--locked", "--manifest-path"]).arg(folder.join("Cargo.toml")).args(*arguments);
-                    process::stream(process::apart(&mut cargo, workspace, self.name))?;
+                    process::stream_within(process::apart(&mut cargo, workspace, self.name), process::LIMIT)?;
                 }
                 Work::Bench => bench::adapter(workspace, self.name, &["--check".to_owned()])?,
                 Work::CMake(options) => {
@@ -142,7 +142,8 @@ impl Task for Adapter {
                 }
                 Work::CTest => {
                     let mut tests = process::program("ctest", workspace);
-                    process::stream(tests.args(["--verbose", "--no-tests=error", "--test-dir"]).arg(&built))?;
+                    tests.args(["--verbose", "--no-tests=error", "--test-dir"]).arg(&built);
+                    process::stream_within(&mut tests, process::LIMIT)?;
                 }
             }
         }

@@ -10,7 +10,9 @@ mod supply;
 mod tests;
 
 use crate::{
-    aarch64, architecture, cmake, guest,
+    aarch64, architecture,
+    cmake::{self, CC, CXX},
+    guest,
     need::{Need, Toolchain},
     package,
     step::{Check, LeftOut, Pace, Step},
@@ -26,7 +28,6 @@ const STD_SOURCE: Need = Need::Component {
 };
 const GDB: Need = Need::Program { program: "gdb", package: "gdb" };
 const PERF: Need = Need::Program { program: "perf", package: "linux-perf" };
-const CC: Need = Need::Program { program: "cc", package: "gcc" };
 const MUSL: Need = Need::Program { program: "musl-gcc", package: "musl-tools" };
 const REDIS: Need = Need::Program { program: "redis-server", package: "redis-server" };
 const REDIS_CLI: Need = Need::Program { program: "redis-cli", package: "redis-tools" };
@@ -38,13 +39,13 @@ const GUNICORN: Need = Need::Program { program: "gunicorn", package: "gunicorn" 
 const UVICORN: Need = Need::Program { program: "uvicorn", package: "uvicorn" };
 const DPKG: Need = Need::Program { program: "dpkg-deb", package: "dpkg" };
 const AFL: Need = Need::Program { program: "afl-fuzz", package: "afl++" };
+const AFL_CLANG: Need = Need::Program { program: "afl-clang-fast", package: "afl++" };
+const AFL_SHOWMAP: Need = Need::Program { program: "afl-showmap", package: "afl++" };
 const CLANG: Need = Need::Program { program: "clang", package: "clang" };
 const JEMALLOC: Need = Need::File { path: "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", package: "libjemalloc2" };
 const MIMALLOC: Need = Need::File { path: "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2", package: "libmimalloc2.0" };
 const TCMALLOC: Need =
     Need::File { path: "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4", package: "libtcmalloc-minimal4" };
-/// libFuzzer itself is C++.
-const CXX: Need = Need::Program { program: "c++", package: "g++" };
 const AARCH64_LINKER: Need = Need::Program { program: aarch64::LINKER, package: "gcc-aarch64-linux-gnu" };
 const AARCH64_LIBC: Need = Need::File { path: "/usr/aarch64-linux-gnu/lib/crt1.o", package: "libc6-dev-arm64-cross" };
 const QEMU_USER: Need = Need::Program { program: "qemu-aarch64", package: "qemu-user" };
@@ -173,6 +174,7 @@ pub(crate) fn all() -> Vec<Step> {
             name: "fuzz",
             about: "each fuzz target survives a short run",
             pace: Pace::Slow,
+            // libFuzzer itself is C++.
             needs: &[NIGHTLY, CXX],
             wants: &[],
             scratch: Some(fuzz::FOLDER),
@@ -233,7 +235,7 @@ pub(crate) fn all() -> Vec<Step> {
             name: "afl",
             about: "targets of AFL++ cover the same plain, frozen and reset",
             pace: Pace::Slow,
-            needs: &[AFL, CLANG],
+            needs: &[AFL, AFL_CLANG, AFL_SHOWMAP, CLANG],
             wants: &[],
             scratch: None,
             left_out: &[],

@@ -56,12 +56,13 @@ pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
     for python in std::iter::once(PathBuf::from(older)).chain(newer) {
         let mut test = process::program(python, workspace);
         test.args(["-m", "unittest", "-v"]).env("PYTHONPATH", &package).env("PYTHONDONTWRITEBYTECODE", "1");
-        process::stream(test.current_dir(workspace.root.join(ADAPTER).join("tests")))?;
+        test.current_dir(workspace.root.join(ADAPTER).join("tests"));
+        process::stream_within(&mut test, process::LIMIT)?;
     }
     if depth == Depth::Exhaustive {
         remarks.extend(wheel(workspace, older)?);
     }
-    Ok(if remarks.is_empty() { Done::Passed } else { Done::PassedWith(remarks.join("; ")) })
+    Ok(Done::with(&remarks))
 }
 
 /// Finds a newer Python, by its name in PATH or among those of pyenv.
@@ -85,7 +86,7 @@ fn with_servers(workspace: &Workspace, python: &Path) -> Option<PathBuf> {
     let home = workspace.separate_target(FOLDER).join("newer");
     process::stream(process::program(python, workspace).args(["-m", "venv", "--clear"]).arg(&home)).ok()?;
     let mut pip = process::program(home.join("bin/pip"), workspace);
-    process::stream(pip.args(["install", "--quiet"]).args(SERVERS)).ok()?;
+    process::stream_within(pip.args(["install", "--quiet"]).args(SERVERS), process::LIMIT).ok()?;
     Some(home.join("bin/python"))
 }
 
@@ -136,7 +137,7 @@ fn wheel(workspace: &Workspace, python: &str) -> Result<Option<String>, StepErro
     }
     let pip = |arguments: &[&str]| {
         let mut pip = process::program(home.join("bin/pip"), workspace);
-        process::stream(pip.args(["install", "--quiet"]).args(arguments))
+        process::stream_within(pip.args(["install", "--quiet"]).args(arguments), process::LIMIT)
     };
     if pip(&["maturin>=1.7,<2"]).is_err() {
         return Ok(Some("no wheel: maturin cannot be had from PyPI".to_owned()));
@@ -146,6 +147,6 @@ fn wheel(workspace: &Workspace, python: &str) -> Result<Option<String>, StepErro
     process::stream(process::apart(build.arg("--out").arg(&wheels), workspace, FOLDER))?;
     pip(&["--no-index", "--find-links", &wheels.to_string_lossy(), "palimpsest"])?;
     let freezes = "import palimpsest; print(palimpsest.freeze(measure=True))";
-    process::stream(process::program(home.join("bin/python"), workspace).args(["-c", freezes]))?;
+    process::stream_within(process::program(home.join("bin/python"), workspace).args(["-c", freezes]), process::LIMIT)?;
     Ok(None)
 }

@@ -144,7 +144,7 @@ fn run(
         for Unsuitable { name, .. } in unsuitable {
             test.args(["--skip", name]);
         }
-        if let Err(error) = process::stream(&mut test) {
+        if let Err(error) = process::stream_within(&mut test, process::LIMIT) {
             failed.push(format!("{name}: {error}"));
         }
     }

@@ -1,12 +1,13 @@
 //! The tests as cargo runs them, the build without std, and loom.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use crate::{
     aarch64, guest,
     need::Need,
-    process, programs,
-    step::{Depth, Done, LeftOut, StepError},
+    process,
+    programs::{self, TestProgram},
+    step::{Depth, Done, LeftOut, StepError, chain},
     workspace::Workspace,
 };
 
@@ -41,25 +42,30 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
     let mut lint = process::cargo(workspace);
     lint.args(["clippy", "--package", "palimpsest-bpf", "--no-default-features", "--", "-D", "warnings"]);
     process::stream(&mut lint)?;
+    let mut remarks = Vec::new();
     if bare && cfg!(target_arch = "x86_64") {
         link_kernel(workspace, BARE_TRIPLE, "cc", &[])?;
     }
-    link_aarch64_kernel(workspace)?;
-    Ok(if bare { Done::Passed } else { Done::PassedWith("built for the host, which has std".to_owned()) })
+    if !bare {
+        remarks.push("built for the host, which has std".to_owned());
+    }
+    remarks.extend(link_aarch64_kernel(workspace)?);
+    Ok(Done::with(&remarks))
 }
 
-/// Links the kernel in C for AArch64, too, where a compiler and a target without std are installed.
-fn link_aarch64_kernel(workspace: &Workspace) -> Result<(), StepError> {
+/// Links the kernel in C for AArch64, too, where a compiler and a target without std are installed; or says that they
+/// are not.
+fn link_aarch64_kernel(workspace: &Workspace) -> Result<Option<String>, StepError> {
     let triple = guest::Arch::Aarch64.triple();
     if !(Need::Target { triple }.is_met(workspace) && process::is_runnable(aarch64::LINKER)) {
-        println!("no kernel in C for AArch64: {triple} or {} is missing", aarch64::LINKER);
-        return Ok(());
+        return Ok(Some(format!("no kernel in C for AArch64: {triple} or {} is missing", aarch64::LINKER)));
     }
     let mut build = process::cargo(workspace);
     build.args(["build", "--package", "palimpsest-paging-capi", "--no-default-features", "--target", triple]);
     process::stream(&mut build)?;
     // As the target, which kernels take because they do not save registers of floating point.
-    link_kernel(workspace, triple, aarch64::LINKER, &["-mgeneral-regs-only"])
+    link_kernel(workspace, triple, aarch64::LINKER, &["-mgeneral-regs-only"])?;
+    Ok(None)
 }
 
 /// Links a kernel in C with the functions of palimpsest-paging for C: the library needs nothing but what their header
@@ -152,33 +158,75 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
         cases = &CASES;
     }
     let ran = programs::run(workspace, &programs, &LONGEST, cases);
-    process::stream(programs::everything(workspace).args(["--doc", "--no-fail-fast"]))?;
-    let ran = ran?;
+    let mut documented = programs::everything(workspace);
+    documented.args(["--doc", "--no-fail-fast"]);
+    let ran = both(ran, process::stream_within(&mut documented, process::LIMIT))?;
     if depth == Depth::Exhaustive {
-        let find = |name: &str| programs.iter().find(|program| program.name == name);
         let (name, count) = RANDOM_PROGRAMS;
-        if let Some(program) = find(name) {
-            let mut more = process::test_program(workspace, &program.path, &program.folder);
-            process::stream_within(more.env("PALIMPSEST_BPF_PROGRAMS", count), RANDOM_LIMIT)?;
-        }
+        chosen(workspace, &programs, name, &[], Tests::Some, &[("PALIMPSEST_BPF_PROGRAMS", count)])?;
         for (name, campaign) in [GUARDED_PROGRAMS, KEYS_IN_C] {
-            let Some(program) = find(name) else { continue };
-            let mut more = process::test_program(workspace, &program.path, &program.folder);
-            let arguments = ["--exact", campaign, "--ignored", "--nocapture"];
-            process::stream_within(more.args(arguments), RANDOM_LIMIT)?;
+            chosen(workspace, &programs, name, &["--exact", campaign, "--ignored"], Tests::One, &[])?;
         }
         let (name, torture, exchanges) = EXCHANGES;
-        if let Some(program) = find(name) {
-            let mut more = process::test_program(workspace, &program.path, &program.folder);
-            more.args(["--exact", torture, "--nocapture"]).env("PALIMPSEST_FLIPS", exchanges);
-            process::stream_within(&mut more, RANDOM_LIMIT)?;
-        }
-        for program in EACH_STEP.into_iter().filter_map(find) {
-            let mut more = process::test_program(workspace, &program.path, &program.folder);
-            process::stream_within(more.args(["--ignored", "--nocapture"]), RANDOM_LIMIT)?;
+        let variables = [("PALIMPSEST_FLIPS", exchanges)];
+        chosen(workspace, &programs, name, &["--exact", torture], Tests::One, &variables)?;
+        for name in EACH_STEP {
+            chosen(workspace, &programs, name, &["--ignored"], Tests::Some, &[])?;
         }
     }
     Ok(Done::PassedWith(ran))
+}
+
+/// Returns what the test programs have said, unless they or the tests in documentation have failed; of both, all
+/// failures.
+fn both(ran: Result<String, StepError>, documented: Result<(), StepError>) -> Result<String, StepError> {
+    match (ran, documented) {
+        (ran, Ok(())) => ran,
+        (Ok(_), Err(error)) => Err(error),
+        (Err(StepError::Programs { mut failed, total }), Err(error)) => {
+            failed.push(chain(&error));
+            Err(StepError::Programs { failed, total: total + 1 })
+        }
+        (Err(first), Err(second)) => Err(StepError::Programs { failed: vec![chain(&first), chain(&second)], total: 2 }),
+    }
+}
+
+/// How many tests arguments must choose, so that none that was renamed is left out unseen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tests {
+    /// At least one.
+    Some,
+    One,
+}
+
+/// Runs the tests of the program `name` that `arguments` choose.
+fn chosen(
+    workspace: &Workspace,
+    programs: &[TestProgram],
+    name: &'static str,
+    arguments: &[&str],
+    tests: Tests,
+    variables: &[(&str, &str)],
+) -> Result<(), StepError> {
+    let program = programs.iter().find(|program| program.name == name).ok_or(StepError::NoProgram(name))?;
+    let command = || {
+        let mut command = process::test_program(workspace, &program.path, &program.folder);
+        command.args(arguments);
+        command
+    };
+    let listed = process::capture(command().args(["--list", "--format", "terse"]))?;
+    let found = listed.lines().filter(|line| line.ends_with(": test")).count();
+    let wanted = match tests {
+        Tests::Some if found == 0 => "at least one",
+        Tests::One if found != 1 => "one",
+        Tests::Some | Tests::One => {
+            let mut run = command();
+            run.arg("--nocapture").envs(variables.iter().copied());
+            return process::stream_within(&mut run, RANDOM_LIMIT);
+        }
+    };
+    let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    Err(StepError::Renamed { program: name.to_owned(), arguments, found, wanted })
 }
 
 /// Tests that static keys keep the same promises where nothing can be patched.
@@ -186,7 +234,7 @@ pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = programs::everything(workspace);
     // In the whole workspace: with these features, the tests build a plugin.
     test.args(["--test", "keys"]).env("RUSTFLAGS", "--cfg palimpsest_atomic_keys");
-    process::stream(process::apart(&mut test, workspace, ATOMIC_KEYS))?;
+    process::stream_within(process::apart(&mut test, workspace, ATOMIC_KEYS), process::LIMIT)?;
     Ok(Done::Passed)
 }
 
@@ -203,7 +251,8 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
     let built = programs::build(process::apart(&mut test, workspace, LOOM))?;
     for (name, chosen) in MODELS {
         let program = built.iter().find(|program| program.name == name).ok_or(StepError::NoPrograms)?;
-        process::stream(process::test_program(workspace, &program.path, &program.folder).args(chosen))?;
+        let mut model = process::test_program(workspace, &program.path, &program.folder);
+        process::stream_within(model.args(chosen), process::LIMIT)?;
     }
     Ok(Done::Passed)
 }
@@ -212,7 +261,67 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
 pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
     // The program is among what tests are built with.
     programs::build(&mut programs::everything(workspace))?;
+    let folder = workspace.separate_target(crate::runner::FOLDER);
+    fs::create_dir_all(&folder).map_err(|source| StepError::File { action: "make", path: folder.clone(), source })?;
+    let record = folder.join("afl-record.json");
     let mut check = process::program(workspace.target.join("debug/palimpsest"), workspace);
-    process::stream(check.args(["bench", "afl", "--check"]))?;
-    Ok(Done::Passed)
+    process::stream_within(check.args(["bench", "afl", "--check", "--json"]).arg(&record), process::LIMIT)?;
+    let text =
+        fs::read_to_string(&record).map_err(|source| StepError::File { action: "read", path: record, source })?;
+    checked(&text)
+}
+
+/// Reads the record of a suite that was only checked: whatever it did says why there is no figure.
+fn checked(record: &str) -> Result<Done, StepError> {
+    let unexpected = || StepError::NoCheck { found: record.chars().take(200).collect() };
+    let record: serde_json::Value = serde_json::from_str(record).map_err(|_| unexpected())?;
+    let skipped = record["skipped"].as_array().filter(|skipped| !skipped.is_empty()).ok_or_else(unexpected)?;
+    let reasons: Option<Vec<&str>> = skipped.iter().map(|skipped| skipped["reason"].as_str()).collect();
+    let reasons = reasons.ok_or_else(unexpected)?;
+    match reasons.iter().find(|reason| !reason.starts_with("only checked: ")) {
+        Some(missing) => Ok(Done::Skipped((*missing).to_owned())),
+        None => Ok(Done::PassedWith(reasons.join("; ").replace("only checked: ", ""))),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn a_suite_that_is_left_out_has_not_passed() {
+        let record = |reason: &str| format!(r#"{{"results": [], "skipped": [{{"id": "a.*", "reason": "{reason}"}}]}}"#);
+        let passed = checked(&record("only checked: the maps are equal")).expect("a record");
+        assert!(matches!(passed, Done::PassedWith(remark) if remark == "the maps are equal"));
+        let skipped = checked(&record("no afl-showmap: install afl++")).expect("a record");
+        assert!(matches!(skipped, Done::Skipped(reason) if reason == "no afl-showmap: install afl++"));
+        assert!(checked(r#"{"results": [], "skipped": []}"#).is_err() && checked("").is_err());
+    }
+
+    #[test]
+    fn of_programs_and_documentation_all_failures_are_named() {
+        let programs = || Err(StepError::Programs { failed: vec!["fork.oracle".to_owned()], total: 9 });
+        let error = both(programs(), Err(StepError::NoPrograms)).expect_err("both failed").to_string();
+        assert!(error.starts_with("2 of 10 programs failed: fork.oracle; cargo named no"), "{error}");
+        let error = both(Err(StepError::NothingSelected), Err(StepError::NoPrograms)).expect_err("both failed");
+        assert!(error.to_string().starts_with("2 of 2 programs failed: --only"), "{error}");
+        assert!(both(programs(), Ok(())).is_err() && both(Ok(String::new()), Err(StepError::NoPrograms)).is_err());
+        assert_eq!(both(Ok("all".to_owned()), Ok(())).expect("none failed"), "all");
+    }
+
+    #[test]
+    fn a_test_that_was_renamed_is_missed() {
+        let workspace = Workspace::find();
+        let this = std::env::current_exe().expect("this program");
+        let programs = [TestProgram::new("xtask.xtask".to_owned(), this, workspace.root.clone())];
+        let exact = |name| chosen(&workspace, &programs, "xtask.xtask", &["--exact", name], Tests::One, &[]);
+        assert!(exact("tests::only_takes_a_list").is_ok());
+        let error = exact("tests::only_takes_lists").expect_err("there is none");
+        assert!(matches!(error, StepError::Renamed { found: 0, .. }), "{error}");
+        let many = |part, least| chosen(&workspace, &programs, "xtask.xtask", &[part], least, &[]);
+        assert!(many("tests::only_", Tests::Some).is_ok() && many("tests::", Tests::One).is_err());
+        assert!(many("no_such_test", Tests::Some).is_err());
+        let absent = chosen(&workspace, &programs, "xtask.none", &[], Tests::Some, &[]);
+        assert!(matches!(absent, Err(StepError::NoProgram("xtask.none"))));
+    }
 }

@@ -14,7 +14,17 @@ pub struct Contestant {
     pub unit: Unit,
     rivals: Rivals,
     note: Option<String>,
+    side: Side,
     home: Home,
+}
+
+/// Whose figure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// Palimpsest's.
+    Ours,
+    /// What people do today, or a bound that nobody can beat.
+    Rival,
 }
 
 /// Ids of the figures with which one is compared.
@@ -35,24 +45,38 @@ enum Home {
 }
 
 impl Contestant {
-    /// Makes a figure that is compared with nothing.
+    /// Makes a figure of a rival, compared with nothing.
     #[must_use]
     pub fn new(id: impl Into<String>, unit: Unit) -> Self {
-        Self { id: id.into(), unit, rivals: Rivals::InOrder(Vec::new()), note: None, home: Home::Elsewhere }
+        let (rivals, side, home) = (Rivals::InOrder(Vec::new()), Side::Rival, Home::Elsewhere);
+        Self { id: id.into(), unit, rivals, note: None, side, home }
     }
 
-    /// Compares it with these, so that it counts as Palimpsest's; the first that has a value is the baseline.
+    /// Makes it Palimpsest's, compared with nothing.
+    #[must_use]
+    pub fn ours(mut self) -> Self {
+        self.side = Side::Ours;
+        self
+    }
+
+    /// Whether it is Palimpsest's.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.side == Side::Ours
+    }
+
+    /// Makes it Palimpsest's, compared with these; the first that has a value is the baseline.
     #[must_use]
     pub fn against<S: Into<String>>(mut self, rivals: impl IntoIterator<Item = S>) -> Self {
         self.rivals = Rivals::InOrder(rivals.into_iter().map(Into::into).collect());
-        self
+        self.ours()
     }
 
-    /// Compares it with these; the best of them is the baseline.
+    /// Makes it Palimpsest's, compared with these; the best of them is the baseline.
     #[must_use]
     pub fn against_best<S: Into<String>>(mut self, rivals: impl IntoIterator<Item = S>) -> Self {
         self.rivals = Rivals::BestFirst(rivals.into_iter().map(Into::into).collect());
-        self
+        self.ours()
     }
 
     /// Notes what the figure includes or leaves out.
@@ -62,11 +86,11 @@ impl Contestant {
         self
     }
 
-    /// Notes that its code is in packs.
+    /// Makes it Palimpsest's, with its code in packs.
     #[must_use]
     pub fn in_packs(mut self) -> Self {
         self.home = Home::Packs;
-        self
+        self.ours()
     }
 }
 
@@ -127,6 +151,7 @@ impl Group {
             };
             let mut entry = Entry::new(contestant.id.as_str(), contestant.unit, summary);
             let notes: Vec<String> = contestant.note.iter().cloned().chain(taken.notes).collect();
+            entry.ours = Some(contestant.is_ours());
             entry.note = (!notes.is_empty()).then(|| notes.join("; "));
             if contestant.home == Home::Packs {
                 entry.backing = backing.map(str::to_owned);
@@ -235,6 +260,7 @@ mod tests {
         assert_eq!((entries[0].baseline.as_deref(), entries[0].ratio), (Some("a.page_each"), Some(6.0)));
         assert_eq!(entries[0].versus[0].baseline, "a.bucket");
         assert!(entries[1..].iter().all(|rival| rival.ratio.is_none()) && skipped.is_empty());
+        assert!(entries[0].is_ours() && entries[1..].iter().all(|rival| !rival.is_ours()));
         assert_eq!(entries[0].backing, None);
         let mut without = samples(&ALL[..1]);
         without.refuse("a.page_each", "too many mappings");
@@ -244,6 +270,14 @@ mod tests {
         assert_eq!(entries[0].backing.as_deref(), Some("memfd"));
         let reasons: Vec<&str> = skipped.iter().map(|skip| skip.reason.as_str()).collect();
         assert_eq!(reasons, ["too many mappings", "no sample was taken"]);
+    }
+
+    #[test]
+    fn ours_is_ours_when_every_rival_is_refused() {
+        let ours = Contestant::new("a.packed", Unit::Nanoseconds).against_best(["a.page_each", "a.bucket"]);
+        let (entries, skipped) = group(ours).evaluate(samples(&ALL[..1]), None);
+        assert_eq!((entries.len(), skipped.len(), entries[0].ratio), (1, 3, None));
+        assert!(entries[0].is_ours());
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Why a run ended without a report.
+//! Why a run ended without a report, or with half of one.
 
 use std::error::Error;
 use std::io;
+
+use super::record::Report;
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,15 @@ pub enum BenchError {
         /// Why.
         #[source]
         source: io::Error,
+    },
+    /// The run ended early, after it had measured something.
+    #[error("the run ended early, with {} figures", report.results.len())]
+    Cut {
+        /// What was measured until then.
+        report: Box<Report>,
+        /// Why it ended.
+        #[source]
+        source: Box<BenchError>,
     },
     /// A process that measures did not answer.
     #[error("the process that measures {contestant} failed: {reason}")]

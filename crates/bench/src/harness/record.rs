@@ -140,6 +140,9 @@ pub struct Entry {
     /// Backing of the packs behind a figure of ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backing: Option<String>,
+    /// Whether the figure is Palimpsest's; records from before this field do not say, see [`Self::is_ours`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ours: Option<bool>,
 }
 
 /// The ratio to one more rival.
@@ -176,7 +179,15 @@ impl Entry {
             versus: Vec::new(),
             note: None,
             backing: None,
+            ours: None,
         }
+    }
+
+    /// Whether the figure is Palimpsest's. Where the record does not say, it is if it is compared with a rival or has
+    /// its code in packs.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.ours.unwrap_or(self.ratio.is_some() || self.backing.is_some())
     }
 
     /// Returns the entry with a note.
@@ -231,10 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn records_from_before_it_was_stored_tell_ours_by_the_ratio() {
+        let mut ours = entry("a.packed", Unit::Nanoseconds, 10.0);
+        let rival = entry("a.page_each", Unit::Nanoseconds, 40.0);
+        ours.compare(&[&rival]);
+        assert!(ours.is_ours() && !rival.is_ours());
+        ours.ours = Some(false);
+        assert!(!ours.is_ours());
+    }
+
+    #[test]
     fn the_json_has_the_agreed_shape() {
         let mut ours = entry("pack.call.20000.packed", Unit::Nanoseconds, 40.0);
         ours.compare(&[&entry("pack.call.20000.page_each", Unit::Nanoseconds, 200.0)]);
         ours.backing = Some("collapsed-memfd".into());
+        ours.ours = Some(true);
         let report = Report {
             version: FORMAT_VERSION,
             machine: Machine {

@@ -63,7 +63,8 @@ pub fn named(known: Vec<Box<dyn Suite>>, names: &[String]) -> Result<Vec<Box<dyn
 ///
 /// # Errors
 ///
-/// [`BenchError::UnknownSuite`] and [`BenchError::NothingMatches`] before anything has run; the others end the run.
+/// [`BenchError::UnknownSuite`] and [`BenchError::NothingMatches`] before anything has run; the others end the run, and
+/// [`BenchError::Cut`] has what was measured until then.
 pub fn run(
     suites: Vec<Box<dyn Suite>>,
     machine: Machine,
@@ -82,9 +83,14 @@ pub fn run(
     progress.start(groups);
     let outcome = chosen.iter().try_for_each(|suite| suite.run(&mut context));
     progress.end();
-    outcome?;
     let (results, skipped) = context.into_results();
-    Ok(Report { version: FORMAT_VERSION, machine, seconds: started.elapsed().as_secs_f64(), results, skipped })
+    let report =
+        Report { version: FORMAT_VERSION, machine, seconds: started.elapsed().as_secs_f64(), results, skipped };
+    match outcome {
+        Ok(()) => Ok(report),
+        Err(source) if report.results.is_empty() => Err(source),
+        Err(source) => Err(BenchError::Cut { report: Box::new(report), source: Box::new(source) }),
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +163,39 @@ mod tests {
         let empty = Request::default().filter("nosuch");
         let error = run(suites(), host::describe(), &empty, &Silent).expect_err("nothing matches");
         assert!(matches!(error, BenchError::NothingMatches { .. }));
+    }
+
+    /// A suite that fails.
+    struct Failing;
+
+    impl Suite for Failing {
+        fn id(&self) -> &'static str {
+            "failing"
+        }
+
+        fn description(&self) -> &'static str {
+            ""
+        }
+
+        fn groups(&self) -> Vec<Group> {
+            vec![Group::new("failing", "", [Contestant::new("failing.figure", Unit::Count)])]
+        }
+
+        fn run(&self, _: &mut Context<'_>) -> Result<(), BenchError> {
+            Err(BenchError::Helper { contestant: "it".into(), reason: "no".into() })
+        }
+    }
+
+    #[test]
+    fn what_was_measured_before_an_error_is_kept() {
+        let suites = || -> Vec<Box<dyn Suite>> { vec![Box::new(Two("a", Asked::Always)), Box::new(Failing)] };
+        let error = run(suites(), host::describe(), &Request::default(), &Silent).expect_err("one suite fails");
+        let BenchError::Cut { report, source } = error else { panic!("{error}") };
+        assert_eq!((report.results[0].id.as_str(), report.skipped.len()), ("a.one.figure", 1));
+        assert!(matches!(*source, BenchError::Helper { .. }));
+        let alone = Request::default().suites(["failing"]);
+        let error = run(suites(), host::describe(), &alone, &Silent).expect_err("it fails");
+        assert!(matches!(error, BenchError::Helper { .. }), "there is no report to keep");
     }
 
     /// Records its calls.

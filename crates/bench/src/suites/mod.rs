@@ -70,3 +70,33 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
         _ => Err(BenchError::Helper { contestant: arguments.join(" "), reason: "there is no such helper".to_owned() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn rivals_are_no_contestants_of_ours_and_ours_need_no_rival() {
+        let contestants = all().into_iter().flat_map(|suite| suite.groups()).flat_map(|group| group.contestants);
+        let ours: HashMap<String, bool> =
+            contestants.map(|contestant| (contestant.id.clone(), contestant.is_ours())).collect();
+        let rivals = ["plain", "thp", "anonymous", "pool", "persistent", "rbpf", "page_each", "x86_64"];
+        let packs = |id: &str| id.starts_with("numa.pack.");
+        for (id, is_ours) in &ours {
+            let name = id.rsplit('.').next().unwrap_or_default();
+            // The packs without replicas are packs, too.
+            assert!(!(rivals.contains(&name) && *is_ours) || packs(id), "{id}");
+        }
+        for id in [
+            "paging.map.4k.per_page",
+            "bpf.verify.100.palimpsest",
+            "bpf.load.20.interp",
+            "numa.text.local",
+            "keys.traps",
+        ] {
+            assert!(ours.iter().any(|(known, is_ours)| known.starts_with(id) && *is_ours), "{id}");
+        }
+    }
+}

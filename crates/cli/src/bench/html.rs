@@ -93,11 +93,6 @@ fn push(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok(), "writing to a string cannot fail");
 }
 
-/// Whether the figure is Palimpsest's: rivals carry their own names.
-fn is_ours(entry: &Entry) -> bool {
-    entry.ratio.is_some() || entry.backing.is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use palimpsest_bench::suites;

@@ -104,15 +104,16 @@ impl Target {
         (program.clone(), environment)
     }
 
-    /// Returns the ids with which its figure is compared.
-    fn rivals(self) -> Vec<String> {
+    /// Returns its figure; ours are compared with those of others.
+    fn contestant(self) -> Contestant {
         let rivals: &[Self] = match self {
-            Self::Plain | Self::Empty | Self::EmptyFrozen | Self::Persistent => &[],
-            Self::Thp => &[Self::Plain],
             Self::Frozen | Self::FrozenHuge => &[Self::Plain, Self::Thp, Self::Empty],
             Self::Reset => &[Self::Frozen, Self::Plain, Self::Thp, Self::Persistent],
+            Self::Plain | Self::Thp | Self::Empty | Self::EmptyFrozen | Self::Persistent => {
+                return Contestant::new(self.id(), Unit::PerSecond);
+            }
         };
-        rivals.iter().map(|rival| rival.id()).collect()
+        Contestant::new(self.id(), Unit::PerSecond).against(rivals.iter().map(|rival| rival.id()))
     }
 }
 
@@ -130,9 +131,12 @@ impl Suite for Afl {
     }
 
     fn groups(&self) -> Vec<Group> {
-        let contestant = |target: Target| Contestant::new(target.id(), Unit::PerSecond).against(target.rivals());
         let id = format!("afl.sqlite.{MEBIBYTES}m");
-        vec![Group::new(id, "runs per second of AFL++ on SQLite with 512m in memory", Target::ALL.map(contestant))]
+        vec![Group::new(
+            id,
+            "runs per second of AFL++ on SQLite with 512m in memory",
+            Target::ALL.map(Target::contestant),
+        )]
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {

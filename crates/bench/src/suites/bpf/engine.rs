@@ -77,7 +77,7 @@ impl Who {
     pub(super) fn contestant(self, all: &[Self], unit: Unit, id: impl Fn(Self) -> String) -> Contestant {
         let contestant = Contestant::new(id(self), unit);
         if !self.is_packed() {
-            return contestant;
+            return if self.is_ours() { contestant.ours() } else { contestant };
         }
         let rivals = all.iter().filter(|who| matches!(who, Self::Rbpf | Self::SolanaSbpf));
         contestant.in_packs().against_best(rivals.map(|who| id(*who)))

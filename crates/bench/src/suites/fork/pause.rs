@@ -19,6 +19,8 @@ use palimpsest_fork::arena::Arena;
 use palimpsest_sys::Causes;
 
 use super::SIZES;
+use super::crew::Answer;
+use super::worker::REFUSED;
 use crate::harness::clock::Stopwatch;
 use crate::harness::host::available_memory;
 use crate::harness::record::Unit;
@@ -118,9 +120,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         let mut samples = Samples::default();
         let rounds = context.effort.rounds(3, 12, Duration::from_secs(10));
         interleave(&mut Way::ALL.to_vec(), rounds, |&mut way| {
-            for ((figure, _), told) in FIGURES.iter().zip(ask(context, way, bytes)?) {
-                samples.add(&id(size, figure, way), told);
-            }
+            tell(size, way, ask(context, way, bytes)?, &mut samples);
             Ok::<(), BenchError>(())
         })?;
         for group in wanted {
@@ -131,16 +131,37 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Makes a process of its own freeze this many bytes. Returns milliseconds in the order of [`FIGURES`].
-fn ask(context: &Context<'_>, way: Way, bytes: usize) -> Result<[f64; 3], BenchError> {
+/// Notes what a process has answered.
+fn tell(size: &str, way: Way, answer: Answer<[f64; 3]>, samples: &mut Samples) {
+    match answer {
+        Answer::Given(told) => {
+            FIGURES.iter().zip(told).for_each(|((figure, _), told)| samples.add(&id(size, figure, way), told));
+        }
+        Answer::Refused(reason) => {
+            FIGURES.iter().for_each(|(figure, _)| samples.refuse(&id(size, figure, way), reason.as_str()));
+        }
+    }
+}
+
+/// Makes a process of its own freeze this many bytes. It answers milliseconds in the order of [`FIGURES`].
+fn ask(context: &Context<'_>, way: Way, bytes: usize) -> Result<Answer<[f64; 3]>, BenchError> {
     let failed = |reason: String| BenchError::Helper { contestant: way.name().to_owned(), reason };
     let mut command = context.helper(PAUSER).map_err(failed)?;
     let output = command.arg(way.name()).arg(bytes.to_string()).output().map_err(|error| failed(error.to_string()))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    read(&said)
+        .ok_or_else(|| failed(format!("it said `{}{}`", said.trim(), String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// Reads what [`work`] prints.
+fn read(said: &str) -> Option<Answer<[f64; 3]>> {
+    if let Some(reason) = said.strip_prefix(REFUSED) {
+        return Some(Answer::Refused(reason.trim().to_owned()));
+    }
     let mut numbers = said.split_whitespace().map(str::parse::<f64>);
     match [0; 3].map(|_| numbers.next()) {
-        [Some(Ok(longest)), Some(Ok(total)), Some(Ok(fill))] => Ok([longest, total, fill]),
-        _ => Err(failed(format!("it said `{}{}`", said.trim(), String::from_utf8_lossy(&output.stderr).trim()))),
+        [Some(Ok(longest)), Some(Ok(total)), Some(Ok(fill))] => Some(Answer::Given([longest, total, fill])),
+        _ => None,
     }
 }
 
@@ -149,17 +170,43 @@ const BUDGET: Duration = Duration::from_millis(2);
 
 static ARENA: Arena = Arena::new();
 
-/// Freezes `bytes` as `way` says, and prints the milliseconds.
+/// Freezes `bytes` as `way` says, and prints the milliseconds, or what the machine refuses.
 ///
 /// # Errors
 ///
-/// Unknown ways, numbers that are not numbers, and what the machine refuses.
+/// Unknown ways, numbers that are not numbers, and lost contents.
 pub(in crate::suites) fn work(way: &str, bytes: &str) -> Result<(), BenchError> {
     let failed = |reason: String| BenchError::Helper { contestant: way.to_owned(), reason };
-    let told = |error: &dyn std::error::Error| failed(Causes(error).to_string());
     let len: usize = bytes.parse().map_err(|_| failed(format!("`{bytes}` is no number of bytes")))?;
     let known = Way::ALL.into_iter().find(|known| known.name() == way);
     let way = known.ok_or_else(|| failed("there is no such way".to_owned()))?;
+    let done = match freeze_as(way, len) {
+        Ok(done) => done,
+        Err(reason) => {
+            println!("{REFUSED}{reason}");
+            return Ok(());
+        }
+    };
+    let heap = &done.heap;
+    if let Some(page) = (0..heap.pages()).find(|&page| heap.read(page) != page as u64 + 1) {
+        return Err(failed(format!("page {page} lost its contents")));
+    }
+    let (longest, total) = (done.stops.iter().max().copied().unwrap_or_default(), done.stops.iter().sum());
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    println!("{} {} {}", milliseconds(longest), milliseconds(total), milliseconds(done.filled));
+    Ok(())
+}
+
+/// What [`freeze_as`] has done.
+struct Done {
+    heap: Heap,
+    filled: Duration,
+    stops: Vec<Duration>,
+}
+
+/// Fills a heap of `len` bytes and freezes it, or forks; or returns what the machine refuses.
+fn freeze_as(way: Way, len: usize) -> Result<Done, String> {
+    let told = |error: &dyn std::error::Error| Causes(error).to_string();
     let filling = Stopwatch::start();
     let heap = match way {
         Way::AtOnce | Way::Slices | Way::Plain => Heap::map(len, HeapPages::Base),
@@ -173,25 +220,35 @@ pub(in crate::suites) fn work(way: &str, bytes: &str) -> Result<(), BenchError> 
     let stops = match way {
         Way::AtOnce => vec![freeze(Pages::Base).map_err(|error| told(&error))?],
         Way::Allocation => vec![freeze_arena(&ARENA).map_err(|error| told(&error))?],
-        Way::Slices => freeze_in_slices(BUDGET).map_err(failed)?,
+        Way::Slices => freeze_in_slices(BUDGET)?,
         Way::Plain | Way::Thp | Way::Empty => {
             let (child, taken) = spawn(ForkWay::Plain, || 0).map_err(|error| told(&error))?;
             child.wait().map_err(|error| told(&error))?;
             vec![taken]
         }
     };
-    let (longest, total) = (stops.iter().max().copied().unwrap_or_default(), stops.iter().sum());
-    if let Some(page) = (0..heap.pages()).find(|&page| heap.read(page) != page as u64 + 1) {
-        return Err(failed(format!("page {page} lost its contents")));
-    }
-    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    println!("{} {} {}", milliseconds(longest), milliseconds(total), milliseconds(filled));
-    Ok(())
+    Ok(Done { heap, filled, stops })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_machine_refuses_is_an_answer_that_leaves_out_only_that_way() {
+        // More than any address space has.
+        let refused = work("plain", &(1_usize << 60).to_string());
+        assert!(refused.is_ok(), "{refused:?}");
+        assert!(work("nosuch", "4096").is_err());
+        let mut samples = Samples::default();
+        let answer = read("refused madvise: Invalid argument (os error 22)\n").expect("a refusal");
+        tell("64m", Way::Thp, answer, &mut samples);
+        tell("64m", Way::Plain, read("1.5 2.5 3.5\n").expect("numbers"), &mut samples);
+        let reason = samples.refused("fork.pause.64m.longest.thp");
+        assert_eq!(reason, Some("madvise: Invalid argument (os error 22)"));
+        assert_eq!(samples.median("fork.pause.64m.total.plain"), Some(2.5));
+        assert!(read("1.5").is_none() && read("").is_none());
+    }
 
     #[test]
     fn each_size_has_three_figures_and_the_pause_is_compared_with_one_at_once_and_with_forks() {

@@ -86,7 +86,10 @@ impl Kind {
             Self::Peer => contestant.note("may only be switched while no other thread runs; in program text"),
             Self::Packs(..) => contestant,
         };
-        let contestant = contestant.against(self.rival().map(|rival| rival.id(count)));
+        let contestant = match self.rival() {
+            Some(rival) => contestant.against([rival.id(count)]),
+            None => contestant,
+        };
         if matches!(self, Self::Packs(..)) { contestant.in_packs() } else { contestant }
     }
 }

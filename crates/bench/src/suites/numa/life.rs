@@ -57,6 +57,11 @@ impl Mode {
         }
     }
 
+    /// Whether it is Palimpsest's.
+    pub(super) fn is_ours(self) -> bool {
+        self.flags().is_some()
+    }
+
     /// Returns a note for readers of the figures.
     pub(super) fn note(self) -> &'static str {
         match self {

@@ -44,12 +44,20 @@ const STARTS: [(&str, Mode); 6] = [
 ];
 
 fn modes(id: &str, title: &str, unit: Unit, all: &[Mode]) -> Group {
-    let own = |mode: Mode| format!("{id}.{}", mode.name());
-    let contestant = |mode: Mode| match mode {
-        Mode::Plain => Contestant::new(own(mode), unit),
-        _ => Contestant::new(own(mode), unit).against([own(Mode::Plain)]).note(mode.note()),
+    let named: Vec<(&str, Mode)> = all.iter().map(|&mode| (mode.name(), mode)).collect();
+    group(id, title, unit, &named)
+}
+
+/// Returns a group of modes under these names; ours are compared with plain, then with what others do.
+fn group(id: &str, title: &str, unit: Unit, named: &[(&str, Mode)]) -> Group {
+    let own = |name: &str| format!("{id}.{name}");
+    let contestant = |&(name, mode): &(&str, Mode)| {
+        let contestant = Contestant::new(own(name), unit);
+        let contestant = if mode == Mode::Plain { contestant } else { contestant.note(mode.note()) };
+        let rivals = named.iter().filter(|(_, rival)| !rival.is_ours()).map(|(rival, _)| own(rival));
+        if mode.is_ours() { contestant.against(rivals) } else { contestant }
     };
-    Group::new(id, title, all.iter().copied().map(contestant))
+    Group::new(id, title, named.iter().map(contestant))
 }
 
 fn text() -> Group {
@@ -66,15 +74,8 @@ fn cold() -> Group {
 }
 
 fn start() -> Group {
-    let contestant = |(name, mode): (&str, Mode)| {
-        let contestant = Contestant::new(format!("{START}.{name}"), Unit::Milliseconds);
-        match mode {
-            Mode::Plain => contestant,
-            _ => contestant.against([format!("{START}.plain")]).note(mode.note()),
-        }
-    };
     let title = "processor time of the start of the program with 83 MB: the first and the second process";
-    Group::new(START, title, STARTS.map(contestant))
+    group(START, title, Unit::Milliseconds, &STARTS)
 }
 
 fn bytes() -> Group {
@@ -287,10 +288,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn local_text_is_compared_with_plain() {
+    fn local_text_is_compared_with_plain_and_with_what_others_do() {
         let ids: Vec<String> = text().ids().map(str::to_owned).collect();
         let names = ["plain", "own", "private", "local", "anonymous", "pool"];
         assert_eq!(ids, names.map(|name| format!("numa.text.{name}")));
+        let ours = Contestant::new("numa.text.own", Unit::Microseconds);
+        let ours = ours.note(Mode::Own.note()).against(["numa.text.plain", "numa.text.anonymous", "numa.text.pool"]);
+        assert_eq!(text().contestants[1], ours);
         assert_eq!(start().ids().count(), 6);
     }
 }

@@ -33,7 +33,7 @@ fn time_group() -> Group {
     Group::new(
         "paging.fault",
         "a first store after a fork: to a shared table, and to one that is copied already",
-        [BREAK, COPY].map(|id| Contestant::new(id, Unit::Nanoseconds).note(note)),
+        [BREAK, COPY].map(|id| Contestant::new(id, Unit::Nanoseconds).ours().note(note)),
     )
 }
 
@@ -41,7 +41,7 @@ fn time_group() -> Group {
 const ORDERS: [(&str, u64); 2] = [("sequential", 1), ("scattered", IN_TABLE)];
 
 fn count_group() -> Group {
-    let contestants = ORDERS.map(|(order, _)| Contestant::new(format!("{BREAKS}.{order}"), Unit::Count));
+    let contestants = ORDERS.map(|(order, _)| Contestant::new(format!("{BREAKS}.{order}"), Unit::Count).ours());
     Group::new(BREAKS, "tables copied per page written after a fork", contestants)
 }
 

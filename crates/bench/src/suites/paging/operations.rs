@@ -25,7 +25,7 @@ pub(super) fn group() -> Group {
     Group::new(
         ID,
         "flushes, and interrupts to 4 CPUs, of one operation (ranges: 8 MiB)",
-        ids.map(|id| Contestant::new(id, Unit::Count)),
+        ids.map(|id| Contestant::new(id, Unit::Count).ours()),
     )
 }
 

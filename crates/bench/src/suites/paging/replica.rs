@@ -30,7 +30,7 @@ const FETCHES: u64 = 20_000;
 pub(super) fn group() -> Group {
     let contestants = WAYS.into_iter().flat_map(ids).map(|id| {
         let unit = if id.ends_with("percent") { Unit::Percent } else { Unit::Count };
-        Contestant::new(id, unit)
+        Contestant::new(id, unit).ours()
     });
     Group::new(
         ID,

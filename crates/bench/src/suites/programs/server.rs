@@ -88,7 +88,7 @@ impl Server {
     pub(super) fn stop_saving(&mut self) -> Result<(), ProgramError> {
         let start = Instant::now();
         while self.is_saving()? {
-            for child in self.children()?.into_iter().filter(|child| saves(*child)) {
+            for child in self.saving()? {
                 // Redis itself ends it so, and does not count that as an error. The child may have ended already.
                 let _ = kill_process(child, Signal::USR1);
             }
@@ -106,8 +106,13 @@ impl Server {
         Pid::from_child(&self.process.0)
     }
 
-    /// Returns its children.
-    pub(super) fn children(&self) -> Result<Vec<Pid>, ProgramError> {
+    /// Returns its children that save.
+    pub(super) fn saving(&self) -> Result<Vec<Pid>, ProgramError> {
+        Ok(only_saving(self.children()?))
+    }
+
+    /// Returns its children, deputies of the object among them, whose memory is the server's.
+    fn children(&self) -> Result<Vec<Pid>, ProgramError> {
         let server = self.pid().as_raw_nonzero();
         let children = fs::read_to_string(format!("/proc/{server}/task/{server}/children"));
         let children = children.map_err(doing("read the list of redis-server's children"))?;
@@ -190,11 +195,15 @@ impl Server {
     }
 }
 
-/// Whether a child of the server's has named itself as one that saves. Deputies of the object are children, too, and go
-/// on: without them the server freezes by itself.
-fn saves(child: Pid) -> bool {
-    let title = fs::read(format!("/proc/{}/cmdline", child.as_raw_nonzero())).unwrap_or_default();
-    title.starts_with(b"redis-rdb-bgsave")
+/// Returns those children that have named themselves as ones that save. Deputies of the object are children, too, and
+/// go on: without them the server freezes by itself.
+fn only_saving(mut children: Vec<Pid>) -> Vec<Pid> {
+    let saves = |child: &Pid| {
+        let title = fs::read(format!("/proc/{}/cmdline", child.as_raw_nonzero())).unwrap_or_default();
+        title.starts_with(b"redis-rdb-bgsave")
+    };
+    children.retain(saves);
+    children
 }
 
 fn file_name(mode: Mode) -> String {
@@ -235,7 +244,20 @@ pub(super) fn answer(from: &mut impl BufRead) -> Result<String, ProgramError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
+
+    #[test]
+    fn children_that_save_are_told_by_their_title() {
+        let start = |title: &str| {
+            let mut shell = Command::new("sh");
+            Ended(shell.arg0(title).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().expect("sh starts"))
+        };
+        let [other, saving] = ["sh", "redis-rdb-bgsave *:1"].map(start);
+        let [other, saving] = [&other, &saving].map(|child| Pid::from_child(&child.0));
+        assert_eq!(only_saving(vec![other, saving]), [saving]);
+    }
 
     #[test]
     fn commands_are_built_and_answers_read() {

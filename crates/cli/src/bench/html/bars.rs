@@ -5,9 +5,9 @@
 
 use palimpsest_bench::harness::record::{Entry, Unit};
 
+use super::push;
 use super::scale::Scale;
 use super::text::escaped;
-use super::{is_ours, push};
 use crate::bench::format;
 
 const LABELS: f64 = 210.0;
@@ -41,7 +41,7 @@ pub(super) fn figure(entries: &[&Entry]) -> String {
     let shared = shared_beginning(entries);
     for (number, entry) in entries.iter().enumerate() {
         let middle = TOP + ROW * (number as f64 + 0.5);
-        let class = if is_ours(entry) { "ours" } else { "rival" };
+        let class = if entry.is_ours() { "ours" } else { "rival" };
         let label = entry.id.get(shared..).filter(|rest| !rest.is_empty()).unwrap_or(&entry.id);
         push(
             &mut svg,

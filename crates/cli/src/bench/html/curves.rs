@@ -1,5 +1,5 @@
-//! Cost against a number or a size: figures of time whose ids have the form `pack.call.COUNT.WHO`,
-//! `keys.toggle.COUNT.WHO.THREADS`, `reset.COUNT.WHO` or `fork.SIZE.WHO`.
+//! Cost against a number or a size: figures of time whose ids have the form `KIND.COUNT.WHO` or `KIND.COUNT.WHO.ORDER`,
+//! of those kinds whose axes [`Per::of`] can name.
 
 use std::collections::BTreeMap;
 
@@ -37,15 +37,26 @@ struct Per {
 }
 
 impl Per {
-    fn of(kind: &str) -> Self {
+    /// Returns the axes of figures of this kind; none for kinds whose number may count anything.
+    fn of(kind: &str) -> Option<Self> {
         let (deed, counted) = match kind {
+            "bpf.load" => ("load", "instructions"),
+            "bpf.roundrobin" | "pack.call" => ("call", "programs taking turns"),
+            "bpf.verify" => ("program", "instructions"),
             "fork" => ("fork", "MiB of heap"),
+            // The curves are the kinds of a request's wait, and the fork.
+            "fork.mix" => ("fork or request", "percent of writes"),
+            // The curves are the stops, and what filling the heap takes before.
+            "fork.pause" => ("heap", "MiB of heap"),
             "keys.toggle" => ("switching of all sites", "sites"),
             "paging.fork" => ("fork", "MiB in pages of 4 KiB"),
             "reset" => ("going back", "pages written"),
-            _ => ("call", "programs taking turns"),
+            "wasmtime.call" => ("call", "modules taking turns"),
+            "wasmtime.instantiate" => ("instance", "modules"),
+            "wasmtime.load" => ("load", "modules"),
+            _ => return None,
         };
-        Self { deed, counted }
+        Some(Self { deed, counted })
     }
 }
 
@@ -100,9 +111,10 @@ pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
         let Some((kind, count, who, order)) = parse(&entry.id).filter(|_| is_time(entry.unit)) else {
             continue;
         };
+        let Some(per) = Per::of(kind) else { continue };
         let title = if order.is_empty() { kind.to_owned() } else { format!("{kind}, {order}") };
         let place = families.iter().position(|family| family.title == title).unwrap_or_else(|| {
-            families.push(Family { title, unit: entry.unit.symbol(), per: Per::of(kind), curves: Vec::new() });
+            families.push(Family { title, unit: entry.unit.symbol(), per, curves: Vec::new() });
             families.len() - 1
         });
         let curves = &mut families[place].curves;
@@ -253,6 +265,11 @@ fn label_places(family: &Family<'_>, y: Scale) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use palimpsest_bench::harness::sampler::Summary;
+    use palimpsest_bench::suites;
+
     use super::*;
 
     #[test]
@@ -280,6 +297,38 @@ mod tests {
         for name in ["packed", "page_each", "bucket_128k"] {
             assert!(svg.contains(&format!(">{name}</text>")));
         }
+    }
+
+    /// Returns a figure of one value.
+    fn entry(id: &str, unit: Unit) -> Entry {
+        Entry::new(id, unit, Summary::of(&[1.0]).expect("one sample"))
+    }
+
+    #[test]
+    fn the_axes_are_those_of_the_kind_and_unknown_kinds_have_no_chart() {
+        let ids = ["bpf.load.20.jit", "bpf.load.100.jit", "no.such.20.kind", "no.such.100.kind"];
+        let entries = ids.map(|id| entry(id, Unit::Microseconds));
+        let families = families(&entries);
+        assert_eq!(families.iter().map(|family| family.title.as_str()).collect::<Vec<_>>(), ["bpf.load"]);
+        let svg = figure(&families[0]);
+        assert!(svg.contains("µs per load") && svg.contains(">instructions (both axes logarithmic)"));
+        assert!(!svg.contains("programs taking turns"));
+    }
+
+    #[test]
+    fn every_curve_that_the_suites_measure_has_axes() {
+        let groups = suites::all().into_iter().flat_map(|suite| suite.groups());
+        let mut curves: BTreeMap<(String, String), BTreeSet<u32>> = BTreeMap::new();
+        for contestant in groups.flat_map(|group| group.contestants).filter(|contestant| is_time(contestant.unit)) {
+            let Some((kind, count, who, order)) = parse(&contestant.id) else { continue };
+            curves.entry((kind.to_owned(), format!("{who}.{order}"))).or_default().insert(count);
+        }
+        let unnamed: BTreeSet<&str> = curves
+            .iter()
+            .filter(|((kind, _), counts)| counts.len() > 1 && Per::of(kind).is_none())
+            .map(|((kind, _), _)| kind.as_str())
+            .collect();
+        assert!(unnamed.is_empty(), "{unnamed:?}");
     }
 
     #[test]

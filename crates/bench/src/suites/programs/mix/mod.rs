@@ -240,7 +240,7 @@ fn live(mut server: Server, mode: Mode, share: u32, times: Times) -> Result<Life
     // copies.
     server.save()?;
     thread::sleep(Duration::from_millis(500));
-    let memory = footprint::of(server.pid(), &server.children()?).map_err(doing("read what redis-server occupies"))?;
+    let memory = footprint::of(server.pid(), &server.saving()?).map_err(doing("read what redis-server occupies"))?;
     let answered = load.finish()?;
     server.stop_saving()?;
     let latency = |share| answered.at(share).ok_or_else(nothing);

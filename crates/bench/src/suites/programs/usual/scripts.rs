@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use rustix::process::Pid;
 
@@ -112,32 +112,49 @@ impl Subject for Answering {
 pub(super) const TARGETS: u32 = 50;
 
 pub(super) fn make(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
-    let file = place.folder.join("Makefile");
-    fs::write(&file, targets()).map_err(doing(format!("write {}", file.display())))?;
-    let mut command = place.command(MAKE)?;
-    command.args(["--silent", "--jobs=1", "--no-builtin-rules", "--file"]).arg(file);
-    Ok(Box::new(Making { command, spent: Spent::default() }))
+    let making = |name: &str, targets: u32| -> Result<Run, ProgramError> {
+        let file = place.folder.join(name);
+        fs::write(&file, makefile(targets)).map_err(doing(format!("write {}", file.display())))?;
+        let mut command = place.command(MAKE)?;
+        command.args(["--silent", "--jobs=1", "--no-builtin-rules", "--file"]).arg(file);
+        Ok(Run { command, spent: Spent::default() })
+    };
+    Ok(Box::new(Making { whole: making("Makefile", TARGETS)?, bare: making("Makefile.bare", 0)? }))
 }
 
 /// Returns targets that start one program each, between two that print the time, so that make's own start does not
 /// count.
-fn targets() -> String {
-    let names: Vec<String> = (0..TARGETS).map(|number| format!("target{number}")).collect();
-    let names = names.join(" ");
-    format!("all: start {names} end\n.PHONY: all start {names} end\nstart end:\n\t@date +%s%N\n{names}:\n\t@true\n")
+fn makefile(targets: u32) -> String {
+    let names: String = (0..targets).map(|number| format!("target{number} ")).collect();
+    let text = format!("all: start {names}end\n.PHONY: all start {names}end\nstart end:\n\t@date +%s%N\n");
+    if targets == 0 { text } else { format!("{text}{names}:\n\t@true\n") }
 }
 
-/// make, started again for each sample.
+/// make, started again for each sample; and without targets, for what its own life costs.
 struct Making {
+    whole: Run,
+    bare: Run,
+}
+
+/// A command, and what all its runs have spent.
+struct Run {
     command: Command,
     spent: Spent,
 }
 
-impl Subject for Making {
-    fn sample(&mut self) -> Result<f64, ProgramError> {
+impl Run {
+    fn once(&mut self) -> Result<Output, ProgramError> {
         let before = Spent::by_children()?;
         let output = finish(&mut self.command)?;
         self.spent = self.spent.and(Spent::by_children()?.since(before));
+        Ok(output)
+    }
+}
+
+impl Subject for Making {
+    fn sample(&mut self) -> Result<f64, ProgramError> {
+        let output = self.whole.once()?;
+        self.bare.once()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let mut moments = said.lines().filter_map(|line| line.trim().parse::<f64>().ok());
         match (moments.next(), moments.next()) {
@@ -146,8 +163,9 @@ impl Subject for Making {
         }
     }
 
+    /// Returns what the targets alone have spent.
     fn spent(&self) -> Result<Spent, ProgramError> {
-        Ok(self.spent)
+        Ok(self.whole.spent.since(self.bare.spent))
     }
 }
 
@@ -163,9 +181,20 @@ mod tests {
 
     #[test]
     fn the_makefile_has_its_targets_between_two_that_tell_the_time() {
-        let text = targets();
+        let text = makefile(TARGETS);
         let all = text.lines().next().expect("a line");
         assert!(all.starts_with("all: start target0 ") && all.ends_with(" target49 end"), "{all}");
         assert_eq!(text.matches("\t@").count(), 2);
+        assert_eq!(makefile(0), "all: start end\n.PHONY: all start end\nstart end:\n\t@date +%s%N\n");
+    }
+
+    #[test]
+    fn targets_do_not_count_the_life_of_make() {
+        let run = |milliseconds, faults| Run {
+            command: Command::new("true"),
+            spent: Spent { processor: std::time::Duration::from_millis(milliseconds), faults },
+        };
+        let making = Making { whole: run(500, 9000), bare: run(200, 4000) };
+        assert_eq!(making.spent().expect("no process is asked"), run(300, 5000).spent);
     }
 }
