@@ -15,6 +15,7 @@ use crate::error::{ForkError, FreezeError};
 use crate::guard::{self, Told};
 use crate::hazards::{self, borrowed};
 use crate::options::Pays;
+use crate::own_stack::on_own_stack;
 use crate::rounds::played;
 use crate::slices;
 use crate::tending::instead_of_repair;
@@ -52,20 +53,11 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     let is_confined = guard::is_confined();
     let shared = registry::shared().filter(|_| !is_confined).filter(is_watched);
     shared.inspect(|shared| shared.begin_account());
-    let outcome = match shared {
+    let outcome = shared.and_then(|shared| Some((shared, Due::at_a_fork(shared)?))).map(|(shared, due)| {
         // SAFETY: 1. is (2).
-        Some(shared) if shared.has_erased() && shared.trials.is_due() => unsafe { forget(shared) },
-        // SAFETY: 1. is (2).
-        Some(shared) if shared.progress.is_under_way() => unsafe { slices::before_fork(shared) },
-        Some(shared) if shared.statistics.is_due() && !shared.statistics.is_over() => {
-            // SAFETY: 1. is (2).
-            let slice = unsafe { instead_of_repair(shared) };
-            // SAFETY: 1. is (2).
-            slice.or_else(|| slices::plan_anew(shared)).unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
-        }
-        _ => Ok(()),
-    };
-    if let Err(error) = outcome {
+        on_own_stack(|| unsafe { due.work(shared) }).unwrap_or(Err(FreezeError::Busy))
+    });
+    if let Some(Err(error)) = outcome {
         tracing::debug!(%error, "frozen memory is not repaired");
     }
     // Another thread may erase something until the fork.
@@ -129,6 +121,43 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         }
     }
     Ok(Forked::Parent(pid))
+}
+
+/// What is to be done before a fork.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Due {
+    Forget,
+    Slice,
+    Repair,
+}
+
+impl Due {
+    fn at_a_fork(shared: &Shared) -> Option<Self> {
+        match () {
+            () if shared.has_erased() && shared.trials.is_due() => Some(Self::Forget),
+            () if shared.progress.is_under_way() => Some(Self::Slice),
+            () if shared.statistics.is_due() && !shared.statistics.is_over() => Some(Self::Repair),
+            () => None,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// 1. The contract of [`freeze`](crate::freeze).
+    unsafe fn work(self, shared: &'static Shared) -> Result<(), FreezeError> {
+        match self {
+            // SAFETY: 1. is (1).
+            Self::Forget => unsafe { forget(shared) },
+            // SAFETY: 1. is (1).
+            Self::Slice => unsafe { slices::before_fork(shared) },
+            Self::Repair => {
+                // SAFETY: 1. is (1).
+                let slice = unsafe { instead_of_repair(shared) };
+                // SAFETY: 1. is (1).
+                slice.or_else(|| slices::plan_anew(shared)).unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
+            }
+        }
+    }
 }
 
 /// A fork of fewer nanoseconds is over before a thread has used up its slice (`base_slice_ns`, kernel/sched/fair.c).

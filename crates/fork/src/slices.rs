@@ -23,6 +23,7 @@ use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
 use crate::hazards::{self, Checked, FileSize, Watcher, Work};
 use crate::options::{self, Options, OtherThreads, Pages, Pause, Pays};
+use crate::own_stack::on_own_stack;
 use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
@@ -262,12 +263,15 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
         return Ok(progress());
     };
     shared.progress.asked_in_wait();
-    if !shared.progress.is_under_way() {
-        // SAFETY: 1. is this function's own.
-        return unsafe { tend(shared) }.map(|()| progress());
-    }
-    // SAFETY: 1. and 2. are this function's own.
-    unsafe { next(shared, Occasion::Wait, is_idle) }.map(|()| progress())
+    let slice = || {
+        if !shared.progress.is_under_way() {
+            // SAFETY: 1. is this function's own.
+            return unsafe { tend(shared) };
+        }
+        // SAFETY: 1. and 2. are this function's own.
+        unsafe { next(shared, Occasion::Wait, is_idle) }
+    };
+    on_own_stack(slice).unwrap_or(Err(FreezeError::Busy)).map(|()| progress())
 }
 
 /// Takes the slice that comes before a fork.

@@ -1,7 +1,7 @@
 //! Memory that must never be frozen, because it is written to while pieces are moved:
 //!
 //! * this library's tables, and the tables of held threads;
-//! * the stack below and around the running code;
+//! * the stack below and around the running code, and this library's [own](crate::own_stack);
 //! * what the running thread and the kernel write for it beside the stack: `errno`, which on some machines lies below
 //!   all thread-local variables of the program, as far from the thread pointer as those are long; and the area of
 //!   restartable sequences, into which the kernel writes the CPU's number whenever it has put the thread aside;
@@ -25,6 +25,7 @@ use super::tables::Tables;
 use crate::error::FreezeError;
 use crate::hazards::wiped::Wiped;
 use crate::options::{Options, OtherThreads};
+use crate::own_stack;
 use crate::report::Skip;
 
 /// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at
@@ -74,13 +75,18 @@ fn areas_of(thread_pointer: usize, stack: usize) -> [Span; 3] {
     ]
 }
 
-/// Returns what the calling thread uses: its stack, its control block, `errno`, and the area of restartable sequences.
-fn own_areas() -> [Span; 4] {
+/// Returns what the calling thread uses: its stack, its control block, `errno`, and the area of restartable sequences;
+/// and this library's own stack.
+fn own_areas() -> [Span; 6] {
     let here = [0_u8; 1];
-    let [control_block, rseq, stack] = areas_of(thread_pointer(), std::hint::black_box(here.as_ptr().addr()));
+    let here = std::hint::black_box(here.as_ptr().addr());
+    let (own_stack, user) = own_stack::areas();
+    let [control_block, rseq, stack] = areas_of(thread_pointer(), here);
+    // The frames that wait for work on that stack.
+    let [.., waiting] = areas_of(thread_pointer(), user.unwrap_or(here));
     // SAFETY: the C library gives a valid pointer to the thread's own variable.
     let errno = unsafe { libc::__errno_location() }.addr();
-    [control_block, rseq, stack, Span::new(errno, errno + size_of::<i32>())]
+    [control_block, rseq, stack, waiting, own_stack, Span::new(errno, errno + size_of::<i32>())]
 }
 
 /// Whether the calling thread uses `span`, or this library's tables lie in it.

@@ -18,6 +18,7 @@ pub use isa::instructions::{DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_t
 pub use isa::landing_pads::landing_pad_rights;
 pub use isa::pointer_tag::{pointer_tag, untagged};
 pub use isa::serialize::serialize_this_core;
+pub(crate) use isa::stack::call_on;
 pub use isa::system_call::system_call;
 pub(crate) use isa::system_call::{AUDIT_ARCH, PAUSE};
 pub(crate) use isa::thread_block::thread_word;

@@ -12,6 +12,7 @@ pub mod own;
 pub mod quiet;
 pub mod rseq;
 mod signal;
+pub mod stack;
 pub(crate) mod sync_error;
 pub(crate) mod task;
 pub(crate) mod tracer;

@@ -1,0 +1,111 @@
+//! A stack of this library's own, for what it does in the middle of a program's calls: lists of mappings and slices take
+//! tens of kilobytes, and a program may fork or wait on a stack for signals of 8, or in a coroutine.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::threads::own::Blocked;
+use palimpsest_sys::threads::stack;
+
+use crate::hazards::wiped::{Wiped, Zeroed};
+
+/// Bytes of it: the deepest work takes less than a quarter.
+const LEN: usize = 512 << 10;
+
+/// The stack. A child inherits no such stack, and finds zeros here.
+#[derive(Debug, Default)]
+struct Place {
+    /// Where it begins; 0 if there is none yet.
+    start: AtomicUsize,
+    /// An address on the stack of who uses it; 0 for nobody.
+    user: AtomicUsize,
+}
+
+// SAFETY: 1. zeros are valid numbers. 2., 3. Two atomic words.
+unsafe impl Zeroed for Place {}
+
+static PLACE: Wiped<Place> = Wiped::new();
+
+fn here() -> usize {
+    let here = [0_u8; 1];
+    std::hint::black_box(here.as_ptr()).addr()
+}
+
+/// Calls `work` on the stack, with all signals blocked; on the caller's if it is called on the stack already, or before
+/// Linux 4.14. Returns `None`, and calls nothing, if another thread uses the stack or there is no memory for it.
+///
+/// `work` must not leave by `longjmp`, nor end the thread.
+pub fn on_own_stack<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let Some(place) = PLACE.get() else { return Some(work()) };
+    if place.span().contains(here()) {
+        return Some(work());
+    }
+    // No handler may run there, which could leave for good.
+    let _blocked = Blocked::all();
+    let _user = place.enter()?;
+    if place.span().is_empty() {
+        // Relaxed, here and in `span`: whoever uses the stack has entered.
+        place.start.store(stack::map(LEN).ok()?.start, Ordering::Relaxed);
+    }
+    // SAFETY: 1. made above, in this process, since no child finds its address; this thread has entered, and blocks
+    // signals. 2. `LEN` is enough for what this library does; who calls it from outside agrees to the rest.
+    unsafe { stack::call(place.span(), work) }.ok()
+}
+
+impl Place {
+    /// Returns where the stack is; empty if there is none.
+    fn span(&self) -> Span {
+        match self.start.load(Ordering::Relaxed) {
+            0 => Span::default(),
+            start => Span::new(start, start + LEN),
+        }
+    }
+
+    /// Begins to use the stack, unless another thread does.
+    fn enter(&self) -> Option<User<'_>> {
+        // Acquire, partner: the Release store of `User::drop`. Forbids that this thread's frames are written while
+        // another's are in use.
+        self.user.compare_exchange(0, here(), Ordering::Acquire, Ordering::Relaxed).ok().map(|_| User(self))
+    }
+}
+
+/// Uses the stack while it lives.
+struct User<'a>(&'a Place);
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        // Release, partner: the Acquire exchange of `enter`.
+        self.0.user.store(0, Ordering::Release);
+    }
+}
+
+/// Returns where the stack is, and an address on the stack of the thread that uses it; nothing before there is one.
+pub(crate) fn areas() -> (Span, Option<usize>) {
+    let Some(place) = PLACE.get() else { return (Span::default(), None) };
+    let user = place.user.load(Ordering::Relaxed);
+    (place.span(), (user != 0).then_some(user))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: a second user of the same memory; a call that never gives it back.
+    #[test]
+    fn one_thread_at_a_time_has_it_and_calls_within_stay_on_it() {
+        let outside = here();
+        for _ in 0..2 {
+            let found = on_own_stack(|| {
+                let inside = here();
+                assert!(inside.abs_diff(outside) > LEN / 2);
+                assert_eq!(areas().1.map(|user| user.abs_diff(outside) < 1 << 16), Some(true));
+                let deeper = on_own_stack(here).expect("the same");
+                assert!(deeper.abs_diff(inside) < LEN);
+                std::thread::scope(|scope| scope.spawn(|| on_own_stack(|| ())).join().expect("it ends"))
+            });
+            assert_eq!(found, Some(None), "another thread finds it in use");
+        }
+        let panic = std::panic::catch_unwind(|| on_own_stack(|| panic!("inside")));
+        assert!(panic.is_err() && on_own_stack(|| ()).is_some());
+    }
+}

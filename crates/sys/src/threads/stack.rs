@@ -1,0 +1,137 @@
+//! A stack besides those of the threads: for work that must not depend on how much room its caller's stack has left.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use rustix::io::Errno;
+
+use crate::arch::call_on;
+use crate::memory::calls::{self, Commit};
+use crate::memory::span::Span;
+use crate::pages::maps::Permissions;
+
+/// Maps `len` bytes for a stack, in whole pages, above a page that nobody may touch. No child inherits it
+/// (`MADV_DONTFORK`): so no fork has to copy its entries.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn map(len: usize) -> Result<Span, Errno> {
+    let page = rustix::param::page_size();
+    let both = Permissions::READ.union(Permissions::WRITE);
+    let whole = calls::map(len.next_multiple_of(page) + page, both, Commit::Counted)?;
+    let stack = Span::new(whole.start + page, whole.end);
+    // SAFETY: 1. made just now, and only known here.
+    let guarded = unsafe { calls::protect(Span::new(whole.start, stack.start), Permissions::default()) };
+    // SAFETY: 1. as above; changes no contents.
+    let made = guarded.and_then(|()| unsafe { calls::advise(whole, libc::MADV_DONTFORK) });
+    if made.is_err() {
+        // SAFETY: 1. as above.
+        let _ = unsafe { calls::unmap(whole) };
+    }
+    made.map(|()| stack)
+}
+
+/// Calls `work` on `stack`. A panic goes on on the caller's stack. Children that `work` makes have a copy of the stack.
+///
+/// # Safety
+///
+/// 1. `stack` was made by [`map`] in this process, and nobody else uses it during the call: no other thread, and no
+///    handler of a signal.
+/// 2. `work` needs no more room than it has, and does not leave by `longjmp`.
+///
+/// # Errors
+///
+/// The kernel's; nothing was done.
+pub unsafe fn call<T>(stack: Span, work: impl FnOnce() -> T) -> Result<T, Errno> {
+    // SAFETY: 1. changes no contents.
+    unsafe { calls::advise(stack, libc::MADV_DOFORK) }?;
+    let mut call = Call { work: Some(work), outcome: None };
+    let (entry, data) = (entry(&call), (&raw mut call).cast::<c_void>());
+    // SAFETY: 1. the end of whole pages is aligned, and the rest is (1) and (2). 2. `enter` takes such a call, which
+    // lives until it returns, and lets no panic through.
+    unsafe { call_on(stack.end, entry, data) };
+    // SAFETY: 1. changes no contents. If it fails, children inherit what they do not need.
+    let _ = unsafe { calls::advise(stack, libc::MADV_DONTFORK) };
+    match call.outcome.expect("it has returned") {
+        Ok(value) => Ok(value),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+struct Call<W, T> {
+    work: Option<W>,
+    outcome: Option<Result<T, Box<dyn Any + Send>>>,
+}
+
+/// Returns what makes such a call.
+fn entry<W: FnOnce() -> T, T>(_call: &Call<W, T>) -> unsafe extern "C" fn(*mut c_void) {
+    enter::<W, T>
+}
+
+/// # Safety
+///
+/// 1. `call` is the address of a `Call<W, T>` that nobody else uses.
+unsafe extern "C" fn enter<W: FnOnce() -> T, T>(call: *mut c_void) {
+    // SAFETY: (1).
+    let call = unsafe { &mut *call.cast::<Call<W, T>>() };
+    call.outcome = call.work.take().map(|work| catch_unwind(AssertUnwindSafe(work)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::child::spawn;
+
+    fn here() -> usize {
+        let here = [0_u8; 1];
+        std::hint::black_box(here.as_ptr()).addr()
+    }
+
+    /// Calls `work` on a stack of its own.
+    fn apart<T>(work: impl FnOnce(Span) -> T) -> T {
+        let stack = map(200_000).expect("memory");
+        // SAFETY: 1. made just now, and the work below ends and handles no signal. 2. it needs little.
+        let answer = unsafe { call(stack, || work(stack)) }.expect("the kernel takes the advice");
+        let page = rustix::param::page_size();
+        // SAFETY: 1. nobody uses it any more.
+        unsafe { calls::unmap(Span::new(stack.start - page, stack.end)) }.expect("mapped above");
+        answer
+    }
+
+    #[test]
+    fn work_is_done_elsewhere_and_returns_what_it_found() {
+        let before = here();
+        let text = String::from("what a closure owns");
+        let (inside, floats, text) = apart(|stack| {
+            assert!(stack.len() >= 200_000 && stack.start < here() && here() < stack.end);
+            (here(), [1.5_f64, 2.5].map(std::hint::black_box).iter().sum::<f64>(), text + ", and gives back")
+        });
+        assert!(inside.abs_diff(before) > 100_000 && before.abs_diff(here()) < 1 << 16);
+        assert_eq!((floats, text.as_str()), (4.0, "what a closure owns, and gives back"));
+    }
+
+    #[test]
+    fn a_panic_goes_on_on_the_callers_stack() {
+        let panic = catch_unwind(|| apart(|_| -> usize { panic!("inside") })).expect_err("it panics");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"inside"));
+    }
+
+    /// Fails on: a stack that each child inherits; children of the work that have none.
+    #[test]
+    fn only_children_of_the_work_have_a_copy() {
+        let status_of = |errand: &dyn Fn() -> bool| {
+            // SAFETY: 1. makes system calls.
+            let child = unsafe { spawn(&[], || i32::from(!errand())) };
+            child.map_err(|error| error.to_string()).and_then(|child| child.wait().map_err(|errno| errno.to_string()))
+        };
+        for _ in 0..2 {
+            let stack = map(1 << 16).expect("memory");
+            assert_eq!(status_of(&|| !calls::is_all_mapped(stack)), Ok(0));
+            // SAFETY: 1. made just now, and the work below ends and handles no signal. 2. it needs little.
+            assert_eq!(unsafe { call(stack, || status_of(&|| calls::is_all_mapped(stack))) }, Ok(Ok(0)));
+            assert_eq!(status_of(&|| !calls::is_all_mapped(stack)), Ok(0));
+        }
+    }
+}
