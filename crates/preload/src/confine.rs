@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_long, c_ulong};
 use palimpsest_fork::guard;
 
 use crate::arch::system_call;
+use crate::cancelling::uncancelled;
 use crate::next::Next;
 use crate::{confined, errno, freezing, started};
 
@@ -42,7 +43,7 @@ pub(crate) fn resolve() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if option == libc::PR_SET_SECCOMP && is_setting(a as usize, b as usize) {
-        note();
+        uncancelled(note);
     }
     match PRCTL.get() {
         // SAFETY: contract 1.
@@ -72,7 +73,7 @@ pub(crate) fn seen(number: c_long, [first, second, third]: [usize; 3]) {
         _ => false,
     };
     if sets {
-        note();
+        uncancelled(note);
     }
 }
 

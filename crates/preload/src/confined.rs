@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use palimpsest_sys::seccomp::{self, FreezeCall, Verdict};
 
+use crate::cancelling::uncancelled;
 use crate::filters::{self, Filters, Trial};
 use crate::started::Started;
 
@@ -81,7 +82,7 @@ pub(crate) fn is_free(started: &Started) -> bool {
         // Nothing is written: what a process never writes to is no page of its own.
         (HARMLESS, _) | (0, Some(Trial::Unneeded)) => true,
         (0, Some(Trial::Passed)) => {
-            settle(look(started.filters));
+            uncancelled(|| settle(look(started.filters)));
             INHERITED.load(Ordering::Relaxed) == HARMLESS
         }
         _ => false,

@@ -2,8 +2,10 @@
 
 use libc::pid_t;
 
+use crate::cancelling::uncancelled;
 use crate::next::Next;
-use crate::{core_filter, earlier, errno, freezing, started};
+use crate::started::{self, Started};
+use crate::{core_filter, earlier, errno, freezing};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -22,7 +24,19 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's `fork`: afterwards the child of a process with threads makes only async-signal-safe calls.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
-    let Some(started) = started::get() else { return plain() };
+    match started::get() {
+        // `fork` is no place where a cancelled thread ends, but much of what is done here is. SAFETY: 1. contract 1.
+        Some(started) => uncancelled(|| unsafe { served(started) }),
+        None => plain(),
+    }
+}
+
+/// Forks, once this object has started.
+///
+/// # Safety
+///
+/// 1. As for [`fork`].
+unsafe fn served(started: &Started) -> pid_t {
     core_filter::take_back();
     earlier::before_fork();
     let before = errno::Kept::now();

@@ -25,6 +25,7 @@
 //! | `confined` | whether it has, or a filter from before its start may end it |
 //! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `cancelling` | no thread ends in what this object does by itself |
 //! | `filters` | the seccomp filters under which the program was started |
 //! | `unwinder` | libgcc_s, once this object panics |
 //! | `handed_over` | the descriptor through which this object came, if it did |
@@ -44,6 +45,7 @@
 mod allocator;
 mod arch;
 mod attach;
+mod cancelling;
 mod channel;
 mod confine;
 mod confined;

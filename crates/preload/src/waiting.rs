@@ -18,6 +18,7 @@ use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, t
 use palimpsest_fork::guard;
 
 use crate::arch::system_call;
+use crate::cancelling::{end_if_cancelled, uncancelled};
 use crate::limit::{Limit, Step};
 use crate::next::Next;
 use crate::own_waits::{
@@ -72,25 +73,6 @@ pub(crate) fn resolve() {
     CLOCK_NANOSLEEP.resolve();
 }
 
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-/// `PTHREAD_CANCEL_DISABLE`.
-const KEPT: c_int = 1;
-
-/// Does what must not end halfway because somebody cancels the thread.
-fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
-    let mut before = 0;
-    // SAFETY: of this thread alone; the state before goes to a local.
-    unsafe { pthread_setcancelstate(KEPT, &raw mut before) };
-    let done = what();
-    // SAFETY: as above.
-    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
-    done
-}
-
 /// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads, and
 /// one system call near the main stack while a deputy is at work (`wait4`) or a freeze is put off (`getpid`).
 fn wanted(time: Option<Duration>) -> Option<&'static Started> {
@@ -113,8 +95,8 @@ type Ask<'a> = &'a mut dyn FnMut(Step, Option<Set>) -> isize;
 /// Waits until `limit`, with a mask of signals or the thread's own, and takes slices meanwhile. Answers like the
 /// kernel.
 fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> isize {
-    // SAFETY: acts on a request to cancel this thread, by unwinding frames that have nothing to drop.
-    unsafe { pthread_testcancel() };
+    // SAFETY: 1. from here to the program, no frame has anything to drop.
+    unsafe { end_if_cancelled() };
     let answer = ask(Step::Not, mask);
     if answer != 0 || limit.is_over() {
         return answer;

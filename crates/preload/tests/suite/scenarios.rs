@@ -37,6 +37,26 @@ same_and_frozen! {
     cancelled_command
 }
 
+/// Fails on: a thread that ends in a call in which it would not end without the object, or ends the process there; a
+/// child that cannot be cancelled.
+#[test]
+fn a_cancelled_thread_ends_in_none_of_these_calls() {
+    let stop = ("PALIMPSEST_THREADS", "stop");
+    for variables in [&[("PALIMPSEST_FREEZE", "fork")][..], &[("PALIMPSEST_FREEZE", "fork"), stop]] {
+        let Some(ran) = assert_same("cancelled_fork", variables) else { return };
+        assert!(ran.stdout.starts_with("forked\ncanceled: 1\nchild: 1\n"), "{}", ran.stdout);
+        assert_eq!(ran.report.contains("froze process"), variables.contains(&stop), "{}{}", ran.stderr, ran.report);
+    }
+    let Some(ran) = assert_same("cancelled_calls", &[stop]) else { return };
+    assert!(ran.report.contains("froze process"), "{}{}", ran.stderr, ran.report);
+    let Some(ran) = assert_same("cancelled_filter", &[("PALIMPSEST_FREEZE", "fork")]) else { return };
+    assert!(
+        ran.stderr.starts_with("palimpsest: not frozen: the program installs a seccomp filter, "),
+        "{}",
+        ran.stderr
+    );
+}
+
 #[test]
 fn threads_are_a_reason_to_refuse() {
     let Some(ran) = assert_same("threads", &[]) else { return };

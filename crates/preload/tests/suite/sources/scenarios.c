@@ -854,6 +854,54 @@ static void cancelled_command(void) {
     printf("system: %d\n", system("exit 3"));
     fork_and_show("after", at, 4 * M);
 }
+/* Calls of a thread that somebody has cancelled: they are no places where it ends. */
+static unsigned char *secret;
+static pid_t child_of_cancelled;
+static void *forking_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    child_of_cancelled = fork();
+    if (child_of_cancelled == 0) {
+        int state = -1;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+        _exit(state == PTHREAD_CANCEL_ENABLE ? 5 : 6);
+    }
+    printf("forked\n");
+    pthread_testcancel();
+    return unused;
+}
+static void *calling_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    char *const arguments[] = { "true", NULL };
+    result("posix_spawnp", posix_spawnp(&child_of_cancelled, "true", NULL, NULL, arguments, environ));
+    result("execv", execv("/nonexistent", arguments));
+    explicit_bzero(secret, 4096);
+    result("WIPEONFORK", madvise(secret + 6 * M, M, MADV_WIPEONFORK));
+    mlock(secret + 3 * M, 4096); /* may be refused */
+    unsigned char *moved = mremap(secret + 4 * M, M, M, MREMAP_MAYMOVE | 4 /* DONTUNMAP */, NULL);
+    printf("moved: %d\n", moved != MAP_FAILED);
+    forking_cancelled(unused);
+    return unused;
+}
+static void join_cancelled(void *(*what)(void *), int status) {
+    pthread_t thread;
+    void *end = NULL;
+    fflush(stdout);
+    if (pthread_create(&thread, NULL, what, NULL)) die("thread");
+    pthread_join(thread, &end);
+    printf("canceled: %d\n", end == PTHREAD_CANCELED);
+    if (child_of_cancelled > 0) printf("child: %d\n", reap(child_of_cancelled) == status);
+}
+static void cancelled_fork(void) {
+    unsigned char *at = filled(8 * M);
+    join_cancelled(forking_cancelled, 5);
+    fork_and_show("after", at, 8 * M);
+}
+static void cancelled_calls(void) {
+    secret = filled(8 * M);
+    freeze();
+    join_cancelled(calling_cancelled, 5);
+    fork_and_show("after", secret, 1 * M);
+}
 static int at_fork_calls[3];
 static void before_fork(void) { at_fork_calls[0]++; }
 static void in_parent(void) { at_fork_calls[1]++; }
@@ -1013,6 +1061,16 @@ static void forks_confined(int (*set)(struct sock_fprog *)) {
     forbid_to_open(set);
     fork_and_show("after", at, 8 * M);
 }
+static void *confining_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    forbid_to_open(by_prctl);
+    pthread_testcancel();
+    return unused;
+}
+static void cancelled_filter(void) {
+    filled(8 * M);
+    join_cancelled(confining_cancelled, 0);
+}
 static void confined_forks(void) { forks_confined(by_prctl); }
 static void confined_by_syscall(void) { forks_confined(by_syscall); }
 static void confined_by_syscall_prctl(void) { forks_confined(by_syscall_prctl); }
@@ -1135,6 +1193,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
     S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping), S(cancelled_command),
+    S(cancelled_fork), S(cancelled_calls), S(cancelled_filter),
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
     S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_after_fork),
     S(confined_attaches), S(confined_executes), S(child_tables), S(signalled),
