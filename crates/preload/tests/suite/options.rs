@@ -1,6 +1,8 @@
 //! What the user can ask for.
 
-use crate::common::{Ran, STARTED, assert_same, frozen, object, run, scenarios};
+use std::path::Path;
+
+use crate::common::{PLAIN, Ran, STARTED, assert_same, compile, frozen, object, run, scenarios};
 
 fn count(ran: &Ran) -> usize {
     ran.report.matches("palimpsest: froze process").count()
@@ -28,6 +30,20 @@ fn invalid_values_are_told_in_one_line_and_nothing_is_frozen() {
         assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
         assert_eq!(count(&ran), 0);
     }
+}
+
+/// Fails on: a line that stops the program, or is kept back for that.
+#[test]
+fn a_line_to_a_terminal_stops_no_program_in_the_background() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/background.c");
+    let Some(program) = compile(Path::new(source), "background", &[]) else { return };
+    let preload = format!("LD_PRELOAD={}", object().display());
+    let served = ["/usr/bin/env", "PALIMPSEST_HUGE=1", &preload, "true"];
+    let ran = run(&[&[program.to_str().expect("UTF-8")][..], &served].concat(), PLAIN);
+    if ran.status == Some(77) {
+        return println!("skipped: no terminal can be made here");
+    }
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "ended with 0\ntold\n"), "{}", ran.stderr);
 }
 
 #[test]
