@@ -2,6 +2,9 @@
 //!
 //! Opening, reading and closing a file are such places in the C library, and most functions that this object defines
 //! are none. The unwinding that ends a thread also ends the process where it meets code that cannot be unwound.
+//!
+//! To say so writes to the thread's own page, which a small process shares with its last child: a fork that only looks
+//! whether it is time to freeze keeps to system calls instead.
 
 use std::ffi::c_int;
 use std::ptr;

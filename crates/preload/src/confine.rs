@@ -21,10 +21,14 @@ fn note() {
     if let Some(started) = started::get() {
         freezing::before_filter(started);
     }
-    let was_seen = confined::is_seen();
+    // A filter before this one might end the program for these questions.
+    let was_known = confined::is_owners();
+    if !was_known && guard::is_borrowed() {
+        return confined::note_borrower();
+    }
     confined::note();
-    // From here on no wait sends another. A filter before this one might end the program for the question.
-    if !was_seen {
+    // From here on no wait sends another.
+    if !was_known {
         palimpsest_fork::dismiss_deputy();
     }
     guard::confined();

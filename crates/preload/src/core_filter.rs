@@ -68,7 +68,7 @@ pub(crate) fn take_back() {
 #[cold]
 fn take_back_now() {
     // A child of `vfork` would set it, in its parent's memory, for the program that it is about to execute.
-    if SPAWNS.load(Ordering::Relaxed) != 0 || guard::is_borrowed() || confined::is_seen() {
+    if SPAWNS.load(Ordering::Relaxed) != 0 || confined::is_seen() || guard::is_borrowed() {
         return;
     }
     let Some((before, after)) = change().filter(|_| IS_LENT.swap(false, Ordering::Relaxed)) else { return };

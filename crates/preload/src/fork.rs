@@ -4,8 +4,7 @@ use libc::pid_t;
 
 use crate::cancelling::uncancelled;
 use crate::next::Next;
-use crate::started::{self, Started};
-use crate::{core_filter, earlier, errno, freezing};
+use crate::{core_filter, earlier, errno, freezing, started};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -24,19 +23,7 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's `fork`: afterwards the child of a process with threads makes only async-signal-safe calls.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
-    match started::get() {
-        // `fork` is no place where a cancelled thread ends, but much of what is done here is. SAFETY: 1. contract 1.
-        Some(started) => uncancelled(|| unsafe { served(started) }),
-        None => plain(),
-    }
-}
-
-/// Forks, once this object has started.
-///
-/// # Safety
-///
-/// 1. As for [`fork`].
-unsafe fn served(started: &Started) -> pid_t {
+    let Some(started) = started::get() else { return plain() };
     core_filter::take_back();
     earlier::before_fork();
     let before = errno::Kept::now();
@@ -45,7 +32,7 @@ unsafe fn served(started: &Started) -> pid_t {
         return plain();
     }
     // SAFETY: contract 1.
-    let forked = unsafe { palimpsest_fork::fork() };
+    let forked = uncancelled(|| unsafe { palimpsest_fork::fork() });
     match forked {
         Ok(palimpsest_fork::Forked::Child) => {
             core_filter::born();

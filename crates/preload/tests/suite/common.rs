@@ -135,6 +135,12 @@ pub(crate) fn localized(stderr: &str) -> u64 {
     stderr.lines().filter_map(told).sum()
 }
 
+/// Returns the number of slices in the report.
+pub(crate) fn slices(report: &str) -> u64 {
+    let line = report.lines().find_map(|line| line.strip_prefix("slices")).expect("told");
+    line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
 /// Returns the lines on standard error that are not this object's.
 pub(crate) fn own_lines(stderr: &str) -> String {
     stderr.lines().filter(|line| !line.starts_with("palimpsest: ")).map(|line| format!("{line}\n")).collect()

@@ -182,7 +182,7 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
     let Some(scenarios) = scenarios() else { return };
     let started = |program: &str, variable: &str| {
         let script = format!("{variable} PALIMPSEST_STARTED={STARTED} LD_PRELOAD={object} exec {program}");
-        run(&["sh", "-c", &script], crate::common::PLAIN)
+        run(&["sh", "-c", &script], PLAIN)
     };
     let protect = format!("{} protect", scenarios.display());
     for (program, variable, reason) in [
@@ -199,7 +199,7 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
     }
     // A later process with the same number is a different one.
     let script = format!("PALIMPSEST_STARTED=$$-1 LD_PRELOAD={object} exec true");
-    assert_eq!(run(&["sh", "-c", &script], crate::common::PLAIN).report, "");
+    assert_eq!(run(&["sh", "-c", &script], PLAIN).report, "");
     // A frozen one reports that, and others report nothing.
     let ran = started(&protect, "");
     assert_eq!((count(&ran), ran.report.contains("froze nothing")), (1, false), "{}", ran.report);

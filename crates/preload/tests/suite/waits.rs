@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{PLAIN, compile, frozen, object, run};
+use crate::common::{PLAIN, compile, frozen, object, run, slices};
 
 /// Runs the program plainly and with slices that copy the least that they may. Returns their reports.
 fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
@@ -23,12 +23,6 @@ fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option
     assert_eq!((ran.status, plain.status), (Some(0), Some(0)), "{}", ran.stderr);
     assert_eq!(ran.stderr, "");
     Some(ran.report)
-}
-
-/// Returns the number of slices in the report.
-fn slices(report: &str) -> u64 {
-    let line = report.lines().find_map(|line| line.strip_prefix("slices")).expect("told");
-    line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
 #[test]

@@ -882,6 +882,11 @@ static void *calling_cancelled(void *unused) {
     forking_cancelled(unused);
     return unused;
 }
+/* While there is another thread, only a child can forget what was erased. */
+static void *erasing_cancelled(void *unused) {
+    explicit_bzero(secret, 4096);
+    return forking_cancelled(unused);
+}
 static void join_cancelled(void *(*what)(void *), int status) {
     pthread_t thread;
     void *end = NULL;
@@ -901,6 +906,12 @@ static void cancelled_calls(void) {
     freeze();
     join_cancelled(calling_cancelled, 5);
     fork_and_show("after", secret, 1 * M);
+}
+static void cancelled_erasing(void) {
+    secret = filled(8 * M);
+    freeze();
+    join_cancelled(erasing_cancelled, 5);
+    fork_and_show("after", secret, 8 * M);
 }
 static int at_fork_calls[3];
 static void before_fork(void) { at_fork_calls[0]++; }
@@ -1161,6 +1172,32 @@ static void vfork_forks(void) {
     pthread_join(t, NULL);
     printf("%ld stores are lost\n", wrong_rounds);
 }
+/* A child of vfork that confines itself. */
+static void confine_borrower(void) {
+    struct sock_filter all[] = { { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW } };
+    struct sock_fprog filter = { 1, all };
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        _exit(by_prctl(&filter) ? 7 : 0);
+    }
+    printf("confined: %d\n", reap(child));
+}
+static void vfork_confines(void) {
+    unsigned char *at = filled(8 * M);
+    confine_borrower();
+    confine_borrower();
+    fork_and_show("after", at, 8 * M);
+}
+static void vfork_confines_in_slices(void) {
+    unsigned char *at = filled(64 * M);
+    freeze();
+    confine_borrower();
+    struct timespec time = { 0, 50 * 1000 * 1000 };
+    for (int i = 0; i < 4; i++) nanosleep(&time, NULL);
+    fork_and_show("after", at, 64 * M);
+}
 
 static unsigned char *to_discard;
 static void *discard_slowly(void *unused) {
@@ -1193,11 +1230,11 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
     S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping), S(cancelled_command),
-    S(cancelled_fork), S(cancelled_calls), S(cancelled_filter),
+    S(cancelled_fork), S(cancelled_calls), S(cancelled_erasing), S(cancelled_filter),
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
     S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_after_fork),
     S(confined_attaches), S(confined_executes), S(child_tables), S(signalled),
-    S(discard_meanwhile), S(vfork_forks),
+    S(discard_meanwhile), S(vfork_forks), S(vfork_confines), S(vfork_confines_in_slices),
 };
 
 int main(int count, char **arguments) {
