@@ -42,7 +42,8 @@ same_and_frozen! {
 #[test]
 fn a_cancelled_thread_ends_in_none_of_these_calls() {
     let (at_once, stop) = (("PALIMPSEST_FREEZE", "fork"), ("PALIMPSEST_THREADS", "stop"));
-    for variables in [&[at_once][..], &[at_once, stop], &[stop], &[("PALIMPSEST_FREEZE", "size:1G")]] {
+    let (late, told) = (("PALIMPSEST_FREEZE", "size:1G"), ("PALIMPSEST_FILTERS", "0"));
+    for variables in [&[at_once][..], &[at_once, stop], &[stop], &[late], &[late, told]] {
         let Some(ran) = assert_same("cancelled_fork", variables) else { return };
         assert!(ran.stdout.starts_with("forked\ncanceled: 1\nchild: 1\n"), "{}", ran.stdout);
         assert_eq!(ran.report.contains("froze process"), variables.contains(&stop), "{}{}", ran.stderr, ran.report);
