@@ -19,6 +19,7 @@
 //! | `huge`, `earlier` | memory that is in huge pages from the first touch, if it is to be gathered, or soon after |
 //! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
+//! | `library` | whether the next definition is the C library's |
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
@@ -63,6 +64,7 @@ mod freezing;
 mod handed_over;
 mod huge;
 mod kernel;
+mod library;
 mod limit;
 mod local_text;
 mod memory;

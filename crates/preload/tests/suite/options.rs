@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{PLAIN, Ran, STARTED, assert_same, compile, frozen, object, run, scenarios};
+use crate::common::{PLAIN, Ran, STARTED, assert_same, compile, frozen, object, other_object, run, scenarios};
 
 fn count(ran: &Ran) -> usize {
     ran.report.matches("palimpsest: froze process").count()
@@ -161,7 +161,7 @@ fn executed_programs_are_served_unless_that_is_declined() {
 
 #[test]
 fn an_environment_that_another_constructor_has_made_is_left_too() {
-    let (object, Some(other)) = (object(), crate::common::setenv_first()) else { return };
+    let (object, Some(other)) = (object(), other_object("setenv_first")) else { return };
     let (object, other) = (object.to_str().expect("UTF-8"), other.to_str().expect("UTF-8"));
     let both = format!("{object}:{other}");
     let command = ["sh", "-c", "echo \"[$LD_PRELOAD] $SET_FIRST\""];

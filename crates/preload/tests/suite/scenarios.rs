@@ -1,7 +1,7 @@
 //! The memory that a program sees is the same, frozen or not.
 
 use crate::common::{PLAIN, Ran, STARTED, Way, frozen};
-use crate::common::{assert_same, linked_scenarios, object, run, scenarios, slices, slow_madvise, static_scenarios};
+use crate::common::{assert_same, linked_scenarios, object, other_object, run, scenarios, slices, static_scenarios};
 
 /// The settings under which each scenario runs.
 const VARIANTS: [&[(&str, &str)]; 2] = [&[], &[("PALIMPSEST_EXTENT", "4M"), ("PALIMPSEST_HUGE", "collapse")]];
@@ -244,7 +244,9 @@ fn a_static_program_is_untouched() {
 /// Memory is frozen between the object's question and the program's call.
 #[test]
 fn memory_that_is_frozen_meanwhile_is_discarded_all_the_same() {
-    let (Some(program), Some(slow)) = (scenarios().and_then(|path| path.to_str()), slow_madvise()) else { return };
+    let (Some(program), Some(slow)) = (scenarios().and_then(|path| path.to_str()), other_object("slow_madvise")) else {
+        return;
+    };
     let objects = format!("{}:{}", object().display(), slow.display());
     let ran = run(&[program, "discard_meanwhile"], frozen(&objects, &[("PALIMPSEST_THREADS", "stop")]));
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "0 pages are not zero\n"), "{}", ran.stderr);

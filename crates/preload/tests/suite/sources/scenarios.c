@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -21,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define K 1024UL
@@ -1199,6 +1202,30 @@ static void vfork_confines_in_slices(void) {
     fork_and_show("after", at, 64 * M);
 }
 
+static void other_waits(void) {
+    /* Not compared: behind the object stands one that knows a descriptor of its own. */
+    filled(64 * M);
+    freeze();
+    struct epoll_event event;
+    result("epoll", epoll_wait(1000000, &event, 1, 10000));
+    struct pollfd one = { 1000000, POLLIN, 0 };
+    result("poll", poll(&one, 1, 10000));
+    printf("events: %d\n", one.revents == POLLIN);
+}
+static void other_clock(void) {
+    /* Not compared: another object has a clock of its own. */
+    filled(64 * M);
+    freeze();
+    alarm(60);
+    struct timespec end, time = { 0, 20 * 1000 * 1000 };
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_nsec += time.tv_nsec;
+    end.tv_sec += end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
+    printf("until: %d\n", clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL));
+    result("for", nanosleep(&time, NULL));
+}
+
 static unsigned char *to_discard;
 static void *discard_slowly(void *unused) {
     madvise(to_discard, 8 * M, MADV_DONTNEED);
@@ -1234,7 +1261,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
     S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_after_fork),
     S(confined_attaches), S(confined_executes), S(child_tables), S(signalled),
-    S(discard_meanwhile), S(vfork_forks), S(vfork_confines), S(vfork_confines_in_slices),
+    S(discard_meanwhile), S(vfork_forks), S(vfork_confines), S(vfork_confines_in_slices), S(other_waits), S(other_clock),
 };
 
 int main(int count, char **arguments) {
