@@ -503,13 +503,27 @@ pub unsafe extern "C-unwind" fn pselect(
 
 /// Sleeps this long, and answers like the kernel; stores what was left in `rest`, unless that is null.
 ///
+/// With a mask it waits by `ppoll`, as precisely as the kernel's sleep: that takes no mask, and a signal between it and
+/// a change of the thread's own would end nothing.
+///
 /// # Safety
 ///
 /// 1. `rest` is null, or can be written.
 unsafe fn sleep(started: &Started, time: Duration, rest: *mut timespec) -> isize {
     let limit = Limit::after(Some(time));
-    // SAFETY: 1. no descriptors.
-    let answer = split(started, limit, None, &mut |step, mask| unsafe { ask_poll(ptr::null_mut(), 0, step, mask) });
+    let ask = &mut |step, mask| {
+        // SAFETY: 1. no descriptors.
+        let poll = |step| unsafe { ask_poll(ptr::null_mut(), 0, step, mask) };
+        match (step, mask) {
+            (Step::For(time), Some(_)) if !limit.is_beyond(time) => limit.exactly(poll),
+            (Step::For(_), None) => step.time().map_or(0, |time| {
+                // SAFETY: 1. the time outlives the call.
+                raw(unsafe { NANOSLEEP.or(own_nanosleep)(&raw const time, ptr::null_mut()) })
+            }),
+            _ => poll(step),
+        }
+    };
+    let answer = split(started, limit, None, ask);
     if answer < 0
         // SAFETY: (1).
         && let (Some(rest), Some(left)) = (unsafe { rest.as_mut() }, limit.left().time())
