@@ -25,8 +25,8 @@ use crate::started::Started;
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 /// Whose child of `vfork` has confined itself, in this process's memory: what child and thread have in common, 0 for
-/// none, or [`MANY`](Self::MANY) for children of several threads, which are never forgotten. `Relaxed`: child and thread
-/// take turns; another thread that does not see it yet is not confined.
+/// none, or [`MANY`](Self::MANY) for children of several threads, which are never forgotten. `Relaxed`: child and
+/// thread take turns; another thread that does not see it yet is not confined.
 struct Borrower(AtomicUsize);
 
 static BORROWER: Borrower = Borrower(AtomicUsize::new(0));

@@ -1261,7 +1261,8 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
     S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_after_fork),
     S(confined_attaches), S(confined_executes), S(child_tables), S(signalled),
-    S(discard_meanwhile), S(vfork_forks), S(vfork_confines), S(vfork_confines_in_slices), S(other_waits), S(other_clock),
+    S(discard_meanwhile), S(vfork_forks), S(vfork_confines), S(vfork_confines_in_slices), S(other_waits),
+    S(other_clock),
 };
 
 int main(int count, char **arguments) {
