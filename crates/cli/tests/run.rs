@@ -367,3 +367,44 @@ fn run_tries_for_all_below_whether_filters_above_it_end_them() {
         assert!(told.is_none_or(|told| lines.contains(told)), "{lines}");
     }
 }
+
+/// Fails on: a child that asks the linker as process 1 of a namespace, which ends with it.
+#[test]
+fn a_pid_namespace_without_processes_is_left_for_the_program() {
+    let below = |options: &[&str]| {
+        let mut below = Command::new("unshare");
+        below.args(["--map-root-user", "--pid"]).args(options).args([env!("CARGO_BIN_EXE_palimpsest"), "run"]);
+        below.env_remove("PALIMPSEST_PRELOAD").env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+        below.args(["--", "true"]).output().expect("unshare is there")
+    };
+    let can_be_made = Command::new("unshare").args(["--map-root-user", "--pid", "true"]).output();
+    if !can_be_made.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: no user namespace");
+    }
+    let refused = below(&[]);
+    assert!(text(&refused.stderr).contains("--fork"), "{}", text(&refused.stderr));
+    assert_eq!((refused.status.code(), text(&refused.stderr).lines().count()), (Some(125), 1));
+    let served = below(&["--fork"]);
+    assert_eq!((served.status.code(), text(&served.stderr).as_str()), (Some(0), ""));
+}
+
+/// Fails on: a program that ends at its start, without a word of what would help.
+#[test]
+fn a_shared_runtime_of_address_sanitizer_is_a_reason_to_refuse() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("empty.c"), folder.path().join("empty"));
+    fs::write(&source, "int main(void) { return 0; }").expect("the folder is ours");
+    // GCC links the shared one.
+    let built = Command::new("gcc").args(["-fsanitize=address", "-o"]).args([&program, &source]).output();
+    let is_built = built.is_ok_and(|output| output.status.success());
+    if !is_built || !Command::new(&program).status().expect("it was built").success() {
+        return println!("skipped: no gcc with AddressSanitizer");
+    }
+    let run = |options: &str| command().arg("--").arg(&program).env("ASAN_OPTIONS", options).output().expect("built");
+    let refused = run("");
+    let said = text(&refused.stderr);
+    assert!(said.contains("libasan.so") && said.contains("ASAN_OPTIONS=verify_asan_link_order=0"), "{said}");
+    assert_eq!((refused.status.code(), said.lines().count()), (Some(125), 1));
+    let served = run("verify_asan_link_order=0");
+    assert_eq!((served.status.code(), text(&served.stderr).as_str()), (Some(0), ""));
+}

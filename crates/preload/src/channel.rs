@@ -179,7 +179,7 @@ fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
     }
 }
 
-/// Writes everything, and takes back SIGPIPE and SIGXFSZ, which a write can bring upon its thread.
+/// Writes everything, and takes back the signals that a write can bring upon its thread.
 fn write_without_signals(descriptor: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     let held = Held::now();
     write_all(descriptor, bytes)?;
@@ -195,43 +195,48 @@ fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> 
     Ok(())
 }
 
-/// Blocks the two signals for this thread. Dropping it discards those that came meanwhile, and restores the mask.
+/// What a write can send: to who writes to a pipe without a reader, beyond `RLIMIT_FSIZE`, or in the background to a
+/// terminal with `stty tostop`. The last would stop the whole job; while it is blocked, the terminal takes the line
+/// (`__tty_check_change` in `drivers/tty/tty_jobctrl.c`).
+const SENT: [libc::c_int; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGTTOU];
+
+/// Blocks these signals for this thread. Dropping it discards those that came meanwhile, and restores the mask.
 struct Held {
-    both: libc::sigset_t,
+    ours: libc::sigset_t,
     before: libc::sigset_t,
     pending: libc::sigset_t,
 }
 
 impl Held {
     fn now() -> Self {
-        let (mut both, mut before, mut pending) = (empty(), empty(), empty());
-        for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        let (mut ours, mut before, mut pending) = (empty(), empty(), empty());
+        for signal in SENT {
             // SAFETY: the set is initialised.
-            unsafe { libc::sigaddset(&raw mut both, signal) };
+            unsafe { libc::sigaddset(&raw mut ours, signal) };
         }
         // SAFETY: both sets are initialised and outlive the call.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const both, &raw mut before) };
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const ours, &raw mut before) };
         // SAFETY: the set is initialised and outlives the call.
         unsafe { libc::sigpending(&raw mut pending) };
-        Self { both, before, pending }
+        Self { ours, before, pending }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        for signal in SENT {
             // SAFETY: the set is initialised.
             let was_pending = unsafe { libc::sigismember(&raw const self.pending, signal) } == 1;
             if was_pending {
                 // It is the program's own, and stays pending; one of ours would have been merged with it. SAFETY: the
                 // set is initialised.
-                unsafe { libc::sigdelset(&raw mut self.both, signal) };
+                unsafe { libc::sigdelset(&raw mut self.ours, signal) };
             }
         }
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         loop {
             // SAFETY: the set and the time are initialised and outlive the call; no description is asked for.
-            let taken = unsafe { libc::sigtimedwait(&raw const self.both, ptr::null_mut(), &raw const at_once) };
+            let taken = unsafe { libc::sigtimedwait(&raw const self.ours, ptr::null_mut(), &raw const at_once) };
             if taken < 0 {
                 break;
             }

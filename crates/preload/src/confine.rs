@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_long, c_ulong};
 use palimpsest_fork::guard;
 
 use crate::arch::system_call;
+use crate::cancelling::uncancelled;
 use crate::next::Next;
 use crate::{confined, errno, freezing, started};
 
@@ -20,10 +21,14 @@ fn note() {
     if let Some(started) = started::get() {
         freezing::before_filter(started);
     }
-    let was_seen = confined::is_seen();
+    // A filter before this one might end the program for these questions.
+    let was_known = confined::is_owners();
+    if !was_known && guard::is_borrowed() {
+        return confined::note_borrower();
+    }
     confined::note();
-    // From here on no wait sends another. A filter before this one might end the program for the question.
-    if !was_seen {
+    // From here on no wait sends another.
+    if !was_known {
         palimpsest_fork::dismiss_deputy();
     }
     guard::confined();
@@ -42,7 +47,7 @@ pub(crate) fn resolve() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if option == libc::PR_SET_SECCOMP && is_setting(a as usize, b as usize) {
-        note();
+        uncancelled(note);
     }
     match PRCTL.get() {
         // SAFETY: contract 1.
@@ -72,7 +77,7 @@ pub(crate) fn seen(number: c_long, [first, second, third]: [usize; 3]) {
         _ => false,
     };
     if sets {
-        note();
+        uncancelled(note);
     }
 }
 

@@ -15,6 +15,7 @@ use palimpsest_fork::guard;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, retry_on_intr, write};
 
+use crate::cancelling::uncancelled;
 use crate::{confined, errno};
 
 const PATH: &str = "/proc/self/coredump_filter";
@@ -48,9 +49,11 @@ pub(crate) fn lend() {
     // Reading `/proc` could end a process that has confined itself by a filter.
     let Some((before, after)) = change().filter(|_| !confined::is_seen()) else { return };
     let errno = errno::get();
-    if current() == Some(after) && set(before) {
-        IS_LENT.store(true, Ordering::Relaxed);
-    }
+    uncancelled(|| {
+        if current() == Some(after) && set(before) {
+            IS_LENT.store(true, Ordering::Relaxed);
+        }
+    });
     errno::set(errno);
 }
 
@@ -65,15 +68,17 @@ pub(crate) fn take_back() {
 #[cold]
 fn take_back_now() {
     // A child of `vfork` would set it, in its parent's memory, for the program that it is about to execute.
-    if SPAWNS.load(Ordering::Relaxed) != 0 || guard::is_borrowed() || confined::is_seen() {
+    if SPAWNS.load(Ordering::Relaxed) != 0 || confined::is_seen() || guard::is_borrowed() {
         return;
     }
     let Some((before, after)) = change().filter(|_| IS_LENT.swap(false, Ordering::Relaxed)) else { return };
     let errno = errno::get();
-    if current() == Some(before) {
-        // A process that can no longer open `/proc` dumps core without frozen memory, and cannot be told.
-        set(after);
-    }
+    uncancelled(|| {
+        if current() == Some(before) {
+            // A process that can no longer open `/proc` dumps core without frozen memory, and cannot be told.
+            set(after);
+        }
+    });
     errno::set(errno);
 }
 

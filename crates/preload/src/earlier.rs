@@ -19,6 +19,7 @@ use palimpsest_sys::memory::extent::in_memory;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, retry_on_intr};
 
+use crate::cancelling::uncancelled;
 use crate::{errno, freezing, kernel};
 
 /// Pieces that are noted at most: twice as many as Redis has before it is seen to use its memory. A piece takes half a
@@ -120,7 +121,7 @@ pub(crate) fn advance() {
     }
     let Ok(mut queue) = QUEUE.try_lock() else { return };
     let before = errno::get();
-    if queue.count > 0 && is_allowed() {
+    if queue.count > 0 && uncancelled(is_allowed) {
         // If it is refused, there are base pages. SAFETY: 1. changes no contents, wherever it is.
         queue.advance(is_populated, |piece| unsafe {
             kernel::madvise(ptr::without_provenance_mut(piece), PIECE, libc::MADV_COLLAPSE);

@@ -3,6 +3,7 @@
 //! Only the process that `palimpsest run` has started says so, as named in `PALIMPSEST_STARTED`: a script starts
 //! programs by the hundred. A program that is killed, or leaves by `_exit` as some shells do, says nothing.
 
+use crate::cancelling::uncancelled;
 use crate::started::{self, End, Started};
 use crate::{confined, freezing, moment};
 
@@ -18,6 +19,10 @@ pub(crate) fn await_it() {
 }
 
 extern "C" fn end() {
+    uncancelled(say);
+}
+
+fn say() {
     // Asked last: a filter may end the program for asking for its process id.
     let is_told = |started: &&Started| matches!(started.end, End::Told(process) if process == std::process::id());
     // A look, for who has not forked.

@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 use libc::size_t;
 use palimpsest_fork::guard;
 
+use crate::cancelling::uncancelled;
 use crate::errno;
 use crate::memory::pages;
 
@@ -74,7 +75,7 @@ fn forget(memory: *mut c_void, length: size_t) -> Result<(), rustix::io::Errno> 
     }
     // An extent may have held the bytes although nothing of it lies there now: only the guard knows. It costs a load if
     // nothing was ever frozen, and leaves `errno` alone.
-    guard::forget(pages(memory.expose_provenance(), length))
+    uncancelled(|| guard::forget(pages(memory.expose_provenance(), length)))
 }
 
 /// # Safety

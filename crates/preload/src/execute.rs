@@ -15,6 +15,7 @@ use std::ptr;
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::arch::trampoline;
+use crate::cancelling::uncancelled;
 use crate::next::Next;
 use crate::{confined, core_filter, errno};
 
@@ -113,13 +114,13 @@ fn real<F: Copy>(next: &Next<F>) -> Option<F> {
 pub(crate) fn before_exec() {
     core_filter::lend();
     if !confined::is_seen() {
-        palimpsest_fork::dismiss_deputy();
+        uncancelled(palimpsest_fork::dismiss_deputy);
     }
 }
 
 /// Waits for a deputy. Returns whether there was one.
 fn make_room() -> bool {
-    !confined::is_seen() && palimpsest_fork::make_room()
+    !confined::is_seen() && uncancelled(palimpsest_fork::make_room)
 }
 
 /// Spawns; once more if there was no place for the child, and a deputy had one.

@@ -14,6 +14,7 @@ use palimpsest_sys::proc::status::Status;
 use palimpsest_sys::seccomp::Verdict as Tried;
 use palimpsest_sys::threads::child::{self, Child};
 
+use crate::cancelling::uncancelled;
 use crate::channel::Noted;
 use crate::confined::Feared;
 use crate::settings::{Action, Begins, Holds, Refusals, ReportTo, Sandbox};
@@ -56,6 +57,9 @@ pub(crate) fn caught<T>(what: impl FnOnce() -> T) -> thread::Result<T> {
 /// answer not taken. From then on waits are left alone even if somebody answers for the filter: that covers a freeze,
 /// not calls in place of waits.
 pub(crate) fn next_slice() -> Option<Duration> {
+    if IS_FROZEN.load(Ordering::Relaxed) || is_put_off() {
+        confined::forget_borrower();
+    }
     if begins_here() {
         return Some(Duration::ZERO);
     }
@@ -123,6 +127,10 @@ pub(crate) fn tell_pending(started: &Started) {
     if !IS_PENDING.load(Ordering::Relaxed) {
         return;
     }
+    uncancelled(|| tell_pending_now(started));
+}
+
+fn tell_pending_now(started: &Started) {
     let Ok(mut pending) = PENDING.try_lock() else { return };
     // A child does not report what its parent does.
     if let Some((_, mut report)) = pending.take_if(|(owner, _)| *owner == std::process::id()) {
@@ -136,6 +144,7 @@ pub(crate) fn tell_pending(started: &Started) {
 /// Freezes before a fork, if it is time; who gathers at waits begins at the first of them, so that this fork is a plain
 /// one. Returns whether this fork is one of frozen memory.
 pub(crate) fn at_fork(started: &Started) -> bool {
+    confined::forget_borrower();
     // First: asking whose memory it is takes a system call, for which a filter may end the program.
     if !confined::is_own() {
         confined::before_fork(started);
@@ -171,15 +180,17 @@ pub(crate) fn at_fork(started: &Started) -> bool {
 
 /// Freezes, or plans it, and tells a refusal.
 fn begin(started: &Started) {
-    // A panic must not reach the program; its message is reported like any refusal.
-    let outcome = caught(|| act(started));
-    let refusal = match outcome {
-        Ok(refusal) => refusal,
-        Err(panic) => Some(broken(panic.as_ref())),
-    };
-    if let Some(refusal) = refusal {
-        refuse(started, &refusal);
-    }
+    uncancelled(|| {
+        // A panic must not reach the program; its message is reported like any refusal.
+        let outcome = caught(|| act(started));
+        let refusal = match outcome {
+            Ok(refusal) => refusal,
+            Err(panic) => Some(broken(panic.as_ref())),
+        };
+        if let Some(refusal) = refusal {
+            refuse(started, &refusal);
+        }
+    });
 }
 
 /// Tells at a fork for which it was time that a filter of the start forbids a freeze: in a child, which that filter may
@@ -191,6 +202,10 @@ fn refuse_feared(started: &Started) {
     if IS_DECIDED.swap(true, Ordering::Relaxed) {
         return;
     }
+    uncancelled(|| tell_feared(started));
+}
+
+fn tell_feared(started: &Started) {
     let line = caught(|| feared(started).map(|why| format!("palimpsest: not frozen: {why}\n")));
     let Ok(Some(line)) = line else { return };
     // SAFETY: 1. looks at descriptors, opens a file with a short name, and writes.

@@ -19,12 +19,14 @@
 //! | `huge`, `earlier` | memory that is in huge pages from the first touch, if it is to be gathered, or soon after |
 //! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
+//! | `library` | whether the next definition is the C library's |
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
 //! | `confined` | whether it has, or a filter from before its start may end it |
 //! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `cancelling` | no thread ends in what this object does by itself |
 //! | `filters` | the seccomp filters under which the program was started |
 //! | `unwinder` | libgcc_s, once this object panics |
 //! | `handed_over` | the descriptor through which this object came, if it did |
@@ -44,6 +46,7 @@
 mod allocator;
 mod arch;
 mod attach;
+mod cancelling;
 mod channel;
 mod confine;
 mod confined;
@@ -61,6 +64,7 @@ mod freezing;
 mod handed_over;
 mod huge;
 mod kernel;
+mod library;
 mod limit;
 mod local_text;
 mod memory;

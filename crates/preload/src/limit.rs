@@ -26,6 +26,21 @@ impl Step {
         Some(timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() })
     }
 
+    /// Returns a step that does not end after this one, though `ppoll` takes a little longer than it is asked to:
+    /// `select_estimate_accuracy` in `fs/select.c`, at most 0.1 s and a thousandth, or a two hundredth for a process
+    /// with low priority. The same if that is too little to matter.
+    fn early(self) -> Self {
+        const MOST: Duration = Duration::from_millis(100);
+        const LEAST: Duration = Duration::from_micros(5);
+        match self {
+            Self::For(time) => {
+                let slack = (time / 200).min(MOST);
+                Self::For(if slack > LEAST { time - slack } else { time })
+            }
+            step => step,
+        }
+    }
+
     /// Returns the time for `epoll_pwait`: no less than asked for.
     pub(crate) fn millis(self) -> c_int {
         match self {
@@ -58,7 +73,56 @@ impl Limit {
         }
     }
 
+    /// Waits by `ask` until it answers something else than 0, or it is over: no later than a sleep would be. `ask` may
+    /// be as late as `ppoll`.
+    pub(crate) fn exactly(self, mut ask: impl FnMut(Step) -> isize) -> isize {
+        loop {
+            let answer = ask(self.left().early());
+            if answer != 0 || self.is_over() {
+                return answer;
+            }
+        }
+    }
+
     pub(crate) fn is_over(self) -> bool {
         self.0.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: a sleep that is as late as one `ppoll` may be, or takes many of them, whether each is late or none.
+    #[test]
+    fn early_steps_end_in_time_and_are_few() {
+        for lateness in [0, 200, 1000] {
+            for micros in [1, 900, 10_000, 1_000_000, 40_000_000, 3_600_000_000, 1 << 50] {
+                let asked = Duration::from_micros(micros);
+                let (mut left, mut steps) = (asked, 0);
+                let late = loop {
+                    let Step::For(step) = Step::For(left).early() else { panic!("no time") };
+                    // As the kernel waits.
+                    let slack = if lateness == 0 { Duration::ZERO } else { step / lateness };
+                    let waited = step + slack.min(Duration::from_millis(100));
+                    steps += 1;
+                    if waited >= left {
+                        break waited - left;
+                    }
+                    left -= waited;
+                };
+                assert!(late <= Duration::from_micros(5) && steps <= 5, "{asked:?}: {late:?} late, {steps} steps");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_goes_on_until_it_is_over_or_answered() {
+        let mut answers = [0, 0, 7].into_iter();
+        let far = Limit::after(Some(Duration::from_secs(3600)));
+        let is_early = |step| matches!(step, Step::For(time) if time < Duration::from_secs(3600));
+        let ask = |step| if is_early(step) { answers.next().expect("no more") } else { -1 };
+        assert_eq!(far.exactly(ask), 7);
+        assert_eq!(Limit::after(Some(Duration::ZERO)).exactly(|_| 0), 0);
     }
 }

@@ -10,6 +10,7 @@ use std::ptr;
 use libc::{off_t, size_t};
 use palimpsest_fork::guard::{self, Remap};
 
+use crate::cancelling::uncancelled;
 use crate::next::Next;
 use crate::{core_filter, errno, huge, kernel};
 
@@ -169,7 +170,7 @@ pub(crate) unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_
     core_filter::take_back();
     let before = errno::get();
     // SAFETY: 1. as this function's.
-    let moved = unsafe { guard::mremap_by(asked, || told(pass_on())) };
+    let moved = uncancelled(|| unsafe { guard::mremap_by(asked, || told(pass_on())) });
     finish(moved.map(usize::cast_signed), before)
 }
 
@@ -182,7 +183,7 @@ pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_o
     core_filter::take_back();
     let before = errno::get();
     // SAFETY: 1. as this function's.
-    let done = unsafe { guard::madvise_by(address, length, advice, || told(pass_on()).map(drop)) };
+    let done = uncancelled(|| unsafe { guard::madvise_by(address, length, advice, || told(pass_on()).map(drop)) });
     finish(done.map(|()| 0), before)
 }
 
@@ -272,7 +273,7 @@ pub(crate) fn lock(address: usize, length: usize, pass_on: impl FnOnce() -> c_lo
     if guard::touches(range.clone()) {
         let before = errno::get();
         // Frozen memory can be locked too; it is just held twice then.
-        let _ = guard::before_mlock(range.clone());
+        let _ = uncancelled(|| guard::before_mlock(range.clone()));
         errno::set(before);
     }
     let done = pass_on();
@@ -302,7 +303,7 @@ fn before_lock_all(flags: c_int) {
     // MCL_FUTURE alone changes nothing that exists, and by itself forbids later freezes and repairs.
     if flags & libc::MCL_CURRENT != 0 {
         // As for a range.
-        let _ = guard::before_mlockall();
+        let _ = uncancelled(guard::before_mlockall);
     }
     // Memory that replaces frozen memory from now on would be locked.
     guard::changed(all);

@@ -42,6 +42,11 @@ impl<F: Copy> Next<F> {
         Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
+    /// Returns its address; 0 if [`get`](Self::get) has none. Async-signal-safe.
+    pub(crate) fn address(&self) -> usize {
+        self.address.load(Ordering::Relaxed).addr()
+    }
+
     /// Returns the function, or `own` if [`get`](Self::get) has none.
     pub(crate) fn or(&self, own: F) -> F {
         self.get().unwrap_or(own)

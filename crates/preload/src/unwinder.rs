@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 #[cfg(not(test))]
 use crate::arch::trampoline;
+use crate::cancelling::uncancelled;
 use crate::started;
 
 /// The name under which GCC and its runtime libraries know it on all supported machines.
@@ -69,10 +70,12 @@ pub(crate) fn prepare() {
     if IS_PREPARED.load(Ordering::Relaxed) || !has_threads() {
         return;
     }
-    for number in 0..NAMES.len() {
-        // Without the library a panic says so.
-        let _ = look_up(number);
-    }
+    uncancelled(|| {
+        for number in 0..NAMES.len() {
+            // Without the library a panic says so.
+            let _ = look_up(number);
+        }
+    });
     IS_PREPARED.store(true, Ordering::Relaxed);
 }
 

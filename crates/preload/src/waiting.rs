@@ -18,6 +18,7 @@ use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, t
 use palimpsest_fork::guard;
 
 use crate::arch::system_call;
+use crate::cancelling::{end_if_cancelled, uncancelled};
 use crate::limit::{Limit, Step};
 use crate::next::Next;
 use crate::own_waits::{
@@ -25,7 +26,7 @@ use crate::own_waits::{
 };
 use crate::started::{self, Started};
 use crate::waits::{Set, Signals, can_be_given, can_be_split, near_main_stack, on_main_stack};
-use crate::{errno, freezing};
+use crate::{errno, freezing, library};
 
 type EpollPwait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
 type EpollWait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
@@ -70,32 +71,19 @@ pub(crate) fn resolve() {
     PSELECT.resolve();
     NANOSLEEP.resolve();
     CLOCK_NANOSLEEP.resolve();
-}
-
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-/// `PTHREAD_CANCEL_DISABLE`.
-const KEPT: c_int = 1;
-
-/// Does what must not end halfway because somebody cancels the thread.
-fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
-    let mut before = 0;
-    // SAFETY: of this thread alone; the state before goes to a local.
-    unsafe { pthread_setcancelstate(KEPT, &raw mut before) };
-    let done = what();
-    // SAFETY: as above.
-    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
-    done
+    library::find();
 }
 
 /// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads, and
 /// one system call near the main stack while a deputy is at work (`wait4`) or a freeze is put off (`getpid`).
-fn wanted(time: Option<Duration>) -> Option<&'static Started> {
+///
+/// Only if its `parts`, and the clock by which they are measured, are the C library's: another object's may know more
+/// than the kernel does.
+fn wanted(time: Option<Duration>, parts: [usize; 2]) -> Option<&'static Started> {
+    let are_known =
+        || library::has((libc::clock_gettime as *const c_void).addr()) && parts.into_iter().all(library::has);
     let is_wanted = |started: &&'static Started| {
-        near_main_stack() && next_slice(started, Limit::after(time)).is_some() && can_be_split()
+        near_main_stack() && next_slice(started, Limit::after(time)).is_some() && are_known() && can_be_split()
     };
     started::get().filter(is_wanted)
 }
@@ -113,8 +101,8 @@ type Ask<'a> = &'a mut dyn FnMut(Step, Option<Set>) -> isize;
 /// Waits until `limit`, with a mask of signals or the thread's own, and takes slices meanwhile. Answers like the
 /// kernel.
 fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> isize {
-    // SAFETY: acts on a request to cancel this thread, by unwinding frames that have nothing to drop.
-    unsafe { pthread_testcancel() };
+    // SAFETY: 1. from here to the program, no frame has anything to drop.
+    unsafe { end_if_cancelled() };
     let answer = ask(Step::Not, mask);
     if answer != 0 || limit.is_over() {
         return answer;
@@ -267,7 +255,7 @@ unsafe fn ask_poll(fds: *mut pollfd, count: nfds_t, step: Step, mask: Option<Set
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_wait(fd: c_int, events: *mut epoll_event, most: c_int, millis: c_int) -> c_int {
     let time = u64::try_from(millis).ok().map(Duration::from_millis);
-    if let Some(started) = wanted(time) {
+    if let Some(started) = wanted(time, [EPOLL_WAIT.address(), PPOLL.address()]) {
         let limit = Limit::after(time);
         // SAFETY: 1. is this function's.
         let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, step, mask) };
@@ -292,7 +280,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     let time = u64::try_from(millis).ok().map(Duration::from_millis);
-    if let Some(started) = wanted(time) {
+    if let Some(started) = wanted(time, [EPOLL_PWAIT.address(), PPOLL.address()]) {
         let limit = Limit::after(time);
         // SAFETY: 1. is this function's.
         let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, step, mask) };
@@ -312,7 +300,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
     let time = u64::try_from(millis).ok().map(Duration::from_millis);
-    if let Some(started) = wanted(time) {
+    if let Some(started) = wanted(time, [POLL.address(), PPOLL.address()]) {
         let limit = Limit::after(time);
         // SAFETY: 1. is this function's.
         let answer = split(started, limit, None, &mut |step, mask| unsafe { ask_poll(fds, count, step, mask) });
@@ -338,7 +326,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     let told = unsafe { time.as_ref() }.copied();
     let limit = told.map_or(Some(None), |time| duration(time).map(Some));
     if let Some(limit) = limit
-        && let Some(started) = wanted(limit)
+        && let Some(started) = wanted(limit, [PPOLL.address(), PPOLL.address()])
     {
         // SAFETY: 1. is this function's.
         let ask = &mut |step, mask| unsafe { ask_poll(fds, count, step, mask) };
@@ -461,7 +449,7 @@ pub unsafe extern "C-unwind" fn select(
     };
     let limit = told.map_or(Some(None), |time| duration_of(time).map(Some));
     if let Some(limit) = limit
-        && let Some(started) = wanted(limit)
+        && let Some(started) = wanted(limit, [SELECT.address(), PSELECT.address()])
         // SAFETY: 1. contract 1.
         && let Some(mut asked) = unsafe { Asked::read(count, [read, write, except]) }
     {
@@ -498,7 +486,7 @@ pub unsafe extern "C-unwind" fn pselect(
     let told = unsafe { time.as_ref() }.copied();
     let limit = told.map_or(Some(None), |time| duration(time).map(Some));
     if let Some(limit) = limit
-        && let Some(started) = wanted(limit)
+        && let Some(started) = wanted(limit, [PSELECT.address(), PSELECT.address()])
         // SAFETY: 1. contract 1.
         && let Some(mut asked) = unsafe { Asked::read(count, [read, write, except]) }
     {
@@ -515,13 +503,27 @@ pub unsafe extern "C-unwind" fn pselect(
 
 /// Sleeps this long, and answers like the kernel; stores what was left in `rest`, unless that is null.
 ///
+/// With a mask it waits by `ppoll`, as precisely as the kernel's sleep: that takes no mask, and a signal between it and
+/// a change of the thread's own would end nothing.
+///
 /// # Safety
 ///
 /// 1. `rest` is null, or can be written.
 unsafe fn sleep(started: &Started, time: Duration, rest: *mut timespec) -> isize {
     let limit = Limit::after(Some(time));
-    // SAFETY: 1. no descriptors.
-    let answer = split(started, limit, None, &mut |step, mask| unsafe { ask_poll(ptr::null_mut(), 0, step, mask) });
+    let ask = &mut |step, mask| {
+        // SAFETY: 1. no descriptors.
+        let poll = |step| unsafe { ask_poll(ptr::null_mut(), 0, step, mask) };
+        match (step, mask) {
+            (Step::For(time), Some(_)) if !limit.is_beyond(time) => limit.exactly(poll),
+            (Step::For(_), None) => step.time().map_or(0, |time| {
+                // SAFETY: 1. the time outlives the call.
+                raw(unsafe { NANOSLEEP.or(own_nanosleep)(&raw const time, ptr::null_mut()) })
+            }),
+            _ => poll(step),
+        }
+    };
+    let answer = split(started, limit, None, ask);
     if answer < 0
         // SAFETY: (1).
         && let (Some(rest), Some(left)) = (unsafe { rest.as_mut() }, limit.left().time())
@@ -541,7 +543,7 @@ pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut time
     // SAFETY: null, which the kernel refuses, or a time by contract 1.
     let told = unsafe { time.as_ref() }.copied().and_then(duration);
     if let Some(told) = told
-        && let Some(started) = wanted(Some(told))
+        && let Some(started) = wanted(Some(told), [NANOSLEEP.address(), PPOLL.address()])
     {
         // SAFETY: 1. contract 1.
         let answer = unsafe { sleep(started, told, rest) };
@@ -572,7 +574,7 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
         _ => None,
     };
     if let Some(told) = told
-        && let Some(started) = wanted(Some(told))
+        && let Some(started) = wanted(Some(told), [CLOCK_NANOSLEEP.address(), PPOLL.address()])
     {
         let rest = if flags == 0 { rest } else { ptr::null_mut() };
         let before = errno::get();

@@ -6,12 +6,11 @@
 //! program other rights than its caller's when it is executed; the dynamic linker then ignores `LD_PRELOAD`.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread;
+use std::{env, fs};
 
 use crate::run::program::Loader;
 
@@ -30,6 +29,16 @@ pub(crate) enum NotLoaded {
         program.display()
     )]
     NoLibraries { program: PathBuf },
+    #[error(
+        "this process's next child would be process 1 of a new PID namespace, which ends with it: let `unshare --pid` \
+         have --fork, so that palimpsest is process 1 itself"
+    )]
+    EmptyNamespace,
+    #[error(
+        "the program needs {runtime}, which ends it unless it is loaded first, as the object has to be; set \
+         {ASAN_OPTIONS}=verify_asan_link_order=0, or link the runtime statically (gcc -static-libasan; clang's default)"
+    )]
+    NotFirst { runtime: String },
     #[error("the dynamic linker {} does not load the object: {said}; {}", linker.display(), way_out(said))]
     Refused { linker: PathBuf, said: String },
 }
@@ -51,10 +60,18 @@ fn way_out(said: &str) -> &'static str {
 ///
 /// It does not, and what it said.
 pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> Result<(), NotLoaded> {
+    if is_namespace_empty() {
+        return Err(NotLoaded::EmptyNamespace);
+    }
     let linker = loader.linker.clone();
     match outputs(&mut question(loader, preloaded)) {
         Err(source) => Err(NotLoaded::Linker { linker, source }),
-        Ok((listing, errors)) if lists(&listing, entry) && complaint(&errors, entry).is_none() => Ok(()),
+        Ok((listing, errors)) if lists(&listing, entry) && complaint(&errors, entry).is_none() => {
+            match jealous(&listing).filter(|_| !is_order_free(env::var_os(ASAN_OPTIONS).as_deref())) {
+                Some(runtime) => Err(NotLoaded::NotFirst { runtime }),
+                None => Ok(()),
+            }
+        }
         // `elf/rtld.c`, for a program without DT_NEEDED.
         Ok((listing, errors)) if lines(&errors).next().is_none() && listing.trim_ascii() == b"statically linked" => {
             Err(NotLoaded::NoLibraries { program: loader.program.clone() })
@@ -65,6 +82,14 @@ pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> R
             Err(NotLoaded::Refused { linker, said })
         }
     }
+}
+
+/// Whether children would be in a PID namespace that has no process yet. The file is there, and cannot be read
+/// (`pidns_for_children_get` in `kernel/pid_namespace.c`).
+fn is_namespace_empty() -> bool {
+    let link = "/proc/self/ns/pid_for_children";
+    let is_unreadable = || fs::read_link(link).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    fs::symlink_metadata(link).is_ok() && is_unreadable()
 }
 
 /// Variables that would run other people's code in the linker, or make it say more or elsewhere (`ld.so(8)`).
@@ -92,19 +117,22 @@ fn question(loader: &Loader, preloaded: &OsStr) -> Command {
     command
 }
 
-/// Returns what a command writes to standard output and to standard error. How it ended is not asked: with SIGCHLD
-/// ignored, which is inherited, nobody can tell.
+/// Returns what the linker writes to standard output, where each line begins with a tab, and to standard error. How it
+/// ended is not asked: with SIGCHLD ignored, which is inherited, nobody can tell.
+///
+/// Through one pipe: for two there would have to be a thread, which a limit may forbid, or a call such as `poll`, for
+/// which a filter may end this process.
 fn outputs(command: &mut Command) -> io::Result<(Vec<u8>, Vec<u8>)> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let (mut output, mut errors) = (Vec::new(), Vec::new());
-    let (from_output, from_errors) = (child.stdout.take(), child.stderr.take());
-    thread::scope(|scope| {
-        let reading = || from_errors.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut errors));
-        thread::Builder::new().spawn_scoped(scope, reading)?;
-        from_output.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut output))
-    })?;
+    let (mut pipe, end) = io::pipe()?;
+    let child = command.stdin(Stdio::null()).stdout(end.try_clone()?).stderr(end).spawn();
+    // Else this process itself would keep the pipe open.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let (mut child, mut told) = (child?, Vec::new());
+    pipe.read_to_end(&mut told)?;
     let _unknown = child.wait();
-    Ok((output, errors))
+    let (listing, errors): (Vec<&[u8]>, Vec<&[u8]>) =
+        told.split_inclusive(|&byte| byte == b'\n').partition(|line| line.starts_with(b"\t"));
+    Ok((listing.concat(), errors.concat()))
 }
 
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -114,6 +142,24 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Whether one of the lines `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)` has `entry` as its name.
 fn lists(listing: &[u8], entry: &OsStr) -> bool {
     lines(listing).any(|line| line.strip_prefix(entry.as_bytes()).is_some_and(|rest| rest.starts_with(b" (")))
+}
+
+/// Returns the name of a shared runtime of AddressSanitizer, which looks whether it comes first
+/// (`AsanCheckDynamicRTPrereqs` in `compiler-rt/lib/asan/asan_linux.cpp`).
+fn jealous(listing: &[u8]) -> Option<String> {
+    let names = lines(listing).filter_map(|line| line.split(|&byte| byte == b' ').next());
+    let files = names.filter_map(|name| name.rsplit(|&byte| byte == b'/').next());
+    let mut runtimes = files.filter(|file| file.starts_with(b"libasan.so") || file.starts_with(b"libclang_rt.asan"));
+    runtimes.next().map(|name| String::from_utf8_lossy(name).into())
+}
+
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+
+/// Whether these options, of which the last one counts, let the runtime come later.
+fn is_order_free(options: Option<&OsStr>) -> bool {
+    let options = options.unwrap_or_default().as_bytes().split(|byte| b" ,:\n\t\r".contains(byte));
+    let mut values = options.filter_map(|option| option.strip_prefix(b"verify_asan_link_order="));
+    values.next_back().is_some_and(|value| [&b"0"[..], b"no", b"false"].contains(&value))
 }
 
 /// Returns the first line that mentions `entry`.
@@ -136,6 +182,30 @@ mod tests {
         {
             assert!(!lists(other.as_bytes(), OsStr::new(ENTRY)), "{other}");
         }
+    }
+
+    #[test]
+    fn listing_and_complaints_are_told_apart_however_much_there_is() {
+        let script = "number=0; while [ $number -lt 9000 ]; do \
+            printf '\\tname => path\\n'; echo complaint >&2; number=$((number + 1)); done";
+        let (listing, errors) = outputs(Command::new("sh").args(["-c", script])).expect("a shell");
+        let count =
+            |text: &[u8], wanted: &[u8]| text.split(|&byte| byte == b'\n').filter(|line| *line == wanted).count();
+        assert_eq!((count(&listing, b"\tname => path"), count(&errors, b"complaint")), (9000, 9000));
+        assert_eq!((listing.len(), errors.len()), (9000 * 14, 9000 * 10));
+    }
+
+    #[test]
+    fn shared_runtimes_of_address_sanitizer_are_seen_and_can_be_told_to_come_later() {
+        let listing = |name: &str| format!("\tlinux-vdso.so.1 (0x7f)\n{ENTRY} (0x7f)\n\t{name} => /x/{name} (0x7f)\n");
+        for name in ["libasan.so.8", "libclang_rt.asan-x86_64.so"] {
+            assert_eq!(jealous(listing(name).as_bytes()).as_deref(), Some(name));
+        }
+        assert_eq!(jealous(b"\t/opt/libasan.so.6 (0x7f)").as_deref(), Some("libasan.so.6"));
+        assert_eq!(jealous(listing("libubsan.so.1").as_bytes()), None);
+        let is_free = |options: &str| is_order_free(Some(OsStr::new(options)));
+        assert!(is_free("verify_asan_link_order=0") && is_free("a=1:verify_asan_link_order=false,b=2"));
+        assert!(!is_free("") && !is_free("verify_asan_link_order=0 verify_asan_link_order=1") && !is_order_free(None));
     }
 
     #[test]

@@ -67,10 +67,10 @@ pub(crate) fn linked_scenarios() -> Option<PathBuf> {
     copied.success().then_some(program)
 }
 
-/// Builds a shared object that makes `madvise` slow, to stand behind ours.
-pub(crate) fn slow_madvise() -> Option<PathBuf> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/slow_madvise.c");
-    compile(Path::new(source), "slow_madvise.so", &["-shared", "-fPIC"])
+/// Builds a shared object from `sources/NAME.c`, to stand before or behind ours.
+pub(crate) fn other_object(name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/suite/sources/{name}.c"));
+    compile(&source, &format!("{name}.so"), &["-shared", "-fPIC"])
 }
 
 /// The result of a run.
@@ -135,6 +135,12 @@ pub(crate) fn localized(stderr: &str) -> u64 {
     stderr.lines().filter_map(told).sum()
 }
 
+/// Returns the number of slices in the report.
+pub(crate) fn slices(report: &str) -> u64 {
+    let line = report.lines().find_map(|line| line.strip_prefix("slices")).expect("told");
+    line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
 /// Returns the lines on standard error that are not this object's.
 pub(crate) fn own_lines(stderr: &str) -> String {
     stderr.lines().filter(|line| !line.starts_with("palimpsest: ")).map(|line| format!("{line}\n")).collect()
@@ -158,12 +164,6 @@ pub(crate) fn assert_same(scenario: &str, variables: &[(&str, &str)]) -> Option<
     assert_eq!(ran.stdout, plain.stdout, "{scenario} {variables:?}: {}{}", ran.stderr, ran.report);
     assert_eq!((ran.status, plain.status), (Some(0), Some(0)), "{scenario} {variables:?}: {}", ran.stderr);
     Some(ran)
-}
-
-/// Builds a shared object that makes a new environment before ours starts.
-pub(crate) fn setenv_first() -> Option<PathBuf> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/setenv_first.c");
-    compile(Path::new(source), "setenv_first.so", &["-shared", "-fPIC"])
 }
 
 /// What `palimpsest run` says of a process, as text for a shell that is about to become the program: its number and

@@ -1,6 +1,8 @@
 //! What the user can ask for.
 
-use crate::common::{Ran, STARTED, assert_same, frozen, object, run, scenarios};
+use std::path::Path;
+
+use crate::common::{PLAIN, Ran, STARTED, assert_same, compile, frozen, object, other_object, run, scenarios};
 
 fn count(ran: &Ran) -> usize {
     ran.report.matches("palimpsest: froze process").count()
@@ -28,6 +30,20 @@ fn invalid_values_are_told_in_one_line_and_nothing_is_frozen() {
         assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
         assert_eq!(count(&ran), 0);
     }
+}
+
+/// Fails on: a line that stops the program, or is kept back for that.
+#[test]
+fn a_line_to_a_terminal_stops_no_program_in_the_background() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/background.c");
+    let Some(program) = compile(Path::new(source), "background", &[]) else { return };
+    let preload = format!("LD_PRELOAD={}", object().display());
+    let served = ["/usr/bin/env", "PALIMPSEST_HUGE=1", &preload, "true"];
+    let ran = run(&[&[program.to_str().expect("UTF-8")][..], &served].concat(), PLAIN);
+    if ran.status == Some(77) {
+        return println!("skipped: no terminal can be made here");
+    }
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "ended with 0\ntold\n"), "{}", ran.stderr);
 }
 
 #[test]
@@ -145,7 +161,7 @@ fn executed_programs_are_served_unless_that_is_declined() {
 
 #[test]
 fn an_environment_that_another_constructor_has_made_is_left_too() {
-    let (object, Some(other)) = (object(), crate::common::setenv_first()) else { return };
+    let (object, Some(other)) = (object(), other_object("setenv_first")) else { return };
     let (object, other) = (object.to_str().expect("UTF-8"), other.to_str().expect("UTF-8"));
     let both = format!("{object}:{other}");
     let command = ["sh", "-c", "echo \"[$LD_PRELOAD] $SET_FIRST\""];
@@ -166,7 +182,7 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
     let Some(scenarios) = scenarios() else { return };
     let started = |program: &str, variable: &str| {
         let script = format!("{variable} PALIMPSEST_STARTED={STARTED} LD_PRELOAD={object} exec {program}");
-        run(&["sh", "-c", &script], crate::common::PLAIN)
+        run(&["sh", "-c", &script], PLAIN)
     };
     let protect = format!("{} protect", scenarios.display());
     for (program, variable, reason) in [
@@ -183,7 +199,7 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
     }
     // A later process with the same number is a different one.
     let script = format!("PALIMPSEST_STARTED=$$-1 LD_PRELOAD={object} exec true");
-    assert_eq!(run(&["sh", "-c", &script], crate::common::PLAIN).report, "");
+    assert_eq!(run(&["sh", "-c", &script], PLAIN).report, "");
     // A frozen one reports that, and others report nothing.
     let ran = started(&protect, "");
     assert_eq!((count(&ran), ran.report.contains("froze nothing")), (1, false), "{}", ran.report);

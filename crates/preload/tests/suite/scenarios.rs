@@ -1,7 +1,7 @@
 //! The memory that a program sees is the same, frozen or not.
 
 use crate::common::{PLAIN, Ran, STARTED, Way, frozen};
-use crate::common::{assert_same, linked_scenarios, object, run, scenarios, slow_madvise, static_scenarios};
+use crate::common::{assert_same, linked_scenarios, object, other_object, run, scenarios, slices, static_scenarios};
 
 /// The settings under which each scenario runs.
 const VARIANTS: [&[(&str, &str)]; 2] = [&[], &[("PALIMPSEST_EXTENT", "4M"), ("PALIMPSEST_HUGE", "collapse")]];
@@ -35,6 +35,29 @@ same_and_frozen! {
     locking locking_all crowded protect protect_raced breaking callocs reallocs
     errnos nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
     cancelled_command
+}
+
+/// Fails on: a thread that ends in a call in which it would not end without the object, or ends the process there; a
+/// child that cannot be cancelled.
+#[test]
+fn a_cancelled_thread_ends_in_none_of_these_calls() {
+    let (at_once, stop) = (("PALIMPSEST_FREEZE", "fork"), ("PALIMPSEST_THREADS", "stop"));
+    let (late, told) = (("PALIMPSEST_FREEZE", "size:1G"), ("PALIMPSEST_FILTERS", "0"));
+    for variables in [&[at_once][..], &[at_once, stop], &[stop], &[late], &[late, told]] {
+        let Some(ran) = assert_same("cancelled_fork", variables) else { return };
+        assert!(ran.stdout.starts_with("forked\ncanceled: 1\nchild: 1\n"), "{}", ran.stdout);
+        assert_eq!(ran.report.contains("froze process"), variables.contains(&stop), "{}{}", ran.stderr, ran.report);
+    }
+    for (scenario, variables) in [("cancelled_calls", &[stop][..]), ("cancelled_erasing", &[])] {
+        let Some(ran) = assert_same(scenario, variables) else { return };
+        assert!(ran.report.contains("froze process"), "{}{}", ran.stderr, ran.report);
+    }
+    let Some(ran) = assert_same("cancelled_filter", &[at_once]) else { return };
+    assert!(
+        ran.stderr.starts_with("palimpsest: not frozen: the program installs a seccomp filter, "),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -221,7 +244,9 @@ fn a_static_program_is_untouched() {
 /// Memory is frozen between the object's question and the program's call.
 #[test]
 fn memory_that_is_frozen_meanwhile_is_discarded_all_the_same() {
-    let (Some(program), Some(slow)) = (scenarios().and_then(|path| path.to_str()), slow_madvise()) else { return };
+    let (Some(program), Some(slow)) = (scenarios().and_then(|path| path.to_str()), other_object("slow_madvise")) else {
+        return;
+    };
     let objects = format!("{}:{}", object().display(), slow.display());
     let ran = run(&[program, "discard_meanwhile"], frozen(&objects, &[("PALIMPSEST_THREADS", "stop")]));
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "0 pages are not zero\n"), "{}", ran.stderr);
@@ -235,4 +260,17 @@ fn a_child_of_vfork_leaves_its_parents_memory_alone() {
     let ran = run(&[program, "vfork_forks"], frozen(object.to_str().expect("UTF-8"), &[]));
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "0 stores are lost\n"), "{}{}", ran.stderr, ran.report);
     assert_eq!(ran.report, "", "nobody but a child of vfork forks");
+}
+
+/// Fails on: a child of `vfork` that switches its parent off for good.
+#[test]
+fn a_child_of_vfork_that_confines_itself_leaves_its_parent_unconfined() {
+    let Some(ran) = assert_same("vfork_confines", &[("PALIMPSEST_FREEZE", "fork")]) else { return };
+    if ran.stdout.contains("confined: 7") {
+        return println!("skipped: this kernel takes no filters");
+    }
+    assert!(ran.report.contains("froze process") && ran.stderr.is_empty(), "{}{}", ran.stderr, ran.report);
+    let ran = assert_same("vfork_confines_in_slices", &[("PALIMPSEST_PAUSE", "1ns")]).expect("compiled above");
+    // The forks alone take two or three.
+    assert!(slices(&ran.report) >= 10, "{}{}", ran.stderr, ran.report);
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{PLAIN, compile, frozen, object, run};
+use crate::common::{PLAIN, compile, frozen, object, other_object, run, scenarios, slices};
 
 /// Runs the program plainly and with slices that copy the least that they may. Returns their reports.
 fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
@@ -23,12 +23,6 @@ fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option
     assert_eq!((ran.status, plain.status), (Some(0), Some(0)), "{}", ran.stderr);
     assert_eq!(ran.stderr, "");
     Some(ran.report)
-}
-
-/// Returns the number of slices in the report.
-fn slices(report: &str) -> u64 {
-    let line = report.lines().find_map(|line| line.strip_prefix("slices")).expect("told");
-    line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
 #[test]
@@ -80,6 +74,25 @@ fn ignored_signals_end_no_wait() {
         if let Some(report) = compare("ignored", &[], &[("PALIMPSEST_PAUSE", pause)]) {
             assert!(slices(&report) >= 1, "{report}");
         }
+    }
+}
+
+/// Fails on: a wait that is measured by two clocks, and ends never; one that asks the kernel past another object, which
+/// knows of more descriptors.
+#[test]
+fn waits_of_other_objects_are_theirs() {
+    let program = scenarios().and_then(Path::to_str);
+    let (clock, waits) = (other_object("other_clock"), other_object("other_waits"));
+    let (Some(program), Some(clock), Some(waits)) = (program, clock, waits) else { return };
+    let object = object();
+    let [object, clock, waits] = [&object, &clock, &waits].map(|path| path.to_str().expect("UTF-8"));
+    for (scenario, objects, expected) in [
+        ("other_waits", [object, waits], "epoll: 1 \npoll: 1 \nevents: 1\n"),
+        ("other_clock", [object, clock], "until: 0\nfor: 0 \n"),
+        ("other_clock", [clock, object], "until: 0\nfor: 0 \n"),
+    ] {
+        let ran = run(&[program, scenario], frozen(&objects.join(":"), &[("PALIMPSEST_PAUSE", "1ns")]));
+        assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), expected), "{objects:?} {}{}", ran.stderr, ran.report);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -21,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define K 1024UL
@@ -854,6 +857,65 @@ static void cancelled_command(void) {
     printf("system: %d\n", system("exit 3"));
     fork_and_show("after", at, 4 * M);
 }
+/* Calls of a thread that somebody has cancelled: they are no places where it ends. */
+static unsigned char *secret;
+static pid_t child_of_cancelled;
+static void *forking_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    child_of_cancelled = fork();
+    if (child_of_cancelled == 0) {
+        int state = -1;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+        _exit(state == PTHREAD_CANCEL_ENABLE ? 5 : 6);
+    }
+    printf("forked\n");
+    pthread_testcancel();
+    return unused;
+}
+static void *calling_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    char *const arguments[] = { "true", NULL };
+    result("posix_spawnp", posix_spawnp(&child_of_cancelled, "true", NULL, NULL, arguments, environ));
+    result("execv", execv("/nonexistent", arguments));
+    explicit_bzero(secret, 4096);
+    result("WIPEONFORK", madvise(secret + 6 * M, M, MADV_WIPEONFORK));
+    mlock(secret + 3 * M, 4096); /* may be refused */
+    unsigned char *moved = mremap(secret + 4 * M, M, M, MREMAP_MAYMOVE | 4 /* DONTUNMAP */, NULL);
+    printf("moved: %d\n", moved != MAP_FAILED);
+    forking_cancelled(unused);
+    return unused;
+}
+/* While there is another thread, only a child can forget what was erased. */
+static void *erasing_cancelled(void *unused) {
+    explicit_bzero(secret, 4096);
+    return forking_cancelled(unused);
+}
+static void join_cancelled(void *(*what)(void *), int status) {
+    pthread_t thread;
+    void *end = NULL;
+    fflush(stdout);
+    if (pthread_create(&thread, NULL, what, NULL)) die("thread");
+    pthread_join(thread, &end);
+    printf("canceled: %d\n", end == PTHREAD_CANCELED);
+    if (child_of_cancelled > 0) printf("child: %d\n", reap(child_of_cancelled) == status);
+}
+static void cancelled_fork(void) {
+    unsigned char *at = filled(8 * M);
+    join_cancelled(forking_cancelled, 5);
+    fork_and_show("after", at, 8 * M);
+}
+static void cancelled_calls(void) {
+    secret = filled(8 * M);
+    freeze();
+    join_cancelled(calling_cancelled, 5);
+    fork_and_show("after", secret, 1 * M);
+}
+static void cancelled_erasing(void) {
+    secret = filled(8 * M);
+    freeze();
+    join_cancelled(erasing_cancelled, 5);
+    fork_and_show("after", secret, 8 * M);
+}
 static int at_fork_calls[3];
 static void before_fork(void) { at_fork_calls[0]++; }
 static void in_parent(void) { at_fork_calls[1]++; }
@@ -1013,6 +1075,16 @@ static void forks_confined(int (*set)(struct sock_fprog *)) {
     forbid_to_open(set);
     fork_and_show("after", at, 8 * M);
 }
+static void *confining_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    forbid_to_open(by_prctl);
+    pthread_testcancel();
+    return unused;
+}
+static void cancelled_filter(void) {
+    filled(8 * M);
+    join_cancelled(confining_cancelled, 0);
+}
 static void confined_forks(void) { forks_confined(by_prctl); }
 static void confined_by_syscall(void) { forks_confined(by_syscall); }
 static void confined_by_syscall_prctl(void) { forks_confined(by_syscall_prctl); }
@@ -1103,6 +1175,56 @@ static void vfork_forks(void) {
     pthread_join(t, NULL);
     printf("%ld stores are lost\n", wrong_rounds);
 }
+/* A child of vfork that confines itself. */
+static void confine_borrower(void) {
+    struct sock_filter all[] = { { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW } };
+    struct sock_fprog filter = { 1, all };
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        _exit(by_prctl(&filter) ? 7 : 0);
+    }
+    printf("confined: %d\n", reap(child));
+}
+static void vfork_confines(void) {
+    unsigned char *at = filled(8 * M);
+    confine_borrower();
+    confine_borrower();
+    fork_and_show("after", at, 8 * M);
+}
+static void vfork_confines_in_slices(void) {
+    unsigned char *at = filled(64 * M);
+    freeze();
+    confine_borrower();
+    struct timespec time = { 0, 50 * 1000 * 1000 };
+    for (int i = 0; i < 4; i++) nanosleep(&time, NULL);
+    fork_and_show("after", at, 64 * M);
+}
+
+static void other_waits(void) {
+    /* Not compared: behind the object stands one that knows a descriptor of its own. */
+    filled(64 * M);
+    freeze();
+    struct epoll_event event;
+    result("epoll", epoll_wait(1000000, &event, 1, 10000));
+    struct pollfd one = { 1000000, POLLIN, 0 };
+    result("poll", poll(&one, 1, 10000));
+    printf("events: %d\n", one.revents == POLLIN);
+}
+static void other_clock(void) {
+    /* Not compared: another object has a clock of its own. */
+    filled(64 * M);
+    freeze();
+    alarm(60);
+    struct timespec end, time = { 0, 20 * 1000 * 1000 };
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_nsec += time.tv_nsec;
+    end.tv_sec += end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
+    printf("until: %d\n", clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL));
+    result("for", nanosleep(&time, NULL));
+}
 
 static unsigned char *to_discard;
 static void *discard_slowly(void *unused) {
@@ -1135,10 +1257,12 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler),
     S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping), S(cancelled_command),
+    S(cancelled_fork), S(cancelled_calls), S(cancelled_erasing), S(cancelled_filter),
     S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed),
     S(confined_forks), S(confined_by_syscall), S(confined_by_syscall_prctl), S(confined_after_fork),
     S(confined_attaches), S(confined_executes), S(child_tables), S(signalled),
-    S(discard_meanwhile), S(vfork_forks),
+    S(discard_meanwhile), S(vfork_forks), S(vfork_confines), S(vfork_confines_in_slices), S(other_waits),
+    S(other_clock),
 };
 
 int main(int count, char **arguments) {
