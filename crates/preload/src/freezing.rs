@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use palimpsest_fork::{Errands, FreezeError, Report, Skip, Stage, Verdict, guard};
+use palimpsest_fork::{Errands, FreezeError, Report, Skip, Stage, Verdict, guard, on_own_stack};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 use palimpsest_sys::seccomp::Verdict as Tried;
@@ -181,14 +181,15 @@ pub(crate) fn at_fork(started: &Started) -> bool {
 /// Freezes, or plans it, and tells a refusal.
 fn begin(started: &Started) {
     uncancelled(|| {
-        // A panic must not reach the program; its message is reported like any refusal.
-        let outcome = caught(|| act(started));
-        let refusal = match outcome {
-            Ok(refusal) => refusal,
-            Err(panic) => Some(broken(panic.as_ref())),
-        };
-        if let Some(refusal) = refusal {
-            refuse(started, &refusal);
+        let begun = on_own_stack(|| {
+            // A panic must not reach the program; its message is reported like any refusal.
+            let refusal = caught(|| act(started)).unwrap_or_else(|panic| Some(broken(panic.as_ref())));
+            if let Some(refusal) = refusal {
+                refuse(started, &refusal);
+            }
+        });
+        if begun.is_none() {
+            refuse(started, "there is no memory for the stack on which it would begin");
         }
     });
 }

@@ -41,7 +41,7 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         confine::resolve();
         execute::resolve();
         waiting::resolve();
-        waits::note_stack();
+        waits::note_main_thread();
         // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
         // starts threads in its constructor and lets them read the environment would race with `setenv` anyway; 3. the
         // dynamic linker calls this once.

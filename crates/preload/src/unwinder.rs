@@ -17,6 +17,8 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use palimpsest_fork::on_own_stack;
+
 #[cfg(not(test))]
 use crate::arch::trampoline;
 use crate::cancelling::uncancelled;
@@ -70,13 +72,16 @@ pub(crate) fn prepare() {
     if IS_PREPARED.load(Ordering::Relaxed) || !has_threads() {
         return;
     }
-    uncancelled(|| {
-        for number in 0..NAMES.len() {
-            // Without the library a panic says so.
-            let _ = look_up(number);
-        }
+    // The dynamic linker needs more than a stack for signals may have.
+    let loaded = uncancelled(|| {
+        on_own_stack(|| {
+            for number in 0..NAMES.len() {
+                // Without the library a panic says so.
+                let _ = look_up(number);
+            }
+        })
     });
-    IS_PREPARED.store(true, Ordering::Relaxed);
+    IS_PREPARED.store(loaded.is_some(), Ordering::Relaxed);
 }
 
 /// Whether this process has other threads. The folder has a link for itself, one for its parent, and one for each

@@ -25,7 +25,7 @@ use crate::own_waits::{
     own_clock_nanosleep, own_epoll_pwait, own_epoll_wait, own_nanosleep, own_poll, own_ppoll, own_pselect, own_select,
 };
 use crate::started::{self, Started};
-use crate::waits::{Set, Signals, can_be_given, can_be_split, near_main_stack, on_main_stack};
+use crate::waits::{Set, Signals, can_be_given, can_be_split, is_main_thread};
 use crate::{errno, freezing, library};
 
 type EpollPwait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
@@ -75,7 +75,7 @@ pub(crate) fn resolve() {
 }
 
 /// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads, and
-/// one system call near the main stack while a deputy is at work (`wait4`) or a freeze is put off (`getpid`).
+/// one system call of the main thread while a deputy is at work (`wait4`) or a freeze is put off (`getpid`).
 ///
 /// Only if its `parts`, and the clock by which they are measured, are the C library's: another object's may know more
 /// than the kernel does.
@@ -83,7 +83,7 @@ fn wanted(time: Option<Duration>, parts: [usize; 2]) -> Option<&'static Started>
     let are_known =
         || library::has((libc::clock_gettime as *const c_void).addr()) && parts.into_iter().all(library::has);
     let is_wanted = |started: &&'static Started| {
-        near_main_stack() && next_slice(started, Limit::after(time)).is_some() && are_known() && can_be_split()
+        is_main_thread() && next_slice(started, Limit::after(time)).is_some() && are_known() && can_be_split()
     };
     started::get().filter(is_wanted)
 }
@@ -107,7 +107,7 @@ fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> is
     if answer != 0 || limit.is_over() {
         return answer;
     }
-    if guard::is_borrowed() || !on_main_stack() || next_slice(started, limit).is_none() {
+    if guard::is_borrowed() || next_slice(started, limit).is_none() {
         return ask(limit.left(), mask);
     }
     let before = errno::get();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use libc::{c_int, sigset_t};
-use rustix::process::Resource;
+use palimpsest_sys::arch::thread_pointer;
 
 use crate::arch::system_call;
 
@@ -170,56 +170,17 @@ fn is_ignored(signal: c_int) -> bool {
     action.handler == libc::SIG_IGN || action.handler == libc::SIG_DFL && by_default.contains(&signal)
 }
 
-/// An address near the top of the main thread's stack; 0 before the start. `Relaxed`: a number.
-static TOP: AtomicUsize = AtomicUsize::new(0);
+/// The main thread, by its thread pointer; 0 before the start. `Relaxed`: a number.
+static MAIN: AtomicUsize = AtomicUsize::new(0);
 
-/// What a slice and a handler of the kernel may need.
-const ROOM: usize = 512 << 10;
-/// No stack is taken to be longer than this.
-const LONGEST: usize = 8 << 20;
-
-fn here() -> usize {
-    let here = [0_u8; 1];
-    std::hint::black_box(here.as_ptr()).addr()
+/// Notes which thread is the main one: that which starts the program.
+pub(crate) fn note_main_thread() {
+    MAIN.store(thread_pointer(), Ordering::Relaxed);
 }
 
-/// Notes where the main thread's stack is. The main thread starts the program.
-pub(crate) fn note_stack() {
-    TOP.store(here(), Ordering::Relaxed);
-}
-
-/// Returns how many bytes of the main thread's stack are used here; 0 on another stack. `main` may be called from
-/// somewhat above the place where this object was started.
-fn used() -> usize {
-    let top = TOP.load(Ordering::Relaxed);
-    if top == 0 { 0 } else { (top + (64 << 10)).saturating_sub(here()) }
-}
-
-/// Whether this may be the main thread's stack, and not one for signals or of a coroutine. Makes no system call.
-pub(crate) fn near_main_stack() -> bool {
-    (1..LONGEST - ROOM).contains(&used())
-}
-
-/// Whether the caller is the main thread, on its own stack, with enough room. Below a stack for signals that is an
-/// array in one of the main stack's frames, the room is that of frames in use. One that is disarmed while its handler
-/// runs (`SS_AUTODISARM`), and a coroutine's in such an array, look like the main stack itself.
-pub(crate) fn on_main_stack() -> bool {
-    if !near_main_stack() || rustix::thread::gettid() != rustix::process::getpid() || on_signal_stack() {
-        return false;
-    }
-    let limit = rustix::process::getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
-    let longest = usize::try_from(limit).unwrap_or(usize::MAX).min(LONGEST);
-    used() + ROOM < longest
-}
-
-/// Whether a handler runs on a stack of its own here (`sigaltstack(2)`), or the kernel does not tell.
-fn on_signal_stack() -> bool {
-    // SAFETY: all zeros is a valid value.
-    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
-    let arguments = [0, (&raw mut stack).expose_provenance(), 0, 0, 0, 0];
-    // SAFETY: the description outlives the call, which sets nothing.
-    let answer = unsafe { system_call(libc::SYS_sigaltstack, arguments) };
-    answer != 0 || stack.ss_flags & libc::SS_ONSTACK != 0
+/// Whether the caller is the main thread, on whatever stack. Makes no system call.
+pub(crate) fn is_main_thread() -> bool {
+    MAIN.load(Ordering::Relaxed) == thread_pointer()
 }
 
 #[cfg(test)]

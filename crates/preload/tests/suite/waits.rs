@@ -63,9 +63,25 @@ fn the_main_thread_can_be_canceled_in_waits() {
 
 /// Fails on: a slice on a stack for signals that is an array on the main stack, below which are frames in use.
 #[test]
-fn a_handler_on_a_stack_within_the_main_stack_takes_no_slices() {
-    let Some(report) = compare("alternate", &[], &[("PALIMPSEST_PAUSE", "1ns")]) else { return };
-    assert!(slices(&report) >= 1 && !report.contains("under way"), "{report}");
+fn a_handler_on_a_small_stack_waits_and_leaves_what_is_below_it() {
+    for disarmed in ["", "disarmed"] {
+        let variables = [("PALIMPSEST_PAUSE", "1ns")];
+        let Some(report) = compare("alternate-waits", &["waits", disarmed], &variables) else { return };
+        assert!(slices(&report) >= 1 && !report.contains("under way"), "{report}");
+    }
+}
+
+/// Fails on: a freeze, in one go or in slices, or the unwinder's library loaded, on such a stack at a fork.
+#[test]
+fn a_handler_on_a_small_stack_forks_and_leaves_what_is_below_it() {
+    for (pause, at, threads) in
+        [("none", "fork", "refuse"), ("1ns", "fork", "refuse"), ("1ns", "fork:2", "refuse"), ("1ns", "fork", "stop")]
+    {
+        let variables = [("PALIMPSEST_PAUSE", pause), ("PALIMPSEST_FREEZE", at), ("PALIMPSEST_THREADS", threads)];
+        let thread = if threads == "stop" { "thread" } else { "" };
+        let Some(report) = compare("alternate-forks", &["forks", thread], &variables) else { return };
+        assert!(report.contains("froze process"), "{report}");
+    }
 }
 
 #[test]
