@@ -16,6 +16,7 @@ use crate::guard::{self, Told};
 use crate::hazards::{self, borrowed};
 use crate::options::Pays;
 use crate::own_stack::on_own_stack;
+use crate::planning;
 use crate::rounds::played;
 use crate::slices;
 use crate::tending::instead_of_repair;
@@ -154,7 +155,7 @@ impl Due {
                 // SAFETY: 1. is (1).
                 let slice = unsafe { instead_of_repair(shared) };
                 // SAFETY: 1. is (1).
-                slice.or_else(|| slices::plan_anew(shared)).unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
+                slice.or_else(|| planning::plan_anew(shared)).unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
             }
         }
     }

@@ -41,6 +41,7 @@ mod hazards;
 mod lock;
 mod options;
 mod own_stack;
+mod planning;
 mod process;
 mod report;
 mod rounds;

@@ -1,5 +1,5 @@
-//! A stack of this library's own, for what it does in the middle of a program's calls: lists of mappings and slices take
-//! tens of kilobytes, and a program may fork or wait on a stack for signals of 8, or in a coroutine.
+//! A stack of this library's own, for what it does in the middle of a program's calls: lists of mappings and slices
+//! take tens of kilobytes, and a program may fork or wait on a stack for signals of 8, or in a coroutine.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

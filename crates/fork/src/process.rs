@@ -12,9 +12,9 @@ use crate::error::FreezeError;
 use crate::guard;
 use crate::hazards;
 use crate::options::{Measure, Options, Pause, Pays};
+use crate::planning;
 use crate::report::Report;
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
-use crate::slices;
 
 /// Forks that are timed; the shortest counts.
 const TRIALS: usize = 5;
@@ -53,7 +53,7 @@ pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     match options.pause {
         // SAFETY: 1. to 4. are this function's.
         Pause::AtOnce => unsafe { freeze_at_once(options) },
-        Pause::Within(budget) => slices::begin(options, budget),
+        Pause::Within(budget) => planning::begin(options, budget),
     }
 }
 

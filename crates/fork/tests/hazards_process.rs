@@ -4,10 +4,12 @@
 mod common;
 
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{Memory, freeze, in_child, page, play, skip, status_kb, wait};
 use palimpsest_fork::{
-    Answer, ExtentLen, FreezeError, Measure, Options, OtherThreads, freeze as freeze_process, guard,
+    Answer, ExtentLen, FreezeError, Measure, Options, OtherThreads, Pause, freeze as freeze_process, guard,
 };
 use palimpsest_sys::proc::status::Status;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -439,7 +441,7 @@ fn a_killed_freezer_hurts_nobody_else() {
                 }
             }
             // Somewhere in what takes the child a few hundred milliseconds.
-            std::thread::sleep(std::time::Duration::from_micros(round * 3_700 % 150_000));
+            std::thread::sleep(Duration::from_micros(round * 3_700 % 150_000));
             // SAFETY: the scenario's own child.
             unsafe { libc::kill(child, libc::SIGKILL) };
             assert_eq!(wait(child), 1000 + libc::SIGKILL);
@@ -491,5 +493,37 @@ fn h01_the_c_librarys_own_trimming_leaves_zeros() {
         ask.send(()).expect("waiting");
         assert_eq!(told.recv().expect("told"), 0, "blocks from calloc that are not zero");
         thread.join().expect("alive");
+    });
+}
+
+/// The limit on the size of files that the handler has found.
+static FOUND: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn find_limit(_signal: i32) {
+    let limit = rustix::process::getrlimit(Resource::Fsize).current;
+    FOUND.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+/// Fails on: a limit that is raised while a handler may run, whose children would keep it.
+#[test]
+fn no_handler_sees_a_limit_that_a_slice_has_raised() {
+    play("no_handler_sees_a_limit_that_a_slice_has_raised", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let most = rustix::process::getrlimit(Resource::Fsize).maximum;
+        let low = Rlimit { current: Some(64 << 10), maximum: most };
+        setrlimit(Resource::Fsize, low).expect("lowered");
+        // SAFETY: the handler makes a system call.
+        unsafe { libc::signal(libc::SIGUSR1, find_limit as extern "C" fn(i32) as usize) };
+        freeze(&Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO)));
+        let raise = &mut || {
+            // SAFETY: blocked until the slice is over.
+            unsafe { libc::raise(libc::SIGUSR1) };
+            false
+        };
+        // SAFETY: 1. the scenario keeps the contract. 2. it makes system calls that do not wait.
+        let progress = unsafe { palimpsest_fork::freeze_while(raise) }.expect("a slice");
+        assert!(progress.frozen_bytes > 0, "{progress:?}");
+        assert_eq!(FOUND.load(Ordering::Relaxed), 64 << 10);
     });
 }

@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Memory, freeze, guarded, in_child, page, play, slice, wait};
@@ -11,7 +10,6 @@ use palimpsest_fork::guard::Remap;
 use palimpsest_fork::{Basis, FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit};
 
 const MIB: usize = 1 << 20;
 
@@ -262,56 +260,14 @@ fn a_thread_that_is_started_between_slices_refuses_them_and_ends_them_at_last() 
 }
 
 #[test]
-fn a_thaw_before_the_first_slice_ends_it() {
-    play("a_thaw_before_the_first_slice_ends_it", || {
-        let memory = Memory::apart(4 * MIB);
-        memory.fill(0..memory.len, 1);
-        freeze(&in_slices());
-        guard::thaw_all().expect("nothing is frozen");
-        assert_eq!(progress().stage, Stage::Ended);
-        assert_eq!(in_child(|| 0), 0);
-        assert_eq!(slice().stage, Stage::Ended);
-        assert!(memory.is_anonymous());
-    });
-}
-
-/// The limit on the size of files that the handler has found.
-static FOUND: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn find_limit(_signal: i32) {
-    let limit = rustix::process::getrlimit(Resource::Fsize).current;
-    FOUND.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);
-}
-
-/// Fails on: a limit that is raised while a handler may run, whose children would keep it.
-#[test]
-fn no_handler_sees_a_limit_that_a_slice_has_raised() {
-    play("no_handler_sees_a_limit_that_a_slice_has_raised", || {
-        let memory = Memory::apart(4 * MIB);
-        memory.fill(0..memory.len, 1);
-        let most = rustix::process::getrlimit(Resource::Fsize).maximum;
-        let low = Rlimit { current: Some(64 << 10), maximum: most };
-        rustix::process::setrlimit(Resource::Fsize, low).expect("lowered");
-        // SAFETY: the handler makes a system call.
-        unsafe { libc::signal(libc::SIGUSR1, find_limit as extern "C" fn(i32) as usize) };
-        freeze(&in_slices());
-        let raise = &mut || {
-            // SAFETY: blocked until the slice is over.
-            unsafe { libc::raise(libc::SIGUSR1) };
-            false
-        };
-        // SAFETY: 1. the scenario keeps the contract. 2. it makes system calls that do not wait.
-        let progress = unsafe { palimpsest_fork::freeze_while(raise) }.expect("a slice");
-        assert!(progress.frozen_bytes > 0, "{progress:?}");
-        assert_eq!(FOUND.load(Ordering::Relaxed), 64 << 10);
-    });
-}
-
-#[test]
 fn a_thaw_ends_it() {
     play("a_thaw_ends_it", || {
         let memory = Memory::apart(4 * MIB);
         memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        guard::thaw_all().expect("nothing is frozen yet");
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!((slice().stage, memory.is_anonymous()), (Stage::Ended, true), "before the first slice, too");
         freeze(&in_slices());
         to_one_piece();
         guard::thaw_all().expect("thawed");

@@ -14,6 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
+// `include/uapi/linux/signal.h`
+#ifndef SS_AUTODISARM
+#define SS_AUTODISARM (1U << 31)
+#endif
+
 // The frame of a signal may have 12 KiB (AMX).
 enum { MEMORY = 64 << 20, BELOW = 256 << 10, STACK = 24 << 10 };
 

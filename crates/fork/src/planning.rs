@@ -1,0 +1,223 @@
+//! Plans of freezes in slices: what there is to do, whether it pays, and how a freeze ends.
+
+use std::time::Duration;
+
+use palimpsest_sys::threads::own::Blocked;
+
+use crate::clock::{Instant, Moment, nanos};
+use crate::engine::agenda::{Step, Terms, Where};
+use crate::engine::guards::open_pages;
+use crate::engine::own::note_home;
+use crate::engine::piece::PIECE;
+use crate::engine::places::Places;
+use crate::engine::progress::{self, Stage};
+use crate::engine::registry::{self, Locked, Shared};
+use crate::engine::round::{Mode, Reach};
+use crate::error::FreezeError;
+use crate::hazards::{self, Checked, Watcher, Work};
+use crate::options::{Options, Pages, Pause, Pays};
+use crate::report::Report;
+use crate::rounds::{let_core_dumps_have_files, played, told};
+
+/// Why there are no slices while a userfaultfd is open.
+pub(crate) const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
+                       freeze in one go (`Pause::AtOnce`, `--pause none`)";
+
+/// Why there are hardly any slices at waits.
+const LONG_LOOK: &str = "slices are taken at forks, and hardly ever in between: to look at all open descriptors takes \
+                         too long";
+
+/// Most and least time in nanoseconds that listing all mappings takes for each MiB of base pages.
+const LOOK: u64 = 40_000;
+const LEAST_LOOK: u64 = 100_000;
+
+/// What slices do first, if the kernel lets them.
+const fn first_work(options: &Options) -> Work {
+    match (options.pages, options.pays) {
+        (Pages::Gather, Pays::Within(_)) => Work::Gather,
+        _ => Work::Freeze,
+    }
+}
+
+/// Plans a freeze in slices. Changes no memory.
+pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
+    hazards::check_for(options, first_work(options))?;
+    let look = || {
+        let before = Moment::now();
+        Watcher::find().map(|watcher| Checked { watcher, taken: before.elapsed() })
+    };
+    let mut checked = look()?;
+    if progress::is_long(checked.taken, options.pause) {
+        // Slices would hardly be taken between forks: a busy machine alone is no reason.
+        let first = checked.taken;
+        checked = look()?;
+        checked.taken = checked.taken.min(first);
+    }
+    begin_checked(options, budget, checked)
+}
+
+/// Plans in a process that may be frozen.
+fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Result<Report, FreezeError> {
+    let Checked { watcher, taken: walked } = checked;
+    let headroom = hazards::headroom();
+    // A handler that leaves by `longjmp` would keep the lock.
+    let _blocked = Blocked::all();
+    let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
+    locked.drop_plan();
+    let saved = locked.ledger().saved();
+    locked.agenda().spared_before(saved);
+    let places = Places::open()?;
+    let shared = locked.shared;
+    note_home();
+    if let Some(anonymous) = unseen(budget) {
+        let way = open_pages()?.0.way();
+        locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
+        let step = locked.ledger().first_step((options.pages, options.pays), (way, &places), Where::Everywhere);
+        if step != Step::Freeze && watcher == Watcher::None {
+            let (pages, mappings) = (options.pages, headroom.mappings);
+            locked.agenda().begin_unseen(anonymous, Terms { budget, extent: 0, pages, mappings, looked: 0, step });
+            locked.remember(*options);
+            shared.statistics.begin();
+            shared.statistics.count_round();
+            shared.progress.begin(anonymous, 0);
+            shared.progress.checked_first(walked, options.pause);
+            drop(locked);
+            let notes = let_core_dumps_have_files().into_iter().collect();
+            return Ok(Report { progress: Some(shared.progress.read()), notes, ..Report::unseen(way) });
+        }
+    }
+    let may_hold = hazards::may_hold(options);
+    // Other threads may change mappings while these are read.
+    shared.left_alone.begin();
+    let (started, wall) = (Moment::now(), Instant::now());
+    let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
+        let looked = started.elapsed();
+        let step = tables.ledger().first_step((options.pages, options.pays), (done.way, &places), Where::Planned);
+        if step == Step::Freeze {
+            may_hold?;
+        }
+        let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
+        let terms = Terms { budget, extent, pages, mappings, looked, step };
+        let report = told(tables, Mode::Freeze, done);
+        let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
+        Ok((report, planned))
+    });
+    let (mut report, planned) = planned.flatten().inspect_err(|_| shared.left_alone.end())?;
+    shared.statistics.begin();
+    // Forks are accounted for even if nothing pays yet: the program may grow.
+    shared.statistics.count_round();
+    shared.progress.begin(planned, wall.elapsed());
+    shared.progress.checked_first(walked, options.pause);
+    shared.left_alone.narrow(locked.agenda().bounds());
+    if planned == 0 {
+        locked.ledger().refused(started.elapsed().max(LEAST_LOOK));
+        shared.left_alone.end();
+        shared.tending.begin(Instant::now().nanos());
+        shared.progress.set(Stage::Done);
+    }
+    locked.remember(*options);
+    if planned > 0 && watcher == Watcher::Open {
+        finish(&mut locked, Stage::Ended, Some(WATCHED.to_owned()));
+        report.stopped = Some(WATCHED.to_owned());
+    }
+    drop(locked);
+    if planned > 0 && shared.progress.is_for_forks() {
+        report.notes.push(LONG_LOOK.to_owned());
+    }
+    if planned > 0 {
+        report.notes.extend(let_core_dumps_have_files());
+    }
+    report.progress = Some(shared.progress.read());
+    Ok(report)
+}
+
+/// Plans anew in place of a repair that is due, if only slices have worked and nothing is frozen: what makes forks dear
+/// then is memory that has come since, which slices gather, too. Returns `None` otherwise.
+pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
+    let options = shared.lock()?.options();
+    let Pause::Within(budget) = options.pause else { return None };
+    if shared.statistics.frozen_bytes() > 0 {
+        return None;
+    }
+    let started = Moment::now();
+    // Not all is looked at anew: whoever was frozen once is about to fork, and nobody is held yet.
+    let planned = hazards::check_again(&options, first_work(&options))
+        .and_then(|checked| begin_checked(&options, budget, checked));
+    if !shared.progress.is_under_way()
+        && let Some(mut locked) = shared.lock()
+    {
+        // Another look must be worth twice as much.
+        locked.ledger().refused(started.elapsed());
+    }
+    Some(planned.map(drop))
+}
+
+/// Returns the bytes of anonymous memory if listing their mappings takes longer than a slice.
+fn unseen(budget: Duration) -> Option<usize> {
+    anonymous().filter(|bytes| is_long_look(*bytes, budget))
+}
+
+/// Whether listing mappings with this many bytes in base pages takes longer than a slice.
+pub(crate) fn is_long_look(bytes: usize, budget: Duration) -> bool {
+    (bytes >> 20) as u64 * LOOK > nanos(budget)
+}
+
+/// Returns the bytes of anonymous memory.
+fn anonymous() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = text.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
+    let (resident, of_files) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(of_files) * rustix::param::page_size())
+}
+
+/// Returns the bytes of anonymous memory that is not in huge pages of ours.
+pub(crate) fn plain(locked: &mut Locked) -> Option<usize> {
+    let huge = locked.ledger().huge() * PIECE;
+    anonymous().map(|anonymous| anonymous.saturating_sub(huge))
+}
+
+/// Plans what was not gathered. Returns how many bytes that is.
+pub(crate) fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
+    let (shared, options) = (locked.shared, locked.options());
+    let Pause::Within(budget) = options.pause else { return Ok(0) };
+    let agenda = locked.agenda();
+    let (gathered, gathering, beside) = (agenda.gathered(), agenda.gathering(), agenda.beside());
+    let headroom = hazards::headroom();
+    shared.left_alone.begin();
+    let (started, wall) = (Moment::now(), Instant::now());
+    let (planned, report) = played(locked, &options, Mode::Survey, |tables, agenda, done| {
+        let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
+        let terms = Terms { budget, extent, pages, mappings, looked: started.elapsed(), step: Step::Freeze };
+        let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
+        agenda.gathered_before(gathered, gathering, beside);
+        (planned, told(tables, Mode::Freeze, done))
+    })?;
+    shared.left_alone.narrow(locked.agenda().bounds());
+    shared.progress.planned(gathered + planned, wall.elapsed());
+    locked.agenda().tells(report);
+    Ok(planned)
+}
+
+/// Ends the freeze: forks are accounted for from now on.
+pub(crate) fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
+    let shared = locked.shared;
+    let agenda = locked.agenda();
+    let (bytes, looked, taken) = (agenda.frozen(), agenda.looked(), agenda.freezing());
+    let (gathered, gathering, beside) = (agenda.gathered(), agenda.gathering(), agenda.beside());
+    if let Some(reason) = reason {
+        agenda.end(reason);
+    }
+    let frozen = locked.frozen();
+    let ledger = locked.ledger();
+    if bytes == 0 && gathered == 0 {
+        // The next one must be worth twice as much.
+        ledger.refused(looked.saturating_add(gathering).max(LEAST_LOOK));
+    } else {
+        ledger.gathered(gathering, beside);
+        // Nothing was listed this time; the next time it may have to be.
+        ledger.froze(bytes, looked.max(LEAST_LOOK), looked.saturating_add(taken), frozen);
+    }
+    shared.left_alone.end();
+    shared.tending.begin(Instant::now().nanos());
+    shared.progress.set(stage);
+}
