@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::NodeId;
-use super::policy::{NumaError, can_ask};
+use super::policy::{Call, NumaError};
 
 /// Pages that one call asks for.
 const AT_ONCE: usize = 4096;
@@ -82,7 +82,7 @@ impl fmt::Display for Summary {
 ///
 /// # Errors
 ///
-/// See [`can_ask`].
+/// `move_pages` cannot be made, see [`can_ask`](super::policy::can_ask).
 pub fn of_own_pages(range: Range<usize>) -> Result<Vec<Place>, NumaError> {
     ask(0, range)
 }
@@ -97,7 +97,7 @@ pub fn of_pages(process: Pid, range: Range<usize>) -> Result<Vec<Place>, NumaErr
 }
 
 fn ask(process: i32, range: Range<usize>) -> Result<Vec<Place>, NumaError> {
-    can_ask()?;
+    Call::MovePages.can_be_made()?;
     let page = rustix::param::page_size();
     let pages: Vec<usize> = (range.start & !(page - 1)..range.end).step_by(page).collect();
     let mut answers = vec![0_i32; pages.len()];
@@ -108,7 +108,7 @@ fn ask(process: i32, range: Range<usize>) -> Result<Vec<Place>, NumaError> {
             libc::syscall(libc::SYS_move_pages, process, count, pages.as_ptr(), nowhere, answers.as_mut_ptr(), 0_usize)
         };
         if answer != 0 {
-            return Err(NumaError::refused("move_pages"));
+            return Err(Call::MovePages.refused());
         }
     }
     Ok(answers.into_iter().map(place).collect())
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn more_pages_than_fit_one_call_are_told() {
-        if let Err(error) = can_ask() {
+        if let Err(error) = Call::MovePages.can_be_made() {
             return println!("skipped: {error}");
         }
         let page = rustix::param::page_size();
