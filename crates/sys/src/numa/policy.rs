@@ -10,6 +10,7 @@ use rustix::thread::CpuSet;
 use super::{NodeId, NodeSet};
 use crate::last_errno;
 use crate::memory::area::Area;
+use crate::proc::status::Status;
 use crate::seccomp::{self, Probe, Verdict};
 
 /// `MPOL_*`.
@@ -137,13 +138,17 @@ pub fn of_this_thread() -> Result<Policy, NumaError> {
     })
 }
 
-/// Returns the nodes from which the calling thread may have memory (`cpuset(7)`, `mems`).
+/// Returns the nodes from which the calling thread may have memory (`cpuset(7)`, `mems`). Where the call is forbidden,
+/// as in most containers, `/proc/thread-self/status` tells the same.
 ///
 /// # Errors
 ///
-/// `get_mempolicy` cannot be made, see [`can_ask`].
+/// `get_mempolicy` cannot be made, see [`can_ask`], and the file does not tell.
 pub fn allowed_nodes() -> Result<NodeSet, NumaError> {
-    get(ptr::null_mut(), MEMS_ALLOWED)
+    get(ptr::null_mut(), MEMS_ALLOWED).or_else(|error| {
+        let told = Status::of_this_thread().ok().and_then(|status| status.mems_allowed);
+        Ok(told.ok_or(error)?.into_iter().map(NodeId).collect())
+    })
 }
 
 fn get(mode: *mut i32, flags: usize) -> Result<NodeSet, NumaError> {
@@ -217,9 +222,10 @@ mod tests {
 
     #[test]
     fn policies_are_told_as_they_were_set() {
-        let Ok(allowed) = allowed_nodes() else {
-            return println!("skipped: {:?}", can_ask());
-        };
+        if let Err(error) = can_ask() {
+            return println!("skipped: {error}");
+        }
+        let allowed = allowed_nodes().unwrap();
         assert!(!allowed.is_empty());
         let first: NodeSet = allowed.iter().take(1).collect();
         let set = &set;
@@ -240,9 +246,10 @@ mod tests {
 
     #[test]
     fn a_node_that_is_absent_is_refused() {
-        let Ok(allowed) = allowed_nodes() else {
-            return println!("skipped: {:?}", can_ask());
-        };
+        if let Err(error) = can_ask() {
+            return println!("skipped: {error}");
+        }
+        let allowed = allowed_nodes().unwrap();
         let page = rustix::param::page_size();
         let area = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
         prefer(&area, allowed.iter().next().unwrap()).unwrap();
@@ -260,9 +267,8 @@ mod tests {
         let page = rustix::param::page_size();
         let area = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
         let asked = || {
-            let first = allowed_nodes().map(|nodes| nodes.iter().next().unwrap_or_default());
-            let placed = prefer(&area, first.unwrap_or_default());
-            [first.map(drop), placed, placement::of_own_pages(area.range()).map(drop)]
+            let first = allowed_nodes().unwrap().iter().next().unwrap();
+            [of_this_thread().map(drop), prefer(&area, first), placement::of_own_pages(area.range()).map(drop)]
         };
         if let Err(error) = can_ask() {
             return println!("skipped: {error}");
@@ -278,6 +284,21 @@ mod tests {
             let verdict = Verdict::Killed { signal: libc::SIGSYS };
             expected[index] = Err(NumaError::Filtered { call: call.name(), verdict });
             filtered(number, libc::SECCOMP_RET_KILL_PROCESS, || assert_eq!(asked(), expected, "{call:?}"));
+        }
+    }
+
+    /// As with Docker's profile, under which a cpuset holds all the same.
+    ///
+    /// Fails on: a container's process that takes all nodes of the machine for its own.
+    #[test]
+    fn the_nodes_of_a_cpuset_are_known_without_asking_the_kernel() {
+        let told = Status::of_this_thread().unwrap().mems_allowed;
+        let Ok(allowed) = get(ptr::null_mut(), MEMS_ALLOWED) else {
+            return println!("skipped: {:?}", can_ask());
+        };
+        assert_eq!(told.map(|told| told.into_iter().map(NodeId).collect()), Some(allowed));
+        for action in [libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), libc::SECCOMP_RET_KILL_PROCESS] {
+            filtered(libc::SYS_get_mempolicy, action, || assert_eq!(allowed_nodes(), Ok(allowed)));
         }
     }
 
