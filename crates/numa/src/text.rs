@@ -127,8 +127,8 @@ pub struct Localized {
     pub exchanged: usize,
     /// Exchanged bytes that are now mapped by huge pages.
     pub huge: usize,
-    /// Bytes of a copy made here that are on other nodes than the wanted one, since that has no room; `lacks` says on
-    /// which. Nobody asks on a machine with one node.
+    /// Bytes of a copy that are on other nodes than the wanted one, since that has no room; `lacks` says on which.
+    /// Nobody asks on a machine with one node.
     pub elsewhere: usize,
     /// The origin of the copies; `None` if nothing was exchanged.
     pub origin: Option<Origin>,
@@ -246,8 +246,7 @@ impl ProgramText {
             match stand.into_outcome() {
                 Some(Ok(())) => {
                     told.exchanged += place.len();
-                    // Whoever finds a copy has the same memory as its maker, who has told.
-                    if among == Among::Several && !matches!(told.origin, Some(Origin::Found { .. })) {
+                    if among == Among::Several {
                         tell_elsewhere(place, node, told);
                     }
                 }

@@ -7,7 +7,7 @@ use palimpsest_sys::numa::NodeId;
 use palimpsest_sys::numa::text::{Part, Reach, Stand, TextError};
 
 use super::{Alone, Localized};
-use crate::shared::{Folder, Judged, Key, Obtained, Origin, Patience, Registered};
+use crate::shared::{Folder, Judged, Key, NotShared, Obtained, Origin, Patience, Registered};
 use crate::wishes::{lacks_of_text, line, not_shared, passed_over};
 
 /// The position of a part's bytes in the object with its copy.
@@ -127,6 +127,13 @@ fn shared(
             told.lacks.extend(passed_over(&passed).chain(lacks_of_text(made)));
             let stands = layout.stands(part, runs, registered.file()).map_err(|error| line(&error))?;
             Ok(Plan { stands, offered: Some(registered) })
+        }
+        Obtained::Misplaced { made, file, passed_over: passed, .. } => {
+            let why = not_shared(&NotShared::Misplaced { node });
+            told.origin = Some(Origin::Private);
+            told.lacks.extend(passed_over(&passed).chain([why.clone()]).chain(lacks_of_text(made)));
+            told.not_shared = Some(Alone::Refused(why));
+            Ok(Plan { stands: layout.stands(part, runs, &file).map_err(|error| line(&error))?, offered: None })
         }
     }
 }
