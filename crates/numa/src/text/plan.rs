@@ -93,6 +93,7 @@ pub(super) fn of(
     told.lacks.extend(told.not_shared.as_ref().map(Alone::to_string));
     let layout = Layout::private(part);
     let (file, made) = layout.make(part, runs, node).map_err(|error| line(&error))?;
+    told.not_placed = made.not_placed;
     told.lacks.extend(lacks_of_text(made));
     told.origin = Some(Origin::Private);
     let stands = layout.stands(part, runs, &file).map_err(|error| line(&error))?;
@@ -130,7 +131,7 @@ fn shared(
         }
         Obtained::Misplaced { made, file, passed_over: passed, .. } => {
             let why = not_shared(&NotShared::Misplaced { node });
-            told.origin = Some(Origin::Private);
+            (told.origin, told.not_placed) = (Some(Origin::Private), made.not_placed);
             told.lacks.extend(passed_over(&passed).chain([why.clone()]).chain(lacks_of_text(made)));
             told.not_shared = Some(Alone::Refused(why));
             Ok(Plan { stands: layout.stands(part, runs, &file).map_err(|error| line(&error))?, offered: None })
