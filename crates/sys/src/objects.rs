@@ -386,8 +386,8 @@ impl Visited<'_> {
         start..start.saturating_add(segment.p_memsz as usize)
     }
 
-    /// Returns the pages of each loaded segment. They are its own alone, but segments start anywhere in a page where lld
-    /// or mold has linked it.
+    /// Returns the pages of each loaded segment. They are its own alone, but segments start anywhere in a page where
+    /// lld or mold has linked it.
     fn loaded(&self) -> impl Iterator<Item = Range<usize>> {
         let page = rustix::param::page_size();
         let loads = self.segments.iter().filter(|part| part.p_type == libc::PT_LOAD).map(|part| self.range(part));

@@ -44,7 +44,8 @@ pub(crate) struct Arguments {
     /// fork after it) or `size:BYTES` (the first fork with that much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN", conflicts_with = "no_freeze")]
     pub(crate) at: Option<At>,
-    /// Report what was frozen and what that gains, and how much text is local: on standard error, or to `fd:N`, or appended to a file.
+    /// Report what was frozen and what that gains, and how much text is local: on standard error, or to `fd:N`, or
+    /// appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
     /// Which memory to put into huge pages: with `auto`, the default, all that can be, where it is, if the program

@@ -168,7 +168,8 @@ fn get(mode: *mut i32, flags: usize) -> Result<NodeSet, NumaError> {
 ///
 /// # Errors
 ///
-/// `mbind` cannot be made, see [`can_ask`]; EINVAL for a node that does not exist, has no memory, or is not among [`allowed_nodes`].
+/// `mbind` cannot be made, see [`can_ask`]; EINVAL for a node that does not exist, has no memory, or is not among
+/// [`allowed_nodes`].
 pub fn prefer(area: &Area, node: NodeId) -> Result<(), NumaError> {
     Call::Mbind.can_be_made()?;
     let nodes: NodeSet = std::iter::once(node).collect();
