@@ -370,16 +370,21 @@ fn without_huge(
     found.rest
 }
 
+/// Bytes of text about whose pages the kernel is asked at a time: who finds a copy takes next to no memory of its own.
+const AT_ONCE: usize = 1 << 20;
+
 /// Tells how much of an exchanged run is on which other nodes, as far as the kernel tells.
 fn tell_elsewhere(run: Span, node: NodeId, told: &mut Localized) {
-    let places = placement::of_own_pages(run.range()).unwrap_or_default();
-    let page = run.len() / places.len().max(1);
     let mut elsewhere = BTreeMap::new();
-    for place in places {
-        if let Place::On(other) = place
-            && other != node
-        {
-            *elsewhere.entry(other).or_insert(0) += page;
+    for piece in run.cut(AT_ONCE) {
+        let places = placement::of_own_pages(piece.range()).unwrap_or_default();
+        let page = piece.len() / places.len().max(1);
+        for place in places {
+            if let Place::On(other) = place
+                && other != node
+            {
+                *elsewhere.entry(other).or_insert(0) += page;
+            }
         }
     }
     for (other, bytes) in elsewhere {
