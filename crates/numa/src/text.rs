@@ -370,23 +370,18 @@ fn without_huge(
     found.rest
 }
 
-/// Bytes of text about whose pages the kernel is asked at a time: who finds a copy takes next to no memory of its own.
-const AT_ONCE: usize = 1 << 20;
-
 /// Tells how much of an exchanged run is on which other nodes, as far as the kernel tells.
 fn tell_elsewhere(run: Span, node: NodeId, told: &mut Localized) {
     let mut elsewhere = BTreeMap::new();
-    for piece in run.cut(AT_ONCE) {
-        let places = placement::of_own_pages(piece.range()).unwrap_or_default();
-        let page = piece.len() / places.len().max(1);
-        for place in places {
-            if let Place::On(other) = place
-                && other != node
-            {
-                *elsewhere.entry(other).or_insert(0) += page;
-            }
+    let page = rustix::param::page_size();
+    // Uses no heap: who finds a copy takes next to no memory of its own. If the kernel does not tell, nothing is known.
+    let _ = placement::each_own_page(run.range(), &mut |place| {
+        if let Place::On(other) = place
+            && other != node
+        {
+            *elsewhere.entry(other).or_insert(0) += page;
         }
-    }
+    });
     for (other, bytes) in elsewhere {
         told.elsewhere += bytes;
         told.lacks.push(format!("{} KiB at {:#x} are on {other}: {node} has no room", bytes >> 10, run.start));
