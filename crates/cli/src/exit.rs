@@ -15,7 +15,7 @@ Exit codes of tour and bench:
 Exit codes of run:
   the program's own; or, if it was not started:
   2    the command line is not understood
-  125  the program cannot be frozen, or would not load the object
+  125  the program cannot be frozen, would not load the object, or --node is not there
   126  the program cannot be executed
   127  the program was not found
 Exit codes of top:

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod object;
+mod one_node;
 mod own_file;
 mod program;
 mod proof;
@@ -18,7 +19,7 @@ pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
 pub(crate) use object::BYTES as OBJECT;
 pub(crate) use object::NAME as OBJECT_NAME;
-use palimpsest_numa::Topology;
+use palimpsest_numa::{NoSuchNode, NodeId, Topology};
 use palimpsest_sys::proc::stat::Incarnation;
 use palimpsest_sys::proc::status::Status;
 use palimpsest_sys::seccomp::probe_waits;
@@ -27,6 +28,7 @@ use rustix::process::geteuid;
 
 use crate::run::arguments::{At, Huge, LocalText, Pause, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
+use crate::run::one_node::one_node;
 use crate::run::own_file::OwnFile;
 use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
@@ -43,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             ProgramError::NotExecutable { .. } | ProgramError::Open(OpenRegularError::NotRegular { .. }),
         )
         | Failure::Exec { .. } => exit::NOT_STARTED.into(),
-        Failure::Program(_) | Failure::Object(_) | Failure::NotLoaded(_) | Failure::ByEnv { .. } => {
+        Failure::Program(_) | Failure::Object(_) | Failure::NotLoaded(_) | Failure::ByEnv { .. } | Failure::Node(_) => {
             exit::REFUSED.into()
         }
     }
@@ -70,6 +72,8 @@ enum Failure {
         program.display()
     )]
     ByEnv { path: PathBuf, program: PathBuf, shortcoming: String },
+    #[error("--node {}", .0.node.0)]
+    Node(#[source] NoSuchNode),
     #[error("cannot execute {}", path.display())]
     Exec {
         path: PathBuf,
@@ -96,19 +100,29 @@ struct Prepared {
     object: Option<Object>,
 }
 
-/// Says that nothing can be nearer, if local text is asked for where there is one node. A report says so, too.
+/// Says that nothing can be nearer, if local text is asked for where there is one node. A report says so, too, and in a
+/// dry run there is no local text.
 fn tell_of_one_node(arguments: &Arguments) {
-    let is_told = arguments.local_text.is_some() && arguments.report.is_none() && !arguments.quiet;
-    if is_told && Topology::read().is_one_node() {
+    let is_reported = arguments.report.is_some() || env::var_os(REPORT).is_some_and(|place| !place.is_empty());
+    let is_told = is_reported || arguments.dry_run || arguments.quiet;
+    if arguments.local_text.is_some()
+        && !is_told
+        && let Some(machine) = one_node(&Topology::read())
+    {
         tell(format_args!(
-            "this machine has one node: local text only means pages of 2 MiB here, for what fills them; \
-             --report tells how much"
+            "{machine}: local text only means pages of 2 MiB here, for what fills them; --report tells how much"
         ));
     }
 }
 
+/// The variable that says where to report.
+const REPORT: &str = "PALIMPSEST_REPORT";
+
 fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let path = program::locate(&arguments.program, env::var_os("PATH").as_deref())?;
+    if let Some(node) = arguments.node {
+        Topology::read().check(NodeId(node.into())).map_err(Failure::Node)?;
+    }
     let loader = match program::check(&path) {
         Ok(loader) => loader,
         Err(error) if own_file::is_enough(arguments) => {
@@ -210,7 +224,7 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         variables.push(("PALIMPSEST_ONLY", arguments.only.join(OsStr::new(NAMES_APART))));
     }
     if let Some(place) = &arguments.report {
-        variables.push(("PALIMPSEST_REPORT", place.clone()));
+        variables.push((REPORT, place.clone()));
     }
     match arguments.huge {
         Some(Huge::Auto) => variables.push(("PALIMPSEST_HUGE", "auto".into())),
@@ -236,9 +250,9 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     }
     if arguments.dry_run {
         variables.push(("PALIMPSEST_DRY_RUN", "1".into()));
-        if arguments.report.is_none() && env::var_os("PALIMPSEST_REPORT").is_none() {
+        if arguments.report.is_none() && env::var_os(REPORT).is_none() {
             // A dry run has no other purpose.
-            variables.push(("PALIMPSEST_REPORT", "stderr".into()));
+            variables.push((REPORT, "stderr".into()));
         }
     }
     if arguments.quiet {

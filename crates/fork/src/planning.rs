@@ -20,8 +20,8 @@ use crate::report::Report;
 use crate::rounds::{let_core_dumps_have_files, played, told};
 
 /// Why there are no slices while a userfaultfd is open.
-pub(crate) const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
-                       freeze in one go (`Pause::AtOnce`, `--pause none`)";
+pub(crate) const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: \
+                                  close it, or freeze in one go (`Pause::AtOnce`, `--pause none`)";
 
 /// Why there are hardly any slices at waits.
 const LONG_LOOK: &str = "slices are taken at forks, and hardly ever in between: to look at all open descriptors takes \

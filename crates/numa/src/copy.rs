@@ -47,6 +47,10 @@ impl Copy {
                 let (origin, registered) = (Origin::Made, Some(registered));
                 return Ok(Self { bytes, origin, made, not_shared: None, passed_over, _registered: registered });
             }
+            Some(Ok(Obtained::Misplaced { taken: bytes, made, passed_over, .. })) => {
+                let (origin, not_shared) = (Origin::Private, Some(NotShared::Misplaced { node }));
+                return Ok(Self { bytes, origin, made, not_shared, passed_over, _registered: None });
+            }
             Some(Err(why)) => Some(why),
         };
         let (bytes, made) = SealedBytes::of(content, Some(node)).map_err(failed)?;

@@ -15,6 +15,7 @@ pub use file::{FileText, FileTextError, Piece};
 use palimpsest_sys::Loads;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::numa::placement::{self, Place};
+use palimpsest_sys::numa::policy::NumaError;
 pub use palimpsest_sys::numa::text::Reach;
 use palimpsest_sys::numa::text::{self, ExchangeError, Part, Stand};
 use palimpsest_sys::numa::{NodeId, current_node};
@@ -22,7 +23,7 @@ use palimpsest_sys::pages::smaps;
 use palimpsest_sys::proc::ProcError;
 
 use crate::shared::{Folder, Origin, Patience, Registered, Sharing, Step, step};
-use crate::topology::Topology;
+use crate::topology::{Basis, Topology};
 use crate::wishes::line;
 
 /// How text is localised.
@@ -108,10 +109,29 @@ pub struct ProgramText {
 }
 
 /// How many nodes have memory: also those that this process may not use, where its file may be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Among {
     One,
+    /// Nothing is known of others.
+    AssumedOne {
+        /// Why not.
+        why: String,
+    },
     Several,
+}
+
+impl Among {
+    fn of(topology: &Topology) -> Self {
+        match (topology.is_one_node(), topology.basis()) {
+            (true, Basis::Assumed { why }) => Self::AssumedOne { why: why.clone() },
+            (true, Basis::Sysfs) => Self::One,
+            (false, _) => Self::Several,
+        }
+    }
+
+    fn is_several(&self) -> bool {
+        *self == Self::Several
+    }
 }
 
 /// The outcome for one part of the program or a library.
@@ -127,8 +147,11 @@ pub struct Localized {
     pub exchanged: usize,
     /// Exchanged bytes that are now mapped by huge pages.
     pub huge: usize,
-    /// Bytes of a copy made here that are on other nodes than the wanted one, since that has no room; `lacks` says on
-    /// which. Nobody asks on a machine with one node.
+    /// Why the wanted node was not asked for the memory of a copy made here, so that it may be on others; also among
+    /// `lacks`.
+    pub not_placed: Option<NumaError>,
+    /// Bytes of a copy that are on other nodes than the wanted one, since that has no room; `lacks` says on which.
+    /// Nobody asks on a machine with one node.
     pub elsewhere: usize,
     /// The origin of the copies; `None` if nothing was exchanged.
     pub origin: Option<Origin>,
@@ -194,12 +217,10 @@ impl ProgramText {
     pub fn localize(options: &TextOptions) -> Result<Self, TextRefusal> {
         let topology = Topology::read();
         let node = options.node.unwrap_or_else(|| topology.home(current_node()));
-        let (among, usual) = match topology.is_one_node() {
-            true => (Among::One, Reach::HugePages),
-            false => (Among::Several, Reach::Everything),
-        };
+        let among = Among::of(&topology);
+        let usual = if among.is_several() { Reach::Everything } else { Reach::HugePages };
         let reach = options.reach.unwrap_or(usual);
-        let stays = among == Among::One && reach == Reach::HugePages && options.pages != Pages::Copied;
+        let stays = !among.is_several() && reach == Reach::HugePages && options.pages != Pages::Copied;
         let found = text::parts(options.since.unwrap_or(Loads::NONE), reach).map_err(TextRefusal::Maps)?;
         let (mut planned, mut offered) = (Vec::new(), Vec::new());
         let mut parts = Vec::new();
@@ -211,6 +232,7 @@ impl ProgramText {
                 in_place: 0,
                 exchanged: 0,
                 huge: 0,
+                not_placed: None,
                 elsewhere: 0,
                 origin: None,
                 not_shared: None,
@@ -246,8 +268,7 @@ impl ProgramText {
             match stand.into_outcome() {
                 Some(Ok(())) => {
                     told.exchanged += place.len();
-                    // Whoever finds a copy has the same memory as its maker, who has told.
-                    if among == Among::Several && !matches!(told.origin, Some(Origin::Found { .. })) {
+                    if among.is_several() {
                         tell_elsewhere(place, node, told);
                     }
                 }
@@ -259,6 +280,7 @@ impl ProgramText {
         for told in &mut parts {
             told.huge = told.huge.saturating_sub(told.in_place);
             told.origin = told.origin.filter(|_| told.exchanged > 0);
+            told.not_placed = told.not_placed.filter(|_| told.exchanged > 0);
         }
         Ok(Self { node, among, parts, _offered: offered })
     }
@@ -268,9 +290,19 @@ impl ProgramText {
         self.node
     }
 
-    /// Returns whether no other node has memory, so that only huge pages are gained.
+    /// Returns whether no other node is known to have memory, so that only huge pages are gained.
     pub fn is_on_the_only_node(&self) -> bool {
-        self.among == Among::One
+        !self.among.is_several()
+    }
+
+    /// Returns why some of it is, or may be, on other nodes than [`node`](Self::node).
+    pub fn not_on_the_node(&self) -> Option<String> {
+        let (node, elsewhere) = (self.node, self.parts.iter().map(|part| part.elsewhere).sum::<usize>());
+        match self.parts.iter().find_map(|part| part.not_placed.as_ref()) {
+            Some(why) => Some(format!("text is not kept on {node}: {}", line(why))),
+            None if elsewhere > 0 => Some(format!("{} KiB of text are not on {node}: it has no room", elsewhere >> 10)),
+            None => None,
+        }
     }
 
     /// Returns the outcome for each part.
@@ -285,9 +317,15 @@ impl fmt::Display for ProgramText {
         let (exchanged, huge, in_place) =
             (sum(|part| part.exchanged), sum(|part| part.huge), sum(|part| part.in_place));
         let (all, all_huge) = (exchanged + in_place, huge + in_place);
-        let only = if self.is_on_the_only_node() { ", the only one" } else { "" };
         let (all, all_huge, node) = (all >> 10, all_huge >> 10, self.node);
-        write!(formatter, "{all} KiB of text on {node}{only}, {all_huge} KiB of it in huge pages")?;
+        let on = if self.not_on_the_node().is_some() { "meant for" } else { "on" };
+        write!(formatter, "{all} KiB of text {on} {node}, ")?;
+        match &self.among {
+            Among::One => formatter.write_str("the only one, ")?,
+            Among::AssumedOne { why } => write!(formatter, "taken for the only one ({why}), ")?,
+            Among::Several => {}
+        }
+        write!(formatter, "{all_huge} KiB of it in huge pages")?;
         match in_place {
             0 => Ok(()),
             _ => write!(formatter, ", {} KiB of these the file's own", in_place >> 10),
@@ -334,16 +372,16 @@ fn without_huge(
 
 /// Tells how much of an exchanged run is on which other nodes, as far as the kernel tells.
 fn tell_elsewhere(run: Span, node: NodeId, told: &mut Localized) {
-    let places = placement::of_own_pages(run.range()).unwrap_or_default();
-    let page = run.len() / places.len().max(1);
     let mut elsewhere = BTreeMap::new();
-    for place in places {
+    let page = rustix::param::page_size();
+    // Uses no heap: who finds a copy takes next to no memory of its own. If the kernel does not tell, nothing is known.
+    let _ = placement::each_own_page(run.range(), &mut |place| {
         if let Place::On(other) = place
             && other != node
         {
             *elsewhere.entry(other).or_insert(0) += page;
         }
-    }
+    });
     for (other, bytes) in elsewhere {
         told.elsewhere += bytes;
         told.lacks.push(format!("{} KiB at {:#x} are on {other}: {node} has no room", bytes >> 10, run.start));

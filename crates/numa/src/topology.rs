@@ -26,6 +26,20 @@ pub enum Basis {
     },
 }
 
+/// A node from which no memory can come.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("this machine has no {node} with memory; there is {}", listed(there))]
+pub struct NoSuchNode {
+    /// The node.
+    pub node: NodeId,
+    /// Those with memory.
+    pub there: Vec<NodeId>,
+}
+
+fn listed(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// What cpusets, `numactl`, `taskset` and the program itself allow this process. `None` means no limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Allowance {
@@ -162,11 +176,27 @@ impl Topology {
         &self.homes
     }
 
+    /// Checks that a node is there and has memory, as far as the kernel tells.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchNode`].
+    pub fn check(&self, node: NodeId) -> Result<(), NoSuchNode> {
+        let there = self.with_memory();
+        let is_told = self.basis == Basis::Sysfs;
+        if is_told && !there.contains(&node) { Err(NoSuchNode { node, there }) } else { Ok(()) }
+    }
+
+    /// Returns the nodes with memory; all of them if the kernel tells of none.
+    fn with_memory(&self) -> Vec<NodeId> {
+        let is_told = self.nodes.iter().any(|node| node.memory.total > 0);
+        self.nodes.iter().filter(|node| node.memory.total > 0 || !is_told).map(|node| node.id).collect()
+    }
+
     /// Returns whether only one node of the machine has memory, so that nothing can be nearer to anybody. A process
     /// that is limited to one of several nodes may still find files, and what others have made, on the others.
     pub fn is_one_node(&self) -> bool {
-        let with_memory = self.nodes.iter().filter(|node| node.memory.total > 0).count();
-        if with_memory == 0 { self.nodes.len() == 1 } else { with_memory == 1 }
+        self.with_memory().len() == 1
     }
 
     /// Returns the nearest of [`homes`](Self::homes) for threads that run on `node`, which may have been plugged since.

@@ -8,10 +8,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::ptr;
 
+use palimpsest_sys::Causes;
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::{Errno, retry_on_intr, write};
 
 use crate::arch::system_call;
+use crate::settings::ReportTo;
 
 /// A descriptor as it was when the program started. Programs close descriptors, and what they open next gets the same
 /// number: a line of ours would damage their data file.
@@ -76,6 +78,56 @@ fn identity(number: RawFd) -> Option<(u64, u64)> {
     Some((stat.st_dev, stat.st_ino))
 }
 
+/// Returns the descriptor for a report, if it goes to one that is open.
+pub(crate) fn noted(place: &ReportTo, standard_error: Option<Noted>) -> Option<Noted> {
+    match place {
+        ReportTo::Descriptor(number) => Noted::now(*number),
+        ReportTo::StandardError => standard_error,
+        ReportTo::Nowhere | ReportTo::File(_) => None,
+    }
+}
+
+/// Writes a report where the user wants it; `descriptor` is what [`noted`] has returned. If a file cannot be written,
+/// says so on standard error.
+pub(crate) fn report(
+    place: &ReportTo,
+    descriptor: Option<Noted>,
+    standard_error: Option<Noted>,
+    text: impl FnOnce() -> String,
+) {
+    match place {
+        ReportTo::Nowhere => {}
+        // A reader that is gone wants no report.
+        ReportTo::StandardError | ReportTo::Descriptor(_) => {
+            let _ = descriptor.map(|descriptor| descriptor.write(text().as_bytes()));
+        }
+        ReportTo::File(path) => {
+            if let Err(error) = append(path, text().as_bytes()) {
+                let path = path.display();
+                let line = format!("palimpsest: PALIMPSEST_REPORT={path}: not written: {}\n", Causes(&error));
+                let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+            }
+        }
+    }
+}
+
+/// A longer name of a file takes the heap.
+const LONGEST: usize = 255;
+
+/// Writes a report as [`report`] does, but uses no heap, and says nothing where that fails: for a child, which has all
+/// signals blocked.
+pub(crate) fn report_in_child(place: &ReportTo, descriptor: Option<Noted>, text: &[u8]) {
+    match place {
+        ReportTo::File(path) if path.as_os_str().len() <= LONGEST => {
+            let _ = append_with_signals_blocked(path, text);
+        }
+        ReportTo::StandardError | ReportTo::Descriptor(_) => {
+            let _ = descriptor.map(|descriptor| descriptor.write_with_signals_blocked(text));
+        }
+        ReportTo::Nowhere | ReportTo::File(_) => {}
+    }
+}
+
 /// Why a report is not written to a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppendError {
@@ -128,7 +180,7 @@ pub(crate) fn append(path: &Path, bytes: &[u8]) -> Result<(), AppendError> {
 /// # Errors
 ///
 /// As for [`append`].
-pub(crate) fn append_with_signals_blocked(path: &Path, bytes: &[u8]) -> Result<(), AppendError> {
+fn append_with_signals_blocked(path: &Path, bytes: &[u8]) -> Result<(), AppendError> {
     let file = open_report(path)?;
     write_all(file.as_fd(), bytes).map_err(|source| AppendError::File { action: "write it", source })
 }

@@ -218,19 +218,11 @@ fn tell_feared(started: &Started) {
 /// Tells a refusal where it is asked for, in a child, which has all signals blocked; first what a filter forbids least.
 /// Uses no heap, whose lock another thread may hold in the child's copy.
 fn tell_in_child(started: &Started, line: &[u8]) -> i32 {
-    /// A longer name takes the heap.
-    const LONGEST: usize = 255;
     if started.settings.refusals == Refusals::Told {
         let _ = started.standard_error.map(|descriptor| descriptor.write_with_signals_blocked(line));
     }
-    match &started.settings.report {
-        ReportTo::File(path) if path.as_os_str().len() <= LONGEST => {
-            let _ = channel::append_with_signals_blocked(path, line);
-        }
-        ReportTo::Descriptor(_) => {
-            let _ = started.report.map(|descriptor| descriptor.write_with_signals_blocked(line));
-        }
-        ReportTo::Nowhere | ReportTo::StandardError | ReportTo::File(_) => {}
+    if started.settings.report != ReportTo::StandardError {
+        channel::report_in_child(&started.settings.report, started.report, line);
     }
     0
 }
@@ -422,20 +414,7 @@ pub(crate) fn tell(started: &Started, verb: &str, report: &dyn Display) {
         let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
         format!("palimpsest: {verb} process {} ({})\n{report}\n", std::process::id(), name.trim_end())
     };
-    match &started.settings.report {
-        ReportTo::Nowhere => {}
-        // A reader that is gone wants no report.
-        ReportTo::StandardError | ReportTo::Descriptor(_) => {
-            let _ = started.report.map(|descriptor| descriptor.write(text().as_bytes()));
-        }
-        ReportTo::File(path) => {
-            if let Err(error) = channel::append(path, text().as_bytes()) {
-                let path = path.display();
-                let line = format!("palimpsest: PALIMPSEST_REPORT={path}: not written: {}\n", Causes(&error));
-                let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
-            }
-        }
-    }
+    channel::report(&started.settings.report, started.report, started.standard_error, text);
 }
 
 #[cfg(test)]

@@ -3,17 +3,24 @@
 //! Whatever goes wrong, the program runs from its own file, and one line on standard error says why.
 
 use std::ffi::OsStr;
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
-use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Reach, Sharing, TextOptions};
+use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Reach, Sharing, TextOptions, Topology};
 use palimpsest_sys::Causes;
+use palimpsest_sys::threads::child::{self, Child};
 
-use crate::channel::Noted;
+use crate::channel::{self, Noted};
 use crate::environment;
+use crate::filters::{self, Filters, Trial};
+use crate::settings::{ReportTo, report_to};
 use crate::started::Origin;
 
 /// The variable.
 const VARIABLE: &str = "PALIMPSEST_TEXT";
+
+/// The variable that says where to report.
+const REPORT: &str = "PALIMPSEST_REPORT";
 
 /// What it says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,9 +89,105 @@ fn parse(value: &OsStr) -> Option<Wish> {
     Some(Wish::Local(local))
 }
 
-/// Whether to print nothing.
-fn is_quiet() -> bool {
-    std::env::var_os("PALIMPSEST_QUIET").is_some_and(|value| value == "1")
+/// Whether a variable that is off or on is on.
+fn is_on(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value == "1")
+}
+
+/// To whom this process tells what becomes of its text.
+struct Audience {
+    standard_error: Option<Noted>,
+    report: ReportTo,
+    /// The descriptor for the report, if that is where it goes.
+    descriptor: Option<Noted>,
+    /// seccomp filters under which the program was started.
+    filters: Option<Filters>,
+}
+
+impl Audience {
+    fn new(standard_error: Option<Noted>, filters: Option<Filters>) -> Self {
+        // What is not understood is told when all settings are read.
+        let report = std::env::var(REPORT).ok().filter(|value| !value.is_empty()).and_then(|value| report_to(&value));
+        let report = report.unwrap_or(ReportTo::Nowhere);
+        let descriptor = channel::noted(&report, standard_error);
+        Self { standard_error, report, descriptor, filters }
+    }
+
+    /// Tells in one line that something is not as it was wanted, unless nobody wants to know.
+    fn complain(&self, text: &str) {
+        // Without standard error there is nobody to tell.
+        if !is_on("PALIMPSEST_QUIET") {
+            let _ = self.standard_error.map(|descriptor| descriptor.write(line(text).as_bytes()));
+        }
+    }
+
+    /// Writes lines of a report, if there is one.
+    fn report(&self, lines: &[String]) {
+        if let (ReportTo::Descriptor(number), None) = (&self.report, self.descriptor) {
+            self.complain(&format!("{REPORT}=fd:{number}: no such descriptor is open; text is not reported"));
+        }
+        let text: String = lines.iter().map(|text| line(text)).collect();
+        let is_free = matches!(self.filters, Some(Filters { trial: Trial::Unneeded | Trial::Passed, .. }));
+        if is_free || !matches!(self.report, ReportTo::File(_)) {
+            return channel::report(&self.report, self.descriptor, self.standard_error, || text);
+        }
+        let errand = || {
+            channel::report_in_child(&self.report, self.descriptor, text.as_bytes());
+            0
+        };
+        // A filter that nobody has tried may end the child for making a file, instead of the program. SAFETY: 1. opens
+        // a file with a short name, looks at it, and writes.
+        let child = unsafe { child::spawn(&[libc::SIGSYS], errand) };
+        // If it could not be made, nothing more can be done.
+        let _ = child.map(Child::wait);
+    }
+
+    /// Tells in one line why nothing is done, and again in a report that goes elsewhere.
+    fn refuse(&self, why: &str) {
+        if self.report != ReportTo::StandardError {
+            self.report(&[why.to_owned()]);
+        }
+        self.complain(why);
+    }
+
+    /// Tells that nothing is done, where the report goes, or if there is none, on standard error.
+    fn tell_of_dry_run(&self) {
+        let told = "this is a dry run: text stays in the program's own file".to_owned();
+        match self.report {
+            ReportTo::Nowhere => self.complain(&told),
+            _ => self.report(&[told]),
+        }
+    }
+
+    /// Tells what has become of the text.
+    fn tell(&self, text: &ProgramText, wanted: Option<NodeId>) {
+        // Small programs have nothing to exchange, and there is nothing wrong with them.
+        let refused = text.parts().iter().filter(|part| part.exchanged == 0).find_map(|part| part.lacks.last());
+        let refused = refused.map(|lack| format!("{lack}; a part of the program runs from its own file"));
+        // Who has named no node has the nearest one that can be had.
+        let elsewhere = || wanted.and_then(|_| text.not_on_the_node());
+        let alone = || {
+            let why = text.parts().iter().find_map(refused_to_share)?;
+            Some(format!("{why}; this process has a copy of its own"))
+        };
+        if self.report != ReportTo::Nowhere {
+            let lacks = text
+                .parts()
+                .iter()
+                .flat_map(|part| part.lacks.iter().map(|lack| format!("{}: {lack}", part.path.display())));
+            self.report(&iter::once(text.to_string()).chain(lacks).collect::<Vec<_>>());
+        }
+        // The report says the same.
+        let is_told = self.report == ReportTo::StandardError;
+        if let Some(why) = refused.or_else(elsewhere).or_else(alone).filter(|_| !is_told) {
+            self.complain(&why);
+        }
+    }
+}
+
+/// Returns one line of this object's.
+fn line(text: &str) -> String {
+    format!("palimpsest: {}\n", text.replace('\n', " "))
 }
 
 /// Does what the variable says.
@@ -97,21 +200,21 @@ pub(crate) unsafe fn begin(standard_error: Option<Noted>) {
     let Some(value) = (unsafe { environment::value(VARIABLE) }) else { return };
     // SAFETY: 1. is this function's.
     let origin = unsafe { Origin::of_this_process() };
-    localize(OsStr::from_bytes(value), origin, standard_error);
+    // SAFETY: 1. is this function's.
+    let filters = filters::at_the_start(&|name: &str| unsafe { environment::value(name) });
+    localize(OsStr::from_bytes(value), origin, standard_error, filters);
 }
 
 /// Does what `value` says.
 #[cold]
 #[inline(never)]
-fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>) {
-    let tell = |text: &str| {
-        // Once for a service, and not for each program that it executes.
-        if origin == Origin::Heir || is_quiet() {
-            return;
+fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>, filters: Option<Filters>) {
+    // It is told once for a service, and not for each program that it executes.
+    let audience = (origin != Origin::Heir).then(|| Audience::new(standard_error, filters));
+    let refuse = |why: &str| {
+        if let Some(audience) = &audience {
+            audience.refuse(&format!("{why}; the program runs from its own file"));
         }
-        let line = format!("palimpsest: {}\n", text.replace('\n', " "));
-        // Without standard error there is nobody to tell.
-        let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
     let local = match parse(value) {
         Some(Wish::Off) => return,
@@ -119,34 +222,33 @@ fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>) {
         Some(Wish::Local(local)) => local,
         None => {
             let value = value.display();
-            return tell(&format!(
+            return refuse(&format!(
                 "{VARIABLE}={value}: not understood; allowed: off, local, local:N with the number of a node, both with \
                  `,all` for heads, tails and small parts, too, `,huge` for whole huge pages only, `,heirs` for the \
                  programs that it executes, `,shared` for copies that all processes of the user use, `,reread` to have \
-                 its file read into huge pages, or `,copies` for copies even of what has these; the program runs from \
-                 its own file"
+                 its file read into huge pages, or `,copies` for copies even of what has these"
             ));
         }
     };
+    if is_on("PALIMPSEST_DRY_RUN") {
+        if let Some(audience) = audience {
+            audience.tell_of_dry_run();
+        }
+        return;
+    }
+    if let Some(Err(error)) = local.node.map(|node| Topology::read().check(node)) {
+        return refuse(&format!("{VARIABLE}={}: {error}", value.display()));
+    }
     let sharing = match local.with {
         With::User => Sharing::User(Folder::usual()),
         With::Nobody => Sharing::Private,
     };
     let options = TextOptions::new().node(local.node).sharing(sharing).pages(local.pages).reach(local.reach);
     match ProgramText::localize(&options) {
-        Err(error) => tell(&format!("{}; the program runs from its own file", Causes(&error))),
+        Err(error) => refuse(&Causes(&error).to_string()),
         Ok(text) => {
-            // Small programs have nothing to exchange, and there is nothing wrong with them.
-            let refused = text.parts().iter().filter(|part| part.exchanged == 0).find_map(|part| part.lacks.last());
-            if let Some(lack) = refused {
-                tell(&format!("{lack}; a part of the program runs from its own file"));
-            } else if std::env::var_os("PALIMPSEST_REPORT").is_some_and(|place| place == "stderr") {
-                tell(&text.to_string());
-                for part in text.parts() {
-                    part.lacks.iter().for_each(|lack| tell(&format!("{}: {lack}", part.path.display())));
-                }
-            } else if let Some(why) = text.parts().iter().find_map(refused_to_share) {
-                tell(&format!("{why}; this process has a copy of its own"));
+            if let Some(audience) = audience {
+                audience.tell(&text, local.node);
             }
             // It is offered for as long as the process lives. Whoever looks for it later removes what is left then.
             std::mem::forget(text);

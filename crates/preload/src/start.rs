@@ -9,7 +9,7 @@ use std::panic;
 
 use palimpsest_sys::in_secure_execution;
 
-use crate::channel::Noted;
+use crate::channel::{self, Noted};
 use crate::settings::{Heirs, Mapped, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
 use crate::{
@@ -103,17 +103,10 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     if let Err(error) = moment::prepare(settings.moment) {
         return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
     }
-    let report = match &settings.report {
-        ReportTo::Descriptor(number) => {
-            let noted = Noted::now(*number);
-            if noted.is_none() {
-                return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
-            }
-            noted
-        }
-        ReportTo::StandardError => standard_error,
-        ReportTo::Nowhere | ReportTo::File(_) => None,
-    };
+    let report = channel::noted(&settings.report, standard_error);
+    if let (ReportTo::Descriptor(number), None) = (&settings.report, report) {
+        return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
+    }
     let started = Started { settings, standard_error, report, filters: filters::at_the_start(&value), end, left_out };
     // SAFETY: 1. is (3).
     unsafe { started::set(started) };

@@ -123,10 +123,10 @@ fn one_node_costs_what_packs_cost() {
 #[test]
 fn what_became_of_the_nodes_is_told() {
     let _alone = one_at_a_time();
-    let Ok(allowed) = policy::allowed_nodes() else {
-        return println!("skipped: {:?}", policy::can_ask());
-    };
-    let there = allowed.iter().next().unwrap();
+    if let Err(error) = policy::can_ask() {
+        return println!("skipped: {error}");
+    }
+    let there = policy::allowed_nodes().unwrap().iter().next().unwrap();
     let packs = packs(&[there, NodeId(1000)]);
     let [near, far] = &packs.status()[..] else { panic!("two nodes") };
     let Some(placed) = &near.placed else { return println!("skipped: move_pages is refused") };

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// it, as on machines with one node; with `all` also heads, tails and parts below 2 MiB, as on those with several.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     pub(crate) local_text: Option<LocalText>,
-    /// The node, if not that of the main thread.
+    /// The node, if not that of the main thread. It must be there and have memory.
     #[arg(long, value_name = "N", requires = "local_text")]
     pub(crate) node: Option<u16>,
     /// Do the same with the text of the programs that it executes.
@@ -44,8 +44,8 @@ pub(crate) struct Arguments {
     /// `signal:NAME` (at the fork after it) or `size:BYTES` (the first fork with that much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN", conflicts_with = "no_freeze")]
     pub(crate) at: Option<At>,
-    /// Report what was gathered or frozen and what that gains: on standard error, or to `fd:N`, or appended to a file,
-    /// which is named behind a `=`.
+    /// Report what was gathered or frozen and what that gains, and how much text is local: on standard error, or to
+    /// `fd:N`, or appended to a file, which is named behind a `=`.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
     /// Which memory to put into huge pages: with `auto`, the default, all that can be, where it is, if the program
@@ -56,7 +56,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]
     pub(crate) huge: Option<Huge>,
-    /// What to do if the program has other threads when it is time.
+    /// What to do if the program has other threads when it is time: with `refuse`, the default, memory is gathered, for
+    /// which nobody is held, and nothing frozen; with `stop`, they are held still while memory is frozen.
     #[arg(long, value_name = "WHAT", conflicts_with = "no_freeze")]
     pub(crate) threads: Option<Threads>,
     /// Within how many forks freezing part of the memory is expected to pay, or it stays unfrozen; `any` freezes all of
@@ -70,7 +71,7 @@ pub(crate) struct Arguments {
     /// Hazards that you answer for.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_freeze")]
     pub(crate) trust: Vec<Trusted>,
-    /// Change nothing; only report what a freeze would do.
+    /// Change nothing, neither memory nor text; only report what a freeze would do.
     #[arg(long, conflicts_with = "no_freeze")]
     pub(crate) dry_run: bool,
     /// Do not say why a program was not frozen.

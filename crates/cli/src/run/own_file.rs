@@ -8,6 +8,7 @@ use palimpsest_numa::{FileText, NodeId, Pages, Topology};
 use palimpsest_sys::Causes;
 
 use crate::run::arguments::{Arguments, LocalText};
+use crate::run::one_node::one_node;
 use crate::run::program::{self, ProgramError};
 use crate::run::proof::NotLoaded;
 
@@ -92,7 +93,7 @@ impl OwnFile {
         let is_asked = arguments.report.is_some();
         is_asked.then(|| {
             let name = self.program.display();
-            let nodes = if topology.is_one_node() { "; this machine has one node" } else { "" };
+            let nodes = one_node(&topology).map(|machine| format!("; {machine}")).unwrap_or_default();
             format!("{huge} of {whole} KiB of the text of {name} are in huge pages of the file{lacks}; {why}{nodes}")
         })
     }

@@ -50,6 +50,9 @@ pub(crate) enum Obtained<T> {
     },
     /// This process has made it.
     Made { taken: T, made: Made, registered: Registered, passed_over: Vec<PassedOver> },
+    /// This process has made it, and offers it to nobody, since its memory is not on the node: others would take it for
+    /// a copy there.
+    Misplaced { taken: T, made: Made, file: SealedFile, passed_over: Vec<PassedOver> },
 }
 
 /// The judgement on a copy that was found.
@@ -106,6 +109,12 @@ pub enum NotShared {
     /// No object could be made.
     #[error("no object to share")]
     Seal(#[source] SealError),
+    /// The node was not asked for its memory.
+    #[error("others would look for it on {node}, which was not asked for its memory")]
+    Misplaced {
+        /// The node.
+        node: NodeId,
+    },
 }
 
 impl Folder {
@@ -138,6 +147,9 @@ impl Folder {
         }
         let (taken, file, made) = make().map_err(NotShared::Seal)?;
         step(Step::Sealed);
+        if made.not_placed.is_some() {
+            return Ok(Obtained::Misplaced { taken, made, file, passed_over });
+        }
         let registered = Registered::new(self, folder.as_fd(), key, node, file)?;
         step(Step::Registered);
         drop(held);

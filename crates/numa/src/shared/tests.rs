@@ -79,13 +79,31 @@ fn the_second_finds_what_the_first_has_made_until_it_is_dropped() {
     assert!(!is_found(&obtain(&folder, b"content")));
 }
 
+/// Fails on: a copy somewhere that others find as that of a node.
+#[test]
+fn a_copy_that_is_not_on_its_node_is_offered_to_nobody() {
+    let (_parent, folder) = folder();
+    let absent = NodeId(1023);
+    let first = folder.obtain_bytes(absent, b"content").expect("made");
+    let Obtained::Misplaced { taken, made, .. } = &first else { panic!("{first:?}") };
+    assert!(taken.as_bytes() == b"content" && made.not_placed.is_some());
+    assert!(entries(&folder).is_empty(), "{:?}", entries(&folder));
+    let second = folder.obtain_bytes(absent, b"content").expect("made");
+    assert!(matches!(second, Obtained::Misplaced { .. }), "{second:?}");
+    let copy = crate::copy::Copy::get(b"content", absent, Some(&folder)).expect("made");
+    assert_eq!(copy.origin(), Origin::Private);
+    assert!(copy.lacks().iter().any(|lack| lack.starts_with("not shared: ")), "{:?}", copy.lacks());
+}
+
 #[test]
 #[ignore = "runs in a process of its own, as part of another test"]
 fn another_process_obtains_a_copy() {
     let folder = Folder::at(std::env::var(FOLDER).expect("told"));
     let obtained = obtain(&folder, b"content").expect("to be had");
     match &obtained {
-        Obtained::Found { taken, .. } | Obtained::Made { taken, .. } => assert_eq!(taken.as_bytes(), b"content"),
+        Obtained::Found { taken, .. } | Obtained::Made { taken, .. } | Obtained::Misplaced { taken, .. } => {
+            assert_eq!(taken.as_bytes(), b"content");
+        }
     }
     println!("found: {}", matches!(obtained, Obtained::Found { .. }));
 }

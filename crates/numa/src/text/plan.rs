@@ -7,7 +7,7 @@ use palimpsest_sys::numa::NodeId;
 use palimpsest_sys::numa::text::{Part, Reach, Stand, TextError};
 
 use super::{Alone, Localized};
-use crate::shared::{Folder, Judged, Key, Obtained, Origin, Patience, Registered};
+use crate::shared::{Folder, Judged, Key, NotShared, Obtained, Origin, Patience, Registered};
 use crate::wishes::{lacks_of_text, line, not_shared, passed_over};
 
 /// The position of a part's bytes in the object with its copy.
@@ -93,6 +93,7 @@ pub(super) fn of(
     told.lacks.extend(told.not_shared.as_ref().map(Alone::to_string));
     let layout = Layout::private(part);
     let (file, made) = layout.make(part, runs, node).map_err(|error| line(&error))?;
+    told.not_placed = made.not_placed;
     told.lacks.extend(lacks_of_text(made));
     told.origin = Some(Origin::Private);
     let stands = layout.stands(part, runs, &file).map_err(|error| line(&error))?;
@@ -127,6 +128,13 @@ fn shared(
             told.lacks.extend(passed_over(&passed).chain(lacks_of_text(made)));
             let stands = layout.stands(part, runs, registered.file()).map_err(|error| line(&error))?;
             Ok(Plan { stands, offered: Some(registered) })
+        }
+        Obtained::Misplaced { made, file, passed_over: passed, .. } => {
+            let why = not_shared(&NotShared::Misplaced { node });
+            (told.origin, told.not_placed) = (Some(Origin::Private), made.not_placed);
+            told.lacks.extend(passed_over(&passed).chain([why.clone()]).chain(lacks_of_text(made)));
+            told.not_shared = Some(Alone::Refused(why));
+            Ok(Plan { stands: layout.stands(part, runs, &file).map_err(|error| line(&error))?, offered: None })
         }
     }
 }

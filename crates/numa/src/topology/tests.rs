@@ -63,6 +63,24 @@ fn who_is_limited_to_a_node_of_several_knows_of_the_others() {
     assert!(Topology::assumed("nothing is mounted".to_owned(), Allowance::default()).is_one_node());
 }
 
+/// Fails on: a node that is taken for one with memory since a machine with other nodes has its number.
+#[test]
+fn a_node_that_is_absent_or_has_no_memory_is_told_with_those_that_have() {
+    let three = tree("0-2", &[TWO[0], TWO[1], (2, "4", 0, "21 21 10")]);
+    let topology = Topology::below(three.path(), Allowance::default()).expect("well formed");
+    assert_eq!([0, 1].map(|node| topology.check(NodeId(node))), [Ok(()), Ok(())]);
+    for absent in [2, 7] {
+        let error = topology.check(NodeId(absent)).expect_err("no memory");
+        let told = format!("this machine has no node {absent} with memory; there is node 0, node 1");
+        assert_eq!(error.to_string(), told);
+    }
+    let untold = tree("0-1", &[(0, "0-1", 0, "10 21"), (1, "2-3", 0, "21 10")]);
+    let untold = Topology::below(untold.path(), Allowance::default()).expect("well formed");
+    assert!(untold.check(NodeId(1)).is_ok() && untold.check(NodeId(2)).is_err());
+    // Nothing is known of such a machine.
+    Topology::assumed("nothing is mounted".to_owned(), Allowance::default()).check(NodeId(7)).expect("it may be there");
+}
+
 #[test]
 fn cpusets_affinity_and_policies_limit_the_homes() {
     let tree = tree("0-1", &TWO);

@@ -363,7 +363,8 @@ fn trusted(text: &str) -> Option<Trusted> {
     Some(trusted)
 }
 
-fn report_to(text: &str) -> Option<ReportTo> {
+/// Reads where the report goes, also for what happens before all settings are read.
+pub(crate) fn report_to(text: &str) -> Option<ReportTo> {
     if text == "stderr" {
         return Some(ReportTo::StandardError);
     }

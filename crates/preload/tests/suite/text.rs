@@ -78,6 +78,76 @@ fn what_is_refused_leaves_the_program_in_its_own_file() {
     assert!(ran.stderr.contains("RLIMIT_FSIZE") && ran.stderr.contains("runs from its own file"), "{}", ran.stderr);
 }
 
+/// Fails on: text on another node than the named one, and nobody is told.
+#[test]
+fn a_node_that_cannot_be_had_is_told_in_one_line_without_a_report() {
+    for text in ["local:1023,copies", "local:1023,all"] {
+        let variables = [("PALIMPSEST_TEXT", text), ("PALIMPSEST_FREEZE", "off"), ("PALIMPSEST_REPORT", "")];
+        let Some(ran) = with(&variables) else { return };
+        assert_eq!((ran.stdout, ran.status), (format!("text in memory: 0\n{RUNS}"), Some(0)), "{}", ran.stderr);
+        assert!(ran.stderr.starts_with("palimpsest: ") && ran.stderr.lines().count() == 1, "{}", ran.stderr);
+        assert!(ran.stderr.contains("node 1023") && ran.report.is_empty(), "{}", ran.stderr);
+    }
+}
+
+/// Where nothing is known of the nodes, a copy is made, and whether it is on the named one shows then.
+///
+/// Fails on: a copy on another node than the named one, and nobody is told; a machine that is said to have one node.
+#[test]
+fn a_node_that_was_not_asked_is_told_in_one_line_without_a_report() {
+    let Some(program) = program().and_then(Path::to_str) else { return };
+    let (object, line) = (object(), "mount -t tmpfs none /sys/devices/system/node || exit 77; exec env \"$@\"");
+    let preload = format!("LD_PRELOAD={}", object.display());
+    let ran = |report: &str| {
+        let variables = ["PALIMPSEST_TEXT=local:1023,copies", "PALIMPSEST_FREEZE=off", report, &preload];
+        run(&[&["unshare", "-rm", "sh", "-c", line, "sh"], &variables[..], &[program]].concat(), PLAIN)
+    };
+    let silent = ran("PALIMPSEST_REPORT=");
+    if silent.status != Some(0) {
+        return println!("skipped: nodes cannot be hidden: {}", silent.stderr);
+    }
+    assert_eq!(silent.stdout, format!("text in memory: 1\n{RUNS}"), "{}", silent.stderr);
+    assert!(silent.stderr.starts_with("palimpsest: text is not kept on node 1023: mbind"), "{}", silent.stderr);
+    assert_eq!(silent.stderr.lines().count(), 1, "{}", silent.stderr);
+    let reported = ran("PALIMPSEST_REPORT=stderr").stderr;
+    assert!(reported.contains(" KiB of text meant for node 1023, taken for the only one ("), "{reported}");
+}
+
+/// Fails on: copies in a dry run; one that says nothing of it.
+#[test]
+fn a_dry_run_leaves_the_program_in_its_own_file() {
+    const TOLD: &str = "palimpsest: this is a dry run: text stays in the program's own file\n";
+    let variables = [("PALIMPSEST_TEXT", "local,copies"), ("PALIMPSEST_FREEZE", "off"), ("PALIMPSEST_DRY_RUN", "1")];
+    let Some(ran) = with(&variables) else { return };
+    assert_eq!(
+        (ran.stdout, ran.stderr.as_str(), ran.report.as_str()),
+        (format!("text in memory: 0\n{RUNS}"), "", TOLD)
+    );
+    let unreported = with(&[&variables[..], &[("PALIMPSEST_REPORT", "")]].concat()).expect("compiled above");
+    assert_eq!((unreported.stderr.as_str(), unreported.report.as_str()), (TOLD, ""));
+}
+
+/// Fails on: a report that only standard error gets.
+#[test]
+fn what_is_done_is_reported_where_the_freeze_is() {
+    let Some(program) = program().and_then(Path::to_str) else { return };
+    let variables = |text| [("PALIMPSEST_TEXT", text), ("PALIMPSEST_FREEZE", "off")];
+    let ran = with(&variables("local,copies")).expect("compiled above");
+    assert!(localized(&ran.report) >= 6 << 10 && ran.stderr.is_empty(), "{}{}", ran.report, ran.stderr);
+    let object = object();
+    let line = format!("exec 7>&1; exec {program} 7>&7");
+    let to_descriptor = [&variables("local,copies")[..], &[("PALIMPSEST_REPORT", "fd:7")]].concat();
+    let shell = started(&["sh", "-c", &line], &to_descriptor);
+    assert!(localized(&shell.stdout) >= 6 << 10, "{}{}", shell.stdout, shell.stderr);
+    let closed = [&variables("local,copies")[..], &[("PALIMPSEST_REPORT", "fd:77")]].concat();
+    let ran = run(&[program], frozen(object.to_str().expect("UTF-8"), &closed));
+    assert!(
+        ran.stderr.contains("fd:77: no such descriptor is open") && ran.stderr.lines().count() == 1,
+        "{}",
+        ran.stderr
+    );
+}
+
 /// Copies a program by another process: while this one has it open for writing, a child that another test's thread has
 /// just forked does, too, and nobody may execute it.
 fn copy(from: &Path, to: &Path) {
@@ -165,6 +235,8 @@ fn whatever_call_a_filter_refuses_the_program_runs_and_tells_in_one_line() {
     for (call, number) in [("ioctl", libc::SYS_ioctl), ("mbind", libc::SYS_mbind)] {
         let Some(ran) = confined(&number.to_string()) else { return };
         assert_eq!((ran.stdout, ran.status), (format!("text in memory: 1\n{RUNS}"), Some(0)), "{call}: {}", ran.stderr);
+        // Nobody has tried the filter, so a child has written it.
+        assert!(localized(&ran.report) > 0, "{call}: {}", ran.report);
     }
 }
 

@@ -16,8 +16,8 @@
 //! # }
 //! ```
 
-use std::io;
 use std::ops::Range;
+use std::{io, iter};
 
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -66,7 +66,7 @@ pub enum SealError {
 /// The wishes that were not fulfilled.
 #[derive(Debug, Default)]
 pub struct Made {
-    /// Why its memory could not be requested from the node.
+    /// Why its memory could not be requested from the node, and may be on another one.
     pub not_placed: Option<NumaError>,
     /// Why it does not consist, or is not known to consist, of huge pages.
     pub not_huge: Option<NotHuge>,
@@ -191,7 +191,9 @@ impl SealedFile {
         let mut made = Made::default();
         let writable = Mapping::unforked(Source::Shared(&memory), size, HUGE_PAGE).map_err(SealError::Map)?;
         if let Some(node) = node {
-            made.not_placed = policy::prefer(&writable, node).err();
+            // Nothing has to be asked where all memory comes from there.
+            let is_elsewhere = |_: &NumaError| policy::allowed_nodes() != Ok(iter::once(node).collect());
+            made.not_placed = policy::prefer(&writable, node).err().filter(is_elsewhere);
         }
         made.not_huge = make_huge(&memory, &writable, &wanted).err();
         // Lack of memory must be an error here, and not a SIGBUS below.
@@ -224,6 +226,7 @@ mod tests {
     use super::*;
     use crate::memory::file::reopened;
     use crate::pages::smaps::pmd_mapped_bytes;
+    use crate::seccomp::tests::filtered;
 
     #[test]
     fn bytes_are_as_they_were_and_stay_so() {
@@ -241,6 +244,20 @@ mod tests {
         assert!(bytes.area.set_protection(rustix::mm::MprotectFlags::WRITE).is_err());
         drop(file);
         assert_eq!(bytes.as_bytes(), content, "a mapping outlives its descriptor");
+    }
+
+    /// As in a container, which forbids `mbind`, on a machine with one node.
+    ///
+    /// Fails on: a copy that counts as misplaced though it can be nowhere else.
+    #[test]
+    fn memory_that_can_come_from_one_node_alone_is_there() {
+        let allowed: Vec<NodeId> = policy::allowed_nodes().unwrap().iter().collect();
+        filtered(libc::SYS_mbind, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), || {
+            let refused = |node| SealedBytes::of(b"content", Some(node)).unwrap().1.not_placed;
+            let expected = (allowed.len() > 1).then_some(NumaError::Refused { call: "mbind", errno: Errno::PERM });
+            assert_eq!(refused(allowed[0]), expected);
+            assert!(refused(NodeId(1023)).is_some());
+        });
     }
 
     #[test]

@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::NodeId;
-use super::policy::{NumaError, can_ask};
+use super::policy::{Call, NumaError};
 
 /// Pages that one call asks for.
-const AT_ONCE: usize = 4096;
+const AT_ONCE: usize = 512;
 
 /// Where a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -82,7 +82,7 @@ impl fmt::Display for Summary {
 ///
 /// # Errors
 ///
-/// See [`can_ask`].
+/// `move_pages` cannot be made, see [`can_ask`](super::policy::can_ask).
 pub fn of_own_pages(range: Range<usize>) -> Result<Vec<Place>, NumaError> {
     ask(0, range)
 }
@@ -97,21 +97,39 @@ pub fn of_pages(process: Pid, range: Range<usize>) -> Result<Vec<Place>, NumaErr
 }
 
 fn ask(process: i32, range: Range<usize>) -> Result<Vec<Place>, NumaError> {
-    can_ask()?;
+    let mut places = Vec::with_capacity(range.len() / rustix::param::page_size() + 1);
+    each(process, range, &mut |place| places.push(place))?;
+    Ok(places)
+}
+
+/// Calls `take` with the place of each page of `range` in this process, in order, and uses no heap.
+///
+/// # Errors
+///
+/// As for [`of_own_pages`].
+pub fn each_own_page(range: Range<usize>, take: &mut dyn FnMut(Place)) -> Result<(), NumaError> {
+    each(0, range, take)
+}
+
+fn each(process: i32, range: Range<usize>, take: &mut dyn FnMut(Place)) -> Result<(), NumaError> {
+    Call::MovePages.can_be_made()?;
     let page = rustix::param::page_size();
-    let pages: Vec<usize> = (range.start & !(page - 1)..range.end).step_by(page).collect();
-    let mut answers = vec![0_i32; pages.len()];
-    for (pages, answers) in pages.chunks(AT_ONCE).zip(answers.chunks_mut(AT_ONCE)) {
-        let (count, nowhere) = (pages.len(), ptr::null::<i32>());
+    let (mut pages, mut answers) = ([0_usize; AT_ONCE], [0_i32; AT_ONCE]);
+    let mut at = range.start & !(page - 1);
+    while at < range.end {
+        let (count, nowhere) = ((range.end - at).div_ceil(page).min(AT_ONCE), ptr::null::<i32>());
+        pages[..count].iter_mut().zip((at..).step_by(page)).for_each(|(place, address)| *place = address);
         // SAFETY: the kernel reads as many addresses and writes as many answers; without target nodes it moves nothing.
         let answer = unsafe {
             libc::syscall(libc::SYS_move_pages, process, count, pages.as_ptr(), nowhere, answers.as_mut_ptr(), 0_usize)
         };
         if answer != 0 {
-            return Err(NumaError::refused("move_pages"));
+            return Err(Call::MovePages.refused());
         }
+        answers[..count].iter().for_each(|answer| take(place(*answer)));
+        at += count * page;
     }
-    Ok(answers.into_iter().map(place).collect())
+    Ok(())
 }
 
 fn place(answer: i32) -> Place {
@@ -166,7 +184,7 @@ mod tests {
 
     #[test]
     fn more_pages_than_fit_one_call_are_told() {
-        if let Err(error) = can_ask() {
+        if let Err(error) = Call::MovePages.can_be_made() {
             return println!("skipped: {error}");
         }
         let page = rustix::param::page_size();

@@ -10,6 +10,7 @@ use rustix::thread::CpuSet;
 use super::{NodeId, NodeSet};
 use crate::last_errno;
 use crate::memory::area::Area;
+use crate::proc::status::Status;
 use crate::seccomp::{self, Probe, Verdict};
 
 /// `MPOL_*`.
@@ -50,8 +51,13 @@ pub enum Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NumaError {
     /// A seccomp filter kills, or might kill, a process that asks.
-    #[error("a seccomp filter forbids memory policies ({0:?}); allow get_mempolicy, mbind and move_pages")]
-    Filtered(Verdict),
+    #[error("a seccomp filter forbids {call} ({verdict:?}); allow it")]
+    Filtered {
+        /// The system call.
+        call: &'static str,
+        /// What was found out about it.
+        verdict: Verdict,
+    },
     /// The kernel refused.
     #[error("{call} is refused")]
     Refused {
@@ -63,30 +69,61 @@ pub enum NumaError {
     },
 }
 
-impl NumaError {
-    pub(crate) fn refused(call: &'static str) -> Self {
-        Self::Refused { call, errno: last_errno() }
+/// A system call about the nodes of memory. Containers often allow some and not the others, so each is tried alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Call {
+    GetMempolicy,
+    Mbind,
+    MovePages,
+}
+
+impl Call {
+    const ALL: [Self; 3] = [Self::GetMempolicy, Self::Mbind, Self::MovePages];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::GetMempolicy => "get_mempolicy",
+            Self::Mbind => "mbind",
+            Self::MovePages => "move_pages",
+        }
+    }
+
+    /// Checks that the calling thread can make it without harm.
+    pub(super) fn can_be_made(self) -> Result<(), NumaError> {
+        let (call, probe) = match self {
+            Self::GetMempolicy => (self.name(), Probe::GetMempolicy),
+            Self::Mbind => (self.name(), Probe::Mbind),
+            Self::MovePages => (self.name(), Probe::MovePages),
+        };
+        match seccomp::probe(probe) {
+            Verdict::Allowed => Ok(()),
+            Verdict::Refused(errno) => Err(NumaError::Refused { call, errno }),
+            verdict => Err(NumaError::Filtered { call, verdict }),
+        }
+    }
+
+    /// Returns the kernel's refusal of it.
+    pub(super) fn refused(self) -> NumaError {
+        NumaError::Refused { call: self.name(), errno: last_errno() }
     }
 }
 
-/// Checks that the calling thread can make calls about memory policies without harm.
+/// Checks that the calling thread can ask for policies (`get_mempolicy`), set them (`mbind`), and ask for places
+/// (`move_pages`), all without harm. What needs only one of them works without the others.
 ///
 /// # Errors
 ///
-/// [`NumaError::Filtered`], or the kernel's error: ENOSYS without NUMA, EPERM in a container.
+/// The first of them that cannot be made: [`NumaError::Filtered`], or the kernel's error: ENOSYS without NUMA, EPERM in
+/// a container.
 pub fn can_ask() -> Result<(), NumaError> {
-    match seccomp::probe(Probe::MemoryPolicy) {
-        Verdict::Allowed => Ok(()),
-        Verdict::Refused(errno) => Err(NumaError::Refused { call: "get_mempolicy", errno }),
-        verdict => Err(NumaError::Filtered(verdict)),
-    }
+    Call::ALL.into_iter().try_for_each(Call::can_be_made)
 }
 
 /// Returns the memory policy of the calling thread.
 ///
 /// # Errors
 ///
-/// See [`can_ask`].
+/// `get_mempolicy` cannot be made, see [`can_ask`].
 pub fn of_this_thread() -> Result<Policy, NumaError> {
     let mut mode = 0_i32;
     let nodes = get(&raw mut mode, 0)?;
@@ -101,23 +138,27 @@ pub fn of_this_thread() -> Result<Policy, NumaError> {
     })
 }
 
-/// Returns the nodes from which the calling thread may have memory (`cpuset(7)`, `mems`).
+/// Returns the nodes from which the calling thread may have memory (`cpuset(7)`, `mems`). Where the call is forbidden,
+/// as in most containers, `/proc/thread-self/status` tells the same.
 ///
 /// # Errors
 ///
-/// See [`can_ask`].
+/// `get_mempolicy` cannot be made, see [`can_ask`], and the file does not tell.
 pub fn allowed_nodes() -> Result<NodeSet, NumaError> {
-    get(ptr::null_mut(), MEMS_ALLOWED)
+    get(ptr::null_mut(), MEMS_ALLOWED).or_else(|error| {
+        let told = Status::of_this_thread().ok().and_then(|status| status.mems_allowed);
+        Ok(told.ok_or(error)?.into_iter().map(NodeId).collect())
+    })
 }
 
 fn get(mode: *mut i32, flags: usize) -> Result<NodeSet, NumaError> {
-    can_ask()?;
+    Call::GetMempolicy.can_be_made()?;
     let mut nodes = NodeSet::default();
     let mask = nodes.words_mut().as_mut_ptr();
     // SAFETY: the kernel writes a number to `mode`, a local of the caller or null, and to the mask only as many bits as
     // passed.
     let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, mode, mask, NodeSet::BITS, 0_usize, flags) };
-    if answer == 0 { Ok(nodes) } else { Err(NumaError::refused("get_mempolicy")) }
+    if answer == 0 { Ok(nodes) } else { Err(Call::GetMempolicy.refused()) }
 }
 
 /// Makes future pages of `area` come from `node`, or from others if it has none.
@@ -127,20 +168,21 @@ fn get(mode: *mut i32, flags: usize) -> Result<NodeSet, NumaError> {
 ///
 /// # Errors
 ///
-/// See [`can_ask`]; EINVAL for a node that does not exist, has no memory, or is not among [`allowed_nodes`].
+/// `mbind` cannot be made, see [`can_ask`]; EINVAL for a node that does not exist, has no memory, or is not among
+/// [`allowed_nodes`].
 pub fn prefer(area: &Area, node: NodeId) -> Result<(), NumaError> {
-    can_ask()?;
+    Call::Mbind.can_be_made()?;
     let nodes: NodeSet = std::iter::once(node).collect();
     if nodes.is_empty() {
         // An empty mask would mean the local node.
-        return Err(NumaError::Refused { call: "mbind", errno: Errno::INVAL });
+        return Err(NumaError::Refused { call: Call::Mbind.name(), errno: Errno::INVAL });
     }
     let (start, mask) = (area.as_ptr(), nodes.words().as_ptr());
     // SAFETY: the area is mapped as long as it lives. The kernel reads the mask; a policy changes no contents.
     let answer = unsafe {
         libc::syscall(libc::SYS_mbind, start, area.len(), mode::PREFERRED as usize, mask, NodeSet::BITS, 0_usize)
     };
-    if answer == 0 { Ok(()) } else { Err(NumaError::refused("mbind")) }
+    if answer == 0 { Ok(()) } else { Err(Call::Mbind.refused()) }
 }
 
 /// Returns the CPUs that the calling thread may run on, ascending: as cpusets and `taskset` allow.
@@ -167,6 +209,8 @@ pub fn set_affinity(cpus: &[u32]) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numa::placement;
+    use crate::seccomp::tests::filtered;
     use crate::{Mapping, Protection, Source};
 
     /// Gives the calling thread a policy.
@@ -179,9 +223,10 @@ mod tests {
 
     #[test]
     fn policies_are_told_as_they_were_set() {
-        let Ok(allowed) = allowed_nodes() else {
-            return println!("skipped: {:?}", can_ask());
-        };
+        if let Err(error) = can_ask() {
+            return println!("skipped: {error}");
+        }
+        let allowed = allowed_nodes().unwrap();
         assert!(!allowed.is_empty());
         let first: NodeSet = allowed.iter().take(1).collect();
         let set = &set;
@@ -202,15 +247,59 @@ mod tests {
 
     #[test]
     fn a_node_that_is_absent_is_refused() {
-        let Ok(allowed) = allowed_nodes() else {
-            return println!("skipped: {:?}", can_ask());
-        };
+        if let Err(error) = can_ask() {
+            return println!("skipped: {error}");
+        }
+        let allowed = allowed_nodes().unwrap();
         let page = rustix::param::page_size();
         let area = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
         prefer(&area, allowed.iter().next().unwrap()).unwrap();
         for absent in [1023, 1024, u32::MAX] {
             let refused = Err(NumaError::Refused { call: "mbind", errno: Errno::INVAL });
             assert_eq!(prefer(&area, NodeId(absent)), refused, "{absent}");
+        }
+    }
+
+    /// As in a container with `CAP_SYS_NICE`, whose profile has no rule for `move_pages`.
+    ///
+    /// Fails on: a refused call that takes the others with it, or is told under another one's name.
+    #[test]
+    fn each_call_is_refused_for_itself_and_by_its_name() {
+        let page = rustix::param::page_size();
+        let area = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
+        let asked = || {
+            let first = allowed_nodes().unwrap().iter().next().unwrap();
+            [of_this_thread().map(drop), prefer(&area, first), placement::of_own_pages(area.range()).map(drop)]
+        };
+        if let Err(error) = can_ask() {
+            return println!("skipped: {error}");
+        }
+        let numbers = [libc::SYS_get_mempolicy, libc::SYS_mbind, libc::SYS_move_pages];
+        for (index, (number, call)) in numbers.into_iter().zip(Call::ALL).enumerate() {
+            let mut expected = [Ok(()); 3];
+            expected[index] = Err(NumaError::Refused { call: call.name(), errno: Errno::PERM });
+            filtered(number, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), || {
+                assert_eq!(asked(), expected, "{call:?}");
+                assert_eq!(can_ask(), expected[index]);
+            });
+            let verdict = Verdict::Killed { signal: libc::SIGSYS };
+            expected[index] = Err(NumaError::Filtered { call: call.name(), verdict });
+            filtered(number, libc::SECCOMP_RET_KILL_PROCESS, || assert_eq!(asked(), expected, "{call:?}"));
+        }
+    }
+
+    /// As with Docker's profile, under which a cpuset holds all the same.
+    ///
+    /// Fails on: a container's process that takes all nodes of the machine for its own.
+    #[test]
+    fn the_nodes_of_a_cpuset_are_known_without_asking_the_kernel() {
+        let told = Status::of_this_thread().unwrap().mems_allowed;
+        let Ok(allowed) = get(ptr::null_mut(), MEMS_ALLOWED) else {
+            return println!("skipped: {:?}", can_ask());
+        };
+        assert_eq!(told.map(|told| told.into_iter().map(NodeId).collect()), Some(allowed));
+        for action in [libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), libc::SECCOMP_RET_KILL_PROCESS] {
+            filtered(libc::SYS_get_mempolicy, action, || assert_eq!(allowed_nodes(), Ok(allowed)));
         }
     }
 

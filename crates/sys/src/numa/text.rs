@@ -11,6 +11,7 @@
 //! Stands are moved (`mremap`) and not mapped there for a reason: perf learns of mappings but not of moves, and keeps
 //! resolving symbols from the program's own file.
 
+mod identity;
 mod pages;
 mod shown;
 
@@ -59,7 +60,7 @@ pub struct Part {
     pub span: Span,
     /// Its rights.
     pub permissions: Permissions,
-    /// The file.
+    /// The file, as the lists of mappings know it; `fstat` may tell another device.
     pub file: FileId,
     /// Its offset in the file, in bytes.
     pub offset: u64,
@@ -282,8 +283,13 @@ impl Part {
 
     /// Opens its file by its name, if that is still the same file.
     fn open_file(&self) -> io::Result<File> {
+        self.open_known_by(identity::as_mapped)
+    }
+
+    /// The same, where `identity` returns a file's identity as the lists of mappings have it.
+    fn open_known_by(&self, identity: impl FnOnce(&File) -> io::Result<FileId>) -> io::Result<File> {
         let file = open_regular(&self.path).map_err(io::Error::other)?;
-        if FileId::of(&rustix::fs::fstat(&file)?) != self.file {
+        if identity(&file)? != self.file {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(file)

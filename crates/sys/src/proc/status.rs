@@ -3,6 +3,7 @@
 //! Format: `proc_pid_status(5)`, written by `fs/proc/array.c`. Every field is optional: kernels are built without
 //! some, and gVisor leaves out others.
 
+use super::node::parse_list;
 use super::{ParseError, ProcError, number, read_with};
 
 /// Whether system calls are filtered.
@@ -45,6 +46,8 @@ pub struct Status {
     pub seccomp: Option<SeccompMode>,
     /// Number of seccomp filters (Linux 5.9).
     pub seccomp_filters: Option<u64>,
+    /// Numbers of the nodes from which it may have memory (`cpuset(7)`), as the kernel lists them.
+    pub mems_allowed: Option<Vec<u32>>,
 }
 
 impl Status {
@@ -113,6 +116,9 @@ pub fn parse(text: impl AsRef<[u8]>) -> Result<Status, ParseError> {
                 });
             }
             b"Seccomp_filters" => status.seccomp_filters = Some(decimal()?),
+            b"Mems_allowed_list" => {
+                status.mems_allowed = Some(parse_list(value).map_err(|_| lacks("list of nodes such as 0-1,4"))?);
+            }
             _ => {}
         }
     }
@@ -128,13 +134,15 @@ mod tests {
     #[test]
     fn fields_are_read() {
         let text = "Name:\tSeccomp: 9\nState:\tS (sleeping)\nNSpid:\t4951\t12\nThreads:\t3\n\
-                    SigBlk:\t0000000000000010\nSigCgt:\t0000000180000440\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+                    SigBlk:\t0000000000000010\nSigCgt:\t0000000180000440\nSeccomp:\t2\nSeccomp_filters:\t1\n\
+                    Mems_allowed:\t00000000,00000013\nMems_allowed_list:\t0-1,4\n";
         let status = parse(text).expect("a valid text");
         assert_eq!((status.state, status.threads), (Some('S'), Some(3)));
         assert_eq!(status.ns_pid, [4951, 12]);
         assert!(status.blocked.is_some_and(|set| set.contains(5) && !set.contains(6)));
         assert!(status.caught.is_some_and(|set| set.contains(11) && !set.contains(0) && !set.contains(65)));
         assert_eq!((status.seccomp, status.seccomp_filters), (Some(SeccompMode::Filter), Some(1)));
+        assert_eq!(status.mems_allowed, Some(vec![0, 1, 4]));
     }
 
     #[test]

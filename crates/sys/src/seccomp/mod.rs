@@ -11,7 +11,7 @@
 //! | core synchronisation | `membarrier` |
 //! | memory files, of packs and of doctor | `memfd_create`, `userfaultfd` |
 //! | the tracer | `ptrace` |
-//! | replicas | `get_mempolicy`, `mbind`, `move_pages` |
+//! | replicas, local text | `get_mempolicy`, `mbind`, `move_pages`, each by itself |
 //! | a freeze, a survey, a repair | each of [`FreezeCall::ALL`] |
 //! | the object of `palimpsest run` | these and [`FreezeCall::WAITING`] |
 //!
@@ -49,8 +49,12 @@ pub enum Probe {
     Userfaultfd,
     /// `ptrace`, of no thread.
     Ptrace,
-    /// `get_mempolicy`, `mbind` and `move_pages`, of nothing.
-    MemoryPolicy,
+    /// `get_mempolicy`, of nothing.
+    GetMempolicy,
+    /// `mbind`, of nothing.
+    Mbind,
+    /// `move_pages`, of nothing.
+    MovePages,
     /// All of [`FreezeCall::ALL`]. A refusal by a filter counts as allowed, except for `memfd_create`.
     Freeze,
     /// All of [`FreezeCall::ALL`] and [`FreezeCall::WAITING`]. Each refusal counts as allowed.
@@ -243,11 +247,17 @@ fn attempt(probe: Probe) -> Result<(), Errno> {
                 other => other.map(drop),
             }
         }
-        Probe::MemoryPolicy => {
+        Probe::GetMempolicy => {
             // SAFETY: requests nothing, and writes to no memory.
-            answer(unsafe { libc::syscall(libc::SYS_get_mempolicy, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })?;
+            answer(unsafe { libc::syscall(libc::SYS_get_mempolicy, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })
+                .map(drop)
+        }
+        Probe::Mbind => {
             // SAFETY: for zero bytes, and with the default policy.
-            answer(unsafe { libc::syscall(libc::SYS_mbind, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })?;
+            answer(unsafe { libc::syscall(libc::SYS_mbind, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })
+                .map(drop)
+        }
+        Probe::MovePages => {
             // SAFETY: for zero pages.
             answer(unsafe { libc::syscall(libc::SYS_move_pages, 0, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })
                 .map(drop)
@@ -352,4 +362,4 @@ fn run(errand: Errand) -> i32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,7 +5,9 @@ use crate::threads::in_pid_namespace;
 
 #[test]
 fn a_child_answers_as_this_process_does() {
-    for probe in [Probe::Membarrier, Probe::MemfdCreate, Probe::Userfaultfd, Probe::Ptrace, Probe::MemoryPolicy] {
+    let memory = [Probe::GetMempolicy, Probe::Mbind, Probe::MovePages];
+    let others = [Probe::Membarrier, Probe::MemfdCreate, Probe::Userfaultfd, Probe::Ptrace];
+    for probe in others.into_iter().chain(memory) {
         let here = attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);
         assert_eq!(attempt_in_child(probe), here, "{probe:?}");
     }
@@ -37,7 +39,7 @@ fn install(number: i64, action: u32) {
 }
 
 /// Runs `under` on its own thread with such a filter.
-fn filtered(number: i64, action: u32, under: impl FnOnce() + Send) {
+pub(crate) fn filtered(number: i64, action: u32, under: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             install(number, action);

@@ -238,8 +238,8 @@ mod tests {
     use super::super::NAME;
     use super::*;
     use crate::memory::area::Area;
-    use crate::memory::file::FileId;
-    use crate::numa::text::Branches;
+    use crate::numa::text::{Branches, identity};
+    use crate::pages::maps::Device;
     use crate::pages::maps::Permissions;
 
     fn spans(spans: &[(usize, usize)]) -> Vec<Span> {
@@ -271,7 +271,7 @@ mod tests {
         Part {
             span: Span::new(address, address + len),
             permissions: Permissions::READ,
-            file: FileId::of(&rustix::fs::fstat(file).unwrap()),
+            file: identity::as_mapped(file).unwrap(),
             offset: 0,
             path: path.to_owned(),
             branches: Branches::Anywhere,
@@ -334,6 +334,29 @@ mod tests {
         assert!(part.forget_small(&[part.span]).is_err(), "the file has no name any more");
         part.path = NAME.into();
         part.forget_small(&[part.span]).expect("a copy has no file that could be read anew");
+    }
+
+    /// As on btrfs, where `fstat` tells the device of a subvolume, and the lists of mappings that of the file system.
+    ///
+    /// Fails on: a file that is looked for by what `fstat` tells of it.
+    #[test]
+    fn a_file_is_found_again_by_the_device_of_its_mappings() {
+        let page = rustix::param::page_size();
+        let mut named = tempfile::NamedTempFile::new().unwrap();
+        named.write_all(&vec![7; page]).unwrap();
+        let area = reserve_aligned(page, HUGE_PAGE).unwrap();
+        let mut part = part_at(area.address(), page, named.as_file(), named.path());
+        let mut bytes = vec![0; page];
+        part.read_from_file(area.address(), &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        let is_mapped_as = part.file;
+        part.file.device = Device { major: 0, minor: u32::MAX };
+        let known = part.file;
+        part.open_known_by(|_| Ok(known)).expect("it is the one that is mapped");
+        for other in [is_mapped_as, crate::memory::file::FileId { inode: known.inode + 1, ..known }] {
+            part.open_known_by(|_| Ok(other)).expect_err("another one has the name");
+        }
+        part.open_file().expect_err("nothing is mapped from such a device");
     }
 
     #[test]

@@ -7,10 +7,9 @@ use std::ptr;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::{Branches, InPlace, Part};
+use super::{Branches, InPlace, Part, identity};
 use crate::memory::area::reserve_aligned;
 use crate::memory::calls;
-use crate::memory::file::FileId;
 use crate::memory::huge::HUGE_PAGE;
 use crate::memory::mapping::{Recovered, recover_from};
 use crate::memory::span::Span;
@@ -51,7 +50,7 @@ impl Shown {
         let area = reserve_aligned(len, HUGE_PAGE).map_err(io::Error::other)?;
         let span = Span::new(area.address(), area.address() + len);
         let permissions = Permissions::READ.union(Permissions::EXECUTE);
-        let (file_id, path) = (FileId::of(&found), path.to_owned());
+        let (file_id, path) = (identity::as_mapped(file)?, path.to_owned());
         let branches = Branches::Anywhere;
         let part = Part { span, permissions, file: file_id, offset: start, path, branches, held: None };
         // Unmapped from here on whatever happens, unless it may be another's.
