@@ -47,8 +47,8 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("palimpsest run --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
     ("palimpsest run -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
     (
-        "palimpsest run --threads stop --report -- redis-server --save '' --enable-debug-command yes",
-        Here(&RUN_GATHERED, &[0]),
+        "palimpsest run --report -- redis-server --save '' --enable-debug-command yes",
+        Test(REDIS, "fn dumps_are_the_data_of_the_moment"),
     ),
     ("redis-cli debug populate 1140000 key 400", Not("is Redis's own; the page's figure is that of `bench mix`")),
     ("redis-cli bgsave", Test(REDIS, "BGSAVE")),
@@ -139,7 +139,6 @@ const COMMANDS: &[(&str, Proof)] = &[
 const REDIS: &str = "crates/preload/tests/programs/redis.rs";
 const INTERPRETERS: &str = "crates/preload/tests/programs/interpreters.rs";
 const RUN_FROZEN: [&str; 6] = ["run", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
-const RUN_GATHERED: [&str; 8] = ["run", "--threads", "stop", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
 const RUN_REREAD: [&str; 8] = ["run", "--local-text", "--no-freeze", "--reread", "--", SHELL[0], SHELL[1], SHELL[2]];
 const RUN_LOCAL: [&str; 7] = ["run", "--local-text", "--no-freeze", "--", SHELL[0], SHELL[1], SHELL[2]];
 

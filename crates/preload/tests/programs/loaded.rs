@@ -80,6 +80,6 @@ fn is_served(report: &str) -> bool {
 #[test]
 fn a_python_server_under_load_loses_no_request_by_default() {
     let python = support::need!("python3", "/usr/bin/python3", "python3");
-    let report = report_under_load(&python, Mode::Default("refuse"), &[]);
+    let report = report_under_load(&python, Mode::Default, &[]);
     assert!(is_served(&report), "{report}");
 }

@@ -21,8 +21,8 @@ pub(crate) enum Mode {
     Plain,
     /// With the object, and with this done about other threads: `refuse` or `stop`. Frozen at once, whatever it gains.
     Frozen(&'static str),
-    /// As `palimpsest run` does it without a flag, but for other threads.
-    Default(&'static str),
+    /// As `palimpsest run` does it without a flag.
+    Default,
 }
 
 /// Returns the object as Cargo has built it for these tests: beside the test executable.
@@ -39,11 +39,12 @@ pub(crate) fn object() -> PathBuf {
 pub(crate) fn command(program: impl AsRef<Path>, mode: Mode, folder: &TempDir, beside: Option<&Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     let mut preload: Vec<PathBuf> = beside.into_iter().map(Path::to_owned).collect();
-    if let Mode::Frozen(threads) | Mode::Default(threads) = mode {
+    if mode != Mode::Plain {
         preload.insert(0, object());
-        command.env("PALIMPSEST_THREADS", threads).env("PALIMPSEST_REPORT", folder.path().join("report"));
+        command.env("PALIMPSEST_REPORT", folder.path().join("report"));
     }
-    if matches!(mode, Mode::Frozen(_)) {
+    if let Mode::Frozen(threads) = mode {
+        command.env("PALIMPSEST_THREADS", threads);
         // Freeze small memory too, to see whether the program bears it.
         command.env("PALIMPSEST_PAYS_AFTER", "any").env("PALIMPSEST_PAUSE", "none");
     }

@@ -111,9 +111,10 @@ impl Mode {
                     place.push(report);
                     command.arg(place);
                 }
-                command.args(match threads {
-                    Threads::Refuse => ["--threads", "refuse"],
-                    Threads::Stop => ["--threads", "stop"],
+                command.args(match (self, threads) {
+                    // Nobody is held for what they do.
+                    (Self::Default | Self::Gather, _) | (_, Threads::Refuse) => &[][..],
+                    (_, Threads::Stop) => &["--threads", "stop"],
                 });
                 command.args(match self {
                     Self::Frozen => &["--huge=off"][..],
