@@ -430,6 +430,13 @@ impl Ledger {
         self.losses >= MOST_LOSSES
     }
 
+    /// Notes that this much of what was frozen is not any more, since it is in huge pages of ours: each fork is spared
+    /// once for it.
+    pub(super) fn no_longer_frozen(&mut self, bytes: usize, extents: usize) {
+        self.frozen.bytes = self.frozen.bytes.saturating_sub(bytes);
+        self.frozen.extents = extents;
+    }
+
     /// Notes that nothing is frozen any more.
     pub(crate) fn thawed(&mut self) {
         (self.debt, self.quote, self.before_repair, self.bought) = (0, 0, 0, None);

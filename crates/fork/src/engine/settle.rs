@@ -90,6 +90,7 @@ pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32]
         held.seen = !extents.contains(&held.serial) || shared.map.find(|_, entry| shows(entry)).is_some();
     }
     let kept = forget_unseen(tables);
+    tables.ledger.no_longer_frozen(bytes, kept);
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
 }
 
