@@ -1,15 +1,23 @@
 //! The processes that a process has started, and ending all of them.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Passes in a row that find nobody new, and the time between them.
+const PASSES: usize = 2;
+const BETWEEN: Duration = Duration::from_millis(10);
 
 /// Ends `root`, which the caller has not waited for yet, with all that it and its descendants have started, in whatever
 /// process groups. Those whose parents have ended before belong to others already, and are not found.
 pub(crate) fn end(root: Pid) {
     let mut found = vec![root];
-    // A process that is stopped starts nothing more. One that was about to start another is asked again.
-    loop {
+    // A process that is stopped starts nothing more. One that was in the middle of it when it was stopped is asked
+    // again, after all others.
+    let mut passes_without_any = 0;
+    while passes_without_any < PASSES {
         let before = found.len();
         let mut next = 0;
         while let Some(&process) = found.get(next) {
@@ -19,9 +27,8 @@ pub(crate) fn end(root: Pid) {
             found.extend(new);
             next += 1;
         }
-        if found.len() == before {
-            break;
-        }
+        passes_without_any = if found.len() == before { passes_without_any + 1 } else { 0 };
+        thread::sleep(BETWEEN);
     }
     for process in found {
         let _ended = kill_process(process, Signal::KILL);
@@ -43,8 +50,6 @@ pub(crate) mod tests {
     use std::{
         io::{BufRead, BufReader},
         process::{Child, Command, Stdio},
-        thread,
-        time::Duration,
     };
 
     use super::*;

@@ -6,8 +6,11 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, ExitStatus, Output, Stdio},
-    sync::LazyLock,
-    thread::{self, JoinHandle},
+    sync::{
+        LazyLock,
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -89,19 +92,29 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<Ou
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|source| not_started(command, source))?;
     let (stdout, stderr) = (child.stdout.take().map(read), child.stderr.take().map(read));
+    let started = Instant::now();
     let status = end_within(command, child, limit)?;
-    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.and_then(|reader| reader.join().ok()));
-    Ok(Output { status, stdout: stdout.unwrap_or_default(), stderr: stderr.unwrap_or_default() })
+    // Something that it has left in the background may hold the pipes open.
+    let rest = || limit.saturating_sub(started.elapsed()).max(Duration::from_secs(1));
+    let said = |reader: Option<Receiver<Vec<u8>>>| match reader.map(|reader| reader.recv_timeout(rest())) {
+        Some(Err(RecvTimeoutError::Timeout)) => {
+            Err(StepError::TimeLimit { command: summary(command), seconds: limit.as_secs() })
+        }
+        said => Ok(said.and_then(Result::ok).unwrap_or_default()),
+    };
+    Ok(Output { status, stdout: said(stdout)?, stderr: said(stderr)? })
 }
 
 /// Reads all of a pipe in another thread.
-fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+fn read(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (teller, told) = mpsc::channel();
     thread::spawn(move || {
         let mut said = Vec::new();
-        // What was read before an error stays.
+        // What was read before an error stays; and nobody may wait for it any more.
         let _ = pipe.read_to_end(&mut said);
-        said
-    })
+        let _ = teller.send(said);
+    });
+    told
 }
 
 /// Waits for `child`, started from `command`, as [`end_measured`] does.

@@ -113,7 +113,9 @@ fn ended(run: Result<Report, BenchError>, tell: impl FnOnce(&Report) -> Result<(
     match run {
         Ok(report) => tell(&report),
         Err(BenchError::Cut { report, source }) => {
-            tell(&report)?;
+            if let Err(untold) = tell(&report) {
+                crate::tell(format_args!("the report is not shown or written: {untold}"));
+            }
             Err(BenchError::Cut { report, source }.into())
         }
         Err(error) => Err(error.into()),

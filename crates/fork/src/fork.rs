@@ -1,7 +1,7 @@
 //! Forks, and keeps an account of what forks cost.
 
 use palimpsest_sys::last_errno;
-use palimpsest_sys::threads::own::{Blocked, context_switches};
+use palimpsest_sys::threads::own::context_switches;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -237,8 +237,6 @@ fn is_noted(shared: &Shared, taken: u64) -> bool {
 /// [`FreezeError`]; everything is unchanged.
 unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     let started = Moment::now();
-    // A handler that leaves by `longjmp` would keep the lock.
-    let _blocked = Blocked::all();
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check(&options);
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
@@ -290,8 +288,6 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
 /// 1. The contract of [`freeze`](crate::freeze).
 unsafe fn forget(shared: &'static Shared) -> Result<(), FreezeError> {
     let tried = || {
-        // As in `repair`.
-        let _blocked = Blocked::all();
         let options = shared.lock().ok_or(FreezeError::Busy)?.options();
         hazards::check(&options)?;
         let mut locked = shared.lock().ok_or(FreezeError::Busy)?;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use palimpsest_sys::memory::span::Span;
-use palimpsest_sys::threads::own::Blocked;
+use palimpsest_sys::threads::own::{Blocked, Uncancelled};
 use palimpsest_sys::threads::stack;
 
 use crate::hazards::wiped::{Wiped, Zeroed};
@@ -15,7 +15,7 @@ const LEN: usize = 512 << 10;
 /// The stack. A child inherits no such stack, and finds zeros here.
 #[derive(Debug, Default)]
 struct Place {
-    /// Where it begins; 0 if there is none yet.
+    /// Where it begins, if [`START`] says the same; 0 if there is none yet.
     start: AtomicUsize,
     /// An address on the stack of who uses it; 0 for nobody.
     user: AtomicUsize,
@@ -26,29 +26,39 @@ unsafe impl Zeroed for Place {}
 
 static PLACE: Wiped<Place> = Wiped::new();
 
+/// Where it begins, in memory that a snapshot restores, unlike what children find wiped: a stack that was made since
+/// the snapshot is gone after that.
+static START: AtomicUsize = AtomicUsize::new(0);
+
 fn here() -> usize {
     let here = [0_u8; 1];
     std::hint::black_box(here.as_ptr()).addr()
 }
 
-/// Calls `work` on the stack, with all signals blocked; on the caller's if it is called on the stack already, or before
-/// Linux 4.14. Returns `None`, and calls nothing, if another thread uses the stack or there is no memory for it.
+/// Calls `work` on the stack, with signals blocked, and never as a cancelled thread; on the caller's stack if that is
+/// the same. Returns `None`, and calls nothing, if another thread uses the stack, if there is no memory for it, or
+/// before Linux 4.14.
 ///
-/// `work` must not leave by `longjmp`, nor end the thread.
+/// SIGSYS is left open: a program may answer for system calls that its filter does not let through, and a blocked one
+/// would end it. `work`, and that handler, must not leave by `longjmp`, nor end the thread.
 pub fn on_own_stack<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let Some(place) = PLACE.get() else { return Some(work()) };
+    let place = PLACE.get()?;
     if place.span().contains(here()) {
         return Some(work());
     }
-    // No handler may run there, which could leave for good.
-    let _blocked = Blocked::all();
+    // No other handler may run there, which could leave for good; nor may a request end the thread.
+    let _blocked = Blocked::all_but(&[libc::SIGSYS]);
+    let _kept = Uncancelled::begin();
     let _user = place.enter()?;
     if place.span().is_empty() {
+        let start = stack::map(LEN).ok()?.start;
         // Relaxed, here and in `span`: whoever uses the stack has entered.
-        place.start.store(stack::map(LEN).ok()?.start, Ordering::Relaxed);
+        place.start.store(start, Ordering::Relaxed);
+        START.store(start, Ordering::Relaxed);
     }
-    // SAFETY: 1. made above, in this process, since no child finds its address; this thread has entered, and blocks
-    // signals. 2. `LEN` is enough for what this library does; who calls it from outside agrees to the rest.
+    // SAFETY: 1. made above, in this process and since the last restore, since both words say so; this thread has
+    // entered, and blocks signals. 2. `LEN` is enough for what this library does; who calls it from outside agrees to
+    // the rest.
     unsafe { stack::call(place.span(), work) }.ok()
 }
 
@@ -57,6 +67,7 @@ impl Place {
     fn span(&self) -> Span {
         match self.start.load(Ordering::Relaxed) {
             0 => Span::default(),
+            start if START.load(Ordering::Relaxed) != start => Span::default(),
             start => Span::new(start, start + LEN),
         }
     }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use palimpsest_sys::threads::own::Blocked;
-
 use crate::clock::{Instant, Moment, nanos};
 use crate::engine::agenda::{Step, Terms, Where};
 use crate::engine::guards::open_pages;
@@ -60,8 +58,6 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
 fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Result<Report, FreezeError> {
     let Checked { watcher, taken: walked } = checked;
     let headroom = hazards::headroom();
-    // A handler that leaves by `longjmp` would keep the lock.
-    let _blocked = Blocked::all();
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     locked.drop_plan();
     let saved = locked.ledger().saved();
@@ -143,7 +139,8 @@ pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeErro
     // Not all is looked at anew: whoever was frozen once is about to fork, and nobody is held yet.
     let planned = hazards::check_again(&options, first_work(&options))
         .and_then(|checked| begin_checked(&options, budget, checked));
-    if !shared.progress.is_under_way()
+    // A plan in vain has said so itself.
+    if planned.is_err()
         && let Some(mut locked) = shared.lock()
     {
         // Another look must be worth twice as much.

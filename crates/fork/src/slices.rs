@@ -167,8 +167,6 @@ unsafe fn slice(
         return Ok(());
     }
     let (begun, cpu) = (Instant::now(), Moment::now());
-    // A handler that leaves by `longjmp` would keep the lock.
-    let blocked = Blocked::all();
     let (options, checked_for) = {
         let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
         (locked.options(), work(locked.agenda().step()))
@@ -214,7 +212,7 @@ unsafe fn slice(
             looked: started.nanos().saturating_sub(begun.nanos()),
             is_idle,
         };
-        let gathered = gatherer.play(gathering, &blocked);
+        let gathered = gatherer.play(gathering, &Blocked::all());
         drop(tables);
         if occasion == Occasion::Wait && locked.agenda().gathered() > before {
             shared.progress.gathered_in_wait();
@@ -234,6 +232,7 @@ unsafe fn slice(
     let played = {
         let (mut tables, agenda) = locked.tables_and_agenda()?;
         let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
+        let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         hazards::check_held_in_slice(&options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;

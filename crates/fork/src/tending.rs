@@ -102,8 +102,6 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         return Ok(());
     }
     let (started, cpu) = (Instant::now(), Moment::now());
-    // A handler that leaves by `longjmp` would keep the lock.
-    let blocked = Blocked::all();
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     // If nothing is frozen, there are only huge pages, for which nobody need be held.
     let holds = shared.statistics.frozen_bytes() > 0;
@@ -123,11 +121,16 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         _ => None,
     };
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    if holds != (shared.statistics.frozen_bytes() > 0) {
+        // Another thread has frozen or thawed meanwhile.
+        return Err(FreezeError::Busy);
+    }
     let (is_shared, beside);
     let sends = !holds && paid_by == PaidBy::Time && options.errands == options::Errands::Deputy;
     let played = if holds {
         let mut tables = locked.tables()?;
         let _turn = registry::turn_for_slice().ok_or(FreezeError::Busy)?;
+        let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         hazards::check_held_in_slice(&options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
@@ -142,6 +145,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     } else {
         is_shared = false;
         let mut tables = locked.tables()?;
+        let _blocked = Blocked::all();
         let (tables, options, pagemap, places) = (&mut tables, &options, &pagemap, &places);
         let errands = if sends { Errands::deputies(shared) } else { Errands::own() };
         beside = errands.spent();

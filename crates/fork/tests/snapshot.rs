@@ -27,6 +27,7 @@ use palimpsest_fork::snapshot::{
     Descriptors, Ended, Layout, Left, RestoreError, Restored, Scope, SignalMask, Snapshot, SnapshotOptions, Sweep,
     TakeError, Threads, abandon, enter, take_and_enter,
 };
+use palimpsest_fork::{Measure, Options, on_own_stack};
 use refusing::Refuses;
 
 fn ranges(all: impl Into<Vec<Range<usize>>>) -> SnapshotOptions {
@@ -264,6 +265,36 @@ fn the_whole_process_comes_back() {
             restore(&mut snapshot);
             assert_eq!((text.as_str(), COUNTER.load(Relaxed), LOCAL.get()), ("before", 5, 6));
             assert_eq!((text.as_ptr(), text.capacity()), (at, capacity));
+        }
+    });
+}
+
+/// Fails on: a stack that was made since, and is taken for one after the restore that has unmapped it.
+#[test]
+fn a_stack_that_is_gone_is_made_anew() {
+    play("a_stack_that_is_gone_is_made_anew", || {
+        // Whose stack there is, is known from here on; there is none yet.
+        palimpsest_fork::survey(&Options::new().measure(Measure::Nothing)).unwrap();
+        let mut snapshot = take(&whole());
+        for _ in 0..2 {
+            let local = || {
+                let local = [0_u8; 1];
+                std::hint::black_box(local.as_ptr()).addr()
+            };
+            let inside = on_own_stack(local).expect("memory");
+            assert!(restore(&mut snapshot).unmapped >= 512 << 10);
+            let (start, len) = ((inside & !(page() - 1)) - 15 * page(), 16 * page());
+            let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let place = std::ptr::without_provenance_mut(start);
+            // SAFETY: where nothing is mapped.
+            let own = unsafe { libc::mmap(place, len, rights, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) }.cast::<u8>();
+            assert_eq!(own.addr(), start);
+            // SAFETY: mapped just now.
+            unsafe { own.write_bytes(7, len) };
+            assert_eq!(on_own_stack(|| 3), Some(3));
+            // SAFETY: as above.
+            assert!(unsafe { std::slice::from_raw_parts(own, len) }.iter().all(|byte| *byte == 7));
+            restore(&mut snapshot);
         }
     });
 }

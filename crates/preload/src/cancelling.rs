@@ -6,27 +6,17 @@
 //! To say so writes to the thread's own page, which a small process shares with its last child: a fork that only looks
 //! whether it is time to freeze keeps to system calls instead.
 
-use std::ffi::c_int;
-use std::ptr;
+use palimpsest_sys::threads::own::Uncancelled;
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
-
-/// `PTHREAD_CANCEL_DISABLE`.
-const KEPT: c_int = 1;
 
 /// Does what must not end halfway because somebody cancels the thread. Async-signal-safe, and leaves `errno` alone. A
 /// child made in `what` has the state from before, too.
 pub(crate) fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
-    let mut before = 0;
-    // SAFETY: of this thread alone; the state before goes to a local.
-    unsafe { pthread_setcancelstate(KEPT, &raw mut before) };
-    let done = what();
-    // SAFETY: as above.
-    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
-    done
+    let _kept = Uncancelled::begin();
+    what()
 }
 
 /// Ends this thread here if somebody has cancelled it.

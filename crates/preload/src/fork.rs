@@ -2,7 +2,6 @@
 
 use libc::pid_t;
 
-use crate::cancelling::uncancelled;
 use crate::next::Next;
 use crate::{core_filter, earlier, errno, freezing, started};
 
@@ -32,7 +31,7 @@ pub unsafe extern "C" fn fork() -> pid_t {
         return plain();
     }
     // SAFETY: contract 1.
-    let forked = uncancelled(|| unsafe { palimpsest_fork::fork() });
+    let forked = unsafe { palimpsest_fork::fork() };
     match forked {
         Ok(palimpsest_fork::Forked::Child) => {
             core_filter::born();

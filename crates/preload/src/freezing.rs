@@ -127,18 +127,22 @@ pub(crate) fn tell_pending(started: &Started) {
     if !IS_PENDING.load(Ordering::Relaxed) {
         return;
     }
-    uncancelled(|| tell_pending_now(started));
+    // The program's filter need not let through what the other stack takes. If another thread is at work there, it is
+    // told later.
+    let message = if confined::is_seen() { pending(started) } else { on_own_stack(|| pending(started)).flatten() };
+    if let Some(message) = message {
+        message.write(started);
+    }
 }
 
-fn tell_pending_now(started: &Started) {
-    let Ok(mut pending) = PENDING.try_lock() else { return };
-    // A child does not report what its parent does.
-    if let Some((_, mut report)) = pending.take_if(|(owner, _)| *owner == std::process::id()) {
+/// Returns what is to be told of a freeze in slices. A child does not report what its parent does.
+fn pending(started: &Started) -> Option<Message> {
+    uncancelled(|| {
+        let (_, mut report) = PENDING.try_lock().ok()?.take_if(|(owner, _)| *owner == std::process::id())?;
         IS_PENDING.store(false, Ordering::Relaxed);
-        drop(pending);
         report.update();
-        tell(started, done(&report), &said(&report));
-    }
+        Some(Message::report(started, done(&report), &said(&report)))
+    })
 }
 
 /// Freezes before a fork, if it is time; who gathers at waits begins at the first of them, so that this fork is a plain
@@ -150,7 +154,8 @@ pub(crate) fn at_fork(started: &Started) -> bool {
         confined::before_fork(started);
     }
     if is_confined(started) {
-        if !confined::is_own() {
+        // A child of another thread's `vfork` is confined for a while, which decides nothing.
+        if confined::is_owners() && !confined::is_own() {
             refuse_feared(started);
         }
         return IS_FROZEN.load(Ordering::Relaxed);
@@ -178,20 +183,13 @@ pub(crate) fn at_fork(started: &Started) -> bool {
     IS_FROZEN.load(Ordering::Relaxed)
 }
 
-/// Freezes, or plans it, and tells a refusal.
+/// Freezes, or plans it, and tells what came of it.
 fn begin(started: &Started) {
-    uncancelled(|| {
-        let begun = on_own_stack(|| {
-            // A panic must not reach the program; its message is reported like any refusal.
-            let refusal = caught(|| act(started)).unwrap_or_else(|panic| Some(broken(panic.as_ref())));
-            if let Some(refusal) = refusal {
-                refuse(started, &refusal);
-            }
-        });
-        if begun.is_none() {
-            refuse(started, "there is no memory for the stack on which it would begin");
-        }
+    let message = on_own_stack(|| {
+        // A panic must not reach the program; its message is reported like any refusal.
+        caught(|| act(started)).unwrap_or_else(|panic| Message::refusal(started, &broken(panic.as_ref())))
     });
+    message.unwrap_or_else(|| Message::refusal(started, NO_STACK)).write(started);
 }
 
 /// Tells at a fork for which it was time that a filter of the start forbids a freeze: in a child, which that filter may
@@ -282,10 +280,10 @@ pub(crate) fn before_filter(started: &Started) {
     }
 }
 
-/// Does what is asked for. Returns why nothing was frozen.
-fn act(started: &Started) -> Option<String> {
+/// Does what is asked for. Returns what is to be told of it.
+fn act(started: &Started) -> Message {
     if let Some(refusal) = sandbox(started) {
-        return Some(refusal);
+        return Message::refusal(started, &refusal);
     }
     let options = &started.settings.options.errands(Errands::Deputy);
     let outcome = match started.settings.action {
@@ -306,13 +304,12 @@ fn act(started: &Started) -> Option<String> {
                     *pending = Some((std::process::id(), report));
                     IS_PENDING.store(true, Ordering::Relaxed);
                 }
-            } else {
-                let verb = if started.settings.action == Action::Survey { "would freeze" } else { done(&report) };
-                tell(started, verb, &said(&report));
+                return Message::default();
             }
-            None
+            let verb = if started.settings.action == Action::Survey { "would freeze" } else { done(&report) };
+            Message::report(started, verb, &said(&report))
         }
-        Err(error) => Some(reason(&error)),
+        Err(error) => Message::refusal(started, &reason(&error)),
     }
 }
 
@@ -389,18 +386,45 @@ fn said(report: &Report) -> String {
     format!("{report}it was not frozen: {reason}\n")
 }
 
-fn refuse(started: &Started, refusal: &str) {
-    // Whoever has asked for a report looks for the reason there.
-    if !matches!(started.settings.report, ReportTo::Nowhere | ReportTo::StandardError) {
-        tell(started, "froze nothing in", &format!("it was not frozen: {refusal}"));
+/// Why nothing begins if [`on_own_stack`] has none.
+const NO_STACK: &str = "there is no memory for the stack on which it would begin: limits (RLIMIT_AS, RLIMIT_MEMLOCK \
+                        with mlockall), or the most mappings that a process may have";
+
+/// What is to be told: made on the stack of the freeze, and written on the program's, with its signals as they are,
+/// since a reader may be slow.
+#[derive(Debug, Default)]
+struct Message {
+    report: Option<String>,
+    /// For standard error.
+    line: Option<String>,
+}
+
+impl Message {
+    fn report(started: &Started, verb: &str, report: &dyn Display) -> Self {
+        let is_wanted = !matches!(started.settings.report, ReportTo::Nowhere);
+        Self { report: is_wanted.then(|| headed(verb, report)), line: None }
     }
-    if started.settings.refusals == Refusals::Silent {
-        return;
+
+    fn refusal(started: &Started, refusal: &str) -> Self {
+        // Whoever has asked for a report looks for the reason there.
+        let is_wanted = !matches!(started.settings.report, ReportTo::Nowhere | ReportTo::StandardError);
+        let report = || headed("froze nothing in", &format!("it was not frozen: {refusal}"));
+        // One line, whatever an error says.
+        let line = || format!("palimpsest: not frozen: {}\n", refusal.replace('\n', " "));
+        Self { report: is_wanted.then(report), line: (started.settings.refusals == Refusals::Told).then(line) }
     }
-    // One line, whatever an error says.
-    let line = format!("palimpsest: not frozen: {}\n", refusal.replace('\n', " "));
-    // Without standard error, nothing can be reported.
-    let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+
+    /// Writes it. Without standard error, a refusal cannot be reported.
+    fn write(self, started: &Started) {
+        uncancelled(|| {
+            if let Some(text) = self.report {
+                channel::report(&started.settings.report, started.report, started.standard_error, || text);
+            }
+            if let Some(line) = self.line {
+                let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+            }
+        });
+    }
 }
 
 /// Whether the moment has come.
@@ -410,11 +434,14 @@ pub(crate) fn is_decided() -> bool {
 
 /// Reports what was done to this process.
 pub(crate) fn tell(started: &Started, verb: &str, report: &dyn Display) {
-    let text = || {
-        let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
-        format!("palimpsest: {verb} process {} ({})\n{report}\n", std::process::id(), name.trim_end())
-    };
+    let text = || headed(verb, report);
     channel::report(&started.settings.report, started.report, started.standard_error, text);
+}
+
+/// Returns a report with the line that names this process.
+fn headed(verb: &str, report: &dyn Display) -> String {
+    let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    format!("palimpsest: {verb} process {} ({})\n{report}\n", std::process::id(), name.trim_end())
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ use palimpsest_fork::on_own_stack;
 
 #[cfg(not(test))]
 use crate::arch::trampoline;
-use crate::cancelling::uncancelled;
 use crate::started;
 
 /// The name under which GCC and its runtime libraries know it on all supported machines.
@@ -73,13 +72,11 @@ pub(crate) fn prepare() {
         return;
     }
     // The dynamic linker needs more than a stack for signals may have.
-    let loaded = uncancelled(|| {
-        on_own_stack(|| {
-            for number in 0..NAMES.len() {
-                // Without the library a panic says so.
-                let _ = look_up(number);
-            }
-        })
+    let loaded = on_own_stack(|| {
+        for number in 0..NAMES.len() {
+            // Without the library a panic says so.
+            let _ = look_up(number);
+        }
     });
     IS_PREPARED.store(loaded.is_some(), Ordering::Relaxed);
 }

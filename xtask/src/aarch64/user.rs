@@ -43,6 +43,8 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "timers_of_a_child_refuse", reason: WIPE },
     Unsuitable { name: "timers_are_armed_and_ended_by_many_threads", reason: STALE },
     Unsuitable { name: "faults_of_others_end_the_process", reason: SECCOMP },
+    Unsuitable { name: "a_thread_that_blocks_the_signal_of_its_fault_ends_the_process", reason: SECCOMP },
+    Unsuitable { name: "memory_that_can_come_from_one_node_alone_is_there", reason: SECCOMP },
     Unsuitable { name: "reading_stops_where_memory_ends", reason: SMAPS },
     Unsuitable { name: "many_bytes_are_in_huge_pages", reason: SMAPS },
     Unsuitable { name: "forkserver.forkserver", reason: SECCOMP },

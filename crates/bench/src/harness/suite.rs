@@ -6,7 +6,7 @@ use super::contestant::Group;
 use super::context::Context;
 use super::error::BenchError;
 use super::progress::Progress;
-use super::record::{FORMAT_VERSION, Machine, Report};
+use super::record::{Entry, FORMAT_VERSION, Machine, Report, Skipped};
 use super::request::{Request, Wanted};
 
 /// Whether a suite runs in a run that names none.
@@ -74,16 +74,21 @@ pub fn run(
     let started = Instant::now();
     let chosen = named(suites, &request.suites)?;
     let wanted = Wanted::matching(request.filter.clone());
-    let groups = chosen.iter().flat_map(|suite| suite.groups()).filter(|group| wanted.group(group)).count();
-    if groups == 0 {
+    let groups: Vec<Group> =
+        chosen.iter().flat_map(|suite| suite.groups()).filter(|group| wanted.group(group)).collect();
+    if groups.is_empty() {
         return Err(BenchError::NothingMatches { filter: request.filter.clone().unwrap_or_default() });
     }
     let mut context =
         Context::new(request.effort, wanted, request.program.as_deref(), progress, machine.backing.as_deref());
-    progress.start(groups);
+    progress.start(groups.len());
     let outcome = chosen.iter().try_for_each(|suite| suite.run(&mut context));
     progress.end();
-    let (results, skipped) = context.into_results();
+    let (results, mut skipped) = context.into_results();
+    if outcome.is_err() {
+        skipped
+            .extend(groups.iter().filter(|group| !is_done(group, &results, &skipped)).map(missing).collect::<Vec<_>>());
+    }
     let report =
         Report { version: FORMAT_VERSION, machine, seconds: started.elapsed().as_secs_f64(), results, skipped };
     match outcome {
@@ -93,6 +98,18 @@ pub fn run(
     }
 }
 
+/// Whether a run has come to a group: it has a figure of it, or says why not.
+fn is_done(group: &Group, results: &[Entry], skipped: &[Skipped]) -> bool {
+    let whole = format!("{}.*", group.id);
+    let is_told = |id: &str| results.iter().any(|one| one.id == id) || skipped.iter().any(|one| one.id == id);
+    is_told(&whole) || group.contestants.iter().any(|contestant| is_told(&contestant.id))
+}
+
+/// Returns why a group has no figures after a run that an error has cut short.
+fn missing(group: &Group) -> Skipped {
+    Skipped { id: format!("{}.*", group.id), reason: "an error ended the run before".into() }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -100,7 +117,7 @@ mod tests {
     use super::super::contestant::{Contestant, Samples};
     use super::super::host;
     use super::super::progress::Silent;
-    use super::super::record::{Entry, Skipped, Unit};
+    use super::super::record::Unit;
     use super::*;
 
     /// A suite with two groups, of which it measures the first and skips the second.
@@ -188,10 +205,14 @@ mod tests {
 
     #[test]
     fn what_was_measured_before_an_error_is_kept() {
-        let suites = || -> Vec<Box<dyn Suite>> { vec![Box::new(Two("a", Asked::Always)), Box::new(Failing)] };
+        let suites = || -> Vec<Box<dyn Suite>> {
+            vec![Box::new(Two("a", Asked::Always)), Box::new(Failing), Box::new(Two("c", Asked::Always))]
+        };
         let error = run(suites(), host::describe(), &Request::default(), &Silent).expect_err("one suite fails");
         let BenchError::Cut { report, source } = error else { panic!("{error}") };
-        assert_eq!((report.results[0].id.as_str(), report.skipped.len()), ("a.one.figure", 1));
+        let skipped: Vec<&str> = report.skipped.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!(report.results.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["a.one.figure"]);
+        assert_eq!(skipped, ["a.two.*", "failing.*", "c.one.*", "c.two.*"], "a record of a part says so");
         assert!(matches!(*source, BenchError::Helper { .. }));
         let alone = Request::default().suites(["failing"]);
         let error = run(suites(), host::describe(), &alone, &Silent).expect_err("it fails");

@@ -1,6 +1,7 @@
 use palimpsest_sys::memory::vec::MappedVec;
 
 use super::*;
+use crate::engine::piece::PIECE;
 use crate::engine::span::Span;
 
 /// Marsaglia's xorshift.

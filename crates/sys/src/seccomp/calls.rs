@@ -195,6 +195,7 @@ impl FreezeCall {
                     libc::MADV_DONTNEED,
                     libc::MADV_HUGEPAGE,
                     libc::MADV_DONTFORK,
+                    libc::MADV_DOFORK,
                 ] {
                     make([0, 0, advice as usize, 0, 0]);
                 }

@@ -64,7 +64,7 @@ impl Blocked {
     }
 
     /// Blocks all signals except `open`.
-    pub(crate) fn all_but(open: &[i32]) -> Self {
+    pub fn all_but(open: &[i32]) -> Self {
         let mask = open.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
         Self { before: exchange(mask), not_send: PhantomData }
     }
@@ -73,6 +73,38 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         exchange(self.before);
+    }
+}
+
+/// Keeps this thread from being cancelled (`pthread_setcancelstate(3)`) while it lives.
+#[derive(Debug)]
+pub struct Uncancelled {
+    before: i32,
+    /// The state is that of one thread.
+    not_send: PhantomData<*mut ()>,
+}
+
+// The crate `libc` does not have it.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+}
+
+impl Uncancelled {
+    /// Begins. Async-signal-safe, and leaves `errno` alone.
+    pub fn begin() -> Self {
+        /// `PTHREAD_CANCEL_DISABLE`.
+        const KEPT: i32 = 1;
+        let mut before = 0;
+        // SAFETY: of this thread alone; the state before goes to a local.
+        unsafe { pthread_setcancelstate(KEPT, &raw mut before) };
+        Self { before, not_send: PhantomData }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: as in `begin`; nobody asks for the state.
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }
 
