@@ -69,8 +69,8 @@ pub(crate) struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // Release: with the acquire of `take`. Not a store: if the process was forked in the middle of the turn, another
-        // thread of the child may have taken it over, and has it.
+        // Release: with the acquire of `take`. Not a store: if the process was forked in the middle of the turn, it may
+        // be another thread's in the child by now.
         let _ = self.owner.compare_exchange(self.mine, 0, Ordering::Release, Ordering::Relaxed);
     }
 }

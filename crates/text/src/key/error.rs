@@ -41,8 +41,8 @@ pub enum SwitchError {
         source: AddError,
     },
     /// The branches could not be rewritten. After [`PokeError::Unsynced`] and [`PokeError::Stuck`] with a source the
-    /// keys are switched all the same, and counts have changed: do not repeat the call. After [`PokeError::Partial`] some
-    /// branches are switched, until the next switch of the key puts them right: repeat the call.
+    /// keys are switched all the same, and counts have changed: do not repeat the call. After [`PokeError::Partial`]
+    /// some branches are switched, until the next switch of the key puts them right: repeat the call.
     #[error("{sites} branches on {keys} keys could not be rewritten")]
     Poke {
         /// Keys that were to change.
