@@ -57,7 +57,7 @@ use std::borrow::ToOwned;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::vec::Vec;
 
 use palimpsest_sys::SetOnce;
@@ -77,6 +77,8 @@ struct Attachment {
     priority: i32,
     number: u64,
     program: Arc<HostedProgram>,
+    /// Set by who would detach it in the middle of a turn of its own: whoever has a turn then detaches it.
+    is_leaving: Arc<AtomicBool>,
 }
 
 /// A place where programs are attached. Made by [`hook!`](crate::hook!).
@@ -113,8 +115,8 @@ pub enum AttachError {
         source: ContextError,
     },
     /// The hook's key cannot be switched. With [`SwitchError::Reentered`] this very thread is attaching or detaching
-    /// here: a log of patches ([`palimpsest_text::poke::set_log`]) or a signal handler has called back. Then nothing
-    /// has changed.
+    /// here, or switching the key: a log of patches ([`palimpsest_text::poke::set_log`]) or a signal handler has called
+    /// back.
     #[error("the key of the hook `{hook}` cannot be switched")]
     Switch {
         /// Name of the hook.
@@ -187,34 +189,56 @@ impl<T: Plain> Hook<T> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut programs = self.list();
         let place = programs.partition_point(|other| other.priority <= priority);
-        programs.insert(place, Attachment { priority, number, program });
+        programs.insert(place, Attachment { priority, number, program, is_leaving: Arc::default() });
         let replaced = self.set(programs);
         // Not only for the first: an earlier call may not have come to it, or failed.
         let switched = self.key.keep(State::On);
         if switched.is_err() {
             // A key that stays on costs time and does no harm.
-            let _ = self.withdraw(number);
+            let _ = self.withdraw(|attachment| attachment.number == number);
         }
-        drop(turn);
+        self.end(turn);
         // Behind the turn, as in `detach`.
         replaced.free();
         switched.map(|_| Attached { hook: self, number }).map_err(|source| AttachError::Switch { hook, source })
     }
 
     fn detach(&self, number: u64) -> Result<(), AttachError> {
-        let turn = self.turn()?;
-        let (replaced, switched) = self.withdraw(number);
-        drop(turn);
+        let is_it = |attachment: &Attachment| attachment.number == number;
+        let turn = self.turn().inspect_err(|_| self.leave(is_it))?;
+        let (replaced, switched) = self.withdraw(is_it);
+        self.end(turn);
         // Behind the turn: what is freed is the host's, and may attach and detach.
         replaced.free();
         switched.map(drop).map_err(|source| AttachError::Switch { hook: self.name(), source })
     }
 
-    /// Takes a program from the list, and switches the key off if it was the last. Frees nothing.
-    fn withdraw(&self, number: u64) -> (Replaced<'_, Vec<Attachment>>, Result<Switched, SwitchError>) {
+    /// Ends a turn, after detaching what was to be detached in the middle of it.
+    fn end(&self, turn: Turn<'_>) {
+        // Relaxed: set by this thread, as with every flag that is set in the middle of a turn.
+        let is_leaving = |attachment: &Attachment| attachment.is_leaving.load(Ordering::Relaxed);
+        if self.programs.get().is_some_and(|programs| programs.read().iter().any(is_leaving)) {
+            // A key that stays on costs time and does no harm. What is not freed here is freed by the next call.
+            let _ = self.withdraw(is_leaving);
+        }
+        drop(turn);
+    }
+
+    /// Has what `is_it` detached by whoever has the turn, which is this thread.
+    fn leave(&self, is_it: impl Fn(&Attachment) -> bool) {
+        let Some(programs) = self.programs.get() else { return };
+        // Relaxed: read by this thread.
+        programs.read().iter().filter(|other| is_it(other)).for_each(|it| it.is_leaving.store(true, Ordering::Relaxed));
+    }
+
+    /// Takes what `is_it` from the list, and switches the key off if nothing is left. Frees nothing.
+    fn withdraw(
+        &self,
+        is_it: impl Fn(&Attachment) -> bool,
+    ) -> (Replaced<'_, Vec<Attachment>>, Result<Switched, SwitchError>) {
         let mut programs = self.list();
         // Not the last of the program: the present list has it, too.
-        programs.retain(|attachment| attachment.number != number);
+        programs.retain(|attachment| !is_it(attachment));
         let state = if programs.is_empty() { State::Off } else { State::On };
         // The list first: nothing runs from here on, whatever becomes of the key.
         let replaced = self.set(programs);
@@ -282,8 +306,9 @@ impl<T: Plain> Attached<T> {
     ///
     /// # Errors
     ///
-    /// [`AttachError::Switch`] if the key cannot be switched; unless it is [`SwitchError::Reentered`], the program
-    /// still does not run any more. The next call that attaches or detaches tries the key again.
+    /// [`AttachError::Switch`] if the key cannot be switched. The program still does not run any more; the next call
+    /// that attaches or detaches tries the key again. Only where this thread is attaching or detaching here
+    /// ([`SwitchError::Reentered`]), calls may run the program until it has done so.
     pub fn detach(self) -> Result<(), AttachError> {
         let (hook, number) = (self.hook, self.number);
         std::mem::forget(self);
@@ -293,7 +318,7 @@ impl<T: Plain> Attached<T> {
 
 impl<T: Plain> Drop for Attached<T> {
     fn drop(&mut self) {
-        // A key that stays on costs time and does no harm: the list is empty.
+        // A key that stays on costs time and does no harm. The program does not run, or not for long.
         let _ = self.hook.detach(self.number);
     }
 }
@@ -349,8 +374,45 @@ mod tests {
     palimpsest_text::static_key!(static KEY: "test.left" = off);
     static HOOK: Hook<u64> = Hook::new(&KEY);
 
+    /// A program that returns `number`.
+    fn constant(packs: &Packs, number: u64) -> Arc<HostedProgram> {
+        let text = std::format!("r0 = {number}\nexit");
+        let code = Code::new(&asm::assemble(&text).expect("a program")).expect("its structure is right");
+        let linked = Host::builder().build().verify(HOOK.contract(), code).expect("harmless");
+        Arc::new(HostedProgram::load(packs, &linked).expect("room"))
+    }
+
     fn left() -> u64 {
         if palimpsest_text::branch!(unlikely KEY) { HOOK.run(&0) } else { 0 }
+    }
+
+    palimpsest_text::static_key!(static BUSY_KEY: "test.busy_turn" = off);
+    static BUSY: Hook<u64> = Hook::new(&BUSY_KEY);
+
+    #[test]
+    fn what_is_detached_in_the_middle_of_a_turn_is_at_its_end() {
+        if Target::NATIVE.is_none() {
+            return;
+        }
+        let packs = Packs::new().expect("packs");
+        let [first, second] = [1, 2].map(|number| constant(&packs, number));
+        let attached = BUSY.attach(0, first).expect("it fits");
+        // As in a signal handler that has interrupted this thread in `attach`.
+        let turn = BUSY.turn().expect("nobody has it");
+        let refused = attached.detach().expect_err("it is this thread's");
+        assert!(matches!(refused, AttachError::Switch { source: SwitchError::Reentered { .. }, .. }), "{refused}");
+        assert_eq!(BUSY.attached(), 1);
+        BUSY.end(turn);
+        assert_eq!((BUSY.attached(), BUSY_KEY.is_on()), (0, false));
+        // The handle may also be dropped, and came too late for the end: the next one does it.
+        let attached = BUSY.attach(0, second).expect("it fits");
+        let turn = BUSY.turn().expect("nobody has it");
+        drop(attached);
+        drop(turn);
+        let third = BUSY.attach(0, constant(&packs, 3)).expect("it fits");
+        assert_eq!((BUSY.attached(), BUSY.run(&0)), (1, 3));
+        third.detach().expect("the key is ours");
+        assert_eq!((BUSY.attached(), BUSY_KEY.is_on()), (0, false));
     }
 
     #[test]
@@ -359,16 +421,12 @@ mod tests {
             return;
         }
         let packs = Packs::new().expect("packs");
-        let [first, second] = [1, 2].map(|number| {
-            let text = std::format!("r0 = {number}\nexit");
-            let code = Code::new(&asm::assemble(&text).expect("a program")).expect("its structure is right");
-            let linked = Host::builder().build().verify(HOOK.contract(), code).expect("harmless");
-            Arc::new(HostedProgram::load(&packs, &linked).expect("room"))
-        });
+        let [first, second] = [1, 2].map(|number| constant(&packs, number));
         // As far as `attach` has come before it switches the key.
         let changes = || {
             let turn = HOOK.turn();
-            let _ = HOOK.set(vec![Attachment { priority: 0, number: 7, program: first }]);
+            let is_leaving = Arc::default();
+            let _ = HOOK.set(vec![Attachment { priority: 0, number: 7, program: first, is_leaving }]);
             turn
         };
         let check = || {

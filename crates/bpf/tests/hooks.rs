@@ -15,7 +15,7 @@ use palimpsest_bpf::host::{Call, Host, HostBuilder, HostedProgram};
 use palimpsest_bpf::interp::HelperError;
 use palimpsest_bpf::verify::{ContextAccess, Contract, Signature};
 use palimpsest_bpf::{Code, ContextError, Packs, asm, hook};
-use palimpsest_text::key::SwitchError;
+use palimpsest_text::key::{Keys, State, SwitchError};
 use palimpsest_text::poke::PokeError;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -47,6 +47,10 @@ hook! {
     fn damaged(request: &Request) = "test.damaged";
     /// Attached while it is being attached.
     fn reentered(request: &Request) = "test.reentered";
+    /// Detached while its key is being switched.
+    fn switched(request: &Request) = "test.switched";
+    /// Enabled by others.
+    fn shared(request: &Request) = "test.shared";
 }
 
 /// The first result that is not 0.
@@ -357,4 +361,42 @@ fn a_thread_that_attaches_in_the_middle_of_attaching_is_refused() {
     assert!(matches!(refused, Err(AttachError::Switch { source: SwitchError::Reentered { .. }, .. })), "{refused:?}");
     assert_eq!((reentered(&REQUEST), hook.attached()), (2, 1));
     attached.detach().expect("the key is ours");
+}
+
+#[test]
+fn a_program_that_is_detached_while_its_key_is_switched_does_not_run_any_more() {
+    palimpsest_text::static_key!(static OTHER: "test.switched_too" = off);
+    let is_other_on = || palimpsest_text::branch!(unlikely OTHER);
+    let Some(packs) = packs() else { return };
+    let _one = ONE_CALL_BACK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (hook, key) = (&switched::HOOK, &switched::KEY);
+    let attach = || hook.attach(0, program(&packs, "r0 = 7\nexit", reader())).expect("it fits");
+    let attached = attach();
+    assert!(switched(&REQUEST) == 7 && !is_other_on());
+    let Some(site) = OTHER.sites().first().copied() else { return };
+    let (told, is_told) = channel();
+    call_back_at(site, move || told.send(attached.detach()).expect("somebody listens"));
+    // One batch has both keys, of which one does not change.
+    Keys::apply([(key, State::Off), (&OTHER, State::On)]).expect("the keys are ours");
+    let refused = is_told.recv().expect("it was called");
+    assert!(matches!(refused, Err(AttachError::Switch { source: SwitchError::Reentered { .. }, .. })), "{refused:?}");
+    assert_eq!((switched(&REQUEST), hook.attached(), key.is_on()), (0, 0, true));
+    attach().detach().expect("the key is ours");
+    assert!(!key.is_on() && is_other_on());
+}
+
+#[test]
+fn a_hook_and_those_who_enable_its_key_leave_each_other_alone() {
+    let Some(packs) = packs() else { return };
+    let (hook, key) = (&shared::HOOK, &shared::KEY);
+    let attach = || hook.attach(0, program(&packs, "r0 = 7\nexit", reader())).expect("it fits");
+    key.enable().expect("the key is ours");
+    let attached = attach();
+    key.disable().expect("it is enabled");
+    assert_eq!(shared(&REQUEST), 7, "it is attached");
+    key.enable().expect("the key is ours");
+    attached.detach().expect("the key is ours");
+    assert_eq!((shared(&REQUEST), key.is_on()), (0, true));
+    key.disable().expect("it is still enabled");
+    assert!(!key.is_on());
 }

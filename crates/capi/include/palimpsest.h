@@ -1029,11 +1029,15 @@ enum palimpsest_result palimpsest_poke(const struct palimpsest_site *sites,
                                        struct palimpsest_applied *applied);
 
 // Turns a key's switch: on unless `is_on` is 0. When it returns, every pass through a branch that begins later sees
-// the new state. After `PALIMPSEST_PARTLY` some branches may see it, or not yet on every core; another call puts them
-// right. The same holds for all functions that switch keys.
+// the new state.
+//
+// For all functions that switch keys: after `PALIMPSEST_PARTLY` the message says what is missing. If some branches
+// could not be written, the key counts as it was, and the same call again puts them right. If only cores could not be
+// synchronised, the key is switched, and some core may see the old state for a while: do not repeat the call.
 enum palimpsest_result palimpsest_key_set(const palimpsest_key *key, int is_on);
 
-// Keeps a key on, whatever its switch says, until `palimpsest_key_disable`. Calls are counted.
+// Keeps a key on, whatever its switch says, until `palimpsest_key_disable`. Calls are counted, also one that returns
+// `PALIMPSEST_PARTLY` because cores could not be synchronised.
 enum palimpsest_result palimpsest_key_enable(const palimpsest_key *key);
 
 // Takes back one `palimpsest_key_enable`.

@@ -43,14 +43,18 @@ fn found(key: *const palimpsest_key) -> Result<KeyRef, Failure> {
 }
 
 /// Turns a key's switch: on unless `is_on` is 0. When it returns, every pass through a branch that begins later sees
-/// the new state. After `PALIMPSEST_PARTLY` some branches may see it, or not yet on every core; another call puts them
-/// right. The same holds for all functions that switch keys.
+/// the new state.
+///
+/// For all functions that switch keys: after `PALIMPSEST_PARTLY` the message says what is missing. If some branches
+/// could not be written, the key counts as it was, and the same call again puts them right. If only cores could not be
+/// synchronised, the key is switched, and some core may see the old state for a while: do not repeat the call.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_key_set(key: *const palimpsest_key, is_on: c_int) -> palimpsest_result {
     answer(|| found(key)?.set(state(is_on)).map(drop).map_err(|error| switch_failure(&error)))
 }
 
-/// Keeps a key on, whatever its switch says, until `palimpsest_key_disable`. Calls are counted.
+/// Keeps a key on, whatever its switch says, until `palimpsest_key_disable`. Calls are counted, also one that returns
+/// `PALIMPSEST_PARTLY` because cores could not be synchronised.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_key_enable(key: *const palimpsest_key) -> palimpsest_result {
     answer(|| found(key)?.enable().map(drop).map_err(|error| switch_failure(&error)))

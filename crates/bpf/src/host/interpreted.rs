@@ -1,6 +1,6 @@
 //! What interpreted programs have of their host.
 
-use super::Host;
+use super::{Host, panics};
 use crate::interp::{Answer, HelperError, Helpers, Memory};
 use crate::verify::{TAIL_CALL, Unproven};
 
@@ -12,7 +12,7 @@ pub(super) struct Interpretation<'a> {
 
 impl Drop for Interpretation<'_> {
     fn drop(&mut self) {
-        self.host.discard(self.memory.held());
+        panics::without_a_second(|| self.host.discard(self.memory.held()));
     }
 }
 

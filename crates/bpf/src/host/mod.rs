@@ -24,6 +24,7 @@ pub mod kfunc;
 mod lock;
 #[cfg(feature = "std")]
 mod objects;
+mod panics;
 #[cfg(feature = "std")]
 mod print;
 mod probe;

@@ -8,6 +8,7 @@ use core::any::Any;
 use core::cell::RefCell;
 use core::mem::ManuallyDrop;
 
+use super::panics;
 use crate::interp::{HelperError, MOST_HELD};
 
 type Object = Arc<dyn Any + Send + Sync>;
@@ -73,7 +74,7 @@ impl Drop for Left<'_> {
     fn drop(&mut self) {
         let Some((record, rest)) = self.0.split_first() else { return };
         let _next = Left(rest);
-        drop(take(*record));
+        panics::without_a_second(|| drop(take(*record)));
     }
 }
 

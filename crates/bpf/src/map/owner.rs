@@ -5,15 +5,15 @@
 //! thread's number below the last bits of its process's generation.
 
 use core::cell::Cell;
-use std::sync::LazyLock;
 
-use palimpsest_sys::ForkDetector;
 use palimpsest_sys::threads::own::{is_gone as is_gone_thread, own_thread};
+use palimpsest_sys::{ForkDetector, SetOnce};
 
 use super::Holder;
 
-/// Counts from the process that took the first lock.
-static HERE: LazyLock<ForkDetector> = LazyLock::new(ForkDetector::new);
+/// Counts from the process that took the first lock. Not a `LazyLock`: a child forked in the middle of the first use
+/// would wait for it for ever.
+static HERE: SetOnce<ForkDetector> = SetOnce::new();
 
 /// Bits of a thread's number (Linux: `PID_MAX_LIMIT`).
 const THREAD: u32 = 22;
@@ -23,13 +23,18 @@ std::thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
+/// Allocates at its first call in a process, which is that of the first map, or of a hook.
+fn here() -> &'static ForkDetector {
+    HERE.get_or_init(ForkDetector::new)
+}
+
 const fn owner(generation: u32, thread: i32) -> u32 {
     generation << THREAD | thread.cast_unsigned() & ((1 << THREAD) - 1)
 }
 
 /// Returns this thread's number, which is not 0.
 pub(super) fn number(_cpu: impl FnOnce() -> u32) -> u32 {
-    let generation = HERE.generation();
+    let generation = here().generation();
     NUMBER.with(|number| {
         // The thread that has forked has another number in the child.
         if (number.get() >> 32) as u32 != generation {
@@ -42,11 +47,12 @@ pub(super) fn number(_cpu: impl FnOnce() -> u32) -> u32 {
 /// Whether this process is a forked child that has inherited the lock. In the first process, threads give their locks
 /// back.
 pub(super) fn is_gone(held: u32) -> bool {
-    if owner(HERE.generation(), 0) != held & !((1 << THREAD) - 1) {
+    let here = here();
+    if owner(here.generation(), 0) != held & !((1 << THREAD) - 1) {
         return true;
     }
     // The generation's last bits come again, too.
-    !HERE.is_same_process() && is_gone_thread((held & ((1 << THREAD) - 1)).cast_signed())
+    !here.is_same_process() && is_gone_thread((held & ((1 << THREAD) - 1)).cast_signed())
 }
 
 /// What the owner with this number does.

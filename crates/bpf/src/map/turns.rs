@@ -39,7 +39,7 @@ impl Turns {
             // Acquire: with the release of `Turn::drop`; without it, this thread could see things as they were before
             // the last turn. Of a thread that is not there the fork has brought all.
             let Err(owner) = self.0.compare_exchange_weak(expected, mine, Ordering::Acquire, Ordering::Relaxed) else {
-                return Ok(Turn { owner: &self.0, _holding: holding });
+                return Ok(Turn { owner: &self.0, mine, _holding: holding });
             };
             expected = 0;
             // By chance, or given back just now.
@@ -62,14 +62,16 @@ impl Turns {
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     owner: &'a AtomicU32,
+    mine: u32,
     /// Dropped behind the owner.
     _holding: Holding,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // Release: with the acquire of `take`.
-        self.owner.store(0, Ordering::Release);
+        // Release: with the acquire of `take`. Not a store: if the process was forked in the middle of the turn, it may
+        // be another thread's in the child by now.
+        let _ = self.owner.compare_exchange(self.mine, 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
@@ -77,6 +79,29 @@ impl Drop for Turn<'_> {
 mod tests {
     use super::*;
     use crate::map::tests::beside;
+
+    #[test]
+    fn a_turn_that_was_taken_over_is_not_given_back_by_who_had_it() {
+        let turns = Turns::new();
+        let forked = turns.take(Orphan::Lasts).expect("it is free");
+        // As in a child that was forked in the middle of the turn.
+        turns.0.store(0, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let (taken, is_taken) = std::sync::mpsc::channel();
+            let (done, is_done) = std::sync::mpsc::channel::<()>();
+            let turns = &turns;
+            scope.spawn(move || {
+                let turn = turns.take(Orphan::IsTakenOver).expect("it is free");
+                taken.send(turn.mine).expect("somebody listens");
+                let _ = is_done.recv();
+            });
+            let theirs = is_taken.recv().expect("it is taken");
+            drop(forked);
+            assert_eq!(turns.0.load(Ordering::Relaxed), theirs, "the other thread still has it");
+            drop(done);
+        });
+        assert!(turns.take(Orphan::Lasts).is_ok(), "it was given back");
+    }
 
     #[test]
     fn turns_of_threads_that_are_not_there_last_or_are_taken_over() {

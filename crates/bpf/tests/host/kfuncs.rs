@@ -291,6 +291,58 @@ fn an_object_that_panics_when_it_is_dropped_keeps_nothing_else() {
     assert_eq!((records, ring.pending()), (vec![7_u64.to_ne_bytes().to_vec()], 0));
 }
 
+/// Plays itself in a child, which a second panic would end by SIGABRT.
+#[test]
+fn what_panics_while_a_panic_unwinds_ends_no_process() {
+    const NAME: &str = "kfuncs::what_panics_while_a_panic_unwinds_ends_no_process";
+    const CHILD: &str = "PALIMPSEST_BPF_PANICS";
+
+    if std::env::var_os(CHILD).is_none() {
+        let own = std::env::current_exe().expect("a test has a path");
+        let child = std::process::Command::new(own).args(["--exact", NAME]).env(CHILD, "1").output();
+        let output = child.expect("it starts");
+        assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let ring = Map::new(Definition::new("ring", Kind::RingBuffer, 0, 0, 4096)).expect("good measures");
+    let host = Host::builder()
+        .map(Arc::new(ring.waking(|| panic!("the waker"))))
+        .kfunc(kfunc!(
+            fn bomb() -> Acquired<Bomb> {
+                Acquired::new(Arc::new(Bomb))
+            }
+        ))
+        .kfunc(kfunc!(
+            fn put_bomb(bomb: Released<Bomb>) {
+                std::mem::forget(bomb.into_inner())
+            }
+        ))
+        .helper(1000, Signature::new([]), |_| panic!("the helper"))
+        .build();
+    let text = "call kernel 0\nr6 = r0\ncall kernel 0\nr8 = r0\nr1 = map[idx:0] ll\nr2 = 16\nr3 = 0\ncall 131\n\
+                r7 = r0\ncall 1000\nif r7 == 0 goto none\nr1 = r7\nr2 = 0\ncall 132\n\
+                none: r1 = r6\ncall kernel 1\nr1 = r8\ncall kernel 1\nr0 = 0\nexit";
+    let linked = host.verify(contract(), code(text)).unwrap_or_else(|error| panic!("{error}"));
+    let raised = |run: &dyn Fn()| {
+        let raised = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("it panics");
+        let ring = host.map("ring").and_then(|map| map.ring()).expect("there");
+        assert_eq!(ring.take_consumer().expect("the only one").drain(|_| ()), 0);
+        assert_eq!(ring.pending(), 0);
+        raised.downcast_ref::<&str>().copied()
+    };
+    let interpret = || {
+        let _ = linked.interpret(&Interpreter::default(), &mut [0; LEN]);
+    };
+    assert_eq!(raised(&interpret), Some("the helper"));
+    let Some(packs) = packs() else { return };
+    let program = HostedProgram::load(&packs, &linked).expect("room");
+    // The runner of compiled programs has caught the helper's.
+    let run = || {
+        let _ = program.run(&mut [0; LEN]);
+    };
+    assert_eq!(raised(&run), Some("the waker"));
+}
+
 #[test]
 #[should_panic(expected = "take no records and dynptrs")]
 fn a_function_made_by_hand_takes_nothing_of_linuxs_helpers() {

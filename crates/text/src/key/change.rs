@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use palimpsest_sys::Caller;
 
 use super::error::SwitchError;
-use super::key::{Key, Wish};
+use super::key::{Key, MOST_ENABLED, Wish};
 use super::lock::{Held, Inherited};
 use super::note::{Note, OWN_NOTE};
 use super::section::{Object, Site};
@@ -43,7 +43,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// See [`SwitchError`]; after one the key is as before.
+    /// See [`SwitchError`]; after one the key is as before, unless the variant says otherwise.
     pub fn enable(&self) -> Result<Switched, SwitchError> {
         apply(&[(self, Request::Enable)])
     }
@@ -57,9 +57,9 @@ impl Key {
         apply(&[(self, Request::Disable)])
     }
 
-    /// Enables the key once, or not at all, however often it was enabled before. For the only one who enables it: he
+    /// Keeps the key on until `keep(State::Off)`, however often it is [`enable`](Self::enable)d by others. For one who
     /// need not know what became of his earlier calls, of which some may have failed, or have ended half-way in the
-    /// process that he was forked from.
+    /// process that he was forked from. Nobody else may call it for this key.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// See [`SwitchError`]; after one the key is as before.
+    /// See [`SwitchError`]; after one the key is as before, unless the variant says otherwise.
     pub fn set(&self, state: State) -> Result<Switched, SwitchError> {
         apply(&[(self, Request::Switch(state))])
     }
@@ -92,9 +92,9 @@ impl Plan<'_> {
         let name = || self.key.name().to_owned();
         match request {
             Request::Switch(state) => self.wish.switch = state,
-            Request::Keep(state) => self.wish.enabled = state.is_on().into(),
+            Request::Keep(state) => self.wish.kept = state,
             Request::Enable => {
-                let more = self.wish.enabled.checked_add(1);
+                let more = self.wish.enabled.checked_add(1).filter(|more| *more <= MOST_ENABLED);
                 self.wish.enabled = more.ok_or_else(|| SwitchError::EnabledTooOften { name: name() })?;
             }
             Request::Disable => {

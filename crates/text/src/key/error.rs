@@ -1,6 +1,7 @@
 //! Errors of keys and static calls.
 
 use super::directive::DirectiveError;
+use super::key::MOST_ENABLED;
 use super::pattern::PatternError;
 use crate::poke::{AddError, PokeError};
 
@@ -14,7 +15,7 @@ pub enum SwitchError {
         name: String,
     },
     /// It was enabled too often.
-    #[error("the key {name} is enabled {} times, which is the most; is a disable missing?", u32::MAX)]
+    #[error("the key {name} is enabled {} times, which is the most; is a disable missing?", MOST_ENABLED)]
     EnabledTooOften {
         /// The key's name.
         name: String,
@@ -40,8 +41,8 @@ pub enum SwitchError {
         source: AddError,
     },
     /// The branches could not be rewritten. After [`PokeError::Unsynced`] and [`PokeError::Stuck`] with a source the
-    /// keys are switched all the same; after [`PokeError::Partial`] some branches are, until the next switch of the
-    /// key puts them right.
+    /// keys are switched all the same, and counts have changed: do not repeat the call. After [`PokeError::Partial`]
+    /// some branches are switched, until the next switch of the key puts them right: repeat the call.
     #[error("{sites} branches on {keys} keys could not be rewritten")]
     Poke {
         /// Keys that were to change.

@@ -28,7 +28,7 @@ pub struct Key {
     note: *const Note,
     /// See the module `lock`. Its holder may change the fields below, and the sites; anybody may read all three.
     pub(super) lock: AtomicU64,
-    /// How many `enable` calls want it on.
+    /// How many `enable` calls want it on, and [`KEPT`] if `keep` does.
     enabled: AtomicU32,
     /// 1 if operators want it on.
     switch: AtomicU32,
@@ -42,16 +42,24 @@ unsafe impl Send for Key {}
 // SAFETY: as above; the other fields are atomic.
 unsafe impl Sync for Key {}
 
-/// The wishes for a key, which is on if the switch is, or the count is not zero.
+/// The wishes for a key, which is on if the switch is, if it is kept on, or if the count is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) switch: State,
+    pub(super) kept: State,
+    /// At most [`MOST_ENABLED`].
     pub(super) enabled: u32,
 }
 
+/// How often a key can be enabled.
+pub(super) const MOST_ENABLED: u32 = KEPT - 1;
+
+/// In a key's word of wishes: it is kept on.
+const KEPT: u32 = 1 << 31;
+
 impl Wish {
     pub(super) fn state(self) -> State {
-        State::from_on(self.switch.is_on() || self.enabled > 0)
+        State::from_on(self.switch.is_on() || self.kept.is_on() || self.enabled > 0)
     }
 }
 
@@ -101,7 +109,7 @@ impl Key {
     /// Returns how often the key is enabled and not yet disabled.
     pub fn enabled(&self) -> u32 {
         // Relaxed: for information; changes are made under the lock.
-        self.enabled.load(Ordering::Relaxed)
+        self.enabled.load(Ordering::Relaxed) & MOST_ENABLED
     }
 
     /// Returns whether it is an entry of zeros and no key.
@@ -117,14 +125,16 @@ impl Key {
     pub(super) fn wish(&self) -> Wish {
         // Relaxed: the lock orders.
         let switch = State::from_on(self.switch.load(Ordering::Relaxed) != 0);
-        Wish { switch, enabled: self.enabled() }
+        let enabled = self.enabled.load(Ordering::Relaxed);
+        Wish { switch, kept: State::from_on(enabled & KEPT != 0), enabled: enabled & MOST_ENABLED }
     }
 
     /// Stores the wishes, and whether the key is on. The caller holds the lock.
     pub(super) fn store(&self, wish: Wish) {
         // Relaxed: the lock orders.
         self.switch.store(wish.switch.is_on().into(), Ordering::Relaxed);
-        self.enabled.store(wish.enabled, Ordering::Relaxed);
+        let kept = if wish.kept.is_on() { KEPT } else { 0 };
+        self.enabled.store(kept | wish.enabled, Ordering::Relaxed);
         self.on.store(wish.state().is_on().into(), Ordering::Relaxed);
     }
 }
@@ -165,10 +175,11 @@ mod tests {
 
     #[test]
     fn a_key_is_on_by_either() {
-        for (switch, enabled, state) in
-            [(State::Off, 0, State::Off), (State::Off, 2, State::On), (State::On, 0, State::On)]
+        let (off, on) = (State::Off, State::On);
+        for (switch, kept, enabled, state) in
+            [(off, off, 0, off), (off, off, 2, on), (off, on, 0, on), (on, off, 0, on)]
         {
-            assert_eq!(Wish { switch, enabled }.state(), state);
+            assert_eq!(Wish { switch, kept, enabled }.state(), state);
         }
     }
 }

@@ -53,15 +53,12 @@ fn requests_are_counted() {
 }
 
 #[test]
-fn the_only_one_who_enables_need_not_count() {
+fn who_keeps_a_key_on_need_not_count() {
     static_key!(static KEPT: "toggling.kept" = off);
     let is_on = || branch!(unlikely KEPT);
-    for (state, before) in [(State::On, 0), (State::On, 1), (State::On, 3), (State::Off, 0), (State::Off, 3)] {
-        while KEPT.enabled() < before {
-            KEPT.enable().unwrap();
-        }
+    for state in [State::Off, State::On, State::On, State::Off, State::Off] {
         KEPT.keep(state).unwrap();
-        assert_eq!((is_on(), KEPT.enabled()), (state.is_on(), u32::from(state.is_on())), "{state} after {before}");
+        assert_eq!((is_on(), KEPT.enabled()), (state.is_on(), 0));
     }
     // The switch is others'.
     KEPT.set(State::On).unwrap();
@@ -69,6 +66,25 @@ fn the_only_one_who_enables_need_not_count() {
     assert!(is_on());
     KEPT.set(State::Off).unwrap();
     assert!(!is_on());
+}
+
+#[test]
+fn who_keeps_a_key_on_and_those_who_count_leave_each_other_alone() {
+    static_key!(static BOTH: "toggling.both" = off);
+    let is_on = || branch!(unlikely BOTH);
+    BOTH.enable().unwrap();
+    BOTH.keep(State::On).unwrap();
+    assert_eq!(BOTH.enabled(), 1);
+    BOTH.disable().unwrap();
+    assert!(is_on(), "it is kept on");
+    let error = BOTH.disable().unwrap_err();
+    assert!(matches!(error, SwitchError::NotEnabled { .. }), "{error}");
+
+    BOTH.enable().unwrap();
+    BOTH.keep(State::Off).unwrap();
+    assert!(is_on(), "it is enabled");
+    BOTH.disable().unwrap();
+    assert_eq!((is_on(), BOTH.enabled()), (false, 0));
 }
 
 #[test]
