@@ -1,7 +1,7 @@
 //! Forks, and keeps an account of what forks cost.
 
 use palimpsest_sys::last_errno;
-use palimpsest_sys::threads::own::context_switches;
+use palimpsest_sys::threads::own::{Uncancelled, context_switches};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -94,6 +94,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         }
         // Asked here, so that a child with nothing to forget touches no more of this library's code.
         if registry::shared().is_some_and(Shared::has_erased) {
+            // A thread that somebody has cancelled ends behind its fork, and not in the middle of this.
+            let _kept = Uncancelled::begin();
             guard::forget_erased(told);
         }
         return Ok(Forked::Child);

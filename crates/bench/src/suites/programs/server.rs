@@ -252,7 +252,12 @@ mod tests {
     fn children_that_save_are_told_by_their_title() {
         let start = |title: &str| {
             let mut shell = Command::new("sh");
-            Ended(shell.arg0(title).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().expect("sh starts"))
+            let child = shell.arg0(title).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().expect("sh starts");
+            // It has begun to be the shell, and its title may not be there yet.
+            while std::fs::read(format!("/proc/{}/cmdline", child.id())).is_ok_and(|line| line.is_empty()) {
+                thread::yield_now();
+            }
+            Ended(child)
         };
         let [other, saving] = ["sh", "redis-rdb-bgsave *:1"].map(start);
         let [other, saving] = [&other, &saving].map(|child| Pid::from_child(&child.0));
