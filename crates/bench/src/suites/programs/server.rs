@@ -254,7 +254,7 @@ mod tests {
             let mut shell = Command::new("sh");
             let child = shell.arg0(title).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().expect("sh starts");
             // It has begun to be the shell, and its title may not be there yet.
-            while std::fs::read(format!("/proc/{}/cmdline", child.id())).is_ok_and(|line| line.is_empty()) {
+            while fs::read(format!("/proc/{}/cmdline", child.id())).is_ok_and(|line| line.is_empty()) {
                 thread::yield_now();
             }
             Ended(child)
