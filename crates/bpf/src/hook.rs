@@ -217,11 +217,21 @@ impl<T: Plain> Hook<T> {
     fn end(&self, turn: Turn<'_>) {
         // Relaxed: set by this thread, as with every flag that is set in the middle of a turn.
         let is_leaving = |attachment: &Attachment| attachment.is_leaving.load(Ordering::Relaxed);
-        if self.programs.get().is_some_and(|programs| programs.read().iter().any(is_leaving)) {
-            // A key that stays on costs time and does no harm. What is not freed here is freed by the next call.
-            let _ = self.withdraw(is_leaving);
+        let is_any_leaving = || self.programs.get().is_some_and(|programs| programs.read().iter().any(is_leaving));
+        let mut turn = turn;
+        loop {
+            if is_any_leaving() {
+                // A key that stays on costs time and does no harm. What is not freed here is freed by the next call.
+                let _ = self.withdraw(is_leaving);
+            }
+            drop(turn);
+            // A handler may have come between the look and the end of the turn. Behind it, handlers take their own.
+            if !is_any_leaving() {
+                return;
+            }
+            let Ok(again) = self.turn() else { return };
+            turn = again;
         }
-        drop(turn);
     }
 
     /// Has what `is_it` detached by whoever has the turn, which is this thread.

@@ -15,8 +15,8 @@ const LEN: usize = 512 << 10;
 /// The stack. A child inherits no such stack, and finds zeros here.
 #[derive(Debug, Default)]
 struct Place {
-    /// Where it begins, if [`START`] says the same; 0 if there is none yet.
-    start: AtomicUsize,
+    /// Where it begins, if [`NAME`] says the same; 0 if there is none yet.
+    name: AtomicUsize,
     /// An address on the stack of who uses it; 0 for nobody.
     user: AtomicUsize,
 }
@@ -26,9 +26,22 @@ unsafe impl Zeroed for Place {}
 
 static PLACE: Wiped<Place> = Wiped::new();
 
-/// Where it begins, in memory that a snapshot restores, unlike what children find wiped: a stack that was made since
-/// the snapshot is gone after that.
-static START: AtomicUsize = AtomicUsize::new(0);
+/// The same in memory that a snapshot restores, and a child inherits, unlike what it finds wiped: after a restore a
+/// stack that was made since the snapshot is gone. Each has a name of its own, wherever it is: the address of its first
+/// page, and in the bits below a number that is one more than its forerunner's.
+static NAME: AtomicUsize = AtomicUsize::new(0);
+
+/// The bits of the number: pages have 4 KiB at least.
+const NUMBER: usize = 0xfff;
+
+/// Why [`on_own_stack`] has done nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoStack {
+    /// Another thread uses it.
+    Busy,
+    /// There is no memory for it, or the kernel is older than Linux 4.14.
+    NoMemory,
+}
 
 fn here() -> usize {
     let here = [0_u8; 1];
@@ -36,39 +49,43 @@ fn here() -> usize {
 }
 
 /// Calls `work` on the stack, with signals blocked, and never as a cancelled thread; on the caller's stack if that is
-/// the same. Returns `None`, and calls nothing, if another thread uses the stack, if there is no memory for it, or
-/// before Linux 4.14.
+/// the same.
 ///
-/// SIGSYS is left open: a program may answer for system calls that its filter does not let through, and a blocked one
-/// would end it. `work`, and that handler, must not leave by `longjmp`, nor end the thread.
-pub fn on_own_stack<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let place = PLACE.get()?;
+/// SIGSYS is left as it is: a program may answer for system calls that its filter does not let through, and a blocked
+/// one would end it. `work`, and that handler, must not leave by `longjmp`, nor end the thread.
+///
+/// # Errors
+///
+/// [`NoStack`]; nothing was called.
+pub fn on_own_stack<T>(work: impl FnOnce() -> T) -> Result<T, NoStack> {
+    let place = PLACE.get().ok_or(NoStack::NoMemory)?;
     if place.span().contains(here()) {
-        return Some(work());
+        return Ok(work());
     }
     // No other handler may run there, which could leave for good; nor may a request end the thread.
     let _blocked = Blocked::all_but(&[libc::SIGSYS]);
     let _kept = Uncancelled::begin();
-    let _user = place.enter()?;
+    let _user = place.enter().ok_or(NoStack::Busy)?;
     if place.span().is_empty() {
-        let start = stack::map(LEN).ok()?.start;
+        let start = stack::map(LEN).map_err(|_| NoStack::NoMemory)?.start;
         // Relaxed, here and in `span`: whoever uses the stack has entered.
-        place.start.store(start, Ordering::Relaxed);
-        START.store(start, Ordering::Relaxed);
+        let name = start | (NAME.load(Ordering::Relaxed) + 1) & NUMBER;
+        place.name.store(name, Ordering::Relaxed);
+        NAME.store(name, Ordering::Relaxed);
     }
-    // SAFETY: 1. made above, in this process and since the last restore, since both words say so; this thread has
-    // entered, and blocks signals. 2. `LEN` is enough for what this library does; who calls it from outside agrees to
-    // the rest.
-    unsafe { stack::call(place.span(), work) }.ok()
+    // SAFETY: 1. made above, in this process, since no child has its name in both words, and since the last restore,
+    // which has brought another name back; this thread has entered, and blocks signals. 2. `LEN` is enough for what
+    // this library does; who calls it from outside agrees to the rest.
+    unsafe { stack::call(place.span(), work) }.map_err(|_| NoStack::NoMemory)
 }
 
 impl Place {
     /// Returns where the stack is; empty if there is none.
     fn span(&self) -> Span {
-        match self.start.load(Ordering::Relaxed) {
+        match self.name.load(Ordering::Relaxed) {
             0 => Span::default(),
-            start if START.load(Ordering::Relaxed) != start => Span::default(),
-            start => Span::new(start, start + LEN),
+            name if NAME.load(Ordering::Relaxed) != name => Span::default(),
+            name => Span::new(name & !NUMBER, (name & !NUMBER) + LEN),
         }
     }
 
@@ -114,9 +131,9 @@ mod tests {
                 assert!(deeper.abs_diff(inside) < LEN);
                 std::thread::scope(|scope| scope.spawn(|| on_own_stack(|| ())).join().expect("it ends"))
             });
-            assert_eq!(found, Some(None), "another thread finds it in use");
+            assert_eq!(found, Ok(Err(NoStack::Busy)), "another thread finds it in use");
         }
         let panic = std::panic::catch_unwind(|| on_own_stack(|| panic!("inside")));
-        assert!(panic.is_err() && on_own_stack(|| ()).is_some());
+        assert!(panic.is_err() && on_own_stack(|| ()).is_ok());
     }
 }

@@ -291,7 +291,7 @@ fn a_stack_that_is_gone_is_made_anew() {
             assert_eq!(own.addr(), start);
             // SAFETY: mapped just now.
             unsafe { own.write_bytes(7, len) };
-            assert_eq!(on_own_stack(|| 3), Some(3));
+            assert_eq!(on_own_stack(|| 3), Ok(3));
             // SAFETY: as above.
             assert!(unsafe { std::slice::from_raw_parts(own, len) }.iter().all(|byte| *byte == 7));
             restore(&mut snapshot);

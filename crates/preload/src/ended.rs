@@ -31,7 +31,7 @@ fn say() {
     let Some(started) = served else { return };
     if freezing::is_decided() {
         // A panic here would change the exit status.
-        let _ = freezing::caught(|| freezing::tell_pending(started));
+        let _ = freezing::caught(|| freezing::tell_pending_at_the_end(started));
         return;
     }
     // A panic here would change the exit status.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use palimpsest_fork::{Errands, FreezeError, Report, Skip, Stage, Verdict, guard, on_own_stack};
+use palimpsest_fork::{Errands, FreezeError, NoStack, Report, Skip, Stage, Verdict, guard, on_own_stack};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 use palimpsest_sys::seccomp::Verdict as Tried;
@@ -122,15 +122,24 @@ pub(crate) fn after_slice(started: &Started) {
     }
 }
 
-/// Reports how far a freeze in slices has come, unless that was done.
+/// Reports how far a freeze in slices has come, unless that was done; if another thread is at work there, later.
 pub(crate) fn tell_pending(started: &Started) {
     if !IS_PENDING.load(Ordering::Relaxed) {
         return;
     }
-    // The program's filter need not let through what the other stack takes. If another thread is at work there, it is
-    // told later.
-    let message = if confined::is_seen() { pending(started) } else { on_own_stack(|| pending(started)).flatten() };
-    if let Some(message) = message {
+    // The program's filter need not let through what the other stack takes.
+    let message = if confined::is_seen() { Ok(pending(started)) } else { on_own_stack(|| pending(started)) };
+    if let Ok(Some(message)) = message {
+        message.write(started);
+    }
+}
+
+/// Does the same at the end of the program, after which there is no later.
+pub(crate) fn tell_pending_at_the_end(started: &Started) {
+    tell_pending(started);
+    if IS_PENDING.load(Ordering::Relaxed)
+        && let Some(message) = pending(started)
+    {
         message.write(started);
     }
 }
@@ -189,7 +198,12 @@ fn begin(started: &Started) {
         // A panic must not reach the program; its message is reported like any refusal.
         caught(|| act(started)).unwrap_or_else(|panic| Message::refusal(started, &broken(panic.as_ref())))
     });
-    message.unwrap_or_else(|| Message::refusal(started, NO_STACK)).write(started);
+    match message {
+        Ok(message) => message.write(started),
+        // Another thread loads the unwinder: the next fork or wait begins.
+        Err(NoStack::Busy) => IS_DECIDED.store(false, Ordering::Relaxed),
+        Err(NoStack::NoMemory) => uncancelled(|| Message::refusal(started, NO_STACK)).write(started),
+    }
 }
 
 /// Tells at a fork for which it was time that a filter of the start forbids a freeze: in a child, which that filter may

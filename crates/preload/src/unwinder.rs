@@ -78,7 +78,7 @@ pub(crate) fn prepare() {
             let _ = look_up(number);
         }
     });
-    IS_PREPARED.store(loaded.is_some(), Ordering::Relaxed);
+    IS_PREPARED.store(loaded.is_ok(), Ordering::Relaxed);
 }
 
 /// Whether this process has other threads. The folder has a link for itself, one for its parent, and one for each

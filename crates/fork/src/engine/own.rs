@@ -77,16 +77,16 @@ fn areas_of(thread_pointer: usize, stack: usize) -> [Span; 3] {
 
 /// Returns what the calling thread uses: its stack, its control block, `errno`, and the area of restartable sequences;
 /// and this library's own stack.
-fn own_areas() -> [Span; 6] {
+fn own_areas() -> [Span; 5] {
     let here = [0_u8; 1];
     let here = std::hint::black_box(here.as_ptr().addr());
     let (own_stack, user) = own_stack::areas();
-    let [control_block, rseq, stack] = areas_of(thread_pointer(), here);
-    // The frames that wait for work on that stack.
-    let [.., waiting] = areas_of(thread_pointer(), user.unwrap_or(here));
+    // On that stack, what is around belongs to the program; its frames that wait are elsewhere.
+    let place = user.filter(|_| own_stack.contains(here)).unwrap_or(here);
+    let [control_block, rseq, stack] = areas_of(thread_pointer(), place);
     // SAFETY: the C library gives a valid pointer to the thread's own variable.
     let errno = unsafe { libc::__errno_location() }.addr();
-    [control_block, rseq, stack, waiting, own_stack, Span::new(errno, errno + size_of::<i32>())]
+    [control_block, rseq, stack, own_stack, Span::new(errno, errno + size_of::<i32>())]
 }
 
 /// Whether the calling thread uses `span`, or this library's tables lie in it.

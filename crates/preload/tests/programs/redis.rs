@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
+use palimpsest_sys::proc::thp;
 use tempfile::TempDir;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -229,8 +231,16 @@ fn dumps_are_the_data_of_the_moment() {
 
 /// Whether a report of a server with threads, which none may hold, says what it should.
 fn is_served_by_default(report: &str) -> bool {
-    // Without `PAGEMAP_SCAN` (Linux 6.7) or huge pages nothing can be gathered.
-    report.contains("gathered memory of process") || report.contains("it was not frozen: the process has")
+    // Redis gets no huge pages where they come by themselves: it switches them off.
+    let has_pages = matches!(thp::enabled(), Ok(thp::Anonymous::Madvise));
+    // Linux 6.7.
+    let has_scan = Pagemap::open().is_ok_and(|pagemap| pagemap.way() == ScanWay::Ioctl);
+    let is_gathered = report.contains("gathered memory of process");
+    if has_pages && has_scan {
+        is_gathered
+    } else {
+        report.contains("it was not frozen: the process has") || is_gathered
+    }
 }
 
 /// Fails on: a save with what was written after it began, or with half of what was written before; a write that a slice

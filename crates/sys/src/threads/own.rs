@@ -60,13 +60,17 @@ impl Blocked {
     /// Blocks all signals except SIGKILL and SIGSTOP, which cannot be blocked: no handler runs, for example while
     /// memory is moved, when its writes would be lost.
     pub fn all() -> Self {
-        Self::all_but(&[])
+        Self { before: exchange(u64::MAX), not_send: PhantomData }
     }
 
-    /// Blocks all signals except `open`.
+    /// Blocks all signals except `open`, which stay as they are.
     pub fn all_but(open: &[i32]) -> Self {
-        let mask = open.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
-        Self { before: exchange(mask), not_send: PhantomData }
+        let blocked = Self::all();
+        let open = open.iter().fold(0, |open, signal| open | 1_u64 << (signal - 1)) & !blocked.before;
+        if open != 0 {
+            exchange(!open);
+        }
+        blocked
     }
 }
 
@@ -84,8 +88,9 @@ pub struct Uncancelled {
     not_send: PhantomData<*mut ()>,
 }
 
-// The crate `libc` does not have it.
-unsafe extern "C" {
+// The crate `libc` does not have it. It may unwind: a thread that is cancelled at once (`PTHREAD_CANCEL_ASYNCHRONOUS`)
+// ends where it says that it can be.
+unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
 }
 
