@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Files, Memory, freeze, in_child, page, play, status_kb};
-use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Stage, progress, status};
+use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Stage, on_own_stack, progress, status};
 use palimpsest_sys::pages::vmas::{Detail, Vmas};
 
 const MIB: usize = 1 << 20;
@@ -373,5 +373,23 @@ fn scattered_writes_make_whole_pieces_hot_and_few_ones_are_isolated() {
                 if offset < 16 * MIB { offset.is_multiple_of(MIB / 4) } else { offset.is_multiple_of(2 * MIB) };
             assert_eq!(memory.get(offset + 64), if is_written { 6 } else { 0 });
         }
+    });
+}
+
+/// Fails on: memory of the program that is left out because it lies beside this library's stack.
+#[test]
+fn what_lies_beside_the_stack_of_our_own_is_frozen() {
+    play("what_lies_beside_the_stack_of_our_own_is_frozen", || {
+        // The stack is made right below it, as the kernel gives out addresses.
+        let memory = Memory::map(MIB);
+        memory.fill(0..memory.len, 1);
+        let local = || {
+            let local = [0_u8; 1];
+            std::hint::black_box(local.as_ptr()).addr()
+        };
+        let inside = on_own_stack(local).expect("memory");
+        println!("{:#x} bytes below", memory.start.addr().wrapping_sub(inside));
+        on_own_stack(|| freeze(&Options::new().measure(Measure::Nothing))).expect("memory");
+        assert!(memory.is_frozen() && memory.holds(0..memory.len, 1));
     });
 }

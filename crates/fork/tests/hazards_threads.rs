@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use common::{Memory, freeze, is_playing, page, play};
 use palimpsest_fork::guard::{self, Remap};
-use palimpsest_fork::{
-    FreezeError, Measure, Options, OtherThreads, Pause, Stage, freeze as freeze_process, on_own_stack,
-};
+use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, Pause, Stage, freeze as freeze_process};
 use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
@@ -594,39 +592,5 @@ fn the_handler_of_a_library_that_is_closed_still_runs() {
         assert_eq!(unsafe { libc::dlclose(library) }, 0);
         // SAFETY: it has a handler.
         assert_eq!(unsafe { libc::raise(signal) }, 0);
-    });
-}
-
-/// Fails on: memory of the program that is left out because it lies beside this library's stack.
-#[test]
-fn what_lies_beside_the_stack_of_our_own_is_frozen() {
-    play("what_lies_beside_the_stack_of_our_own_is_frozen", || {
-        let local = || {
-            let local = [0_u8; 1];
-            std::hint::black_box(local.as_ptr()).addr()
-        };
-        let inside = on_own_stack(local).expect("memory");
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
-        let ends = maps.lines().filter_map(|line| {
-            let (start, end) = line.split(' ').next()?.split_once('-')?;
-            let [start, end] = [start, end].map(|word| usize::from_str_radix(word, 16).expect("an address"));
-            (start..end).contains(&inside).then_some((start, end))
-        });
-        let (start, end) = ends.last().expect("it is mapped");
-        // The guard page lies below.
-        for at in [end, start - page() - MIB] {
-            let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let place = std::ptr::without_provenance_mut(at);
-            // SAFETY: where nothing is mapped.
-            let made = unsafe { libc::mmap(place, MIB, rights, flags | libc::MAP_FIXED_NOREPLACE, -1, 0) };
-            if made.addr() != at {
-                println!("something else is at {at:#x}");
-                continue;
-            }
-            let memory = Memory { start: made.cast(), len: MIB };
-            memory.fill(0..MIB, 1);
-            on_own_stack(|| freeze(&Options::new().measure(Measure::Nothing))).expect("memory");
-            assert!(memory.is_frozen() && memory.holds(0..MIB, 1), "{maps}");
-        }
     });
 }
