@@ -54,7 +54,6 @@ const THREAD_UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "the_children_of_a_namespace_are_near", reason: CLONE },
 ];
 const ADDRESS_UNSUITABLE: &[Unsuitable] = &[
-    Unsuitable { name: "deputy::tests", reason: MARKED },
     Unsuitable { name: "a_replacement_is_locked_like_what_it_replaces", reason: LOCKED },
     Unsuitable { name: "each_call_of_a_freeze_is_tried_before_it_kills", reason: FORBIDDEN },
 ];
@@ -64,7 +63,6 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
     reason: "the fuzz target `paging` reaches the same accesses to tables, with AddressSanitizer, too",
 }];
 
-const MARKED: &str = "AddressSanitizer's marks of a deputy's frames outlive it, on the stack that all deputies use";
 const FORBIDDEN: &str = "sanitizers call sigaltstack themselves, which one of the filters forbids";
 const BLOCKED: &str = "ThreadSanitizer's own thread blocks every signal";
 const LOCKED: &str = "sanitizers make mlock do nothing";
