@@ -3,7 +3,8 @@
 //! After a discard, a private mapping of a file shows the file again, whereas anonymous memory shows zeros. So a
 //! discard becomes a replacement by fresh anonymous memory. Each replacement in the middle of a mapping makes two
 //! mappings more; so that their number stays bounded, small discards write zeros instead once there were many. So do
-//! discards in a [snapshot](crate::snapshot), and of memory with unknown rights or flags.
+//! discards in a [snapshot](crate::snapshot), and of memory with unknown rights or flags. Memory that may only be read
+//! is writable for that moment: another thread's write, which should fail, may then succeed.
 //!
 //! The kernel is asked to discard first, so that it reports holes and locked memory. What follows makes zeros of what
 //! memory shows then.
