@@ -143,6 +143,12 @@ mod tests {
             let _blocked = Blocked::all();
             // SIGKILL and SIGSTOP cannot be blocked.
             assert_eq!(mask().count_ones(), 62);
+            // What was blocked stays so.
+            let _still = Blocked::all_but(&[libc::SIGSYS, libc::SIGTRAP]);
+            assert_eq!(mask().count_ones(), 62);
+        }
+        assert_eq!(mask(), before);
+        {
             let _open = Blocked::all_but(&[libc::SIGSYS, libc::SIGTRAP]);
             assert_eq!(mask().count_ones(), 60);
         }
