@@ -116,7 +116,13 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         }
         shared.statistics.count_fork();
         // If two threads fork at once, one of the forks is not accounted for.
-        if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
+        if let Some(mut locked) = shared.lock() {
+            if shared.progress.is_under_way() {
+                if locked.agenda().frozen() == 0 {
+                    locked.ledger().forked_plainly(taken);
+                }
+                return Ok(Forked::Parent(pid));
+            }
             locked.ledger().forked(taken);
             let (excess, huge, pause) = (locked.ledger().excess(taken), locked.ledger().huge(), locked.options().pause);
             shared.tending.forked(excess, huge, pause, Instant::now().nanos());

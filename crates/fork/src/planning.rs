@@ -210,7 +210,7 @@ pub(crate) fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) 
         // The next one must be worth twice as much.
         ledger.refused(looked.saturating_add(gathering).max(LEAST_LOOK));
     } else {
-        ledger.gathered(gathering, beside);
+        ledger.gathered(gathered, gathering, beside);
         // Nothing was listed this time; the next time it may have to be.
         ledger.froze(bytes, looked.max(LEAST_LOOK), looked.saturating_add(taken), frozen);
     }

@@ -400,12 +400,13 @@ impl Report {
         self.extents = locked.shared.statistics.extents();
         let saved = locked.ledger().saved();
         let per_fork = Duration::from_nanos(locked.agenda().brought(saved));
+        let spent = locked.agenda().spent();
         drop(locked);
         let progress = self.progress.unwrap_or_default();
         self.taken = progress.taken;
         if progress.stage != Stage::UnderWay {
-            // From here on it is known what that took.
-            let once = progress.looked.saturating_add(progress.taken).saturating_add(progress.beside);
+            // From here on it is known what that took. Savings are processor time, so this is, too.
+            let once = Duration::from_nanos(spent);
             let has_any = !self.frozen.is_empty() || progress.gathered_bytes > 0;
             (self.worth, self.basis) = (has_any.then_some(Worth { once, per_fork }), Basis::Taken);
         }

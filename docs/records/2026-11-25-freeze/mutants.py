@@ -27,8 +27,8 @@ MUTANTS = {
         [(STEPS, "a_step_of_a_freeze"), ("slices", "threads_write"), (THREADS, "slices_freeze")]),
     "freeze.exclude": (
         "does not leave out what threads use", FORK + "slices.rs",
-        "exclude(&mut tables, world.as_ref(), stopped.as_ref())?;\n        // Counting",
-        "if !IS { exclude(&mut tables, world.as_ref(), stopped.as_ref())?; }\n        // Counting",
+        "exclude(&mut tables, world.as_ref(), stopped.as_ref())?;\n        // While nobody else",
+        "if !IS { exclude(&mut tables, world.as_ref(), stopped.as_ref())?; }\n        // While nobody else",
         [("slices_in_use", ""), (STEPS, "a_step_of_a_freeze")]),
     "freeze.userfaultfd": (
         "goes on beside a userfaultfd", FORK + "slices.rs",

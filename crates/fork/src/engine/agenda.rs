@@ -324,6 +324,11 @@ impl Agenda {
         saved.saturating_sub(self.saved_before)
     }
 
+    /// Returns the CPU nanoseconds of all that this freeze took: looks, slices and deputies.
+    pub(crate) const fn spent(&self) -> u64 {
+        self.looked.saturating_add(self.gathering).saturating_add(self.beside).saturating_add(self.freezing())
+    }
+
     /// Returns the CPU nanoseconds of deputies.
     pub(crate) const fn beside(&self) -> u64 {
         self.beside

@@ -16,13 +16,16 @@ use std::time::Duration;
 use palimpsest_sys::threads::child::NoChild;
 use palimpsest_sys::threads::deputy::Errand;
 
+use super::piece::PIECE;
 use super::registry::Shared;
 use super::span::Span;
 use crate::clock::{Instant, nanos};
 
 /// Most pieces for one errand. If the program forks meanwhile, the deputy copies the rest of them beside the child,
-/// which takes memory that a plain fork does not.
-const MOST: usize = 8;
+/// which takes memory that a plain fork does not. Fewer, if they take it long: it holds the lock of all mappings while
+/// it copies one, and takes it again before a thread that waits for it is awake. So a fork, or any other change of
+/// mappings, waits for a whole errand.
+pub(super) const MOST: usize = 8;
 
 /// The errands of one slice.
 #[derive(Clone, Copy)]
@@ -50,7 +53,12 @@ pub(super) enum Sent {
 
 /// Takes the answer of a deputy, if there is one, and notes what it has taken.
 pub(crate) fn take_answer(shared: &'static Shared) -> Option<Errand> {
-    shared.desk.answered().inspect(|errand| shared.tending.note_unbooked(nanos(errand.spent)))
+    shared.desk.answered().inspect(|errand| {
+        shared.tending.note_unbooked(nanos(errand.spent));
+        if errand.answer.is_ok() {
+            shared.tending.took_errand(nanos(errand.spent), errand.span.len() / PIECE);
+        }
+    })
 }
 
 impl Errands {
@@ -85,9 +93,13 @@ impl Errands {
         self.shared.is_some() && self.last.intersection(piece).is_empty()
     }
 
-    /// Returns for how many pieces from this one on to ask at once, where the thread itself would ask for `own`.
-    pub(super) fn room(&self, piece: Span, own: usize) -> usize {
-        if self.sends(piece) { MOST } else { own }
+    /// Returns for how many pieces from this one on to ask at once, where the thread itself would ask for `own`, and
+    /// slices take `budget`.
+    pub(super) fn room(&self, piece: Span, own: usize, budget: Duration) -> usize {
+        match self.shared {
+            Some(shared) if self.sends(piece) => shared.tending.room_of_errand(budget),
+            _ => own,
+        }
     }
 
     /// Sends a deputy to ask for huge pages in `run`, of which `split` pieces are known to be split.

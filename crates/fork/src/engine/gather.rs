@@ -165,7 +165,7 @@ impl Gatherer<'_, '_> {
         let (upto, waits, is_refused, is_sent) = (rest.start, false, false, false);
         let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused, is_sent };
         let first = Span::new(rest.start, rest.start + PIECE);
-        for piece in rest.cut(PIECE).take(self.errands.room(first, own)) {
+        for piece in rest.cut(PIECE).take(self.errands.room(first, own, self.agenda.budget)) {
             let found = self.look_at(piece, traits)?;
             if matches!(found, Found::Fit | Found::Split) {
                 run.end = piece.end;

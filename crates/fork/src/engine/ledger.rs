@@ -49,6 +49,9 @@ const MAPPING: u64 = 6_000;
 /// Freezing is given up once it has cost more than it saved this many times in a row, from repair to repair.
 const MOST_LOSSES: u32 = 2;
 
+/// This many forks after a freeze in slices tell what it saves: one may be slow by chance.
+const TELLING_FORKS: u64 = 3;
+
 /// How many times its expected time a repair in parts may take, at most.
 const MOST_WORK: u64 = 4;
 
@@ -80,6 +83,8 @@ pub(crate) struct Ledger {
     frozen: Memory,
     /// The quickest fork since the last freeze; 0 before the first.
     floor: u64,
+    /// The quickest fork before anything was frozen or gathered; 0 if there was none, or once it has told.
+    plain: u64,
     /// Forks since the last freeze or repair; and the time of these and of looks in vain.
     forks: u64,
     spent: u64,
@@ -158,6 +163,7 @@ impl Ledger {
             is_clean_anew: false,
             frozen: Memory { bytes: 0, huge: 0, extents: 0 },
             floor: 0,
+            plain: 0,
             forks: 0,
             spent: 0,
             losses: 0,
@@ -275,9 +281,11 @@ impl Ledger {
         (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
     }
 
-    /// Notes that gathering, before a freeze of the rest, took `taken`, and deputies `beside`.
-    pub(crate) fn gathered(&mut self, taken: u64, beside: u64) {
-        self.account.froze(taken.saturating_add(beside));
+    /// Notes that gathering this many bytes, before a freeze of the rest, took `taken`, and deputies `beside`.
+    pub(crate) fn gathered(&mut self, bytes: usize, taken: u64, beside: u64) {
+        let all = taken.saturating_add(beside);
+        self.account.froze(all);
+        self.prices.gathered(bytes, all);
         self.account.had_deputies(beside);
     }
 
@@ -311,9 +319,22 @@ impl Ledger {
         self.prices.gained(expected, before.saturating_sub(clean));
     }
 
+    /// Notes a fork that took `taken` while a freeze is under way that has frozen nothing so far: if nothing was
+    /// gathered either, it tells what forks take without.
+    pub(crate) fn forked_plainly(&mut self, taken: u64) {
+        if self.frozen.bytes == 0 && self.hot.huge() == 0 {
+            self.plain = if self.plain == 0 { taken } else { self.plain.min(taken) };
+        }
+    }
+
     /// Notes a fork that took `taken`.
     pub(crate) fn forked(&mut self, taken: u64) {
         self.floor = if self.floor == 0 { taken } else { self.floor.min(taken) };
+        if self.forks + 1 == TELLING_FORKS && self.plain != 0 {
+            // The quickest of some tells what a freeze in slices saves, as timed forks do after one in one go.
+            let (saved, before) = (self.saved(), std::mem::take(&mut self.plain));
+            self.prices.gained(saved, before.saturating_sub(self.floor));
+        }
         self.account.forked(self.saved(), taken - self.floor);
         (self.forks, self.spent) = (self.forks.saturating_add(1), self.spent.saturating_add(taken));
         let before = std::mem::take(&mut self.before_repair);

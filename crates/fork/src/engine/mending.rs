@@ -133,7 +133,7 @@ impl Mender<'_, '_> {
             }
             let own = tending.room(started.elapsed(), time);
             let is_for_deputy = errands.sends(piece);
-            let room = errands.room(piece, own);
+            let room = errands.room(piece, own, time);
             let (found, mut run, split) = split_run(tables, pagemap, (place, piece), room, is_for_deputy)?;
             if found == Found::Split && is_for_deputy {
                 if errands.send(run, split) != Sent::Nobody {

@@ -24,7 +24,7 @@ const EXTENT: u64 = 650;
 const FIXED: u64 = 20_000;
 /// What copying a MiB takes if no freeze was big enough to tell: a cautious guess.
 const CAUTIOUS: u64 = 1_000_000;
-/// Gathering a piece takes this part of what freezing it takes.
+/// Gathering a piece takes this part of what freezing it takes, before any gathering was big enough to tell.
 const GATHERING: u64 = 3;
 /// A freeze of this many MiB or more tells what copying takes.
 const TELLING: usize = 16;
@@ -70,6 +70,8 @@ impl Memory {
 pub(crate) struct Prices {
     /// Copying a MiB; `None` before that was seen.
     per_mib: Option<u64>,
+    /// Gathering a piece; `None` before that was seen.
+    gathering: Option<u64>,
     /// An entry.
     entry: u64,
     page: usize,
@@ -77,7 +79,7 @@ pub(crate) struct Prices {
 
 impl Prices {
     pub(super) const fn new(page: usize) -> Self {
-        Self { per_mib: None, entry: ENTRY, page }
+        Self { per_mib: None, gathering: None, entry: ENTRY, page }
     }
 
     /// Returns the price of copying this many bytes.
@@ -100,7 +102,8 @@ impl Prices {
     pub(super) fn is_better_huge(&self, forks: u32) -> bool {
         let forks = u64::from(forks);
         let pays = |price: u64, saved: u64| price <= saved.saturating_mul(forks);
-        pays(self.copying(PIECE) / GATHERING, self.saved_by_huge()) && !pays(self.copying(PIECE), self.rent())
+        let gathering = self.gathering.unwrap_or(self.copying(PIECE) / GATHERING);
+        pays(gathering, self.saved_by_huge()) && !pays(self.copying(PIECE), self.rent())
     }
 
     /// Returns what a huge page saves each fork, compared with base pages.
@@ -128,6 +131,13 @@ impl Prices {
     pub(super) fn froze(&mut self, bytes: usize, taken: u64) {
         if bytes >> 20 >= TELLING {
             self.per_mib = Some(taken / (bytes >> 20) as u64);
+        }
+    }
+
+    /// Notes that this many bytes were gathered in `taken`.
+    pub(super) fn gathered(&mut self, bytes: usize, taken: u64) {
+        if bytes >> 20 >= TELLING {
+            self.gathering = Some(taken / (bytes / PIECE) as u64);
         }
     }
 
@@ -170,7 +180,14 @@ mod tests {
         let before = prices.worth(memory);
         prices.froze(4 * MIB, 1);
         prices.gained(TELLING_GAIN - 1, 1);
+        prices.gathered(4 * MIB, u64::MAX);
         assert_eq!(prices.worth(memory), before, "too little");
+        assert!(prices.is_better_huge(100));
+        // 40 ms a piece, of which a fork is spared 33 µs.
+        prices.gathered(512 * MIB, 256 * 40_000_000);
+        assert!(!prices.is_better_huge(100));
+        prices.gathered(512 * MIB, 256 * 400_000);
+        assert!(prices.is_better_huge(100));
         prices.froze(512 * MIB, 256_000_000);
         assert_eq!(prices.copying(512 * MIB) / 1_000_000, 255);
         let expected = u64::try_from(before.per_fork.as_nanos()).expect("small");

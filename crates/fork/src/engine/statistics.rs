@@ -196,7 +196,7 @@ mod tests {
         let mut ledger = Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory")), Prices::new(4096));
         ledger.froze(1 << 20, 0, 500, Default::default());
         ledger.asked(Span::new(PIECE, 2 * PIECE), Asked::Made);
-        ledger.gathered(30, 7);
+        ledger.gathered(0, 30, 7);
         statistics.frozen(1 << 20, 3);
         statistics.count_fork();
         let progress = Progress { stage: Stage::UnderWay, planned_bytes: 5 << 20, ..Progress::default() };

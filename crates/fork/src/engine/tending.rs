@@ -14,6 +14,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::errands::MOST;
 use crate::clock::nanos;
 use crate::options::Pause;
 
@@ -36,7 +37,7 @@ const CAUTIOUS: u64 = 1_000_000;
 /// |---|---|---|
 /// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
 /// | `piece`, `waits`, `mappings`, `errand` | a slice or a round, under the lock | the same |
-/// | `unbooked` | whoever takes a deputy's answer | the next slice that sends deputies |
+/// | `unbooked`, `beside` | whoever takes a deputy's answer | the next slice that sends deputies |
 /// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
 ///
 /// Fields that are written without the lock are hints: they tell whether and where to look next, and what is found
@@ -61,6 +62,8 @@ pub(crate) struct Tending {
     forked: AtomicU64,
     /// What a piece takes.
     piece: AtomicU64,
+    /// What a piece takes a deputy.
+    beside: AtomicU64,
     /// Mappings that this pass may add.
     mappings: AtomicUsize,
     /// Split pieces that the last deputy was sent for.
@@ -246,10 +249,23 @@ impl Tending {
         usize::try_from(left / self.price().max(1)).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE)
     }
 
-    /// Notes that a piece took `taken` CPU nanoseconds. Slower is believed at once, quicker bit by bit.
+    /// Returns how many pieces a deputy is sent for, at least one: as many as take it what a slice may, twice.
+    pub(super) fn room_of_errand(&self, budget: Duration) -> usize {
+        let price = match self.beside.load(Ordering::Relaxed) {
+            0 => CAUTIOUS,
+            known => known,
+        };
+        usize::try_from(nanos(budget).saturating_mul(2) / price).unwrap_or(MOST).clamp(1, MOST)
+    }
+
+    /// Notes that a piece took `taken` CPU nanoseconds.
     pub(super) fn took_piece(&self, taken: u64) {
-        let known = self.piece.load(Ordering::Relaxed);
-        self.piece.store(if taken > known { taken } else { (known * 7 + taken) / 8 }, Ordering::Relaxed);
+        learn(&self.piece, taken);
+    }
+
+    /// Notes that a deputy took `taken` CPU nanoseconds for these pieces.
+    pub(super) fn took_errand(&self, taken: u64, pieces: usize) {
+        learn(&self.beside, taken / pieces.max(1) as u64);
     }
 
     /// Notes that a slice took `taken` CPU nanoseconds and did `worked` pieces. `owed` is the debt that would buy a
@@ -273,6 +289,12 @@ impl Tending {
         self.left.store(left, Ordering::Relaxed);
         self.at.store(at, Ordering::Relaxed);
     }
+}
+
+/// Slower is believed at once, quicker bit by bit.
+fn learn(price: &AtomicU64, taken: u64) {
+    let known = price.load(Ordering::Relaxed);
+    price.store(if taken > known { taken } else { (known * 7 + taken) / 8 }, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -395,5 +417,18 @@ mod tests {
         assert!(tending.fits(4, 1_600_000, budget));
         assert_eq!((tending.room(0, budget), tending.room(0, Duration::ZERO)), (13, 1));
         assert_eq!(tending.room(9_000_000, budget), 1);
+    }
+
+    /// Fails on: a deputy that holds the lock of all mappings for as long as eight pieces take on a slow machine.
+    #[test]
+    fn a_deputy_is_sent_for_as_many_pieces_as_take_it_two_slices() {
+        let tending = Tending::default();
+        let budget = Duration::from_millis(2);
+        assert_eq!(tending.room_of_errand(budget), 4, "cautious");
+        tending.took_errand(2 * 3_500_000, 2);
+        assert_eq!((tending.room_of_errand(budget), tending.room_of_errand(Duration::ZERO)), (1, 1));
+        (0..60).for_each(|_| tending.took_errand(4 * 300_000, 4));
+        assert_eq!(tending.room_of_errand(budget), MOST);
+        assert_eq!(tending.room(0, budget), 4, "the thread's own pieces are another matter");
     }
 }

@@ -147,12 +147,13 @@ pub(crate) fn end(child: &mut Option<Child>) {
     }
 }
 
-/// Fails on: a report of nothing, or of a freeze; one that tells what was expected as what was measured.
+/// Fails on: a report of nothing, or of a freeze; one that tells what was expected as what was measured; or time by the
+/// clock beside savings in processor time.
 pub(crate) fn says_what_it_took(report: &Report, done: Progress) {
     let text = report.to_string();
     assert!(text.starts_with("huge ") && !text.contains("\nfrozen "), "{text}");
     let worth = report.worth.expect("forks are spared something");
-    let once = done.looked + done.taken + done.beside;
-    assert_eq!((worth.once, report.basis, worth.per_fork.is_zero()), (once, Basis::Taken, false), "{text}");
+    assert!(worth.once > done.beside && worth.once <= done.looked + done.taken + done.beside, "{done:?} {text}");
+    assert_eq!((report.basis, worth.per_fork.is_zero()), (Basis::Taken, false), "{text}");
     assert!(text.contains(" ms once, about ") && text.contains(": pays after about "), "{text}");
 }

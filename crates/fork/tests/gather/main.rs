@@ -345,7 +345,8 @@ fn one_errand_reaches_over_what_is_whole() {
     play("one_errand_reaches_over_what_is_whole", || {
         needs_huge_pages();
         let memory = filled();
-        plan(&by_deputies());
+        // Eight pieces take a deputy less than this.
+        plan(&by_deputies().pause(Pause::Within(Duration::from_secs(1))));
         to_the_end(|_| palimpsest_fork::dismiss_deputy());
         // A deputy may fail, and a pass may begin in the middle: one turn of many is enough.
         let turn = (2..300).find(|turn| {

@@ -66,10 +66,22 @@ fn text_for_a_full_node_is_on_others_which_is_told() {
         return println!("skipped: {} has too much memory to be filled", small.id);
     }
     let content = vec![7; usize::try_from(small.memory.total).expect("checked above") * 5 / 4];
-    let filler = Replicated::<[u8]>::new(&content, ReplicateOptions::new()).expect("made");
-    let _full = filler.get_on(small.id);
-    apart("text::asked_of_a_full_node", &[(NODE, &small.id.0.to_string())]);
+    let mut fillers = Vec::new();
+    // Tests that run at the same time may give memory of the node back in between, though not as much as it has.
+    for bytes in [content.len(), content.len() / 4, content.len() / 4, content.len() / 4] {
+        let filler = Replicated::<[u8]>::new(&content[..bytes], ReplicateOptions::new()).expect("made");
+        let _full = filler.get_on(small.id);
+        fillers.push(filler);
+        let asked = apart("text::asked_of_a_full_node", &[(NODE, &small.id.0.to_string())]);
+        if !String::from_utf8_lossy(&asked.stdout).contains(HAD_ROOM) {
+            return;
+        }
+    }
+    panic!("the node never stays full");
 }
+
+/// What is said by a process that found room on the node that had been filled.
+const HAD_ROOM: &str = "the node had room";
 
 #[test]
 #[ignore = "runs in a process of its own, as part of another test"]
@@ -82,6 +94,9 @@ fn asked_of_a_full_node() {
     assert_eq!((on.iter().map(|(_, bytes)| bytes).sum::<usize>(), nowhere), (whole().len(), 0));
     let part = text.parts().iter().find(|part| part.span.range().contains(&whole().start)).expect("a part");
     let remote = remote_pages(node) * rustix::param::page_size();
+    if remote == 0 && part.elsewhere == 0 {
+        return println!("{HAD_ROOM}");
+    }
     assert!(remote > 0 && part.elsewhere >= remote && part.exchanged >= whole().len(), "{on:?}: {part:?}");
     assert!(part.lacks.iter().any(|lack| lack.contains("has no room")), "{part:?}");
     println!("{} of {} KiB are elsewhere", part.elsewhere >> 10, part.exchanged >> 10);

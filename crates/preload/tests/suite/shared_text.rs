@@ -174,6 +174,27 @@ fn the_rust_compiler_does_the_same() {
     same(&[compiler.to_str().expect("UTF-8"), "-vV"], "local", 50);
 }
 
+/// The launcher of Java has little text; its machine is loaded later and stays in its file.
+#[test]
+fn java_does_the_same() {
+    same(&["java", "-Xint", "--version"], ALL, 1);
+}
+
+/// A program of Go that uses C has a dynamic linker.
+#[test]
+fn go_with_c_does_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("threads");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/threads.go");
+    let mut build = Command::new("go");
+    build.env("GOPROXY", "off").env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "1");
+    match build.current_dir(&folder).arg("build").arg("-o").arg(&program).arg(source).output() {
+        Ok(built) if built.status.success() => same(&[program.to_str().expect("UTF-8")], ALL, 1),
+        Ok(built) => println!("skipped: go cannot build with cgo: {}", String::from_utf8_lossy(&built.stderr)),
+        Err(error) => println!("skipped: no go: {error}"),
+    }
+}
+
 #[test]
 fn part_of_pythons_own_tests_passes() {
     let tests = ["test_dict", "test_struct", "test_bisect", "test_heapq", "test_fork1", "test_json", "test_zlib"];

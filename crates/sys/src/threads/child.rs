@@ -17,6 +17,7 @@ use rustix::fs::{CWD, readlinkat_raw};
 use rustix::io::Errno;
 
 use super::own::Blocked;
+use super::stack::Shown;
 use crate::last_errno;
 
 /// Why no such child could be made.
@@ -58,6 +59,7 @@ pub unsafe fn spawn(open: &[i32], errand: impl FnOnce() -> i32) -> Result<Child,
     }
     // A handler of the program must not run in the child.
     let _blocked = Blocked::all_but(open);
+    let _shown = Shown::begin().map_err(NoChild::Refused)?;
     // SAFETY: without CLONE_VM the child gets its own copy of the memory and continues here, on a copy of this stack.
     // It runs the errand, which keeps to system calls (1), and ends.
     let child = unsafe { libc::syscall(libc::SYS_clone, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) };

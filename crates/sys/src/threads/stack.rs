@@ -1,8 +1,13 @@
 //! A stack besides those of the threads: for work that must not depend on how much room its caller's stack has left.
+//!
+//! Children have no copy of it, unless the work itself makes them by [`spawn`](super::child::spawn), which shows it to
+//! them while it makes one. To let all children of a call have it, as long as the call takes, would be simpler; but
+//! each change of that waits for the lock of all mappings, which a [deputy](super::deputy) holds for milliseconds.
 
 use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -33,30 +38,86 @@ pub fn map(len: usize) -> Result<Span, Errno> {
     made.map(|()| stack)
 }
 
-/// Calls `work` on `stack`. A panic goes on on the caller's stack. Children that `work` makes have a copy of the stack.
+/// The stacks on which something is called: where each begins, and in the bits below how many pages it has; 0 for none.
+/// A child may find one that is not in use there, and is not there either: whoever runs elsewhere passes it over.
+static USED: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// Calls `work` on `stack`. A panic goes on on the caller's stack.
 ///
 /// # Safety
 ///
 /// 1. `stack` was made by [`map`] in this process, and nobody else uses it during the call: no other thread, and no
 ///    handler of a signal.
-/// 2. `work` needs no more room than it has, and does not leave by `longjmp`.
+/// 2. `work` needs no more room than it has, and does not leave by `longjmp`. It makes children that go on where it was
+///    by [`spawn`](super::child::spawn) only.
 ///
 /// # Errors
 ///
 /// The kernel's; nothing was done.
 pub unsafe fn call<T>(stack: Span, work: impl FnOnce() -> T) -> Result<T, Errno> {
-    // SAFETY: 1. changes no contents.
-    unsafe { calls::advise(stack, libc::MADV_DOFORK) }?;
+    let used = Used::enter(stack).ok_or(Errno::BUSY)?;
     let mut call = Call { work: Some(work), outcome: None };
     let (entry, data) = (entry(&call), (&raw mut call).cast::<c_void>());
     // SAFETY: 1. the end of whole pages is aligned, and the rest is (1) and (2). 2. `enter` takes such a call, which
     // lives until it returns, and lets no panic through.
     unsafe { call_on(stack.end, entry, data) };
-    // SAFETY: 1. changes no contents. If it fails, children inherit what they do not need.
-    let _ = unsafe { calls::advise(stack, libc::MADV_DONTFORK) };
+    drop(used);
     match call.outcome.expect("it has returned") {
         Ok(value) => Ok(value),
         Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// A stack on which something is called.
+struct Used(&'static AtomicUsize);
+
+impl Used {
+    /// Returns `None` if too many are.
+    fn enter(stack: Span) -> Option<Self> {
+        let page = rustix::param::page_size();
+        let pages = stack.len() / page;
+        assert!(pages < page, "{} bytes are a long stack", stack.len());
+        // Relaxed, here and below: only who runs on the stack needs to find it, and has written it.
+        let is_free = |place: &&AtomicUsize| {
+            place.compare_exchange(0, stack.start | pages, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        USED.iter().find(is_free).map(Self)
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Children have a copy of the stack while it lives.
+pub(super) struct Shown(Span);
+
+impl Shown {
+    /// Shows the stack on which the caller runs to children, if [`call`] has brought it there.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's: children would have no such stack.
+    pub(super) fn begin() -> Result<Option<Self>, Errno> {
+        let (page, here) = (rustix::param::page_size(), [0_u8; 1]);
+        let here = std::hint::black_box(here.as_ptr()).addr();
+        let stack_of = |place: &AtomicUsize| {
+            let word = place.load(Ordering::Relaxed);
+            let start = word & !(page - 1);
+            Span::new(start, start + (word & (page - 1)) * page)
+        };
+        let Some(stack) = USED.iter().map(stack_of).find(|stack| stack.contains(here)) else { return Ok(None) };
+        // SAFETY: 1. changes no contents.
+        unsafe { calls::advise(stack, libc::MADV_DOFORK) }.map(|()| Some(Self(stack)))
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        // SAFETY: 1. changes no contents. If it fails, children inherit what they do not need.
+        let _ = unsafe { calls::advise(self.0, libc::MADV_DONTFORK) };
     }
 }
 
@@ -118,7 +179,8 @@ mod tests {
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"inside"));
     }
 
-    /// Fails on: a stack that each child inherits; children of the work that have none.
+    /// Fails on: a stack that each child inherits, also one that another thread makes meanwhile; children of the work
+    /// that have none.
     #[test]
     fn only_children_of_the_work_have_a_copy() {
         let status_of = |errand: &dyn Fn() -> bool| {
@@ -131,6 +193,10 @@ mod tests {
             assert_eq!(status_of(&|| !calls::is_all_mapped(stack)), Ok(0));
             // SAFETY: 1. made just now, and the work below ends and handles no signal. 2. it needs little.
             assert_eq!(unsafe { call(stack, || status_of(&|| calls::is_all_mapped(stack))) }, Ok(Ok(0)));
+            let beside =
+                || std::thread::scope(|scope| scope.spawn(|| status_of(&|| !calls::is_all_mapped(stack))).join());
+            // SAFETY: 1. as above. 2. it needs little.
+            assert_eq!(unsafe { call(stack, || beside().expect("no panic")) }, Ok(Ok(0)));
             assert_eq!(status_of(&|| !calls::is_all_mapped(stack)), Ok(0));
         }
     }

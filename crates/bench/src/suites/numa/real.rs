@@ -1,4 +1,4 @@
-//! Real programs, whole lives: plainly, and from copies of their text.
+//! Real programs, whole lives: plainly, from huge pages of their files, and from copies of their text.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::super::programs::{ProgramError, Scratch, Tool, doing, finish};
+use super::life::Mode;
+use super::modes;
 use crate::harness::record::Unit;
 use crate::harness::sampler::interleave;
-use crate::harness::{Contestant, Context, Group, Samples};
+use crate::harness::{Context, Group, Samples};
 use crate::machine::processor_time_of_ended_children;
 
 /// A program that is measured if it is installed.
@@ -19,16 +21,27 @@ pub(super) enum Real {
     Rustc,
     /// A server, whose life here is short.
     Postgres,
+    /// A program of Go, which loads no object: nothing but its file's own pages can be huge.
+    Terraform,
 }
 
 impl Real {
-    pub(super) const ALL: [Self; 2] = [Self::Rustc, Self::Postgres];
+    pub(super) const ALL: [Self; 3] = [Self::Rustc, Self::Postgres, Self::Terraform];
 
     /// Returns the id of its group.
     pub(super) fn id(self) -> &'static str {
         match self {
             Self::Rustc => "numa.text.rustc",
             Self::Postgres => "numa.text.postgres",
+            Self::Terraform => "numa.text.terraform",
+        }
+    }
+
+    /// Returns the ways in which it runs; [`Mode::Plain`] first.
+    fn modes(self) -> &'static [Mode] {
+        match self {
+            Self::Rustc | Self::Postgres => &[Mode::Plain, Mode::Own, Mode::Private],
+            Self::Terraform => &[Mode::Plain, Mode::Own],
         }
     }
 
@@ -36,6 +49,7 @@ impl Real {
         let (program, package) = match self {
             Self::Rustc => ("rustc", "rustc"),
             Self::Postgres => ("postgres", "postgresql"),
+            Self::Terraform => ("terraform", "terraform"),
         };
         Tool { program, package }
     }
@@ -44,12 +58,10 @@ impl Real {
         let what = match self {
             Self::Rustc => "rustc that checks 300 functions",
             Self::Postgres => "postgres that lists its settings",
+            Self::Terraform => "terraform that tells its version",
         };
-        let (plain, local) = (format!("{}.plain", self.id()), format!("{}.private", self.id()));
-        let unit = Unit::Milliseconds;
-        let ours = Contestant::new(local, unit).against([plain.as_str()]).note("a copy of this process alone");
         let title = format!("processor time of {what}, start and end included");
-        Group::new(self.id(), title, [Contestant::new(plain, unit), ours])
+        modes(self.id(), &title, Unit::Milliseconds, self.modes())
     }
 
     /// Returns the program, and the arguments with which it works; or why there is none.
@@ -73,6 +85,8 @@ impl Real {
             }
             // The one thing that it does as root, too.
             Self::Postgres => Ok(("postgres".into(), words(&["--describe-config"]))),
+            // What looks for a newer version would wait for a network.
+            Self::Terraform => Ok(("terraform".into(), words(&["version", "-json"]))),
         })
     }
 }
@@ -95,22 +109,31 @@ pub(super) fn lives(context: &Context<'_>, real: Real) -> Result<Result<Samples,
         Ok(line) => line,
         Err(missing) => return Ok(Err(missing)),
     };
-    let local = |flags: &[&str]| -> Result<Command, ProgramError> {
-        let mut command = context.local_text().map_err(ProgramError::Unfrozen)?;
-        command.args(["--copies"]).args(flags).arg("--").arg(&program);
+    let started = |mode: Mode, flags: &[&str]| -> Result<Command, ProgramError> {
+        let mut command = match mode.flags() {
+            None => Command::new(&program),
+            Some(local) => {
+                let mut command = context.local_text().map_err(ProgramError::Unfrozen)?;
+                command.args(local).args(flags).arg("--").arg(&program);
+                command
+            }
+        };
+        command.args(&arguments).env("CHECKPOINT_DISABLE", "1").stdin(Stdio::null());
         Ok(command)
     };
     let mut samples = Samples::default();
-    let id = |name: &str| format!("{}.{name}", real.id());
-    let told = finish(local(&["--report"])?.args(&arguments).stdin(Stdio::null()))?;
-    samples.note(&id("private"), amount(&String::from_utf8_lossy(&told.stderr)));
-    interleave(&mut ["plain", "private"], context.effort.rounds(3, 20, Duration::from_secs(20)), |name| {
-        let mut command = if *name == "plain" { Command::new(&program) } else { local(&["--quiet"])? };
+    let id = |mode: Mode| format!("{}.{}", real.id(), mode.name());
+    for &mode in real.modes().iter().filter(|mode| mode.is_ours()) {
+        let told = finish(&mut started(mode, &["--report"])?)?;
+        samples.note(&id(mode), amount(&String::from_utf8_lossy(&told.stderr)));
+    }
+    interleave(&mut real.modes().to_vec(), context.effort.rounds(3, 20, Duration::from_secs(20)), |&mut mode| {
+        let mut command = started(mode, &["--quiet"])?;
         // Nobody else waits for children meanwhile.
         let before = processor_time_of_ended_children();
-        finish(command.args(&arguments).stdin(Stdio::null()))?;
+        finish(&mut command)?;
         let taken = processor_time_of_ended_children().saturating_sub(before);
-        samples.add(&id(name), taken.as_secs_f64() * 1e3);
+        samples.add(&id(mode), taken.as_secs_f64() * 1e3);
         Ok::<(), ProgramError>(())
     })?;
     Ok(Ok(samples))
