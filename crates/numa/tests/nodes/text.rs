@@ -70,7 +70,7 @@ fn text_for_a_full_node_is_on_others_which_is_told() {
     // Tests that run at the same time may give memory of the node back in between, though not as much as it has.
     for bytes in [content.len(), content.len() / 4, content.len() / 4, content.len() / 4] {
         let filler = Replicated::<[u8]>::new(&content[..bytes], ReplicateOptions::new()).expect("made");
-        let _full = filler.get_on(small.id);
+        drop(filler.get_on(small.id));
         fillers.push(filler);
         let asked = apart("text::asked_of_a_full_node", &[(NODE, &small.id.0.to_string())]);
         if !String::from_utf8_lossy(&asked.stdout).contains(HAD_ROOM) {

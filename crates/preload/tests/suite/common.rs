@@ -137,7 +137,8 @@ pub(crate) fn localized(stderr: &str) -> u64 {
 
 /// Returns the number of slices in the report.
 pub(crate) fn slices(report: &str) -> u64 {
-    let line = report.lines().find_map(|line| line.strip_prefix("slices")).expect("told");
+    let line = report.lines().find_map(|line| line.strip_prefix("slices"));
+    let line = line.unwrap_or_else(|| panic!("no slices are told: {report:?}"));
     line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
