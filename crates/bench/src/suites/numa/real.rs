@@ -1,4 +1,4 @@
-//! Real programs, whole lives: plainly, from huge pages of their files, and from copies of their text.
+//! Real programs, whole lives: plainly, and from copies of their text or huge pages of their file.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::super::programs::{ProgramError, Scratch, Tool, doing, finish};
-use super::life::Mode;
-use super::modes;
+use super::life::{Mode, Subject};
+use super::{located, modes};
 use crate::harness::record::Unit;
 use crate::harness::sampler::interleave;
 use crate::harness::{Context, Group, Samples};
@@ -40,7 +40,7 @@ impl Real {
     /// Returns the ways in which it runs; [`Mode::Plain`] first.
     fn modes(self) -> &'static [Mode] {
         match self {
-            Self::Rustc | Self::Postgres => &[Mode::Plain, Mode::Own, Mode::Private],
+            Self::Rustc | Self::Postgres => &[Mode::Plain, Mode::Private],
             Self::Terraform => &[Mode::Plain, Mode::Own],
         }
     }
@@ -109,7 +109,14 @@ pub(super) fn lives(context: &Context<'_>, real: Real) -> Result<Result<Samples,
         Ok(line) => line,
         Err(missing) => return Ok(Err(missing)),
     };
+    // Once a file is cached in huge pages, all who execute it have them.
+    let copies = match real {
+        Real::Rustc | Real::Postgres => None,
+        Real::Terraform => Some(Subject::copy("terraform", &located("terraform").unwrap_or(program.clone()))?),
+    };
+    let program_of = |mode: Mode| copies.as_ref().map_or_else(|| program.clone(), |copies| copies.program(mode));
     let started = |mode: Mode, flags: &[&str]| -> Result<Command, ProgramError> {
+        let program = program_of(mode);
         let mut command = match mode.flags() {
             None => Command::new(&program),
             Some(local) => {
@@ -142,8 +149,9 @@ pub(super) fn lives(context: &Context<'_>, real: Real) -> Result<Result<Samples,
 /// Returns how much text is in huge pages, by a report.
 pub(super) fn amount(report: &str) -> String {
     let kib = |line: &str| {
-        let (before, _) = line.split_once(" KiB of it in huge pages")?;
-        before.rsplit(' ').next()?.parse::<u64>().ok()
+        let of_object = line.split_once(" KiB of it in huge pages").and_then(|(before, _)| before.rsplit(' ').next());
+        let of_file = || line.strip_prefix("palimpsest: ")?.split_once(" KiB of the text of ")?.0.split(' ').next();
+        of_object.or_else(of_file)?.parse::<u64>().ok()
     };
     format!("{} MiB of text in huge pages", report.lines().filter_map(kib).sum::<u64>() >> 10)
 }
@@ -158,6 +166,9 @@ mod tests {
             palimpsest: 14400 KiB of text on node 0, the only one, 14336 KiB of it in huge pages\n\
             other\n";
         assert_eq!(amount(report), "14 MiB of text in huge pages");
+        let of_file =
+            "palimpsest: 83968 of 83970 KiB of the text of /bin/x are in huge pages of the file; it is static\n";
+        assert_eq!(amount(of_file), "82 MiB of text in huge pages");
         assert_eq!(amount(""), "0 MiB of text in huge pages");
     }
 }
