@@ -278,31 +278,47 @@ fn measures_are_checked() {
     assert!(ArrayHandle::<u64>::new(Arc::new(map(Kind::Hash, 4, 8, 1))).is_err());
 }
 
-/// Has another thread hold what `hold` returns, and asserts that `check` is true in a child of `fork`, which does not
-/// have that thread.
-#[expect(unsafe_code, reason = "processes are forked")]
-pub(crate) fn beside<T, E: core::fmt::Debug>(hold: impl FnOnce() -> Result<T, E> + Send, check: impl FnOnce() -> bool) {
-    let (held, is_held) = std::sync::mpsc::channel();
+/// Has another thread do `work`, and calls `meanwhile` where that calls what it gets.
+pub(crate) fn in_the_middle(work: impl FnOnce(&dyn Fn()) + Send, meanwhile: impl FnOnce()) {
+    let (come, has_come) = std::sync::mpsc::channel();
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let _kept = hold().expect("it is free");
-            held.send(()).expect("somebody listens");
-            let _ = is_done.recv();
+            work(&|| {
+                come.send(()).expect("somebody listens");
+                let _ = is_done.recv();
+            });
         });
-        is_held.recv().expect("it is held");
-        // SAFETY: the child makes the check, and leaves.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0, "a child");
-        if child == 0 {
-            let status = i32::from(check()) + 7;
-            // SAFETY: nothing of the parent's is run any more.
-            unsafe { libc::_exit(status) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is there to be written.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        has_come.recv().expect("it gets there");
+        meanwhile();
         drop(done);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 8, "{status:#x}");
     });
+}
+
+/// Asserts that `check` is true in a child of `fork`, and does not panic there.
+#[expect(unsafe_code, reason = "processes are forked")]
+pub(crate) fn in_a_child(check: impl FnOnce() -> bool) {
+    // SAFETY: the child makes the check, and leaves.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "a child");
+    if child == 0 {
+        let is_right = std::panic::catch_unwind(core::panic::AssertUnwindSafe(check)).unwrap_or(false);
+        let status = i32::from(is_right) + 7;
+        // SAFETY: nothing of the parent's is run any more.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is there to be written.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 8, "{status:#x}");
+}
+
+/// Has another thread hold what `hold` returns, and asserts that `check` is true in a child of `fork`, which does not
+/// have that thread.
+pub(crate) fn beside<T, E: core::fmt::Debug>(hold: impl FnOnce() -> Result<T, E> + Send, check: impl FnOnce() -> bool) {
+    let hold = |is_held: &dyn Fn()| {
+        let _kept = hold().expect("it is free");
+        is_held();
+    };
+    in_the_middle(hold, || in_a_child(check));
 }
