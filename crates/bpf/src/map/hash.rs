@@ -285,8 +285,8 @@ impl Hash {
         self.marks[element as usize].store(0, Ordering::Relaxed);
     }
 
-    /// Whether an element may make room: it is in a bucket, and was not used since the clock's hand passed it. The third
-    /// time around it may in any case: few elements are used again as fast as the hand comes back.
+    /// Whether an element may make room: it is in a bucket, and was not used since the clock's hand passed it. The
+    /// third time around it may in any case: few elements are used again as fast as the hand comes back.
     fn may_leave(&self, element: u32, step: u64) -> bool {
         let mark = &self.marks[element as usize];
         let seen = mark.load(Ordering::Relaxed);

@@ -30,8 +30,8 @@ impl Turns {
     ///
     /// # Errors
     ///
-    /// [`OpError::Deadlock`] if this thread has one, or may not wait. [`OpError::Abandoned`] in a child whose parent had
-    /// one when it forked, if such a turn lasts.
+    /// [`OpError::Deadlock`] if this thread has one, or may not wait. [`OpError::Abandoned`] in a child whose parent
+    /// had one when it forked, if such a turn lasts.
     pub(crate) fn take(&self, orphan: Orphan) -> Result<Turn<'_>, OpError> {
         let (mine, holding) = (Owner::here(super::this_cpu).number(), Holding::begin(Level::Turn));
         let (mut expected, mut wait) = (0, Wait::begin());
