@@ -57,7 +57,7 @@ use std::borrow::ToOwned;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::vec::Vec;
 
 use palimpsest_sys::SetOnce;
@@ -77,7 +77,7 @@ struct Attachment {
     priority: i32,
     number: u64,
     program: Arc<HostedProgram>,
-    /// Set by who would detach it in the middle of a turn of its own: whoever has a turn then detaches it.
+    /// Set by who would detach it in the middle of a turn and cannot wait for its end: who has the turn detaches it.
     is_leaving: Arc<AtomicBool>,
 }
 
@@ -116,7 +116,8 @@ pub enum AttachError {
     },
     /// The hook's key cannot be switched. With [`SwitchError::Reentered`] this very thread is attaching or detaching
     /// here, or switching the key: a log of patches ([`palimpsest_text::poke::set_log`]) or a signal handler has called
-    /// back.
+    /// back. Or another thread is, and this one must not wait for it: a signal handler has interrupted its change of a
+    /// map.
     #[error("the key of the hook `{hook}` cannot be switched")]
     Switch {
         /// Name of the hook.
@@ -215,7 +216,7 @@ impl<T: Plain> Hook<T> {
 
     /// Ends a turn, after detaching what was to be detached in the middle of it.
     fn end(&self, turn: Turn<'_>) {
-        // Relaxed: set by this thread, as with every flag that is set in the middle of a turn.
+        // Relaxed: set by this thread, or see the fence below.
         let is_leaving = |attachment: &Attachment| attachment.is_leaving.load(Ordering::Relaxed);
         let is_any_leaving = || self.programs.get().is_some_and(|programs| programs.read().iter().any(is_leaving));
         let mut turn = turn;
@@ -225,6 +226,8 @@ impl<T: Plain> Hook<T> {
                 let _ = self.withdraw(is_leaving);
             }
             drop(turn);
+            // With the fence of `leave`: without it, this could miss the mark, and that thread the end of the turn.
+            fence(Ordering::SeqCst);
             // A handler may have come between the look and the end of the turn. Behind it, handlers take their own.
             if !is_any_leaving() {
                 return;
@@ -234,11 +237,16 @@ impl<T: Plain> Hook<T> {
         }
     }
 
-    /// Has what `is_it` detached by whoever has the turn, which is this thread.
+    /// Has what `is_it` detached by whoever has the turn: this thread, or another one for which it may not wait.
     fn leave(&self, is_it: impl Fn(&Attachment) -> bool) {
         let Some(programs) = self.programs.get() else { return };
-        // Relaxed: read by this thread.
+        // Relaxed: read by this thread, or behind the fence.
         programs.read().iter().filter(|other| is_it(other)).for_each(|it| it.is_leaving.store(true, Ordering::Relaxed));
+        // With the fence of `end`: another thread sees the mark there, or its turn is over here.
+        fence(Ordering::SeqCst);
+        if let Ok(turn) = self.turn() {
+            self.end(turn);
+        }
     }
 
     /// Takes what `is_it` from the list, and switches the key off if nothing is left. Frees nothing.
@@ -376,6 +384,9 @@ mod tests {
     use std::vec;
 
     use super::*;
+    use std::sync::mpsc::channel;
+
+    use crate::holding::{Holding, Level};
     use crate::host::Host;
     use crate::jit::Target;
     use crate::map::tests::beside;
@@ -422,6 +433,23 @@ mod tests {
         let third = BUSY.attach(0, constant(&packs, 3)).expect("it fits");
         assert_eq!((BUSY.attached(), BUSY.run(&0)), (1, 3));
         third.detach().expect("the key is ours");
+        assert_eq!((BUSY.attached(), BUSY_KEY.is_on()), (0, false));
+        // Another thread has the turn, for which a handler that has interrupted a change of a map must not wait.
+        let fourth = BUSY.attach(0, constant(&packs, 4)).expect("it fits");
+        let ((taken, is_taken), (done, is_done)) = (channel(), channel::<()>());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let turn = BUSY.turn().expect("nobody has it");
+                taken.send(()).expect("somebody listens");
+                let _ = is_done.recv();
+                BUSY.end(turn);
+            });
+            is_taken.recv().expect("it is taken");
+            let holding = Holding::begin(Level::Part);
+            let refused = fourth.detach().expect_err("it must not wait");
+            assert!(matches!(refused, AttachError::Switch { source: SwitchError::Reentered { .. }, .. }), "{refused}");
+            drop((holding, done));
+        });
         assert_eq!((BUSY.attached(), BUSY_KEY.is_on()), (0, false));
     }
 

@@ -38,8 +38,11 @@ pub mod interp;
 pub mod jit;
 pub mod layout;
 pub mod map;
+mod process;
 #[cfg(feature = "std")]
 mod program;
+#[cfg(feature = "std")]
+mod random;
 mod source;
 #[cfg(feature = "std")]
 pub mod timer;

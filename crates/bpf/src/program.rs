@@ -1,7 +1,6 @@
 //! A compiled program in a pack: the one place that enters compiled code.
 #![expect(unsafe_code, reason = "compiled code is entered here and nowhere else")]
 
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use palimpsest_sys::fault::FaultHandlerError;
@@ -256,8 +255,7 @@ impl VerifiedProgram {
     /// Compiles it with maps, and with helpers that take and return addresses: `resolve` has what the program was
     /// verified for.
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
-        // Keyed by the system's random numbers, and different each time.
-        let wanted = Wanted::of(verified, std::hash::RandomState::new().build_hasher().finish());
+        let wanted = Wanted::of(verified, crate::random::number());
         let Program { code, entry } = Program::resolved(packs, verified.code(), resolve, wanted)?;
         let call = Call {
             entry,

@@ -91,7 +91,7 @@ pub use objects::{
 };
 pub use open_file::is_one_open_file;
 pub use proc_mem::{ProcMem, ProcMemError};
-pub use random::random_below;
+pub use random::{random_below, random_words};
 pub use regular_file::{FileKind, OpenRegularError, open_regular};
 pub use set_once::SetOnce;
 pub use symbols::global_symbol;

@@ -30,9 +30,24 @@ pub fn random_below(bound: usize) -> usize {
     })
 }
 
+/// Returns random numbers that this process shares with no child; `None` if the kernel provides none. Signal handlers
+/// may ask.
+pub fn random_words() -> Option<[u64; 2]> {
+    let mut bytes = [[0; 8]; 2];
+    // Up to 256 bytes come at once or not at all (random(7)).
+    let got = rustix::rand::getrandom(bytes.as_flattened_mut(), GetRandomFlags::NONBLOCK).ok()?;
+    (got == size_of_val(&bytes)).then(|| bytes.map(u64::from_ne_bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_words_are_others_each_time() {
+        let [first, second] = [(); 2].map(|()| random_words().expect("every kernel that tests run on has some"));
+        assert_ne!(first, second);
+    }
 
     #[test]
     fn every_number_below_the_bound_comes() {

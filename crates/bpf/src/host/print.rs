@@ -1,7 +1,5 @@
 //! Helpers that ask the operating system, and those that print.
 
-use std::hash::{BuildHasher, Hasher};
-
 use palimpsest_sys::clock::Clock;
 
 use super::call::{Call, failed};
@@ -35,9 +33,7 @@ pub(super) fn node(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
 
 /// Returns 32 bits that nobody can predict.
 pub(super) fn random(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
-    // Keyed by the system's random numbers, once for each thread, and different each time.
-    let hash = std::hash::RandomState::new().build_hasher().finish();
-    Ok(Answer::Value(hash >> 32))
+    Ok(Answer::Value(crate::random::number() >> 32))
 }
 
 /// The process in the upper half, the thread in the lower.

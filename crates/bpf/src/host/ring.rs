@@ -102,8 +102,6 @@ pub(super) fn drain(call: &mut Call<'_>) -> Answered {
     const EBUSY: i64 = 16;
     let map = Arc::clone(call.map()?);
     let (Some(ring), Some(wake)) = (map.user_ring(), wake(call.number(3))) else { return failed(EINVAL) };
-    if !ring.begin() {
-        return failed(EBUSY);
-    }
-    Ok(Answer::Iterate(Iteration::samples((call.number(1), call.number(2)), map, wake)))
+    let Some(seated) = ring.begin() else { return failed(EBUSY) };
+    Ok(Answer::Iterate(Iteration::samples((call.number(1), call.number(2)), (map, seated), wake)))
 }

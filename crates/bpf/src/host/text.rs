@@ -7,70 +7,96 @@ use crate::map::value::PIECE;
 const EINVAL: i64 = 22;
 const ERANGE: i64 = 34;
 
-/// Bytes of text to look at: numbers and names are shorter.
-const MOST: usize = 64;
+/// Bytes of a number to look at, behind blanks and the sign (Linux: `__bpf_strtoull` of `kernel/bpf/helpers.c`).
+const MOST: usize = 63;
 
-/// A number at the beginning of a text.
+/// Part of a text, and how many bytes of it are there.
+type Piece = ([u8; MOST], usize);
+
+/// A number in a text.
 struct Parsed {
     is_negative: bool,
-    magnitude: Option<u64>,
-    /// Bytes that it takes.
+    magnitude: u64,
+    /// Bytes that it takes, with what is before it.
     len: usize,
 }
 
-/// Reads a number as Linux's `__bpf_strtoull` does (`kernel/bpf/helpers.c`): blanks, a sign, `0x` and `0` where the
-/// base is 0 or 16.
-fn parse(text: &[u8], base: u64) -> Option<Parsed> {
-    let mut at = text.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-    let is_negative = text.get(at) == Some(&b'-');
-    at += usize::from(is_negative);
-    let is_hex = text.get(at) == Some(&b'0') && text.get(at + 1).is_some_and(|byte| byte.eq_ignore_ascii_case(&b'x'));
+/// Whether Linux takes it for a blank (`lib/ctype.c`).
+const fn is_blank(byte: u8) -> bool {
+    matches!(byte, b'\t'..=b'\r' | b' ' | 0xa0)
+}
+
+/// Reads digits, with `0x` before them where the base is 0 or 16, or `0` where it is 0. Returns the number and its
+/// length, or Linux's number of the error.
+fn digits(text: &[u8], base: u64) -> Result<(u64, usize), i64> {
+    let is_hex = text.first() == Some(&b'0') && text.get(1).is_some_and(|byte| byte.eq_ignore_ascii_case(&b'x'));
     let base = match base {
-        0 if is_hex => 16,
-        0 if text.get(at) == Some(&b'0') => 8,
+        // Otherwise it is a 0, and text behind it.
+        0 if is_hex && text.get(2).is_some_and(u8::is_ascii_hexdigit) => 16,
+        0 if text.first() == Some(&b'0') => 8,
         0 => 10,
         base => base,
     };
-    if base == 16 && is_hex {
-        at += 2;
-    }
-    let digits = text[at..].iter().map_while(|byte| char::from(*byte).to_digit(base as u32));
-    let (mut magnitude, mut count) = (Some(0_u64), 0);
+    let before = if base == 16 && is_hex { 2 } else { 0 };
+    let digits = text[before..].iter().map_while(|byte| char::from(*byte).to_digit(base as u32));
+    let (mut number, mut count) = (Some(0_u64), 0);
     for digit in digits {
-        magnitude = magnitude.and_then(|number| number.checked_mul(base)?.checked_add(digit.into()));
+        number = number.and_then(|number| number.checked_mul(base)?.checked_add(digit.into()));
         count += 1;
     }
-    (count > 0).then_some(Parsed { is_negative, magnitude, len: at + count })
+    if count == 0 { Err(EINVAL) } else { Ok((number.ok_or(ERANGE)?, before + count)) }
 }
 
-fn number(call: &mut Call<'_>, convert: fn(&Parsed) -> Option<u64>) -> Result<Answer, HelperError> {
-    let base = call.number(2);
+/// Reads a number as Linux does: blanks, a sign, and digits. Returns Linux's number of the error if there is none.
+fn parse(call: &Call<'_>) -> Result<Result<Parsed, i64>, HelperError> {
+    let (address, len, base) = (call.address(0), call.len(0)?, call.number(2));
     if !matches!(base, 0 | 8 | 10 | 16) {
-        call.write(3, &[0; 8])?;
-        return failed(EINVAL);
+        return Ok(Err(EINVAL));
     }
-    let mut text = [0; MOST];
-    let len = call.read(0, &mut text)?;
-    let parsed = parse(&text[..len], base);
-    let value = parsed.as_ref().and_then(convert);
+    let (mut piece, mut at) = ([0; MOST], 0);
+    // Returns what is there from `at` on.
+    let mut look = |at: usize| -> Result<Piece, HelperError> {
+        let there = MOST.min(len - at);
+        if there > 0 {
+            call.read_at(address + at as u64, &mut piece[..there])?;
+        }
+        Ok((piece, there))
+    };
+    loop {
+        let (text, there) = look(at)?;
+        let blanks = text[..there].iter().take_while(|byte| is_blank(**byte)).count();
+        at += blanks;
+        if blanks < MOST {
+            break;
+        }
+    }
+    let is_negative = matches!(look(at)?, ([b'-', ..], 1..));
+    at += usize::from(is_negative);
+    let (text, there) = look(at)?;
+    let parsed = digits(&text[..there], base);
+    Ok(parsed.map(|(magnitude, len)| Parsed { is_negative, magnitude, len: at + len }))
+}
+
+fn number(call: &mut Call<'_>, convert: fn(&Parsed) -> Result<u64, i64>) -> Result<Answer, HelperError> {
+    let parsed = parse(call)?.and_then(|parsed| convert(&parsed).map(|number| (number, parsed.len)));
     // In any case, since the verifier counts it as written.
-    call.write(3, &value.unwrap_or(0).to_ne_bytes())?;
-    match (parsed, value) {
-        (Some(parsed), Some(_)) => Ok(Answer::Value(parsed.len as u64)),
-        (Some(_), None) => failed(ERANGE),
-        (None, _) => failed(EINVAL),
-    }
+    call.write(3, &parsed.map_or(0, |(number, _)| number).to_ne_bytes())?;
+    parsed.map_or_else(failed, |(_, len)| Ok(Answer::Value(len as u64)))
 }
 
 pub(super) fn signed(call: &mut Call<'_>) -> Result<Answer, HelperError> {
-    number(call, |parsed| match (parsed.is_negative, parsed.magnitude?) {
-        (false, number) => i64::try_from(number).ok().map(|number| number as u64),
-        (true, number) => 0_i64.checked_sub_unsigned(number).map(|number| number as u64),
+    number(call, |parsed| {
+        let number = if parsed.is_negative {
+            0_i64.checked_sub_unsigned(parsed.magnitude)
+        } else {
+            i64::try_from(parsed.magnitude).ok()
+        };
+        number.map(|number| number as u64).ok_or(ERANGE)
     })
 }
 
 pub(super) fn unsigned(call: &mut Call<'_>) -> Result<Answer, HelperError> {
-    number(call, |parsed| parsed.magnitude.filter(|_| !parsed.is_negative))
+    number(call, |parsed| if parsed.is_negative { Err(EINVAL) } else { Ok(parsed.magnitude) })
 }
 
 /// `bpf_strncmp`.

@@ -48,14 +48,16 @@ impl Callback for OnTimer {
     }
 }
 
-/// Finds the map that holds the timer at the first argument's address: its index, the map, and what drives its timers.
-fn timer<'a>(call: &Call<'a>) -> Result<(u32, &'a Map, &'a Timers), HelperError> {
+/// Finds the map that holds the timer at the first argument's address: its index and the map.
+fn map<'a>(call: &Call<'a>) -> Result<(u32, &'a Map), HelperError> {
     let address = call.number(0);
     let found = (0..).zip(call.maps()).find(|(_, map)| map.timed_element(address).is_some());
-    let (index, map) = found.ok_or(HelperError::NoArgument { index: 0 })?;
-    // The host gave its maps a driver of their timers when it was made.
-    let timers = map.timed().get().ok_or(HelperError::NoArgument { index: 0 })?;
-    Ok((index, map, timers))
+    found.map(|(index, map)| (index, &**map)).ok_or(HelperError::NoArgument { index: 0 })
+}
+
+/// What drives a map's timers. Nothing does in a child whose parent was about to give the map to a host.
+fn driver(map: &Map) -> Result<&Timers, TimerError> {
+    map.timed().get().map(|timers| &**timers).ok_or(TimerError::Child)
 }
 
 fn status(result: Result<u64, TimerError>) -> Answered {
@@ -64,14 +66,14 @@ fn status(result: Result<u64, TimerError>) -> Answered {
 
 /// `bpf_timer_init`.
 pub(super) fn init(call: &mut Call<'_>) -> Answered {
-    let (_, _, timers) = timer(call)?;
+    let (_, map) = map(call)?;
     let clock = TimerClock::new(call.number(2)).ok_or(TimerError::Invalid);
-    status(clock.and_then(|clock| timers.init(call.number(0), clock)).map(|()| 0))
+    status(clock.and_then(|clock| driver(map)?.init(call.number(0), clock)).map(|()| 0))
 }
 
 /// `bpf_timer_set_callback`.
 pub(super) fn set_callback(call: &mut Call<'_>) -> Answered {
-    let (index, map, timers) = timer(call)?;
+    let (index, map) = map(call)?;
     let address = call.number(0);
     let (Some(element), true) = (map.timed_element(address), call.is_compiled()) else {
         return Err(HelperError::Timer);
@@ -81,23 +83,23 @@ pub(super) fn set_callback(call: &mut Call<'_>) -> Answered {
     // Invariant 1: the verifier has followed the function that this call names, with the map that holds this timer.
     let arguments = [handle(index), element.key, element.value];
     let callback = OnTimer { kept, function: call.number(1), arguments };
-    status(timers.set_callback(address, callback).map(|()| 0))
+    status(driver(map).and_then(|timers| timers.set_callback(address, callback)).map(|()| 0))
 }
 
 /// `bpf_timer_start`.
 pub(super) fn start(call: &mut Call<'_>) -> Answered {
-    let (_, _, timers) = timer(call)?;
+    let (_, map) = map(call)?;
     let from = match call.number(2) {
         0 => Ok(From::Now),
         1 => Ok(From::Beginning),
         // `BPF_F_TIMER_CPU_PIN` is refused: one thread, bound to no CPU, calls all timers.
         _ => Err(TimerError::Invalid),
     };
-    status(from.and_then(|from| timers.start(call.number(0), call.number(1), from)).map(|()| 0))
+    status(from.and_then(|from| driver(map)?.start(call.number(0), call.number(1), from)).map(|()| 0))
 }
 
 /// `bpf_timer_cancel`.
 pub(super) fn cancel(call: &mut Call<'_>) -> Answered {
-    let (_, _, timers) = timer(call)?;
-    status(timers.cancel(call.number(0)).map(u64::from))
+    let (_, map) = map(call)?;
+    status(driver(map).and_then(|timers| timers.cancel(call.number(0))).map(u64::from))
 }

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::map::{Element, Map, Next, Wake};
+use crate::map::{Element, Map, Next, Seated, Wake};
 
 /// What a helper answers.
 #[derive(Debug)]
@@ -37,6 +37,7 @@ enum Over {
 #[derive(Debug)]
 struct Draining {
     map: Arc<Map>,
+    seated: Seated,
     wake: Wake,
     /// How many samples were looked at, including skipped ones.
     seen: u32,
@@ -80,7 +81,7 @@ impl Drop for Draining {
             Wake::Always => true,
         };
         if let Some(ring) = self.map.user_ring() {
-            ring.end(wakes);
+            ring.end(&self.seated, wakes);
         }
     }
 }
@@ -95,8 +96,8 @@ impl Iteration {
     }
 
     /// An iteration over samples. The caller has begun to drain the ring.
-    pub(crate) const fn samples((function, context): (u64, u64), map: Arc<Map>, wake: Wake) -> Self {
-        let draining = Draining { map, wake, seen: 0, error: None, taken: false };
+    pub(crate) fn samples((function, context): (u64, u64), (map, seated): (Arc<Map>, Seated), wake: Wake) -> Self {
+        let draining = Draining { map, seated, wake, seen: 0, error: None, taken: false };
         Self { function, context, made: 0, over: Over::Samples(draining) }
     }
 

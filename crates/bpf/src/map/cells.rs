@@ -223,8 +223,7 @@ pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
 /// Returns a number that nobody outside knows, so that nobody can choose keys that collide.
 #[cfg(feature = "std")]
 pub(super) fn seed() -> u64 {
-    use core::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
+    crate::random::number()
 }
 
 /// Without an operating system there are no random numbers: keys that collide can be chosen.

@@ -27,6 +27,10 @@
 //! the child goes on without it. A signal handler may have interrupted the writer: it reads what is there, and may not
 //! write. Both find whole chains, since each change of one is a single store. What the writer was about to link, or had
 //! just unlinked, is lost to the child, and a value may be a mixture.
+//!
+//! A writer on another thread may itself be held up by a signal handler, and that may wait for this thread. So a thread
+//! that may not wait (`holding`) gives up after a short time. Its look-ups then take what is there, while the writer
+//! may go on after all: they may miss a key, and a value may be a mixture.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -35,10 +39,10 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::cells::{Cells, hash, seed};
 use super::lock::{Holder, Owner};
-use super::pause::pause;
+use super::pause::Wait;
 use super::value::Value;
 use super::{Definition, Element, MapError, OpError, Update, this_cpu};
-use crate::holding::Holding;
+use crate::holding::{Holding, Level, may_wait};
 
 /// What happens if there is no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,50 +192,51 @@ impl Hash {
         self.consistent(self.bucket(key), || self.walk_to(self.bucket(key), key).map(|(_, at)| at))
     }
 
-    /// Returns what `look` finds while nobody writes to the bucket.
+    /// Returns what `look` finds while nobody writes to the bucket; or, on a thread that may not wait for a writer that
+    /// does not come to its end, what it finds all the same.
     fn consistent<T>(&self, bucket: &Bucket, mut look: impl FnMut() -> T) -> T {
-        for round in 0.. {
+        let (mut wait, mut is_late) = (Wait::begin(), false);
+        loop {
             // Acquire: with the release of `Held::drop`; without it `look` could see what was before that.
             let version = bucket.version.load(Ordering::Acquire);
             // A writer that does not go on changes nothing meanwhile.
-            if writer(version) != Some(Holder::Runs) {
+            if is_late || writer(version) != Some(Holder::Runs) {
                 let found = look();
                 // With the fence of `lock`: without it `look` could see part of what a writer does, and this load the
                 // old version.
                 fence(Ordering::Acquire);
-                if bucket.version.load(Ordering::Relaxed) == version {
+                if is_late || bucket.version.load(Ordering::Relaxed) == version {
                     return found;
                 }
             }
-            pause(round);
+            is_late = !wait.again(may_wait(Level::Part));
         }
-        unreachable!("the rounds are without end")
     }
 
-    /// Makes this thread the writer of a bucket; waits while another is.
+    /// Makes this thread the writer of a bucket; waits while another is, as far as `holding` allows.
     fn lock<'a>(&self, bucket: &'a Bucket) -> Result<Held<'a>, OpError> {
-        let (owner, holding) = (Owner::here(this_cpu), Holding::begin());
-        for round in 0.. {
+        let (owner, holding) = (Owner::here(this_cpu), Holding::begin(Level::Part));
+        let mut wait = Wait::begin();
+        loop {
             let version = bucket.version.load(Ordering::Relaxed);
             let locked = match writer(version) {
-                None => behind(version, 1, Some(owner)),
-                Some(Holder::Gone) => behind(version, 2, Some(owner)),
+                None => Some(behind(version, 1, Some(owner))),
+                Some(Holder::Gone) => Some(behind(version, 2, Some(owner))),
                 Some(Holder::Interrupted) => return Err(OpError::Deadlock),
-                Some(Holder::Runs) => {
-                    pause(round);
-                    continue;
-                }
+                Some(Holder::Runs) => None,
             };
             // Acquire: with the release of `Held::drop`; everything that the last writer did is visible.
             let change = (Ordering::Acquire, Ordering::Relaxed);
-            if bucket.version.compare_exchange_weak(version, locked, change.0, change.1).is_ok() {
+            let take = |locked| bucket.version.compare_exchange_weak(version, locked, change.0, change.1).is_ok();
+            if locked.is_some_and(take) {
                 // With the fence of `consistent`: whoever sees what is written from here on sees the odd version, too.
                 fence(Ordering::Release);
                 return Ok(Held { bucket, _holding: holding });
             }
-            pause(round);
+            if !wait.again(holding.may_wait()) {
+                return Err(OpError::Deadlock);
+            }
         }
-        unreachable!("the rounds are without end")
     }
 
     fn use_it(&self, element: u32) {
@@ -280,17 +285,26 @@ impl Hash {
         self.marks[element as usize].store(0, Ordering::Relaxed);
     }
 
+    /// Whether an element may make room: it is in a bucket, and was not used since the clock's hand passed it. The
+    /// third time around it may in any case: few elements are used again as fast as the hand comes back.
+    fn may_leave(&self, element: u32, step: u64) -> bool {
+        let mark = &self.marks[element as usize];
+        let seen = mark.load(Ordering::Relaxed);
+        if seen & LIVE == 0 {
+            return false;
+        }
+        if seen & USED == 0 || step >= 2 * u64::from(self.count) {
+            return true;
+        }
+        mark.fetch_and(!USED, Ordering::Relaxed);
+        false
+    }
+
     /// Takes an element that was not used lately from its bucket.
     fn evict(&self, renew: &dyn Fn(u64)) -> Option<u32> {
-        for _ in 0..self.count.saturating_mul(3) {
+        for step in 0..3 * u64::from(self.count) {
             let element = self.hand.fetch_add(1, Ordering::Relaxed) % self.count;
-            let mark = &self.marks[element as usize];
-            let seen = mark.load(Ordering::Relaxed);
-            if seen & LIVE == 0 {
-                continue;
-            }
-            if seen & USED != 0 {
-                mark.fetch_and(!USED, Ordering::Relaxed);
+            if !self.may_leave(element, step) {
                 continue;
             }
             let bucket = self.bucket_of(self.keys.hash(element as usize, self.seed));
@@ -339,13 +353,31 @@ impl Hash {
         if let Some((_, element)) = self.walk_to(bucket, key) {
             return replace(element);
         }
-        drop(held);
         if update == Update::Replace {
             return Err(OpError::NotFound);
         }
+        let insert = |element: u32| {
+            // A program may have made a timer in it since another key's value was here.
+            renew(self.values.address(element as usize));
+            self.keys.write(element as usize, Value::Near(key));
+            if cpu.is_some() && self.cpus > 1 {
+                // Of the other CPUs.
+                self.write(element, None, Value::Near(&[]));
+            }
+            self.write(element, cpu, value);
+            self.next[element as usize].store(bucket.head.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Not used yet: what is put in and never looked up leaves first.
+            self.marks[element as usize].store(LIVE, Ordering::Relaxed);
+            bucket.head.store(element, Ordering::Relaxed);
+            Ok(true)
+        };
+        if self.eviction == Eviction::Never {
+            // Under the lock, so that nobody who inserts the same key takes another element meanwhile.
+            return insert(self.take_free().ok_or(OpError::Full)?);
+        }
         // Not under the lock: making room locks another bucket.
-        let evict = || if self.eviction == Eviction::Unused { self.evict(renew) } else { None };
-        let element = self.take_free().or_else(evict).ok_or(OpError::Full)?;
+        drop(held);
+        let element = self.take_free().or_else(|| self.evict(renew)).ok_or(OpError::Full)?;
         let held = self.lock(bucket).inspect_err(|_| self.give_back(element))?;
         if let Some((_, found)) = self.walk_to(bucket, key) {
             // Another thread was faster.
@@ -354,19 +386,7 @@ impl Hash {
             self.give_back(element);
             return replaced;
         }
-        // A program may have made a timer in it since another key's value was here.
-        renew(self.values.address(element as usize));
-        self.keys.write(element as usize, Value::Near(key));
-        if cpu.is_some() && self.cpus > 1 {
-            // Of the other CPUs.
-            self.write(element, None, Value::Near(&[]));
-        }
-        self.write(element, cpu, value);
-        self.next[element as usize].store(bucket.head.load(Ordering::Relaxed), Ordering::Relaxed);
-        // Not used yet: what is put in and never looked up leaves first.
-        self.marks[element as usize].store(LIVE, Ordering::Relaxed);
-        bucket.head.store(element, Ordering::Relaxed);
-        Ok(true)
+        insert(element)
     }
 
     /// Writes the value of `key`, of the first CPU, if it still lies at `address`; without these bytes of it.
@@ -393,8 +413,9 @@ impl Hash {
         let (before, element) = self.walk_to(bucket, key).ok_or(OpError::NotFound)?;
         self.unlink(bucket, before, element);
         renew(self.values.address(element as usize));
-        drop(held);
+        // Under the lock, so that there is room for whoever misses the key.
         self.give_back(element);
+        drop(held);
         Ok(())
     }
 
@@ -442,7 +463,7 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
     use crate::map::Kind;
-    use crate::map::tests::beside;
+    use crate::map::tests::{beside, in_the_middle};
 
     #[test]
     fn nobody_waits_for_who_does_not_go_on() {
@@ -463,5 +484,79 @@ mod tests {
         assert_eq!((set(3), read()), (Ok(false), Ok([3; 8])));
         beside(|| hash.lock(&hash.buckets[0]), || read() == Ok([3; 8]) && set(4) == Ok(false) && read() == Ok([4; 8]));
         assert_eq!(read(), Ok([3; 8]), "what the child did is the child's");
+    }
+
+    #[test]
+    fn two_that_hold_what_the_other_one_wants_both_give_up() {
+        let definition = Definition::new("hash", Kind::Hash, 4, 8, 1);
+        let maps = [(); 2].map(|()| Hash::new(&definition, 1, Eviction::Never).expect("room"));
+        let set = |map: &Hash, value| map.update(&[1; 4], None, Value::Near(&[value; 8]), Update::Always, &|_| ());
+        assert_eq!([set(&maps[0], 1), set(&maps[1], 1)], [Ok(true); 2]);
+        let both = std::sync::Barrier::new(2);
+        let meet = |mine: usize| {
+            let held = maps[mine].lock(&maps[mine].buckets[0]).expect("it is free");
+            both.wait();
+            // As signal handlers that have interrupted their threads.
+            let (other, mut value) = (&maps[1 - mine], [0; 8]);
+            let seen = other.read(&[1; 4], 0, &mut value).map(|()| value);
+            let changed = (set(other, 2), other.remove(&[1; 4], &|_| ()));
+            both.wait();
+            drop(held);
+            assert_eq!((seen, changed), (Ok([1; 8]), (Err(OpError::Deadlock), Err(OpError::Deadlock))));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| meet(0));
+            meet(1);
+        });
+        assert_eq!([set(&maps[0], 3), set(&maps[1], 3)], [Ok(false); 2]);
+    }
+
+    #[test]
+    fn a_look_up_inside_the_lock_of_timers_waits_for_nobody() {
+        let definition = Definition::new("hash", Kind::Hash, 4, 8, 1);
+        let hash = Hash::new(&definition, 1, Eviction::Never).expect("room");
+        let hold = |is_held: &dyn Fn()| {
+            let held = hash.lock(&hash.buckets[0]).expect("it is free");
+            is_held();
+            drop(held);
+        };
+        in_the_middle(hold, || {
+            let _inside = Holding::begin(Level::Timers);
+            assert_eq!((hash.address(&[1; 4], 0), hash.remove(&[1; 4], &|_| ())), (None, Err(OpError::Deadlock)));
+        });
+    }
+
+    /// Both would often find the map full: while the other has taken an element and not linked it, or unlinked it and
+    /// not given it back.
+    #[test]
+    fn who_inserts_the_same_key_takes_no_other_element() {
+        let definition = Definition::new("hash", Kind::Hash, 4, 8, 1);
+        let hash = Hash::new(&definition, 1, Eviction::Never).expect("room");
+        let work = || {
+            for _ in 0..20_000 {
+                let set = hash.update(&[1; 4], None, Value::Near(&[1; 8]), Update::Always, &|_| ());
+                assert_ne!(set, Err(OpError::Full));
+                let _ = hash.remove(&[1; 4], &|_| ());
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(work);
+            work();
+        });
+    }
+
+    #[test]
+    fn an_element_that_is_used_all_the_time_makes_room_all_the_same() {
+        let definition = Definition::new("lru", Kind::LruHash, 4, 8, 2);
+        let hash = Hash::new(&definition, 1, Eviction::Unused).expect("room");
+        let set = hash.update(&[1; 4], None, Value::Near(&[1; 8]), Update::Always, &|_| ());
+        assert_eq!(set, Ok(true));
+        let may_leave = |step| {
+            // By a thread that does nothing else.
+            hash.use_it(0);
+            hash.may_leave(0, step)
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5].map(may_leave), [false, false, false, false, true, true]);
+        assert!(!hash.may_leave(1, 5), "it is in no bucket");
     }
 }

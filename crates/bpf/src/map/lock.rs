@@ -10,13 +10,14 @@
 //!   back, as it does with records. Loops that only a count ends (`may_goto`), which nested take hours, are refused
 //!   under a lock unless the program has fuel: with much fuel others wait for long, as its contract allows.
 //! * Asking for a lock that the same thread holds, in a signal handler or in what the host does under a lock, is an
-//!   error ([`Deadlock`]).
+//!   error ([`Deadlock`]). So is waiting for another one while the thread holds any lock of a value, a map or a hook
+//!   (`holding` says why).
 //! * In a child of `fork`, the locks of threads that it does not have count as free.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::pause::pause;
-use crate::holding;
+use super::pause::Wait;
+use crate::holding::{self, Level};
 
 #[cfg(feature = "std")]
 #[path = "owner.rs"]
@@ -61,7 +62,7 @@ impl Holder {
     }
 }
 
-/// The owner that asks for the lock holds it already.
+/// The owner that asks for the lock holds it already, or holds others and would have to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadlock;
 
@@ -98,20 +99,23 @@ impl<'a> Lock<'a> {
 
     /// Takes the lock; waits while another has it.
     pub(crate) fn take(&self, owner: Owner) -> Result<(), Deadlock> {
-        holding::begin();
-        self.take_counted(owner).inspect_err(|_| holding::end())
+        let may_wait = holding::begin(Level::Value);
+        self.take_counted(owner, may_wait).inspect_err(|_| holding::end(Level::Value))
     }
 
-    fn take_counted(&self, owner: Owner) -> Result<(), Deadlock> {
+    fn take_counted(&self, owner: Owner, may_wait: bool) -> Result<(), Deadlock> {
         let mine = u64::from(owner.0) << self.shift;
-        for round in 0.. {
+        let mut wait = Wait::begin();
+        loop {
             let word = self.word.load(Ordering::Relaxed);
             let holder = (word >> self.shift & OWNER) as u32;
             if holder == owner.0 {
                 return Err(Deadlock);
             }
             if holder != 0 && !owner::is_gone(holder) {
-                pause(round);
+                if !wait.again(may_wait) {
+                    return Err(Deadlock);
+                }
                 continue;
             }
             let taken = word & !(OWNER << self.shift) | mine;
@@ -121,7 +125,6 @@ impl<'a> Lock<'a> {
                 return Ok(());
             }
         }
-        unreachable!("the rounds are without end")
     }
 
     /// Gives the lock back. Returns whether `owner` had it.
@@ -132,7 +135,7 @@ impl<'a> Lock<'a> {
         }
         // Release: with the acquire of `take`; without it, the next holder could miss some of what was written.
         self.word.fetch_and(!(OWNER << self.shift), Ordering::Release);
-        holding::end();
+        holding::end(Level::Value);
         true
     }
 
@@ -140,7 +143,7 @@ impl<'a> Lock<'a> {
     pub(crate) fn discard(&self) {
         // Release: as in `give_back`.
         self.word.fetch_and(!(OWNER << self.shift), Ordering::Release);
-        holding::end();
+        holding::end(Level::Value);
     }
 }
 
@@ -174,6 +177,32 @@ mod tests {
             assert_eq!(word.load(Ordering::Relaxed), before);
             assert!(!lock.give_back(Owner(7)), "nobody has it");
         }
+    }
+
+    #[test]
+    #[cfg(feature = "std")]
+    fn who_holds_something_does_not_wait_for_the_lock_of_a_value() {
+        use crate::holding::Holding;
+        use crate::map::tests::in_the_middle;
+
+        let words = [const { AtomicU64::new(0) }; 2];
+        let [wanted, other] = [0, 1].map(|index| Lock::new(&words[index], 0));
+        let hold = |is_held: &dyn Fn()| {
+            let owner = Owner::here(|| 0);
+            assert_eq!(wanted.take(owner), Ok(()));
+            is_held();
+            assert!(wanted.give_back(owner));
+        };
+        in_the_middle(hold, || {
+            let owner = Owner::here(|| 0);
+            for level in [Level::Timers, Level::Part, Level::Turn] {
+                let _holding = Holding::begin(level);
+                assert_eq!(wanted.take(owner), Err(Deadlock), "{level:?}");
+            }
+            assert_eq!((other.take(owner), wanted.take(owner)), (Ok(()), Err(Deadlock)));
+            assert!(other.give_back(owner) && !holding::is_holding());
+        });
+        assert_eq!(wanted.take(Owner::here(|| 0)), Ok(()));
     }
 
     #[test]

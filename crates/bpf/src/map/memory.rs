@@ -5,6 +5,7 @@ use core::ops::Deref;
 use core::sync::atomic::AtomicU64;
 
 use super::cells::{WORD, words};
+use super::seat::Inherited;
 use super::{Definition, MapError};
 
 /// Where the words are.
@@ -27,6 +28,15 @@ impl Memory {
     #[cfg(feature = "std")]
     pub(super) fn shared(name: &str, len: u64) -> Result<Self, palimpsest_sys::memory::words::SharedWordsError> {
         Ok(Self::Shared(palimpsest_sys::memory::words::SharedWords::new(name, len as usize)?))
+    }
+
+    /// What becomes in a child of the one who works on it in its parent.
+    pub(super) const fn inherited(&self) -> Inherited {
+        match self {
+            Self::Own(_) => Inherited::IsFree,
+            #[cfg(feature = "std")]
+            Self::Shared(_) => Inherited::IsTaken,
+        }
     }
 
     /// The descriptor that other processes map, if the memory is shared.

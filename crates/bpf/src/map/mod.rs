@@ -6,9 +6,11 @@
 //! (`cells`), and what one reads while another writes is a mixture of both, and never undefined.
 //!
 //! Nobody waits for a thread that does not go on. In a child of `fork`, what is held by threads that it does not have
-//! is free.
+//! is free. (A record of a ring buffer is not: `ring` says why.)
 //! A signal handler that has interrupted a change on its own thread reads what is there, while its changes of the same
-//! part are errors ([`OpError::Deadlock`]); so are those of the timers in values. In a child whose parent was putting a
+//! part are errors ([`OpError::Deadlock`]); so are those of the timers in values. It does not wait for other threads,
+//! either, since they may be held up by handlers that wait for its own: if another thread is changing a part for more
+//! than a short time, it reads what is there, and its changes are errors. In a child whose parent was putting a
 //! map into maps, such changes of these maps are errors, too ([`OpError::Abandoned`]). Without `std` whoever changes a
 //! hash map, trie or queue must not be interrupted by somebody who uses the same map.
 //!
@@ -40,6 +42,7 @@ mod pause;
 mod programs;
 mod queue;
 mod ring;
+mod seat;
 #[cfg(feature = "std")]
 mod timed;
 mod trie;
@@ -70,6 +73,7 @@ pub use programs::{Foreign, InsertError, Programs};
 use queue::{Order, Queue};
 pub use ring::{Consumer, Ring, Wake};
 pub(crate) use ring::{Fate, Waker};
+pub(crate) use seat::Seated;
 #[cfg(feature = "std")]
 pub(crate) use timed::Timed;
 use trie::Trie;
@@ -315,7 +319,7 @@ impl Map {
         keys
     }
 
-    /// Adds a value: to a queue, a stack or a bloom filter.
+    /// Adds a value: to a queue, a stack or, with [`WhenFull::Refuse`], a bloom filter.
     ///
     /// # Errors
     ///
@@ -329,10 +333,12 @@ impl Map {
         self.check_value(value.len())?;
         match &self.store {
             Store::Queue(queue) => queue.push(value, when_full),
-            Store::Bloom(bloom) => {
+            Store::Bloom(bloom) if when_full == WhenFull::Refuse => {
                 bloom.push(value);
                 Ok(())
             }
+            // Linux knows no flags here, and filters are never full.
+            Store::Bloom(_) => Err(OpError::Flags { flags: when_full as u64 }),
             _ => Err(self.unsupported()),
         }
     }

@@ -15,6 +15,9 @@ pub enum OpError {
     /// There is no room.
     #[error("the map is full")]
     Full,
+    /// There is no room in a trie of prefixes.
+    #[error("the trie is full")]
+    NoSpace,
     /// A key or value has another length.
     #[error("{given} bytes were given for a key or value of {len}")]
     Length {
@@ -38,9 +41,10 @@ pub enum OpError {
     /// Its values have no locks.
     #[error("the values of the map have no locks")]
     NoLock,
-    /// The thread that asks for the lock holds it already: that of a value, or, in a signal handler, that of a part of
-    /// the map.
-    #[error("this thread holds the lock already; a signal handler may have interrupted a change of the map")]
+    /// The thread that asks for the lock, of a value or of a part of the map, holds it already, or holds others and
+    /// would have to wait for it: in a signal handler that has interrupted a change, inside `change_locked`, or where a
+    /// `TimeSource` is asked.
+    #[error("this thread holds the lock already, or others, so that it must not wait; is this in a signal handler?")]
     Deadlock,
     /// A thread that this process does not have was changing it when its parent forked, and it may be half changed.
     #[error("the parent of this process was changing it when it forked; make a new map here, or fork at another time")]
@@ -60,6 +64,7 @@ impl OpError {
             Self::NotFound => 2,
             Self::Exists => 17,
             Self::Full => 7,
+            Self::NoSpace => 28,
             Self::Length { .. } | Self::Flags { .. } | Self::Prefix { .. } | Self::NoLock => 22,
             Self::Deadlock => 35,
             Self::Abandoned => 130,
@@ -96,12 +101,12 @@ impl Update {
     }
 }
 
-/// What a full queue or stack does.
+/// What a full queue or stack does. The numbers are Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WhenFull {
     /// It refuses.
     #[default]
-    Refuse,
+    Refuse = 0,
     /// It drops the oldest value (Linux: `BPF_EXIST`).
-    DropOldest,
+    DropOldest = 2,
 }

@@ -7,13 +7,9 @@
 use core::cell::Cell;
 
 use palimpsest_sys::threads::own::{is_gone as is_gone_thread, own_thread};
-use palimpsest_sys::{ForkDetector, SetOnce};
 
 use super::Holder;
-
-/// Counts from the process that took the first lock. Not a `LazyLock`: a child forked in the middle of the first use
-/// would wait for it for ever.
-static HERE: SetOnce<ForkDetector> = SetOnce::new();
+use crate::process::here;
 
 /// Bits of a thread's number (Linux: `PID_MAX_LIMIT`).
 const THREAD: u32 = 22;
@@ -21,11 +17,6 @@ const THREAD: u32 = 22;
 std::thread_local! {
     /// The thread's number, and above it the generation in which it was asked for; 0 before.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Allocates at its first call in a process, which is that of the first map, or of a hook.
-fn here() -> &'static ForkDetector {
-    HERE.get_or_init(ForkDetector::new)
 }
 
 const fn owner(generation: u32, thread: i32) -> u32 {

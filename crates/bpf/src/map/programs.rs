@@ -8,11 +8,12 @@ use core::any::Any;
 use core::fmt;
 
 #[cfg(feature = "std")]
+use palimpsest_sys::SetOnce;
+#[cfg(feature = "std")]
 use palimpsest_sys::published::Published;
 
-use super::once::OnceLock;
 #[cfg(not(feature = "std"))]
-use super::once::{Mutex, lock};
+use super::once::{Mutex, OnceLock as SetOnce, lock};
 use super::{Definition, MapError};
 #[cfg(feature = "std")]
 use crate::host::HostedProgram;
@@ -29,13 +30,13 @@ pub struct Programs {
     programs: Box<[Place<Arc<HostedProgram>>]>,
     count: usize,
     /// Made when the first is put in, or, where there are no others, with the map.
-    foreign: OnceLock<Box<[ForeignPlace]>>,
+    foreign: SetOnce<Box<[ForeignPlace]>>,
 }
 
 /// A place for a program, made when the first is put in. Whoever reads it waits for nobody, allocates nothing, and
-/// frees nothing.
+/// frees nothing. Whoever puts a program in waits for nobody either, who might be missing in a child.
 #[cfg(feature = "std")]
-type Place<P> = OnceLock<Published<Option<P>>>;
+type Place<P> = SetOnce<Published<Option<P>>>;
 
 /// A place for another runner's program.
 #[cfg(feature = "std")]
@@ -83,12 +84,12 @@ impl Programs {
         };
         #[cfg(feature = "std")]
         {
-            let programs = places(count, OnceLock::new).map_err(memory)?;
-            Ok(Self { programs, count, foreign: OnceLock::new() })
+            let programs = places(count, SetOnce::new).map_err(memory)?;
+            Ok(Self { programs, count, foreign: SetOnce::new() })
         }
         #[cfg(not(feature = "std"))]
         {
-            let programs = Self { count, foreign: OnceLock::new() };
+            let programs = Self { count, foreign: SetOnce::new() };
             let foreign = places(count, || Mutex::new(None)).map_err(memory)?;
             programs.foreign.get_or_init(|| foreign);
             Ok(programs)
@@ -122,8 +123,8 @@ impl Programs {
     /// [`set`](Self::set) does the same for its place.
     #[cfg(feature = "std")]
     pub fn reclaim(&self) -> usize {
-        let own = self.programs.iter().filter_map(OnceLock::get).map(Published::reclaim);
-        let foreign = self.foreign.get().into_iter().flatten().filter_map(OnceLock::get).map(Published::reclaim);
+        let own = self.programs.iter().filter_map(SetOnce::get).map(Published::reclaim);
+        let foreign = self.foreign.get().into_iter().flatten().filter_map(SetOnce::get).map(Published::reclaim);
         own.chain(foreign).sum()
     }
 
@@ -140,9 +141,9 @@ impl Programs {
         }
         #[cfg(feature = "std")]
         if self.foreign.get().is_none() {
-            let made = places(count, OnceLock::new).map_err(|_| InsertError::Memory { count })?;
+            let made = places(count, SetOnce::new).map_err(|_| InsertError::Memory { count })?;
             // Another thread may have been faster.
-            let _ = self.foreign.set(made);
+            self.foreign.get_or_init(|| made);
         }
         let place = self.foreign.get().and_then(|places| places.get(index as usize)).ok_or(no_place)?;
         #[cfg(feature = "std")]
@@ -179,15 +180,37 @@ fn places<T>(count: usize, empty: impl FnMut() -> T) -> Result<Box<[T]>, TryRese
     Ok(places.into_boxed_slice())
 }
 
-/// Bytes of a place.
+/// Bytes of a place, with what is made when the first program is put in.
 #[cfg(feature = "std")]
-const PLACE: u64 = size_of::<Place<Arc<HostedProgram>>>() as u64;
+const PLACE: u64 = (size_of::<Place<Arc<HostedProgram>>>() + size_of::<Published<Option<Arc<HostedProgram>>>>()) as u64;
 #[cfg(not(feature = "std"))]
 const PLACE: u64 = size_of::<Mutex<Option<Foreign>>>() as u64;
 
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
+    use crate::map::tests::{in_a_child, in_the_middle};
+
+    #[test]
+    fn a_child_waits_for_nobody_who_was_making_a_place() {
+        let definition = Definition::new("programs", crate::map::Kind::Programs, 4, 4, 2);
+        let programs = Programs::new(&definition).expect("room");
+        let make = |is_in_the_middle: &dyn Fn()| {
+            programs.foreign.get_or_init(|| {
+                is_in_the_middle();
+                places(2, SetOnce::new).expect("room")
+            });
+        };
+        let set = || programs.set_foreign(1, Some(Arc::new(7))).is_ok() && programs.foreign(1).is_some();
+        in_the_middle(make, || in_a_child(set));
+        let make = |is_in_the_middle: &dyn Fn()| {
+            programs.foreign.get().expect("made above")[1].get_or_init(|| {
+                is_in_the_middle();
+                Published::new(None)
+            });
+        };
+        in_the_middle(make, || in_a_child(set));
+    }
 
     #[test]
     fn places_for_which_there_is_no_memory_are_an_error() {

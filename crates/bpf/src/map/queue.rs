@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::cells::Cells;
 use super::lock::{Holder, Owner};
-use super::pause::pause;
+use super::pause::Wait;
 use super::value::{Out, Value};
 use super::{Definition, MapError, OpError, WhenFull, this_cpu};
-use crate::holding::Holding;
+use crate::holding::{Holding, Level};
 
 /// Which value leaves first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,18 +58,17 @@ impl Queue {
         })
     }
 
-    /// Locks the queue; waits while another has it. If that is a thread that a child of `fork` does not have, a value
-    /// may be lost or be there twice.
+    /// Locks the queue; waits while another has it, as far as `holding` allows. If that is a thread that a child of
+    /// `fork` does not have, a value may be lost or be there twice.
     fn lock(&self) -> Result<Held<'_>, OpError> {
-        let (mine, holding) = (Owner::here(this_cpu).number(), Holding::begin());
-        for round in 0.. {
+        let (mine, holding) = (Owner::here(this_cpu).number(), Holding::begin(Level::Part));
+        let mut wait = Wait::begin();
+        loop {
             let owner = self.owner.load(Ordering::Relaxed);
             match (owner != 0).then(|| Holder::of(owner)) {
                 Some(Holder::Interrupted) => return Err(OpError::Deadlock),
-                Some(Holder::Runs) => {
-                    pause(round);
-                    continue;
-                }
+                Some(Holder::Runs) if wait.again(holding.may_wait()) => continue,
+                Some(Holder::Runs) => return Err(OpError::Deadlock),
                 None | Some(Holder::Gone) => {}
             }
             // Acquire: with the release of `Held::drop`.
@@ -77,7 +76,6 @@ impl Queue {
                 return Ok(Held { owner: &self.owner, _holding: holding });
             }
         }
-        unreachable!("the rounds are without end")
     }
 
     pub(super) fn push(&self, value: Value<'_>, when_full: WhenFull) -> Result<(), OpError> {
@@ -127,7 +125,7 @@ impl Queue {
 mod tests {
     use super::*;
     use crate::map::Kind;
-    use crate::map::tests::beside;
+    use crate::map::tests::{beside, in_the_middle};
 
     #[test]
     fn nobody_waits_for_who_does_not_go_on() {
@@ -142,5 +140,15 @@ mod tests {
         drop(held);
         assert_eq!(push(1), Ok(()));
         beside(|| queue.lock(), || push(2).is_ok() && queue.pop(&mut |_, _| ()).is_ok());
+        let hold = |is_held: &dyn Fn()| {
+            let _held = queue.lock().expect("it is free");
+            is_held();
+        };
+        // As a signal handler that has interrupted a change of another queue.
+        in_the_middle(hold, || {
+            let _holding = Holding::begin(Level::Part);
+            assert_eq!(push(2), Err(OpError::Deadlock));
+        });
+        assert_eq!(push(2), Ok(()));
     }
 }

@@ -35,14 +35,22 @@
 //!
 //! Whoever maps the memory can break the protocol, and get or cause wrong records, lost ones or a full buffer; memory
 //! outside it is never reached.
+//!
+//! # Forks
+//!
+//! A child of `fork` has the records of its parent's threads, also one that such a thread was writing: nobody finishes
+//! that one there, and the child's consumer gets none of those behind it. It cannot be skipped: between P2 and P3 its
+//! length is nowhere, and it may be that of the thread that has forked, in a helper or a handler, which goes on writing
+//! it in the child. So a child that consumes records makes a map of its own, or is forked while nobody writes any.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::cells::{WORD, address};
 use super::memory::Memory;
+use super::seat::{Seat, Seated};
 use super::value::Value;
 use super::{Definition, MapError};
 
@@ -68,8 +76,8 @@ pub struct Ring {
     len: u64,
     /// Records that found no room. Producers add to it, anybody reads it.
     dropped: AtomicU64,
-    /// Set by whoever becomes the consumer, cleared when that one is dropped.
-    has_consumer: AtomicBool,
+    /// The consumer's.
+    consumer: Seat,
     waker: Option<Box<Waker>>,
 }
 
@@ -116,7 +124,7 @@ impl Ring {
     pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
         let len = u64::from(definition.max_entries);
         let memory = Memory::new(definition, Self::bytes(definition))?;
-        Ok(Self { memory, len, dropped: AtomicU64::new(0), has_consumer: AtomicBool::new(false), waker: None })
+        Ok(Self { memory, len, dropped: AtomicU64::new(0), consumer: Seat::new(), waker: None })
     }
 
     /// Moves it to memory that other processes can map.
@@ -144,7 +152,7 @@ impl Ring {
         &self.memory
     }
 
-    fn consumer(&self) -> &AtomicU64 {
+    fn consumers(&self) -> &AtomicU64 {
         &self.words()[0]
     }
 
@@ -325,10 +333,12 @@ impl Ring {
     }
 
     /// Returns the one who reads records; `None` while there is one.
+    ///
+    /// In a child of `fork` there is none before somebody takes it, or drains the one that its parent had, which gets
+    /// nothing any more once another was taken. If other processes can map the ring, the parent's stays the only one.
     pub fn take_consumer(&self) -> Option<Consumer<'_>> {
-        // Acquire: with the release of `Consumer::drop`, so that positions go on where they were.
-        let was = self.has_consumer.swap(true, Ordering::Acquire);
-        (!was).then(|| Consumer { ring: self, bytes: Vec::new() })
+        let seated = self.consumer.take(self.memory.inherited())?;
+        Some(Consumer { ring: self, bytes: Vec::new(), seated })
     }
 
     /// Returns the bytes taken and not consumed.
@@ -342,7 +352,7 @@ impl Ring {
     }
 
     pub(crate) fn consumer_position(&self) -> u64 {
-        self.consumer().load(Ordering::Relaxed)
+        self.consumers().load(Ordering::Relaxed)
     }
 
     pub(crate) fn producers_position(&self) -> u64 {
@@ -355,6 +365,7 @@ impl Ring {
 pub struct Consumer<'a> {
     ring: &'a Ring,
     bytes: Vec<u8>,
+    seated: Seated,
 }
 
 impl Consumer<'_> {
@@ -362,6 +373,9 @@ impl Consumer<'_> {
     /// there is none; a record that is finished after that wakes the consumer.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
+        if !self.ring.consumer.keeps(&mut self.seated) {
+            return count;
+        }
         loop {
             while let Some(is_skipped) = self.next() {
                 if !is_skipped {
@@ -379,7 +393,7 @@ impl Consumer<'_> {
     }
 
     fn is_ready(&self) -> bool {
-        let header = self.ring.word(self.ring.consumer().load(Ordering::Relaxed)).load(Ordering::Relaxed);
+        let header = self.ring.word(self.ring.consumers().load(Ordering::Relaxed)).load(Ordering::Relaxed);
         header != 0 && header & BUSY == 0
     }
 
@@ -419,7 +433,6 @@ impl Consumer<'_> {
 
 impl Drop for Consumer<'_> {
     fn drop(&mut self) {
-        // Release: with the acquire of `take_consumer`.
-        self.ring.has_consumer.store(false, Ordering::Release);
+        self.ring.consumer.give_back(&self.seated);
     }
 }

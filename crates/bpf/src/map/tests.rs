@@ -124,11 +124,15 @@ fn the_longest_prefix_is_found() {
     assert_eq!(get(&trie, &key(32, [11, 0, 0, 0])), Err(OpError::NotFound));
     assert_eq!(get(&trie, &key(33, [10, 0, 0, 0])), Err(OpError::NotFound));
     assert_eq!(set(&trie, &key(33, [10, 0, 0, 0]), 1, Update::Always), Err(OpError::Prefix { most: 32 }));
+    assert_eq!(trie.remove(&key(33, [10, 0, 0, 0])), Err(OpError::Prefix { most: 32 }));
     assert_eq!(trie.remove(&key(20, [10, 1, 0x7f, 1])), Ok(()));
     assert_eq!(get(&trie, &key(32, [10, 1, 0x7f, 5])), Ok(2));
     assert_eq!(trie.remove(&key(20, [10, 1, 0x70, 0])), Err(OpError::NotFound));
     assert_eq!(set(&trie, &key(0, [1, 2, 3, 4]), 7, Update::Always), Ok(()));
     assert_eq!(get(&trie, &key(32, [11, 0, 0, 0])), Ok(7));
+    let full = (0..16).find_map(|last| set(&trie, &key(32, [12, 0, 0, last]), 1, Update::Always).err());
+    // `ENOSPC`, where other maps say `E2BIG`.
+    assert_eq!(full.map(|error| (error, error.errno())), Some((OpError::NoSpace, 28)));
 }
 
 #[test]
@@ -163,6 +167,8 @@ fn bloom_filters_forget_nothing() {
         bloom.push(&value.to_ne_bytes(), WhenFull::Refuse).expect("always");
     }
     assert!((0..500).all(may_have));
+    let dropping = bloom.push(&500_u32.to_ne_bytes(), WhenFull::DropOldest);
+    assert_eq!(dropping.map_err(OpError::errno), Err(22));
     let wrong = (1000..11_000).filter(|value| may_have(*value)).count();
     assert!(wrong < 1000, "{wrong} of 10000 are taken for such that were put in");
 }
@@ -278,31 +284,124 @@ fn measures_are_checked() {
     assert!(ArrayHandle::<u64>::new(Arc::new(map(Kind::Hash, 4, 8, 1))).is_err());
 }
 
-/// Has another thread hold what `hold` returns, and asserts that `check` is true in a child of `fork`, which does not
-/// have that thread.
-#[expect(unsafe_code, reason = "processes are forked")]
-pub(crate) fn beside<T, E: core::fmt::Debug>(hold: impl FnOnce() -> Result<T, E> + Send, check: impl FnOnce() -> bool) {
-    let (held, is_held) = std::sync::mpsc::channel();
+/// Has another thread do `work`, and calls `meanwhile` where that calls what it gets.
+pub(crate) fn in_the_middle(work: impl FnOnce(&dyn Fn()) + Send, meanwhile: impl FnOnce()) {
+    let (come, has_come) = std::sync::mpsc::channel();
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let _kept = hold().expect("it is free");
-            held.send(()).expect("somebody listens");
-            let _ = is_done.recv();
+            work(&|| {
+                come.send(()).expect("somebody listens");
+                let _ = is_done.recv();
+            });
         });
-        is_held.recv().expect("it is held");
-        // SAFETY: the child makes the check, and leaves.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0, "a child");
-        if child == 0 {
-            let status = i32::from(check()) + 7;
-            // SAFETY: nothing of the parent's is run any more.
-            unsafe { libc::_exit(status) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is there to be written.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        has_come.recv().expect("it gets there");
+        meanwhile();
         drop(done);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 8, "{status:#x}");
     });
+}
+
+/// Asserts that `check` is true in a child of `fork`, and does not panic there.
+#[expect(unsafe_code, reason = "processes are forked")]
+pub(crate) fn in_a_child(check: impl FnOnce() -> bool) {
+    // SAFETY: the child makes the check, and leaves.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "a child");
+    if child == 0 {
+        let is_right = std::panic::catch_unwind(core::panic::AssertUnwindSafe(check)).unwrap_or(false);
+        let status = i32::from(is_right) + 7;
+        // SAFETY: nothing of the parent's is run any more.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is there to be written.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 8, "{status:#x}");
+}
+
+/// Has another thread hold what `hold` returns, and asserts that `check` is true in a child of `fork`, which does not
+/// have that thread.
+pub(crate) fn beside<T, E: core::fmt::Debug>(hold: impl FnOnce() -> Result<T, E> + Send, check: impl FnOnce() -> bool) {
+    let hold = |is_held: &dyn Fn()| {
+        let _kept = hold().expect("it is free");
+        is_held();
+    };
+    in_the_middle(hold, || in_a_child(check));
+}
+
+#[test]
+fn a_child_has_a_consumer_and_a_producer_of_its_own() {
+    let [records, samples] = [Kind::RingBuffer, Kind::UserRingBuffer].map(|kind| map(kind, 0, 0, 4096));
+    let (ring, user_ring) = (records.ring().expect("one"), samples.user_ring().expect("one"));
+    let drained = |consumer: &mut Consumer<'_>| {
+        assert!(ring.output(&[1; 8], Wake::Never));
+        consumer.drain(|_| ())
+    };
+    let consumes = || {
+        let consumer = ring.take_consumer();
+        consumer.is_some_and(|mut consumer| drained(&mut consumer) == 1 && ring.take_consumer().is_none())
+    };
+    beside(|| ring.take_consumer().ok_or("taken"), consumes);
+    let produces = || {
+        let drain = user_ring.begin();
+        assert_eq!((user_ring.take(), user_ring.begin().is_none()), (Ok(Next::Nothing), true), "it is not finished");
+        let mut producer = user_ring.take_producer().expect("that of the parent is not there");
+        assert!(user_ring.take_producer().is_none());
+        producer.put(&[7; 8]).expect("room");
+        assert_eq!(user_ring.take(), Ok(Next::Skipped));
+        let is_there = matches!(user_ring.take(), Ok(Next::Sample(_)));
+        drain.is_some_and(|drain| {
+            user_ring.end(&drain, false);
+            is_there && user_ring.begin().is_some()
+        })
+    };
+    let hold = || {
+        let mut producer = user_ring.take_producer().ok_or("taken")?;
+        core::mem::forget(producer.reserve(8).map_err(|_| "no room")?);
+        Ok::<_, &str>((user_ring.begin().ok_or("drained")?, producer))
+    };
+    beside(hold, produces);
+}
+
+#[test]
+fn what_a_thread_has_when_it_forks_it_has_in_the_child_until_another_takes_it() {
+    let [records, samples] = [Kind::RingBuffer, Kind::UserRingBuffer].map(|kind| map(kind, 0, 0, 4096));
+    let (ring, user_ring) = (records.ring().expect("one"), samples.user_ring().expect("one"));
+    let mut consumer = ring.take_consumer().expect("the first");
+    let mut producer = user_ring.take_producer().expect("the first");
+    let drained = |consumer: &mut Consumer<'_>| {
+        assert!(ring.output(&[1; 8], Wake::Never));
+        consumer.drain(|_| ())
+    };
+    in_a_child(|| {
+        let goes_on = (drained(&mut consumer), producer.put(&[1; 8]).is_ok());
+        goes_on == (1, true) && ring.take_consumer().is_none() && user_ring.take_producer().is_none()
+    });
+    let sample = producer.reserve(8).expect("room");
+    in_a_child(|| {
+        let mut other = user_ring.take_producer().expect("nobody has used it here");
+        // Skipped meanwhile.
+        sample.submit();
+        other.put(&[2; 8]).expect("room");
+        let is_skipped = user_ring.take() == Ok(Next::Skipped);
+        is_skipped && matches!(user_ring.take(), Ok(Next::Sample(_))) && user_ring.take() == Ok(Next::Nothing)
+    });
+    in_a_child(|| {
+        let mut second = ring.take_consumer().expect("nobody has used it here");
+        assert_eq!([drained(&mut consumer), drained(&mut second)], [0, 2]);
+        let _other = user_ring.take_producer().expect("nobody has used it here");
+        assert_eq!(producer.put(&[1; 8]), Err(ReserveError::Full { len: 8 }));
+        // Neither is the child's to give back.
+        drop((consumer, producer));
+        ring.take_consumer().is_none() && user_ring.take_producer().is_none()
+    });
+}
+
+#[test]
+fn of_memory_that_others_map_a_parent_keeps_both_ends() {
+    let shared = |kind| map(kind, 0, 0, 4096).shared_with_processes().expect("memory");
+    let (records, samples) = (shared(Kind::RingBuffer), shared(Kind::UserRingBuffer));
+    let (ring, user_ring) = (records.ring().expect("one"), samples.user_ring().expect("one"));
+    let _both = (ring.take_consumer().expect("the first"), user_ring.take_producer().expect("the first"));
+    in_a_child(|| ring.take_consumer().is_none() && user_ring.take_producer().is_none());
 }

@@ -74,6 +74,10 @@ impl Trie {
         (bits < self.lengths.len()).then_some(bits)
     }
 
+    const fn too_long(&self) -> OpError {
+        OpError::Prefix { most: self.lengths.len() - 1 }
+    }
+
     /// Returns what `look` finds for the longest existing prefix.
     fn longest<T>(&self, key: &[u8], mut look: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         let bits = self.bits(key)?;
@@ -90,19 +94,22 @@ impl Trie {
     }
 
     pub(super) fn update(&self, key: &[u8], value: Value<'_>, update: Update) -> Result<(), OpError> {
-        let most = self.lengths.len() - 1;
-        let bits = self.bits(key).ok_or(OpError::Prefix { most })?;
+        let bits = self.bits(key).ok_or(self.too_long())?;
         // Before it exists, so that whoever sees it searches this length.
         self.lengths[bits].fetch_add(1, Ordering::Relaxed);
         let result = self.hash.update(Prefix::new(key, bits).key(), Some(0), value, update, &|_| ());
         if result != Ok(true) {
             self.lengths[bits].fetch_sub(1, Ordering::Relaxed);
         }
-        result.map(|_| ())
+        match result {
+            // Linux has another number for it here.
+            Err(OpError::Full) => Err(OpError::NoSpace),
+            result => result.map(|_| ()),
+        }
     }
 
     pub(super) fn remove(&self, key: &[u8]) -> Result<(), OpError> {
-        let bits = self.bits(key).ok_or(OpError::NotFound)?;
+        let bits = self.bits(key).ok_or(self.too_long())?;
         self.hash.remove(Prefix::new(key, bits).key(), &|_| ())?;
         self.lengths[bits].fetch_sub(1, Ordering::Relaxed);
         Ok(())

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::OpError;
 use super::lock::{Holder, Owner};
-use super::pause::pause;
-use crate::holding::Holding;
+use super::pause::Wait;
+use crate::holding::{Holding, Level};
 
 /// The number of whoever has a turn or is about to, or 0.
 #[derive(Debug)]
@@ -26,16 +26,16 @@ impl Turns {
         Self(AtomicU32::new(0))
     }
 
-    /// Takes a turn; waits while another thread has one.
+    /// Takes a turn; waits while another thread has one, as far as `holding` allows.
     ///
     /// # Errors
     ///
-    /// [`OpError::Deadlock`] if this thread has one. [`OpError::Abandoned`] in a child whose parent had one when it
-    /// forked, if such a turn lasts.
+    /// [`OpError::Deadlock`] if this thread has one, or may not wait. [`OpError::Abandoned`] in a child whose parent
+    /// had one when it forked, if such a turn lasts.
     pub(crate) fn take(&self, orphan: Orphan) -> Result<Turn<'_>, OpError> {
-        let (mine, holding) = (Owner::here(super::this_cpu).number(), Holding::begin());
-        let mut expected = 0;
-        for round in 0.. {
+        let (mine, holding) = (Owner::here(super::this_cpu).number(), Holding::begin(Level::Turn));
+        let (mut expected, mut wait) = (0, Wait::begin());
+        loop {
             // Acquire: with the release of `Turn::drop`; without it, this thread could see things as they were before
             // the last turn. Of a thread that is not there the fork has brought all.
             let Err(owner) = self.0.compare_exchange_weak(expected, mine, Ordering::Acquire, Ordering::Relaxed) else {
@@ -50,10 +50,10 @@ impl Turns {
                 Holder::Interrupted => return Err(OpError::Deadlock),
                 Holder::Gone if orphan == Orphan::IsTakenOver => expected = owner,
                 Holder::Gone => return Err(OpError::Abandoned),
-                Holder::Runs => pause(round),
+                Holder::Runs if wait.again(holding.may_wait()) => {}
+                Holder::Runs => return Err(OpError::Deadlock),
             }
         }
-        unreachable!("the rounds are without end")
     }
 }
 
@@ -78,7 +78,7 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::tests::beside;
+    use crate::map::tests::{beside, in_the_middle};
 
     #[test]
     fn a_turn_that_was_taken_over_is_not_given_back_by_who_had_it() {
@@ -116,5 +116,21 @@ mod tests {
         };
         beside(|| turns.take(Orphan::Lasts), one_at_a_time);
         assert!(turns.take(Orphan::Lasts).is_ok(), "the parent's was given back");
+    }
+
+    #[test]
+    fn who_may_not_wait_is_refused_a_turn() {
+        let turns = Turns::new();
+        let hold = |is_held: &dyn Fn()| {
+            let _turn = turns.take(Orphan::Lasts).expect("it is free");
+            is_held();
+        };
+        // As a signal handler that has interrupted another turn.
+        let other = Turns::new();
+        in_the_middle(hold, || {
+            let _turn = other.take(Orphan::Lasts).expect("it is free");
+            assert_eq!(turns.take(Orphan::IsTakenOver).err(), Some(OpError::Deadlock));
+        });
+        assert!(turns.take(Orphan::Lasts).is_ok());
     }
 }

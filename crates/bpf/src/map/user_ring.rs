@@ -31,13 +31,17 @@
 //! The producer is not trusted: whoever maps the memory may write anything, at any time. So the consumer keeps its own
 //! position and only publishes it; it reads each header once, checks it, and copies the sample before a program sees
 //! it. Wrong contents give an error, and nothing outside the memory is reached.
+//!
+//! In a child of `fork` others may drain and produce than in its parent, and a sample that the parent's producer had
+//! not finished is skipped when another is taken.
 
 use alloc::boxed::Box;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::cells::{WORD, address, words};
 use super::memory::Memory;
+use super::seat::{Inherited, Seat, Seated};
 use super::{Definition, MapError};
 
 /// Where the producer's position is, in bytes.
@@ -62,10 +66,10 @@ pub struct UserRing {
     position: AtomicU64,
     /// The sample that a program sees, behind [`DYNPTR`] words. The thread that drains writes it, and the program may.
     copy: Box<[AtomicU64]>,
-    /// Set by the thread that drains, which clears it at the end.
-    is_drained: AtomicBool,
-    /// Set when a [`Producer`] is taken, cleared when it is dropped.
-    has_producer: AtomicBool,
+    /// Of the thread that drains.
+    drain: Seat,
+    /// The [`Producer`]'s.
+    producer: Seat,
     waker: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -121,8 +125,8 @@ impl UserRing {
             len,
             position: AtomicU64::new(0),
             copy: words(definition, DYNPTR as u64 + len / WORD as u64)?,
-            is_drained: AtomicBool::new(false),
-            has_producer: AtomicBool::new(false),
+            drain: Seat::new(),
+            producer: Seat::new(),
             waker: None,
         })
     }
@@ -160,23 +164,44 @@ impl UserRing {
 
     /// Gives out the producer, who puts samples in; `None` while there is one. If another process produces at the same
     /// time, each spoils the other's samples, and nothing else.
+    ///
+    /// In a child of `fork` there is none before somebody takes it, or uses the one that its parent had, which finds no
+    /// room any more once another was taken. If other processes can map the ring, the parent's stays the only one.
     pub fn take_producer(&self) -> Option<Producer<'_>> {
-        // Acquire: with the release of `Producer::drop`; without it, positions could go back to older ones.
-        let was = self.has_producer.swap(true, Ordering::Acquire);
-        (!was).then_some(Producer { ring: self })
+        let seated = self.producer.take(self.memory.inherited())?;
+        if self.memory.inherited() == Inherited::IsFree {
+            self.skip_unfinished();
+        }
+        Some(Producer { ring: self, seated })
     }
 
-    /// Makes this thread the one that drains the ring; false while another one does.
-    pub(crate) fn begin(&self) -> bool {
-        // Acquire: with the release of `end`; without it, this thread could see an older position, and its copy could
-        // be mixed with that of the thread before.
-        !self.is_drained.swap(true, Ordering::Acquire)
+    /// Has programs skip what earlier producers have not finished: one that a child of `fork` does not have, or one
+    /// that has forgotten a sample. The caller is the producer, of memory that nobody outside can map.
+    fn skip_unfinished(&self) {
+        let end = self.memory[PRODUCER / WORD].load(Ordering::Relaxed);
+        // P1. Relaxed: this writes no bytes, and programs move their position on only behind what is finished.
+        let mut at = self.memory[0].load(Ordering::Relaxed);
+        while at < end {
+            let word = self.word(at);
+            let header = word.load(Ordering::Relaxed) as u32;
+            let len = u64::from(header & !(BUSY | SKIP));
+            if header & BUSY != 0 {
+                // P5. Release: as in `Sample::finish`.
+                word.store(len | u64::from(SKIP), Ordering::Release);
+            }
+            at += (len + HEADER).next_multiple_of(WORD as u64);
+        }
+    }
+
+    /// Makes this thread the one that drains the ring; `None` while another one does. What it changes is the process's
+    /// own, also where the samples are shared.
+    pub(crate) fn begin(&self) -> Option<Seated> {
+        self.drain.take(Inherited::IsFree)
     }
 
     /// Ends draining; `wakes` the producer's host.
-    pub(crate) fn end(&self, wakes: bool) {
-        // Release: with the acquire of `begin`.
-        self.is_drained.store(false, Ordering::Release);
+    pub(crate) fn end(&self, seated: &Seated, wakes: bool) {
+        self.drain.give_back(seated);
         if let Some(waker) = self.waker.as_ref().filter(|_| wakes) {
             waker();
         }
@@ -234,7 +259,7 @@ impl UserRing {
 /// Why there is no room for a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReserveError {
-    /// There is no room until programs have taken samples.
+    /// There is no room until programs have taken samples; or, in a child of `fork`, another producer was taken.
     #[error("{len} bytes find no room until programs have taken samples")]
     Full {
         /// Bytes of the sample.
@@ -254,6 +279,7 @@ pub enum ReserveError {
 #[derive(Debug)]
 pub struct Producer<'a> {
     ring: &'a UserRing,
+    seated: Seated,
 }
 
 impl<'a> Producer<'a> {
@@ -269,6 +295,9 @@ impl<'a> Producer<'a> {
         let Some(total) = total.filter(|total| *total <= ring.len) else {
             return Err(ReserveError::Long { len, most: ring.len });
         };
+        if !ring.producer.keeps(&mut self.seated) {
+            return Err(ReserveError::Full { len });
+        }
         let end = &ring.memory[PRODUCER / WORD];
         // Relaxed: there is one producer. Another process may have written anything, here and below.
         let position = end.load(Ordering::Relaxed) & !(HEADER - 1);
@@ -282,7 +311,8 @@ impl<'a> Producer<'a> {
         ring.word(position).store(u64::from(len as u32 | BUSY), Ordering::Relaxed);
         // P3. Release: with the acquire of C1.
         end.store(next, Ordering::Release);
-        Ok(Sample { ring, position, len, is_done: false, _producer: core::marker::PhantomData })
+        let seated = self.seated.clone();
+        Ok(Sample { ring, seated, position, len, is_done: false, _producer: core::marker::PhantomData })
     }
 
     /// Puts in a sample with these bytes.
@@ -306,8 +336,7 @@ impl<'a> Producer<'a> {
 
 impl Drop for Producer<'_> {
     fn drop(&mut self) {
-        // Release: with the acquire of `take_producer`.
-        self.ring.has_producer.store(false, Ordering::Release);
+        self.ring.producer.give_back(&self.seated);
     }
 }
 
@@ -315,6 +344,8 @@ impl Drop for Producer<'_> {
 #[derive(Debug)]
 pub struct Sample<'a, 'b> {
     ring: &'a UserRing,
+    /// Its producer's.
+    seated: Seated,
     position: u64,
     len: u64,
     is_done: bool,
@@ -343,6 +374,10 @@ impl Sample<'_, '_> {
 
     fn finish(&mut self, skip: u32) {
         self.is_done = true;
+        if self.ring.producer.is_lost(&self.seated) {
+            // That producer has had it skipped.
+            return;
+        }
         // P5. Release: with the acquire of C2; without it, C3 could copy bytes from before P4.
         self.ring.word(self.position).store(u64::from(self.len as u32 | skip), Ordering::Release);
     }

@@ -51,7 +51,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use palimpsest_sys::ForkDetector;
 use palimpsest_sys::clock::Clock;
 
-use crate::holding::is_holding;
+use crate::holding::{Holding, Level, is_holding};
 pub(crate) use part::Part;
 use part::Timer;
 
@@ -85,7 +85,9 @@ impl TimerClock {
 }
 
 /// What timers tell time by. It is asked while no timer can be changed: programs that it runs get -35 (`EDEADLK`) of
-/// helpers for timers, and changes of maps with timers [`Deadlock`](crate::map::OpError::Deadlock).
+/// helpers for timers, and changes of maps with timers [`Deadlock`](crate::map::OpError::Deadlock). It waits for no
+/// lock of a map: changes are refused in the same way where another thread is changing the same part, and look-ups take
+/// what is there.
 pub trait TimeSource: fmt::Debug + Send + Sync + 'static {
     /// What a clock shows, in nanoseconds.
     fn now(&self, clock: TimerClock) -> u64;
@@ -273,7 +275,7 @@ struct Shared<C> {
 impl<C> Shared<C> {
     /// Takes the lock. The caller is not inside it.
     fn lock(&self) -> Locked<'_, C> {
-        let inside = Inside(INSIDE.replace(self.address()));
+        let inside = Inside { before: INSIDE.replace(self.address()), _holding: Holding::begin(Level::Timers) };
         // A panic never leaves the state half changed.
         Locked(self.state.lock().unwrap_or_else(PoisonError::into_inner), inside)
     }
@@ -311,11 +313,14 @@ std::thread_local! {
 }
 
 /// Says, when dropped, that the thread is where it was before.
-struct Inside(usize);
+struct Inside {
+    before: usize,
+    _holding: Holding,
+}
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.set(self.0);
+        INSIDE.set(self.before);
     }
 }
 

@@ -5,6 +5,7 @@
 //! the lock of other timers is taken for one's own. One that is not noticed: a wait with nothing armed clears it.
 
 use super::*;
+use crate::holding::may_wait;
 
 /// Timers of a map with two elements.
 fn timed_by<C: Callback>(time: impl TimeSource) -> Timers<C> {
@@ -25,9 +26,10 @@ fn a_handler_does_not_wait_for_what_it_has_interrupted() {
     assert_eq!(timers.init(32, TimerClock::Boot), Err(TimerError::Interrupted));
     assert_eq!(timers.start(16, 1, From::Now), Err(TimerError::Interrupted));
     assert_eq!(timers.cancel(16), Err(TimerError::Interrupted));
+    assert!(!may_wait(Level::Part), "a look-up waits for nobody who may want to remove a timer");
     drop(held);
     assert_eq!(timers.cancel(16), Ok(false));
-    assert!(!is_interrupted());
+    assert!(!is_interrupted() && may_wait(Level::Timers));
 }
 
 /// Does nothing.

@@ -178,8 +178,28 @@ fn texts_are_numbers_and_compared() {
     let bytes = |text: &[u8; 8]| u64::from_le_bytes(*text);
     assert_eq!(run(&number(bytes(b"-12 abcd"), 105)), 3 << 48 | (-12_i64 as u64) << 16 >> 16);
     assert_eq!(run(&number(bytes(b"0x1fg\0\0\0"), 106)), 4 << 48 | 0x1f);
-    assert_eq!(run(&number(bytes(b"-5\0\0\0\0\0\0"), 106)), (-34_i64 as u64) << 48);
+    assert_eq!(run(&number(bytes(b"-5\0\0\0\0\0\0"), 106)), (-22_i64 as u64) << 48);
+    // A number, and text behind it.
+    assert_eq!(run(&number(bytes(b"0xg\0\0\0\0\0"), 105)), 1 << 48);
+    assert_eq!(run(&number(bytes(b"\x0b\xa0 017\0\0"), 106)), 6 << 48 | 15);
     assert_eq!(run(&number(bytes(b"x\0\0\0\0\0\0\0"), 105)), (-22_i64 as u64) << 48);
+    // Only a number has 63 bytes at most: blanks come before it. Its end is the text's.
+    let last = "r2 = r10\nr2 += -80\nr1 = 0x2020202020202020 ll\n";
+    let blanks: String = (0..9).map(|word| format!("*(u64 *)(r2 + {}) = r1\n", 8 * word)).collect();
+    let long = |end: &str, base: u32| {
+        format!(
+            "{last}{blanks}{end}r1 = r2\nr2 = 72\nr3 = {base}\nr4 = r10\nr4 += -8\ncall 106\n\
+             r1 = *(u64 *)(r10 - 8)\nr0 <<= 48\nr1 <<= 16\nr1 >>= 16\nr0 |= r1\nexit"
+        )
+    };
+    assert_eq!(run(&long("*(u8 *)(r2 + 71) = 0x37\n", 10)), 72 << 48 | 7);
+    assert_eq!(run(&long("", 10)), (-22_i64 as u64) << 48);
+    assert_eq!(run(&long("*(u16 *)(r2 + 70) = 0x782d\n", 16)), (-22_i64 as u64) << 48);
+    assert_eq!(run(&long("*(u8 *)(r2 + 71) = 0x2d\n", 10)), (-22_i64 as u64) << 48);
+    // An error of the number comes before one of the sign.
+    let huge = "r1 = 0x3939393939393939 ll\n*(u64 *)(r2 + 48) = r1\n*(u64 *)(r2 + 56) = r1\n\
+                *(u64 *)(r2 + 64) = r1\n*(u8 *)(r2 + 47) = 0x2d\n";
+    assert_eq!(run(&long(huge, 10)), (-34_i64 as u64) << 48);
     let compared = |text: u64| {
         format!(
             "r1 = {text} ll\n*(u64 *)(r10 - 8) = r1\nr1 = r10\nr1 += -8\nr2 = 8\nr3 = map[idx:5][0]+0 ll\ncall 182\n\

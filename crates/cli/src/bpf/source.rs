@@ -54,8 +54,8 @@ pub(crate) enum SourceError {
         #[source]
         source: io::Error,
     },
-    #[error("{} is longer than {most} bytes, which no program is", Name(path))]
-    Long { path: PathBuf, most: u64 },
+    #[error("{} is longer than {most} bytes, which no {what} is", Name(path))]
+    Long { path: PathBuf, what: What, most: u64 },
     #[error("{} is not text", Name(path))]
     Text { path: PathBuf },
     #[error("the program is not hexadecimal digits")]
@@ -95,28 +95,63 @@ impl std::fmt::Display for Name<'_> {
     }
 }
 
-/// Most bytes of a file: the longest program takes fewer, as digits with blanks or as text.
-const MOST_BYTES: u64 = (MOST_SLOTS * SLOT * 16) as u64;
+/// What a file is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    Program,
+    /// A context, or elements of a map.
+    Data,
+}
 
-/// Reads all bytes of a file, or of standard input for `-`.
+impl What {
+    /// Most bytes of a file.
+    const fn most(self) -> u64 {
+        match self {
+            // The longest program takes fewer, as digits with blanks or as text.
+            Self::Program => (MOST_SLOTS * SLOT * 16) as u64,
+            // A length has 32 bits.
+            Self::Data => u32::MAX as u64,
+        }
+    }
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Program => "program",
+            Self::Data => "context and no content of a map",
+        })
+    }
+}
+
+/// Reads all bytes of a file, or of standard input for `-`: a context, or elements of a map.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
+    read_as(What::Data, path, What::Data.most())
+}
+
+fn read_program(path: &Path) -> Result<Vec<u8>, SourceError> {
+    read_as(What::Program, path, What::Program.most())
+}
+
+/// Reads all bytes of a file that has `most` at most.
+fn read_as(what: What, path: &Path, most: u64) -> Result<Vec<u8>, SourceError> {
     let failed = |source| SourceError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let taken = if path == Path::new("-") {
-        io::stdin().lock().take(MOST_BYTES + 1).read_to_end(&mut bytes)
+        io::stdin().lock().take(most + 1).read_to_end(&mut bytes)
     } else {
-        File::open(path).map_err(failed)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)
+        File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes)
     };
     taken.map_err(failed)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(SourceError::Long { path: path.to_owned(), most: MOST_BYTES });
+    if bytes.len() as u64 > most {
+        return Err(SourceError::Long { path: path.to_owned(), what, most });
     }
     Ok(bytes)
 }
 
-/// Reads a file that is text.
+/// Reads a program that is text.
 pub(super) fn read_text(path: &Path) -> Result<String, SourceError> {
-    String::from_utf8(read(path)?).map_err(|_| SourceError::Text { path: path.to_owned() })
+    String::from_utf8(read_program(path)?).map_err(|_| SourceError::Text { path: path.to_owned() })
 }
 
 /// Whether these bytes were written by somebody who takes them for text.
@@ -128,7 +163,7 @@ impl Source {
     /// Loads what the file holds; checks the structure of code.
     pub(super) fn load(&self) -> Result<Loaded, SourceError> {
         let bytes = match self.from {
-            Form::Raw => read(&self.file)?,
+            Form::Raw => read_program(&self.file)?,
             Form::Hex => hex::read(&read_text(&self.file)?)?,
             Form::Asm => asm::assemble(&read_text(&self.file)?)?,
         };
@@ -169,4 +204,21 @@ impl Source {
 
 fn names(object: &Object) -> Vec<String> {
     object.programs().iter().map(|program| program.name().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_may_be_longer_than_programs() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(What::Program.most() + 1).expect("a hole");
+        assert_eq!(read(file.path()).expect("a context").len() as u64, What::Program.most() + 1);
+        let refused = |what: What, most| read_as(what, file.path(), most).expect_err("it is longer").to_string();
+        let program = refused(What::Program, What::Program.most());
+        assert!(program.ends_with("is longer than 128000000 bytes, which no program is"), "{program}");
+        let data = refused(What::Data, 100);
+        assert!(data.ends_with("is longer than 100 bytes, which no context and no content of a map is"), "{data}");
+    }
 }
