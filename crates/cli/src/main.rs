@@ -14,6 +14,7 @@ mod doctor;
 #[cfg(feature = "documents")]
 mod documents;
 mod exit;
+mod hidden;
 mod numa;
 mod run;
 mod top;

@@ -152,8 +152,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
     // The program stays this process; the object reports only its end.
     command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
-    // So that programs below need neither ask nor try. Without `/proc` they will.
-    if let Some(filters) = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters) {
+    // So that programs below need neither ask nor try. Without `/proc`, or where nobody counts filters, they will.
+    if let Some(filters) = Status::of_this_thread().ok().and_then(|status| status.filters()) {
         let tried = if filters > 0 && probe_waits().is_ok() { ",tried" } else { "" };
         command.env("PALIMPSEST_FILTERS", format!("{filters}{tried}"));
     }

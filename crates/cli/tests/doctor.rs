@@ -81,6 +81,35 @@ fn doctor_and_run_agree() {
     assert_told(&["sh", "-c", "ulimit -f 0; exec \"$@\"", "sh"], "ulimit -f unlimited");
 }
 
+/// Fails on: the soft limit, which a freeze lifts and a snapshot does not, taken for the hard one; a limit that is
+/// compared with a pack's length.
+#[test]
+fn a_limit_on_the_size_of_files_is_told_as_it_counts() {
+    if !works_here() {
+        return;
+    }
+    // In units of 512 or 1024 bytes.
+    assert_told(&["sh", "-c", "ulimit -f 1048576; exec \"$@\"", "sh"], "ulimit -f unlimited");
+    for blocks in [1000, 1_048_576] {
+        let soft = format!("ulimit -S -f {blocks}; exec \"$@\"");
+        let wrapper = ["sh", "-c", &soft, "sh"];
+        assert!(freezes(&wrapper), "{blocks}");
+        let fares = ["run", "freeze", "snapshot"].map(|feature| doctor(&wrapper, feature).0.verdict);
+        assert_eq!(fares, ["works", "works", "fails"], "{blocks}");
+    }
+}
+
+/// Fails on: a trial whose end nobody can tell, and that counts as failed.
+#[test]
+fn doctor_runs_where_the_end_of_children_is_ignored() {
+    if !works_here() {
+        return;
+    }
+    let wrapper = ["env", "--ignore-signal=CHLD"];
+    assert!(freezes(&wrapper));
+    assert_eq!(doctor(&wrapper, "run").0, doctor(&[], "run").0);
+}
+
 /// Installs a seccomp filter that answers `memfd_create` (319, 279 on AArch64), and executes the rest.
 const FILTER: &str = r#"
 import ctypes, os, platform, struct, sys

@@ -221,6 +221,34 @@ fn who_has_nothing_to_tell_says_why() {
     }
 }
 
+/// Fails on: a process that `/proc` hides, and that is told as absent by `top` or `numa`.
+#[test]
+fn a_process_that_proc_hides_is_said_to_be_hidden() {
+    // The shell is process 1 of a namespace of its own: before Linux 5.8 all mounts of one have the same options.
+    const HIDE: &str = "mount -t proc -o hidepid=2 none /proc || exit
+        setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"; exit $?";
+    let hidden = |line: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "sh", "-c", HIDE, "sh", env!("CARGO_BIN_EXE_palimpsest")]);
+        command.args(line).output()
+    };
+    if !hidden(&["--version"]).is_ok_and(|output| output.status.success()) {
+        return println!("skipped: only root can mount /proc so, and become somebody else");
+    }
+    for line in [&["top", "--once", "1"][..], &["numa", "1"]] {
+        let output = hidden(line).expect("as before");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(said.contains("is there, and /proc hides it (hidepid"), "{line:?}: {said}");
+        assert_eq!(output.status.code(), Some(1), "{line:?}: {said}");
+    }
+    let absent = i32::MAX.to_string();
+    for line in [&["top", "--once", &absent][..], &["numa", &absent]] {
+        let output = hidden(line).expect("as before");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(said.contains("there is no") && !said.contains("hidepid"), "{line:?}: {said}");
+    }
+}
+
 #[test]
 fn watching_ends_with_the_processes() {
     let mut shell = Shell::start("(exit 0); echo $$; read line; exit 0");

@@ -11,6 +11,9 @@ use rustix::io::{read, retry_on_intr};
 /// What precedes the number (`task_seccomp` in `fs/proc/array.c`, since Linux 5.9).
 const BEFORE: &[u8] = b"\nSeccomp_filters:\t";
 
+/// What older kernels say, too, of a thread without any.
+const NONE: &[u8] = b"\nSeccomp:\t0\n";
+
 /// `palimpsest run` sets it: to how many filters confine it, and so each program below; then [`TRIED`], if they end
 /// nobody for a call of this object.
 const VARIABLE: &str = "PALIMPSEST_FILTERS";
@@ -58,7 +61,8 @@ fn number(text: &[u8]) -> Option<u64> {
     is_number.then(|| text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
-/// Returns how many confine the calling thread; `None` if the kernel does not tell, or without `/proc`.
+/// Returns how many confine the calling thread; `None` if the kernel does not count those that there are, or without
+/// `/proc`.
 pub(crate) fn of_this_thread() -> Option<u64> {
     // Not `open`, which a filter may lack: the dynamic linker opens libraries by `openat`.
     let file = openat(CWD, c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -76,6 +80,8 @@ pub(crate) fn of_this_thread() -> Option<u64> {
 struct Search {
     /// How many bytes of [`BEFORE`] were seen.
     seen: usize,
+    /// How many of [`NONE`] were seen.
+    seen_of_none: usize,
     count: u64,
 }
 
@@ -83,10 +89,14 @@ impl Search {
     /// Looks at another part. Returns the number once the sign after it is seen.
     fn goes_on(&mut self, part: &[u8]) -> Option<u64> {
         for &byte in part {
+            // A line's end is only at the start of what is looked for, except for the last sign of all.
+            let next = |seen, wanted| if wanted == byte { seen + 1 } else { usize::from(byte == b'\n') };
+            if let Some(&wanted) = NONE.get(self.seen_of_none) {
+                self.seen_of_none = next(self.seen_of_none, wanted);
+            }
             match BEFORE.get(self.seen) {
-                Some(&wanted) if wanted == byte => self.seen += 1,
-                // A line's end is only at the start of what is looked for.
-                Some(_) => self.seen = usize::from(byte == b'\n'),
+                _ if self.seen_of_none == NONE.len() => return Some(0),
+                Some(&wanted) => self.seen = next(self.seen, wanted),
                 None if byte.is_ascii_digit() => {
                     self.count = self.count.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
                 }
@@ -111,8 +121,21 @@ mod tests {
             let found = search.goes_on(first).or_else(|| search.goes_on(second));
             assert_eq!(found, Some(17), "{cut}");
         }
-        for other in ["", "Seccomp_filters:\t1\n", "\nSeccomp_filters:\t1", "\nSeccomp:\t2\n"] {
+        for other in ["", "Seccomp_filters:\t1\n", "\nSeccomp_filters:\t1", "\nSeccomp:\t2\n", "\nSeccomp:\t0"] {
             assert_eq!(Search::default().goes_on(other.as_bytes()), None, "{other:?}");
+        }
+    }
+
+    /// Fails on: a kernel before 5.9, which counts no filters and tells that there are none; a number behind that.
+    #[test]
+    fn none_are_none_wherever_the_text_is_cut() {
+        for text in ["Name:\tx\nSeccomp:\t0\nSpeculation_Store_Bypass:\tx\n", "\n\nSeccomp:\t0\nSeccomp_filters:\t0\n"]
+        {
+            for cut in 0..text.len() {
+                let (mut search, (first, second)) = (Search::default(), text.as_bytes().split_at(cut));
+                let found = search.goes_on(first).or_else(|| search.goes_on(second));
+                assert_eq!(found, Some(0), "{text:?} {cut}");
+            }
         }
     }
 
@@ -135,6 +158,6 @@ mod tests {
     #[test]
     fn it_is_what_the_whole_file_says() {
         let whole = Status::of_this_thread().expect("/proc is mounted");
-        assert_eq!(of_this_thread(), whole.seccomp_filters);
+        assert_eq!(of_this_thread(), whole.filters());
     }
 }

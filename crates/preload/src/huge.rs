@@ -26,8 +26,17 @@ use crate::{confined, earlier, errno, kernel, moment, started};
 /// what consists of huge pages anyway.
 const LEFT: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_POPULATE | libc::MAP_LOCKED | libc::MAP_HUGETLB;
 
-/// Whether a new mapping should consist of huge pages.
-fn suits(length: usize, protection: c_int, flags: c_int) -> bool {
+/// Whether huge pages are as long as a piece. A table of pages is a page full of entries of 8 bytes, and a huge page as
+/// long as what a table maps: 2 MiB with pages of 4 KiB, 512 MiB with those of 64 KiB.
+const fn are_pieces(page: usize) -> bool {
+    page * (page / 8) == PIECE
+}
+
+/// Whether a new mapping should consist of huge pages, in a system with pages of this length.
+fn suits(page: usize, length: usize, protection: c_int, flags: c_int) -> bool {
+    if !are_pieces(page) {
+        return false;
+    }
     let is_anonymous = flags & (libc::MAP_ANONYMOUS | libc::MAP_TYPE) == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
     let is_data = protection == libc::PROT_READ | libc::PROT_WRITE;
     length >= PIECE && is_anonymous && is_data && flags & LEFT == 0
@@ -74,7 +83,7 @@ impl Mappings {
 
 /// Called with each mapping that the program has just made.
 pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_int) {
-    if !suits(length, protection, flags) {
+    if !suits(rustix::param::page_size(), length, protection, flags) {
         return;
     }
     let Some(started) = started::get().filter(|started| started.settings.mapped != Mapped::AsItIs) else { return };
@@ -154,15 +163,31 @@ mod tests {
 
     #[test]
     fn only_large_private_memory_that_is_written_suits() {
+        const PAGE: usize = 4096;
         let (data, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        assert!(suits(PIECE, data, own) && suits(64 * PIECE, data, own | libc::MAP_NORESERVE | libc::MAP_FIXED));
-        assert!(!suits(PIECE - 1, data, own), "small");
+        assert!(
+            suits(PAGE, PIECE, data, own) && suits(PAGE, 64 * PIECE, data, own | libc::MAP_NORESERVE | libc::MAP_FIXED)
+        );
+        assert!(!suits(PAGE, PIECE - 1, data, own), "small");
         for protection in [libc::PROT_NONE, libc::PROT_READ, data | libc::PROT_EXEC] {
-            assert!(!suits(PIECE, protection, own), "{protection}");
+            assert!(!suits(PAGE, PIECE, protection, own), "{protection}");
         }
         for flags in [libc::MAP_PRIVATE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, own | libc::MAP_STACK] {
-            assert!(!suits(PIECE, data, flags), "{flags:#x}");
+            assert!(!suits(PAGE, PIECE, data, flags), "{flags:#x}");
         }
-        assert!(!suits(PIECE, data, own | libc::MAP_POPULATE) && !suits(PIECE, data, own | libc::MAP_HUGETLB));
+        assert!(
+            !suits(PAGE, PIECE, data, own | libc::MAP_POPULATE) && !suits(PAGE, PIECE, data, own | libc::MAP_HUGETLB)
+        );
+    }
+
+    /// Fails on: huge pages of 512 MiB for a program that maps 3 MiB, in a kernel with pages of 64 KiB.
+    #[test]
+    fn huge_pages_of_another_length_are_not_asked_for() {
+        let (data, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        for (page, is_asked) in [(4 << 10, true), (16 << 10, false), (64 << 10, false)] {
+            for length in [PIECE, 64 * PIECE, 512 * PIECE] {
+                assert_eq!(suits(page, length, data, own), is_asked, "{page} {length}");
+            }
+        }
     }
 }

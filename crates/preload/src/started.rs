@@ -87,7 +87,7 @@ pub(crate) struct Started {
     /// The descriptor for the report, if that is where it goes.
     pub(crate) report: Option<Noted>,
     /// seccomp filters under which the program was started, or `palimpsest run` below which it was; `None` without
-    /// `/proc`.
+    /// `/proc`, or if there are some in Linux before 5.9.
     pub(crate) filters: Option<Filters>,
     /// Whether to report its end.
     pub(crate) end: End,

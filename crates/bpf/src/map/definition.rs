@@ -108,7 +108,8 @@ pub struct Definition {
     pub max_entries: u32,
     /// Whether programs may write to values.
     pub access: ValueAccess,
-    /// Values of each key in per-CPU maps. If `None`, the number of CPUs, as far as the feature `std` tells.
+    /// Values of each key in per-CPU maps. If `None`, one for each number that a CPU may have, as far as the feature
+    /// `std` tells. CPUs above share a value with those below.
     pub cpus: Option<u32>,
     /// How many functions a bloom filter has; 0 stands for 5.
     pub functions: u32,

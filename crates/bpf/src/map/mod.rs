@@ -239,7 +239,7 @@ impl Map {
         if self.cpus == 1 { 0 } else { cpu() % self.cpus }
     }
 
-    /// Copies the value of `key`; of `cpu` in per-CPU maps.
+    /// Copies the value of `key`; in per-CPU maps, that on which a program on `cpu` works.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl Map {
     pub fn read(&self, key: &[u8], cpu: u32, value: &mut [u8]) -> Result<(), OpError> {
         self.check_key(key)?;
         self.check_value(value.len())?;
-        let cpu = cpu.min(self.cpus - 1);
+        let cpu = self.share_of(|| cpu);
         match &self.store {
             Store::Array(array) => array.read(key, cpu, value),
             Store::Hash(hash) => hash.read(key, cpu, value),

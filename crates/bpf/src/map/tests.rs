@@ -64,6 +64,24 @@ fn cpus_have_values_of_their_own() {
     }
 }
 
+/// Fails on: a CPU above their number whose program works on another value than the host reads for it.
+#[test]
+fn a_cpu_above_their_number_has_the_same_value_for_all() {
+    for kind in [Kind::PerCpuArray, Kind::PerCpuHash, Kind::LruPerCpuHash] {
+        let map = map(kind, 4, 8, 4);
+        let key = [0; 4];
+        map.update(&key, &5_u64.to_ne_bytes(), Update::Always).expect("room");
+        for cpu in [0, 1, 2, 5, 6, u32::MAX] {
+            let value = u64::from(cpu) + 100;
+            let share = map.share_of(|| cpu);
+            map.update_here(&key, Value::Near(&value.to_ne_bytes()), Update::Always, share).expect("there");
+            let mut read = [0; 8];
+            map.read(&key, cpu, &mut read).expect("there");
+            assert_eq!(u64::from_ne_bytes(read), value, "{kind:?} {cpu}");
+        }
+    }
+}
+
 #[test]
 fn hash_maps_do_what_the_flags_say() {
     let hash = map(Kind::Hash, 5, 8, 3);

@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::process::{Command, Output, Stdio};
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
 
 use palimpsest_sys::capabilities::{Capabilities, Feature, Standing, Verdict};
 
@@ -38,10 +39,20 @@ fn run() -> Verdict {
         }
     }
     command.args(LINE).arg(SCRIPT).stdin(Stdio::null()).stdout(Stdio::null());
-    match command.output() {
-        Ok(Output { status, stderr, .. }) => told(status.success(), &String::from_utf8_lossy(&stderr)),
+    match said_by(&mut command) {
+        Ok((success, said)) => told(success, &String::from_utf8_lossy(&said)),
         Err(error) => refused(format!("this program cannot be started again: {error}")),
     }
+}
+
+/// Returns whether it succeeded, and what it said on standard error. With SIGCHLD ignored, which is inherited, nobody
+/// can tell how it ended: then only what it said decides.
+fn said_by(command: &mut Command) -> io::Result<(bool, Vec<u8>)> {
+    let mut child = command.stderr(Stdio::piped()).spawn()?;
+    let mut said = Vec::new();
+    let read = child.stderr.take().map_or(Ok(0), |mut stderr| stderr.read_to_end(&mut said));
+    let success = child.wait().map_or(true, |status| status.success());
+    read.map(|_| (success, said))
 }
 
 /// Judges by what standard error said.

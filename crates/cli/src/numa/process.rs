@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use palimpsest_numa::NodeId;
@@ -12,6 +13,8 @@ use palimpsest_sys::pages::maps::{self, MapEntry, Permissions};
 use palimpsest_sys::proc::{ParseError, ProcError};
 use rustix::process::Pid;
 use serde::Serialize;
+
+use crate::hidden;
 
 /// What a mapping is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -125,8 +128,16 @@ pub(super) enum ProcessError {
         #[source]
         source: ProcError,
     },
+    #[error("process {process} is there, and /proc hides it (hidepid, see proc(5)); be its user or root")]
+    Hidden { process: i32 },
     #[error("process {process} cannot be looked into; be its user or root")]
     Refused {
+        process: i32,
+        #[source]
+        source: ProcError,
+    },
+    #[error("where the memory of process {process} is cannot be told")]
+    Numa {
         process: i32,
         #[source]
         source: ProcError,
@@ -151,14 +162,26 @@ pub(super) enum ProcessError {
     },
 }
 
+impl ProcessError {
+    /// Returns why `numa_maps` was not understood; asks whether the process is hidden if it seems absent.
+    fn of_numa(process: i32, source: ProcError, is_hidden: impl FnOnce() -> bool) -> Self {
+        match &source {
+            _ if source.is_absent() && is_hidden() => Self::Hidden { process },
+            _ if source.is_absent() => Self::Absent { process, source },
+            ProcError::Read { source: error, .. } if error.kind() == ErrorKind::PermissionDenied => {
+                Self::Refused { process, source }
+            }
+            _ => Self::Numa { process, source },
+        }
+    }
+}
+
 impl Process {
     /// Reads what the kernel tells of a process that goes on running: its parts are from slightly different moments.
     pub(super) fn read(pid: Pid, detail: Detail) -> Result<Self, ProcessError> {
         let process = pid.as_raw_nonzero().get();
-        let numa = numa_maps::of_process(pid).map_err(|source| match source.is_absent() {
-            true => ProcessError::Absent { process, source },
-            false => ProcessError::Refused { process, source },
-        })?;
+        let numa = numa_maps::of_process(pid)
+            .map_err(|source| ProcessError::of_numa(process, source, || hidden::is_hidden(pid)))?;
         let text =
             fs::read(format!("/proc/{process}/maps")).map_err(|source| ProcessError::Maps { process, source })?;
         let maps = maps::parse(text).map_err(|source| ProcessError::Parse { process, source })?;
@@ -216,6 +239,8 @@ fn sign(place: Place) -> char {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     const MAPS: &str = "\
@@ -275,6 +300,29 @@ mod tests {
             let expected = (mapping.end - mapping.start) / page;
             mapping.pages.as_ref().map(String::len).is_none_or(|pages| pages == expected || pages == 0)
         }));
+    }
+
+    /// Fails on: a form that is unknown, or a look that lacks something else, told as a lack of rights; a process that
+    /// is there, told as absent.
+    #[test]
+    fn each_reason_is_told_as_what_it_is() {
+        let path = || "/proc/7/numa_maps".into();
+        let source = numa_maps::parse("1000").expect_err("it has no policy");
+        let error = ProcessError::of_numa(7, ProcError::Parse { path: path(), source }, || true);
+        assert!(matches!(error, ProcessError::Numa { .. }), "{error}");
+        assert!(palimpsest_sys::Causes(&error).to_string().contains("no memory policy"), "{error}");
+        for (errno, is_hidden, expected) in [
+            (Errno::ACCESS, true, "cannot be looked into"),
+            (Errno::PERM, false, "cannot be looked into"),
+            (Errno::MFILE, false, "cannot be told"),
+            (Errno::NOENT, false, "there is no process 7"),
+            (Errno::SRCH, false, "there is no process 7"),
+            (Errno::NOENT, true, "hidepid"),
+        ] {
+            let read = ProcError::Read { path: path(), source: errno.into() };
+            let error = ProcessError::of_numa(7, read, || is_hidden).to_string();
+            assert!(error.contains(expected), "{errno}: {error}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::figures::{self, Memory, State, Told};
 use super::folder::Folder;
 use super::refusal;
+use crate::hidden::is_hidden;
 
 /// Whether to tell each mapping of frozen or gathered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +95,8 @@ pub(super) enum Remark {
 pub(super) enum Untold {
     #[error("there is no such process, at least in this PID namespace")]
     Absent,
+    #[error("it is there, and /proc hides it (hidepid, see proc(5)); look as its user, or by `sudo palimpsest top`")]
+    Hidden,
     #[error("it has ended, or executed another program, while it was looked at")]
     Ended,
     #[error("it has neither the object of `palimpsest run` nor the library inside")]
@@ -115,6 +118,11 @@ impl Untold {
     pub(super) const fn is_failure(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
+
+    /// Returns the reason why a process seems absent; asks for it only then.
+    fn or_hidden(self, is_hidden: impl FnOnce() -> bool) -> Self {
+        if self == Self::Absent && is_hidden() { Self::Hidden } else { self }
+    }
 }
 
 impl Look {
@@ -133,6 +141,11 @@ impl Look {
 
 /// Looks at a process.
 pub(super) fn look(pid: Pid, detail: Detail) -> Look {
+    let look = look_openly(pid, detail);
+    Look { untold: look.untold.map(|untold| untold.or_hidden(|| is_hidden(pid))), ..look }
+}
+
+fn look_openly(pid: Pid, detail: Detail) -> Look {
     let folder = match Folder::open(pid) {
         Ok(folder) => folder,
         Err(error) => return Look::untold(pid, untold(&error)),
@@ -240,4 +253,20 @@ fn refused(folder: &Folder, error: &io::Error) -> Untold {
         return untold(error);
     }
     Untold::Refused { reason: refusal::reason(folder) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: a hidden process that is told as absent, or another reason that is told as `hidepid`.
+    #[test]
+    fn who_is_hidden_is_not_told_as_absent() {
+        assert_eq!(Untold::Absent.or_hidden(|| true), Untold::Hidden);
+        assert_eq!(Untold::Absent.or_hidden(|| false), Untold::Absent);
+        for other in [Untold::Ended, Untold::Nothing, Untold::Silent] {
+            assert_eq!(other.clone().or_hidden(|| panic!("nobody need ask")), other);
+        }
+        assert!(Untold::Hidden.to_string().contains("hidepid") && Untold::Hidden.is_failure());
+    }
 }

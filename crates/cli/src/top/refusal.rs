@@ -1,14 +1,23 @@
 //! Why the memory of a process may not be read, and what helps (`ptrace(2)`, "Ptrace access mode checking").
 
 use std::fs;
+use std::io::ErrorKind;
 
 use rustix::process::getuid;
 
 use super::folder::Folder;
 
+const HIDEPID: &str =
+    "/proc lets nobody else look at it (hidepid, see proc(5)): look as its user, or by `sudo palimpsest top`";
+
 /// Returns the reason and the way out.
 pub(super) fn reason(folder: &Folder) -> String {
-    let owner = folder.read("status").ok().and_then(|text| owner(&text));
+    let status = folder.read("status");
+    // Everybody may read it where nothing is hidden.
+    if status.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        return HIDEPID.to_owned();
+    }
+    let owner = status.ok().and_then(|text| owner(&text));
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     why(owner, getuid().as_raw(), scope.and_then(|text| text.trim().parse().ok()))
 }
@@ -22,6 +31,10 @@ fn owner(status: &[u8]) -> Option<u32> {
 /// Returns the same for a process of `owner`, looked at by `user`, in a kernel with this `ptrace_scope`.
 pub(super) fn why(owner: Option<u32>, user: u32, scope: Option<u32>) -> String {
     match (owner, scope) {
+        (_, Some(scope @ 3..)) => format!(
+            "its figures are in its memory, which kernel.yama.ptrace_scope = {scope} lets nobody read, not even root, \
+             until the machine is started with less"
+        ),
         _ if user == 0 => {
             "its memory may not be read even by root: this needs CAP_SYS_PTRACE in the user namespace of \
                            the process, which containers lack; look from outside"
@@ -34,11 +47,7 @@ pub(super) fn why(owner: Option<u32>, user: u32, scope: Option<u32>) -> String {
             "its figures are in its memory, which kernel.yama.ptrace_scope = {scope} lets {} read: `sudo palimpsest \
              top`{}",
             if scope == 1 { "its parent alone" } else { "root alone" },
-            match scope {
-                1 => ", or `sysctl kernel.yama.ptrace_scope=0` on a machine of your own",
-                2 => "",
-                _ => " cannot either, until the machine is started with less",
-            }
+            if scope == 1 { ", or `sysctl kernel.yama.ptrace_scope=0` on a machine of your own" } else { "" }
         ),
         _ => "its memory may not be read: it has changed its user, or has more rights than you; `sudo palimpsest top`"
             .to_owned(),
@@ -57,7 +66,10 @@ mod tests {
             (Some(7), 1000, Some(1), "user 7"),
             (Some(1000), 1000, Some(1), "ptrace_scope=0"),
             (Some(1000), 1000, Some(2), "sudo"),
-            (Some(1000), 1000, Some(3), "cannot either"),
+            // Whoever looks, at whomever.
+            (Some(1000), 1000, Some(3), "not even root"),
+            (Some(1000), 0, Some(3), "not even root"),
+            (Some(7), 1000, Some(3), "not even root"),
             (Some(1000), 1000, Some(0), "changed its user"),
             (None, 1000, None, "changed its user"),
             (Some(7), 0, Some(1), "CAP_SYS_PTRACE"),

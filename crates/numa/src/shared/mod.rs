@@ -139,8 +139,10 @@ impl Folder {
         let held = lock.take(folder.as_fd(), patience)?;
         step(Step::Locked);
         // Entries that were passed over are gone, or are passed over again.
-        passed_over.retain(|passed| {
-            !matches!(passed, PassedOver::NotTaken(AdoptError::Refused { .. }) | PassedOver::Unknown { .. })
+        passed_over.retain(|passed| match passed {
+            PassedOver::NotTaken(why) => !may_be_good(why),
+            PassedOver::Unknown { .. } => false,
+            PassedOver::Ended { .. } | PassedOver::Different { .. } => true,
         });
         if let Some(found) = find(self, folder.as_fd(), key, node, &mut judge, &mut passed_over)? {
             return Ok(found);
@@ -167,6 +169,11 @@ impl Folder {
             SealedBytes::with_file(content, Some(node))
         })
     }
+}
+
+/// Whether what this process cannot take may be good for others; in all other cases the name is wrong.
+const fn may_be_good(why: &AdoptError) -> bool {
+    matches!(why, AdoptError::Refused { .. } | AdoptError::Untold { .. })
 }
 
 /// Searches the names; removes those of processes that are gone, whatever they had.
@@ -198,8 +205,7 @@ fn find<T>(
         let file = match SealedFile::adopt(process, name.descriptor, name.inode) {
             Ok(file) => file,
             Err(why) => {
-                // A copy that this process may not open may be good for others; in all other cases the name is wrong.
-                if !matches!(why, AdoptError::Refused { .. }) {
+                if !may_be_good(&why) {
                     folder::remove(folder, &name);
                 }
                 passed_over.push(why.into());

@@ -182,8 +182,12 @@ impl RingDescriptor {
 pub fn is_any_registered() -> bool {
     (0..PLACES).any(|place| {
         let answer = register(place, PROBE | USE_REGISTERED_RING, NOWHERE);
-        // No ring at this index; no table, or a kernel before 6.3; no io_uring, or none for this process.
-        !matches!(answer, Err(Errno::BADF | Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS))
+        // No ring at this index; no table, or a kernel before 6.3, some of which first take the index for a descriptor,
+        // and answer EOPNOTSUPP if that is no ring; no io_uring, or none for this process.
+        !matches!(
+            answer,
+            Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::ACCESS)
+        )
     })
 }
 
@@ -234,6 +238,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::seccomp::tests::filtered;
 
     fn told(text: &str) -> Option<Progress> {
         let mut told = Told::default();
@@ -248,6 +253,15 @@ mod tests {
         assert_eq!(told(text), Some(Progress { buffers: 1, taken: 5, queued: 6, posted: 3 }));
         // The answer of Linux 6.18 while the ring is in use.
         assert_eq!(told("pos:\t0\nflags:\t02000002\n"), None);
+    }
+
+    /// Fails on: a descriptor that is no ring, as kernels before 6.3 take an index for one, and is taken for a ring.
+    #[test]
+    fn a_kernel_that_takes_the_index_for_a_descriptor_has_registered_nothing() {
+        for errno in [Errno::OPNOTSUPP, Errno::BADF, Errno::INVAL] {
+            let refused = libc::SECCOMP_RET_ERRNO | errno.raw_os_error().cast_unsigned();
+            filtered(libc::SYS_io_uring_register, refused, || assert!(!is_any_registered(), "{errno}"));
+        }
     }
 
     #[test]

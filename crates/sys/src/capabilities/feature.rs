@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Capabilities, DescriptorCount, Lack, MapCount, TextBacking, Trial};
+use crate::memory::extent;
 use crate::pages::pagemap::ScanWay;
 use crate::threads::core_sync::SyncPath;
 
@@ -219,9 +220,10 @@ impl Capabilities {
         if let Err(lack) = &self.freeze_calls {
             return Some(lack.clone());
         }
-        if let Some(bytes) = self.limits.file_size.filter(|&bytes| bytes < crate::HUGE_PAGE as u64) {
-            let why = format!("RLIMIT_FSIZE is {bytes} bytes, less than a memory file of 2 MiB");
-            return Some(Lack::new(why, "ulimit -f unlimited"));
+        // The soft limit is lifted meanwhile.
+        if let Some(bytes) = self.limits.most_file_size.filter(|&bytes| bytes < extent::LENGTH) {
+            let why = format!("the hard RLIMIT_FSIZE is {bytes} bytes, which forbids memory files");
+            return Some(Lack::new(why, "ulimit -f unlimited, by root: the limit is a hard one"));
         }
         self.few_descriptors().or_else(|| self.few_mappings())
     }
@@ -249,6 +251,11 @@ impl Capabilities {
     fn snapshots(&self) -> Verdict {
         if let Some(lack) = self.freeze_lack() {
             return Verdict::fails(&lack);
+        }
+        // Its file stays, and nobody lifts the limit meanwhile.
+        if let Some(bytes) = self.limits.file_size {
+            let why = format!("RLIMIT_FSIZE is {bytes} bytes, and a snapshot is a file in memory");
+            return Verdict::fails(&Lack::new(why, "ulimit -f unlimited"));
         }
         match &self.page_scan {
             Ok(ScanWay::Ioctl) => Verdict::works("pages that were written are found by PAGEMAP_SCAN"),

@@ -80,13 +80,15 @@ pub struct Confinement {
     pub selinux_domain: Option<String>,
 }
 
-/// Soft resource limits; `None` means unlimited.
+/// Resource limits, the soft ones unless they say otherwise; `None` means unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// `RLIMIT_AS`, in bytes.
     pub address_space: Option<u64>,
     /// `RLIMIT_FSIZE`, in bytes.
     pub file_size: Option<u64>,
+    /// The hard `RLIMIT_FSIZE`, in bytes: the soft one can be raised as far.
+    pub most_file_size: Option<u64>,
     /// `RLIMIT_MEMLOCK`, in bytes.
     pub locked_memory: Option<u64>,
     /// `RLIMIT_NOFILE`, in descriptors.
@@ -221,6 +223,7 @@ fn limits() -> Limits {
     Limits {
         address_space: soft(Resource::As),
         file_size: soft(Resource::Fsize),
+        most_file_size: rustix::process::getrlimit(Resource::Fsize).maximum,
         locked_memory: soft(Resource::Memlock),
         open_files: soft(Resource::Nofile),
     }

@@ -28,7 +28,13 @@ fn ideal() -> Capabilities {
             thp_disable: ThpDisable::Off,
             selinux_domain: None,
         },
-        limits: Limits { address_space: None, file_size: None, locked_memory: Some(8 << 20), open_files: Some(1024) },
+        limits: Limits {
+            address_space: None,
+            file_size: None,
+            most_file_size: None,
+            locked_memory: Some(8 << 20),
+            open_files: Some(1024),
+        },
         mappings: Ok(MapCount { used: 40, limit: 65530 }),
         descriptors: Some(DescriptorCount { used: 3, limit: 1024 }),
         freeze_calls: Ok(()),
@@ -142,7 +148,11 @@ fn whatever_freezing_needs_is_told_with_what_brings_it() {
     let takes: [(Take, &str, &[Feature]); 5] = [
         (|machine| machine.proc = Err(lack()), "allow it", &[Feature::Freeze, Feature::Snapshot, Feature::LocalText]),
         (|machine| machine.freeze_calls = Err(lack()), "allow it", &FREEZING),
-        (|machine| machine.limits.file_size = Some(4096), "ulimit -f unlimited", &FREEZING),
+        (
+            |machine| machine.limits.most_file_size = Some(1 << 30),
+            "ulimit -f unlimited, by root: the limit is a hard one",
+            &FREEZING,
+        ),
         (
             |machine| machine.descriptors = Some(DescriptorCount { used: 6, limit: 8 }),
             "ulimit -n 1024",
@@ -163,6 +173,19 @@ fn whatever_freezing_needs_is_told_with_what_brings_it() {
     let mut roomy = ideal();
     roomy.descriptors = Some(DescriptorCount { used: 5, limit: 8 });
     assert_eq!(roomy.freeze_lack(), None);
+}
+
+/// Fails on: a freeze that is said to fail by the limit that it lifts, or a snapshot to work that nobody takes.
+#[test]
+fn a_soft_limit_on_the_size_of_files_forbids_snapshots_alone() {
+    for bytes in [4096, 1 << 30, 1 << 62] {
+        let mut machine = ideal();
+        machine.limits.file_size = Some(bytes);
+        assert_eq!((with_grade(&machine, Grade::Fails), machine.freeze_lack()), (vec![Feature::Snapshot], None));
+    }
+    let mut machine = ideal();
+    machine.limits.most_file_size = Some(1 << 46);
+    assert_eq!(machine.freeze_lack(), None, "as much as a memory file has");
 }
 
 #[test]

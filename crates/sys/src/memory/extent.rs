@@ -21,7 +21,7 @@ use crate::last_errno;
 use crate::pages::maps::Permissions;
 
 /// Length of every extent in bytes: contains all contents and growth, and fits `off_t`.
-const LENGTH: u64 = 1 << 46;
+pub(crate) const LENGTH: u64 = 1 << 46;
 
 /// The name in `/proc/self/maps` of a mapping of an extent with [`Use::Frozen`] memory.
 pub const EXTENT_NAME: &str = "/memfd:palimpsest-frozen (deleted)";

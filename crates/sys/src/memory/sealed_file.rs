@@ -1,12 +1,20 @@
 //! Constant memory files, made here or adopted from another process of this user.
 
+use std::ops::ControlFlow;
+use std::ptr;
+
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{AtFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
 
-use super::file::{Content, FileId, add_seals, create, out_of_the_way, reopened};
+use super::calls;
+use super::file::{FileId, add_seals, out_of_the_way, reopened};
 use super::shared_memory::SharedMemory;
+use super::span::Span;
+use crate::pages::lines::{VmasError, each_mapping};
+use crate::pages::maps::Device;
 
 /// The name of these memory files in `/proc`.
 pub const NAME: &str = "/memfd:palimpsest-constant (deleted)";
@@ -45,6 +53,17 @@ pub enum AdoptError {
         descriptor: RawFd,
         /// What it is instead.
         what: &'static str,
+    },
+    /// This process cannot tell memory objects from other files.
+    #[error("whether descriptor {descriptor} of process {process} is a memory object cannot be found out")]
+    Untold {
+        /// The process.
+        process: Pid,
+        /// Its descriptor.
+        descriptor: RawFd,
+        /// The kernel's error.
+        #[source]
+        errno: Errno,
     },
 }
 
@@ -100,7 +119,8 @@ impl SealedFile {
         let flags = AtFlags::EMPTY_PATH.union(AtFlags::STATX_DONT_SYNC);
         let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID | StatxFlags::INO;
         let found = rustix::fs::statx(&held, "", flags, wanted).map_err(refused)?;
-        if memory_files().map_err(refused)? != (found.stx_dev_major, found.stx_dev_minor) {
+        let device = Device { major: found.stx_dev_major, minor: found.stx_dev_minor };
+        if device_of_memory().map_err(|errno| AdoptError::Untold { process, descriptor, errno })? != device {
             return Err(foreign("no memory object"));
         }
         if FileType::from_raw_mode(found.stx_mode.into()) != FileType::RegularFile {
@@ -147,11 +167,25 @@ impl SealedFile {
     }
 }
 
-/// Returns the device of all memory files: a mount of the kernel, which nobody else can make.
-fn memory_files() -> Result<(u32, u32), Errno> {
-    let (own, _) = create(c"palimpsest-device", Content::Data, MemfdFlags::empty())?;
-    let device = FileId::of(&rustix::fs::fstat(&own)?).device;
-    Ok((device.major, device.minor))
+/// Returns the device of all memory files: a mount of the kernel, which nobody else can make. Memory that is shared
+/// without a file is on it, too (`shm_mnt` in `mm/shmem.c`), and takes no call for which a filter may end the process.
+fn device_of_memory() -> Result<Device, Errno> {
+    let page = rustix::param::page_size();
+    let (none, flags) = (ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let at = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), page, none, flags) }?;
+    let place = Span::new(at.expose_provenance(), at.expose_provenance() + page);
+    let mut found = None;
+    let listed = each_mapping(&mut |map, _| {
+        if map.range().contains(&place.start) {
+            found = Some(map.device);
+        }
+        if map.end > place.start { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    // SAFETY: 1. mapped just now, and never used.
+    unsafe { calls::unmap(place) }?;
+    listed.map_err(|error| if let VmasError::Read { source, .. } = error { source } else { Errno::IO })?;
+    found.ok_or(Errno::NOENT)
 }
 
 impl Drop for SealedFile {
@@ -169,9 +203,27 @@ mod tests {
 
     use super::*;
     use crate::memory::sealed::SealedBytes;
+    use crate::seccomp::tests::in_filtered_child;
 
     fn own() -> Pid {
         rustix::process::getpid()
+    }
+
+    /// Fails on: a file that is made only to learn its device, for which a filter may end the process before `main`, or
+    /// whose refusal is taken for one of the other process.
+    #[test]
+    fn what_another_process_has_is_taken_under_a_filter_against_making_such_files() {
+        let (bytes, file, _) = SealedBytes::with_file(b"constant", None).unwrap();
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+        let parent = own();
+        for action in [libc::SECCOMP_RET_KILL_PROCESS, refused] {
+            let status = in_filtered_child(libc::SYS_memfd_create, action, || {
+                let adopted = SealedFile::adopt(parent, file.descriptor(), file.id().inode);
+                let mapped = adopted.ok().and_then(|file| SealedBytes::map(&file, 8).ok());
+                mapped.is_some_and(|mapped| mapped.as_bytes() == bytes.as_bytes())
+            });
+            assert_eq!(status, 0, "256 if it was not taken, 31 if a file was made");
+        }
     }
 
     #[test]

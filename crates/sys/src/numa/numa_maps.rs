@@ -29,7 +29,7 @@ pub enum Shown {
 pub struct NumaMap {
     /// Its first address.
     pub start: usize,
-    /// The memory policy, in the kernel's words: `default`, `bind:1`, `prefer:0`, ….
+    /// The memory policy, in the kernel's words: `default`, `bind:1`, `prefer:0`, `prefer (many):0-1`, ….
     pub policy: String,
     /// What the mapping shows.
     pub shown: Shown,
@@ -65,15 +65,20 @@ pub fn parse(text: impl AsRef<[u8]>) -> Result<Vec<NumaMap>, ParseError> {
 fn parse_line(line: &[u8]) -> Result<NumaMap, &'static str> {
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let start = words.next().and_then(|word| address(word, 16)).ok_or("address in hexadecimal")?;
+    let mut words = words.peekable();
     let policy = words.next().ok_or("memory policy")?;
-    let mut map = NumaMap {
-        start,
-        policy: String::from_utf8_lossy(policy).into_owned(),
-        shown: Shown::Anonymous,
-        present: Vec::new(),
-        anonymous: 0,
-        is_hugetlb: false,
+    let mut policy = String::from_utf8_lossy(policy).into_owned();
+    // Two have a blank in their names (`policy_modes` in `mm/mempolicy.c`), before flags and nodes.
+    let second: &[u8] = match policy.as_str() {
+        "prefer" => b"(many)",
+        "weighted" => b"interleave",
+        _ => b"",
     };
+    if let Some(rest) = words.next_if(|word| !second.is_empty() && word.starts_with(second)) {
+        policy = format!("{policy} {}", String::from_utf8_lossy(rest));
+    }
+    let mut map =
+        NumaMap { start, policy, shown: Shown::Anonymous, present: Vec::new(), anonymous: 0, is_hugetlb: false };
     // Figures count pages, and the page size comes last.
     let mut page = None;
     for word in words {
@@ -159,6 +164,23 @@ mod tests {
         assert_eq!(maps[2].shown, Shown::File("/memfd:mf (deleted)".into()));
         assert_eq!((&maps[3].shown, maps[3].present.len()), (&Shown::Anonymous, 0));
         assert_eq!(maps[4].present, [(NodeId(0), 2 << 12), (NodeId(1), 1 << 12)]);
+    }
+
+    /// Fails on: a name that is cut at its blank, with the nodes behind it; a figure that is taken for a part of it.
+    #[test]
+    fn policies_may_have_a_blank_in_their_names() {
+        for (line, expected) in [
+            ("1000 prefer (many):0-1 heap anon=1 N0=1 kernelpagesize_kB=4", "prefer (many):0-1"),
+            ("1000 prefer (many)=static:0-1 heap anon=1 N0=1 kernelpagesize_kB=4", "prefer (many)=static:0-1"),
+            ("1000 weighted interleave:0-1 heap anon=1 N0=1 kernelpagesize_kB=4", "weighted interleave:0-1"),
+            ("1000 prefer=relative:1 heap anon=1 N0=1 kernelpagesize_kB=4", "prefer=relative:1"),
+            ("1000 local heap anon=1 N0=1 kernelpagesize_kB=4", "local"),
+            ("1000 prefer heap anon=1 N0=1 kernelpagesize_kB=4", "prefer"),
+        ] {
+            let maps = parse(line).unwrap();
+            assert_eq!((maps[0].policy.as_str(), &maps[0].shown), (expected, &Shown::Heap), "{line}");
+        }
+        assert_eq!(parse("1000 weighted interleave:0-1").unwrap()[0].policy, "weighted interleave:0-1");
     }
 
     #[test]

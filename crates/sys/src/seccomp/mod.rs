@@ -103,9 +103,10 @@ pub enum Untried {
 /// Tries a call: at once if no filter is installed, else first in a child.
 ///
 /// Filters belong to threads, so the verdict holds for the calling thread and for those that it starts. Remembers a
-/// child's verdict as long as the thread gets no further filter.
+/// child's verdict as long as the thread gets no further filter; where the kernel does not count filters (before Linux
+/// 5.9) it could get one unnoticed, and each call is tried anew.
 pub fn probe(probe: Probe) -> Verdict {
-    // Without /proc the number counts as unknown: prctl(PR_GET_SECCOMP) could itself be deadly.
+    // Without /proc the number counts as unknown, too: prctl(PR_GET_SECCOMP) could itself be deadly.
     let filters = own_filters();
     if filters == Some(0) {
         return attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);

@@ -49,6 +49,23 @@ pub(crate) fn filtered(number: i64, action: u32, under: impl FnOnce() + Send) {
     });
 }
 
+/// Runs `holds` in a child with such a filter. Returns how the child ended: 0 if it holds.
+pub(crate) fn in_filtered_child(number: i64, action: u32, holds: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child makes system calls, uses no lock that another thread could hold but the heap's, which the C
+    // library makes usable in children, and ends without a destructor.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        install(number, action);
+        let holds = holds();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!holds)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is ours; the status goes to a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
 #[test]
 fn a_filter_is_survived_and_understood() {
     let errno = |errno: Errno| libc::SECCOMP_RET_ERRNO | u32::try_from(errno.raw_os_error()).expect("positive");
@@ -129,20 +146,12 @@ fn each_call_of_a_freeze_is_tried_before_it_kills() {
     let in_waits = FreezeCall::WAITING.into_iter().chain([FreezeCall::MemfdCreate]);
     let in_waits = in_waits.map(|call| (call, probe_waits as Trial));
     for (call, probe) in of_a_freeze.chain(in_waits) {
-        // A thread that ends makes some of the calls itself; a process need not. SAFETY: the child makes system calls
-        // and ends without a destructor.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            install(call.number(), libc::SECCOMP_RET_KILL_PROCESS);
-            let found = probe().is_err_and(|(deadly, verdict)| {
+        // A thread that ends makes some of the calls itself; a process need not.
+        let status = in_filtered_child(call.number(), libc::SECCOMP_RET_KILL_PROCESS, || {
+            probe().is_err_and(|(deadly, verdict)| {
                 deadly.number() == call.number() && verdict == Verdict::Killed { signal: libc::SIGSYS }
-            });
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!found)) };
-        }
-        let mut status = 0;
-        // SAFETY: the child is ours; the status goes to a local.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            })
+        });
         assert_eq!(status, 0, "{call}: 256 if another one was named, 31 if it was made");
     }
 }

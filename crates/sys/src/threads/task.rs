@@ -163,35 +163,43 @@ fn is_wait_for_signal(call: &[u8]) -> bool {
     }
 }
 
-/// Returns how many seccomp filters the calling thread has; `None` if that is unknown.
+/// Returns how many seccomp filters the calling thread has; `None` if that is unknown, as where the kernel does not
+/// count them (before Linux 5.9) and there are some.
 pub(crate) fn own_filters() -> Option<u64> {
-    let own = |name| field_of(&open(c"/proc/thread-self/status")?, name, 10);
-    match own(b"Seccomp".as_slice())? {
-        0 => Some(0),
-        // Linux before 5.9 does not count them.
-        _ => Some(own(b"Seccomp_filters".as_slice()).unwrap_or(1).max(1)),
+    filters_in(&open(c"/proc/thread-self/status")?)
+}
+
+/// Returns the same from a `status` file. Reads it once: what opens a file twice may get only the first.
+fn filters_in(file: &OwnedFd) -> Option<u64> {
+    match fields_of(file, [b"Seccomp", b"Seccomp_filters"], 10)? {
+        [Some(0), _] => Some(0),
+        [Some(_), count] => count.map(|count| count.max(1)),
+        [None, _] => None,
     }
 }
 
 /// Returns a number from `/proc/self/task/TID/status` (`proc_pid_status(5)`).
 fn status_field(tid: i32, name: &[u8], radix: u32) -> Option<u64> {
-    field_of(&open_of_thread(tid, "status")?, name, radix)
+    let [value] = fields_of(&open_of_thread(tid, "status")?, [name], radix)?;
+    value
 }
 
-/// Returns a number from a `status` file, however long the lines before it are.
-fn field_of(file: &OwnedFd, name: &[u8], radix: u32) -> Option<u64> {
+/// Returns those numbers of a `status` file that are there, however long the lines before them are; `None` if it cannot
+/// be read to the last of them.
+fn fields_of<const N: usize>(file: &OwnedFd, names: [&[u8]; N], radix: u32) -> Option<[Option<u64>; N]> {
     // The longest line that callers look for.
     const LINE: usize = 64;
     let mut text = [0_u8; 2048];
-    let mut len = 0;
+    let (mut len, mut values) = (0, [None; N]);
     loop {
         let read = read(file, text.get_mut(len..)?)?;
         len += read;
-        if let Some(value) = parse_field(text.get(..len)?, name, radix) {
-            return Some(value);
+        let whole = text.get(..len)?;
+        for (value, name) in values.iter_mut().zip(names) {
+            *value = value.or_else(|| parse_field(whole, name, radix));
         }
-        if read == 0 {
-            return None;
+        if read == 0 || values.iter().all(Option::is_some) {
+            return Some(values);
         }
         let kept = len.min(LINE);
         text.copy_within(len - kept..len, 0);
@@ -258,6 +266,32 @@ mod tests {
         assert_eq!(parse_field(text, b"Seccomp_filters", 10), Some(3));
         assert_eq!(parse_field(b"SigBlk:\t8000", b"SigBlk", 16), None, "the line may be longer");
         assert_eq!(parse_field(b"", b"SigBlk", 16), None);
+    }
+
+    /// Returns the filters that a `status` file with this text tells.
+    fn filters_told(text: &str) -> Option<u64> {
+        let (reader, writer) = rustix::pipe::pipe().expect("two descriptors");
+        assert_eq!(rustix::io::write(&writer, text.as_bytes()), Ok(text.len()));
+        drop(writer);
+        filters_in(&reader)
+    }
+
+    /// Fails on: filters that nobody has counted, and count as one.
+    #[test]
+    fn filters_that_the_kernel_does_not_count_are_unknown() {
+        let before = format!("Name:\tx\nGroups:\t{}\n", "1000 ".repeat(600));
+        for (lines, filters) in [
+            ("Seccomp:\t0\nSpeculation_Store_Bypass:\tvulnerable\n", Some(0)),
+            ("Seccomp:\t0\nSeccomp_filters:\t0\n", Some(0)),
+            ("Seccomp:\t2\nSpeculation_Store_Bypass:\tvulnerable\n", None),
+            ("Seccomp:\t2\nSeccomp_filters:\t3\n", Some(3)),
+            ("Seccomp:\t2\nSeccomp_filters:", None),
+            ("NoNewPrivs:\t0\n", None),
+        ] {
+            assert_eq!(filters_told(lines), filters, "{lines}");
+            // In a later part of the text.
+            assert_eq!(filters_told(&format!("{before}{lines}")), filters, "{lines}");
+        }
     }
 
     #[test]
