@@ -314,7 +314,7 @@ fn what_is_kept_in_mind_is_bounded() {
     let contract = Contract::new().context(16, ContextAccess::Read);
     let within = |values| {
         let limits = Limits { budget: BUDGET, values };
-        explore(&code, &Functions::default(), &contract, Loops::Proven, limits)
+        explore(&code, &Functions::default(), &contract, (Loops::Proven, limits), None)
             .map(drop)
             .map_err(|error| error.fault)
     };
