@@ -7,7 +7,9 @@ mod hex;
 mod native;
 mod report;
 mod source;
+mod terms;
 mod tools;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -32,7 +34,7 @@ enum Command {
     /// Assemble a program.
     Asm(tools::Asm),
     /// Tell whether a program can do no harm, and if not, what to change.
-    Verify(tools::Verify),
+    Verify(verify::Verify),
     /// Run a program and print r0.
     Run(tools::Run),
     /// Measure what loading and running a program costs.
@@ -66,6 +68,8 @@ enum Failure {
         #[source]
         source: tools::FillError,
     },
+    #[error("--context, --fuel and the like say what machine code does, which `--native` shows")]
+    NoMachine,
     #[error("a document on standard output says what is wrong")]
     Told,
     #[error("cannot write the result")]
@@ -78,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Conformance(arguments) => conformance::run(arguments),
         Command::Disasm(arguments) => tools::disasm(arguments),
         Command::Asm(arguments) => tools::asm(arguments),
-        Command::Verify(arguments) => tools::verify(arguments),
+        Command::Verify(arguments) => verify::verify(arguments),
         Command::Run(arguments) => tools::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
     };

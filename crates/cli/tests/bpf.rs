@@ -242,6 +242,100 @@ fn documents_say_what_the_verifier_says() {
 }
 
 #[test]
+fn the_log_that_the_book_shows_is_what_is_printed() {
+    let line = ["verify", &object(), "--program", "wrong", "--context", "16", "--log"];
+    let output = palimpsest(&line, b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), include_str!("shown/log.txt"));
+    assert!(text(&output.stderr).contains("r0 may be 0 here"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn logs_tell_what_verification_took_and_how_it_came_to_a_refusal() {
+    let verify = ["verify", "--from", "asm", "--context", "8", "--log"];
+    let right = printed(&verify, b"*(u16 *)(r10 - 12) = 1\nr0 = *(u8 *)(r1 + 7)\nexit");
+    let lines: Vec<&str> = right.lines().collect();
+    let statistics = "instructions followed: 3; ways: 1, ended where others had been: 0, waiting at most: 1; \
+                      states kept: 0; stack: 16 bytes";
+    assert_eq!(lines[1], statistics, "{right}");
+    // Two instructions that do not matter, and a way that is longer than the log.
+    let wrong = b"r6 = 1\nr2 = *(u8 *)(r1 + 0)\nr7 = 1\nr1 += r2\nr0 = *(u8 *)(r1 + 0)\nexit";
+    let slots = |more: &[&str]| {
+        let log = json(&[&verify[..], &["--json"], more].concat(), wrong, 1)["programs"][0]["log"].clone();
+        let slots = log["steps"].as_array().expect("steps").iter().map(|step| step["slot"].as_u64().expect("a slot"));
+        (slots.collect::<Vec<_>>(), log)
+    };
+    let (way, log) = slots(&[]);
+    assert_eq!((&way[..], &log["left_out"], &log["passed_over"]), (&[1, 3, 4][..], &0.into(), &2.into()), "{log}");
+    assert_eq!(log["before"], serde_json::json!([{ "place": "r1", "value": "context" }]));
+    let change = serde_json::json!([{ "place": "r1", "value": "context + (0 to 255)" }]);
+    assert_eq!(log["steps"][1]["changes"], change, "{log}");
+    assert_eq!(log["statistics"]["followed"], 5, "{log}");
+    let all: [&str; 6] = ["verify", "--from", "asm", "--context", "8", "--log=all"];
+    let output = palimpsest(&all, wrong);
+    assert_eq!(text(&output.stdout).lines().filter(|line| line.get(6..8) == Some(": ")).count(), 5, "{output:?}");
+    let (way, log) = slots(&["--log-steps", "2"]);
+    assert_eq!((&way[..], &log["left_out"]), (&[3, 4][..], &3.into()), "{log}");
+    assert!(json(&["verify", "--json", "--from", "asm"], b"r0 = 0\nexit", 0)["programs"][0]["log"].is_null());
+    assert_eq!(palimpsest(&["verify", "--log-steps", "2"], b"").status.code(), Some(2));
+}
+
+/// Counts down from the number in the context.
+const COUNTS: &[u8] = b"r3 = *(u64 *)(r1 + 0)\nr0 = 0\nagain: r0 += 1\nr3 += -1\nif r3 != 0 goto again\nexit\n";
+
+#[test]
+fn fuel_and_budget_are_what_the_line_says() {
+    let verify = ["verify", "--from", "asm", "--context", "8"];
+    let budget = refused(&[&verify[..], &["--budget", "1000"]].concat(), COUNTS);
+    assert!(budget.contains("after 1000 instructions"), "{budget}");
+    let fuelled = [&verify[..], &["--fuel", "10"]].concat();
+    assert!(printed(&fuelled, COUNTS).contains("; it may jump back 10 times"));
+    let document = json(&[&fuelled[..], &["--json"]].concat(), COUNTS, 0);
+    assert_eq!(document["programs"][0]["measures"]["fuel"], 10, "{document}");
+    // A loop that is proven takes none.
+    let document = json(&[&fuelled[..], &["--json"]].concat(), b"r0 = 0\nexit", 0);
+    assert!(document["programs"][0]["measures"]["fuel"].is_null(), "{document}");
+    let folder = tempfile::tempdir().expect("a folder");
+    for (number, enough) in [(11_u64, true), (12, false)] {
+        let path = folder.path().join(number.to_string());
+        std::fs::write(&path, number.to_ne_bytes()).expect("it can be written");
+        let path = path.to_str().expect("UTF-8");
+        for engine in ENGINES {
+            let run = ["run", "--from", "asm", "--input", path, "--fuel", "10", "--engine", engine];
+            if enough {
+                assert_eq!(printed(&run, COUNTS), "0xb\n", "{engine}");
+                let measured = json(
+                    &["bench", "--json", "--loads", "3", "--from", "asm", "--input", path, "--fuel", "10"],
+                    COUNTS,
+                    0,
+                );
+                assert_eq!(measured["loads"], 3);
+            } else {
+                assert!(refused(&run, COUNTS).contains("fuel of 10 jumps back is spent"), "{}", refused(&run, COUNTS));
+            }
+        }
+    }
+}
+
+#[test]
+fn machine_code_is_shown_as_it_would_be_loaded_if_the_line_says_on_which_terms() {
+    let program = b"r3 = *(u64 *)(r1 + 0)\nr0 = 0x11223344\nagain: r3 += -1\nif r3 != 0 goto again\nexit\n";
+    let code = |more: &[&str]| {
+        let shown = printed(&[&["disasm", "--from", "asm", "--native", "x86-64"], more].concat(), program);
+        let bytes = shown.lines().filter_map(|line| line.get(14..)?.strip_prefix(": ")?.split(' ').next());
+        bytes.collect::<String>()
+    };
+    let constant = "44332211";
+    let (plain, fuelled) = (code(&[]), code(&["--context", "8", "--fuel", "5"]));
+    let blinded = code(&["--context", "8", "--fuel", "5", "--untrusted"]);
+    assert!(plain.contains(constant) && fuelled.contains(constant) && !blinded.contains(constant), "{blinded}");
+    assert!(plain.len() < fuelled.len() && fuelled.len() < blinded.len(), "{plain}\n{fuelled}\n{blinded}");
+    let short = refused(&["disasm", "--from", "asm", "--native", "x86-64", "--untrusted"], program);
+    assert!(short.contains("bytes 0 to 8 of the context, which has 0"), "{short}");
+    assert!(refused(&["disasm", "--from", "asm", "--untrusted"], program).contains("`--native`"));
+}
+
+#[test]
 fn unproven_loads_are_tried_and_stores_checked_if_the_line_says_so() {
     // Nothing is mapped there.
     let program = b"r1 = 4096\nr0 = *(u8 *)(r1 + 0)\nr0 += 7\nexit\n";

@@ -43,6 +43,10 @@ const COMMANDS: &[(&str, Proof)] = &[
         "palimpsest bench --from pack.json --markdown pack.md --csv pack.csv",
         Here(&["bench", "--from", "pack.json", "--markdown", "pack.md", "--csv", "pack.csv"], &[0]),
     ),
+    (
+        "palimpsest bpf verify count.o --program wrong --context 16 --log",
+        Test("crates/cli/tests/bpf.rs", "fn the_log_that_the_book_shows_is_what_is_printed"),
+    ),
     ("palimpsest run --report -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
     ("palimpsest run --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
     ("palimpsest run -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),

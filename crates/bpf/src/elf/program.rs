@@ -10,7 +10,7 @@ use super::btf::Btf;
 use super::extension::LineRecord;
 use crate::code::{Code, StructureError};
 use crate::source::Source;
-use crate::verify::{Fault, FunctionType, VerifyError};
+use crate::verify::{Fault, FunctionType, Log, VerifyError};
 
 /// A line of the source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -134,6 +134,11 @@ impl Program {
     pub fn line(&self, slot: usize) -> Option<SourceLine> {
         let place = self.lines.partition_point(|(start, _)| *start as usize <= slot).checked_sub(1)?;
         Some(SourceLine::new(self.btf.as_deref()?, &self.lines[place].1))
+    }
+
+    /// Shows a log about this program, with the lines of the source.
+    pub fn explain_log<'a>(&'a self, log: &'a Log) -> impl fmt::Display + 'a {
+        log.with_lines(|slot| self.line(slot).map(|line| line.to_string()))
     }
 
     /// Adds the line of the source to the error.

@@ -65,7 +65,8 @@ use crate::map::{ArrayPlace, Definition, Map, cells};
 #[cfg(feature = "std")]
 use crate::timer::{SystemTime, TimeSource};
 use crate::verify::{
-    Argument, Contract, MissingFunction, Region, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
+    Argument, Contract, Log, MissingFunction, Names, Region, Returns, Signature, TAIL_CALL, Unproven, Verified,
+    VerifyError,
 };
 use call::{Rest, Space};
 use cpu::Cpu;
@@ -432,7 +433,33 @@ impl Host {
     /// # Errors
     ///
     /// [`VerifyError`].
-    pub fn verify(self: &Arc<Self>, mut contract: Contract, code: Code) -> Result<Linked, VerifyError> {
+    pub fn verify(self: &Arc<Self>, contract: Contract, code: Code) -> Result<Linked, VerifyError> {
+        let verified = self.completed(contract).verify(code)?.of_host();
+        Ok(Linked { verified, host: Arc::clone(self) })
+    }
+
+    /// Does the same, and tells in `log` what it took, and how it came to a refusal
+    /// ([`Contract::verify_logged`]); maps and functions by their names.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn verify_logged(
+        self: &Arc<Self>,
+        contract: Contract,
+        code: Code,
+        log: &mut Log,
+    ) -> Result<Linked, VerifyError> {
+        let names = Names {
+            maps: self.shared.maps.iter().map(|map| map.definition().name.clone()).collect(),
+            functions: self.functions().map(String::from).collect(),
+        };
+        let verified = self.completed(contract).verify_named(code, log, &names)?.of_host();
+        Ok(Linked { verified, host: Arc::clone(self) })
+    }
+
+    /// Returns a contract with this host's helpers, functions and maps.
+    fn completed(&self, mut contract: Contract) -> Contract {
         for (id, entry) in &self.entries {
             contract.set_helper(*id, entry.signature);
         }
@@ -441,7 +468,7 @@ impl Host {
         contract.set_functions(self.functions.iter().map(signature).collect());
         let definitions: Vec<&Definition> = self.shared.maps.iter().map(|map| map.definition()).collect();
         contract.set_maps(&definitions);
-        Ok(Linked { verified: contract.verify(code)?.of_host(), host: Arc::clone(self) })
+        contract
     }
 
     /// Returns the words of its maps, and of maps inside them, by address.

@@ -177,6 +177,18 @@ impl Host {
     }
 }
 
+impl Linked {
+    /// Compiles it for somebody who wants to read the code, for any machine: with all that its contract asks for.
+    /// `random` blinds constants if the program's maker is not trusted.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError`].
+    pub fn compile_to_read(&self, target: Target, random: u64) -> Result<Compiled, CompileError> {
+        self.compile::<Threads>(target, random)
+    }
+}
+
 impl HostedProgram {
     /// Compiles `linked` into `packs`.
     ///

@@ -8,6 +8,7 @@ use super::alone::Functions;
 use super::fault::{Fault, VerifyError};
 use super::leans::Leans;
 use super::live::live;
+use super::log::Watch;
 use super::scalar::Scalar;
 use super::state::{Area, Callback, Links, Sources, State, Value};
 use super::step::{Next, Seen, Shared, Step};
@@ -95,6 +96,8 @@ struct Explorer<'a> {
     values: usize,
     /// What was seen of each instruction.
     seen: Vec<Seen>,
+    /// Whoever wants a log.
+    watch: Option<&'a mut Watch>,
 }
 
 /// Most of what is followed and kept.
@@ -123,12 +126,12 @@ pub(super) struct Explored {
 }
 
 /// Follows every way through `code`, and through the functions that are verified `alone`.
-pub(super) fn explore(
-    code: &Code,
-    alone: &Functions<'_>,
-    contract: &Contract,
-    loops: Loops,
-    limits: Limits,
+pub(super) fn explore<'a>(
+    code: &'a Code,
+    alone: &'a Functions<'a>,
+    contract: &'a Contract,
+    (loops, limits): (Loops, Limits),
+    watch: Option<&'a mut Watch>,
 ) -> Result<Explored, VerifyError> {
     let shared = Shared {
         code,
@@ -156,6 +159,7 @@ pub(super) fn explore(
         later: BTreeSet::new(),
         values: 0,
         seen: alloc::vec![Seen::default(); code.instructions().len()],
+        watch,
     };
     let mut followed = 0;
     for function in alone.in_order() {
@@ -219,12 +223,16 @@ impl Explorer<'_> {
     fn follow(&mut self, at: usize, state: State, limits: Limits, followed: &mut usize) -> Result<(), VerifyError> {
         self.values += state.weight();
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
+        self.watch(Watch::add_root);
         let Limits { budget, values: most_values } = limits;
         while let Some(mut way) = self.pending.pop() {
             self.values -= way.state.weight();
+            self.watch(Watch::begin);
             loop {
                 let at = way.at;
                 *followed += 1;
+                let code = self.shared.code;
+                self.watch(|watch| watch.arrive(at, code.instructions()[at], &way.state));
                 let outcome = if *followed > budget {
                     Err(Fault::Budget { budget })
                 } else if self.values > most_values {
@@ -246,6 +254,14 @@ impl Explorer<'_> {
         Ok(())
     }
 
+    /// Tells whoever watches.
+    #[inline]
+    fn watch(&mut self, tell: impl FnOnce(&mut Watch)) {
+        if let Some(watch) = &mut self.watch {
+            tell(watch);
+        }
+    }
+
     /// Returns a number for a call of a function.
     fn instance(&self) -> u32 {
         // Cannot overflow: there are fewer than instructions that are followed, and functions.
@@ -256,8 +272,13 @@ impl Explorer<'_> {
 
     /// Follows one instruction. Returns false if the way ends.
     fn advance(&mut self, way: &mut Way) -> Result<bool, Fault> {
-        if self.meetings[way.at] != Meeting::Never && self.is_known(way)? {
-            return Ok(false);
+        if self.meetings[way.at] != Meeting::Never {
+            if self.is_known(way)? {
+                self.watch(Watch::meet);
+                return Ok(false);
+            }
+            let live = self.live[way.at];
+            self.watch(|watch| watch.go_on(live, &way.state));
         }
         way.since += 1;
         let used = Cell::new(Sources::NONE);
@@ -293,6 +314,7 @@ impl Explorer<'_> {
         self.values += state.weight();
         let at = callback.entry as usize;
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
+        self.watch(Watch::add_root);
     }
 
     /// Notes another way that goes on from `way`.
@@ -303,6 +325,7 @@ impl Explorer<'_> {
         let Way { before, since, .. } = *way;
         self.values += state.weight();
         self.pending.push(Way { at, state, before, entering: entering == Entering::Yes, since });
+        self.watch(Watch::add_fork);
     }
 
     /// Whether the way need not be followed, since one from here that includes it was. Otherwise keeps its state.
@@ -395,6 +418,7 @@ impl Explorer<'_> {
         let (before, leans, used) = (way.before, Cell::default(), Cell::default());
         let links = state.links();
         self.kept.push(Kept { state, links, earlier: latest, before, open: 1, leans, used });
+        self.watch(Watch::keep);
         way.state.begin_sources();
         self.meetings[way.at] = Meeting::Latest(index as u32);
         (way.before, way.since) = (Some(index), 0);

@@ -17,6 +17,35 @@ pub struct VerifyError {
 }
 
 impl Fault {
+    /// The register that it is about.
+    pub(super) const fn register(&self) -> Option<Register> {
+        match *self {
+            Self::Unset { register }
+            | Self::Address { register }
+            | Self::NoAddress { register }
+            | Self::Far { register, .. }
+            | Self::StoredAddress { register }
+            | Self::VariableCall { register }
+            | Self::NoMap { register }
+            | Self::MapKind { register, .. }
+            | Self::MaybeNull { register }
+            | Self::Size { register, .. }
+            | Self::VariableSize { register }
+            | Self::NotContext { register }
+            | Self::NoFunction { register }
+            | Self::NoText { register }
+            | Self::NoRecord { register }
+            | Self::NoObject { register }
+            | Self::NoDynptr { register }
+            | Self::DynptrPlace { register }
+            | Self::NoTimer { register }
+            | Self::TimerMap { register }
+            | Self::NoLock { register }
+            | Self::NoMapBytes { register } => Some(register),
+            _ => None,
+        }
+    }
+
     /// Whether fuel would help.
     pub(super) const fn may_be_fuelled(&self) -> bool {
         matches!(self, Self::Endless | Self::Budget { .. } | Self::Values { .. })
@@ -43,7 +72,10 @@ pub enum Fault {
         register: Register,
     },
     /// An address is used as a number.
-    #[error("{register} is an address here, and only sums and differences with numbers may be made of one")]
+    #[error(
+        "{register} is an address here, where a number is needed; load the number from there, or only add numbers to \
+         the address and subtract them, in 64 bits"
+    )]
     Address {
         /// The register.
         register: Register,
@@ -75,10 +107,15 @@ pub enum Fault {
         len: u32,
     },
     /// A read-only context is written to.
-    #[error("the context is read-only")]
+    #[error(
+        "the context is read-only; copy the bytes to the stack, or have the contract allow it (`ContextAccess::Write`)"
+    )]
     ReadOnly,
     /// An access leaves the stack.
-    #[error("this may reach bytes {min} to {end} from r10, and the stack is -512 to 0")]
+    #[error(
+        "this may reach bytes {min} to {end} from r10, and the stack is -512 to 0; bound the distance, or keep more \
+         than that in a map"
+    )]
     Stack {
         /// Behind the last byte, at most.
         min: i64,
@@ -113,13 +150,19 @@ pub enum Fault {
         len: usize,
     },
     /// An address is stored where it could leak or dangle.
-    #[error("{register} is an address, which can only be stored as 8 aligned bytes of the stack that it may outlive")]
+    #[error(
+        "{register} is an address, which can only be stored as 8 aligned bytes of a stack that does not outlive it; \
+         store it through r10, at a multiple of 8"
+    )]
     StoredAddress {
         /// The register.
         register: Register,
     },
     /// An atomic operation on memory that may not be aligned.
-    #[error("an atomic operation needs {align} aligned bytes")]
+    #[error(
+        "an atomic operation needs {align} aligned bytes; use an offset that is certainly a multiple of that, in memory \
+         that begins at one"
+    )]
     Unaligned {
         /// Bytes.
         align: usize,
@@ -137,7 +180,7 @@ pub enum Fault {
     )]
     ReturnedAddress,
     /// The contract does not know the helper that is called.
-    #[error("the contract has no helper {id}")]
+    #[error("the contract has no helper {id}; call another one, or give the host this one")]
     Helper {
         /// Its number.
         id: i32,
@@ -169,19 +212,22 @@ pub enum Fault {
         register: Register,
     },
     /// A map is used that the host does not have.
-    #[error("the host has no map with index {index}")]
+    #[error("the host has no map with index {index}; give it one, or use one that it has")]
     Map {
         /// The index.
         index: i32,
     },
     /// A map is needed.
-    #[error("{register} must be a map here, as a load of 64 bits gives it")]
+    #[error("{register} must be a map here; set it by a load of 64 bits that names the map")]
     NoMap {
         /// The register.
         register: Register,
     },
     /// A map of another kind is needed.
-    #[error("{register} is a map of the kind {kind:?}, and the helper cannot do this with one")]
+    #[error(
+        "{register} is a map of the kind {kind:?}, and the helper cannot do this with one; call the helper for that \
+         kind, or pass another map"
+    )]
     MapKind {
         /// The register.
         register: Register,
@@ -213,7 +259,7 @@ pub enum Fault {
         len: u32,
     },
     /// A key, or a value of a read-only map, is written to.
-    #[error("keys, and values of read-only maps, must not be written; copy the bytes to the stack")]
+    #[error("keys, and values of read-only maps, must not be written; copy the bytes to the stack, and change those")]
     ReadOnlyMap,
     /// A length may be out of range.
     #[error("{register} is a number of bytes, and could be {min} to {max}; bound it")]
@@ -226,37 +272,43 @@ pub enum Fault {
         max: i64,
     },
     /// A length must be known.
-    #[error("{register} is the length of a record, which must be a constant")]
+    #[error(
+        "{register} is the length of a record, which must be a constant; set it to one, or reserve by \
+         `bpf_ringbuf_reserve_dynptr`"
+    )]
     VariableSize {
         /// The register.
         register: Register,
     },
     /// The context is needed.
-    #[error("{register} must be the context here, as the program got it in r1")]
+    #[error("{register} must be the context here, as the program got it in r1; keep that in r6 to r9, and add nothing")]
     NotContext {
         /// The register.
         register: Register,
     },
     /// A function is needed.
-    #[error("{register} must be a function of the program here")]
+    #[error("{register} must be a function of the program here; set it by a load of 64 bits that names the function")]
     NoFunction {
         /// The register.
         register: Register,
     },
     /// Constant text is needed.
-    #[error("{register} must be constant text here, in a read-only section")]
+    #[error("{register} must be constant text here, in a read-only section; declare it `static const char []`")]
     NoText {
         /// The register.
         register: Register,
     },
     /// A record is needed.
-    #[error("{register} must be a record here, as it was reserved")]
+    #[error("{register} must be a record here; pass the address that reserving it gave, and add nothing")]
     NoRecord {
         /// The register.
         register: Register,
     },
     /// An object of the host is needed.
-    #[error("{register} must be an object of the type that the function takes, as another one has given it")]
+    #[error(
+        "{register} must be an object of the type that the function takes; pass the address that another function gave, \
+         before it is given back"
+    )]
     NoObject {
         /// The register.
         register: Register,
@@ -268,13 +320,15 @@ pub enum Fault {
     )]
     Reserved,
     /// A dynptr is needed.
-    #[error("{register} must be the address of a dynptr here, of a record if it is given back; make one by a helper")]
+    #[error("{register} must be a dynptr here, of a record if it is given back; make one on the stack by a helper")]
     NoDynptr {
         /// The register.
         register: Register,
     },
     /// A place for a dynptr is needed.
-    #[error("{register} must be the address of 16 bytes of the stack here, aligned to 8: the place of a dynptr")]
+    #[error(
+        "{register} must be the place of a dynptr here; pass the address of 16 bytes of the stack, at a multiple of 8"
+    )]
     DynptrPlace {
         /// The register.
         register: Register,
@@ -286,7 +340,10 @@ pub enum Fault {
         slot: usize,
     },
     /// Bytes of a value are touched that are a timer.
-    #[error("bytes {min} to {end} of the value could be meant, and its timer at byte {at} is reached by helpers alone")]
+    #[error(
+        "bytes {min} to {end} of the value could be meant, and its timer at byte {at} is reached by helpers alone; use \
+         the bytes before or behind its 16"
+    )]
     TimerBytes {
         /// First byte, at the least.
         min: i64,
@@ -296,22 +353,27 @@ pub enum Fault {
         at: u32,
     },
     /// A timer is wanted.
-    #[error("{register} must be the address of the timer in a value here (`struct bpf_timer`, of a map of the host)")]
+    #[error(
+        "{register} must be a timer here; pass the address of the `struct bpf_timer` in a value of a map of the host"
+    )]
     NoTimer {
         /// The register.
         register: Register,
     },
     /// A timer is of another map.
-    #[error("{register} must be the map that the timer is in")]
+    #[error("{register} must be the map that the timer is in; pass the one in whose value it was found")]
     TimerMap {
         /// The register.
         register: Register,
     },
     /// What a timer calls returns another number than 0.
-    #[error("what a timer calls must return 0, and r0 could be another number here")]
+    #[error("what a timer calls must return 0, and r0 could be another number here; set it to 0")]
     TimerResult,
     /// Bytes of a value are touched that are a lock.
-    #[error("bytes {min} to {end} of the value could be meant, and its lock at byte {at} is reached by helpers alone")]
+    #[error(
+        "bytes {min} to {end} of the value could be meant, and its lock at byte {at} is reached by helpers alone; use \
+         the bytes before or behind its 4"
+    )]
     LockBytes {
         /// First byte, at the least.
         min: i64,
@@ -322,15 +384,18 @@ pub enum Fault {
     },
     /// A lock is wanted.
     #[error(
-        "{register} must be the address of the lock in a value here (`struct bpf_spin_lock`, of a map of the host), as \
-         the latest look-up in this place has found the value"
+        "{register} must be a lock here; pass the address of the `struct bpf_spin_lock` in a value of a map of the host, \
+         as the latest look-up in its place has found the value"
     )]
     NoLock {
         /// The register.
         register: Register,
     },
     /// Something is called under a lock.
-    #[error("under the lock that was taken in slot {slot} only functions of the program are called, and its release")]
+    #[error(
+        "under the lock that was taken in slot {slot} only functions of the program are called, and its release; give it \
+         back first"
+    )]
     CallLocked {
         /// Where it was taken.
         slot: usize,
@@ -351,16 +416,16 @@ pub enum Fault {
         slot: usize,
     },
     /// A lock is given back that is not held.
-    #[error("no lock is held here")]
+    #[error("no lock is held here; take it on every way to this place, or do not give it back")]
     NotLocked,
     /// A lock is held where the host or a helper goes on.
-    #[error("the lock that was taken in slot {slot} is not given back on this way")]
+    #[error("the lock that was taken in slot {slot} is still held here; give it back on every way to this place")]
     StillLocked {
         /// Where it was taken.
         slot: usize,
     },
     /// Memory of a map is wanted.
-    #[error("{register} must be the address of bytes of a map's value here")]
+    #[error("{register} must be bytes of a map's value here; pass an address that a look-up gave")]
     NoMapBytes {
         /// The register.
         register: Register,
@@ -368,7 +433,7 @@ pub enum Fault {
     /// The program ends while it holds a record.
     #[error(
         "the record that was reserved in slot {slot} is neither submitted nor discarded on this way, or the object of \
-         that slot not given back"
+         that slot not given back; do that on every way to this place"
     )]
     Unreleased {
         /// Where it was reserved.
@@ -376,20 +441,20 @@ pub enum Fault {
     },
     /// A tail call in a function, or with a record.
     #[error(
-        "tail calls are made by the program's own function, not by what timers call, and with no record that is to be \
-         given back"
+        "tail calls are made by the program's own function, and with nothing that is to be given back; move this one \
+         there, and give back first what is held"
     )]
     TailCall,
     /// Functions call each other too deeply, those that helpers call among them.
-    #[error("{MOST_FRAMES} functions are active here already, and no more can be")]
+    #[error("{MOST_FRAMES} functions are active here already, and no more can be; inline some of them")]
     Depth,
     /// Something that cannot be verified.
     #[error("the verifier does not know what this does; run the program interpreted")]
     Unknown,
     /// A loop that does not end.
     #[error(
-        "everything is as it was the last time, so that the loop never ends; change the condition, put `may_goto` into \
-         it, or have the contract give fuel"
+        "everything is as it was the last time, so that the loop never ends; change what it compares, put `may_goto` \
+         into it, or have the contract give fuel"
     )]
     Endless,
     /// There is too much to remember.
@@ -409,4 +474,95 @@ pub enum Fault {
         /// Instructions.
         budget: usize,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// Makes a list of faults; does not compile if a kind is missing.
+    macro_rules! all {
+        ($($name:ident $({ $($field:ident: $value:expr),* })?),* $(,)?) => {{
+            let every: Vec<Fault> = Vec::from([$(Fault::$name $({ $($field: $value),* })?),*]);
+            for fault in &every {
+                match fault {
+                    $(Fault::$name { .. } => {})*
+                }
+            }
+            every
+        }};
+    }
+
+    #[test]
+    fn each_says_what_to_change() {
+        let register = Register::R3;
+        let (min, max, end, len, at, slot) = (-1, 9, 8, 7, 4, 3);
+        let every = all![
+            Unset { register: register },
+            Address { register: register },
+            NoAddress { register: register },
+            Far { register: register, min: min, max: max },
+            Context { min: min, end: end, len: len },
+            ReadOnly,
+            Stack { min: min, end: end },
+            VariableStack { min: min, max: max },
+            StackUnset { offset: -8, len: 8 },
+            PartOfAddress { offset: -8, len: 4 },
+            StoredAddress { register: register },
+            Unaligned { align: 8 },
+            Elsewhere,
+            ReturnedAddress,
+            Helper { id: 7 },
+            Function { index: 7, reason: MissingFunction::Prototype },
+            Probes,
+            VariableCall { register: register },
+            Map { index: 7 },
+            NoMap { register: register },
+            MapKind { register: register, kind: Kind::Queue },
+            NoFirstValue { kind: Kind::Hash },
+            MaybeNull { register: register },
+            Outside { what: "the value", min: min, end: end, len: len },
+            ReadOnlyMap,
+            Size { register: register, min: min, max: max },
+            VariableSize { register: register },
+            NotContext { register: register },
+            NoFunction { register: register },
+            NoText { register: register },
+            NoRecord { register: register },
+            NoObject { register: register },
+            Reserved,
+            NoDynptr { register: register },
+            DynptrPlace { register: register },
+            DynptrLost { slot: slot },
+            TimerBytes { min: min, end: end, at: at },
+            NoTimer { register: register },
+            TimerMap { register: register },
+            TimerResult,
+            LockBytes { min: min, end: end, at: at },
+            NoLock { register: register },
+            CallLocked { slot: slot },
+            CountsLocked { slot: slot },
+            OtherLock { slot: slot },
+            NotLocked,
+            StillLocked { slot: slot },
+            NoMapBytes { register: register },
+            Unreleased { slot: slot },
+            TailCall,
+            Depth,
+            Unknown,
+            Endless,
+            Values { most: 5 },
+            Budget { budget: 5 },
+        ];
+        for fault in every {
+            let text = fault.to_string();
+            let (wrong, change) = text.split_once("; ").unwrap_or_else(|| panic!("{text}: and what to change?"));
+            assert!(!wrong.is_empty() && change.contains(' ') && !text.contains('\n'), "{text}");
+            // What is about a register names it.
+            assert_eq!(fault.register().is_some(), text.contains("r3"), "{text}");
+        }
+    }
 }

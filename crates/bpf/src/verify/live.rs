@@ -84,7 +84,7 @@ fn before(code: &Code, index: usize, live: &[u16]) -> u16 {
 }
 
 /// Returns the registers that an instruction always writes, and those that it reads.
-fn written_and_read(instruction: &Instruction) -> (u16, u16) {
+pub(super) fn written_and_read(instruction: &Instruction) -> (u16, u16) {
     let of = |operand: Operand| match operand {
         Operand::Register(register) => bit(register),
         Operand::Immediate(_) => 0,

@@ -34,6 +34,7 @@ mod explore;
 mod fault;
 mod leans;
 mod live;
+mod log;
 mod scalar;
 mod signature;
 mod state;
@@ -48,6 +49,8 @@ use core::any::TypeId;
 
 pub use crate::function::{FunctionType, Null, Parameter};
 pub use fault::{Fault, MissingFunction, VerifyError};
+pub(crate) use log::Names;
+pub use log::{Detail, Log, LogChange, LogStep, Statistics};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};
 pub(crate) use state::Backing;
@@ -55,6 +58,7 @@ pub(crate) use stored::Region;
 
 use alone::Functions;
 use explore::{Explored, Limits, Loops, explore};
+use log::Watch;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
@@ -297,27 +301,56 @@ impl Contract {
     ///
     /// [`VerifyError`].
     pub fn verify(&self, code: Code) -> Result<Verified, VerifyError> {
+        let decided = self.decide(&code).map_err(|(error, _)| error)?;
+        Ok(self.verified(code, decided))
+    }
+
+    /// Does the same, and tells in `log` what it took, and how it came to a refusal. The program is followed once more
+    /// for that, or twice if it is refused.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn verify_logged(&self, code: Code, log: &mut Log) -> Result<Verified, VerifyError> {
+        self.verify_named(code, log, &Names::default())
+    }
+
+    /// The same for whoever knows names.
+    pub(crate) fn verify_named(&self, code: Code, log: &mut Log, names: &Names) -> Result<Verified, VerifyError> {
+        log.clear();
+        let decided = self.decide(&code);
+        let (Ok((_, attempt)) | Err((_, attempt))) = &decided;
+        self.watch(&code, *attempt, log, names);
+        let decided = decided.map_err(|(error, _)| error)?;
+        Ok(self.verified(code, decided))
+    }
+
+    /// Returns what was found out by the attempt that counts.
+    fn decide(&self, code: &Code) -> Result<(Explored, Attempt), (VerifyError, Attempt)> {
         let limits = Limits { budget: self.budget.unwrap_or(BUDGET), values: MOST_VALUES };
-        let (explored, fuel) = match self.fuel {
-            None => (self.explore(&code, Loops::Proven, limits).map_err(Refused::error)?, None),
-            Some(fuel) => {
-                let first = Limits { budget: limits.budget.min(PROOF_BUDGET), ..limits };
-                match self.explore(&code, Loops::Proven, first) {
-                    Ok(explored) => (explored, counts_rounds(&code).then_some(fuel)),
-                    Err(Refused { error, .. }) if error.fault.may_be_fuelled() => {
-                        (self.explore(&code, Loops::Fuelled, limits).map_err(Refused::error)?, Some(fuel))
-                    }
-                    Err(refused) => return Err(refused.error()),
-                }
+        if self.fuel.is_none() {
+            return self.explore(code, Loops::Proven, limits).map_err(Refused::error);
+        }
+        let first = Limits { budget: limits.budget.min(PROOF_BUDGET), ..limits };
+        match self.explore(code, Loops::Proven, first) {
+            Err(Refused { error, .. }) if error.fault.may_be_fuelled() => {
+                self.explore(code, Loops::Fuelled, limits).map_err(Refused::error)
             }
-        };
+            outcome => outcome.map_err(Refused::error),
+        }
+    }
+
+    /// Returns the program with what was found out.
+    fn verified(&self, code: Code, (explored, attempt): (Explored, Attempt)) -> Verified {
+        let takes_fuel = attempt.loops == Loops::Fuelled || counts_rounds(&code);
         let context_align = match explored.context_use {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,
         };
         let Explored { probes, checked, guards, leftovers, followed, .. } = explored;
         let Self { context, trust, unproven, .. } = *self;
-        Ok(Verified {
+        Verified {
+            fuel: self.fuel.filter(|_| takes_fuel),
             code,
             context,
             context_align,
@@ -327,43 +360,83 @@ impl Contract {
             guards,
             leftovers,
             trust,
-            fuel,
             followed,
             of: Of::Anybody,
-        })
+        }
     }
 
     /// Follows `code`: functions with types alone, if that is possible, and otherwise in each of their calls.
-    fn explore(&self, code: &Code, loops: Loops, limits: Limits) -> Result<Explored, Refused> {
+    fn explore(&self, code: &Code, loops: Loops, limits: Limits) -> Result<(Explored, Attempt), Refused> {
         let functions = Functions::of(code);
+        let attempt = |calls| Attempt { loops, limits, calls };
         let alone = if functions.is_empty() {
             None
         } else {
-            match explore(code, &functions, self, loops, limits) {
-                Ok(explored) => return Ok(explored),
+            match explore(code, &functions, self, (loops, limits), None) {
+                Ok(explored) => return Ok((explored, attempt(Calls::Compared))),
                 Err(error) => Some(Box::new(error)),
             }
         };
-        explore(code, &Functions::default(), self, loops, limits).map_err(|error| Refused { error, alone })
+        match explore(code, &Functions::default(), self, (loops, limits), None) {
+            Ok(explored) => Ok((explored, attempt(Calls::Followed))),
+            Err(error) => Err(Refused { error, alone, attempt: attempt(Calls::Followed) }),
+        }
     }
+
+    /// Makes an attempt once more, and tells about it.
+    fn watch(&self, code: &Code, Attempt { loops, limits, calls }: Attempt, log: &mut Log, names: &Names) {
+        let functions = || match calls {
+            Calls::Compared => Functions::of(code),
+            Calls::Followed => Functions::default(),
+        };
+        let mut watch = Watch::new(code);
+        let outcome = explore(code, &functions(), self, (loops, limits), Some(&mut watch));
+        log.tell_statistics(&watch);
+        let Err(error) = outcome else { return };
+        let mut watch = watch.again(code, log.looked_at());
+        let again = explore(code, &functions(), self, (loops, limits), Some(&mut watch));
+        debug_assert_eq!(again.err(), Some(error), "nothing is left to chance");
+        log.tell_way(watch, error, (code, self, names));
+    }
+}
+
+/// A way to verify a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Attempt {
+    loops: Loops,
+    limits: Limits,
+    calls: Calls,
+}
+
+/// What becomes of calls of functions with types.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Calls {
+    /// They are compared with the type; the function is verified alone.
+    Compared,
+    /// They are followed.
+    Followed,
 }
 
 /// Why a program is refused, twice.
 struct Refused {
     /// If all calls are followed.
     error: VerifyError,
+    attempt: Attempt,
     /// If functions with types are verified alone.
     alone: Option<Box<VerifyError>>,
 }
 
 impl Refused {
     /// Returns what the program's maker can change: if following all calls takes too long, that is what is wrong with
-    /// the functions.
-    fn error(self) -> VerifyError {
-        let Self { error, alone } = self;
-        alone
-            .filter(|alone| error.fault.may_be_fuelled() && !alone.fault.may_be_fuelled())
-            .map_or(error, |alone| *alone)
+    /// the functions. And by which attempt that is known.
+    fn error(self) -> (VerifyError, Attempt) {
+        let Self { error, attempt, alone } = self;
+        match alone {
+            Some(alone) if error.fault.may_be_fuelled() && !alone.fault.may_be_fuelled() => {
+                (*alone, Attempt { calls: Calls::Compared, ..attempt })
+            }
+            _ => (error, attempt),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod kernel;
 mod kfuncs;
 mod landing_pads;
 mod locks;
+mod logs;
 mod memory;
 mod nested;
 mod printing;

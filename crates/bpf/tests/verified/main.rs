@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod links;
+mod logs;
 mod parts;
 mod used;
 

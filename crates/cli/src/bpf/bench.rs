@@ -12,8 +12,9 @@ use palimpsest_bpf::{Code, Packs};
 use serde::Serialize;
 
 use super::conformance::aligned;
-use super::engine::{EngineError, Loads, promised};
+use super::engine::{EngineError, promised};
 use super::source::{self, Loaded, Source, SourceError};
+use super::terms::Terms;
 use super::tools::{MapContent, fill_all};
 use super::{Failure, report};
 
@@ -28,9 +29,8 @@ pub(super) struct Arguments {
     /// Put elements into a map of the object first, as `run` does.
     #[arg(long, value_name = "NAME=FILE")]
     map: Vec<MapContent>,
-    /// What happens to loads and stores whose addresses the verifier cannot prove.
-    #[arg(long, value_name = "ACTION", default_value = "refuse")]
-    unproven: Loads,
+    #[command(flatten)]
+    terms: Terms,
     /// Load the program this many times.
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u32).range(3..=100_000))]
@@ -156,8 +156,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let context = arguments.input.as_deref().map(source::read).transpose()?.unwrap_or_default();
     let mut room = Vec::new();
     let context = aligned(&mut room, &context);
-    let contract = Contract::new().context(promised(context)?, ContextAccess::Write);
-    let contract = contract.unproven(arguments.unproven.unproven());
+    let contract = arguments.terms.of(Contract::new().context(promised(context)?, ContextAccess::Write));
     let measured = match arguments.source.load()? {
         Loaded::Code(_) if !arguments.map.is_empty() => return Err(Failure::NoMaps),
         Loaded::Code(code) => {

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::engine::{Engine, Loads};
+use super::engine::Engine;
 use super::source::SourceError;
+use super::terms::Terms;
 use super::{Failure, hex, source};
 
 /// The arguments of `palimpsest bpf conformance`.
@@ -26,7 +27,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let memory = hex::read(&arguments.memory)?;
     let bytes = hex::read(&source::read_text(Path::new("-"))?).map_err(SourceError::from)?;
     let code = palimpsest_bpf::Code::new(&bytes).map_err(SourceError::from)?;
-    let result = arguments.engine.run(code, aligned(&mut Vec::new(), &memory), Loads::Refuse)?;
+    let result = arguments.engine.run(code, aligned(&mut Vec::new(), &memory), &Terms::default())?;
     writeln!(io::stdout(), "{result:x}")?;
     Ok(())
 }

@@ -7,8 +7,10 @@ use palimpsest_bpf::elf::{Explained, Program};
 use palimpsest_bpf::host::{Host, HostedError, HostedProgram, Linked};
 use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError};
 use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
-use palimpsest_bpf::verify::{ContextAccess, Contract, Unproven, VerifyError};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Log, Unproven, VerifyError};
 use palimpsest_bpf::{Code, LoadError, StructureError, VerifiedError, VerifiedProgram};
+
+use super::terms::Terms;
 
 /// Who runs a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -30,9 +32,10 @@ impl Engine {
 }
 
 /// What happens to loads that the verifier cannot prove harmless.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum Loads {
     /// The program is refused.
+    #[default]
     Refuse,
     /// They are tried, and give 0 where nothing is. The program can then read whatever the process can.
     Probe,
@@ -47,7 +50,7 @@ impl Loads {
     }
 
     /// How the interpreter treats them in programs that are not verified.
-    const fn on_fault(self) -> OnFault {
+    pub(super) const fn on_fault(self) -> OnFault {
         match self {
             Self::Refuse => OnFault::Stop,
             Self::Probe => OnFault::LoadZero,
@@ -127,8 +130,18 @@ pub(super) fn promised(context: &[u8]) -> Result<u32, EngineError> {
 }
 
 /// Verifies a program of an object for the host that has the object's maps.
-pub(super) fn link(host: &Arc<Host>, program: &Program, contract: Contract) -> Result<Linked, EngineError> {
-    Ok(host.verify(contract, program.code()?).map_err(|error| program.explain(error))?)
+pub(super) fn link(
+    host: &Arc<Host>,
+    program: &Program,
+    contract: Contract,
+    log: Option<&mut Log>,
+) -> Result<Linked, EngineError> {
+    let code = program.code()?;
+    let linked = match log {
+        Some(log) => host.verify_logged(contract, code, log),
+        None => host.verify(contract, code),
+    };
+    Ok(linked.map_err(|error| program.explain(error))?)
 }
 
 impl Engine {
@@ -138,10 +151,10 @@ impl Engine {
         host: &Arc<Host>,
         program: &Program,
         context: &mut [u8],
-        loads: Loads,
+        terms: &Terms,
     ) -> Result<u64, EngineError> {
-        let contract = Contract::new().context(promised(context)?, ContextAccess::Write).unproven(loads.unproven());
-        let linked = link(host, program, contract)?;
+        let contract = terms.of(Contract::new().context(promised(context)?, ContextAccess::Write));
+        let linked = link(host, program, contract, None)?;
         match self {
             Self::Interpreter => Ok(linked.interpret(&Interpreter::default(), context)?),
             Self::Compiler => Ok(HostedProgram::load(&palimpsest_bpf::Packs::new()?, &linked)?.run(context)?),
@@ -149,18 +162,17 @@ impl Engine {
     }
 
     /// Runs `code` with `context`, which it may write. Returns `r0`.
-    pub(super) fn run(self, code: Code, context: &mut [u8], loads: Loads) -> Result<u64, EngineError> {
+    pub(super) fn run(self, code: Code, context: &mut [u8], terms: &Terms) -> Result<u64, EngineError> {
         match self {
             Self::Interpreter => {
                 let mut memory = Memory::new();
                 let len = context.len() as u64;
                 let address = if context.is_empty() { 0 } else { CONTEXT };
                 memory.add(CONTEXT, context)?;
-                let interpreter = Interpreter::default().on_fault(loads.on_fault());
-                Ok(interpreter.run(&code, [address, len, 0, 0, 0], &mut memory, &mut Suite)?)
+                Ok(terms.interpreter().run(&code, [address, len, 0, 0, 0], &mut memory, &mut Suite)?)
             }
             Self::Compiler => {
-                let contract = contract(promised(context)?, ContextAccess::Write).unproven(loads.unproven());
+                let contract = terms.of(contract(promised(context)?, ContextAccess::Write));
                 let verified = contract.verify(code).map_err(EngineError::Compiler)?;
                 let program = VerifiedProgram::load(&palimpsest_bpf::Packs::new()?, &verified, &Suite)?;
                 Ok(program.run(context)?)

@@ -3,9 +3,8 @@
 
 use std::io::{self, Write};
 
-use palimpsest_bpf::elf::{Explained, SourceLine};
-use palimpsest_bpf::host::Linked;
-use palimpsest_bpf::verify::{Verified, VerifyError};
+use palimpsest_bpf::elf::{Explained, Program, SourceLine};
+use palimpsest_bpf::verify::{Log, LogChange, LogStep, Verified, VerifyError};
 use serde::Serialize;
 
 use super::engine::EngineError;
@@ -48,6 +47,8 @@ pub(super) struct Checked {
     measures: Option<Measures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<Refusal>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<Logged>,
 }
 
 /// What the verifier has found out.
@@ -137,22 +138,118 @@ impl Refusal {
 }
 
 impl Checked {
-    /// Says what became of a program; an error that is none about it is returned.
-    pub(super) fn new(program: Option<&str>, result: Result<&Verified, EngineError>) -> Result<Self, EngineError> {
+    /// Says what became of a program, which has a name if it is an object's; an error that is none about it is returned.
+    pub(super) fn new(
+        program: Option<&Program>,
+        result: Result<Verified, EngineError>,
+        log: Option<&Log>,
+    ) -> Result<Self, EngineError> {
         let (measures, refusal) = match result {
-            Ok(verified) => (Some(Measures::of(verified)), None),
+            Ok(verified) => (Some(Measures::of(&verified)), None),
             Err(error) => (None, Some(Refusal::of(&error).ok_or(error)?)),
         };
         let verified = measures.is_some();
-        Ok(Self { program: program.map(str::to_owned), verified, measures, refusal })
-    }
-
-    pub(super) fn linked(program: &str, result: Result<&Linked, EngineError>) -> Result<Self, EngineError> {
-        Self::new(Some(program), result.map(Linked::verified))
+        let log = log.map(|log| Logged::of(log, program));
+        Ok(Self { program: program.map(|program| program.name().to_owned()), verified, measures, refusal, log })
     }
 
     pub(super) const fn is_verified(&self) -> bool {
         self.verified
+    }
+}
+
+/// How a program was verified.
+#[derive(Serialize)]
+struct Logged {
+    statistics: Taken,
+    /// Steps at the beginning of the way that are not told, since the log would be too long.
+    left_out: usize,
+    /// Steps that are not told, since they do not matter for the refusal.
+    passed_over: usize,
+    /// What is known before the first step.
+    before: Vec<Known>,
+    /// The way to a refusal.
+    steps: Vec<Step>,
+}
+
+/// What verification took.
+#[derive(Serialize)]
+struct Taken {
+    followed: usize,
+    ways: usize,
+    met: usize,
+    kept: usize,
+    most_waiting: usize,
+    stack: Vec<Stack>,
+}
+
+/// What a function uses of its stack.
+#[derive(Serialize)]
+struct Stack {
+    /// Where the function begins.
+    slot: usize,
+    bytes: usize,
+}
+
+/// An instruction on the way.
+#[derive(Serialize)]
+struct Step {
+    slot: usize,
+    instruction: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<Line>,
+    /// How many functions are around its function.
+    depth: usize,
+    /// What is no longer known when it begins.
+    forgotten: Vec<Known>,
+    /// Where the way goes on, if the instruction leaves a choice.
+    turn: Option<String>,
+    /// What is known behind it that was not before.
+    changes: Vec<Known>,
+    /// More of them, which are not told.
+    more: usize,
+}
+
+/// What is known of registers, or of bytes of the stack.
+#[derive(Serialize)]
+struct Known {
+    place: String,
+    value: String,
+}
+
+impl Known {
+    fn all(changes: &[LogChange]) -> Vec<Self> {
+        changes.iter().map(|change| Self { place: change.place.clone(), value: change.value.clone() }).collect()
+    }
+}
+
+impl Logged {
+    fn of(log: &Log, program: Option<&Program>) -> Self {
+        let step = |step: &LogStep| Step {
+            slot: step.slot,
+            instruction: step.instruction.to_string(),
+            line: program.and_then(|program| program.line(step.slot)).as_ref().map(Line::of),
+            depth: step.depth,
+            forgotten: Known::all(&step.forgotten),
+            turn: step.turn.clone(),
+            changes: Known::all(&step.changes),
+            more: step.more,
+        };
+        let taken = log.statistics();
+        Self {
+            statistics: Taken {
+                followed: taken.followed,
+                ways: taken.ways,
+                met: taken.met,
+                kept: taken.kept,
+                most_waiting: taken.most_waiting,
+                stack: taken.stack.iter().map(|&(slot, bytes)| Stack { slot, bytes }).collect(),
+            },
+            left_out: log.left_out(),
+            passed_over: log.passed_over(),
+            before: Known::all(log.before()),
+            steps: log.steps().iter().map(step).collect(),
+        }
     }
 }
 

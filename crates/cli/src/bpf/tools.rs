@@ -1,22 +1,24 @@
-//! `disasm`, `asm`, `verify` and `run`.
+//! `disasm`, `asm` and `run`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::Args;
 use palimpsest_bpf::elf::Program;
 use palimpsest_bpf::host::Host;
 use palimpsest_bpf::map::{Kind, Map, OpError, Update};
-use palimpsest_bpf::verify::{ContextAccess, Contract, Verified};
+use palimpsest_bpf::verify::{Contract, VerifyError};
 use palimpsest_bpf::{Code, LoadError, asm};
 use serde::Serialize;
 
 use super::conformance::aligned;
-use super::engine::{self, Engine, EngineError, Loads};
+use super::engine::{Engine, EngineError};
 use super::native::{self, Machine, Native};
-use super::report::{self, Checked, Ran, Verification};
+use super::report::{self, Ran};
 use super::source::{self, Loaded, Source, SourceError};
+use super::terms::{Promise, Terms};
 use super::{Failure, hex};
 
 /// The arguments of `palimpsest bpf disasm`.
@@ -24,11 +26,18 @@ use super::{Failure, hex};
 pub(super) struct Disasm {
     #[command(flatten)]
     source: Source,
-    /// Print the machine code, too, that the compiler for this machine makes of each instruction, without fuel and
-    /// without what guards against makers who are not trusted. Only bytes in a program that was built without the
-    /// feature `disassemblers`.
+    /// Print the machine code, too, that the compiler for this machine makes of each instruction. Only bytes in a
+    /// program that was built without the feature `disassemblers`.
+    ///
+    /// With one of the options that say on which terms a program is verified (`--context`, `--fuel`, `--untrusted` and
+    /// so on) it must pass, and the code is what would be loaded, but for the number that blinds constants: here it is
+    /// always the same. Without them nothing is verified, and the code does only what the program says.
     #[arg(long, value_name = "MACHINE")]
     native: Option<Machine>,
+    #[command(flatten)]
+    promise: Promise,
+    #[command(flatten)]
+    terms: Terms,
     /// Print JSON: a list of slots and instructions.
     #[arg(long)]
     json: bool,
@@ -46,35 +55,49 @@ struct Line {
     native: Vec<Native>,
 }
 
-fn lines(
-    host: &Host,
-    code: &Code,
-    program: Option<&Program>,
-    machine: Option<Machine>,
-) -> Result<Vec<Line>, EngineError> {
-    let mut native = match machine {
-        Some(machine) => native::compile(host, code, machine).map_err(LoadError::from)?.into_iter(),
-        None => Vec::new().into_iter(),
-    };
-    let lines = code.instructions().iter().enumerate().map(|(index, instruction)| {
-        let slot = code.slot(index);
-        let source = program.and_then(|program| program.line(slot)).map(|line| line.to_string());
-        let program = program.map(|program| program.name().to_owned());
-        Line { program, slot, text: instruction.to_string(), source, native: native.next().unwrap_or_default() }
-    });
-    Ok(lines.collect())
+impl Disasm {
+    /// Returns the contract, if code is wanted as it would be loaded.
+    fn contract(&self) -> Option<Contract> {
+        let is_asked = (&self.promise, &self.terms) != (&Promise::default(), &Terms::default());
+        let contract = || self.promise.contract(|len, access| Contract::new().context(len, access));
+        is_asked.then(|| self.terms.of(contract()))
+    }
+
+    fn lines(&self, host: &Arc<Host>, code: &Code, program: Option<&Program>) -> Result<Vec<Line>, EngineError> {
+        let mut native = match (self.native, self.contract()) {
+            (None, _) => Vec::new().into_iter(),
+            (Some(machine), None) => native::compile(host, code, machine).map_err(LoadError::from)?.into_iter(),
+            (Some(machine), Some(contract)) => {
+                let explained = |error: VerifyError| {
+                    program.map_or(EngineError::from(error), |program| program.explain(error).into())
+                };
+                let linked = host.verify(contract, code.clone()).map_err(explained)?;
+                native::compile_verified(&linked, machine).map_err(LoadError::from)?.into_iter()
+            }
+        };
+        let lines = code.instructions().iter().enumerate().map(|(index, instruction)| {
+            let slot = code.slot(index);
+            let source = program.and_then(|program| program.line(slot)).map(|line| line.to_string());
+            let program = program.map(|program| program.name().to_owned());
+            Line { program, slot, text: instruction.to_string(), source, native: native.next().unwrap_or_default() }
+        });
+        Ok(lines.collect())
+    }
 }
 
 pub(super) fn disasm(arguments: &Disasm) -> Result<(), Failure> {
+    if arguments.native.is_none() && arguments.contract().is_some() {
+        return Err(Failure::NoMachine);
+    }
     let mut all = Vec::new();
     match arguments.source.load()? {
-        Loaded::Code(code) => all.extend(lines(&Host::builder().build(), &code, None, arguments.native)?),
+        Loaded::Code(code) => all.extend(arguments.lines(&Host::builder().build(), &code, None)?),
         Loaded::Object(object) => {
             // Maps take memory, and matter only for machine code.
             let host = if arguments.native.is_some() { object.host()? } else { Host::builder() }.build();
             for program in arguments.source.chosen(&object)? {
                 let code = program.code().map_err(SourceError::from)?;
-                all.extend(lines(&host, &code, Some(program), arguments.native)?);
+                all.extend(arguments.lines(&host, &code, Some(program))?);
             }
         }
     }
@@ -127,97 +150,6 @@ pub(super) fn asm(arguments: &Asm) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The arguments of `palimpsest bpf verify`.
-#[derive(Debug, Args)]
-pub(super) struct Verify {
-    #[command(flatten)]
-    source: Source,
-    /// Bytes of context that the program gets.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    context: u32,
-    /// Give it a context that it must not write.
-    #[arg(long)]
-    read_only: bool,
-    /// What happens to loads and stores whose addresses the verifier cannot prove.
-    #[arg(long, value_name = "ACTION", default_value = "refuse")]
-    unproven: Loads,
-    /// Print JSON, about all programs, also behind one that is refused.
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
-    let tell = |name: Option<&str>, verified: &Verified| {
-        let (name, code) = (name.map_or(String::new(), |name| format!("{name}: ")), verified.code());
-        let (slots, functions, frames) = (code.len(), code.functions().len(), code.frames());
-        let tried = match verified.probes().len() {
-            0 => String::new(),
-            probes => format!("; {probes} loads may find nothing, and then give 0"),
-        };
-        let checked = match verified.checked_stores().len() {
-            0 => String::new(),
-            stores => format!("; {stores} stores are checked, and may end it"),
-        };
-        writeln!(
-            io::stdout(),
-            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most\
-             {tried}{checked}"
-        )
-    };
-    if arguments.json {
-        return verify_all(arguments);
-    }
-    match arguments.source.load()? {
-        Loaded::Code(code) => {
-            let verified = arguments.agreed(engine::contract).verify(code);
-            tell(None, &verified.map_err(EngineError::from)?)?;
-        }
-        Loaded::Object(object) => {
-            let host = object.host()?.build();
-            let contract = arguments.agreed(|len, access| Contract::new().context(len, access));
-            for program in arguments.source.chosen(&object)? {
-                let linked = engine::link(&host, program, contract.clone());
-                let failed = |source| Failure::Program { name: program.name().to_owned(), source: Box::new(source) };
-                tell(Some(program.name()), linked.map_err(failed)?.verified())?;
-            }
-        }
-    }
-    Ok(())
-}
-
-impl Verify {
-    /// Returns the contract that the command line asks for; `begin` makes it for a context.
-    fn agreed(&self, begin: impl FnOnce(u32, ContextAccess) -> Contract) -> Contract {
-        let access = if self.read_only { ContextAccess::Read } else { ContextAccess::Write };
-        begin(self.context, access).unproven(self.unproven.unproven())
-    }
-}
-
-/// Verifies all programs, and says what became of each.
-fn verify_all(arguments: &Verify) -> Result<(), Failure> {
-    let mut programs = Vec::new();
-    match arguments.source.load()? {
-        Loaded::Code(code) => {
-            let verified = arguments.agreed(engine::contract).verify(code);
-            programs.push(Checked::new(None, verified.as_ref().map_err(|error| EngineError::from(*error)))?);
-        }
-        Loaded::Object(object) => {
-            let host = object.host()?.build();
-            let contract = arguments.agreed(|len, access| Contract::new().context(len, access));
-            for program in arguments.source.chosen(&object)? {
-                let checked = match engine::link(&host, program, contract.clone()) {
-                    Ok(linked) => Checked::linked(program.name(), Ok(&linked)),
-                    Err(error) => Checked::linked(program.name(), Err(error)),
-                };
-                programs.push(checked?);
-            }
-        }
-    }
-    let verified = programs.iter().all(Checked::is_verified);
-    report::write(Verification { verified, programs })?;
-    if verified { Ok(()) } else { Err(Failure::Told) }
-}
-
 /// The arguments of `palimpsest bpf run`.
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -233,9 +165,8 @@ pub(super) struct Run {
     /// Who runs the program.
     #[arg(long, value_name = "ENGINE", default_value = "compiler")]
     engine: Engine,
-    /// What happens to loads and stores whose addresses the verifier cannot prove.
-    #[arg(long, value_name = "ACTION", default_value = "refuse")]
-    unproven: Loads,
+    #[command(flatten)]
+    terms: Terms,
     /// Print JSON, also if there is no result.
     #[arg(long)]
     json: bool,
@@ -276,12 +207,12 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let context = aligned(&mut room, &context);
     let (name, result) = match arguments.source.load()? {
         Loaded::Code(_) if !arguments.map.is_empty() => return Err(Failure::NoMaps),
-        Loaded::Code(code) => (None, arguments.engine.run(code, context, arguments.unproven)),
+        Loaded::Code(code) => (None, arguments.engine.run(code, context, &arguments.terms)),
         Loaded::Object(object) => {
             let program = arguments.source.one(&object)?;
             let host = object.host()?.build();
             fill_all(&host, &arguments.map)?;
-            (Some(program.name().to_owned()), arguments.engine.run_hosted(&host, program, context, arguments.unproven))
+            (Some(program.name().to_owned()), arguments.engine.run_hosted(&host, program, context, &arguments.terms))
         }
     };
     if arguments.json {

@@ -6,6 +6,7 @@
 mod alu;
 mod compare;
 mod low;
+mod show;
 #[cfg(test)]
 mod tests;
 

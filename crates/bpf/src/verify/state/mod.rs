@@ -1,5 +1,6 @@
 //! What is known at one place of a program: the registers and stack of every active function.
 
+mod change;
 mod frame;
 mod link;
 mod slot;
@@ -9,6 +10,7 @@ mod written;
 
 use alloc::vec::Vec;
 
+pub(super) use change::{Known, Part, Place, slots};
 pub(super) use frame::{Callback, Content, Frame};
 pub(super) use link::{Link, Links};
 pub(crate) use slot::Backing;
@@ -101,7 +103,7 @@ impl Area {
 }
 
 /// Added to the number of a call for each further one of the same instruction: more than there are instructions.
-const GENERATION: u32 = 1 << 20;
+pub(super) const GENERATION: u32 = 1 << 20;
 const _: () = assert!(MOST_SLOTS < GENERATION as usize);
 /// Results of one instruction that are told apart while nobody has compared them with 0.
 const GENERATIONS: u32 = 4;

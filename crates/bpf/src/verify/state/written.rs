@@ -1,5 +1,7 @@
 //! Bytes of a slot of the stack that were written in parts, and the numbers that were.
 
+use alloc::vec::Vec;
+
 use super::Link;
 use crate::insn::{AluOp, Size, Width};
 use crate::verify::scalar::Scalar;
@@ -65,6 +67,12 @@ impl Written {
         let is_known = self.begins[index(size)?] & 1 << at != 0;
         let (shift, place) = (8 * u32::from(at), place(at, size));
         is_known.then_some(((self.least & place) >> shift, (self.most & place) >> shift))
+    }
+
+    /// Returns a bit for each byte that was written, and the numbers that are known, with the byte where each begins.
+    pub(super) fn parts(&self) -> (u8, Vec<(u8, Size, Scalar)>) {
+        let known = |(at, size)| Some((at, size, self.number(at, size)?));
+        (self.bytes, self.places().filter_map(known).collect())
     }
 
     /// Returns the number of this size at byte `at`.

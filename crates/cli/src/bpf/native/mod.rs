@@ -5,8 +5,8 @@ mod decoded;
 
 use clap::ValueEnum;
 use palimpsest_bpf::Code;
-use palimpsest_bpf::host::Host;
-use palimpsest_bpf::jit::{CompileError, Target};
+use palimpsest_bpf::host::{Host, Linked};
+use palimpsest_bpf::jit::{CompileError, Compiled, Target};
 use serde::Serialize;
 
 /// A machine to compile for, which need not be this one.
@@ -41,7 +41,18 @@ pub(super) const NOTE: Option<&str> = decoded::NOTE;
 
 /// Returns what `machine` runs for each instruction of a program; for the first one also what the program begins with.
 pub(super) fn compile(host: &Host, code: &Code, machine: Machine) -> Result<Vec<Vec<Native>>, CompileError> {
-    let compiled = host.compile_to_read(code, machine.target())?;
+    Ok(parts(&host.compile_to_read(code, machine.target())?, machine))
+}
+
+/// Returns the same for a program that was verified: with all that its contract asks for.
+pub(super) fn compile_verified(linked: &Linked, machine: Machine) -> Result<Vec<Vec<Native>>, CompileError> {
+    /// Blinds constants: any number whose bits are mixed.
+    const BLINDING: u64 = 0x9e37_79b9_7f4a_7c15;
+    Ok(parts(&linked.compile_to_read(machine.target(), BLINDING)?, machine))
+}
+
+/// Takes code apart, by the instructions that it was made of.
+fn parts(compiled: &Compiled, machine: Machine) -> Vec<Vec<Native>> {
     let mut starts: Vec<usize> = compiled.starts().iter().map(|start| *start as usize).collect();
     if let Some(first) = starts.first_mut() {
         *first = 0;
@@ -54,5 +65,5 @@ pub(super) fn compile(host: &Host, code: &Code, machine: Machine) -> Result<Vec<
             Machine::Aarch64 => decoded::aarch64(*start, bytes),
         }
     };
-    Ok(starts.iter().zip(ends).map(part).collect())
+    starts.iter().zip(ends).map(part).collect()
 }
