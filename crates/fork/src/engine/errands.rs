@@ -21,12 +21,6 @@ use super::registry::Shared;
 use super::span::Span;
 use crate::clock::{Instant, nanos};
 
-/// Most pieces for one errand. If the program forks meanwhile, the deputy copies the rest of them beside the child,
-/// which takes memory that a plain fork does not. Fewer, if they take it long: it holds the lock of all mappings while
-/// it copies one, and takes it again before a thread that waits for it is awake. So a fork, or any other change of
-/// mappings, waits for a whole errand.
-pub(super) const MOST: usize = 8;
-
 /// The errands of one slice.
 #[derive(Clone, Copy)]
 pub(crate) struct Errands {

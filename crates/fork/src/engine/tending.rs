@@ -14,7 +14,6 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::errands::MOST;
 use crate::clock::nanos;
 use crate::options::Pause;
 
@@ -22,6 +21,11 @@ use crate::options::Pause;
 const SHARE: u64 = 20;
 /// Most pieces for one call.
 const MOST_AT_ONCE: usize = 16;
+/// Most pieces for one errand of a deputy. If the program forks meanwhile, the deputy copies the rest of them beside
+/// the child, which takes memory that a plain fork does not. Fewer, if they take it long: it holds the lock of all
+/// mappings while it copies one, and takes it again before a thread that waits for it is awake. So a fork, or any other
+/// change of mappings, waits for a whole errand.
+const MOST: usize = 8;
 /// How many times its budget a slice may take in wall-clock time before it asks for another piece.
 const MOST_ON_THE_WALL: u64 = 4;
 /// Slices have done little in a pass if their work is worth at most one part in this many of the debt.
