@@ -1,7 +1,7 @@
 //! Forks, and keeps an account of what forks cost.
 
-use palimpsest_sys::last_errno;
 use palimpsest_sys::threads::own::{Uncancelled, context_switches};
+use palimpsest_sys::{brief_file, last_errno};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -74,6 +74,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         child = forks();
     }
     if child == 0 {
+        brief_file::close_in_child();
         registry::end_turns_in_child();
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();
