@@ -153,8 +153,8 @@ struct Populated {
     private: u64,
 }
 
-/// Reads `/proc/thread-self/statm` (`task_statm` in `fs/proc/task_mmu.c`), which costs the same for every size: private are
-/// resident minus shared pages. Swapped pages do not count.
+/// Reads `/proc/thread-self/statm` (`task_statm` in `fs/proc/task_mmu.c`), which costs the same for every size: private
+/// are resident minus shared pages. Swapped pages do not count.
 fn populated() -> Option<Populated> {
     let file = openat(CWD, "/proc/thread-self/statm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     // Seven numbers of at most 20 digits.

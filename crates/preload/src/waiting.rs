@@ -7,8 +7,8 @@
 //! without this object, and the program hears of it by `EINTR`.
 //!
 //! A wait for which no slice is due, or too short for one, goes to the real function and costs a few loads; one that is
-//! answered at once costs nothing more. The main thread takes the slices, on a stack of the library's own; other threads
-//! wait as before.
+//! answered at once costs nothing more. The main thread takes the slices, on a stack of the library's own; others wait
+//! as before.
 //!
 //! Once a filter was [seen](confined), which may allow what the program calls and nothing else, waits are left alone.
 //! One that is under way then goes on by the program's own call.
