@@ -112,6 +112,12 @@ pub enum FreezeError {
     /// There is no memory for the tables.
     #[error("no memory for the tables of a freeze")]
     Tables(#[from] MapError),
+    /// There is no memory for the stack on which a slice or a repair works.
+    #[error(
+        "no memory for the stack of a freeze: limits (RLIMIT_AS, RLIMIT_MEMLOCK with mlockall), or the most mappings \
+         that a process may have"
+    )]
+    NoStack,
     /// A table is too small.
     #[error("too many mappings or threads for a freeze")]
     TooMany(#[from] Full),

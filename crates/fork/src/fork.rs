@@ -1,7 +1,7 @@
 //! Forks, and keeps an account of what forks cost.
 
-use palimpsest_sys::last_errno;
-use palimpsest_sys::threads::own::{Uncancelled, context_switches};
+use palimpsest_sys::threads::own::{Blocked, Uncancelled, context_switches};
+use palimpsest_sys::{brief_file, last_errno};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -15,7 +15,7 @@ use crate::error::{ForkError, FreezeError};
 use crate::guard::{self, Told};
 use crate::hazards::{self, borrowed};
 use crate::options::Pays;
-use crate::own_stack::on_own_stack;
+use crate::own_stack::{NoStack, on_own_stack};
 use crate::planning;
 use crate::rounds::played;
 use crate::slices;
@@ -56,7 +56,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     shared.inspect(|shared| shared.begin_account());
     let outcome = shared.and_then(|shared| Some((shared, Due::at_a_fork(shared)?))).map(|(shared, due)| {
         // SAFETY: 1. is (2).
-        on_own_stack(|| unsafe { due.work(shared) }).unwrap_or(Err(FreezeError::Busy))
+        on_own_stack(|| unsafe { due.work(shared) }).unwrap_or_else(|none| Err(due.without_stack(shared, none)))
     });
     if let Some(Err(error)) = outcome {
         tracing::debug!(%error, "frozen memory is not repaired");
@@ -74,6 +74,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         child = forks();
     }
     if child == 0 {
+        brief_file::close_in_child();
         registry::end_turns_in_child();
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();
@@ -148,6 +149,22 @@ impl Due {
             () if shared.statistics.is_due() && !shared.statistics.is_over() => Some(Self::Repair),
             () => None,
         }
+    }
+
+    /// Counts it as tried in vain, and returns why.
+    fn without_stack(self, shared: &'static Shared, none: NoStack) -> FreezeError {
+        match self {
+            Self::Slice => return slices::without_stack(shared, none),
+            _ if none == NoStack::Busy => {}
+            Self::Forget => shared.trials.tried(Trial::InVain),
+            Self::Repair => {
+                let _blocked = Blocked::all();
+                if let Some(mut locked) = shared.lock() {
+                    locked.ledger().refused(0);
+                }
+            }
+        }
+        none.into()
     }
 
     /// # Safety

@@ -56,7 +56,7 @@ pub use fork::{Forked, Status, fork, frozen_bytes, status};
 pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
 pub use options::{Answer, Errands, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
-pub use own_stack::{NoStack, on_own_stack};
+pub use own_stack::{NoStack, await_own_stack, on_own_stack};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
 pub use slices::{dismiss_deputy, freeze_slice, freeze_while, make_room, next_slice, progress, put_off_slices};

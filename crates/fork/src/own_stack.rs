@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::threads::own::{Blocked, Uncancelled};
 use palimpsest_sys::threads::stack;
+use rustix::thread::Timespec;
 
+use crate::error::FreezeError;
 use crate::hazards::wiped::{Wiped, Zeroed};
 
 /// Bytes of it: the deepest work takes less than a quarter.
@@ -79,6 +81,32 @@ pub fn on_own_stack<T>(work: impl FnOnce() -> T) -> Result<T, NoStack> {
     unsafe { stack::call(place.span(), work) }.map_err(|_| NoStack::NoMemory)
 }
 
+/// How long to wait for another thread, at most: for some two seconds.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000 };
+const NAPS: u32 = 4000;
+
+/// Waits until no other thread is at work on the stack, for two seconds at most: with what a fork or a wait does beside
+/// the program's own work. Call it before this process installs a seccomp filter for all threads. Async-signal-safe.
+pub fn await_own_stack() {
+    let Some(place) = PLACE.get() else { return };
+    // A handler of the thread that uses it would wait for itself.
+    let mut naps = if place.span().contains(here()) { 0..0 } else { 0..NAPS };
+    // Acquire, partner: the Release store of `User::drop`. Forbids that the filter comes before the last of that work.
+    while place.user.load(Ordering::Acquire) != 0 && naps.next().is_some() {
+        // Interrupted or not, it looks again.
+        let _ = rustix::thread::nanosleep(&NAP);
+    }
+}
+
+impl From<NoStack> for FreezeError {
+    fn from(none: NoStack) -> Self {
+        match none {
+            NoStack::Busy => Self::Busy,
+            NoStack::NoMemory => Self::NoStack,
+        }
+    }
+}
+
 impl Place {
     /// Returns where the stack is; empty if there is none.
     fn span(&self) -> Span {
@@ -102,7 +130,7 @@ struct User<'a>(&'a Place);
 
 impl Drop for User<'_> {
     fn drop(&mut self) {
-        // Release, partner: the Acquire exchange of `enter`.
+        // Release, partner: the Acquire exchange of `enter`, and the Acquire load in `await_own_stack`.
         self.0.user.store(0, Ordering::Release);
     }
 }
@@ -127,6 +155,7 @@ mod tests {
                 let inside = here();
                 assert!(inside.abs_diff(outside) > LEN / 2);
                 assert_eq!(areas().1.map(|user| user.abs_diff(outside) < 1 << 16), Some(true));
+                await_own_stack();
                 let deeper = on_own_stack(here).expect("the same");
                 assert!(deeper.abs_diff(inside) < LEN);
                 std::thread::scope(|scope| scope.spawn(|| on_own_stack(|| ())).join().expect("it ends"))
@@ -135,5 +164,22 @@ mod tests {
         }
         let panic = std::panic::catch_unwind(|| on_own_stack(|| panic!("inside")));
         assert!(panic.is_err() && on_own_stack(|| ()).is_ok());
+        // Whoever waits for its user goes on when there is none, and not before.
+        let (is_used, is_done) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let used = on_own_stack(|| {
+                    is_used.store(1, Ordering::Release);
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    is_done.store(1, Ordering::Relaxed);
+                });
+                assert_eq!(used, Ok(()));
+            });
+            while is_used.load(Ordering::Acquire) == 0 {
+                std::hint::spin_loop();
+            }
+            await_own_stack();
+            assert_eq!(is_done.load(Ordering::Relaxed), 1);
+        });
     }
 }

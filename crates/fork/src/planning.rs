@@ -161,7 +161,7 @@ pub(crate) fn is_long_look(bytes: usize, budget: Duration) -> bool {
 
 /// Returns the bytes of anonymous memory.
 fn anonymous() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let text = std::fs::read_to_string("/proc/thread-self/statm").ok()?;
     let mut pages = text.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
     let (resident, of_files) = (pages.next()?, pages.next()?);
     Some(resident.saturating_sub(of_files) * rustix::param::page_size())

@@ -22,7 +22,7 @@ use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
 use crate::hazards::{self, FileSize, Watcher, Work};
 use crate::options::{self, OtherThreads};
-use crate::own_stack::on_own_stack;
+use crate::own_stack::{NoStack, on_own_stack};
 use crate::planning::{WATCHED, finish, is_long_look, plain, plan_rest};
 use crate::report::{FrozenRange, Report};
 use crate::rounds::lost_names;
@@ -92,7 +92,25 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
         // SAFETY: 1. and 2. are this function's own.
         unsafe { next(shared, Occasion::Wait, is_idle) }
     };
-    on_own_stack(slice).unwrap_or(Err(FreezeError::Busy)).map(|()| progress())
+    match on_own_stack(slice) {
+        Ok(taken) => taken,
+        Err(none) => Err(without_stack(shared, none)),
+    }
+    .map(|()| progress())
+}
+
+/// Counts a slice that had no stack, and returns why.
+pub(crate) fn without_stack(shared: &'static Shared, none: NoStack) -> FreezeError {
+    // Whoever uses it is at work on the same memory for a moment.
+    if none == NoStack::NoMemory {
+        let _blocked = Blocked::all();
+        if shared.progress.is_under_way() {
+            refused(shared, &FreezeError::NoStack);
+        } else {
+            shared.tending.give_up();
+        }
+    }
+    none.into()
 }
 
 /// Takes the slice that comes before a fork.
@@ -147,12 +165,19 @@ unsafe fn next(
     let outcome = unsafe { slice(shared, occasion, is_idle) };
     if let Err(error) = &outcome
         && !matches!(error, FreezeError::Busy | FreezeError::BorrowedMemory { .. })
-        && let Some(mut locked) = shared.lock()
+    {
+        refused(shared, error);
+    }
+    outcome
+}
+
+/// Counts a refusal. After many in a row the freeze ends.
+fn refused(shared: &'static Shared, error: &FreezeError) {
+    if let Some(mut locked) = shared.lock()
         && locked.agenda().refused()
     {
         finish(&mut locked, Stage::Ended, Some(error.to_string()));
     }
-    outcome
 }
 
 /// # Safety

@@ -41,6 +41,37 @@ fn flags(memory: &Memory, offset: usize) -> (VmaFlags, u32) {
     (vma.flags, vma.protection_key)
 }
 
+/// Fails on: what the kernel says of a process whose first thread has ended: that it has no mappings.
+#[test]
+fn after_the_first_thread_has_ended_memory_is_forgotten_and_thawed() {
+    play("after_the_first_thread_has_ended_memory_is_forgotten_and_thawed", || {
+        let (secret, other) = (filled(4 * MIB), filled(4 * MIB));
+        freeze(&Options::new().measure(Measure::Nothing).other_threads(OtherThreads::Stop));
+        assert!(secret.is_frozen() && other.is_frozen());
+        let ranges = [secret, other].map(|memory| memory.range());
+        std::thread::spawn(move || {
+            let [secret, other] = ranges
+                .map(|range| Memory { start: std::ptr::with_exposed_provenance_mut(range.start), len: range.len() });
+            let stat = format!("/proc/self/task/{}/stat", std::process::id());
+            let has_ended = || std::fs::read_to_string(&stat).expect("as long as the process").contains(") Z ");
+            common::to_its_end(|| {
+                while !has_ended() {
+                    std::thread::yield_now();
+                }
+                secret.fill(0..secret.len, 2);
+                guard::forget(secret.range()).expect("forgotten");
+                assert!(secret.is_anonymous() && secret.holds(0..secret.len, 2));
+                assert_eq!(madvise(&secret, 0, MIB, libc::MADV_DONTNEED), Ok(()));
+                assert!(secret.is_zero(0..MIB) && secret.holds(MIB..secret.len, 2));
+                guard::thaw(other.range()).expect("thawed");
+                assert!(other.is_anonymous() && other.holds(0..other.len, 1));
+            });
+        });
+        // SAFETY: ends this thread, of whose stack nobody uses anything.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    });
+}
+
 #[test]
 fn pointers_may_have_tags() {
     play("pointers_may_have_tags", || {

@@ -4,10 +4,13 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use common::{Files, Memory, freeze, in_child, page, play, skip, status_kb, wait};
 use palimpsest_fork::guard::{self, Remap};
-use palimpsest_fork::{ExtentLen, FreezeError, Measure, Options, freeze as freeze_process};
+use palimpsest_fork::{
+    ExtentLen, FreezeError, Measure, Options, Pause, Stage, freeze as freeze_process, freeze_slice, progress,
+};
 use palimpsest_sys::memory::extent::EXTENT_NAME;
 use palimpsest_sys::pages::maps::Maps;
 use palimpsest_sys::pages::vmas::{Detail, Vmas};
@@ -279,5 +282,34 @@ fn files_of_which_little_is_left_are_given_up() {
             assert!(memory.holds(first * PIECE..(first + 1) * PIECE, first as u64 + 1), "piece {first}");
         }
         assert!(memory.is_frozen() && memory.holds(0..PIECE, 1) && memory.holds(23 * PIECE..memory.len, 24));
+    });
+}
+
+/// Fails on: slices that are tried for ever, and told as if another thread were at work; forks that try for ever.
+#[test]
+fn slices_without_memory_for_a_stack_are_refused_and_end() {
+    play("slices_without_memory_for_a_stack_are_refused_and_end", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let options = Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO));
+        for at_forks in [false, true] {
+            let mut report = freeze(&options);
+            let before = getrlimit(Resource::As);
+            let size = u64::try_from(status_kb("VmSize") * 1024).expect("64 bits");
+            setrlimit(Resource::As, Rlimit { current: Some(size), ..before }).expect("lowered");
+            let try_one = || match at_forks {
+                true => in_child(|| 0) == 0,
+                // SAFETY: 1. the scenario keeps the contract of freezing.
+                false => matches!(unsafe { freeze_slice() }, Err(FreezeError::NoStack)),
+            };
+            let tried = (0..63).filter(|_| try_one()).count();
+            let under_way = progress().stage;
+            let last = try_one();
+            setrlimit(Resource::As, before).expect("raised again");
+            assert_eq!((tried, under_way, last, progress().stage), (63, Stage::UnderWay, true, Stage::Ended));
+            report.update();
+            assert!(report.stopped.as_ref().is_some_and(|reason| reason.contains("stack")), "{report}");
+        }
+        assert!(memory.is_anonymous() && memory.holds(0..memory.len, 1));
     });
 }

@@ -11,7 +11,7 @@
 //! | only those above the object, untried | all, once they pass a trial in a child at the first fork |
 //! | more, which a sandbox has installed | none |
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 
 use palimpsest_fork::guard;
 use palimpsest_sys::seccomp::{self, FreezeCall, Verdict};
@@ -19,10 +19,28 @@ use palimpsest_sys::seccomp::{self, FreezeCall, Verdict};
 use crate::cancelling::uncancelled;
 use crate::filters::{self, Filters, Trial};
 use crate::started::Started;
+use crate::waits::is_main_thread;
 
 /// Raised before the program's filter is installed, if that was seen. `Relaxed`: a thread that does not see it yet is
-/// not confined yet.
+/// not confined yet. For the main thread's waits that is [`AT_WORK`]'s to ensure.
 static SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether the main thread makes calls in place of a wait of the program's. A filter that another thread installs for
+/// all would end it in the middle of them, so that thread waits for their end:
+///
+/// ```text
+/// main thread                           another thread
+/// A raises AT_WORK                      C raises SEEN
+/// B reads SEEN: makes its own calls,    D reads AT_WORK: waits until it is not raised
+///   or the program's                    E installs the filter
+/// ```
+///
+/// While the main thread waits in the kernel, by a call that the program might make, it is not raised.
+static AT_WORK: AtomicBool = AtomicBool::new(false);
+
+/// How long to wait for the main thread, at most: for some two seconds. Its longest work is a freeze in one go.
+const NAP: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 500_000 };
+const NAPS: u32 = 4000;
 
 /// Whose child of `vfork` has confined itself, in this process's memory: what child and thread have in common, 0 for
 /// none, or [`MANY`](Self::MANY) for children of several threads, which are never forgotten. `Relaxed`: child and
@@ -88,6 +106,32 @@ pub(crate) fn is_own() -> bool {
 /// Notes that a filter is about to be installed.
 pub(crate) fn note() {
     SEEN.store(true, Ordering::Relaxed);
+}
+
+/// Begins calls in place of a wait, in the main thread: those that [`is_seen`] allows from here on.
+pub(crate) fn begin_work() {
+    AT_WORK.store(true, Ordering::Relaxed);
+    // SeqCst, partner: the fence in `await_work`. Forbids that B and D both miss what the other thread has raised.
+    fence(Ordering::SeqCst);
+}
+
+/// Ends them, or waits in the kernel.
+pub(crate) fn end_work() {
+    // Release, partner: the Acquire load in `await_work`. Forbids that E comes before the last of the calls.
+    AT_WORK.store(false, Ordering::Release);
+}
+
+/// Waits until the main thread makes no call of its own any more, once a filter was [noted](note).
+pub(crate) fn await_work() {
+    // SeqCst, partner: the fence in `begin_work`; see there.
+    fence(Ordering::SeqCst);
+    // A handler that has interrupted the main thread would wait for itself.
+    let mut naps = if is_main_thread() { 0..0 } else { 0..NAPS };
+    // Acquire, partner: the Release store in `end_work`.
+    while AT_WORK.load(Ordering::Acquire) && naps.next().is_some() {
+        // Interrupted or not, it looks again.
+        let _ = rustix::thread::nanosleep(&NAP);
+    }
 }
 
 /// Notes the same of a child of `vfork`, which leaves its parent unconfined.
@@ -201,6 +245,23 @@ mod tests {
         borrower.forget(8, asked);
         borrower.forget(16, asked);
         assert!(borrower.is_noted());
+    }
+
+    /// Fails on: a filter that comes in the middle of the main thread's calls; one for which nothing has to be waited.
+    #[test]
+    fn whoever_confines_all_threads_waits_for_the_main_threads_calls() {
+        await_work();
+        let is_done = AtomicBool::new(false);
+        begin_work();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                await_work();
+                assert!(is_done.load(Ordering::Relaxed));
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            is_done.store(true, Ordering::Relaxed);
+            end_work();
+        });
     }
 
     /// The process of the tests may have filters itself.

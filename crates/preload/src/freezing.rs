@@ -66,6 +66,11 @@ pub(crate) fn next_slice() -> Option<Duration> {
     (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen()).then(palimpsest_fork::next_slice).flatten()
 }
 
+/// Whether [`next_slice`] may return anything. Makes no system call.
+pub(crate) fn may_take_slices() -> bool {
+    IS_FROZEN.load(Ordering::Relaxed) || BEGINS.load(Ordering::Relaxed) != 0
+}
+
 /// Whether this process begins at this wait. A child begins at its own next fork.
 fn begins_here() -> bool {
     let process = BEGINS.load(Ordering::Relaxed);
@@ -103,8 +108,11 @@ pub(crate) unsafe fn slice(started: &Started, is_idle: &mut dyn FnMut() -> bool)
 }
 
 /// Reports a freeze in slices once it is done, in a wait. Nobody should wait there for a reader of the report: if there
-/// is no room for it, it comes at the next fork, or at the end.
+/// is no room for it, it comes at the next fork, or at the end. So it does if there is a filter by now.
 pub(crate) fn tell_in_wait(started: &Started) {
+    if confined::is_seen() {
+        return;
+    }
     let is_pending = PENDING.try_lock().is_ok_and(|pending| pending.is_some());
     let has_room = || match started.settings.report {
         ReportTo::Nowhere | ReportTo::File(_) => true,

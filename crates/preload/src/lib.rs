@@ -73,6 +73,7 @@ mod names;
 mod next;
 mod own_waits;
 mod protection;
+mod real_waits;
 mod settings;
 mod start;
 mod started;

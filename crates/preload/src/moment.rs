@@ -153,10 +153,10 @@ struct Populated {
     private: u64,
 }
 
-/// Reads `/proc/self/statm` (`task_statm` in `fs/proc/task_mmu.c`), which costs the same for every size: private are
-/// resident minus shared pages. Swapped pages do not count.
+/// Reads `/proc/thread-self/statm` (`task_statm` in `fs/proc/task_mmu.c`), which costs the same for every size: private
+/// are resident minus shared pages. Swapped pages do not count.
 fn populated() -> Option<Populated> {
-    let file = openat(CWD, "/proc/self/statm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = openat(CWD, "/proc/thread-self/statm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     // Seven numbers of at most 20 digits.
     let mut buffer = [0; 160];
     let length = retry_on_intr(|| read(&file, &mut buffer));

@@ -7,8 +7,11 @@
 //! without this object, and the program hears of it by `EINTR`.
 //!
 //! A wait for which no slice is due, or too short for one, goes to the real function and costs a few loads; one that is
-//! answered at once costs nothing more. The main thread takes the slices, on its own stack, which has room for them;
-//! other threads wait as before.
+//! answered at once costs nothing more. The main thread takes the slices, on a stack of the library's own; others wait
+//! as before.
+//!
+//! Once a filter was [seen](confined), which may allow what the program calls and nothing else, waits are left alone.
+//! One that is under way then goes on by the program's own call.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -19,58 +22,18 @@ use palimpsest_fork::guard;
 
 use crate::arch::system_call;
 use crate::cancelling::{end_if_cancelled, uncancelled};
-use crate::limit::{Limit, Step};
-use crate::next::Next;
+use crate::limit::{Limit, Step, duration, now};
 use crate::own_waits::{
     own_clock_nanosleep, own_epoll_pwait, own_epoll_wait, own_nanosleep, own_poll, own_ppoll, own_pselect, own_select,
 };
+use crate::real_waits::{CLOCK_NANOSLEEP, EPOLL_PWAIT, EPOLL_WAIT, NANOSLEEP, POLL, PPOLL, PSELECT, SELECT};
 use crate::started::{self, Started};
 use crate::waits::{Set, Signals, can_be_given, can_be_split, is_main_thread};
-use crate::{errno, freezing, library};
-
-type EpollPwait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
-type EpollWait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
-type Poll = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int;
-type Ppoll = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
-type Select = unsafe extern "C-unwind" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int;
-type Pselect = unsafe extern "C-unwind" fn(
-    c_int,
-    *mut fd_set,
-    *mut fd_set,
-    *mut fd_set,
-    *const timespec,
-    *const sigset_t,
-) -> c_int;
-type Nanosleep = unsafe extern "C-unwind" fn(*const timespec, *mut timespec) -> c_int;
-type ClockNanosleep = unsafe extern "C-unwind" fn(clockid_t, c_int, *const timespec, *mut timespec) -> c_int;
-
-// SAFETY: `int epoll_wait(int, struct epoll_event *, int, int)`.
-static EPOLL_WAIT: Next<EpollWait> = unsafe { Next::new(c"epoll_wait") };
-// SAFETY: `int epoll_pwait(int, struct epoll_event *, int, int, const sigset_t *)`.
-static EPOLL_PWAIT: Next<EpollPwait> = unsafe { Next::new(c"epoll_pwait") };
-// SAFETY: `int poll(struct pollfd *, nfds_t, int)`.
-static POLL: Next<Poll> = unsafe { Next::new(c"poll") };
-// SAFETY: `int ppoll(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *)`.
-static PPOLL: Next<Ppoll> = unsafe { Next::new(c"ppoll") };
-// SAFETY: `int select(int, fd_set *, fd_set *, fd_set *, struct timeval *)`.
-static SELECT: Next<Select> = unsafe { Next::new(c"select") };
-// SAFETY: `int pselect(int, fd_set *, fd_set *, fd_set *, const struct timespec *, const sigset_t *)`.
-static PSELECT: Next<Pselect> = unsafe { Next::new(c"pselect") };
-// SAFETY: `int nanosleep(const struct timespec *, struct timespec *)`.
-static NANOSLEEP: Next<Nanosleep> = unsafe { Next::new(c"nanosleep") };
-// SAFETY: `int clock_nanosleep(clockid_t, int, const struct timespec *, struct timespec *)`.
-static CLOCK_NANOSLEEP: Next<ClockNanosleep> = unsafe { Next::new(c"clock_nanosleep") };
+use crate::{confined, errno, freezing, library, real_waits};
 
 /// Looks up the real functions.
 pub(crate) fn resolve() {
-    EPOLL_WAIT.resolve();
-    EPOLL_PWAIT.resolve();
-    POLL.resolve();
-    PPOLL.resolve();
-    SELECT.resolve();
-    PSELECT.resolve();
-    NANOSLEEP.resolve();
-    CLOCK_NANOSLEEP.resolve();
+    real_waits::resolve();
     library::find();
 }
 
@@ -82,8 +45,15 @@ pub(crate) fn resolve() {
 fn wanted(time: Option<Duration>, parts: [usize; 2]) -> Option<&'static Started> {
     let are_known =
         || library::has((libc::clock_gettime as *const c_void).addr()) && parts.into_iter().all(library::has);
+    let is_due = |started: &Started| next_slice(started, Limit::after(time)).is_some() && are_known() && can_be_split();
     let is_wanted = |started: &&'static Started| {
-        is_main_thread() && next_slice(started, Limit::after(time)).is_some() && are_known() && can_be_split()
+        if !is_main_thread() || !freezing::may_take_slices() {
+            return false;
+        }
+        confined::begin_work();
+        let is_wanted = !confined::is_owners() && is_due(started);
+        confined::end_work();
+        is_wanted
     };
     started::get().filter(is_wanted)
 }
@@ -103,6 +73,14 @@ type Ask<'a> = &'a mut dyn FnMut(Step, Option<Set>) -> isize;
 fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> isize {
     // SAFETY: 1. from here to the program, no frame has anything to drop.
     unsafe { end_if_cancelled() };
+    confined::begin_work();
+    let answer = if confined::is_seen() { ask(limit.left(), mask) } else { in_parts(started, limit, mask, ask) };
+    confined::end_work();
+    answer
+}
+
+/// Does the same while no filter forbids it.
+fn in_parts(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> isize {
     let answer = ask(Step::Not, mask);
     if answer != 0 || limit.is_over() {
         return answer;
@@ -114,24 +92,31 @@ fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> is
     let signals = Signals::block();
     let answer = idle(started, limit, mask.unwrap_or(signals.before()), &signals, ask);
     signals.restore();
+    let answer = answer.unwrap_or_else(|| ask(limit.left(), mask));
     uncancelled(|| freezing::tell_in_wait(started));
     errno::set(before);
     answer
 }
 
-/// Does the same once all signals are blocked.
-fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<'_>) -> isize {
+/// Does the same once all signals are blocked. `None` if there is a filter by now: then nothing has happened yet.
+fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<'_>) -> Option<isize> {
     loop {
-        let due = next_slice(started, limit).filter(|_| !signals.is_any_pending(mask));
-        let Some(rest) = due else {
+        if confined::is_seen() {
+            return None;
+        }
+        let is_any_pending = signals.drop_ignored(mask);
+        let Some(rest) = next_slice(started, limit).filter(|_| !is_any_pending) else {
+            if confined::is_seen() {
+                return None;
+            }
             // This wait may be long.
             uncancelled(|| freezing::tell_in_wait(started));
-            return ask(limit.left(), Some(mask));
+            return Some(ask(limit.left(), Some(mask)));
         };
         if rest > Duration::ZERO {
             let answer = ask(Step::For(rest), Some(mask));
             if answer != 0 {
-                return answer;
+                return Some(answer);
             }
             continue;
         }
@@ -139,6 +124,9 @@ fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<
         let mut is_idle = || {
             taken = Some(since.elapsed());
             since = Instant::now();
+            if confined::is_seen() {
+                return false;
+            }
             answer = ask(Step::Not, Some(Set::ALL));
             answer == 0 && !limit.is_over() && !signals.is_any_pending(mask)
         };
@@ -152,11 +140,12 @@ fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<
         if answer != 0 || limit.is_over() {
             // Somebody was kept waiting.
             palimpsest_fork::put_off_slices(taken.unwrap_or_default());
-            return answer;
+            return Some(answer);
         }
-        if !is_taken {
+        if !is_taken && !confined::is_seen() {
             // Refused: another time may be better.
-            return ask(limit.left(), Some(mask));
+            signals.drop_ignored(mask);
+            return Some(ask(limit.left(), Some(mask)));
         }
     }
 }
@@ -170,17 +159,21 @@ fn long(set: Set) -> sigset_t {
     long
 }
 
+/// Waits in the kernel by a C library function. Meanwhile a filter may be installed: what comes next asks for it anew.
+fn waits(wait: impl FnOnce() -> c_int) -> isize {
+    confined::end_work();
+    let answer = raw(wait());
+    confined::begin_work();
+    answer
+}
+
 /// Turns an answer of a C library function into the kernel's.
 fn raw(answer: c_int) -> isize {
     if answer < 0 { -(errno::get() as isize) } else { answer as isize }
 }
 
-fn duration(time: timespec) -> Option<Duration> {
-    let nanos = u32::try_from(time.tv_nsec).ok().filter(|&nanos| nanos < 1_000_000_000)?;
-    Some(Duration::new(u64::try_from(time.tv_sec).ok()?, nanos))
-}
-
-/// Calls `epoll_pwait`; the kernel's own if it does not wait.
+/// Calls `epoll_pwait`; the kernel's own if it does not wait. Once there is a filter, makes the program's call instead,
+/// `call`, which takes a time in milliseconds.
 ///
 /// With a mask it waits by `ppoll` for the descriptor. A signal that the program ignores is kept by the kernel if it
 /// comes while it is blocked; the mask then lets it in, where it does nothing, but `epoll_pwait` ends with `EINTR`
@@ -190,13 +183,21 @@ fn duration(time: timespec) -> Option<Duration> {
 /// # Safety
 ///
 /// 1. As for the C library's function.
-unsafe fn ask_epoll(fd: c_int, events: *mut epoll_event, most: c_int, step: Step, mask: Option<Set>) -> isize {
-    // SAFETY: (1); all of them.
-    let look = |mask| unsafe { look_epoll(fd, events, most, mask) };
+unsafe fn ask_epoll(
+    fd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    (step, mask): (Step, Option<Set>),
+    call: &dyn Fn(c_int) -> c_int,
+) -> isize {
+    let look = |mask| match confined::is_seen() {
+        true => raw(call(0)),
+        // SAFETY: (1); all of them.
+        false => unsafe { look_epoll(fd, events, most, mask) },
+    };
     let (time, mask) = match (step, mask) {
         (Step::Not, _) => return look(mask),
-        // SAFETY: (1).
-        (_, None) => return raw(unsafe { EPOLL_WAIT.or(own_epoll_wait)(fd, events, most, step.millis()) }),
+        (_, None) => return waits(|| call(step.millis())),
         (Step::For(time), Some(mask)) => (Some(time), mask),
         (Step::Forever, Some(mask)) => (None, mask),
     };
@@ -244,7 +245,7 @@ unsafe fn ask_poll(fds: *mut pollfd, count: nfds_t, step: Step, mask: Option<Set
         return unsafe { system_call(libc::SYS_ppoll, [fds, count as usize, time, mask, size_of::<Set>(), 0]) };
     }
     // SAFETY: (1).
-    raw(unsafe { PPOLL.or(own_ppoll)(fds, count, time, mask) })
+    waits(|| unsafe { PPOLL.or(own_ppoll)(fds, count, time, mask) })
 }
 
 /// `epoll_wait(2)`.
@@ -257,8 +258,10 @@ pub unsafe extern "C-unwind" fn epoll_wait(fd: c_int, events: *mut epoll_event, 
     let time = u64::try_from(millis).ok().map(Duration::from_millis);
     if let Some(started) = wanted(time, [EPOLL_WAIT.address(), PPOLL.address()]) {
         let limit = Limit::after(time);
+        // SAFETY: contract 1.
+        let call = |millis| unsafe { EPOLL_WAIT.or(own_epoll_wait)(fd, events, most, millis) };
         // SAFETY: 1. is this function's.
-        let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, step, mask) };
+        let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, (step, mask), &call) };
         let answer = split(started, limit, None, ask);
         return errno::answer(answer) as c_int;
     }
@@ -282,8 +285,10 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     let time = u64::try_from(millis).ok().map(Duration::from_millis);
     if let Some(started) = wanted(time, [EPOLL_PWAIT.address(), PPOLL.address()]) {
         let limit = Limit::after(time);
+        // SAFETY: contract 1.
+        let call = |millis| unsafe { EPOLL_PWAIT.or(own_epoll_pwait)(fd, events, most, millis, mask) };
         // SAFETY: 1. is this function's.
-        let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, step, mask) };
+        let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, (step, mask), &call) };
         // SAFETY: null, or a set by contract 1.
         let answer = split(started, limit, unsafe { Set::read(mask) }, ask);
         return errno::answer(answer) as c_int;
@@ -410,7 +415,7 @@ impl Asked {
             return unsafe { system_call(libc::SYS_pselect6, arguments) };
         }
         // SAFETY: as above.
-        raw(unsafe { PSELECT.or(own_pselect)(self.count, read, write, except, time, mask) })
+        waits(|| unsafe { PSELECT.or(own_pselect)(self.count, read, write, except, time, mask) })
     }
 
     /// Hands the result to the program, unless it is an error.
@@ -518,7 +523,7 @@ unsafe fn sleep(started: &Started, time: Duration, rest: *mut timespec) -> isize
             (Step::For(time), Some(_)) if !limit.is_beyond(time) => limit.exactly(poll),
             (Step::For(_), None) => step.time().map_or(0, |time| {
                 // SAFETY: 1. the time outlives the call.
-                raw(unsafe { NANOSLEEP.or(own_nanosleep)(&raw const time, ptr::null_mut()) })
+                waits(|| unsafe { NANOSLEEP.or(own_nanosleep)(&raw const time, ptr::null_mut()) })
             }),
             _ => poll(step),
         }
@@ -585,10 +590,4 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
     }
     // SAFETY: contract 1.
     unsafe { CLOCK_NANOSLEEP.or(own_clock_nanosleep)(clock, flags, time, rest) }
-}
-
-/// The monotonic clock.
-fn now() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }

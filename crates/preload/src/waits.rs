@@ -72,26 +72,40 @@ impl Signals {
         change(libc::SIG_UNBLOCK, Set::ALL.without(self.before));
     }
 
-    /// Whether a signal is pending that is not in `mask` and does something. Drops ignored ones: they would never be
-    /// delivered, but, having been blocked, would end a wait with `EINTR`.
+    /// Whether a signal is pending that is not in `mask` and does something.
     pub(crate) fn is_any_pending(&self, mask: Set) -> bool {
-        let mut pending = Set(0);
-        let arguments = [(&raw mut pending).expose_provenance(), size_of::<Set>(), 0, 0, 0, 0];
-        // SAFETY: the set outlives the call, and is as long as it says.
-        unsafe { system_call(libc::SYS_rt_sigpending, arguments) };
-        let open = pending.without(mask);
-        if open == Set(0) {
-            return false;
-        }
-        let ignored = open.signals().filter(|&signal| is_ignored(signal));
-        let ignored = Set(ignored.fold(0, |all, signal| all | 1 << (signal - 1)));
+        let Pending { all, ignored } = self.pending(mask);
+        all != ignored
+    }
+
+    /// Drops ignored ones that are not in `mask`: they would never be delivered, but, having been blocked, would end a
+    /// wait with `EINTR`. Returns whether others are pending. If another thread has just given one a handler, that runs
+    /// here: not for callers on a stack of the object's own.
+    pub(crate) fn drop_ignored(&self, mask: Set) -> bool {
+        let Pending { all, ignored } = self.pending(mask);
         if ignored != Set(0) {
             // The kernel forgets them when it looks whether to handle them.
             change(libc::SIG_UNBLOCK, ignored);
             change(libc::SIG_BLOCK, ignored);
         }
-        open != ignored
+        all != ignored
     }
+
+    fn pending(&self, mask: Set) -> Pending {
+        let mut pending = Set(0);
+        let arguments = [(&raw mut pending).expose_provenance(), size_of::<Set>(), 0, 0, 0, 0];
+        // SAFETY: the set outlives the call, and is as long as it says.
+        unsafe { system_call(libc::SYS_rt_sigpending, arguments) };
+        let all = pending.without(mask);
+        let ignored = all.signals().filter(|&signal| is_ignored(signal));
+        Pending { all, ignored: Set(ignored.fold(0, |all, signal| all | 1 << (signal - 1))) }
+    }
+}
+
+/// Pending signals, and those of them that are ignored.
+struct Pending {
+    all: Set,
+    ignored: Set,
 }
 
 /// What is tried once: 0 before that, [`Self::WORKS`] or [`Self::FAILS`]. `Relaxed`: each thread may try, and finds the
@@ -202,6 +216,13 @@ mod tests {
         raise(libc::SIGWINCH);
         raise(libc::SIGURG);
         assert!(!signals.is_any_pending(Set(0)), "nobody would have noticed");
+        // SAFETY: a handler that does nothing.
+        unsafe { libc::signal(libc::SIGURG, handle as extern "C" fn(c_int) as usize) };
+        assert!(signals.is_any_pending(Set(0)), "a look drops nothing, or the handler would have run");
+        // SAFETY: ignored by default; what is pending and ignored goes.
+        unsafe { libc::signal(libc::SIGURG, libc::SIG_DFL) };
+        raise(libc::SIGURG);
+        assert!(!signals.drop_ignored(Set(0)) && signals.pending(Set(0)).all == Set(0));
         raise(libc::SIGUSR2);
         assert!(signals.is_any_pending(Set(0)));
         assert!(!signals.is_any_pending(Set(1 << (libc::SIGUSR2 - 1))), "the program blocks it");

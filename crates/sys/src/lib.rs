@@ -41,6 +41,7 @@
 
 pub mod arch;
 pub mod async_io;
+pub mod brief_file;
 pub mod broken_pipe;
 mod caller;
 pub mod capabilities;

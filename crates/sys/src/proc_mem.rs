@@ -1,12 +1,11 @@
 //! Writes to memory that this process has mapped without the right to write: `/proc/self/mem`.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
+
+use crate::brief_file::{self, BriefFile};
 
 /// The file through which a process writes to its own private mappings regardless of their rights (`FOLL_FORCE` in
 /// `fs/proc/base.c`). The kernel makes a private copy of the page first, if it is shared.
@@ -18,14 +17,8 @@ use rustix::io::Errno;
 /// Since Linux 6.12 `proc_mem.force_override=` on the kernel's command line may forbid it.
 #[derive(Debug)]
 pub struct ProcMem {
-    file: File,
-    /// Where children find the descriptor to close; `None` if too many are open.
-    slot: Option<&'static AtomicI32>,
+    file: BriefFile,
 }
-
-/// The open descriptors, each plus one; zero for none. A thread that opens one writes to one entry; forked children
-/// read all.
-static OPEN: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
 /// Why `/proc/self/mem` cannot be used here.
 #[derive(Debug, thiserror::Error)]
@@ -53,18 +46,9 @@ impl ProcMem {
     ///
     /// [`ProcMemError::Open`].
     pub fn open() -> Result<Self, ProcMemError> {
-        close_in_children();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_CLOEXEC)
-            .open("/proc/self/mem")
-            .map_err(ProcMemError::Open)?;
-        let word = file.as_raw_fd() + 1;
-        // Relaxed, both: a child sees the stores of the thread that forked it; another thread's file may stay open in
-        // it, as if the fork had happened between `open` and this.
-        let take = |slot: &&AtomicI32| slot.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        Ok(Self { slot: OPEN.iter().find(take), file })
+        brief_file::close_in_children();
+        let file = BriefFile::open(c"/proc/self/mem", OFlags::RDWR);
+        Ok(Self { file: file.map_err(|errno| ProcMemError::Open(errno.into()))? })
     }
 
     /// Stores `bytes` at `address`.
@@ -102,38 +86,6 @@ impl ProcMem {
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for ProcMem {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            // Relaxed: see `open`. Stored before the file is closed: otherwise a child would close the next file of
-            // that number.
-            slot.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Makes forked children close open files. Registers that once.
-fn close_in_children() {
-    extern "C" fn in_child() {
-        for slot in &OPEN {
-            // Relaxed: the child has one thread.
-            let word = slot.swap(0, Ordering::Relaxed);
-            if word > 0 {
-                // SAFETY: a descriptor of `ProcMem`, whose owner is a thread of the parent: nobody uses it here, since
-                // no thread forks inside `store`.
-                unsafe { libc::close(word - 1) };
-            }
-        }
-    }
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: with a second registration nothing is closed twice.
-    if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler is async-signal-safe, and is removed from the list when its object is unloaded. If lack
-        // of memory prevents registration, children of that one moment have the file.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
 }
 

@@ -4,6 +4,7 @@
 //! sees then.
 
 use std::cmp::Reverse;
+use std::ptr;
 use std::time::Duration;
 
 use palimpsest_sys::memory::vec::MappedVec;
@@ -269,6 +270,24 @@ impl Agenda {
         }
         self.planned = planned;
         planned
+    }
+
+    /// Begins anew in a child whose parent was in the middle of it: what that has half-written is not dropped.
+    pub(super) fn begin_in_child(&mut self) {
+        // SAFETY: a field of this; what it has held before is forgotten.
+        unsafe { ptr::from_mut(&mut self.reason).write(None) };
+        // SAFETY: as above.
+        unsafe { ptr::from_mut(&mut self.told).write(None) };
+        let (budget, extent, pages, mappings, looked) = (Duration::ZERO, 0, Pages::Base, 0, 0);
+        self.begin(&mut [], Terms { budget, extent, pages, mappings, looked, step: Step::Freeze });
+    }
+
+    /// Leaves it as it is in the middle of a change: with a reason that cannot be dropped.
+    #[cfg(test)]
+    pub(super) fn tear(&mut self) {
+        let nowhere = ptr::without_provenance_mut(0x10);
+        // SAFETY: never read nor dropped: whoever goes on with it begins anew.
+        self.reason = Some(unsafe { String::from_raw_parts(nowhere, 1, 1 << 20) });
     }
 
     /// Ends the agenda early.

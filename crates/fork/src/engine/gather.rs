@@ -173,10 +173,7 @@ impl Gatherer<'_, '_> {
             }
             taken.upto = piece.end;
             match found {
-                Found::Huge => {
-                    self.tables.ledger.asked(piece, Asked::Made);
-                    taken.made += 1;
-                }
+                Found::Huge => taken.made += self.tables.ledger.asked(piece, Asked::Made).count(),
                 Found::Waits => taken.waits = true,
                 Found::SplitAndShown => taken.split += 1,
                 Found::Fit | Found::Split | Found::Unfit => {}
@@ -202,20 +199,20 @@ impl Gatherer<'_, '_> {
         let before = Moment::now();
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
-        let (mut made, mut mended) = (0, 0);
+        let (mut made, mut mended, mut done) = (0, 0, 0);
         let is_private = |piece| self.places.is_private(&self.tables.vmas, piece);
         let upto = collapse_run(run, is_huge, is_private, |piece, came| {
             taken.worked += 1;
             // If it was split and mended, its bytes are counted already.
             let is_known = self.tables.ledger.hot.rests(piece);
-            made += usize::from(came == Asked::Made && !is_known);
             mended += usize::from(came == Asked::Made && is_known);
-            self.tables.ledger.asked(piece, came);
+            made += self.tables.ledger.asked(piece, came).count();
+            done += usize::from(came == Asked::Made);
             taken.is_refused |= came == Asked::Refused;
         });
         // A failed call is quick, and does not tell how many were made.
-        if made + mended == run.len() / PIECE {
-            self.shared.tending.took_piece(before.elapsed() / (made + mended) as u64);
+        if done == run.len() / PIECE {
+            self.shared.tending.took_piece(before.elapsed() / done as u64);
         }
         if upto < run.end {
             taken.go_back_to(upto);

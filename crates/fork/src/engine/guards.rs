@@ -1,8 +1,8 @@
 //! Guard regions (`MADV_GUARD_INSTALL`, Linux 6.13): pages that look unpopulated and would be lost in a replacement.
 
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError};
-use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::span::Span;
@@ -15,13 +15,13 @@ const ENTRY: usize = size_of::<u64>();
 /// The process's page tables, to find guard regions.
 #[derive(Debug)]
 pub(crate) struct Guards {
-    file: OwnedFd,
+    file: BriefFile,
     page: usize,
 }
 
 impl Guards {
     pub(crate) fn open() -> Result<Self, PagemapError> {
-        let file = rustix::fs::openat(CWD, c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        let file = BriefFile::open(c"/proc/thread-self/pagemap", OFlags::RDONLY)
             .map_err(|errno| PagemapError::Open(errno.into()))?;
         Ok(Self { file, page: rustix::param::page_size() })
     }
@@ -47,7 +47,7 @@ impl Guards {
     }
 }
 
-/// Opens both views of the page tables.
+/// Opens both views of the page tables, for a moment.
 pub(crate) fn open_pages() -> Result<(Pagemap, Guards), PagemapError> {
-    Ok((Pagemap::open()?, Guards::open()?))
+    Ok((Pagemap::open_briefly()?, Guards::open()?))
 }

@@ -76,6 +76,22 @@ impl HotPieces {
         Self { all, round: 1, forks: 0, huge_rest: u64::MAX, resting: 0, huge: 0, overdue: 0, next_overdue: u64::MAX }
     }
 
+    /// Forgets all in a child whose parent was in the middle of it.
+    pub(super) fn begin_in_child(&mut self) {
+        self.all.clear();
+        self.count();
+    }
+
+    /// Leaves the table as it is in the middle of [`add`](Self::add).
+    #[cfg(test)]
+    pub(super) fn tear(&mut self, span: Span) {
+        for _ in 0..2 {
+            let piece = HotPiece { span, found: 0, rest: 1, turns: 1, state: State::Gone };
+            self.all.push(piece).expect("there is room");
+        }
+        self.huge = 2;
+    }
+
     /// Begins a round, with a first rest of `huge_rest` forks for huge pages. Passes the runs that rest to `rests`, and
     /// forgets pieces not written to for long. A round that only looks need not be ended.
     pub(super) fn begin(

@@ -128,6 +128,25 @@ struct Bought {
     huge: usize,
 }
 
+/// Whether a piece that was asked for rests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rests {
+    /// It does, and has not before.
+    Newly,
+    /// It did before, or does not: it is no huge page, or there are more of them than the table has room for.
+    AsBefore,
+}
+
+impl Rests {
+    /// Returns 1 for a piece that is to be counted: each pass over many sees the same ones again.
+    pub(super) const fn count(self) -> usize {
+        match self {
+            Self::Newly => 1,
+            Self::AsBefore => 0,
+        }
+    }
+}
+
 /// A finished repair.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Repair {
@@ -186,17 +205,22 @@ impl Ledger {
         self.hot.begin(rest, rests)
     }
 
-    /// Notes what came of asking for a huge page in place of a written piece.
-    pub(super) fn asked(&mut self, piece: Span, came: Asked) {
+    /// Notes what came of asking for a huge page in place of a written piece. Returns whether it rests from now on.
+    pub(super) fn asked(&mut self, piece: Span, came: Asked) -> Rests {
         match came {
             Asked::Made => {
                 self.huge.made();
+                let rested = self.hot.rests(piece);
                 // If the table has no room for it, the next round freezes it.
-                let _ = self.hot.is_huge_now(piece);
+                match self.hot.is_huge_now(piece) {
+                    Ok(()) if !rested => return Rests::Newly,
+                    _ => {}
+                }
             }
             Asked::Refused => self.huge.refused(),
             Asked::Unfit => {}
         }
+        Rests::AsBefore
     }
 
     /// Begins a pass between forks.

@@ -1,4 +1,6 @@
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::memory::vec::MappedVec;
+use rustix::fs::OFlags;
 
 use super::*;
 use crate::engine::piece::PIECE;
@@ -266,7 +268,7 @@ fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
         ledger.first_step((Pages::Gather, Pays::Within(1500)), (ScanWay::Ioctl, places), Where::Everywhere)
     };
     assert_eq!(step(&Places::Listed), Step::Freeze);
-    let asked = Places::Asked(std::fs::File::open("/proc/self/maps").expect("/proc").into());
+    let asked = Places::Asked(BriefFile::open(c"/proc/thread-self/maps", OFlags::RDONLY).expect("/proc"));
     assert_eq!(step(&asked), Step::Gather(Gathering::new(Where::Everywhere)));
 }
 

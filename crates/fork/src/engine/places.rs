@@ -1,11 +1,12 @@
 //! Finds what is mapped where, for a slice: one mapping at a time if the kernel can tell (Linux 6.11), else from a
 //! list.
 
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::query;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas, VmasError};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fd::AsFd;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::span::Span;
@@ -20,7 +21,7 @@ const LEAST_PAGES: usize = 16;
 #[derive(Debug)]
 pub(crate) enum Places {
     /// The kernel, through this file.
-    Asked(OwnedFd),
+    Asked(BriefFile),
     /// A list that was read at the start of the slice.
     Listed,
 }
@@ -28,9 +29,9 @@ pub(crate) enum Places {
 impl Places {
     /// Opens the file, or finds that a list must be read.
     pub(crate) fn open() -> Result<Self, FreezeError> {
-        let path = "/proc/self/maps";
-        let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|source| FreezeError::NoProc { path, source })?;
+        // Of the thread: the first one, to which the process's name leads, has no memory once it has ended.
+        let file = BriefFile::open(c"/proc/thread-self/maps", OFlags::RDONLY)
+            .map_err(|source| FreezeError::NoProc { path: "/proc/thread-self/maps", source })?;
         Ok(if query::next_above(file.as_fd(), 0).is_ok() { Self::Asked(file) } else { Self::Listed })
     }
 

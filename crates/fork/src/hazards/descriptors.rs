@@ -33,9 +33,9 @@ pub(super) enum Kind {
 
 /// Calls `found` with each descriptor of these kinds, until it breaks. Does not use the heap.
 pub(super) fn each(found: &mut dyn FnMut(i32, Kind) -> ControlFlow<()>) -> Result<(), FreezeError> {
-    let path = "/proc/self/fd";
+    let path = "/proc/thread-self/fd";
     let mut failed = Ok(());
-    let told = each_number(c"/proc/self/fd", &mut |descriptor| match kind(descriptor) {
+    let told = each_number(c"/proc/thread-self/fd", &mut |descriptor| match kind(descriptor) {
         Ok(Some(kind)) => found(descriptor, kind),
         // It was closed meanwhile.
         Ok(None) | Err(Errno::NOENT) => ControlFlow::Continue(()),
@@ -49,9 +49,9 @@ pub(super) fn each(found: &mut dyn FnMut(i32, Kind) -> ControlFlow<()>) -> Resul
 }
 
 fn kind(descriptor: i32) -> Result<Option<Kind>, Errno> {
-    let mut path = [0_u8; 32];
+    let mut path = [0_u8; 40];
     // There is room for every number, and for a zero behind it.
-    write!(&mut path[..31], "/proc/self/fd/{descriptor}").map_err(|_| Errno::NAMETOOLONG)?;
+    write!(&mut path[..39], "/proc/thread-self/fd/{descriptor}").map_err(|_| Errno::NAMETOOLONG)?;
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NAMETOOLONG)?;
     let mut target = [0_u8; NAME];
     let len = readlinkat_raw(CWD, path, &mut target[..])?;

@@ -16,12 +16,13 @@ pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use palimpsest_sys::brief_file::{self, BriefFile};
 use palimpsest_sys::memory::extent::locks_future_memory;
 use palimpsest_sys::pages::query::{self, SharedFile};
 use palimpsest_sys::seccomp::{self, FreezeCall};
 use palimpsest_sys::threads::hold::{self, Stopped, World};
 use rustix::fd::AsFd;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::OFlags;
 
 use self::descriptors::Kind;
 use crate::clock::Moment;
@@ -83,6 +84,10 @@ fn threads(options: &Options, work: Work) -> Result<usize, FreezeError> {
         Work::Freeze => may_hold(options)?,
         Work::Gather => count()?,
     };
+    if count > 1 || options.other_threads == OtherThreads::Stop {
+        // One of them may fork while files are open.
+        brief_file::close_in_children();
+    }
     filters()?;
     Ok(count)
 }
@@ -146,9 +151,8 @@ fn shared_files(options: &Options) -> Result<Option<Rings>, FreezeError> {
     if !rings && !contexts {
         return Ok(Some(found));
     }
-    let path = "/proc/self/maps";
-    let maps = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|source| FreezeError::NoProc { path, source })?;
+    let maps = BriefFile::open(c"/proc/thread-self/maps", OFlags::RDONLY)
+        .map_err(|source| FreezeError::NoProc { path: "/proc/thread-self/maps", source })?;
     let mut refused = Ok(());
     let told = query::each_shared_file(maps.as_fd(), &mut |SharedFile { start, inode, name }| {
         if rings && rings::is_mapping(name) {

@@ -50,7 +50,7 @@ pub(super) fn refuse_one(descriptor: i32) -> Result<(), FreezeError> {
     match RingDescriptor::of(descriptor) {
         Ok(Some(ring)) => hold(ring).map_or(Ok(()), |hold| Err(refusal(Some(ring), hold))),
         Ok(None) => Ok(()),
-        Err(source) => Err(FreezeError::NoProc { path: "/proc/self/fd", source }),
+        Err(source) => Err(FreezeError::NoProc { path: "/proc/thread-self/fd", source }),
     }
 }
 
@@ -136,11 +136,11 @@ pub(super) fn refuse_mapping(inode: u64, name: &[u8]) -> Result<(), FreezeError>
 
 fn has_descriptor(inode: u64) -> Result<bool, FreezeError> {
     let mut has = false;
-    each_number(c"/proc/self/fd", &mut |descriptor| {
+    each_number(c"/proc/thread-self/fd", &mut |descriptor| {
         has = RingDescriptor::of(descriptor)
             .is_ok_and(|ring| ring.is_some_and(|ring| ring.inode().is_ok_and(|known| known == inode)));
         if has { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
-    .map_err(|source| FreezeError::NoProc { path: "/proc/self/fd", source })?;
+    .map_err(|source| FreezeError::NoProc { path: "/proc/thread-self/fd", source })?;
     Ok(has)
 }

@@ -199,7 +199,7 @@ pub(super) fn spare(fd: BorrowedFd<'_>, above: RawFd) -> Result<OwnedFd, Errno> 
 fn each(above: RawFd, found: &mut dyn FnMut(RawFd)) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // Not at a number that was closed and must be restored while the list is read.
-    let directory = spare(rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty())?.as_fd(), above)?;
+    let directory = spare(rustix::fs::openat(CWD, c"/proc/thread-self/fd", flags, Mode::empty())?.as_fd(), above)?;
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(&directory, &mut buffer);
     while let Some(entry) = entries.next() {

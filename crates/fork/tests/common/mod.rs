@@ -48,15 +48,7 @@ pub(crate) fn play(name: &str, scenario: impl FnOnce()) {
         if child == 0 {
             // SAFETY: takes a number. A scenario that hangs ends by SIGALRM.
             unsafe { libc::alarm(PATIENCE_SECONDS) };
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
-            if ended.is_err() && gathering::was_refused() {
-                skip("meanwhile the kernel had no huge page (thp_collapse_alloc_failed in /proc/vmstat)");
-            }
-            if ended.is_ok() {
-                println!("{DONE}");
-            }
-            // SAFETY: ends the process without the harness's destructors.
-            unsafe { libc::_exit(i32::from(ended.is_err())) };
+            to_its_end(scenario);
         }
         assert_eq!(wait(child), 0, "{name} failed in its process");
         return;
@@ -78,6 +70,19 @@ pub(crate) fn play(name: &str, scenario: impl FnOnce()) {
     println!("{stdout}{stderr}");
     assert_eq!(status.signal(), None, "{name} died of a signal");
     assert!(status.success() && stdout.contains(DONE), "{name} ended with {status}");
+}
+
+/// Plays a scenario, or what is left of one for another thread, and ends its process.
+pub(crate) fn to_its_end(scenario: impl FnOnce()) -> ! {
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
+    if ended.is_err() && gathering::was_refused() {
+        skip("meanwhile the kernel had no huge page (thp_collapse_alloc_failed in /proc/vmstat)");
+    }
+    if ended.is_ok() {
+        println!("{DONE}");
+    }
+    // SAFETY: ends the process without the harness's destructors.
+    unsafe { libc::_exit(i32::from(ended.is_err())) }
 }
 
 /// Ends the scenario, since it cannot be played here.

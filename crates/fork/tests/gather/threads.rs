@@ -3,15 +3,18 @@
 //!
 //! [`OtherThreads::Refuse`]: palimpsest_fork::OtherThreads::Refuse
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use palimpsest_fork::{FreezeError, Measure, Options, Pages, Pause, Pays, Stage, freeze, guard, progress, status};
+use palimpsest_fork::{
+    FreezeError, Measure, Options, Pages, Pause, Pays, Stage, freeze, freeze_while, guard, progress, status,
+};
 
 use crate::common::gathering::{
     LEN, PIECE, about_to_wait, filled, in_slices, needs_huge_pages, plan, slices, to_the_end,
 };
-use crate::common::{Memory, in_child, play};
+use crate::common::{Memory, in_child, patiently, play, wait};
 
 /// Starts a thread that waits until it is dismissed.
 fn waiter() -> (Sender<()>, JoinHandle<()>) {
@@ -84,6 +87,55 @@ fn what_would_be_frozen_and_not_gathered_is_refused_beside_threads() {
         assert!(memory.is_anonymous() && memory.huge() == 0);
         dismiss(other);
     });
+}
+
+/// Fails on: a child of another thread that keeps files through which it sees its parent's mappings and page tables for
+/// ever.
+#[test]
+fn a_child_of_another_thread_has_no_file_of_a_slice() {
+    play("threads::a_child_of_another_thread_has_no_file_of_a_slice", || {
+        needs_huge_pages();
+        let _memory = filled();
+        plan(&in_slices());
+        let (in_slice, is_over) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                until(in_slice);
+                let here = slice_files();
+                let by_the_library = in_child(slice_files);
+                // SAFETY: the scenario's other thread spins, and holds no lock that the child needs.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(slice_files()) };
+                }
+                let by_the_c_library = wait(child);
+                is_over.store(true, Ordering::Relaxed);
+                assert!(here >= 2, "the slice has the page tables open: {here}");
+                assert_eq!((by_the_library, by_the_c_library), (0, 0));
+            });
+            let mut spin = || {
+                in_slice.store(true, Ordering::Relaxed);
+                until(is_over);
+                false
+            };
+            // SAFETY: 1. the scenario keeps the contract. 2. it only spins.
+            patiently(|| unsafe { freeze_while(&mut spin) });
+        });
+    });
+}
+
+fn until(is_so: &AtomicBool) {
+    while !is_so.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+}
+
+/// Returns how many descriptors this process has that show mappings or page tables.
+fn slice_files() -> i32 {
+    let links = std::fs::read_dir("/proc/self/fd").expect("/proc").flatten();
+    let shows = |link: &std::path::PathBuf| link.ends_with("maps") || link.ends_with("pagemap");
+    links.filter_map(|entry| std::fs::read_link(entry.path()).ok()).filter(shows).fold(0, |count, _| count + 1)
 }
 
 /// Fails on: slices between forks, or a new plan, that stop as soon as there are threads.

@@ -199,10 +199,10 @@ fn register(ring: i32, operation: u32, argument: usize) -> Result<(), Errno> {
     if answer < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// Returns the path `/proc/self/FOLDER/NUMBER`.
+/// Returns the path `/proc/thread-self/FOLDER/NUMBER`.
 fn proc_path<'a>(buffer: &'a mut [u8; 48], folder: &str, number: i32) -> Result<&'a std::ffi::CStr, Errno> {
     // The final zero is there already.
-    write!(&mut buffer[..47], "/proc/self/{folder}/{number}").map_err(|_| Errno::NAMETOOLONG)?;
+    write!(&mut buffer[..47], "/proc/thread-self/{folder}/{number}").map_err(|_| Errno::NAMETOOLONG)?;
     std::ffi::CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::NAMETOOLONG)
 }
 

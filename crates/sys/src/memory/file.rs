@@ -352,9 +352,9 @@ pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset:
 
 /// Opens a descriptor's file once more, with other rights.
 pub(super) fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
-    let mut path = [0; 32];
+    let mut path = [0; 40];
     // The array has room for every number, and a zero behind it.
-    let _ = write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd());
+    let _ = write!(&mut path[..39], "/proc/thread-self/fd/{}", file.as_raw_fd());
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
     rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
 }

@@ -1,7 +1,7 @@
 //! The present mappings, queried one by one through a file that stays open: `PROCMAP_QUERY` (Linux 6.11).
 //!
-//! Costs half of reading `/proc/self/maps` (0.35 µs against 0.7 µs per mapping, measured in one process), and skips
-//! unwanted mappings.
+//! Costs half of reading the list (0.35 µs against 0.7 µs per mapping, measured in one process), and skips unwanted
+//! mappings.
 
 use std::ops::Range;
 
@@ -93,7 +93,7 @@ impl KeptMaps {
 }
 
 fn open() -> Result<OwnedFd, VmasError> {
-    let low = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    let low = rustix::fs::openat(CWD, c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(refused)?;
     Ok(out_of_the_way(low))
 }

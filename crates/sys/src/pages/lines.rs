@@ -5,17 +5,18 @@
 use std::ops::ControlFlow;
 
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::maps::MapLine;
+use crate::brief_file::BriefFile;
 use crate::memory::full::Full;
 
 /// Why the mappings cannot be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum VmasError {
     /// The file cannot be opened or read.
-    #[error("cannot read /proc/self/{file}; is /proc mounted?")]
+    #[error("cannot read /proc/thread-self/{file}; is /proc mounted?")]
     Read {
         /// `maps` or `smaps`.
         file: &'static str,
@@ -24,7 +25,7 @@ pub enum VmasError {
         source: Errno,
     },
     /// A line has an unknown form.
-    #[error("line {line} of /proc/self/{file} has no {expected}")]
+    #[error("line {line} of /proc/thread-self/{file} has no {expected}")]
     Parse {
         /// `maps` or `smaps`.
         file: &'static str,
@@ -49,7 +50,7 @@ pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), Vma
 /// [`VmasError::Read`], [`VmasError::Parse`].
 pub fn each_mapping(take: &mut dyn FnMut(&MapLine, &[u8]) -> ControlFlow<()>) -> Result<(), VmasError> {
     let file = "maps";
-    let source = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    let source = BriefFile::open(c"/proc/thread-self/maps", OFlags::RDONLY)
         .map_err(|source| VmasError::Read { file, source })?;
     let mut is_over = false;
     // Longer than any line: a path has up to 4096 bytes, each of which may become four.

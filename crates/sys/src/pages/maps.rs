@@ -1,4 +1,4 @@
-//! `/proc/self/maps`: the mappings of this process.
+//! `/proc/thread-self/maps`: the mappings of this process.
 //!
 //! Format: `proc_pid_maps(5)`, written by `show_map_vma` in `fs/proc/task_mmu.c`.
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::proc::{ParseError, ProcError, address, number, read_with};
 
-const PATH: &str = "/proc/self/maps";
+const PATH: &str = "/proc/thread-self/maps";
 
 /// The rights of a mapping, and whether its writes are shared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -209,7 +209,7 @@ fn pair(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 pub struct Maps(Vec<MapEntry>);
 
 impl Maps {
-    /// Reads `/proc/self/maps`.
+    /// Reads `/proc/thread-self/maps`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Which pages of a range are populated, and which are this process's own copies: `/proc/self/pagemap`.
+//! Which pages of a range are populated, and which are this process's own copies: `/proc/thread-self/pagemap`.
 //!
 //! There are two ways: the `PAGEMAP_SCAN` ioctl (Linux 6.7), which walks page tables in the kernel and returns runs,
 //! and reading the file's entry of 8 bytes for every page. They differ for the zero page, which a read fault maps into
@@ -12,13 +12,15 @@
 //! Sources: `Documentation/admin-guide/mm/pagemap.rst`, `fs/proc/task_mmu.c` (`pagemap_page_category`,
 //! `pte_to_pagemap_entry`), `include/uapi/linux/fs.h`.
 
+use std::ffi::CStr;
 use std::io;
 use std::ops::{ControlFlow, Range};
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::AsRawFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::brief_file::BriefFile;
 use crate::memory::file::FileId;
 
 /// The kind of pages to look for.
@@ -53,7 +55,7 @@ pub enum ScanWay {
 #[derive(Debug, thiserror::Error)]
 pub enum PagemapError {
     /// It cannot be opened.
-    #[error("cannot open /proc/self/pagemap; is /proc mounted?")]
+    #[error("cannot open /proc/thread-self/pagemap; is /proc mounted?")]
     Open(#[source] io::Error),
     /// The way asked for is refused here.
     #[error("PAGEMAP_SCAN is refused here: it needs Linux 6.7; use ScanWay::Entries")]
@@ -89,7 +91,7 @@ pub enum PagemapError {
 #[derive(Debug)]
 pub struct Pagemap {
     /// `None` once it is [closed](Self::close).
-    file: Option<OwnedFd>,
+    file: Option<BriefFile>,
     way: Way,
 }
 
@@ -103,15 +105,30 @@ enum Way {
 }
 
 impl Pagemap {
-    /// Opens this process's pagemap and picks the best way that works.
+    /// Opens this process's pagemap and picks the best way that works. Forked children inherit the file: its owner
+    /// closes it there.
     ///
     /// # Errors
     ///
     /// [`PagemapError::Open`].
     pub fn open() -> Result<Self, PagemapError> {
-        let file = open()?;
+        let file = rustix::fs::openat(CWD, PATH, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| PagemapError::Open(errno.into()))?;
+        Ok(Self::of(BriefFile::lasting(file)))
+    }
+
+    /// The same for a moment: [forked children close it](crate::brief_file).
+    ///
+    /// # Errors
+    ///
+    /// [`PagemapError::Open`].
+    pub fn open_briefly() -> Result<Self, PagemapError> {
+        open().map(Self::of)
+    }
+
+    fn of(file: BriefFile) -> Self {
         let way = probe_ioctl(&file).unwrap_or(Way::Entries);
-        Ok(Self { file: Some(file), way })
+        Self { file: Some(file), way }
     }
 
     /// Opens this process's pagemap, to be queried in this way.
@@ -253,7 +270,7 @@ impl Pagemap {
         rustix::fs::fstat(self.file.as_ref()?).ok().map(|stat| FileId::of(&stat))
     }
 
-    fn file(&self) -> Result<&OwnedFd, Errno> {
+    fn file(&self) -> Result<&BriefFile, Errno> {
         self.file.as_ref().ok_or(Errno::BADF)
     }
 }
@@ -347,13 +364,15 @@ const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' 
 
 const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 
-fn open() -> Result<OwnedFd, PagemapError> {
-    rustix::fs::openat(CWD, c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| PagemapError::Open(errno.into()))
+/// Of the thread, since the process's name leads to its first one, which has no memory once it has ended.
+const PATH: &CStr = c"/proc/thread-self/pagemap";
+
+fn open() -> Result<BriefFile, PagemapError> {
+    BriefFile::open(PATH, OFlags::RDONLY).map_err(|errno| PagemapError::Open(errno.into()))
 }
 
 /// Tries the ioctl on a page of the stack, with and without the newest category; an unknown one is EINVAL.
-fn probe_ioctl(file: &OwnedFd) -> Result<Way, Errno> {
+fn probe_ioctl(file: &BriefFile) -> Result<Way, Errno> {
     let page = rustix::param::page_size();
     let mut regions = [Region::default(); 1];
     let start = regions.as_ptr().addr() & !(page - 1);
@@ -368,7 +387,7 @@ fn probe_ioctl(file: &OwnedFd) -> Result<Way, Errno> {
 /// Fills `regions` with runs of pages that are present or swapped and, after the categories of `inverted` were
 /// inverted, in all `required` ones. Returns their number and where the scan stopped.
 fn scan_once(
-    file: &OwnedFd,
+    file: &BriefFile,
     range: Range<usize>,
     (required, inverted): (u64, u64),
     regions: &mut [Region],

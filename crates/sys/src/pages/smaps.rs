@@ -1,4 +1,4 @@
-//! `/proc/self/smaps`: how much of each mapping is present, and how much of that in huge pages.
+//! `/proc/thread-self/smaps`: how much of each mapping is present, and how much of that in huge pages.
 //!
 //! Format: `proc_pid_smaps(5)`, written by `__show_smap` in `fs/proc/task_mmu.c`.
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::maps::MapEntry;
 use crate::proc::{ParseError, ProcError, address};
 
-const PATH: &str = "/proc/self/smaps";
+const PATH: &str = "/proc/thread-self/smaps";
 
 /// The two-letter flags of a mapping (`VmFlags`), such as `ex` or `hg`; `proc_pid_smaps(5)` lists them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -7,11 +7,12 @@
 use std::ops::{Deref, Range};
 
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::lines::each_line;
 pub use super::lines::{VmasError, each_mapping};
+use crate::brief_file::BriefFile;
 use crate::memory::error::MapError;
 use crate::memory::extent::{EXTENT_NAME, SNAPSHOT_NAME};
 use crate::memory::vec::{Full, MappedVec};
@@ -197,9 +198,9 @@ impl Vma {
 /// How much to ask of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Detail {
-    /// `/proc/self/maps`: only the places of mappings. Quick.
+    /// `/proc/thread-self/maps`: only the places of mappings. Quick.
     Places,
-    /// `/proc/self/smaps`: flags and figures too. The kernel walks all page tables.
+    /// `/proc/thread-self/smaps`: flags and figures too. The kernel walks all page tables.
     Figures,
 }
 
@@ -242,13 +243,16 @@ impl Vmas {
     /// See [`VmasError`].
     pub fn read(&mut self, detail: Detail) -> Result<(), VmasError> {
         let path = match detail {
-            Detail::Places => c"/proc/self/maps",
-            Detail::Figures => c"/proc/self/smaps",
+            Detail::Places => c"/proc/thread-self/maps",
+            Detail::Figures => c"/proc/thread-self/smaps",
         };
+        let file = detail.file();
         self.all.clear();
-        let source = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|source| VmasError::Read { file: detail.file(), source })?;
-        self.read_from(source.as_fd(), detail)
+        let failed = |source| VmasError::Read { file, source };
+        let source = BriefFile::open(path, OFlags::RDONLY).map_err(failed)?;
+        self.read_from(source.as_fd(), detail)?;
+        // Only a thread that has ended has no memory.
+        if self.all.is_empty() { Err(failed(Errno::SRCH)) } else { Ok(()) }
     }
 
     /// Reads the list from a file with such text, from its start. Does not move the file's position.

@@ -7,8 +7,10 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
+
+use crate::brief_file::BriefFile;
 
 /// Calls `each` with the numbers among the names in the directory `path` until it breaks. Does not use the heap.
 ///
@@ -16,8 +18,7 @@ use rustix::io::Errno;
 ///
 /// The kernel's.
 pub fn each_number(path: &CStr, each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    let directory = BriefFile::open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
     let mut list = RawDir::new(directory, &mut buffer);
     while let Some(entry) = list.next() {

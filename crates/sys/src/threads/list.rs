@@ -16,11 +16,12 @@ use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::own::{own_process, own_thread};
 use super::task::{is_numbered_elsewhere, task_stat};
+use crate::brief_file::BriefFile;
 
 /// How long a thread may take to come to rest.
 pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
@@ -67,8 +68,7 @@ enum Next {
 
 /// Calls `each` with the threads of this process until it breaks. Returns how many it has named.
 fn walk(buffer: &mut [MaybeUninit<u8>], each: &mut dyn FnMut(i32, Next) -> ControlFlow<()>) -> Result<usize, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let tasks = rustix::fs::openat(CWD, c"/proc/self/task", flags, Mode::empty())?;
+    let tasks = BriefFile::open(c"/proc/self/task", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut list = RawDir::new(tasks, buffer);
     let mut count = 0;
     while let Some(entry) = list.next() {
