@@ -184,7 +184,7 @@ mod tests {
         let path = folder.path().join("both");
         for (first, second, place) in [
             ("-".into(), "-".into(), "standard output".to_owned()),
-            (path.clone(), folder.path().join("./both"), path.display().to_string()),
+            (folder.path().join("./both"), path.clone(), path.display().to_string()),
         ] {
             let outputs = Outputs { json: Some(first), csv: Some(second), ..Outputs::default() };
             let refused = outputs.open().err().expect("one is too many").to_string();
