@@ -23,7 +23,7 @@ const HARMLESS: [(&str, &str); 8] = [
     ("_native.abi3", "this module"),
 ];
 
-/// The object of `palimpsest run`, in a file or in memory.
+/// The object of `palimpsest run`, in a file or in memory: what it leaves alone, it hands on.
 const PRELOAD: &str = "libpalimpsest_preload.so";
 
 /// Returns the files that are mapped executable: all loaded objects, and the program.
@@ -32,17 +32,11 @@ fn objects() -> Result<BTreeSet<PathBuf>, ProcError> {
     Ok(executable.filter_map(|map| map.path).filter(|path| path.is_absolute()).collect())
 }
 
-/// Returns whether the object of `palimpsest run` is loaded; false if nobody can tell (without `/proc` it does not
-/// serve anybody).
-pub(crate) fn is_preloaded() -> bool {
-    objects().is_ok_and(|objects| objects.iter().any(|path| path.to_string_lossy().contains(PRELOAD)))
-}
-
 /// Returns the objects that could do harm, among them those that cannot be read: nothing is known of them.
 pub(crate) fn loaded() -> Result<Vec<PathBuf>, ProcError> {
     let is_harmless = |path: &Path| {
         let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
-        HARMLESS.iter().any(|(beginning, _)| name.starts_with(beginning))
+        name.contains(PRELOAD) || HARMLESS.iter().any(|(beginning, _)| name.starts_with(beginning))
     };
     let suspects = objects()?.into_iter().filter(|path| !is_harmless(path));
     Ok(suspects.filter(|path| fs::read(path).map_or(true, |file| imports_madvise(&file))).collect())

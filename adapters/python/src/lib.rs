@@ -8,6 +8,7 @@
 mod discards;
 mod forking;
 mod options;
+mod served;
 mod told;
 
 use pyo3::create_exception;
@@ -22,7 +23,7 @@ create_exception!(palimpsest, FreezeError, PyRuntimeError, "The process was not 
 mod _native {
     use std::path::PathBuf;
 
-    use super::{Bound, PyDict, PyModule, PyResult, Python, discards, forking, options, told};
+    use super::{Bound, PyDict, PyModule, PyResult, Python, discards, forking, options, served, told};
     use palimpsest_sys::Causes;
     use pyo3::prelude::*;
 
@@ -115,10 +116,10 @@ mod _native {
         discards::loaded().map_err(|error| FreezeError::new_err(Causes(&error).to_string()))
     }
 
-    /// Returns whether the object of `palimpsest run` is loaded, which freezes the process by itself.
+    /// Returns whether the object of `palimpsest run` is loaded, and freezes the process by itself.
     #[pyfunction]
-    fn is_preloaded() -> bool {
-        discards::is_preloaded()
+    fn is_served() -> bool {
+        served::is_served()
     }
 
     #[pymodule_init]

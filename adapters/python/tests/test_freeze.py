@@ -1,8 +1,10 @@
 """Freezing, forking, and what is refused. Each test is a process of its own: a freeze cannot be undone."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import unittest
 
@@ -20,6 +22,14 @@ def run(program, *arguments, environment=None, flags=()):
     if done.returncode != 0:
         raise AssertionError(f"{done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout
+
+
+#: Answers as the object of `palimpsest run` does, and imports what it may import.
+OBJECT = """
+int madvise(void *, unsigned long, int);
+int (*used)(void *, unsigned long, int) = madvise;
+int palimpsest_serves(void) { return SERVES; }
+"""
 
 
 class Freeze(unittest.TestCase):
@@ -287,6 +297,37 @@ class Freeze(unittest.TestCase):
                 assert palimpsest.frozen_bytes() > 0
             """
         )
+
+    def test_the_object_of_palimpsest_run_is_asked_whether_it_serves(self):
+        compiler = shutil.which("cc")
+        if compiler is None:
+            self.skipTest("no cc, to make something that answers as the object does")
+        with tempfile.TemporaryDirectory() as folder:
+            source = os.path.join(folder, "object.c")
+            made = os.path.join(folder, "libpalimpsest_preload.so")
+            with open(source, "w") as file:
+                file.write(OBJECT)
+            for serves in (0, 1):
+                flags = ["-shared", "-fPIC", "-w", f"-DSERVES={serves}"]
+                subprocess.run([compiler, *flags, "-o", made, source], check=True)
+                run(
+                    """
+                    import palimpsest, sys
+                    serves = sys.argv[1] == "1"
+                    assert palimpsest.is_served() is serves
+                    context = palimpsest.get_context(refused="raise")
+                    context.freeze()
+                    assert (palimpsest.frozen_bytes() > 0) is not serves
+                    try:
+                        palimpsest.freeze()
+                    except palimpsest.FreezeError as error:
+                        assert serves and "serves this process" in str(error), error
+                    else:
+                        assert not serves
+                    """,
+                    str(serves),
+                    environment={"LD_PRELOAD": made},
+                )
 
     def test_mimalloc_is_refused(self):
         if sys.version_info < (3, 13):

@@ -176,6 +176,20 @@ class Run(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "__main__ ['x'] True 1\n"), done.stderr)
         self.assertEqual(done.stderr, "")
 
+    def test_modules_are_looked_for_where_python_itself_does(self):
+        os.mkdir(os.path.join(self.folder, "elsewhere"))
+        shown, link = os.path.join(self.folder, "shown.py"), os.path.join(self.folder, "elsewhere", "link.py")
+        with open(shown, "w") as file:
+            file.write("import sys; print(sys.path)")
+        os.symlink(shown, link)
+        for flags in [[], ["-P"]] if sys.version_info >= (3, 11) else [[]]:
+            paths = [
+                subprocess.run([sys.executable, *flags, *command, link], capture_output=True, text=True, cwd="/")
+                for command in ([], ["-m", "palimpsest", "run"])
+            ]
+            self.assertEqual(paths[0].stdout, paths[1].stdout, paths[1].stderr)
+            self.assertEqual(paths[0].returncode, 0)
+
     def test_small_programs_are_left_alone(self):
         done = self.palimpsest("--at-size", "8G", self.program)
         self.assertEqual((done.returncode, done.stdout), (0, "__main__ [] False 0\n"), done.stderr)

@@ -829,8 +829,8 @@ enum palimpsest_result palimpsest_staged_set_faults(struct palimpsest_staged sta
                                                     size_t count);
 
 // Copies what is staged into the packs, all with one core synchronisation if the machine needs it. `programs` gets as
-// many handles, in the same order. After an error none is in place. The staged handles are then gone, too, unless the
-// result is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+// many handles, in the same order. After an error none is in place; the staged handles are gone, too, except after
+// `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. Returns `PALIMPSEST_BUSY` if another thread uses one of them.
 //
 // # Safety
 //

@@ -15,8 +15,7 @@ use crate::input::{bytes, elements, text};
 use crate::packs::palimpsest_packs;
 use crate::programs::{finalize_failure, stage_failure};
 use crate::result::palimpsest_result::{
-    self, PALIMPSEST_BUSY, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_REFUSED,
-    PALIMPSEST_STALE,
+    self, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_REFUSED, PALIMPSEST_STALE,
 };
 use crate::result::{Failure, answer, at_once, optional, wanted};
 use crate::versioned::{self, Versioned};
@@ -228,17 +227,7 @@ pub(crate) fn with_allocation<R>(
 ) -> Result<R, Failure> {
     let found = handles::get::<Slot>(alloc.handle)?;
     let mut place = handles::alone(&found)?;
-    work(place.as_mut().ok_or_else(being_finalized)?)
-}
-
-/// Takes an allocation whose handle was there just now, and ends the handle.
-fn take(alloc: palimpsest_alloc) -> Result<Allocation, Failure> {
-    let found = handles::remove::<Slot>(alloc.handle).map_err(|_| being_finalized())?;
-    handles::alone(&found)?.take().ok_or_else(being_finalized)
-}
-
-fn being_finalized() -> Failure {
-    Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops the allocation")
+    work(place.as_mut().ok_or_else(handles::being_finalized)?)
 }
 
 /// Shortens a part to its first `len` bytes, at least 1, and gives back the whole chunks of 64 bytes behind them. The
@@ -352,24 +341,11 @@ pub unsafe extern "C" fn palimpsest_alloc_finalize(
         let allocs = unsafe { elements(allocs, count) }?;
         if let [one] = allocs {
             // The usual case, without lists.
-            let found = handles::remove::<Slot>(one.handle)?;
-            let taken = handles::alone(&found)?.take().ok_or_else(being_finalized)?;
+            let taken = handles::take::<Allocation>(one.handle)?;
             taken.finalize().map_err(|error| finalize_failure(&error))?.keep();
             return Ok(());
         }
-        // Looks up all handles before it takes the first, so that a wrong one does not cost the others.
-        let mut sorted = Vec::with_capacity(count);
-        for one in allocs {
-            handles::get::<Slot>(one.handle)?;
-            sorted.push(one.handle);
-        }
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Failure::invalid(format_args!("{:#x} is listed twice", twice[0])));
-        }
-        // Ends all handles, even if one of them is in use.
-        let taken: Vec<_> = allocs.iter().map(|one| take(*one)).collect();
-        let taken = taken.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let taken = handles::take_all::<Allocation>(allocs.iter().map(|one| one.handle))?;
         let done = packs.finalize_allocations(taken).map_err(|error| finalize_failure(&error))?;
         for one in done {
             one.keep();
@@ -474,7 +450,7 @@ pub unsafe extern "C" fn palimpsest_alloc_query(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::palimpsest_result::PALIMPSEST_OK;
+    use crate::result::palimpsest_result::{PALIMPSEST_BUSY, PALIMPSEST_OK};
 
     /// Another thread uses the last of them: none is put in place, and all handles are gone.
     #[test]

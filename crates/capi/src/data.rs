@@ -8,8 +8,7 @@ use palimpsest_text::{Data, DataAccess, Packs, StagedData};
 use crate::handles;
 use crate::packs::palimpsest_packs;
 use crate::programs::{finalize_failure, stage_failure};
-use crate::result::palimpsest_result::{self, PALIMPSEST_BUSY};
-use crate::result::{Failure, answer, wanted};
+use crate::result::{answer, palimpsest_result, wanted};
 
 /// A place for data, and an image of what it will hold.
 #[repr(C)]
@@ -60,12 +59,6 @@ pub unsafe extern "C" fn palimpsest_stage_data(
     })
 }
 
-fn taken(staged: palimpsest_staged_data) -> Result<StagedData, Failure> {
-    let found = handles::remove::<Mutex<Option<StagedData>>>(staged.handle)?;
-    let place = handles::alone(&found)?.take();
-    place.ok_or_else(|| Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops what is staged"))
-}
-
 /// Copies what is staged into place. The staged handle is gone after an error, too, unless that is
 /// `PALIMPSEST_INVALID`.
 ///
@@ -80,7 +73,7 @@ pub unsafe extern "C" fn palimpsest_finalize_data(
 ) -> palimpsest_result {
     answer(|| {
         let data = wanted(data)?;
-        let done = taken(staged)?.finalize().map_err(|error| finalize_failure(&error))?;
+        let done = handles::take::<StagedData>(staged.handle)?.finalize().map_err(|error| finalize_failure(&error))?;
         // SAFETY: contract 1, and not null.
         unsafe { data.write(palimpsest_data { handle: handles::insert(done) }) };
         Ok(())
@@ -90,7 +83,7 @@ pub unsafe extern "C" fn palimpsest_finalize_data(
 /// Gives back the place of what is staged.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_staged_data_drop(staged: palimpsest_staged_data) -> palimpsest_result {
-    answer(|| taken(staged).map(drop))
+    answer(|| handles::take::<StagedData>(staged.handle).map(drop))
 }
 
 /// Releases data. As with programs, it stays as it is until nobody can be in a program that uses it.

@@ -118,7 +118,9 @@ pub(crate) fn get<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
 
 /// As [`get`], for signal handlers: waits for nobody, and takes nothing from the heap.
 pub(crate) fn with_at_once<T: Kind, R>(handle: u64, work: impl FnOnce(&T) -> R) -> Result<R, palimpsest_result> {
-    let handles = match HANDLES.try_read() {
+    // Before the first handle there is nothing to find, and making the tables would take the heap.
+    let handles = LazyLock::get(&HANDLES).ok_or(palimpsest_result::PALIMPSEST_STALE)?;
+    let handles = match handles.try_read() {
         Ok(handles) => handles,
         Err(TryLockError::Poisoned(handles)) => handles.into_inner(),
         Err(TryLockError::WouldBlock) => return Err(palimpsest_result::PALIMPSEST_BUSY),
@@ -131,6 +133,42 @@ pub(crate) fn with_at_once<T: Kind, R>(handle: u64, work: impl FnOnce(&T) -> R) 
 pub(crate) fn remove<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
     let found = key_of(handle).and_then(|key| write(|handles| T::slots_mut(handles).remove(key)));
     found.ok_or_else(|| stale::<T>(handle))
+}
+
+/// Ends a handle, and takes what it named, which waits to be finalized.
+pub(crate) fn take<T>(handle: u64) -> Result<T, Failure>
+where
+    Mutex<Option<T>>: Kind,
+{
+    let found = remove::<Mutex<Option<T>>>(handle)?;
+    alone(&found)?.take().ok_or_else(being_finalized)
+}
+
+/// As [`take`] for each of these: all handles are ended, or after `PALIMPSEST_STALE` and `PALIMPSEST_INVALID` none. If
+/// another thread uses one, what the others named is dropped.
+pub(crate) fn take_all<T>(listed: impl ExactSizeIterator<Item = u64> + Clone) -> Result<Vec<T>, Failure>
+where
+    Mutex<Option<T>>: Kind,
+{
+    // Looks up all handles before it takes the first, so that a wrong one does not cost the others.
+    let mut sorted = Vec::with_capacity(listed.len());
+    for handle in listed.clone() {
+        get::<Mutex<Option<T>>>(handle)?;
+        sorted.push(handle);
+    }
+    sorted.sort_unstable();
+    if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Failure::invalid(format_args!("{:#x} is listed twice", twice[0])));
+    }
+    // Ends all handles, even if one of them is in use. What was there just now, another thread has taken.
+    let taken: Vec<_> = listed.map(|handle| take(handle).map_err(|_| being_finalized())).collect();
+    taken.into_iter().collect()
+}
+
+/// Why there is nothing where something waited to be finalized.
+pub(crate) fn being_finalized() -> Failure {
+    let message = "another thread uses, finalizes or drops what is staged or allocated";
+    Failure::new(palimpsest_result::PALIMPSEST_BUSY, message)
 }
 
 /// Returns the handle of the first for which `is_it` returns true.

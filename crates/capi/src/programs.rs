@@ -9,8 +9,7 @@ use crate::handles;
 use crate::input::{bytes, elements, text};
 use crate::packs::palimpsest_packs;
 use crate::result::palimpsest_result::{
-    self, PALIMPSEST_BUSY, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND,
-    PALIMPSEST_SYSTEM,
+    self, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND, PALIMPSEST_SYSTEM,
 };
 use crate::result::{Failure, answer, optional, wanted};
 
@@ -114,8 +113,7 @@ pub(crate) fn with_staged<R>(
 ) -> Result<R, Failure> {
     let found = handles::get::<Mutex<Option<Staged>>>(staged.handle)?;
     let mut place = handles::alone(&found)?;
-    let being_finalized = || Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops what is staged");
-    work(place.as_mut().ok_or_else(being_finalized)?)
+    work(place.as_mut().ok_or_else(handles::being_finalized)?)
 }
 
 /// Names what is staged, for observers and `palimpsest_lookup`.
@@ -189,8 +187,8 @@ pub unsafe extern "C" fn palimpsest_staged_set_faults(
 }
 
 /// Copies what is staged into the packs, all with one core synchronisation if the machine needs it. `programs` gets as
-/// many handles, in the same order. After an error none is in place. The staged handles are then gone, too, unless the
-/// result is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+/// many handles, in the same order. After an error none is in place; the staged handles are gone, too, except after
+/// `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`. Returns `PALIMPSEST_BUSY` if another thread uses one of them.
 ///
 /// # Safety
 ///
@@ -208,19 +206,7 @@ pub unsafe extern "C" fn palimpsest_finalize(
         let packs = handles::get::<Packs>(packs.handle)?;
         // SAFETY: 1. is contract 1.
         let staged = unsafe { elements(staged, count) }?;
-        // All are looked up before the first is taken, so that a wrong handle costs the others nothing.
-        for one in staged {
-            handles::get::<Mutex<Option<Staged>>>(one.handle)?;
-        }
-        if let Some(twice) = staged.iter().enumerate().find(|(index, one)| staged[..*index].contains(one)) {
-            return Err(Failure::invalid(format_args!("{:#x} is listed twice", twice.1.handle)));
-        }
-        let mut places = Vec::with_capacity(count);
-        for one in staged {
-            let found = handles::remove::<Mutex<Option<Staged>>>(one.handle)?;
-            let place = handles::alone(&found)?.take();
-            places.push(place.ok_or_else(|| Failure::new(PALIMPSEST_BUSY, "another thread drops what is staged"))?);
-        }
+        let places = handles::take_all::<Staged>(staged.iter().map(|one| one.handle))?;
         let done = packs.finalize_all(places).map_err(|error| finalize_failure(&error))?;
         for (index, program) in done.into_iter().enumerate() {
             // SAFETY: contract 1: there are `count`.
@@ -294,4 +280,37 @@ pub unsafe extern "C" fn palimpsest_program_at(
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_program_release(program: palimpsest_program) -> palimpsest_result {
     answer(|| handles::remove::<Program>(program.handle).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::palimpsest_result::{PALIMPSEST_BUSY, PALIMPSEST_OK, PALIMPSEST_STALE};
+
+    /// Another thread uses the second of them: none is put in place, and all handles are gone.
+    #[test]
+    fn what_is_staged_and_in_use_takes_the_others_with_it() {
+        let packs = Packs::new().expect("packs open");
+        let opened = palimpsest_packs { handle: handles::insert(packs.clone()) };
+        for count in [1, 3] {
+            let stage = || {
+                let place = packs.stage(64, 1).expect("there is room");
+                palimpsest_staged { handle: handles::insert(Mutex::new(Some(place))) }
+            };
+            let staged: Vec<_> = (0..count).map(|_| stage()).collect();
+            let used = handles::get::<Mutex<Option<Staged>>>(staged[count / 2].handle).expect("it is there");
+            let held = used.lock().expect("nobody panics");
+            let mut programs = vec![palimpsest_program { handle: 0 }; count];
+            // SAFETY: 1. as many. 2. nobody writes.
+            let answer = unsafe { palimpsest_finalize(opened, staged.as_ptr(), count, programs.as_mut_ptr()) };
+            assert_eq!(answer, PALIMPSEST_BUSY, "{count}");
+            drop(held);
+            for one in staged {
+                assert_eq!(palimpsest_staged_drop(one), PALIMPSEST_STALE, "{count}");
+            }
+            drop(used);
+            assert_eq!(packs.stats().programs, 0, "{count}");
+        }
+        assert_eq!(crate::packs::palimpsest_packs_close(opened), PALIMPSEST_OK);
+    }
 }

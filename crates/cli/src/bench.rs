@@ -19,7 +19,7 @@ use palimpsest_bench::harness::{Asked, BenchError, Group, Request, Wanted, host,
 use palimpsest_bench::suites;
 
 use crate::{complain, exit};
-use output::OutputError;
+use output::{Opened, OutputError};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
@@ -41,7 +41,7 @@ fn finish(outcome: Result<(), Failure>) -> ExitCode {
     complain(&failure);
     match failure {
         Failure::Bench(BenchError::UnknownSuite { .. } | BenchError::NothingMatches { .. })
-        | Failure::Output(OutputError::Crowded) => exit::USAGE.into(),
+        | Failure::Output(OutputError::Crowded { .. }) => exit::USAGE.into(),
         _ => exit::FAILED.into(),
     }
 }
@@ -99,13 +99,13 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
         Some(part) => request.filter(part),
         None => request,
     };
-    arguments.outputs.ensure_writable()?;
+    let outputs = arguments.outputs.open()?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if let Some(load) = host::load_average().filter(|load| *load > cores as f64) {
         crate::tell(format_args!("load average {load:.0} on {cores} CPUs: figures are rough"));
     }
     let run = suites::run(suites::all(), &request, &progress::Lines::new());
-    ended(run, |report| tell(arguments, report))
+    ended(run, |report| tell(&outputs, report))
 }
 
 /// Tells of a run; of one that ended early, too.
@@ -124,9 +124,9 @@ fn ended(run: Result<Report, BenchError>, tell: impl FnOnce(&Report) -> Result<(
 
 /// Shows what earlier runs have measured.
 fn show(arguments: &Arguments, records: &[PathBuf]) -> Result<(), Failure> {
-    arguments.outputs.ensure_writable()?;
+    let outputs = arguments.outputs.open()?;
     let reports = records.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-    joined(reports).map_or(Ok(()), |report| tell(arguments, &report))
+    joined(reports).map_or(Ok(()), |report| tell(&outputs, &report))
 }
 
 /// Returns all of them as one, on the machine of the first; figures from another machine say so.
@@ -159,12 +159,12 @@ fn read(path: &Path) -> Result<Report, Failure> {
     }
 }
 
-fn tell(arguments: &Arguments, report: &Report) -> Result<(), Failure> {
+fn tell(outputs: &Opened<'_>, report: &Report) -> Result<(), Failure> {
     let groups: Vec<Group> = suites::all().iter().flat_map(|suite| suite.groups()).collect();
-    if !arguments.outputs.take_standard_output() {
+    if !outputs.take_standard_output() {
         print(&table::render(report, &groups))?;
     }
-    Ok(arguments.outputs.write("palimpsest bench", report, &groups)?)
+    Ok(outputs.write("palimpsest bench", report, &groups)?)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod one_node;
 mod own_file;
 mod program;
 mod proof;
+mod report;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -103,8 +104,7 @@ struct Prepared {
 /// Says that nothing can be nearer, if local text is asked for where there is one node. A report says so, too, and in a
 /// dry run there is no local text.
 fn tell_of_one_node(arguments: &Arguments) {
-    let is_reported = arguments.report.is_some() || env::var_os(REPORT).is_some_and(|place| !place.is_empty());
-    let is_told = is_reported || arguments.dry_run || arguments.quiet;
+    let is_told = report::place(arguments).is_some() || arguments.dry_run || report::is_quiet(arguments);
     if arguments.local_text.is_some()
         && !is_told
         && let Some(machine) = one_node(&Topology::read())
@@ -115,14 +115,13 @@ fn tell_of_one_node(arguments: &Arguments) {
     }
 }
 
-/// The variable that says where to report.
-const REPORT: &str = "PALIMPSEST_REPORT";
-
 fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let path = program::locate(&arguments.program, env::var_os("PATH").as_deref())?;
     if let Some(node) = arguments.node {
         Topology::read().check(NodeId(node.into())).map_err(Failure::Node)?;
     }
+    // Before anything is opened here, under a number that may be named.
+    let variables = variables(arguments);
     let loader = match program::check(&path) {
         Ok(loader) => loader,
         Err(error) if own_file::is_enough(arguments) => {
@@ -144,12 +143,12 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
             false => Err(error.into()),
         };
     }
-    if let (Some(shortcoming), false) = (&object.shortcoming, arguments.quiet) {
+    if let (Some(shortcoming), false) = (&object.shortcoming, report::is_quiet(arguments)) {
         tell(format_args!("programs that this one executes run unfrozen: no folder for the object: {shortcoming}"));
     }
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);
-    command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
+    command.env("LD_PRELOAD", preloaded).envs(variables);
     // The program stays this process; the object reports only its end.
     command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
     // So that programs below need neither ask nor try. Without `/proc`, or where nobody counts filters, they will.
@@ -160,29 +159,36 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     Ok(Prepared { command, path, object: Some(object) })
 }
 
-/// Returns the program as it is, after its file was prepared. It gets no variable: programs that it executes are none
-/// of ours.
+/// Returns the program as it is, after its file was prepared. It gets no variable, and no object of a `run` above this
+/// one: programs that it executes are none of ours, and the dynamic linker of another C library may not load it.
 fn from_own_file(arguments: &Arguments, path: PathBuf, file: &OwnFile) -> Prepared {
     if let Some(line) = file.prepare(arguments) {
         tell(format_args!("{line}"));
     }
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);
+    let present = env::var_os("LD_PRELOAD").unwrap_or_default();
+    match others(&present).join(OsStr::new(APART)) {
+        nothing if nothing.is_empty() => command.env_remove("LD_PRELOAD"),
+        rest => command.env("LD_PRELOAD", rest),
+    };
     Prepared { command, path, object: None }
 }
 
-/// Returns the value of `LD_PRELOAD` with the object first. Other entries stay, as allocators are often preloaded; but
-/// not this object or another version of it: both would freeze.
+/// Separates entries of `LD_PRELOAD`.
+const APART: &str = ":";
+
+/// Returns the value of `LD_PRELOAD` with the object first. Other entries stay, as allocators are often preloaded.
 fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
-    let mut value = object.to_owned();
     let present = present.unwrap_or_default();
+    [&[object][..], &others(&present)].concat().join(OsStr::new(APART))
+}
+
+/// Returns the entries of `LD_PRELOAD` that are neither this object nor another version of it: both would freeze.
+fn others(present: &OsStr) -> Vec<&OsStr> {
     let is_ours = |entry: &&[u8]| entry.rsplit(|&byte| byte == b'/').next() == Some(object::NAME.as_bytes());
     let entries = present.as_bytes().split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty());
-    for entry in entries.filter(|entry| !is_ours(entry)) {
-        value.push(":");
-        value.push(OsStr::from_bytes(entry));
-    }
-    value
+    entries.filter(|entry| !is_ours(entry)).map(OsStr::from_bytes).collect()
 }
 
 /// Separates names in `PALIMPSEST_ONLY`: the one sign that no file name contains.
@@ -223,8 +229,8 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     if !arguments.only.is_empty() {
         variables.push(("PALIMPSEST_ONLY", arguments.only.join(OsStr::new(NAMES_APART))));
     }
-    if let Some(place) = &arguments.report {
-        variables.push((REPORT, place.clone()));
+    if let Some(place) = arguments.report.clone().or_else(|| env::var_os(report::PLACE)) {
+        variables.push((report::PLACE, report::handed_on(place)));
     }
     match arguments.huge {
         Some(Huge::Auto) => variables.push(("PALIMPSEST_HUGE", "auto".into())),
@@ -250,13 +256,13 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     }
     if arguments.dry_run {
         variables.push(("PALIMPSEST_DRY_RUN", "1".into()));
-        if arguments.report.is_none() && env::var_os(REPORT).is_none() {
-            // A dry run has no other purpose.
-            variables.push((REPORT, "stderr".into()));
+        // A dry run has no other purpose.
+        if report::place(arguments).is_none() {
+            variables.push((report::PLACE, "stderr".into()));
         }
     }
     if arguments.quiet {
-        variables.push(("PALIMPSEST_QUIET", "1".into()));
+        variables.push((report::QUIET, "1".into()));
     }
     variables
 }

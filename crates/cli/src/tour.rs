@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             complain(&failure);
-            if matches!(failure, Failure::Output(OutputError::Crowded)) {
+            if matches!(failure, Failure::Output(OutputError::Crowded { .. })) {
                 exit::USAGE.into()
             } else {
                 exit::FAILED.into()
@@ -47,9 +47,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn show(arguments: &Arguments) -> Result<(), Failure> {
-    arguments.outputs.ensure_writable()?;
+    let outputs = arguments.outputs.open()?;
     let parts = suites::tour();
-    let lines = Lines::new(arguments.outputs.take_standard_output(), &parts);
+    let lines = Lines::new(outputs.take_standard_output(), &parts);
     // The first line appears before anything is looked at.
     lines.open(parts.len());
     let machine = suites::machine();
@@ -64,5 +64,5 @@ fn show(arguments: &Arguments) -> Result<(), Failure> {
     let parts = parts.into_iter().map(|part| -> Box<dyn Suite> { Box::new(part) }).collect();
     let report = measure(parts, machine, &request, &lines)?;
     lines.close(&report);
-    Ok(arguments.outputs.write("palimpsest tour", &report, &groups)?)
+    Ok(outputs.write("palimpsest tour", &report, &groups)?)
 }

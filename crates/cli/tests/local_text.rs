@@ -11,12 +11,17 @@ use std::process::{Command, Output};
 const ATTEMPTS: usize = 50;
 
 fn run(arguments: &[&str], program: &[&str]) -> Output {
+    command(arguments, program).output().expect("it was built")
+}
+
+fn command(arguments: &[&str], program: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palimpsest"));
     for variable in ["LD_PRELOAD", "PALIMPSEST_PRELOAD", "XDG_RUNTIME_DIR"] {
         command.env_remove(variable);
     }
     command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
-    command.args([&["run", "--local-text"], arguments, &["--"], program].concat()).output().expect("it was built")
+    command.args([&["run", "--local-text"], arguments, &["--"], program].concat());
+    command
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -222,4 +227,45 @@ fn nothing_is_told_unless_it_is_asked_for() {
     let ran = run(&["--no-freeze", "--quiet"], &[built.to_str().expect("UTF-8")]);
     fs::remove_file(built).expect("this test's own");
     assert_eq!((text(&ran.stderr), ran.status.code()), (String::new(), Some(3)));
+}
+
+/// Fails on: variables that are not looked at while the flags are.
+#[test]
+fn what_the_environment_says_of_reports_counts_as_the_flags_do() {
+    let Some(built) = compile("cc", &["-static", "-no-pie"]) else { return };
+    let path = built.to_str().expect("UTF-8");
+    let with = |variable: &str, value: &str| {
+        let ran = command(&["--no-freeze"], &[path]).env(variable, value).output().expect("it was built");
+        (ran.status.code(), text(&ran.stderr))
+    };
+    let (reported, quiet) = (with("PALIMPSEST_REPORT", "stderr"), with("PALIMPSEST_QUIET", "1"));
+    let elsewhere = with("PALIMPSEST_REPORT", "/nonexistent/report");
+    fs::remove_file(&built).expect("this test's own");
+    assert!(reported.0 == Some(3) && reported.1.lines().count() == 1, "{reported:?}");
+    assert_eq!(quiet, (Some(3), String::new()));
+    assert!(elsewhere.0 == Some(125) && elsewhere.1.contains("statically linked"), "{elsewhere:?}");
+}
+
+/// Fails on: the object of a `run` above, which another C library's dynamic linker may not load, and for which this one
+/// answers: the programs below are none of ours.
+#[test]
+fn a_program_from_its_own_file_gets_no_object_from_a_run_above() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("shows.c"), folder.path().join("shows"));
+    let lines = "#include <stdio.h>\n#include <stdlib.h>\n\
+        int main(void) { const char *p = getenv(\"LD_PRELOAD\"); puts(p ? p : \"none\"); return 0; }\n";
+    fs::write(&source, lines).expect("the folder is ours");
+    let built = Command::new("cc").args(["-static", "-o"]).args([&program, &source]).output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: no cc that links statically");
+    }
+    for (above, expected) in [(None, "none\n"), (Some("libm.so.6"), "libm.so.6\n")] {
+        let own = env!("CARGO_BIN_EXE_palimpsest");
+        let line = "exec \"$0\" run --local-text --no-freeze --quiet \"$1\"";
+        let mut outer = Command::new(own);
+        outer.env_remove("LD_PRELOAD").env_remove("PALIMPSEST_PRELOAD").envs(above.map(|above| ("LD_PRELOAD", above)));
+        outer.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+        let ran = outer.args(["run", "sh", "-c", line, own]).arg(&program).output().expect("it was built");
+        assert_eq!((text(&ran.stdout).as_str(), ran.status.code()), (expected, Some(0)), "{}", text(&ran.stderr));
+    }
 }

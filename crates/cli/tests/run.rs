@@ -408,3 +408,77 @@ fn a_shared_runtime_of_address_sanitizer_is_a_reason_to_refuse() {
     let served = run("verify_asan_link_order=0");
     assert_eq!((served.status.code(), text(&served.stderr).as_str()), (Some(0), ""));
 }
+
+/// Runs `palimpsest run` with these arguments from a shell, whose redirections come behind them.
+fn from_a_shell(arguments: &[&str], redirections: &str) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("exec \"$0\" run \"$@\" {redirections}"), env!("CARGO_BIN_EXE_palimpsest")]);
+    for variable in ["LD_PRELOAD", "PALIMPSEST_PRELOAD", "XDG_RUNTIME_DIR"] {
+        shell.env_remove(variable);
+    }
+    shell.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    shell.args(arguments).output().expect("a shell")
+}
+
+/// Fails on: a report in a file that a program has opened under the number of the descriptor; a program that is not
+/// frozen because it was started without that.
+#[test]
+fn programs_below_report_to_the_descriptor_only_while_it_is_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let flags = ["--report=fd:3", "--at", "fork", "--pays-after", "any", "--pause", "none", "--quiet"];
+    // With a megabyte to freeze.
+    let fork = "x=aaaaaaaa; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; (:); \
+        grep -c palimpsest-frozen /proc/$$/maps >&2; :";
+    for (line, data) in [
+        (format!("exec 3>'{}'; sh -c '{fork}'; :", at("data")), "data"),
+        (format!("exec 3>'{}'; exec sh -c '{fork}'", at("own")), "own"),
+        (format!("sh -c '{fork}' 3>&-; :"), "none"),
+    ] {
+        let log = at(&format!("log-{data}"));
+        let output = from_a_shell(&[&flags, &["--", "sh", "-c", &line][..]].concat(), &format!("3>'{log}'"));
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        assert!(told.trim().parse::<u32>().is_ok_and(|mappings| mappings > 0), "{line}: {told}");
+        assert_eq!(fs::read_to_string(at(data)).unwrap_or_default(), "", "{line}");
+    }
+    // Nothing was there from the beginning: that is told once.
+    let output = from_a_shell(&[&flags, &["--", "sh", "-c", &format!("sh -c '{fork}'; :")][..]].concat(), "3>&-");
+    let told = text(&output.stderr);
+    let (complaint, mappings) = told.trim().split_once('\n').expect("two lines");
+    assert!(
+        complaint.contains("=fd:3: no such descriptor is open") && mappings.parse::<u32>().is_ok_and(|n| n > 0),
+        "{told}"
+    );
+    // Who leaves it alone reports there, as does what it executes.
+    let log = at("log");
+    let line = "(:); sh -c '(:); :'; :";
+    let output = from_a_shell(&[&flags, &["--", "sh", "-c", line][..]].concat(), &format!("3>'{log}'"));
+    let told = fs::read_to_string(&log).expect("the shell has made it");
+    assert_eq!(
+        (told.matches("palimpsest: froze process ").count(), text(&output.stderr)),
+        (2, String::new()),
+        "{told}"
+    );
+}
+
+/// Fails on: `/dev/null`, which Rust's runtime opens, in place of a stream that was closed.
+#[test]
+fn a_stream_that_is_closed_stays_so() {
+    for (number, redirection) in [(0, "0<&-"), (1, ">&-"), (2, "2>&-")] {
+        let line = format!("test ! -e /proc/$$/fd/{number}");
+        let output = from_a_shell(&["--", "sh", "-c", &line], redirection);
+        assert_eq!(output.status.code(), Some(0), "{redirection}: {}", text(&output.stderr));
+    }
+    let output = from_a_shell(&["--", "sh", "-c", "for n in 0 1 2; do test -e /proc/$$/fd/$n || exit 1; done"], "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+/// Fails on: a dry run of which nobody hears.
+#[test]
+fn an_empty_place_for_reports_is_none() {
+    let mut command = command();
+    command.env("PALIMPSEST_REPORT", "").args(["--at", "fork", "--dry-run", "sh", "-c", "(exit 3); exit 0"]);
+    let told = text(&command.output().expect("the program was built").stderr);
+    assert!(told.starts_with("palimpsest: would freeze process "), "{told}");
+}

@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use palimpsest_sys::{Causes, Mapping, Pages, Protection, SharedMemory, Source};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
@@ -95,13 +96,52 @@ pub enum Run {
     Killed,
 }
 
+/// A child of this process. Once it has ended and somebody has waited for it (the kernel, where SIGCHLD is ignored), its
+/// number may be another process's.
+#[derive(Debug)]
+struct Child {
+    number: Pid,
+    /// The process itself, whatever becomes of its number; `None` where the kernel hands out none (before Linux 5.3, or
+    /// without a free descriptor).
+    process: Option<OwnedFd>,
+}
+
+impl Child {
+    /// Opens a child that was just made; `None` if it has ended and was waited for.
+    fn new(number: Pid) -> Option<Self> {
+        match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+            Ok(process) => Some(Self { number, process: Some(process) }),
+            Err(Errno::SRCH) => None,
+            Err(_) => Some(Self { number, process: None }),
+        }
+    }
+
+    /// Ends it, and waits for that.
+    fn end(self) {
+        let sent = match &self.process {
+            Some(process) => rustix::process::pidfd_send_signal(process, Signal::KILL),
+            None => rustix::process::kill_process(self.number, Signal::KILL),
+        };
+        // To one that was waited for nothing can be sent.
+        if sent.is_ok() {
+            self.wait();
+        }
+    }
+
+    /// Waits for its end; `None` if somebody else has.
+    fn wait(self) -> Option<WaitStatus> {
+        let waited = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.number), WaitOptions::empty()));
+        waited.ok()?.map(|(_, status)| status)
+    }
+}
+
 /// A target in a server process. Dropping it ends the server.
 #[derive(Debug)]
 pub struct Host {
     control: OwnedFd,
     status: OwnedFd,
-    /// `None` once its end is known: then the number may be another's.
-    server: Option<Pid>,
+    /// `None` once its end is known.
+    server: Option<Child>,
     mode: Mode,
     input: Mapping,
     longest_input: usize,
@@ -155,7 +195,7 @@ impl Host {
         }
         let input = share("inputs", options.longest_input.saturating_add(HEADER))?;
         let map = share("coverage map", options.map_len.max(1))?;
-        let start_error = |action| move |errno: rustix::io::Errno| HostError::Start { action, source: errno.into() };
+        let start_error = |action| move |errno: Errno| HostError::Start { action, source: errno.into() };
         let (hear_requests, control) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("make a pipe"))?;
         let (status, tell_status) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("make a pipe"))?;
         let fuzzer = rustix::process::getpid();
@@ -179,7 +219,7 @@ impl Host {
         let mut host = Self {
             control,
             status,
-            server: Some(server),
+            server: Child::new(server),
             mode: options.mode,
             input,
             longest_input: options.longest_input,
@@ -207,7 +247,7 @@ impl Host {
         // As in `start`.
         std::mem::forget(map);
         let map = Map { start, len: 4096, owner: Owner::Host };
-        let server = Some(server);
+        let server = Child::new(server);
         Ok(Self { control, status, server, mode: Mode::Plain, input, longest_input: 1024, map, killed: 0 })
     }
 
@@ -303,9 +343,7 @@ impl Host {
 
     /// Waits for the end of the server, once; `None` if somebody else has waited for it.
     fn end_of_server(&mut self) -> Option<WaitStatus> {
-        let server = self.server.take()?;
-        let waited = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(server), WaitOptions::empty()));
-        waited.ok()?.map(|(_, status)| status)
+        self.server.take()?.wait()
     }
 
     /// Returns the message of a failed server, in the memory for inputs.
@@ -320,9 +358,8 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         // Its only child may be a worker, which dies with it.
-        if let Some(server) = self.server {
-            let _ = rustix::process::kill_process(server, Signal::KILL);
-            self.end_of_server();
+        if let Some(server) = self.server.take() {
+            server.end();
         }
     }
 }
@@ -460,5 +497,33 @@ fn classify(status: i32) -> Run {
     match libc::WEXITSTATUS(status) {
         code if libc::WIFEXITED(status) && code != 0 => Run::Exited { code },
         _ => Run::Returned,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    fn number(child: &std::process::Child) -> Pid {
+        Pid::from_raw(child.id().cast_signed()).expect("a process has a number")
+    }
+
+    /// Fails on: a stranger that is killed, since it has the number of a server that is gone.
+    #[test]
+    fn the_number_of_a_server_that_is_gone_may_be_another_process() {
+        let mut gone = Command::new("true").spawn().expect("coreutils are there");
+        let server = Child::new(number(&gone)).expect("nobody has waited for it");
+        if server.process.is_none() {
+            return println!("skipped: this kernel tells processes apart by their numbers only");
+        }
+        gone.wait().expect("a child of this test's");
+        let mut stranger = Command::new("sleep").arg("1000000").spawn().expect("coreutils are there");
+        Child { number: number(&stranger), ..server }.end();
+        rustix::process::kill_process(number(&stranger), Signal::TERM).expect("this test's own, and still there");
+        let status = stranger.wait().expect("nobody else has waited for it");
+        assert_eq!(status.signal(), Some(libc::SIGTERM), "and not SIGKILL");
     }
 }

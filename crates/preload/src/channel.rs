@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::{Errno, retry_on_intr, write};
 
 use crate::arch::system_call;
-use crate::settings::ReportTo;
+use crate::settings::{CLOSED, Descriptor, ReportTo};
 
 /// A descriptor as it was when the program started. Programs close descriptors, and what they open next gets the same
 /// number: a line of ours would damage their data file.
@@ -78,12 +78,24 @@ fn identity(number: RawFd) -> Option<(u64, u64)> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Returns the descriptor for a report, if it goes to one that is open.
+/// Returns the descriptor for a report, if it goes to one that is open, and that nobody has put something else behind
+/// since `palimpsest run` began.
 pub(crate) fn noted(place: &ReportTo, standard_error: Option<Noted>) -> Option<Noted> {
     match place {
-        ReportTo::Descriptor(number) => Noted::now(*number),
+        ReportTo::Descriptor(Descriptor { number, file }) => {
+            Noted::now(*number).filter(|noted| file.is_none_or(|file| file == (noted.device, noted.inode)))
+        }
         ReportTo::StandardError => standard_error,
         ReportTo::Nowhere | ReportTo::File(_) => None,
+    }
+}
+
+/// Returns the number of a descriptor that somebody has named for the report, and that was never open; `found` is what
+/// [`noted`] has returned. That programs close those that they do not know, or put others in their place, is no mistake.
+pub(crate) fn never_open(place: &ReportTo, found: Option<Noted>) -> Option<RawFd> {
+    match (place, found) {
+        (ReportTo::Descriptor(Descriptor { number, file: None | Some(CLOSED) }), None) => Some(*number),
+        _ => None,
     }
 }
 

@@ -11,6 +11,7 @@ use palimpsest_fork::guard;
 
 use crate::cancelling::uncancelled;
 use crate::errno;
+use crate::glibc;
 use crate::memory::pages;
 
 /// `explicit_bzero(3)`: zeroes memory, and destroys what it held when it was frozen.
@@ -33,12 +34,8 @@ pub unsafe extern "C" fn explicit_bzero(memory: *mut c_void, length: size_t) {
 /// 1. As for [`explicit_bzero`].
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __explicit_bzero_chk(memory: *mut c_void, length: size_t, room: size_t) {
-    unsafe extern "C" {
-        /// Says that a buffer would overflow, and ends the process.
-        safe fn __chk_fail() -> !;
-    }
     if length > room {
-        __chk_fail();
+        glibc::end();
     }
     // SAFETY: 1. as this function's.
     unsafe { overwrite(memory, 0, length) };

@@ -19,7 +19,7 @@
 //! | `huge`, `earlier` | memory that is in huge pages from the first touch, if it is to be gathered, or soon after |
 //! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
-//! | `library` | whether the next definition is the C library's |
+//! | `library`, `glibc` | whether the next definition is the C library's; what only glibc has |
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
@@ -61,6 +61,7 @@ mod execute;
 mod filters;
 mod fork;
 mod freezing;
+mod glibc;
 mod handed_over;
 mod huge;
 mod kernel;
@@ -98,4 +99,5 @@ pub use execute::{
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
 pub use protection::{mprotect, pkey_mprotect};
+pub use started::palimpsest_serves;
 pub use waiting::{clock_nanosleep, epoll_pwait, epoll_wait, nanosleep, poll, ppoll, pselect, select};

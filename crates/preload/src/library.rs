@@ -5,14 +5,11 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::glibc;
+
 /// Its first byte, and the end; both 0 before it is found. `Relaxed`: numbers.
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
-
-unsafe extern "C" {
-    /// A function that nobody has a reason to replace.
-    safe fn gnu_get_libc_version() -> *const std::ffi::c_char;
-}
 
 /// Finds it. Takes a lock of the dynamic linker, but neither memory nor a look at its symbols, as `dladdr` does.
 pub(crate) fn find() {
@@ -31,7 +28,7 @@ unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _size: usize, _unused
         let from = (object.dlpi_addr + header.p_vaddr) as usize;
         (start.min(from), end.max(from + header.p_memsz as usize))
     });
-    if !(start..end).contains(&(gnu_get_libc_version as *const c_void).addr()) {
+    if glibc::inside().is_none_or(|inside| !(start..end).contains(&inside)) {
         return 0;
     }
     START.store(start, Ordering::Relaxed);

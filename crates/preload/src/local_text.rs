@@ -123,7 +123,7 @@ impl Audience {
 
     /// Writes lines of a report, if there is one.
     fn report(&self, lines: &[String]) {
-        if let (ReportTo::Descriptor(number), None) = (&self.report, self.descriptor) {
+        if let Some(number) = channel::never_open(&self.report, self.descriptor) {
             self.complain(&format!("{REPORT}=fd:{number}: no such descriptor is open; text is not reported"));
         }
         let text: String = lines.iter().map(|text| line(text)).collect();

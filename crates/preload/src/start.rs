@@ -11,9 +11,9 @@ use palimpsest_sys::in_secure_execution;
 
 use crate::channel::{self, Noted};
 use crate::settings::{Heirs, Mapped, Moment, ReportTo, Settings};
-use crate::started::{self, End, Started};
+use crate::started::{self, End, Origin, Started};
 use crate::{
-    attach, confine, ended, environment, execute, filters, fork, handed_over, local_text, memory, moment, names,
+    attach, confine, ended, environment, execute, filters, fork, glibc, handed_over, local_text, memory, moment, names,
     protection, waiting, waits,
 };
 
@@ -42,6 +42,10 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         execute::resolve();
         waiting::resolve();
         waits::note_main_thread();
+        // Elsewhere calls are handed on, and nothing is read: musl passes no arguments.
+        if glibc::inside().is_none() {
+            return;
+        }
         // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
         // starts threads in its constructor and lets them read the environment would race with `setenv` anyway; 3. the
         // dynamic linker calls this once.
@@ -104,8 +108,13 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
         return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
     }
     let report = channel::noted(&settings.report, standard_error);
-    if let (ReportTo::Descriptor(number), None) = (&settings.report, report) {
-        return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
+    if let (ReportTo::Descriptor(_), None) = (&settings.report, report) {
+        // SAFETY: 1. is (2).
+        let is_heir = unsafe { Origin::of_this_process() } == Origin::Heir;
+        if let Some(number) = channel::never_open(&settings.report, report).filter(|_| !is_heir) {
+            return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
+        }
+        settings.report = ReportTo::Nowhere;
     }
     let started = Started { settings, standard_error, report, filters: filters::at_the_start(&value), end, left_out };
     // SAFETY: 1. is (3).

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use palimpsest_fork::on_own_stack;
 
+use crate::arch::prepare_thread_locals;
 #[cfg(not(test))]
 use crate::arch::trampoline;
 use crate::started;
@@ -73,6 +74,7 @@ pub(crate) fn prepare() {
     }
     // The dynamic linker needs more than a stack for signals may have.
     let loaded = on_own_stack(|| {
+        prepare_thread_locals();
         for number in 0..NAMES.len() {
             // Without the library a panic says so.
             let _ = look_up(number);

@@ -1,8 +1,9 @@
-//! Restores how this process was started with respect to broken pipes, for programs that it executes.
+//! Restores how this process was started with respect to broken pipes and closed streams, for programs that it
+//! executes.
 //!
 //! Rust's runtime ignores SIGPIPE before `main`, and the standard library resets it to its default for programs that
 //! are executed. So a program that was started with SIGPIPE ignored (`IgnoreSIGPIPE=` of systemd, wrappers like
-//! `nohup`) must restore that before it executes another program in its place.
+//! `nohup`) must restore that before it executes another program in its place. Of streams `closed_streams` tells.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,6 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::closed_streams;
 
 /// Whether SIGPIPE was ignored when this process was started. `Relaxed`: written before there are threads.
 static WAS_IGNORED: AtomicBool = AtomicBool::new(false);
@@ -29,10 +32,11 @@ extern "C" fn note() {
     // SAFETY: all zeros is a valid action, and the kernel's is one.
     let present = unsafe { present.assume_init() };
     WAS_IGNORED.store(asked == 0 && present.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    closed_streams::note();
 }
 
-/// Executes a program in place of this one, with SIGPIPE ignored if this one was started so. Returns only if that
-/// fails.
+/// Executes a program in place of this one, with SIGPIPE ignored and without the standard streams that are closed, if
+/// this one was started so. Returns only if that fails.
 pub fn execute(command: &mut Command) -> io::Error {
     if WAS_IGNORED.load(Ordering::Relaxed) {
         let ignore = || {
@@ -43,5 +47,15 @@ pub fn execute(command: &mut Command) -> io::Error {
         // SAFETY: the closure makes one system call, which is async-signal-safe, and allocates nothing.
         unsafe { command.pre_exec(ignore) };
     }
+    let closed = closed_streams::closed();
+    let close = move || {
+        for number in closed.clone() {
+            // SAFETY: `/dev/null`, which nobody uses: the program is about to be executed.
+            unsafe { libc::close(number) };
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only, and allocates nothing.
+    unsafe { command.pre_exec(close) };
     command.exec()
 }

@@ -47,6 +47,7 @@ mod caller;
 pub mod capabilities;
 mod causes;
 pub mod clock;
+mod closed_streams;
 mod errno;
 pub mod event;
 pub mod fault;

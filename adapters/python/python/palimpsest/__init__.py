@@ -163,8 +163,9 @@ def _refuse_what_discards():
 
 
 def is_served():
-    """Returns whether `palimpsest run` (the program, not this module) serves this process, and freezes it."""
-    return _native.is_preloaded()
+    """Returns whether `palimpsest run` (the program, not this module) serves this process, and freezes it: not if
+    --only names others, and not with --no-freeze."""
+    return _native.is_served()
 
 
 def freeze(

@@ -83,7 +83,9 @@ def main(arguments=None):
     if options.is_module:
         runpy.run_module(options.program, run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(options.program))
+        # As Python does for a program: the folder of the file behind all links, or none.
+        if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+            sys.path[0] = os.path.dirname(os.path.realpath(options.program))
         runpy.run_path(options.program, run_name="__main__")
 
 

@@ -11,6 +11,7 @@ use crate::run::arguments::{Arguments, LocalText};
 use crate::run::one_node::one_node;
 use crate::run::program::{self, ProgramError};
 use crate::run::proof::NotLoaded;
+use crate::run::report;
 
 /// A program's own file, and why nothing is loaded into the program.
 pub(super) struct OwnFile {
@@ -39,7 +40,7 @@ impl fmt::Display for Why {
 /// Whether the command asks for nothing that needs the object.
 pub(super) fn is_enough(arguments: &Arguments) -> bool {
     // Reports elsewhere are the object's.
-    let is_told_here = arguments.report.as_ref().is_none_or(|place| place == "stderr");
+    let is_told_here = report::place(arguments).is_none_or(|place| place == "stderr");
     let needs_copies = arguments.copies || arguments.shared || arguments.local_text == Some(LocalText::All);
     arguments.local_text.is_some() && arguments.no_freeze && !arguments.heirs && !needs_copies && is_told_here
 }
@@ -90,7 +91,7 @@ impl OwnFile {
         if arguments.node.as_ref().is_some_and(|node| !is_only_one(node)) {
             return self.refused(arguments, &"only a copy could be on a wanted node");
         }
-        let is_asked = arguments.report.is_some();
+        let is_asked = report::place(arguments).is_some();
         is_asked.then(|| {
             let name = self.program.display();
             let nodes = one_node(&topology).map(|machine| format!("; {machine}")).unwrap_or_default();
@@ -101,6 +102,6 @@ impl OwnFile {
     fn refused(&self, arguments: &Arguments, because: &dyn fmt::Display) -> Option<String> {
         let Self { program, why } = self;
         let line = format!("{} runs from its own file as it is: {why}, and {because}", program.display());
-        (!arguments.quiet).then(|| line.replace('\n', " "))
+        (!report::is_quiet(arguments)).then(|| line.replace('\n', " "))
     }
 }

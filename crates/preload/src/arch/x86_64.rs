@@ -1,7 +1,11 @@
 //! x86-64: number in `rax`, arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9` (`syscall(2)`).
 
 use std::arch::naked_asm;
-use std::ffi::c_long;
+use std::ffi::{c_long, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use palimpsest_sys::global_symbol;
 
 use crate::errno;
 
@@ -103,4 +107,46 @@ pub(crate) unsafe extern "C" fn own_syscall(
         "jmp {failed}",
         failed = sym errno::answer,
     )
+}
+
+// Compilers call it for thread-local variables, which the standard library has for panics. glibc has it in its dynamic
+// linker, so that an object which refers to it needs that by its name, and other C libraries cannot load it.
+#[cfg(not(test))]
+std::arch::global_asm!(
+    ".pushsection .text.palimpsest_own, \"ax\", %progbits",
+    ".hidden __tls_get_addr",
+    ".globl __tls_get_addr",
+    ".type __tls_get_addr, %function",
+    "__tls_get_addr:",
+    "endbr64",
+    // The argument, which also aligns the stack for the call.
+    "push rdi",
+    "call {find}",
+    "pop rdi",
+    "jmp rax",
+    ".size __tls_get_addr, . - __tls_get_addr",
+    ".popsection",
+    find = sym find_tls_get_addr,
+);
+
+/// Returns the address of the process's `__tls_get_addr`. Takes a lock of the dynamic linker the first time.
+pub(crate) extern "C" fn find_tls_get_addr() -> *const c_void {
+    /// `Relaxed`: of code that stays loaded, and publishes nothing else.
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let known = FOUND.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let found = global_symbol(c"__tls_get_addr").map_or(ptr::null_mut(), NonNull::as_ptr).cast();
+    FOUND.store(found, Ordering::Relaxed);
+    if found.is_null() {
+        // Without it no thread-local variable can be used, not even to panic.
+        std::process::abort();
+    }
+    found
+}
+
+/// Does what the first use of a thread-local variable would take a lock for.
+pub(crate) fn prepare_thread_locals() {
+    find_tls_get_addr();
 }

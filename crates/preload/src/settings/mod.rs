@@ -108,8 +108,20 @@ pub(crate) enum ReportTo {
     Nowhere,
     StandardError,
     File(PathBuf),
-    Descriptor(RawFd),
+    Descriptor(Descriptor),
 }
+
+/// A descriptor for the report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Descriptor {
+    pub(crate) number: RawFd,
+    /// The device and the inode for which it stood when `palimpsest run` began; [`CLOSED`] if for none, `None` if
+    /// nobody has said so.
+    pub(crate) file: Option<(u64, u64)>,
+}
+
+/// What no descriptor stands for.
+pub(crate) const CLOSED: (u64, u64) = (0, 0);
 
 /// Whether to print refusals on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -369,10 +381,22 @@ pub(crate) fn report_to(text: &str) -> Option<ReportTo> {
         return Some(ReportTo::StandardError);
     }
     match text.strip_prefix("fd:") {
-        Some(number) => number.parse().ok().filter(|&number: &RawFd| number >= 0).map(ReportTo::Descriptor),
+        Some(text) => descriptor(text).map(ReportTo::Descriptor),
         // The program may change its folder before anything is reported.
         None => std::path::absolute(text).ok().map(ReportTo::File),
     }
+}
+
+/// Reads `NUMBER`, or `NUMBER:DEVICE:INODE`.
+fn descriptor(text: &str) -> Option<Descriptor> {
+    let mut parts = text.split(':');
+    let number = parts.next()?.parse().ok().filter(|&number: &RawFd| number >= 0)?;
+    let file = match (parts.next(), parts.next(), parts.next()) {
+        (None, ..) => None,
+        (Some(device), Some(inode), None) => Some((device.parse().ok()?, inode.parse().ok()?)),
+        _ => return None,
+    };
+    Some(Descriptor { number, file })
 }
 
 #[cfg(test)]
@@ -400,6 +424,13 @@ mod tests {
             let expected = Options::new().pays(Pays::Within(FORKS)).pause(pause).pages(pages).extent(extent);
             assert_eq!(settings.options, expected, "{variables:?}");
             assert_eq!(settings.slice.is_zero(), pause == Pause::AtOnce);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_may_come_with_the_file_that_it_stands_for() {
+        for (text, file) in [("fd:7", None), ("fd:7:26:4711", Some((26, 4711))), ("fd:7:0:0", Some(CLOSED))] {
+            assert_eq!(report_to(text), Some(ReportTo::Descriptor(Descriptor { number: 7, file })), "{text}");
         }
     }
 
@@ -452,7 +483,7 @@ mod tests {
         assert_eq!(settings.options, expected.answer_for(Answer::IoUring).answer_for(Answer::LockedMemory));
         assert_eq!(settings.holds, Holds::Threads);
         assert_eq!(settings.sandbox, Sandbox::Trusted);
-        assert_eq!(settings.report, ReportTo::Descriptor(7));
+        assert_eq!(settings.report, ReportTo::Descriptor(Descriptor { number: 7, file: None }));
         assert_eq!(settings.refusals, Refusals::Silent);
         assert_eq!(settings.heirs, Heirs::Left);
         assert_eq!(settings.action, Action::Survey);
@@ -534,6 +565,9 @@ mod tests {
             ("PALIMPSEST_TRUST", "rust"),
             ("PALIMPSEST_REPORT", "fd:-2"),
             ("PALIMPSEST_REPORT", "fd:x"),
+            ("PALIMPSEST_REPORT", "fd:7:1"),
+            ("PALIMPSEST_REPORT", "fd:7:1:x"),
+            ("PALIMPSEST_REPORT", "fd:7:1:2:3"),
             ("PALIMPSEST_QUIET", "yes"),
             ("PALIMPSEST_INHERIT", "1"),
             ("PALIMPSEST_DRY_RUN", "true"),

@@ -14,11 +14,16 @@ pub(crate) fn object() -> PathBuf {
 
 /// Compiles `source` with the machine's C compiler; if it has none, says so and returns `None`.
 pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
+    compile_with("cc", source, name, flags)
+}
+
+/// The same with another compiler.
+pub(crate) fn compile_with(compiler: &str, source: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     // Two tests may build the same program.
     let test = std::thread::current().id();
     let (program, made) = (folder.join(name), folder.join(format!("{name}-{}-{test:?}", std::process::id())));
-    let mut command = Command::new("cc");
+    let mut command = Command::new(compiler);
     command.args(["-O1", "-w", "-pthread", "-o"]).arg(&made).arg(source).args(flags);
     match command.output() {
         Ok(output) if output.status.success() => {
@@ -27,11 +32,11 @@ pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathB
             Some(program)
         }
         Ok(output) => {
-            println!("skipped: cc cannot build it: {}", String::from_utf8_lossy(&output.stderr));
+            println!("skipped: {compiler} cannot build it: {}", String::from_utf8_lossy(&output.stderr));
             None
         }
         Err(error) => {
-            println!("skipped: no cc: {error}");
+            println!("skipped: no {compiler}: {error}");
             None
         }
     }

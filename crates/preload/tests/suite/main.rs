@@ -5,6 +5,7 @@ mod calls;
 mod common;
 mod huge;
 mod languages;
+mod left_alone;
 mod meanwhile;
 mod options;
 mod sanitized;
