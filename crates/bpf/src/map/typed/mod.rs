@@ -1,13 +1,14 @@
-//! Maps for the host, with types for keys and values.
+//! Maps for the host, with types for keys, values and records.
+//!
+//! A handle is made once of a map, whose kind and lengths are compared with its types; what it does afterwards needs no
+//! checks, and has no errors for them. Maps of programs have types already ([`Programs`](super::Programs)).
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
-use core::marker::PhantomData;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{Kind, Map, OpError, Update, WhenFull};
+use super::{Definition, Kind, Map, OpError};
 
 /// Types of keys and values: any bytes are a valid value, and a value has no padding.
 pub trait Plain: FromBytes + IntoBytes + Immutable {}
@@ -16,6 +17,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
 
 /// Why a handle does not fit a map.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TypeError {
     /// It is of another kind.
     #[error("the map is of the kind {kind:?}, which this handle does not work on")]
@@ -33,15 +35,44 @@ pub enum TypeError {
         /// Bytes of the type.
         given: usize,
     },
+    /// The handle for the maps in it does not fit them.
+    #[error("the maps in the map are others")]
+    Inner(#[source] Box<TypeError>),
 }
 
-fn check<K, V>(map: &Map, kinds: &[Kind]) -> Result<(), TypeError> {
-    let definition = map.definition();
+/// What all handles have in common.
+pub trait Handle: Sized {
+    /// Compares the types with what a map is made from.
+    ///
+    /// # Errors
+    ///
+    /// [`TypeError`].
+    fn fits(definition: &Definition) -> Result<(), TypeError>;
+
+    /// Makes a handle of `map`.
+    ///
+    /// # Errors
+    ///
+    /// [`TypeError`].
+    fn new(map: Arc<Map>) -> Result<Self, TypeError>;
+
+    /// Returns the map.
+    fn map(&self) -> &Arc<Map>;
+}
+
+/// Bytes of keys and values of a handle's types.
+#[derive(Clone, Copy)]
+struct Lengths {
+    key: usize,
+    value: usize,
+}
+
+fn check(definition: &Definition, kinds: &[Kind], lengths: Lengths) -> Result<(), TypeError> {
     if !kinds.contains(&definition.kind) {
         return Err(TypeError::Kind { kind: definition.kind });
     }
     for (what, len, given) in
-        [("keys", definition.key_len, size_of::<K>()), ("values", definition.value_len, size_of::<V>())]
+        [("keys", definition.key_len, lengths.key), ("values", definition.value_len, lengths.value)]
     {
         if len as usize != given {
             return Err(TypeError::Length { what, len, given });
@@ -50,10 +81,17 @@ fn check<K, V>(map: &Map, kinds: &[Kind]) -> Result<(), TypeError> {
     Ok(())
 }
 
+/// Defines handles. Behind the kinds stands what else a definition must have.
 macro_rules! handle {
-    ($(#[$meta:meta])* $name:ident<$($parameter:ident),+>, $key:ty, $value:ty, [$($kind:ident),+]) => {
+    (
+        $(#[$meta:meta])* $name:ident<$($parameter:ident: $bound:ident),+>,
+        $key:expr, $value:expr, [$($kind:ident),+] $(, $also:expr)?
+    ) => {
         $(#[$meta])*
         pub struct $name<$($parameter),+> {
+            /// # Invariants
+            ///
+            /// 1. `Handle::fits` has accepted it.
             map: Arc<Map>,
             types: PhantomData<fn() -> ($($parameter,)+)>,
         }
@@ -70,15 +108,31 @@ macro_rules! handle {
             }
         }
 
-        impl<$($parameter: Plain),+> $name<$($parameter),+> {
+        impl<$($parameter: $bound),+> Handle for $name<$($parameter),+> {
+            fn fits(definition: &Definition) -> Result<(), TypeError> {
+                check(definition, &[$(Kind::$kind),+], Lengths { key: $key, value: $value })?;
+                $($also(definition)?;)?
+                Ok(())
+            }
+
+            fn new(map: Arc<Map>) -> Result<Self, TypeError> {
+                Self::fits(map.definition())?;
+                Ok(Self { map, types: PhantomData })
+            }
+
+            fn map(&self) -> &Arc<Map> {
+                &self.map
+            }
+        }
+
+        impl<$($parameter: $bound),+> $name<$($parameter),+> {
             /// Makes a handle of `map`.
             ///
             /// # Errors
             ///
             /// [`TypeError`].
             pub fn new(map: Arc<Map>) -> Result<Self, TypeError> {
-                check::<$key, $value>(&map, &[$(Kind::$kind),+])?;
-                Ok(Self { map, types: PhantomData })
+                Handle::new(map)
             }
 
             /// The map.
@@ -89,128 +143,22 @@ macro_rules! handle {
     };
 }
 
-handle! {
-    /// An array: one value for each number, or for each number and CPU.
-    ArrayHandle<V>, u32, V, [Array, PerCpuArray]
-}
-handle! {
-    /// Values by key: hash maps of all kinds, and tries.
-    HashHandle<K, V>, K, V, [Hash, LruHash, PerCpuHash, LruPerCpuHash, LpmTrie]
-}
-handle! {
-    /// A queue or a stack.
-    QueueHandle<V>, (), V, [Queue, Stack]
-}
+mod cpus;
+mod nested;
+mod prefix;
+mod rings;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub use cpus::{PerCpuArrayHandle, PerCpuHashHandle};
+pub use nested::MapsHandle;
+pub use prefix::{Prefix, TrieHandle};
+pub use rings::{RecordConsumer, RecordLength, RingHandle, SampleProducer, UserRingHandle};
+pub use values::{ArrayHandle, BloomHandle, HashHandle, QueueHandle};
 
 fn read<V: Plain>(map: &Map, key: &[u8], cpu: u32) -> Result<V, OpError> {
     let mut value = V::new_zeroed();
     map.read(key, cpu, value.as_mut_bytes())?;
     Ok(value)
-}
-
-impl<V: Plain> ArrayHandle<V> {
-    /// Returns the value with this number, of the first CPU.
-    pub fn get(&self, index: u32) -> Option<V> {
-        read(&self.map, index.as_bytes(), 0).ok()
-    }
-
-    /// Returns the values with this number, of each CPU.
-    pub fn of_cpus(&self, index: u32) -> Vec<V> {
-        (0..self.map.cpus()).filter_map(|cpu| read(&self.map, index.as_bytes(), cpu).ok()).collect()
-    }
-
-    /// Sets the value with this number, of every CPU.
-    ///
-    /// # Errors
-    ///
-    /// [`OpError::Full`] for a number that does not exist.
-    pub fn set(&self, index: u32, value: &V) -> Result<(), OpError> {
-        self.map.update(index.as_bytes(), value.as_bytes(), Update::Always)
-    }
-}
-
-#[cfg(feature = "std")]
-fn change_locked<V: Plain, T>(map: &Map, key: &[u8], change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
-    map.change_locked(key, |bytes| {
-        let (len, given) = (size_of::<V>(), bytes.len());
-        let mut value = V::read_from_bytes(bytes).map_err(|_| OpError::Length { len, given })?;
-        let answer = change(&mut value);
-        bytes.copy_from_slice(value.as_bytes());
-        Ok(answer)
-    })?
-}
-
-#[cfg(feature = "std")]
-impl<V: Plain> ArrayHandle<V> {
-    /// Changes the value with this number under its lock ([`Map::change_locked`]).
-    ///
-    /// # Errors
-    ///
-    /// [`OpError`].
-    pub fn change_locked<T>(&self, index: u32, change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
-        change_locked(&self.map, index.as_bytes(), change)
-    }
-}
-
-impl<K: Plain, V: Plain> HashHandle<K, V> {
-    /// Changes the value of `key` under its lock ([`Map::change_locked`]).
-    ///
-    /// # Errors
-    ///
-    /// [`OpError`].
-    #[cfg(feature = "std")]
-    pub fn change_locked<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> Result<T, OpError> {
-        change_locked(&self.map, key.as_bytes(), change)
-    }
-
-    /// Returns the value of `key`, of the first CPU.
-    pub fn get(&self, key: &K) -> Option<V> {
-        read(&self.map, key.as_bytes(), 0).ok()
-    }
-
-    /// Returns the values of `key`, of each CPU.
-    pub fn of_cpus(&self, key: &K) -> Vec<V> {
-        (0..self.map.cpus()).filter_map(|cpu| read(&self.map, key.as_bytes(), cpu).ok()).collect()
-    }
-
-    /// Sets the value of `key`, of every CPU.
-    ///
-    /// # Errors
-    ///
-    /// [`OpError`].
-    pub fn set(&self, key: &K, value: &V, update: Update) -> Result<(), OpError> {
-        self.map.update(key.as_bytes(), value.as_bytes(), update)
-    }
-
-    /// Removes `key`.
-    ///
-    /// # Errors
-    ///
-    /// [`OpError::NotFound`].
-    pub fn remove(&self, key: &K) -> Result<(), OpError> {
-        self.map.remove(key.as_bytes())
-    }
-
-    /// Returns the keys that exist. Those that come and go meanwhile may be among them or not.
-    pub fn keys(&self) -> Vec<K> {
-        self.map.keys().iter().filter_map(|key| K::read_from_bytes(key).ok()).collect()
-    }
-}
-
-impl<V: Plain> QueueHandle<V> {
-    /// Adds a value.
-    ///
-    /// # Errors
-    ///
-    /// [`OpError::Full`].
-    pub fn push(&self, value: &V, when_full: WhenFull) -> Result<(), OpError> {
-        self.map.push(value.as_bytes(), when_full)
-    }
-
-    /// Takes the next value out.
-    pub fn pop(&self) -> Option<V> {
-        let mut value = V::new_zeroed();
-        self.map.pop(value.as_mut_bytes()).ok()?;
-        Some(value)
-    }
 }
