@@ -86,14 +86,17 @@ fn another_process_reads_and_is_woken() {
     let mut child = Command::new(own);
     child.args(["--exact", "another_process_reads_and_is_woken"]).env(CHILD, "1");
     let child = child.stdin(memory(&map)).stdout(Stdio::piped()).stderr(owned(event.as_fd())).spawn();
-    let child = child.expect("it starts");
+    let mut child = child.expect("it starts");
     let host = Host::builder().map(Arc::clone(&map)).build();
     let output = asm::assemble("r2 = r1\nr1 = map[idx:0] ll\nr3 = 8\nr4 = 0\ncall 130\nexit").expect("a program");
     let contract = Contract::of::<u64>(ContextAccess::Read);
     let linked = host.verify(contract, Code::new(&output).expect("its structure is right")).expect("harmless");
-    for number in 0..COUNT {
+    'all: for number in 0..COUNT {
         // Until the other process has made room.
         while linked.interpret(&Interpreter::default(), &mut number.to_ne_bytes()) != Ok(0) {
+            if child.try_wait().expect("it is ours").is_some() {
+                break 'all;
+            }
             std::thread::yield_now();
         }
     }
