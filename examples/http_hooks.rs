@@ -18,33 +18,36 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use palimpsest_bpf::elf::Object;
+use palimpsest_bpf::elf::{Btf, Object};
 use palimpsest_bpf::host::HostedProgram;
 use palimpsest_bpf::jit::Target;
+use palimpsest_bpf::layout::Types;
 use palimpsest_bpf::map::ArrayHandle;
-use palimpsest_bpf::verify::{ContextAccess, Contract};
-use palimpsest_bpf::{Packs, hook};
+use palimpsest_bpf::verify::Contract;
+use palimpsest_bpf::{Packs, hook, layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
 // ANCHOR: hooks
-/// What programs see of a request (`http.h`).
-#[derive(FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-pub struct Request {
-    now: u64,
-    client: u32,
-    length: u32,
-}
+layout! {
+    /// What programs see of a request; times are nanoseconds.
+    #[derive(FromBytes, IntoBytes, Immutable)]
+    #[repr(C)]
+    pub struct Request as "request" {
+        now: u64,
+        client: u32,
+        length: u32,
+    }
 
-/// What programs see of an answer.
-#[derive(FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-pub struct Answered {
-    nanoseconds: u64,
-    client: u32,
-    status: u32,
+    /// What programs see of an answer.
+    #[derive(FromBytes, IntoBytes, Immutable)]
+    #[repr(C)]
+    pub struct Answered as "answered" {
+        nanoseconds: u64,
+        client: u32,
+        status: u32,
+    }
 }
 
 /// What is done with a request.
@@ -199,18 +202,38 @@ fn object_file(name: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Compiles, verifies and returns a program in C; its context has 16 bytes.
-fn program(packs: &Packs, name: &str) -> Result<(Arc<HostedProgram>, Arc<palimpsest_bpf::host::Host>), Failure> {
+// ANCHOR: types
+/// The contexts of both hooks, as programs know them.
+fn types() -> Types {
+    request::HOOK.types().and::<Answered>()
+}
+
+/// The header for programs, which is kept beside them.
+const HEADER: &str = include_str!("http_hooks/hooks.h");
+
+/// Compiles, verifies and returns a program in C for a hook with this contract.
+fn program(
+    packs: &Packs,
+    name: &str,
+    contract: Contract,
+) -> Result<(Arc<HostedProgram>, Arc<palimpsest_bpf::host::Host>), Failure> {
     let file = object_file(name)?;
-    let object = Object::parse(&file)?;
+    // Reads members where they are here, also if the program was compiled against another header.
+    let object = Object::parse_for(&file, Some(&Btf::parse(&types().btf())?))?;
     let host = object.host()?.build();
     let program = object.program(name).ok_or("no such program")?;
-    let contract = Contract::new().context(16, ContextAccess::Read);
     let linked = host.verify(contract, program.code()?).map_err(|error| program.explain(error).to_string())?;
     Ok((Arc::new(HostedProgram::load(packs, &linked)?), host))
 }
+// ANCHOR_END: types
 
 fn main() -> Result<(), Failure> {
+    let header = types().header("http_hooks");
+    if std::env::args().any(|argument| argument == "--header") {
+        print!("{header}");
+        return Ok(());
+    }
+    assert!(header == HEADER, "the types have changed: write examples/http_hooks/hooks.h again, with `--header`");
     if Target::NATIVE.is_none() {
         println!("skipped: there is no compiler for this machine");
         return Ok(());
@@ -227,8 +250,8 @@ fn main() -> Result<(), Failure> {
 
     // ANCHOR: attach
     let packs = Packs::new()?;
-    let (limit, _) = program(&packs, "limit")?;
-    let (histogram, host) = program(&packs, "histogram")?;
+    let (limit, _) = program(&packs, "limit", request::HOOK.contract())?;
+    let (histogram, host) = program(&packs, "histogram", answered::HOOK.contract())?;
     let limiting = request::HOOK.attach(0, limit)?;
     let counting = answered::HOOK.attach(0, histogram)?;
     // ANCHOR_END: attach

@@ -4,7 +4,6 @@
 //! use std::sync::Arc;
 //!
 //! use palimpsest_bpf::host::{Host, HostedProgram};
-//! use palimpsest_bpf::verify::{ContextAccess, Contract};
 //! use palimpsest_bpf::{Code, Packs, asm, hook};
 //!
 //! #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
@@ -34,8 +33,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! assert_eq!(request(&Request { bytes: 5000 }), Verdict::Answer);
 //! let code = Code::new(&asm::assemble("r0 = 0\nr1 = *(u64 *)(r1 + 0)\nif r1 < 1000 goto out\nr0 = 1\nout: exit")?)?;
-//! let contract = Contract::new().context(size_of::<Request>() as u32, ContextAccess::Read);
-//! let linked = Host::builder().build().verify(contract, code)?;
+//! let linked = Host::builder().build().verify(request::HOOK.contract(), code)?;
 //! let packs = Packs::new()?; // once per process, for all programs
 //! let program = Arc::new(HostedProgram::load(&packs, &linked)?);
 //! let attached = request::HOOK.attach(0, program)?;
@@ -148,13 +146,8 @@ impl<T: Plain> Hook<T> {
     }
 
     /// The contract for which programs of this hook are verified: they may read the context.
-    ///
-    /// # Panics
-    ///
-    /// If the context has 4 GiB or more.
     pub fn contract(&self) -> Contract {
-        let len = u32::try_from(size_of::<T>()).expect("contexts have less than 4 GiB");
-        Contract::new().context(len, ContextAccess::Read)
+        Contract::of::<T>(ContextAccess::Read)
     }
 
     /// The types of its context, from which a C header for programs and BTF to adapt them are made.

@@ -53,7 +53,7 @@ pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
 #[cfg(feature = "std")]
 pub use palimpsest_text::{OpenError, Packs};
 #[cfg(feature = "std")]
-pub use program::{ContextError, LoadError, Program, VerifiedError, VerifiedProgram};
+pub use program::{ContextError, LoadError, Program, Typed, TypedReadOnly, VerifiedError, VerifiedProgram};
 pub use source::Source;
 
 /// For the macro of [`hook`].

@@ -58,6 +58,14 @@ impl Event {
     }
 }
 
+/// The eventfd of another process, as that one's [`Event::new`] makes it: one that blocks may keep
+/// [`wait`](Event::wait) beyond its time.
+impl From<OwnedFd> for Event {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
 impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -48,6 +48,10 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     #[cfg(feature = "std")]
     (14, Signature::new([]), super::print::process),
     #[cfg(feature = "std")]
+    (15, Signature::new([]), super::print::owner),
+    #[cfg(feature = "std")]
+    (16, Signature::new([BytesOut, Size]), super::print::name),
+    #[cfg(feature = "std")]
     (42, Signature::new([]), super::print::node),
     (45, PROBE, probe::text),
     (87, Signature::new([Map(Push), Value, Number]), push),

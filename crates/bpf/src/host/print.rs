@@ -42,6 +42,23 @@ pub(super) fn process(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(u64::from(std::process::id()) << 32 | u64::from(thread as u32)))
 }
 
+/// The thread's user in the lower half, its group in the upper: the real ones, as its own user namespace numbers them.
+pub(super) fn owner(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    let (user, group) = palimpsest_sys::threads::own::own_owner();
+    Ok(Answer::Value(u64::from(group) << 32 | u64::from(user)))
+}
+
+/// The thread's name as far as it fits, and zeros: at least one.
+pub(super) fn name(call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    let name = palimpsest_sys::threads::own::own_name();
+    let Some(room) = call.len(0)?.checked_sub(1) else { return failed(EINVAL) };
+    let name = until_zero(&name);
+    let len = name.len().min(room);
+    call.write_at(0, 0, &name[..len])?;
+    call.zero_from(0, len)?;
+    Ok(Answer::Value(0))
+}
+
 const EINVAL: i64 = 22;
 
 /// Prints a line as an event of `tracing` with the target `bpf`.

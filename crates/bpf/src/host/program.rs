@@ -15,8 +15,8 @@ use crate::code::Code;
 use crate::insn::{Callee, Instruction};
 use crate::interp::{Answer, HelperError};
 use crate::jit::{CompileError, Compiled, OUT_OF_FUEL, Outcome, Target, Wanted, compile_resolved};
-use crate::map::{self, Programs};
-use crate::program::{ContextError, LoadError, VerifiedProgram};
+use crate::map::{self, Plain, Programs};
+use crate::program::{ContextError, LoadError, Typed, TypedReadOnly, VerifiedProgram, Verifies};
 use crate::timer::Ended;
 use crate::verify::{TAIL_CALL, Unproven};
 
@@ -212,7 +212,26 @@ impl HostedProgram {
     /// Whether it accepts contexts of `len` bytes, aligned to `align`, that must not be written.
     pub(crate) fn fits(&self, len: usize, align: usize) -> Result<(), ContextError> {
         // An address with no higher alignment than that.
-        self.check(Context { address: align, len, access: Access::Read })
+        self.program.check_read_only(align, len)
+    }
+
+    /// Makes it a program whose context is a `T`. That `T` fits what the program was verified for
+    /// ([`Contract::of`](crate::verify::Contract::of)) is checked here, and not in each run.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`].
+    pub fn typed<T: Plain>(self) -> Result<Typed<Self, T>, ContextError> {
+        Typed::new(self)
+    }
+
+    /// Does the same for a program that was verified for a read-only context, which others may read meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`].
+    pub fn typed_read_only<T: Plain>(self) -> Result<TypedReadOnly<Self, T>, ContextError> {
+        TypedReadOnly::new(self)
     }
 
     fn kept(&self) -> Option<Arc<Kept>> {
@@ -220,11 +239,10 @@ impl HostedProgram {
     }
 
     fn check(&self, context: Context) -> Result<(), ContextError> {
-        self.program.check(context.address, context.len)?;
-        if context.access == Access::Read && self.program.may_write() {
-            return Err(ContextError::ReadOnly);
+        match context.access {
+            Access::Read => self.program.check_read_only(context.address, context.len),
+            Access::Write => self.program.check(context.address, context.len),
         }
-        Ok(())
     }
 
     /// Runs it with `context`, whose address and length are `r1` and `r2`. Returns `r0`.
@@ -301,6 +319,48 @@ impl HostedProgram {
             // A ring buffer may call the host to wake somebody, who may run programs.
             self.host.discard(&run::held_since(outer_held));
         }
+    }
+}
+
+impl Verifies for HostedProgram {
+    #[inline]
+    fn verified(&self) -> &VerifiedProgram {
+        &self.program
+    }
+}
+
+impl<T: Plain> Typed<HostedProgram, T> {
+    /// Runs it with `context`, whose address and length are `r1` and `r2`. Returns `r0`.
+    ///
+    /// # Errors
+    ///
+    /// [`HostedError`], except for its `Context`.
+    #[inline]
+    pub fn run(&self, context: &mut T) -> Result<u64, HostedError> {
+        let verified = self.program().verified();
+        if verified.runs_alone() {
+            // No helper will ask whose run it is.
+            return Ok(self.enter(context, verified.fuel()).value);
+        }
+        // What tail calls lead to is compared with the context, at each of them.
+        self.program().run(context.as_mut_bytes())
+    }
+}
+
+impl<T: Plain> TypedReadOnly<HostedProgram, T> {
+    /// Runs it with `context`, whose address and length are `r1` and `r2`. Returns `r0`.
+    ///
+    /// # Errors
+    ///
+    /// [`HostedError`], except for its `Context`.
+    #[inline]
+    pub fn run(&self, context: &T) -> Result<u64, HostedError> {
+        let verified = self.program().verified();
+        if verified.runs_alone() {
+            // As above.
+            return Ok(self.enter(context, verified.fuel()).value);
+        }
+        self.program().run_read_only(context.as_bytes())
     }
 }
 

@@ -21,7 +21,7 @@
 //! | trie of prefixes | `trie` | as hash |
 //! | queue, stack | `queue` | everybody for each other |
 //! | bloom filter | `bloom` | nobody |
-//! | ring buffer | `ring` | producers for nobody |
+//! | ring buffer | `ring`; `reader` in other processes | producers for nobody |
 //! | user ring buffer | `user_ring` | nobody |
 //! | programs | `programs` | nobody; without `std`, everybody for each other |
 //! | array, hash of maps | `maps` | as array, hash |
@@ -41,6 +41,8 @@ mod op;
 mod pause;
 mod programs;
 mod queue;
+#[cfg(feature = "std")]
+mod reader;
 mod ring;
 mod seat;
 #[cfg(feature = "std")]
@@ -58,6 +60,10 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
+/// What [`Map::signalling`] signals.
+#[cfg(feature = "std")]
+pub use palimpsest_sys::event::{Event, Waited};
+
 use array::Array;
 pub(crate) use array::ArrayPlace;
 use bloom::Bloom;
@@ -71,13 +77,18 @@ pub use maps::{Maps, NestError};
 pub use op::{OpError, Update, WhenFull};
 pub use programs::{Foreign, InsertError, Programs};
 use queue::{Order, Queue};
+#[cfg(feature = "std")]
+pub use reader::{BrokenRing, Drained, OpenRingError, Rest, RingReader};
 pub use ring::{Consumer, Ring, Wake};
 pub(crate) use ring::{Fate, Waker};
 pub(crate) use seat::Seated;
 #[cfg(feature = "std")]
 pub(crate) use timed::Timed;
 use trie::Trie;
-pub use typed::{ArrayHandle, HashHandle, Plain, QueueHandle, TypeError};
+pub use typed::{
+    ArrayHandle, BloomHandle, Handle, HashHandle, MapsHandle, PerCpuArrayHandle, PerCpuHashHandle, Plain, Prefix,
+    QueueHandle, RecordConsumer, RecordLength, RingHandle, SampleProducer, TrieHandle, TypeError, UserRingHandle,
+};
 #[cfg(not(feature = "std"))]
 use untimed::Timed;
 pub(crate) use user_ring::Next;
@@ -221,6 +232,16 @@ impl Map {
             _ => {}
         }
         self
+    }
+
+    /// Signals `event` when a record finds the consumer of a ring buffer waiting, or when programs have made room in a
+    /// user ring buffer: a system call, which signal handlers may make, too. Whoever waits for the event may be a loop
+    /// that watches its descriptor, or another process that got it beside that of the ring
+    /// ([`shared_with_processes`](Self::shared_with_processes)).
+    #[cfg(feature = "std")]
+    pub fn signalling(self, event: &alloc::sync::Arc<Event>) -> Self {
+        let event = alloc::sync::Arc::clone(event);
+        self.waking(move || event.signal())
     }
 
     /// What it was made from.

@@ -34,7 +34,8 @@
 //! C4: nobody sleeps over a record.
 //!
 //! Whoever maps the memory can break the protocol, and get or cause wrong records, lost ones or a full buffer; memory
-//! outside it is never reached.
+//! outside it is never reached. A consumer elsewhere needs all of it writable, since C3 clears records (`reader` is
+//! one). There is one consumer at a time, here or elsewhere.
 //!
 //! # Forks
 //!
@@ -55,19 +56,19 @@ use super::value::Value;
 use super::{Definition, MapError};
 
 /// Where the producers' position is, in bytes.
-const PRODUCERS: usize = 4096;
+pub(super) const PRODUCERS: usize = 4096;
 /// Where records begin, in bytes.
-const RECORDS: usize = 2 * PRODUCERS;
+pub(super) const RECORDS: usize = 2 * PRODUCERS;
 /// Bytes of a header.
-const HEADER: u64 = 8;
+pub(super) const HEADER: u64 = 8;
 /// Header bit: the record is being written.
-const BUSY: u64 = 1 << 31;
+pub(super) const BUSY: u64 = 1 << 31;
 /// Header bit: the record is to be skipped.
-const SKIP: u64 = 1 << 30;
+pub(super) const SKIP: u64 = 1 << 30;
 /// Header bit: there is a record.
-const THERE: u64 = 1 << 29;
+pub(super) const THERE: u64 = 1 << 29;
 /// Header bits: its length in bytes.
-const LEN: u64 = THERE - 1;
+pub(super) const LEN: u64 = THERE - 1;
 
 /// A ring buffer.
 pub struct Ring {
@@ -138,7 +139,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Returns what other processes can map, if they can.
+    /// Returns what other processes can map, if they can: the whole authority that a consumer elsewhere needs
+    /// ([`RingReader`](super::RingReader)). As long as there is one, take none here.
     #[cfg(feature = "std")]
     pub fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.memory.descriptor()

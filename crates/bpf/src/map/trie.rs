@@ -12,7 +12,7 @@ use super::{Definition, Element, MapError, OpError, Update};
 /// Most bytes of data in a key (`LPM_DATA_SIZE_MAX` of Linux, `kernel/bpf/lpm_trie.c`).
 pub(super) const MOST_DATA: u32 = 256;
 /// Bytes of a key before its data: how many bits count.
-const HEAD: usize = 4;
+pub(super) const HEAD: usize = 4;
 
 /// A map of prefixes.
 #[derive(Debug)]

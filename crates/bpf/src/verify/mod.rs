@@ -42,6 +42,7 @@ mod step;
 mod stored;
 mod tnum;
 mod typed_call;
+mod typed_context;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -35,6 +35,33 @@ fn helpers_change_no_read_only_map() {
     }
 }
 
+/// Returns the numbers of a list as the book has them: `1, 2, 112 to 115`.
+fn numbers(list: &str) -> Vec<i32> {
+    let number = |text: &str| text.trim().parse::<i32>().expect("a number");
+    let range = |part: &str| match part.split_once(" to ") {
+        Some((first, last)) => number(first)..=number(last),
+        None => number(part)..=number(part),
+    };
+    list.split(", ").flat_map(range).collect()
+}
+
+/// Fails on: a helper that is added, or removed, and not in the book.
+#[test]
+fn the_book_lists_every_helper() {
+    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/bpf.md");
+    let book = std::fs::read_to_string(book).expect("the book is beside the crates");
+    let (_, table) = book.split_once("| number | helpers | notes |\n").expect("the table of helpers");
+    let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let mut listed: Vec<i32> = rows.flat_map(numbers).collect();
+    listed.sort_unstable();
+    let exists = |id: &i32| {
+        let contract = contract().unproven(palimpsest_bpf::verify::Unproven::Probe);
+        let called = Host::builder().build().verify(contract, code(&format!("call {id}\nr0 = 0\nexit")));
+        !called.is_err_and(|error| matches!(error.fault, Fault::Helper { .. }))
+    };
+    assert_eq!(listed, (0..400).filter(exists).collect::<Vec<_>>());
+}
+
 /// Helpers that leave room as it is: all of it, part of it, or by failing on the way.
 fn sparing() -> HostBuilder {
     use Argument::{BytesOut, Map, Number, NumberOut, Size, ValueOut};

@@ -111,6 +111,34 @@ fn numbers_are_formatted_into_room() {
     assert_eq!(run(traced), 10);
 }
 
+/// Runs it in a thread of this name.
+fn in_thread(name: &str, run: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, run);
+        thread.expect("a thread").join().expect("it ends");
+    });
+}
+
+/// Fails on: a name without its zero, room that keeps what was there, user and group the wrong way round.
+#[test]
+fn threads_have_names_and_owners() {
+    let (full, name) = ([0xaa; LEN], |len: u32| format!("r2 = {len}\ncall 16\nexit"));
+    in_thread("fifteen letters", || {
+        assert_eq!(probed(&name(16), full), (0, *b"fifteen letters\0"));
+        assert_eq!(probed(&name(5), full).1[..6], *b"fift\0\xaa");
+        assert_eq!(probed(&name(1), full).1[..2], *b"\0\xaa");
+        assert_eq!(probed(&name(0), full), (-22_i64 as u64, full));
+    });
+    in_thread("one", || assert_eq!(probed(&name(16), full), (0, *b"one\0\0\0\0\0\0\0\0\0\0\0\0\0")));
+    assert_eq!(refused(&name(17)), Fault::Context { min: 0, end: 17, len: 16 });
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("there is /proc");
+    let real = |what: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("the kernel tells it");
+        line.split_whitespace().next().and_then(|id| id.parse::<u64>().ok()).expect("a number")
+    };
+    assert_eq!(run("call 15\nexit"), real("Gid:") << 32 | real("Uid:"));
+}
+
 #[test]
 fn clocks_and_nodes_are_asked() {
     for helper in [5, 42, 125, 160, 208] {

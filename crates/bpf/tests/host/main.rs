@@ -26,6 +26,7 @@ mod runner;
 mod signals;
 mod stores;
 mod texts;
+mod typed;
 mod user_ring;
 mod wakes;
 

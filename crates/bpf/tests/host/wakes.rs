@@ -1,33 +1,37 @@
 //! Ring buffers wake a host that sleeps on an eventfd: whenever there is something, and not more often.
-#![expect(unsafe_code, reason = "the standard library makes no eventfds")]
+#![expect(unsafe_code, reason = "an event is watched, and not taken")]
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use palimpsest_bpf::map::{Event, Waited};
 
 use super::*;
 
-/// Makes an eventfd, and a ring buffer that wakes who reads it.
-fn ring() -> (Arc<Map>, Arc<File>, Arc<AtomicUsize>) {
-    // SAFETY: an eventfd has no memory of ours.
-    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    assert!(descriptor >= 0, "an eventfd");
-    // SAFETY: it is open, and nobody else has it.
-    let event = Arc::new(unsafe { File::from_raw_fd(descriptor) });
-    let (wakes, count) = (Arc::clone(&event), Arc::new(AtomicUsize::new(0)));
+fn made() -> Map {
+    Map::new(Definition::new("ring", Kind::RingBuffer, 0, 0, 4096)).expect("good measures")
+}
+
+/// Makes a ring buffer that counts how often it wakes who reads it.
+fn ring() -> (Arc<Map>, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let waker = move || {
         counted.fetch_add(1, Ordering::Relaxed);
-        (&*wakes).write_all(&1_u64.to_ne_bytes()).expect("its count is far from its end");
     };
-    let definition = Definition::new("ring", Kind::RingBuffer, 0, 0, 4096);
-    (Arc::new(Map::new(definition).expect("good measures").waking(waker)), event, count)
+    (Arc::new(made().waking(waker)), count)
 }
 
-/// Waits so many milliseconds, or without end for -1, until there is something to read, and leaves it there.
-fn is_readable(event: &File, patience: i32) -> bool {
-    let mut poll = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+/// Makes an event, and a ring buffer that signals it.
+fn signalling() -> (Arc<Map>, Arc<Event>) {
+    let event = Arc::new(Event::new().expect("an eventfd"));
+    (Arc::new(made().signalling(&event)), event)
+}
+
+/// Waits so many milliseconds, or without end for -1, until the event is signalled, and leaves it so.
+fn is_signalled(event: &Event, patience: i32) -> bool {
+    let mut poll = libc::pollfd { fd: event.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `poll` is there to be written.
     unsafe { libc::poll(&mut poll, 1, patience) == 1 }
 }
@@ -36,14 +40,24 @@ fn is_readable(event: &File, patience: i32) -> bool {
 const OUTPUT: &str = "r2 = r1\nr1 = map[idx:0] ll\nr3 = 8\nr4 = 0\ncall 130\nexit";
 
 #[test]
+fn an_event_is_signalled_for_who_waits() {
+    let (map, event) = signalling();
+    assert!(!is_signalled(&event, 0));
+    let ring = map.ring().expect("a ring");
+    assert!(ring.output(b"record", palimpsest_bpf::map::Wake::IfWaiting));
+    assert_eq!(event.wait(Duration::ZERO).expect("it works"), Waited::Signalled);
+    assert!(ring.output(b"another", palimpsest_bpf::map::Wake::IfWaiting));
+    assert_eq!(event.wait(Duration::ZERO).expect("it works"), Waited::TimedOut, "nobody waits");
+}
+
+#[test]
 fn nobody_is_woken_who_has_something_to_do() {
-    let (map, event, count) = ring();
+    let (map, count) = ring();
     let host = Host::builder().map(Arc::clone(&map)).build();
     let linked = host.verify(contract(), code(OUTPUT)).expect("it is right");
     let output = || linked.interpret(&Interpreter::default(), &mut [0; LEN]);
-    assert!(!is_readable(&event, 0));
     (0..9).for_each(|_| assert_eq!(output(), Ok(0)));
-    assert_eq!((is_readable(&event, 0), count.load(Ordering::Relaxed)), (true, 1), "the first one finds who waits");
+    assert_eq!(count.load(Ordering::Relaxed), 1, "the first one finds who waits");
     let mut consumer = map.ring().and_then(|ring| ring.take_consumer()).expect("nobody has it");
     assert_eq!(consumer.drain(|_| ()), 9);
     assert_eq!(output(), Ok(0));
@@ -56,7 +70,7 @@ fn who_waits_at_the_end_is_woken_for_what_is_behind_it() {
     use palimpsest_bpf::map::Wake;
 
     // With a header, 40 of 4096 bytes: 16 are left at the end.
-    let (map, _, count) = ring();
+    let (map, count) = ring();
     let ring = map.ring().expect("a ring");
     let mut consumer = ring.take_consumer().expect("nobody has it");
     for number in 1..300 {
@@ -72,7 +86,7 @@ fn who_waits_at_the_end_is_woken_for_what_is_behind_it() {
 fn who_sleeps_on_an_eventfd_misses_nothing() {
     const RECORDS: u64 = 20_000;
     let Some(packs) = packs() else { return };
-    let (map, event, _) = ring();
+    let (map, event) = signalling();
     let host = Host::builder().map(Arc::clone(&map)).build();
     let linked = host.verify(contract(), code(OUTPUT)).expect("it is right");
     let program = HostedProgram::load(&packs, &linked).expect("room");
@@ -89,9 +103,9 @@ fn who_sleeps_on_an_eventfd_misses_nothing() {
                 }) as u64;
                 if seen < RECORDS {
                     naps.fetch_add(1, Ordering::SeqCst);
-                    while !is_readable(&event, -1) {}
+                    while !is_signalled(&event, -1) {}
                     naps.fetch_add(1, Ordering::SeqCst);
-                    (&*event).read_exact(&mut [0; 8]).expect("its count");
+                    assert_eq!(event.wait(Duration::ZERO).expect("it works"), Waited::Signalled);
                 }
             }
         });
@@ -105,9 +119,10 @@ fn who_sleeps_on_an_eventfd_misses_nothing() {
         // All is there: who sleeps now, and is not woken yet, sleeps for ever.
         while !consumer.is_finished() {
             let before = naps.load(Ordering::SeqCst);
-            let is_left = before % 2 == 1 && !is_readable(&event, 0) && naps.load(Ordering::SeqCst) == before;
+            let is_left = before % 2 == 1 && !is_signalled(&event, 0) && naps.load(Ordering::SeqCst) == before;
             if is_left {
-                (&*event).write_all(&1_u64.to_ne_bytes()).expect("so that the test ends");
+                // So that the test ends.
+                event.signal();
             }
             assert!(!is_left, "nobody woke the consumer");
             std::thread::yield_now();
@@ -142,7 +157,7 @@ fn a_waker_that_panics_leaves_no_record_behind() {
 /// Fails on: a record that a program cannot hold, for which nobody wakes the consumer that waits for it.
 #[test]
 fn who_waits_is_woken_for_a_record_that_the_program_cannot_hold() {
-    let (map, _, count) = ring();
+    let (map, count) = ring();
     let other = Arc::new(Map::new(Definition::new("other", Kind::RingBuffer, 0, 0, 4096)).expect("good measures"));
     let host = Host::builder().map(other).map(Arc::clone(&map)).build();
     let reserve = |map: u32| format!("r1 = map[idx:{map}] ll\nr2 = 8\nr3 = 0\ncall 131\n");

@@ -251,7 +251,7 @@ pub(crate) fn all() -> Vec<Case> {
         cases.extend(keyed(name, map, false));
     }
     cases.extend([("queue", 8), ("stack", 9)].into_iter().flat_map(|(name, map)| queued(name, map)));
-    cases.extend([5, 7, 8, 14, 42, 125, 160, 208].map(plain));
+    cases.extend([5, 7, 8, 14, 15, 42, 125, 160, 208].map(plain));
     cases.extend([4, 45, 112, 113, 114, 115, 148].into_iter().flat_map(probing));
     cases.extend([timers("timed array", 16), timers("timed hash", 17), locks("locked", 18), locks("locked hash", 19)]);
     cases.extend(memory());
@@ -331,6 +331,7 @@ fn printing() -> Vec<Case> {
          r2 = 200\nr3 = map[idx:0][0]+0 ll\nr4 = r10\nr4 += -24\nr5 = 24\ncall 165\nexit"
     );
     vec![
+        case("name", format!("{begin}r1 = r10\nr1 += -400\nr2 = 200\ncall 16\nexit"), 0),
         case("signed", number(105, "r6").replacen("r1 =", "r6 = r1\nr1 =", 1), -12),
         case("unsigned", number(106, "map[idx:0][0]+1 ll"), 12),
         case("comparison", compare, 0),

@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 
 use rustix::io::Errno;
@@ -51,6 +51,8 @@ pub enum Source<'a> {
     Shared(&'a SharedMemory),
     /// The start of a constant memory object, shared with its other mappings.
     Sealed(&'a SealedFile),
+    /// The start of another process's memory object, which that process may change.
+    Foreign(BorrowedFd<'a>),
 }
 
 /// A mapping at an address that the kernel chooses; unmapped on drop.
@@ -173,6 +175,10 @@ pub(crate) unsafe fn map_over(
             // SAFETY: the range belongs to the caller (1); other mappings of the object are accessed only as raw
             // memory.
             unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, memory.as_fd(), 0) }
+        }
+        Source::Foreign(file) => {
+            // SAFETY: the range belongs to the caller (1); as above.
+            unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, file, 0) }
         }
         Source::Sealed(file) => file.verified().and_then(|file| {
             // SAFETY: the range belongs to the caller (1).

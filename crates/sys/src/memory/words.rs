@@ -1,9 +1,12 @@
 //! Words that several processes share.
 
+use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
 use std::sync::atomic::AtomicU64;
+
+use rustix::fs::SealFlags;
 
 use crate::memory::error::MapError;
 use crate::memory::mapping::{Mapping, Protection, Source};
@@ -13,12 +16,16 @@ use crate::memory::shared_memory::{CreateError, SharedMemory};
 /// write anything.
 #[derive(Debug)]
 pub struct SharedWords {
-    object: SharedMemory,
+    file: OwnedFd,
     /// # Invariants
     ///
-    /// 1. Maps all of `object` for reading and writing, and only `deref` makes references into it.
+    /// 1. Maps all of `file`, which cannot shrink, for reading and writing, and only `deref` makes references into it.
     mapping: Mapping,
 }
+
+/// The file system of memory objects with pages of the base size (`TMPFS_MAGIC`, `include/uapi/linux/magic.h`). Those
+/// of huge pages are on another one, and may lack a page at any access.
+const TMPFS: u64 = 0x0102_1994;
 
 /// Why there are no shared words.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +33,24 @@ pub enum SharedWordsError {
     /// There is no memory object.
     #[error(transparent)]
     Create(#[from] CreateError),
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// Why a descriptor does not become shared words.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptWordsError {
+    /// It is of something else, or of what could become shorter while it is used.
+    #[error("the descriptor is of {what}; only memory objects of fixed length are mapped")]
+    Foreign {
+        /// What it is of.
+        what: &'static str,
+    },
+    /// The kernel does not tell what it is.
+    #[error("the kernel does not tell what the descriptor is of")]
+    Unknown(#[source] io::Error),
     /// It cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -42,7 +67,34 @@ impl SharedWords {
         // Now, so that lack of memory is an error here and not a signal later.
         object.allocate(len)?;
         let mapping = Mapping::new(Source::Shared(&object), len, Protection::ReadWrite, size_of::<AtomicU64>())?;
-        Ok(Self { object, mapping })
+        Ok(Self { file: object.into_file(), mapping })
+    }
+
+    /// Maps the words of another process, which need not be trusted: what could end this one by SIGBUS is refused (a
+    /// file, or an object whose length is not fixed). The other one may still write anything, at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`AdoptWordsError`].
+    pub fn adopt(file: OwnedFd) -> Result<Self, AdoptWordsError> {
+        let foreign = |what| Err(AdoptWordsError::Foreign { what });
+        let unknown = |errno: rustix::io::Errno| AdoptWordsError::Unknown(errno.into());
+        // Only memory objects have seals, and named files of this system none but one against more (`mm/memfd.c`).
+        let Ok(seals) = rustix::fs::fcntl_get_seals(&file) else { return foreign("no memory object") };
+        if rustix::fs::fstatfs(&file).map_err(unknown)?.f_type as u64 != TMPFS {
+            return foreign("no memory object with pages of the base size");
+        }
+        // Seals are never taken away, so the length stays what it is below.
+        if !seals.contains(SealFlags::SHRINK) {
+            return foreign("an object that could shrink");
+        }
+        let stat = rustix::fs::fstat(&file).map_err(unknown)?;
+        let len = usize::try_from(stat.st_size).unwrap_or(0);
+        if len == 0 || !len.is_multiple_of(rustix::param::page_size()) {
+            return foreign("no whole number of pages");
+        }
+        let mapping = Mapping::new(Source::Foreign(file.as_fd()), len, Protection::ReadWrite, size_of::<AtomicU64>())?;
+        Ok(Self { file, mapping })
     }
 }
 
@@ -61,7 +113,7 @@ impl Deref for SharedWords {
 
 impl AsFd for SharedWords {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.object.as_fd()
+        self.file.as_fd()
     }
 }
 
@@ -84,6 +136,35 @@ mod tests {
         file.read_exact_at(&mut bytes, 24).expect("it is there");
         assert_eq!(u64::from_ne_bytes(bytes), 0x1122_3344_5566_7788);
         assert!(file.set_len(0).is_err(), "its length is fixed");
+    }
+
+    #[test]
+    fn both_processes_see_each_others_words() {
+        let words = SharedWords::new("words", 2 * rustix::param::page_size()).expect("memory");
+        let other = words.as_fd().try_clone_to_owned().expect("a descriptor");
+        let other = SharedWords::adopt(other).expect("an object of fixed length");
+        assert_eq!(other.len(), words.len());
+        words[9].store(5, Ordering::Relaxed);
+        other[10].store(6, Ordering::Relaxed);
+        assert_eq!((other[9].load(Ordering::Relaxed), words[10].load(Ordering::Relaxed)), (5, 6));
+    }
+
+    /// Fails on: an object that is taken without its seal.
+    #[test]
+    fn what_could_shrink_is_not_mapped() {
+        let page = rustix::param::page_size() as u64;
+        let refused = |file: OwnedFd| SharedWords::adopt(file).expect_err("it is not what it must be").to_string();
+        let object =
+            || rustix::fs::memfd_create(c"test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("an object");
+        let file = object();
+        rustix::fs::ftruncate(&file, page).expect("room");
+        assert!(refused(file).contains("could shrink"));
+        let file = object();
+        rustix::fs::ftruncate(&file, page + 8).expect("room");
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).expect("it can be sealed");
+        assert!(refused(file).contains("whole number of pages"));
+        assert!(refused(File::open("/dev/zero").expect("it is there").into()).contains("no memory object"));
+        assert!(refused(File::open("/proc/self/exe").expect("it is there").into()).contains("the descriptor is of"));
     }
 
     /// Fails on: words in an object as for code, which whoever gets the descriptor can execute.

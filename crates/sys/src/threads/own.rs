@@ -33,6 +33,22 @@ pub fn thread_pointer() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// Bytes of a thread's name, with the zero at its end (`TASK_COMM_LEN`, `include/linux/sched.h`).
+pub const NAME: usize = 16;
+
+/// Returns the calling thread's name, followed by zeros. Allocates nothing.
+pub fn own_name() -> [u8; NAME] {
+    let mut name = [0; NAME];
+    // SAFETY: `prctl(2)` writes as many bytes, and there is room for them.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
+/// Returns the calling thread's real user and group.
+pub fn own_owner() -> (u32, u32) {
+    (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+}
+
 /// Returns how often the calling thread has given up its processor or lost it, by its wish or not (`getrusage(2)`);
 /// `None` if the kernel does not tell. Leaves the thread its slice, unlike a look at its CPU time
 /// (`task_cputime_adjusted`, kernel/sched/cputime.c).
@@ -133,6 +149,19 @@ mod tests {
         let before = context_switches().expect("told");
         std::thread::sleep(std::time::Duration::from_millis(1));
         assert!(context_switches().expect("told") > before);
+    }
+
+    #[test]
+    fn a_thread_knows_its_name_and_whose_it_is() {
+        let named = std::thread::Builder::new().name("fifteen letters".into());
+        let name = named.spawn(own_name).expect("a thread").join().expect("it ends");
+        assert_eq!(&name, b"fifteen letters\0");
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("there is /proc");
+        let real = |what: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("the kernel tells it");
+            line.split_whitespace().next().and_then(|id| id.parse().ok()).expect("a number")
+        };
+        assert_eq!(own_owner(), (real("Uid:"), real("Gid:")));
     }
 
     #[test]

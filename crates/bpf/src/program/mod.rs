@@ -1,6 +1,8 @@
 //! A compiled program in a pack: the one place that enters compiled code.
 #![expect(unsafe_code, reason = "compiled code is entered here and nowhere else")]
 
+mod typed;
+
 use std::sync::Arc;
 
 use palimpsest_sys::fault::FaultHandlerError;
@@ -13,6 +15,9 @@ use crate::jit::{
 };
 use crate::source::Source;
 use crate::verify::{MOST_FUEL, Verified};
+
+pub(crate) use typed::Verifies;
+pub use typed::{Typed, TypedReadOnly};
 
 /// A compiled program, which any thread can run.
 ///
@@ -349,6 +354,12 @@ impl VerifiedProgram {
     /// Whether it writes to its context.
     pub(crate) const fn may_write(&self) -> bool {
         self.call.may_write
+    }
+
+    /// Whether `len` bytes at `address`, which must not be written, are a context for it.
+    pub(crate) fn check_read_only(&self, address: usize, len: usize) -> Result<(), ContextError> {
+        self.check(address, len)?;
+        if self.may_write() { Err(ContextError::ReadOnly) } else { Ok(()) }
     }
 
     /// Whether `len` bytes at `address` are a context for it.
