@@ -1,10 +1,16 @@
 //! Programs of numbers that end, run by the interpreter, by the compiler for this machine, plain and hardened, and by
-//! the crate `rbpf`: all give the same result and leave the same bytes.
+//! other engines, the crate `rbpf` or (with the feature `ubpf`) uBPF, interpreted and compiled: all give the same result
+//! and leave the same bytes.
 //!
-//! The first byte of an input says with its lowest bit whether `rbpf` runs the program, too, and then how many rounds
-//! it has. Eight bytes more for each register are its first value; the rest is instructions of [`LEN`] bytes each, of
+//! The first byte of an input says with its lowest bit whether `rbpf` runs the program, too, or else uBPF, and then how
+//! many rounds it has. Eight bytes more for each register are its first value; the rest is instructions of [`LEN`] bytes each, of
 //! which every value means something: the input has no wrong form, so that what is mutated is always a program.
 #![no_main]
+
+#[cfg(feature = "ubpf")]
+#[path = "../../crates/bpf/tests/common/ubpf.rs"]
+#[expect(unsafe_code, reason = "calls a library in C")]
+mod ubpf;
 
 use std::sync::LazyLock;
 
@@ -34,7 +40,7 @@ const VALUES: &[Register] = Register::ALL.split_at(9).0;
 /// What runs the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dialect {
-    /// Palimpsest: everything.
+    /// Palimpsest, and uBPF but for the order of accesses: everything.
     Whole,
     /// `rbpf` 0.4 as well, which has the first version's instructions and those that compare 32 bits.
     Shared,
@@ -241,6 +247,13 @@ fn program(values: &[u64], rounds: u8, body: &[Instruction]) -> Vec<Instruction>
     all
 }
 
+/// Returns the byte code of a program.
+fn encoded(instructions: &[Instruction]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    instructions.iter().for_each(|instruction| encode(instruction, &mut |slot| bytes.extend(slot)));
+    bytes
+}
+
 /// The packs of every run.
 static PACKS: LazyLock<Packs> = LazyLock::new(|| Packs::new().expect("packs"));
 
@@ -260,8 +273,7 @@ fuzz_target!(|input: &[u8]| {
         .collect();
     let instructions = program(&values, 1 + (first >> 1 & 3), &body);
     let text = || instructions.iter().map(|instruction| format!("{instruction}\n")).collect::<String>();
-    let mut bytes = Vec::new();
-    instructions.iter().for_each(|instruction| encode(instruction, &mut |slot| bytes.extend(slot)));
+    let bytes = encoded(&instructions);
     let code = Code::new(&bytes).unwrap_or_else(|error| panic!("{error}\n{}", text()));
     let contract = Contract::new().context(CONTEXT as u32, ContextAccess::Write).budget(10_000);
     let verify = |contract: Contract| match contract.verify(code.clone()) {
@@ -290,5 +302,18 @@ fuzz_target!(|input: &[u8]| {
         let result = peer.execute_program(&mut context.0).unwrap_or_else(|error| panic!("rbpf: {error}\n{}", text()));
         assert_eq!(result, expected, "rbpf\n{}", text());
         assert_eq!(context, expected_context, "rbpf\n{}", text());
+    }
+    #[cfg(feature = "ubpf")]
+    if dialect == Dialect::Whole {
+        let plain: Vec<Instruction> = instructions.iter().copied().map(ubpf::without_order).collect();
+        let mut peer = ubpf::Ubpf::load(&encoded(&plain)).unwrap_or_else(|error| panic!("uBPF: {error}\n{}", text()));
+        let (mut interpreted, mut compiled) = (Context([0xa5; CONTEXT]), Context([0xa5; CONTEXT]));
+        assert_eq!(peer.interpret(&mut interpreted.0), Ok(expected), "uBPF interpreted\n{}", text());
+        assert_eq!(interpreted, expected_context, "uBPF interpreted\n{}", text());
+        // SAFETY: 1. the verifier has accepted it for such a context.
+        #[expect(unsafe_code, reason = "runs a program of a library in C")]
+        let result = unsafe { peer.run_compiled(&mut compiled.0) };
+        assert_eq!(result, Ok(expected), "uBPF compiled\n{}", text());
+        assert_eq!(compiled, expected_context, "uBPF compiled\n{}", text());
     }
 });

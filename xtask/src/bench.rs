@@ -11,6 +11,7 @@ use crate::{
     process,
     step::StepError,
     steps::python::{self, Built},
+    ubpf,
     workspace::Workspace,
 };
 
@@ -43,9 +44,18 @@ const MEASURED: [(&str, Measure); 5] = [
     ("python", Measure::Script),
 ];
 
+/// The target folder of the program with uBPF.
+const WITH_UBPF: &str = "peers";
+
 /// Runs `palimpsest bench` with the arguments given.
 pub(crate) fn suites(workspace: &Workspace, arguments: &[String]) -> Result<(), StepError> {
     let mut bench = process::cargo(workspace);
+    match ubpf::missing(workspace) {
+        None => {
+            ubpf::with(&mut bench, workspace, WITH_UBPF);
+        }
+        Some(need) => println!("without uBPF: {}", need.remedy()),
+    }
     bench.args(["run", "--release", "--package", "palimpsest-live-cli", "--features", "peers", "--", "bench"]);
     process::stream(bench.args(arguments))
 }

@@ -22,6 +22,7 @@ mod runner;
 mod step;
 mod steps;
 mod table;
+mod ubpf;
 mod workspace;
 
 use std::{error::Error, path::PathBuf, process::ExitCode};

@@ -101,6 +101,9 @@ pub enum PlaceError {
         /// Which peer.
         peer: &'static str,
     },
+    /// uBPF, which builds contain where it can be built.
+    #[error("uBPF is not in this build: run `cargo xtask bench` where CMake and libclang are installed")]
+    NoUbpf,
 }
 
 /// Why page tables could not be measured.

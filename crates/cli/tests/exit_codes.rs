@@ -165,3 +165,19 @@ fn json_on_standard_output_is_json_alone() {
     let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("nothing but JSON");
     assert_eq!(record["version"], 1);
 }
+
+#[test]
+fn an_engine_in_a_process_of_its_own_is_measured_beside_the_others() {
+    let figures = ["bpf.load.20", "bpf.call.trivial", "bpf.roundrobin.1000"];
+    for group in figures {
+        let output = palimpsest(&["bench", "bpf", "--check", "--filter", group, "--json", "-"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let apart = |list: &str| {
+            let entries = record[list].as_array().into_iter().flatten();
+            entries.filter(|entry| entry["id"] == format!("{group}.async_ebpf")).count()
+        };
+        let expected = if cfg!(feature = "peers") { (1, 0) } else { (0, 1) };
+        assert_eq!((apart("results"), apart("skipped")), expected, "{group}: {record}");
+    }
+}

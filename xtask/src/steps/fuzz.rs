@@ -8,6 +8,7 @@ use std::{
 use crate::{
     process,
     step::{Depth, Done, LeftOut, StepError},
+    ubpf,
     workspace::Workspace,
 };
 
@@ -37,10 +38,13 @@ const HANG: Duration = Duration::from_secs(900);
 /// Time for one target in an exhaustive run.
 const EXHAUSTIVE_SECONDS: u64 = 60;
 
-pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
-    what: "59 of 60 s for each target",
-    reason: "each seed is played in any case, and random ones close to them; more is a campaign's work",
-}];
+pub(super) const LEFT_OUT: &[LeftOut] = &[
+    LeftOut {
+        what: "59 of 60 s for each target",
+        reason: "each seed is played in any case, and random ones close to them; more is a campaign's work",
+    },
+    LeftOut { what: "uBPF in bpf_run", reason: "it is built from C, with bindings made by libclang" },
+];
 
 pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
     let seconds = if depth == Depth::Exhaustive { EXHAUSTIVE_SECONDS } else { SECONDS };
@@ -57,6 +61,8 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     build.env("RUSTFLAGS", RUSTFLAGS);
     if depth == Depth::Short {
         build.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", SHORT_LEVEL);
+    } else if ubpf::missing(workspace).is_none() {
+        ubpf::optimised(build.args(["--features", "ubpf"]), workspace);
     }
     process::stream(process::apart(&mut build, workspace, FOLDER))?;
     let mut failed = Vec::new();

@@ -16,6 +16,7 @@ use crate::{
     need::{Need, Toolchain},
     package,
     step::{Check, LeftOut, Pace, Step},
+    ubpf,
 };
 
 const RUSTFMT: Need = Need::Component { toolchain: Toolchain::Active, component: "rustfmt", file: "bin/cargo-fmt" };
@@ -240,6 +241,16 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: None,
             left_out: &[],
             run: Check::Always(tests::afl),
+        },
+        Step {
+            name: "ubpf",
+            about: "random eBPF programs mean the same to another engine, uBPF",
+            pace: Pace::Slow,
+            needs: &ubpf::NEEDS,
+            wants: &[],
+            scratch: Some(ubpf::FOLDER),
+            left_out: ubpf::LEFT_OUT,
+            run: Check::Exhaustive(&ubpf::step),
         },
         Step {
             name: "python",

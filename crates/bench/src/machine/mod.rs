@@ -12,9 +12,13 @@ mod fork_heap;
 mod fork_uffd;
 mod held;
 #[cfg(feature = "peers")]
+mod peer_async;
+#[cfg(feature = "peers")]
 mod peer_bpf;
 #[cfg(feature = "peers")]
 mod peer_key;
+#[cfg(palimpsest_ubpf)]
+mod peer_ubpf;
 #[cfg(feature = "peers")]
 mod peers;
 mod population;
@@ -35,9 +39,13 @@ pub(crate) use fork_uffd::{Watch, Watcher};
 pub(crate) use held::COUNTING_TRAPS;
 pub(crate) use held::while_held;
 #[cfg(feature = "peers")]
+pub(crate) use peer_async::{AsyncLoader, AsyncProgram, as_object};
+#[cfg(feature = "peers")]
 pub(crate) use peer_bpf::{RbpfProgram, SbpfLoader, SbpfProgram};
 #[cfg(feature = "peers")]
 pub(crate) use peer_key::PeerKey;
+#[cfg(palimpsest_ubpf)]
+pub(crate) use peer_ubpf::UbpfProgram;
 #[cfg(feature = "peers")]
 pub(crate) use peers::{Allocated, DualAllocator, OwnedModule};
 pub(crate) use population::Population;

@@ -14,7 +14,7 @@ use solana_sbpf::error::EbpfError;
 use solana_sbpf::memory_region::{MemoryMapping, MemoryRegion};
 use solana_sbpf::program::{BuiltinProgram, FunctionRegistry, SBPFVersion};
 use solana_sbpf::verifier::RequisiteVerifier;
-use solana_sbpf::vm::{ContextObject, EbpfVm, ExecutionMode};
+use solana_sbpf::vm::{Config, ContextObject, EbpfVm, ExecutionMode};
 
 use crate::{PlaceError, arch};
 
@@ -117,7 +117,9 @@ impl SbpfMachine {
         let resources = Box::leak(Box::new(Resources { left: 0, memory }));
         let machine = EbpfVm::new(Arc::clone(executable.get_loader()), version, resources, stack_len);
         let mut registers = machine.registers;
-        (registers[1], registers[2]) = (MM_INPUT_START, context.len() as u64);
+        // Without translation, addresses are those of the process.
+        let start = if config.enable_address_translation { MM_INPUT_START } else { context.addr() as u64 };
+        (registers[1], registers[2]) = (start, context.len() as u64);
         Ok(Self { machine, registers, context })
     }
 
@@ -164,7 +166,24 @@ pub(crate) struct SbpfLoader {
 impl SbpfLoader {
     /// Without functions of the host.
     pub(crate) fn new() -> Self {
-        Self { functions: Arc::new(BuiltinProgram::new_mock()), machine: SharedMachine::default() }
+        Self::with(Config::default())
+    }
+
+    /// The same without what guards a program: addresses are those of the process and are not checked, instructions
+    /// are not counted, and constants and code stay as they are.
+    pub(crate) fn bare() -> Self {
+        Self::with(Config {
+            enable_address_translation: false,
+            enable_stack_frame_gaps: false,
+            enable_instruction_meter: false,
+            noop_instruction_rate: 0,
+            sanitize_user_provided_values: false,
+            ..Config::default()
+        })
+    }
+
+    fn with(config: Config) -> Self {
+        Self { functions: Arc::new(BuiltinProgram::new_loader(config)), machine: SharedMachine::default() }
     }
 
     /// Loads, verifies and compiles a program, as version 0 of its instructions, which are those of eBPF.

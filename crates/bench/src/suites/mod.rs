@@ -65,6 +65,7 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     match arguments {
         [name, contestant] if name == pack::MEMORY_PROBE => pack::probe_memory(contestant),
         [name, contestant] if name == bpf::MEMORY_PROBE => bpf::probe_memory(contestant),
+        [name, group, contestant] if name == bpf::SAMPLER => bpf::serve_samples(group, contestant),
         [name, contestant, bytes] if name == fork::WORKER => fork::work(contestant, bytes),
         [name, way, bytes] if name == fork::PAUSER => fork::work_pause(way, bytes),
         _ => Err(BenchError::Helper { contestant: arguments.join(" "), reason: "there is no such helper".to_owned() }),
@@ -82,7 +83,7 @@ mod tests {
         let contestants = all().into_iter().flat_map(|suite| suite.groups()).flat_map(|group| group.contestants);
         let ours: HashMap<String, bool> =
             contestants.map(|contestant| (contestant.id.clone(), contestant.is_ours())).collect();
-        let rivals = ["plain", "thp", "anonymous", "pool", "persistent", "rbpf", "page_each", "x86_64"];
+        let rivals = ["plain", "thp", "anonymous", "pool", "persistent", "rbpf", "ubpf", "page_each", "x86_64"];
         let packs = |id: &str| id.starts_with("numa.pack.");
         for (id, is_ours) in &ours {
             let name = id.rsplit('.').next().unwrap_or_default();

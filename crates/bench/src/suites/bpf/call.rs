@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::apart::{self, Sampler};
 use super::engine::{Contest, Refusal, Who};
 use super::map;
 use super::source::Source;
@@ -17,7 +18,16 @@ const BUDGET: Duration = Duration::from_secs(4);
 const SAMPLE: f64 = 2e6;
 
 /// Who runs: [`Who::VerifyJit`] loads what [`Who::Jit`] also makes, and has that name here.
-const ALL: [Who; 5] = [Who::VerifyJit, Who::Rbpf, Who::SolanaSbpf, Who::Interp, Who::RbpfInterp];
+const ALL: [Who; 8] = [
+    Who::VerifyJit,
+    Who::Rbpf,
+    Who::Ubpf,
+    Who::SolanaSbpfBare,
+    Who::SolanaSbpf,
+    Who::AsyncEbpf,
+    Who::Interp,
+    Who::RbpfInterp,
+];
 
 pub(super) fn name(who: Who) -> &'static str {
     if who == Who::VerifyJit { "jit" } else { who.name() }
@@ -25,7 +35,7 @@ pub(super) fn name(who: Who) -> &'static str {
 
 /// A program that all engines run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Program {
+pub(super) enum Program {
     Trivial,
     Fnv1k,
     Bubble64,
@@ -35,17 +45,44 @@ enum Program {
 impl Program {
     const ALL: [Self; 4] = [Self::Trivial, Self::Fnv1k, Self::Bubble64, Self::Filter];
 
+    /// Its name in ids.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Trivial => "trivial",
+            Self::Fnv1k => "fnv1k",
+            Self::Bubble64 => "bubble64",
+            Self::Filter => "filter",
+        }
+    }
+
+    /// The one with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|program| program.name() == name)
+    }
+
+    fn id(self) -> String {
+        format!("bpf.call.{}", self.name())
+    }
+
+    /// Returns who runs it.
+    fn contestants(self) -> Vec<Who> {
+        // Its context is longer than the 512 bytes that async-ebpf allows.
+        let too_long = |who| self == Self::Fnv1k && who == Who::AsyncEbpf;
+        ALL.into_iter().filter(|who| !too_long(*who)).collect()
+    }
+
     fn group(self) -> Group {
-        let (name, title) = match self {
-            Self::Trivial => ("trivial", "one call of a program that returns a number"),
-            Self::Fnv1k => ("fnv1k", "FNV-1a of 1 KiB"),
-            Self::Bubble64 => ("bubble64", "64 numbers made and sorted"),
-            Self::Filter => ("filter", "a packet looked at by a filter"),
+        let title = match self {
+            Self::Trivial => "one call of a program that returns a number",
+            Self::Fnv1k => "FNV-1a of 1 KiB",
+            Self::Bubble64 => "64 numbers made and sorted",
+            Self::Filter => "a packet looked at by a filter",
         };
-        let id = format!("bpf.call.{name}");
-        let contestants =
-            ALL.map(|who| who.contestant(&ALL, Unit::Nanoseconds, |who| format!("{id}.{}", self::name(who))));
-        Group::new(id, title, contestants)
+        let (id, all) = (self.id(), self.contestants());
+        let figure = |who: Who| format!("{id}.{}", name(who));
+        let contestants: Vec<Contestant> =
+            all.iter().map(|who| who.contestant(&all, Unit::Nanoseconds, figure)).collect();
+        Group::new(id.clone(), title, contestants)
     }
 
     fn source(self) -> Result<Source, Refusal> {
@@ -88,52 +125,45 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-struct Runner {
-    id: String,
-    name: &'static str,
-    engine: Box<dyn Contest>,
-    context: Vec<u8>,
-    times: u64,
-}
-
 fn measure(context: &Context<'_>, program: Program, group: &str) -> Result<Samples, BenchError> {
-    let source = program.source().map_err(failed(group, "the assembler"))?;
-    let expected = source.expected().map_err(failed(group, "the interpreter"))?;
     let mut samples = Samples::default();
     let mut runners = Vec::new();
-    for who in ALL {
-        let (id, name) = (format!("{group}.{}", name(who)), name(who));
-        let mut engine = match who.open() {
-            Ok(engine) => engine,
-            Err(refusal) => {
-                samples.refuse(&id, refusal.to_string());
-                continue;
-            }
-        };
-        engine.load(std::slice::from_ref(&source)).map_err(failed(&id, name))?;
-        let mut context = source.fresh_context();
-        expect(&id, name, expected, engine.call(1, &mut context).map_err(failed(&id, name))?)?;
-        let mut runner = Runner { id, name, engine, context, times: 1 };
-        // So many calls that the clock's own time does not count.
-        while let Ok(taken) = nanoseconds(&mut runner)
-            && taken * (runner.times as f64) < SAMPLE
-        {
-            runner.times *= 2;
-        }
-        runners.push(runner);
+    for who in program.contestants() {
+        let id = format!("{group}.{}", name(who));
+        let here = |engine| sampler(program, who, engine);
+        let sampler = apart::sampler(context, &mut samples, (group, &id), who, here)?;
+        runners.extend(sampler.map(|sampler| (id, sampler)));
     }
-    interleave(&mut runners, context.effort.rounds(30, 200, BUDGET), |runner| {
-        let taken = nanoseconds(runner).map_err(failed(&runner.id, runner.name))?;
-        samples.add(&runner.id, taken);
+    interleave(&mut runners, context.effort.rounds(30, 200, BUDGET), |(id, sampler)| {
+        samples.add(id, sampler()?);
         Ok::<(), BenchError>(())
     })?;
     Ok(samples)
 }
 
+/// Returns what samples the calls of `engine`, which belongs to `who`, and returns what it should.
+pub(super) fn sampler(program: Program, who: Who, mut engine: Box<dyn Contest>) -> Result<Sampler, BenchError> {
+    let (id, name) = (format!("{}.{}", program.id(), name(who)), name(who));
+    let source = program.source().map_err(failed(&id, "the assembler"))?;
+    let expected = source.expected().map_err(failed(&id, "the interpreter"))?;
+    let mut context = source.fresh_context();
+    let prepared = who.prepared(vec![source]).map_err(failed(&id, name))?;
+    engine.load(&prepared).map_err(failed(&id, name))?;
+    expect(&id, name, expected, engine.call(1, &mut context).map_err(failed(&id, name))?)?;
+    let mut times = 1;
+    // So many calls that the clock's own time does not count.
+    while let Ok(taken) = nanoseconds(&*engine, times, &mut context)
+        && taken * (times as f64) < SAMPLE
+    {
+        times *= 2;
+    }
+    Ok(Box::new(move || nanoseconds(&*engine, times, &mut context).map_err(failed(&id, name))))
+}
+
 /// Nanoseconds of a call.
-fn nanoseconds(runner: &mut Runner) -> Result<f64, Refusal> {
-    runner.engine.call(runner.times / 10 + 1, &mut runner.context)?;
+fn nanoseconds(engine: &dyn Contest, times: u64, context: &mut [u8]) -> Result<f64, Refusal> {
+    engine.call(times / 10 + 1, context)?;
     let started = Stopwatch::start();
-    runner.engine.call(runner.times, &mut runner.context)?;
-    Ok(started.elapsed().as_secs_f64() * 1e9 / runner.times as f64)
+    engine.call(times, context)?;
+    Ok(started.elapsed().as_secs_f64() * 1e9 / times as f64)
 }

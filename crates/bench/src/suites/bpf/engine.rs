@@ -10,10 +10,13 @@ use palimpsest_bpf::{Code, Packs, Program, VerifiedProgram};
 
 use super::source::Source;
 pub(super) use super::source::{Refusal, contract};
+use crate::PlaceError;
 use crate::harness::Contestant;
 use crate::harness::record::Unit;
+#[cfg(palimpsest_ubpf)]
+use crate::machine::UbpfProgram;
 #[cfg(feature = "peers")]
-use crate::machine::{RbpfProgram, SbpfLoader, SbpfProgram};
+use crate::machine::{AsyncLoader, AsyncProgram, RbpfProgram, SbpfLoader, SbpfProgram, as_object};
 
 /// All contestants. The name is the last part of an entry's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +33,26 @@ pub(super) enum Who {
     RbpfInterp,
     /// The crate `solana-sbpf`: verified and compiled.
     SolanaSbpf,
+    /// The same without translation of addresses, meter and disguise of constants.
+    SolanaSbpfBare,
+    /// uBPF, compiled.
+    Ubpf,
+    /// The crate `async-ebpf`.
+    AsyncEbpf,
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Jit, Self::VerifyJit, Self::Interp, Self::Rbpf, Self::RbpfInterp, Self::SolanaSbpf];
+    pub(super) const ALL: [Self; 9] = [
+        Self::Jit,
+        Self::VerifyJit,
+        Self::Interp,
+        Self::Rbpf,
+        Self::RbpfInterp,
+        Self::SolanaSbpf,
+        Self::SolanaSbpfBare,
+        Self::Ubpf,
+        Self::AsyncEbpf,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -44,6 +62,9 @@ impl Who {
             Self::Rbpf => "rbpf",
             Self::RbpfInterp => "rbpf_interp",
             Self::SolanaSbpf => "solana_sbpf",
+            Self::SolanaSbpfBare => "solana_sbpf_bare",
+            Self::Ubpf => "ubpf",
+            Self::AsyncEbpf => "async_ebpf",
         }
     }
 
@@ -61,7 +82,26 @@ impl Who {
             Self::Rbpf => "structure checked, compiled for memory of its own, which is writable and executable",
             Self::RbpfInterp => "structure checked",
             Self::SolanaSbpf => "structure checked, compiled with its checks of addresses and its meter",
+            Self::SolanaSbpfBare => "structure checked, compiled without these",
+            Self::Ubpf => "structure checked, compiled, in mappings of its own",
+            Self::AsyncEbpf => "an object read, its accesses analysed, compiled when first run, which is included",
         }
+    }
+
+    /// Whether it changes the process that it is in, and must have one of its own.
+    pub(super) fn lives_apart(self) -> bool {
+        self == Self::AsyncEbpf
+    }
+
+    /// Whether a program gets a copy of its context, and what it writes there is lost.
+    pub(super) fn copies_context(self) -> bool {
+        self == Self::AsyncEbpf
+    }
+
+    /// How many programs are loaded where memory is counted: as many as fit under the usual `vm.max_map_count` with
+    /// three mappings each, and fewer of those that need more, or hundreds of KiB.
+    pub(super) fn counted_programs(self) -> u64 {
+        if matches!(self, Self::Ubpf | Self::AsyncEbpf) { 1000 } else { 20_000 }
     }
 
     pub(super) fn is_ours(self) -> bool {
@@ -79,12 +119,35 @@ impl Who {
         if !self.is_packed() {
             return if self.is_ours() { contestant.ours() } else { contestant };
         }
-        let rivals = all.iter().filter(|who| matches!(who, Self::Rbpf | Self::SolanaSbpf));
+        let rivals = all.iter().filter(|who| !who.is_ours() && **who != Self::RbpfInterp);
         contestant.in_packs().against_best(rivals.map(|who| id(*who)))
+    }
+
+    /// Returns an error if this build does not contain it.
+    pub(super) fn check_built(self) -> Result<(), PlaceError> {
+        match self {
+            Self::Ubpf if !cfg!(palimpsest_ubpf) => Err(PlaceError::NoUbpf),
+            Self::Jit | Self::VerifyJit | Self::Interp | Self::Ubpf => Ok(()),
+            _ if cfg!(feature = "peers") => Ok(()),
+            _ => Err(PlaceError::NotBuilt { peer: self.name() }),
+        }
+    }
+
+    /// Returns programs in the form in which it takes them.
+    pub(super) fn prepared(self, sources: Vec<Source>) -> Result<Vec<Source>, Refusal> {
+        match self {
+            #[cfg(feature = "peers")]
+            Self::AsyncEbpf => {
+                let object = |source: Source| Ok(Source { bytes: as_object(&source.bytes)?, ..source });
+                sources.into_iter().map(object).collect()
+            }
+            _ => Ok(sources),
+        }
     }
 
     /// An engine without programs.
     pub(super) fn open(self) -> Result<Box<dyn Contest>, Refusal> {
+        self.check_built()?;
         Ok(match self {
             Self::Jit => Running::boxed(Jit(Packs::new()?)),
             Self::VerifyJit => Running::boxed(VerifyJit(Packs::new()?)),
@@ -95,10 +158,14 @@ impl Who {
             Self::RbpfInterp => Running::boxed(Rbpf::Interpreted),
             #[cfg(feature = "peers")]
             Self::SolanaSbpf => Running::boxed(Sbpf(SbpfLoader::new())),
-            #[cfg(not(feature = "peers"))]
-            Self::Rbpf | Self::RbpfInterp | Self::SolanaSbpf => {
-                return Err(crate::PlaceError::NotBuilt { peer: self.name() }.into());
-            }
+            #[cfg(feature = "peers")]
+            Self::SolanaSbpfBare => Running::boxed(Sbpf(SbpfLoader::bare())),
+            #[cfg(palimpsest_ubpf)]
+            Self::Ubpf => Running::boxed(Ubpf),
+            #[cfg(feature = "peers")]
+            Self::AsyncEbpf => Running::boxed(AsyncEbpf(AsyncLoader::new())),
+            #[cfg(not(all(feature = "peers", palimpsest_ubpf)))]
+            _ => unreachable!("{self:?} is not in this build"),
         })
     }
 }
@@ -288,5 +355,68 @@ impl Engine for Sbpf {
     #[inline(always)]
     fn run(&self, program: &SbpfProgram, context: &mut [u8]) -> Result<u64, Refusal> {
         Ok(program.run_compiled(context)?)
+    }
+}
+
+#[cfg(palimpsest_ubpf)]
+struct Ubpf;
+
+#[cfg(palimpsest_ubpf)]
+impl Engine for Ubpf {
+    type Program = UbpfProgram;
+
+    fn load(&self, bytes: &[u8], _context: u32) -> Result<UbpfProgram, Refusal> {
+        Ok(UbpfProgram::new(bytes)?)
+    }
+
+    #[inline(always)]
+    fn run(&self, program: &UbpfProgram, context: &mut [u8]) -> Result<u64, Refusal> {
+        Ok(program.run_compiled(context))
+    }
+}
+
+#[cfg(feature = "peers")]
+struct AsyncEbpf(AsyncLoader);
+
+#[cfg(feature = "peers")]
+impl Engine for AsyncEbpf {
+    type Program = AsyncProgram;
+
+    fn load(&self, object: &[u8], context: u32) -> Result<AsyncProgram, Refusal> {
+        Ok(self.0.load(object, context as usize)?)
+    }
+
+    #[inline(always)]
+    fn run(&self, program: &AsyncProgram, context: &mut [u8]) -> Result<u64, Refusal> {
+        Ok(program.run_compiled(context)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_engines_in_this_process_return_the_same() -> Result<(), Refusal> {
+        let sources =
+            [Source::trivial()?, Source::fnv1k()?, Source::bubble64()?, Source::filter()?, Source::generated(100, 1)?];
+        // Unverified programs are loaded and not run.
+        let runs = |who: &Who| *who != Who::Jit && !who.lives_apart() && who.check_built().is_ok();
+        for who in Who::ALL.into_iter().filter(runs) {
+            for source in &sources {
+                let mut engine = who.open()?;
+                engine.load(&who.prepared(vec![source.clone()])?)?;
+                assert_eq!(engine.call(1, &mut source.fresh_context())?, source.expected()?, "{who:?}: {source:?}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn who_is_not_in_this_build_says_so() {
+        for who in Who::ALL.into_iter().filter(|who| who.check_built().is_err()) {
+            let refusal = who.open().err().expect("it is not there").to_string();
+            assert!(refusal.contains("is not in this build: run `cargo xtask bench`"), "{refusal}");
+        }
     }
 }

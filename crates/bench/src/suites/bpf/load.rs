@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::apart::{self, Sampler};
 use super::engine::{Contest, Refusal, Who};
 use super::source::Source;
 use crate::harness::clock::Stopwatch;
 use crate::harness::record::Unit;
-use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::sampler::interleave;
 use crate::harness::{BenchError, Context, Group, Samples, failed};
 
 /// Instructions of a program.
@@ -18,7 +19,7 @@ const PROGRAMS: u64 = 500;
 /// Time for all rounds of a length.
 const BUDGET: Duration = Duration::from_secs(6);
 
-const ALL: [Who; 6] = [Who::Jit, Who::VerifyJit, Who::Interp, Who::Rbpf, Who::RbpfInterp, Who::SolanaSbpf];
+const ALL: [Who; 9] = Who::ALL;
 
 pub(super) fn groups() -> [Group; 3] {
     LENGTHS.map(group)
@@ -41,7 +42,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
             continue;
         }
         context.begin(&group.id);
-        let samples = measure(len, &ALL, context.effort.rounds(15, 60, BUDGET))?;
+        let samples = measure(context, len, &group.id)?;
         context.record(&group, samples);
     }
     Ok(())
@@ -52,27 +53,41 @@ pub(super) fn sources(len: usize, count: u64) -> Result<Vec<Source>, Refusal> {
     (0..count).map(|number| Source::generated(len, number)).collect()
 }
 
-/// Samples the loads of `all`.
-fn measure(len: usize, all: &[Who], rounds: Rounds) -> Result<Samples, BenchError> {
-    let sources = sources(len, PROGRAMS).map_err(failed("bpf.load", "the assembler"))?;
+/// The programs of a sample.
+pub(super) fn programs(len: usize) -> Result<Vec<Source>, Refusal> {
+    sources(len, PROGRAMS)
+}
+
+fn measure(context: &Context<'_>, len: usize, group: &str) -> Result<Samples, BenchError> {
+    let sources = programs(len).map_err(failed(group, "the assembler"))?;
     let mut samples = Samples::default();
-    let mut runners: Vec<(Who, Box<dyn Contest>)> = Vec::new();
-    for &who in all {
-        match who.open() {
-            // The first sample pays for the first memory; the figure is about a running system.
-            Ok(mut engine) => {
-                sample(&mut *engine, &sources).map_err(failed(&id(len, who), who.name()))?;
-                runners.push((who, engine));
-            }
-            Err(refusal) => samples.refuse(&id(len, who), refusal.to_string()),
-        }
+    let mut runners = Vec::new();
+    for who in ALL {
+        let id = id(len, who);
+        let here = |engine| sampler(len, who, engine, &sources);
+        let sampler = apart::sampler(context, &mut samples, (group, &id), who, here)?;
+        runners.extend(sampler.map(|sampler| (id, sampler)));
     }
-    interleave(&mut runners, rounds, |(who, engine)| {
-        let taken = sample(&mut **engine, &sources).map_err(failed(&id(len, *who), who.name()))?;
-        samples.add(&id(len, *who), taken);
+    interleave(&mut runners, context.effort.rounds(15, 60, BUDGET), |(id, sampler)| {
+        samples.add(id, sampler()?);
         Ok::<(), BenchError>(())
     })?;
     Ok(samples)
+}
+
+/// Returns what samples the loads of `engine`, which belongs to `who`.
+pub(super) fn sampler(
+    len: usize,
+    who: Who,
+    mut engine: Box<dyn Contest>,
+    sources: &[Source],
+) -> Result<Sampler, BenchError> {
+    let id = id(len, who);
+    let sources = who.prepared(sources.to_vec()).map_err(failed(&id, who.name()))?;
+    let mut taken = move || sample(&mut *engine, &sources).map_err(failed(&id, who.name()));
+    // The first sample pays for the first memory; the figure is about a running system.
+    taken()?;
+    Ok(Box::new(taken))
 }
 
 /// Returns microseconds per program. Ending programs is not timed.

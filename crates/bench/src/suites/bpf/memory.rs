@@ -19,10 +19,17 @@ const MAPPINGS: &str = "bpf.mappings_per_program";
 
 /// Instructions of a program.
 const LEN: usize = 100;
-/// Programs of one probe: as many as fit under the usual `vm.max_map_count` with three mappings each.
-const PROGRAMS: u64 = 20_000;
 
-const ALL: [Who; 5] = [Who::Jit, Who::VerifyJit, Who::Rbpf, Who::RbpfInterp, Who::SolanaSbpf];
+const ALL: [Who; 7] = [
+    Who::Jit,
+    Who::VerifyJit,
+    Who::Rbpf,
+    Who::RbpfInterp,
+    // A bare one has the same.
+    Who::SolanaSbpf,
+    Who::Ubpf,
+    Who::AsyncEbpf,
+];
 
 impl Loader for Who {
     fn name(self) -> &'static str {
@@ -34,14 +41,20 @@ impl Loader for Who {
     }
 
     fn refusal(self) -> Option<String> {
+        if self.lives_apart() {
+            return self.check_built().err().map(|error| error.to_string());
+        }
         self.open().err().map(|error| error.to_string())
     }
 }
 
 pub(super) fn groups() -> [Group; 2] {
     let group = |id: &str, what: &str, unit: Unit| {
-        let contestants = ALL.map(|who| who.contestant(&ALL, unit, |who| format!("{id}.{}", who.name())));
-        Group::new(id, format!("{what} of a program of {LEN} instructions, {PROGRAMS} loaded"), contestants)
+        let contestants = ALL.map(|who| {
+            let contestant = who.contestant(&ALL, unit, |who| format!("{id}.{}", who.name()));
+            contestant.note(format!("{} loaded", who.counted_programs()))
+        });
+        Group::new(id, format!("{what} of a program of {LEN} instructions"), contestants)
     };
     [group(BYTES, "resident memory", Unit::Bytes), group(MAPPINGS, "mappings", Unit::Mappings)]
 }
@@ -60,7 +73,9 @@ pub(in crate::suites) fn probe_memory(contestant: &str) -> Result<(), BenchError
 
 fn load(who: Who) -> Result<Footprint, BenchError> {
     let refused = |what| failed(BYTES, what);
-    let sources: Vec<Source> = sources(LEN, PROGRAMS).map_err(refused("the assembler"))?;
+    let programs = who.counted_programs();
+    let sources: Vec<Source> = sources(LEN, programs).map_err(refused("the assembler"))?;
+    let sources = who.prepared(sources).map_err(refused(who.name()))?;
     let mut engine = who.open().map_err(refused(who.name()))?;
     // The first program brings what exists once for all, such as tables that grow.
     engine.load(&sources[..1]).map_err(refused(who.name()))?;
@@ -68,7 +83,7 @@ fn load(who: Who) -> Result<Footprint, BenchError> {
     engine.load(&sources[1..]).map_err(refused(who.name()))?;
     let after = Resident::now()?;
     engine.clear().map_err(refused(who.name()))?;
-    Ok(Footprint::between(&before, &after, PROGRAMS as usize - 1))
+    Ok(Footprint::between(&before, &after, programs as usize - 1))
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {

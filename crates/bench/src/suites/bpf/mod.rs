@@ -3,6 +3,7 @@
 //! Every measured program is byte code that all engines accept: the instructions of 2015, without maps or helpers if a
 //! peer takes part. Each result is compared with the reference interpreter's before anything is timed.
 
+mod apart;
 mod call;
 mod engine;
 mod hook;
@@ -10,14 +11,17 @@ mod load;
 mod map;
 mod memory;
 mod roundrobin;
+mod serve;
 mod source;
 mod stress;
 mod test_tag;
 mod time;
 mod verify;
 
+pub(super) use apart::SAMPLER;
 pub(super) use hook::{group as tour_group, tour};
 pub(super) use memory::{MEMORY_PROBE, probe_memory};
+pub(super) use serve::serve_samples;
 
 use crate::harness::{BenchError, Context, Group, Suite};
 
@@ -78,13 +82,15 @@ mod tests {
             ["bpf.hook.absent", "bpf.hook.empty", "bpf.hook.one_program", "bpf.test_tag", "bpf.stress160.packed"]
                 .map(String::from)
                 .into();
-        for engine in ["jit", "verify_jit", "rbpf", "solana_sbpf"] {
+        for engine in ["jit", "verify_jit", "rbpf", "solana_sbpf", "ubpf", "async_ebpf"] {
             agreed.extend([20, 100, 200].map(|len| format!("bpf.load.{len}.{engine}")));
             agreed.extend(["bytes", "mappings"].map(|what| format!("bpf.{what}_per_program.{engine}")));
         }
         for program in ["trivial", "fnv1k", "bubble64", "filter"] {
-            agreed.extend(["jit", "rbpf", "solana_sbpf"].map(|engine| format!("bpf.call.{program}.{engine}")));
+            let engines = ["jit", "rbpf", "solana_sbpf", "solana_sbpf_bare", "ubpf"];
+            agreed.extend(engines.map(|engine| format!("bpf.call.{program}.{engine}")));
         }
+        agreed.extend(["bpf.call.trivial", "bpf.roundrobin.1000"].map(|group| format!("{group}.async_ebpf")));
         agreed.push("bpf.call.map_lookup.jit".to_owned());
         agreed.extend([1000, 20_000].map(|count| format!("bpf.roundrobin.{count}.jit")));
         agreed.extend([100, 200, 10_000].map(|len| format!("bpf.verify.{len}.palimpsest")));

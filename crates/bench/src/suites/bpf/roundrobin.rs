@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use super::apart::{self, Sampler};
 use super::call::name;
 use super::engine::{Contest, Refusal, Who};
 use super::load::sources;
@@ -23,10 +24,13 @@ const CALLS: u64 = 100_000;
 /// Time for the rounds of one number of programs.
 const BUDGET: Duration = Duration::from_secs(6);
 
-/// Returns who takes part. A program of `solana-sbpf` has mappings of its own: 20 000 of them come close to the number
-/// that a process may have.
+/// Returns who takes part. Programs of most peers have mappings of their own: 20 000 of them come close to the number
+/// that a process may have, or need gigabytes.
 const fn all(count: u64) -> &'static [Who] {
-    if count > 1000 { &[Who::VerifyJit, Who::Rbpf] } else { &[Who::VerifyJit, Who::Rbpf, Who::SolanaSbpf] }
+    if count > 1000 {
+        return &[Who::VerifyJit, Who::Rbpf];
+    }
+    &[Who::VerifyJit, Who::Rbpf, Who::SolanaSbpf, Who::SolanaSbpfBare, Who::Ubpf, Who::AsyncEbpf]
 }
 
 fn id(count: u64, who: Who) -> String {
@@ -56,30 +60,46 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// The programs that take turns.
+pub(super) fn programs(count: u64) -> Result<Vec<Source>, Refusal> {
+    sources(LEN, count)
+}
+
 fn measure(context: &Context<'_>, count: u64) -> Result<Samples, BenchError> {
     let group = format!("bpf.roundrobin.{count}");
-    let sources = sources(LEN, count).map_err(failed(&group, "the assembler"))?;
+    let sources = programs(count).map_err(failed(&group, "the assembler"))?;
     let mut samples = Samples::default();
-    let mut runners: Vec<(Who, Box<dyn Contest>)> = Vec::new();
+    let mut runners = Vec::new();
     for &who in all(count) {
-        match who.open() {
-            Ok(mut engine) => {
-                engine.load(&sources).map_err(failed(&id(count, who), who.name()))?;
-                runners.push((who, engine));
-            }
-            Err(refusal) => samples.refuse(&id(count, who), refusal.to_string()),
-        }
+        let id = id(count, who);
+        let here = |engine| sampler(count, who, engine, &sources);
+        let sampler = apart::sampler(context, &mut samples, (&group, &id), who, here)?;
+        runners.extend(sampler.map(|sampler| (id, sampler)));
     }
-    // Programs write to the context that the next one reads.
-    let expected = by_interpreter(&sources).map_err(failed(&group, "the interpreter"))?;
-    for (who, engine) in &runners {
-        let found = engine.pass(&mut sources[0].fresh_context()).map_err(failed(&group, who.name()))?;
-        expect(&group, who.name(), expected, found)?;
-    }
+    interleave(&mut runners, context.effort.rounds(20, 100, BUDGET), |(id, sampler)| {
+        samples.add(id, sampler()?);
+        Ok::<(), BenchError>(())
+    })?;
+    Ok(samples)
+}
+
+/// Returns what samples the calls of `engine`, which belongs to `who`, and returns what it should.
+pub(super) fn sampler(
+    count: u64,
+    who: Who,
+    mut engine: Box<dyn Contest>,
+    sources: &[Source],
+) -> Result<Sampler, BenchError> {
+    let (id, name) = (id(count, who), who.name());
+    let prepared = who.prepared(sources.to_vec()).map_err(failed(&id, name))?;
+    engine.load(&prepared).map_err(failed(&id, name))?;
+    let context = sources[0].fresh_context();
+    let expected = by_interpreter(sources, who).map_err(failed(&id, "the interpreter"))?;
+    expect(&id, name, expected, engine.pass(&mut context.clone()).map_err(failed(&id, name))?)?;
     let passes = (CALLS / count).max(2);
-    interleave(&mut runners, context.effort.rounds(20, 100, BUDGET), |(who, engine)| {
+    Ok(Box::new(move || {
         let run = || -> Result<f64, Refusal> {
-            let mut bytes = sources[0].fresh_context();
+            let mut bytes = context.clone();
             engine.pass(&mut bytes)?;
             let started = Stopwatch::start();
             for _ in 0..passes {
@@ -87,13 +107,15 @@ fn measure(context: &Context<'_>, count: u64) -> Result<Samples, BenchError> {
             }
             Ok(started.elapsed().as_secs_f64() * 1e9 / (passes * count) as f64)
         };
-        samples.add(&id(count, *who), run().map_err(failed(&group, who.name()))?);
-        Ok::<(), BenchError>(())
-    })?;
-    Ok(samples)
+        run().map_err(failed(&id, name))
+    }))
 }
 
-fn by_interpreter(sources: &[Source]) -> Result<u64, Refusal> {
+/// Returns the sum of the results. Programs write to the context that the next one reads, unless each gets a copy.
+fn by_interpreter(sources: &[Source], who: Who) -> Result<u64, Refusal> {
+    if who.copies_context() {
+        return sources.iter().try_fold(0_u64, |sum, source| Ok(sum.wrapping_add(source.expected()?)));
+    }
     let mut engine = Who::Interp.open()?;
     engine.load(sources)?;
     engine.pass(&mut sources[0].fresh_context())

@@ -2,7 +2,7 @@
 //! before the next: decoded, compiled, and placed, where `pack.test_tag` only places.
 //!
 //! rbpf does not take part: its compiler (0.4.1) panics when the code outgrows the memory that it has asked for, as
-//! that of long programs does.
+//! that of long programs does. Nor does async-ebpf, which would run each program to compile it.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const STRIDE: usize = 41;
 /// Time for all rounds.
 const BUDGET: Duration = Duration::from_secs(40);
 
-const ALL: [Who; 3] = [Who::Jit, Who::VerifyJit, Who::SolanaSbpf];
+const ALL: [Who; 5] = [Who::Jit, Who::VerifyJit, Who::SolanaSbpf, Who::SolanaSbpfBare, Who::Ubpf];
 
 fn id(who: Who) -> String {
     match who {
