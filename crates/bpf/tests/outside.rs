@@ -235,7 +235,7 @@ fn whatever_is_written_the_reader_ends() {
         // Most of what lies elsewhere is never looked at.
         let present = RECORDS + u64::from_ne_bytes(position) % LEN / 8 * 8;
         let place = [0, PRODUCERS, present, RECORDS + next() % LEN / 8 * 8][next() as usize % 4];
-        let words = [next() >> (next() % 64), THERE | next() % 64, next() % (2 * LEN) / 8 * 8, 0];
+        let words = [next() >> (next() % 64), THERE | (next() % 64), next() % (2 * LEN) / 8 * 8, 0];
         poke(&file, place, words[next() as usize % 4]);
         if reader.drain(|_| ()).is_err() {
             broken += 1;
