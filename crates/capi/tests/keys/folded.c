@@ -6,7 +6,7 @@
 PALIMPSEST_KEY(first, "folded.first", 0);
 PALIMPSEST_KEY(second, "folded.second", 0);
 
-#define ALIKE __attribute__((noinline, noclone))
+#define ALIKE __attribute__((noinline))
 
 ALIKE int on_first(void) { return palimpsest_branch_unlikely(first) ? 1 : 0; }
 ALIKE int on_second(void) { return palimpsest_branch_unlikely(second) ? 1 : 0; }
