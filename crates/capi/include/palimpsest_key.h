@@ -104,6 +104,8 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
     ".long %c[flags]\n"                                      \
     ".popsection\n"
 
+/* The relocation in the code has no effect, except that linkers which fold functions with identical code (--icf=all)
+ * keep those of different keys apart. */
 #if defined(__x86_64__)
 /* TEST EAX, imm32 or JMP rel32: one byte differs. */
 #define PALIMPSEST_BRANCH_CODE_                              \
@@ -114,7 +116,8 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
     ".byte 0xe9\n"                                           \
     ".endif\n"                                               \
     ".long %l[palimpsest_other] - 3f\n"                      \
-    "3:\n"
+    "3:\n"                                                   \
+    ".reloc 2b, R_X86_64_NONE, %c[key]\n"
 #define PALIMPSEST_SYMBOL_ "i"
 #elif defined(__aarch64__)
 #define PALIMPSEST_BRANCH_CODE_                              \
@@ -123,7 +126,8 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
     "nop\n"                                                  \
     ".else\n"                                                \
     "b %l[palimpsest_other]\n"                               \
-    ".endif\n"
+    ".endif\n"                                               \
+    ".reloc 2b, R_AARCH64_NONE, %c[key]\n"
 /* GCC accepts no symbol for "i" in position-independent code. */
 #define PALIMPSEST_SYMBOL_ "S"
 #else

@@ -97,6 +97,6 @@ pub use random::{random_below, random_words};
 pub use regular_file::{FileKind, OpenRegularError, open_regular};
 pub use set_once::SetOnce;
 pub use symbols::global_symbol;
-pub use text_writer::{PageCopy, Run, TextPlan, TextWay, TextWriteError, TextWriter, Unstored};
+pub use text_writer::{Piece, TextPlan, TextWay, TextWriteError, TextWriter, Unstored, Within};
 pub use threads::core_sync::{CoreSync, SyncPath};
 pub use threads::sync_error::{SetupError as CoreSyncSetupError, SyncError};

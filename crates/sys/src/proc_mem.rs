@@ -39,6 +39,14 @@ pub enum ProcMemError {
     },
 }
 
+impl ProcMemError {
+    /// Returns whether only descriptors or memory were lacking, which there may be another time.
+    pub fn is_lack(&self) -> bool {
+        let (Self::Open(source) | Self::Write { source, .. }) = self;
+        matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+    }
+}
+
 impl ProcMem {
     /// Opens the calling process's memory.
     ///

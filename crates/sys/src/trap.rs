@@ -296,14 +296,14 @@ fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context:
             // gdb, told to pass SIGTRAP, also sends those of its own breakpoints. SAFETY: valid as in `on_trap`.
             let executed = unsafe { (*info).si_code } == TRAP_CODE;
             if executed || !is_traced() {
-                end_process(info);
+                end_process(info, context);
             }
         }
         libc::SIG_IGN => {
             // The kernel does not allow ignoring a trap (`force_sig_info_to_task`), but does for a sent signal. SAFETY:
             // valid as in `on_trap`.
             if unsafe { (*info).si_code } > 0 {
-                end_process(info);
+                end_process(info, context);
             }
         }
         handler => {
@@ -374,8 +374,9 @@ pub fn is_traced() -> bool {
     at.and_then(|at| text[..len].get(at + FIELD.len())).is_some_and(|&digit| digit != b'0')
 }
 
-/// Makes the default action happen, with the signal's own information for the core dump and the parent.
-fn end_process(info: *mut libc::siginfo_t) {
+/// Makes the default action happen, with the signal's own information for the core dump and the parent; when the handler
+/// returns, if it must be.
+fn end_process(info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: all-zero is a valid `sigaction`, and means the default.
     let default: libc::sigaction = unsafe { mem::zeroed() };
     // SAFETY: a valid action; the old one is not requested.
@@ -384,9 +385,14 @@ fn end_process(info: *mut libc::siginfo_t) {
     let (pid, tid) = (pid.as_raw_nonzero().get(), tid.as_raw_nonzero().get());
     // A thread may send itself any code. The signal is not blocked here (SA_NODEFER), so that it ends the process
     // before the call returns. SAFETY: `info` is valid as in `on_trap`.
-    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, info) };
-    if sent != 0 {
-        // SAFETY: ends the process, since the signal that should do it could not be sent.
+    unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, info) };
+    // It could not be sent; or this is the first process of a pid namespace, which the kernel spares what is sent
+    // (`sig_task_ignored` in kernel/signal.c). It does not spare it the CPU's own trap. SAFETY: valid as in `on_trap`.
+    let executed = unsafe { (*info).si_code } == TRAP_CODE;
+    // SAFETY: as in `on_trap`.
+    let frame = unsafe { &mut *context.cast::<TrapFrame>() };
+    if !executed || !frame.trap_again() {
+        // SAFETY: ends the process, by an instruction if the kernel ignores the signal.
         unsafe { libc::abort() };
     }
 }

@@ -62,6 +62,20 @@ fn a_child_runs_what_it_inherits_and_loads_its_own() {
     }
 }
 
+/// Fails on: a child that plans for the addresses of its parent's programs.
+#[test]
+fn a_child_knows_its_region_before_it_loads() {
+    let _one = one_at_a_time();
+    let packs = manual().open().unwrap();
+    let inherited = packs.load(&identity(1, 64), 16).unwrap();
+    let status = fork_and_wait(|| {
+        let region = packs.region();
+        let own = packs.stage(64, 16).unwrap();
+        i32::from(!region.contains(&own.address().get()) || region.contains(&inherited.address().get()))
+    });
+    assert_eq!(exit_code(status), Some(0), "{status:#x}");
+}
+
 #[test]
 fn a_grandchild_is_served_as_well() {
     let _one = one_at_a_time();
@@ -293,6 +307,59 @@ fn children_get_nothing_under_the_omit_policy() {
         gate.0 = None;
         assert_eq!(killed_by(wait(child)), Some(libc::SIGSEGV), "{}", packs.backing());
     }
+}
+
+#[cfg(feature = "observe")]
+unsafe extern "C" {
+    /// Returns the frame description for an address, or null; `bases` has three words to be written.
+    fn _Unwind_Find_FDE(pc: *const std::ffi::c_void, bases: *mut [usize; 3]) -> *const std::ffi::c_void;
+}
+
+/// Fails on: debuggers and unwinders that know the parent's programs for ever, at addresses that are others' by now.
+#[cfg(feature = "observe")]
+#[test]
+fn observers_forget_what_a_child_does_not_get() {
+    use palimpsest_text::observe::{GdbJit, UnwindRegistry, frame_pointer_eh_frame};
+
+    let _one = one_at_a_time();
+    // SAFETY: 1. nobody unwinds through the programs.
+    let registry = unsafe { UnwindRegistry::new() };
+    let options = manual().fork(ForkPolicy::Omit).region_len(1 << 21);
+    let packs = options.observer(registry).observer(GdbJit::new()).open().unwrap();
+    let load = || {
+        let mut staged = packs.stage(64, 64).unwrap();
+        staged.set_eh_frame(frame_pointer_eh_frame(staged.address(), 64));
+        staged.finalize().unwrap()
+    };
+    let is_known = |address: usize| {
+        // SAFETY: takes any address; the place for the bases is large enough.
+        let found = unsafe { _Unwind_Find_FDE(std::ptr::without_provenance(address + 8), &mut [0; 3]) };
+        !found.is_null()
+    };
+    let programs = [load(), load()];
+    let addresses = programs.each_ref().map(|program| program.address().get());
+    assert_eq!(addresses.map(is_known), [true, true]);
+    let status = fork_and_wait(|| {
+        packs.stats();
+        if addresses.map(is_known) != [false, false] {
+            return 2;
+        }
+        let own = [load(), load()];
+        let are_known = own.each_ref().map(|program| is_known(program.address().get()));
+        // Those of this process stay, whoever asks.
+        if are_known != [true, true] || packs.stats().observer_errors != 0 {
+            return 3;
+        }
+        // A grandchild lacks all of them.
+        let status = fork_and_wait(|| {
+            packs.stats();
+            let all = own.each_ref().map(|program| program.address().get());
+            i32::from(addresses.into_iter().chain(all).any(is_known) || packs.stats().observer_errors != 0)
+        });
+        exit_code(status).unwrap_or(9)
+    });
+    assert_eq!(exit_code(status), Some(0), "{status:#x}");
+    assert_eq!(addresses.map(is_known), [true, true], "the parent's");
 }
 
 #[test]

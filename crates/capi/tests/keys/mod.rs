@@ -82,6 +82,41 @@ fn branches_are_switched_in_code_of_some_kinds() {
     }
 }
 
+/// Fails on: branches that do not say whose they are.
+#[test]
+fn functions_of_different_keys_are_not_folded() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = env::temp_dir().join(format!("palimpsest-capi-folded-{}", process::id()));
+    fs::create_dir_all(&folder).expect("the temporary directory is writable");
+    // The linker that comes with Rust's compiler, if it does.
+    let libraries = Command::new("rustc").args(["--print", "target-libdir"]).output();
+    let libraries = libraries.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let linker = Path::new(libraries.trim()).join("../bin/gcc-ld");
+    for compiler in ["gcc", "clang"] {
+        let program = folder.join(compiler);
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-ffunction-sections", "-fuse-ld=lld", "-Wl,--icf=all", "-Wall", "-Wextra", "-Werror"]);
+        command.arg(format!("-B{}", linker.display())).arg("-I").arg(sources.join("include"));
+        command.arg(sources.join("tests/keys/folded.c")).arg(built("libpalimpsest_capi.so")).arg("-o").arg(&program);
+        let Ok(compiled) = command.output() else {
+            println!("skipped: {compiler}: no such compiler");
+            continue;
+        };
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        if said.contains("cannot find 'ld'") || said.contains("cannot find 'ld.lld'") || said.contains("invalid linker")
+        {
+            println!("skipped: {compiler}: there is no lld");
+            continue;
+        }
+        assert!(compiled.status.success(), "{compiler}: {said}");
+        let ours = built("libpalimpsest_capi.so");
+        let ran = Command::new(&program).env("LD_LIBRARY_PATH", ours.parent().expect("a file is in a folder")).output();
+        let ran = ran.expect("the program can be started");
+        assert!(ran.status.success(), "{compiler}: {}: {}", ran.status, String::from_utf8_lossy(&ran.stdout));
+    }
+    fs::remove_dir_all(&folder).expect("it is ours");
+}
+
 const LEVELS: [&str; 6] = ["-O0", "-O1", "-O2", "-O3", "-Os", "-Og"];
 const KINDS: [&[&str]; 5] = [
     &["-fPIE", "-pie"],

@@ -3,11 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::error::MapError;
+use crate::caller::Process;
 
 /// What a forked child gets of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +32,9 @@ pub struct Area {
     /// 2. Both are multiples of the page size.
     base: NonNull<u8>,
     len: usize,
-    /// The only process that has the mapping, if forked children do not get it; zero if they do. Written by the thread
-    /// that asks the kernel for either, read by threads that use the mapping.
-    omitted_from_children_of: AtomicI32,
+    /// The only [`Process`] that has the mapping, if forked children do not get it; zero if they do. Written by the
+    /// thread that asks the kernel for either, read by threads that use the mapping.
+    omitted_from_children_of: AtomicU32,
 }
 
 // SAFETY: an area is an address range; reading and writing through it is unsafe code elsewhere.
@@ -48,7 +49,7 @@ impl Area {
     ///
     /// 1. `base..base + len` is mapped, page-aligned, and stays so until the owner of this value is dropped.
     pub(crate) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
-        Self { base, len, omitted_from_children_of: AtomicI32::new(0) }
+        Self { base, len, omitted_from_children_of: AtomicU32::new(0) }
     }
 
     /// Returns whether the mapping exists: it does not in a child that did not get it, where other memory may lie by
@@ -57,7 +58,7 @@ impl Area {
         // Relaxed: set long before any fork that matters.
         match self.omitted_from_children_of.load(Ordering::Relaxed) {
             0 => true,
-            owner => owner == own_pid(),
+            owner => Process::from_word(owner).is(Process::current()),
         }
     }
 
@@ -98,7 +99,7 @@ impl Area {
             OnFork::Wipe => Advice::LinuxWipeOnFork,
         };
         self.advise(advice)?;
-        let owner = if what == OnFork::Omit { own_pid() } else { 0 };
+        let owner = if what == OnFork::Omit { Process::current().to_word() } else { 0 };
         self.omitted_from_children_of.store(owner, Ordering::Relaxed);
         Ok(())
     }
@@ -158,14 +159,33 @@ pub(crate) fn reserve_aligned(len: usize, align: usize) -> Result<Area, MapError
     Ok(unsafe { Area::new(base, len) })
 }
 
-fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
-}
-
 fn trim(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: the range is part of the mapping that `reserve_aligned` has just made and that nobody else knows. If
         // the call fails, some address space stays reserved and unused.
         let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::in_pid_namespace;
+
+    /// Fails on: process ids that stand for processes. Both of these are number 1.
+    #[test]
+    fn a_child_in_a_nested_pid_namespace_lacks_what_it_does_not_get() {
+        let status = in_pid_namespace(|| {
+            let page = rustix::param::page_size();
+            let [omitted, inherited] = [OnFork::Omit, OnFork::Inherit].map(|what| {
+                let area = reserve_aligned(page, page).unwrap();
+                area.on_fork(what).unwrap();
+                area
+            });
+            let is_there = |area: &Area| area.is_mapped_here();
+            let nested = || in_pid_namespace(|| !is_there(&omitted) && is_there(&inherited));
+            is_there(&omitted) && is_there(&inherited) && nested() == Some(0)
+        });
+        assert!(matches!(status, None | Some(0)), "{status:?}");
     }
 }

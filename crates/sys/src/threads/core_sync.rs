@@ -4,6 +4,9 @@
 //! the call. All memory accesses that a thread made before the call interrupted it are visible to the caller, and the
 //! caller's to the thread: it is a full barrier on every running thread. Code patching and epoch-based reclaim need
 //! this; both take one sync for any number of sites or programs.
+//!
+//! `membarrier` may be refused after it was granted: to all threads or to some, by a seccomp filter that was added.
+//! [`CoreSync::sync_by_any_path`] takes the signals then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +18,7 @@ use super::sync_error::{SetupError, SyncError};
 #[cfg(not(test))]
 use crate::arch::serialize_this_core;
 use crate::seccomp::{self, Probe, Verdict};
+use crate::set_once::SetOnce;
 #[cfg(test)]
 use tests::serialize_this_core;
 
@@ -33,7 +37,8 @@ pub struct CoreSync {
     path: SyncPath,
     /// A thread that synchronises adds one; any thread reads it.
     syncs: AtomicU64,
-    refused: Option<SetupError>,
+    /// Why `membarrier` is not used, or has failed since. Set once; signals are ready from then on.
+    refused: SetOnce<SetupError>,
 }
 
 impl CoreSync {
@@ -46,7 +51,10 @@ impl CoreSync {
         match Self::with_path(SyncPath::Membarrier) {
             Ok(sync) => Ok(sync),
             Err(refused) => match Self::with_path(SyncPath::Signals) {
-                Ok(sync) => Ok(Self { refused: Some(refused), ..sync }),
+                Ok(sync) => {
+                    sync.refused.get_or_init(|| refused);
+                    Ok(sync)
+                }
                 Err(signals) => Err(SetupError::Neither { membarrier: refused.into(), signals: signals.into() }),
             },
         }
@@ -62,27 +70,31 @@ impl CoreSync {
             SyncPath::Membarrier => register_membarrier()?,
             SyncPath::Signals => broadcast::install()?,
         }
-        Ok(Self { path, syncs: AtomicU64::new(0), refused: None })
+        Ok(Self { path, syncs: AtomicU64::new(0), refused: SetOnce::new() })
     }
 
-    /// Returns the path in use.
+    /// Returns the path in use, which is tried first.
     pub fn path(&self) -> SyncPath {
         self.path
     }
 
-    /// Returns why the better path is not in use, if so.
+    /// Returns why the better path is not in use, or has failed since for some thread, if so.
     pub fn refused(&self) -> Option<&SetupError> {
-        self.refused.as_ref()
+        self.refused.get()
     }
 
     /// Synchronises all cores once.
     ///
     /// # Errors
     ///
-    /// [`SyncError`]: some core may still hold old instructions.
+    /// [`SyncError`]: some core may still hold old instructions. [`SyncError::Membarrier`] if that has begun to fail:
+    /// [`sync_by_any_path`](Self::sync_by_any_path) does without.
     pub fn sync(&self) -> Result<(), SyncError> {
         match self.path {
-            SyncPath::Membarrier => membarrier()?,
+            SyncPath::Membarrier => match membarrier() {
+                Err(_) if self.refused.get().is_some() => drop(broadcast::sync()?),
+                done => done?,
+            },
             SyncPath::Signals => drop(broadcast::sync()?),
         }
         // The kernel leaves out the calling core if the process has only one thread (`kernel/sched/membarrier.c`).
@@ -90,6 +102,27 @@ impl CoreSync {
         // Relaxed: a statistic.
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Does the same, by signals if `membarrier` fails. Returns why it has failed, if that is new;
+    /// [`refused`](Self::refused) tells it again.
+    ///
+    /// Callers take the same care as with [`stay_loaded`](crate::stay_loaded): if `membarrier` fails, this asks the
+    /// dynamic linker. [`sync`](Self::sync) then does the same from now on, and does not ask.
+    ///
+    /// # Errors
+    ///
+    /// [`SyncError`]: some core may still hold old instructions.
+    pub fn sync_by_any_path(&self) -> Result<Option<&SetupError>, SyncError> {
+        let error = match self.sync() {
+            Err(SyncError::Membarrier(error)) => error,
+            done => return done.map(|()| None),
+        };
+        if broadcast::install().is_err() {
+            return Err(SyncError::Membarrier(error));
+        }
+        let refused = self.refused.get_or_init(|| SetupError::Refused(error));
+        self.sync().map(|()| Some(refused))
     }
 
     /// Returns how many times [`sync`](Self::sync) has succeeded.

@@ -59,6 +59,28 @@ fn what_is_issued_is_the_command_that_serialises() {
     });
 }
 
+/// Fails on: signals that are taken for good, also by threads to which `membarrier` is granted.
+#[test]
+fn signals_take_over_where_membarrier_has_begun_to_fail() {
+    let _alone = crate::threads::alone();
+    let sync = match CoreSync::with_path(SyncPath::Membarrier) {
+        Ok(sync) => sync,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    assert!(sync.sync_by_any_path().unwrap().is_none() && sync.refused().is_none());
+    thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            refuse_command(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
+            assert!(matches!(sync.sync(), Err(SyncError::Membarrier(_))), "nobody has asked for signals");
+            assert!(sync.sync_by_any_path().unwrap().is_some(), "it is new");
+            assert!(sync.sync_by_any_path().unwrap().is_none());
+        });
+        refused.join().unwrap();
+    });
+    assert!(matches!(sync.refused(), Some(SetupError::Refused(error)) if error.raw_os_error() == Some(libc::EPERM)));
+    assert_eq!((sync.path(), sync.syncs()), (SyncPath::Membarrier, 3));
+}
+
 /// Makes `membarrier` with this command fail for the calling thread.
 fn refuse_command(command: i32) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };

@@ -45,7 +45,7 @@ impl<'l> Held<'l> {
             let present = word.load(Ordering::Relaxed);
             let inherited = match NonZeroU64::new(present).map(Caller::from_word) {
                 None => Inherited::No,
-                Some(holder) if holder == caller => return Err(Reentered),
+                Some(holder) if holder.is_same_thread(caller) => return Err(Reentered),
                 Some(holder) if !holder.is_same_process(caller) => Inherited::Yes,
                 Some(_) => {
                     tries += 1;

@@ -12,9 +12,12 @@ mod elf_image;
 
 use std::{
     collections::{HashMap, hash_map::Entry as Slot},
+    ops::Range,
     ptr,
     sync::{LazyLock, Mutex, MutexGuard, PoisonError},
 };
+
+use palimpsest_sys::ForkDetector;
 
 use super::{Loaded, ObserveError, Observer};
 use crate::address::CodeAddress;
@@ -100,8 +103,10 @@ impl GdbJit {
 impl Observer for GdbJit {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
         let image = elf_image::write(loaded).map_err(|error| ObserveError::new(OBSERVER, error))?;
-        match list().entries.entry(loaded.address.get()) {
-            Slot::Vacant(slot) => slot.insert(Registered::publish(image)),
+        let mut list = list();
+        let process = list.process.generation();
+        match list.entries.entry(loaded.address.get()) {
+            Slot::Vacant(slot) => slot.insert(Registered::publish(image, process)),
             // Two packs cannot hold the same address; keeps the list whole if a caller claims it.
             Slot::Occupied(_) => {
                 return Err(ObserveError::new(OBSERVER, AlreadyRegistered { address: loaded.address }));
@@ -117,6 +122,15 @@ impl Observer for GdbJit {
         }
         Ok(())
     }
+
+    fn omitted(&self, addresses: Range<usize>) -> Result<(), ObserveError> {
+        let mut list = list();
+        let process = list.process.generation();
+        let gone =
+            |address: &usize, registered: &mut Registered| addresses.contains(address) && registered.process != process;
+        list.entries.extract_if(gone).for_each(|(_, registered)| registered.withdraw());
+        Ok(())
+    }
 }
 
 /// A program was announced twice.
@@ -129,12 +143,16 @@ struct AlreadyRegistered {
 /// The programs of this process, by start address.
 struct List {
     entries: HashMap<usize, Registered>,
+    process: ForkDetector,
 }
 
 /// Locks the list, and with it the descriptor. A panic of an earlier holder cannot have left it half changed: nothing
 /// between the stores of `publish` and `withdraw` panics.
 fn list() -> MutexGuard<'static, List> {
-    static LIST: LazyLock<Mutex<List>> = LazyLock::new(|| Mutex::new(List { entries: HashMap::new() }));
+    static LIST: LazyLock<Mutex<List>> = LazyLock::new(|| {
+        let (entries, process) = Default::default();
+        Mutex::new(List { entries, process })
+    });
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -147,6 +165,8 @@ struct Registered {
     /// # Invariants
     /// Made by `Box::into_raw`, pointed to by `entry`, freed by `withdraw` only.
     image: *mut [u8],
+    /// The generation of the process that has registered it.
+    process: u32,
 }
 
 // SAFETY: the pointers own their targets (invariants of the fields), which have no thread affinity.
@@ -154,7 +174,7 @@ unsafe impl Send for Registered {}
 
 impl Registered {
     /// Puts `image` at the head of the list and tells the debugger. The caller holds the lock of `list`.
-    fn publish(image: Vec<u8>) -> Self {
+    fn publish(image: Vec<u8>, process: u32) -> Self {
         let image_bytes = image.len() as u64;
         let image = Box::into_raw(image.into_boxed_slice());
         let descriptor = &raw mut __jit_debug_descriptor;
@@ -169,7 +189,7 @@ impl Registered {
         // SAFETY: as for the load of `first`.
         unsafe { (*descriptor).first = entry };
         notify(REGISTER, entry);
-        Registered { entry, image }
+        Registered { entry, image, process }
     }
 
     /// Removes the program from the list, tells the debugger, and frees it. The caller holds the lock of `list`.

@@ -46,8 +46,8 @@ const DIRECTORY_VARIABLE: &str = "JITDUMPDIR";
 ///
 /// # File
 /// `jit-PID.dump` has mode 0600 and is opened at the first load under the rules of [`PerfMap`](super::PerfMap), also
-/// those for process ids and forks; a file that another code generator of this process writes is refused, because the
-/// format allows one writer. The directory must not be mounted `noexec`: `perf` finds the file by an executable mapping
+/// those for process ids and forks; a file that another code generator of this process has open is refused, because
+/// the format allows one writer. The directory must not be mounted `noexec`: `perf` finds the file by an executable mapping
 /// of it, which is made here (private, readable and executable, never writable) and stays as long as the process. All
 /// observers of one directory share the file, which stays open: a program that makes and drops packs many times writes
 /// one file.
@@ -262,7 +262,7 @@ fn monotonic_nanoseconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, io::Write};
 
     use super::*;
     use crate::observe::{Function, SourceLine, SourceLines, frame_pointer_eh_frame};
@@ -357,7 +357,8 @@ mod tests {
     fn a_dump_of_another_writer_is_refused() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join(format!("jit-{}.dump", std::process::id()));
-        fs::write(&path, "theirs").expect("write");
+        let mut theirs = fs::File::create(&path).expect("create");
+        theirs.write_all(b"theirs").expect("write");
         let error = JitDump::in_directory(directory.path())
             .loaded(&Loaded {
                 name: "first",

@@ -15,12 +15,12 @@
 //! traces, and the load succeeds.
 //!
 //! # fork
-//! `PerfMap` and `JitDump` take no lock and notice a change of the process id: the child writes files of its own with
+//! `PerfMap` and `JitDump` take no lock once they are made, and notice a fork: the child writes files of its own with
 //! what the child loads. What was loaded before the fork is only in the parent's file (`perf` copies the parent's maps
 //! on a fork event, so a jitdump still resolves it). `GdbJit` and `UnwindRegistry` hold a mutex for the length of one
 //! registration; a child that another thread forks during it must not load or drop programs, as with any mutex (POSIX
-//! allows such a child async-signal-safe calls only).
-
+//! allows such a child async-signal-safe calls only). Under [`ForkPolicy::Omit`](crate::ForkPolicy::Omit) they forget
+//! the parent's programs when the child first needs packs of its own.
 //!
 //! # What all observers of a process share
 //!
@@ -28,7 +28,8 @@
 //!
 //! - `LIST` of `gdb_jit`, and the descriptor that the debugger knows by name: the holder of the list's mutex; the
 //!   debugger, while this process is stopped; other users of this interface in the process, without a lock.
-//! - `DUMPS` of `jit_dump`, the open files: the holder of its mutex, which only creation of a `JitDump` takes.
+//! - `DUMPS` of `jit_dump` and `MAPS` of `perf_map`, the open files: the holder of its mutex, which only creation of
+//!   such an observer takes.
 //! - `LIBUNWIND_MARKER` of `unwind`: everybody; only the dynamic loader has written it.
 
 #[cfg(feature = "observe")]
@@ -59,6 +60,9 @@ pub use self::{
 
 pub use self::functions::Function;
 pub use self::lines::{SourceLine, SourceLines};
+
+use std::ops::Range;
+
 use crate::address::CodeAddress;
 use crate::poke::Code;
 
@@ -82,6 +86,17 @@ pub trait Observer: Send + Sync {
     /// # Errors
     /// The reason why the observer did not forget the program.
     fn unloaded(&self, address: CodeAddress, len: usize) -> Result<(), ObserveError>;
+
+    /// Called in a forked child, perhaps several times, before it loads its first program: the programs that the
+    /// observer was told of by other processes are gone from these addresses, since children do not get them
+    /// ([`ForkPolicy::Omit`](crate::ForkPolicy::Omit)). `unloaded` is never called for them. Other threads of the child
+    /// may already load their own there.
+    ///
+    /// # Errors
+    /// The reason why the observer did not forget a program.
+    fn omitted(&self, _addresses: Range<usize>) -> Result<(), ObserveError> {
+        Ok(())
+    }
 
     /// Called after a batch has changed sites of a program, before the batch returns, once per program. An observer
     /// that keeps no code need do nothing.

@@ -5,9 +5,11 @@
 //! process.
 
 use std::{
+    ffi::OsStr,
     fs, io,
     io::IoSlice,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, SystemTime},
@@ -20,7 +22,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// How to treat a file that this process has written to since it started.
+/// How to treat a file that somebody in this process is writing to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Existing {
     /// Append to it: its format lets several writers share it.
@@ -76,16 +78,14 @@ pub(super) enum AppendError {
 #[derive(Debug)]
 pub(super) struct OutputFile {
     fd: OwnedFd,
-    /// The soft file size limit in bytes when the file was opened; `None` if unlimited.
-    limit: Option<u64>,
     /// Bytes in the file, as far as this writer knows. A thread that appends adds to it first, and subtracts again if
     /// that fails.
     len: AtomicU64,
 }
 
 impl OutputFile {
-    /// Opens `path` for reading and appending, creating it with mode 0600. A file left by an earlier process is
-    /// emptied.
+    /// Opens `path` for reading and appending, creating it with mode 0600. A file left by an earlier process, or by an
+    /// earlier program of this process, is emptied.
     ///
     /// # Errors
     /// The file cannot be opened, is not a plain file of this user, or is in use and `existing` refuses that.
@@ -106,14 +106,14 @@ impl OutputFile {
         refuse_foreign(path, &stat)?;
         rustix::fs::fchmod(&fd, mode).map_err(prepare)?;
         let mut len = u64::try_from(stat.st_size).unwrap_or(0);
-        if len > 0 && is_older_than_this_process(&stat) {
+        if len > 0 && (is_older_than_this_process(&stat) || is_left_over(&fd, &stat)) {
             rustix::fs::ftruncate(&fd, 0).map_err(prepare)?;
             len = 0;
         }
         if len > 0 && existing == Existing::Refuse {
             return Err(OpenFileError::InUse { path: path.to_owned() });
         }
-        Ok(OutputFile { fd, limit: rustix::process::getrlimit(Resource::Fsize).current, len: AtomicU64::new(len) })
+        Ok(OutputFile { fd, len: AtomicU64::new(len) })
     }
 
     /// Appends `parts` as one record: records of several threads do not mix, because the kernel holds the inode's lock
@@ -122,11 +122,16 @@ impl OutputFile {
     /// # Errors
     /// The write would exceed the limit, fails, or stores only a part of the record.
     pub(super) fn append(&self, parts: &[&[u8]]) -> Result<(), AppendError> {
+        // Asked each time: beyond the limit, which the program may lower, a write ends the process.
+        self.append_within(rustix::process::getrlimit(Resource::Fsize).current, parts)
+    }
+
+    fn append_within(&self, limit: Option<u64>, parts: &[&[u8]]) -> Result<(), AppendError> {
         let len = parts.iter().map(|part| part.len() as u64).sum::<u64>();
         // Relaxed: the count publishes nothing; concurrent writers add up.
         let before = self.len.fetch_add(len, Relaxed);
-        if let Some(limit) = self.limit {
-            // Others append to the map of a process, too: V8, a JVM. Beyond the limit a write ends the process.
+        if let Some(limit) = limit {
+            // Others append to the map of a process, too: V8, a JVM.
             let there = rustix::fs::fstat(&self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
             if before.max(there).saturating_add(len) > limit {
                 self.len.fetch_sub(len, Relaxed);
@@ -188,6 +193,22 @@ fn is_older_than_this_process(stat: &Stat) -> bool {
     modified.is_some_and(|modified| process_start().is_ok_and(|start| modified < start))
 }
 
+/// Returns whether the file was written by what this process ran before it executed this program: `exec` keeps its id
+/// and its start time, but who writes the file now has it open. If unknown, it was not.
+fn is_left_over(fd: &OwnedFd, stat: &Stat) -> bool {
+    let is_of_another = |descriptor: &Path| {
+        let is_own = descriptor.file_name().and_then(OsStr::to_str) == Some(&fd.as_raw_fd().to_string());
+        // Only files have paths: nothing else is asked what it is. One that is closed meanwhile does not count.
+        let has_path = || fs::read_link(descriptor).is_ok_and(|target| target.is_absolute());
+        let is_it =
+            || fs::metadata(descriptor).is_ok_and(|found| (found.dev(), found.ino()) == (stat.st_dev, stat.st_ino));
+        !is_own && has_path() && is_it()
+    };
+    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return false };
+    let Ok(descriptors) = descriptors.collect::<io::Result<Vec<_>>>() else { return false };
+    !descriptors.iter().any(|descriptor| is_of_another(&descriptor.path()))
+}
+
 /// Returns when this process was created, from /proc/self/stat (kernel: fs/proc/array.c, field 22 of proc_pid_stat(5),
 /// in clock ticks since boot).
 fn process_start() -> io::Result<SystemTime> {
@@ -209,7 +230,10 @@ fn process_start() -> io::Result<SystemTime> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::{
+        io::Write,
+        os::unix::fs::{PermissionsExt, symlink},
+    };
 
     use super::*;
 
@@ -230,14 +254,30 @@ mod tests {
     }
 
     #[test]
-    fn a_young_file_is_extended_or_refused() {
+    fn a_file_that_somebody_writes_is_extended_or_refused() {
         let directory = directory();
         let path = directory.path().join("out");
-        fs::write(&path, "first\n").expect("write");
+        let mut other = fs::File::create(&path).expect("create");
+        other.write_all(b"first\n").expect("write");
         let file = OutputFile::open(&path, Existing::Extend).expect("open");
         file.append(&[b"second\n"]).expect("append");
         assert_eq!(fs::read(&path).expect("read"), b"first\nsecond\n");
         assert!(matches!(OutputFile::open(&path, Existing::Refuse), Err(OpenFileError::InUse { .. })));
+        drop(other);
+        assert!(matches!(OutputFile::open(&path, Existing::Refuse), Err(OpenFileError::InUse { .. })), "by us");
+    }
+
+    /// What a program leaves behind that executes itself: descriptors are closed, and the process is as old as before.
+    #[test]
+    fn a_young_file_that_nobody_writes_is_emptied() {
+        let directory = directory();
+        let path = directory.path().join("out");
+        for existing in [Existing::Refuse, Existing::Extend] {
+            fs::write(&path, "left over\n").expect("write");
+            let file = OutputFile::open(&path, existing).expect("open");
+            file.append(&[b"new\n"]).expect("append");
+            assert_eq!(fs::read(&path).expect("read"), b"new\n");
+        }
     }
 
     #[test]
@@ -296,17 +336,40 @@ mod tests {
     fn the_size_limit_is_an_error_and_not_a_signal() {
         let directory = directory();
         let path = directory.path().join("out");
-        let mut file = OutputFile::open(&path, Existing::Extend).expect("open");
-        file.limit = Some(8);
-        file.append(&[b"12345678"]).expect("append");
-        assert!(matches!(file.append(&[b"9"]), Err(AppendError::OverLimit { len: 1, limit: 8 })));
+        let file = OutputFile::open(&path, Existing::Extend).expect("open");
+        file.append_within(Some(8), &[b"12345678"]).expect("append");
+        let refused = file.append_within(Some(8), &[b"9"]);
+        assert!(matches!(refused, Err(AppendError::OverLimit { len: 1, limit: 8 })));
         assert_eq!(fs::read(&path).expect("read"), b"12345678");
         // Also what others have appended counts.
-        file.limit = Some(12);
         fs::write(&path, b"123456789012").expect("writable");
-        assert!(matches!(file.append(&[b"3"]), Err(AppendError::OverLimit { len: 1, limit: 12 })));
+        let refused = file.append_within(Some(12), &[b"3"]);
+        assert!(matches!(refused, Err(AppendError::OverLimit { len: 1, limit: 12 })));
         fs::write(&path, b"1").expect("writable");
-        file.append(&[b"2345"]).expect("there is room again, and what was refused does not count");
+        file.append_within(Some(12), &[b"2345"]).expect("there is room again, and what was refused does not count");
+    }
+
+    /// Fails on: a limit that is asked for when the file is opened. Beyond it a write ends the child by SIGXFSZ.
+    #[test]
+    fn a_limit_that_is_lowered_later_counts() {
+        let directory = directory();
+        let path = directory.path().join("out");
+        let file = OutputFile::open(&path, Existing::Extend).expect("open");
+        file.append(&[b"12345678"]).expect("append");
+        // SAFETY: the child makes system calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let limit = libc::rlimit { rlim_cur: 8, rlim_max: 8 };
+            // SAFETY: lowers a limit of this child alone; the call only reads it.
+            let lowered = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) } == 0;
+            let is_told = matches!(file.append(&[b"9"]), Err(AppendError::OverLimit { len: 1, limit: 8 }));
+            // SAFETY: ends the child without the harness's exit handlers.
+            unsafe { libc::_exit(i32::from(!lowered || !is_told)) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours; the status goes to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "it ended by signal {}", libc::WTERMSIG(status));
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //! The format has no removal: when an address is used again, both lines stay and the reader picks one.
 //! [`JitDump`](super::JitDump) has times and does not confuse them.
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use super::{
     Loaded, ObserveError, Observer,
@@ -30,9 +33,11 @@ const DIRECTORY: &str = "/tmp";
 ///
 /// # File
 /// `/tmp/perf-PID.map` has mode 0600. It is opened at the first load without following a symbolic link; a file that
-/// belongs to another user, has further hard links or is not regular is refused, one left by an earlier process with
-/// the same id is emptied, and one that another code generator of this process writes is shared. It stays after the
-/// process has ended, since `perf report` runs later.
+/// belongs to another user, has further hard links or is not regular is refused. One left by an earlier process with
+/// the same id is emptied, and so is one that nobody in this process has open: it was written before the process
+/// executed this program, and its addresses mean nothing now. One that another code generator of this process has open
+/// is shared. All observers of one directory share the file, which stays open. It stays after the process has ended,
+/// since `perf report` runs later.
 ///
 /// # Process id
 /// PID is what `getpid` answers: the id in the innermost pid namespace, the last number of `NSpid` in /proc/PID/status.
@@ -41,6 +46,12 @@ const DIRECTORY: &str = "/tmp";
 /// (measured with 6.1). A forked child writes a file of its own.
 #[derive(Debug)]
 pub struct PerfMap {
+    map: Arc<Map>,
+}
+
+/// The map of one directory.
+#[derive(Debug)]
+struct Map {
     directory: PathBuf,
     file: PerProcess<OutputFile>,
 }
@@ -56,7 +67,25 @@ impl PerfMap {
     /// /tmp.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
-        PerfMap { directory: directory.into(), file: PerProcess::new() }
+        PerfMap { map: Map::of(&directory.into()) }
+    }
+}
+
+impl Map {
+    /// Returns the map of `directory`. Maps live as long as the process: a later observer goes on with the lines of an
+    /// earlier one, whose programs may be in samples.
+    fn of(directory: &Path) -> Arc<Self> {
+        static MAPS: Mutex<Vec<Arc<Map>>> = Mutex::new(Vec::new());
+
+        // A later change of the working directory must not move the file.
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        let mut maps = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = maps.iter().find(|map| map.directory == directory).map(Arc::clone);
+        known.unwrap_or_else(|| {
+            let map = Arc::new(Self { directory, file: PerProcess::new() });
+            maps.push(Arc::clone(&map));
+            map
+        })
     }
 
     fn file(&self) -> Result<&OutputFile, ObserveError> {
@@ -75,7 +104,7 @@ impl Default for PerfMap {
 impl Observer for PerfMap {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
         let lines: String = loaded.symbols().map(|one| line(&one)).collect();
-        self.file()?.append(&[lines.as_bytes()]).map_err(|error| ObserveError::new(OBSERVER, error))
+        self.map.file()?.append(&[lines.as_bytes()]).map_err(|error| ObserveError::new(OBSERVER, error))
     }
 
     fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
@@ -112,8 +141,12 @@ mod tests {
         map.loaded(&loaded("first", &[0xc3])).expect("loaded");
         map.loaded(&loaded("second", &[0xc3, 0xc3])).expect("loaded");
         map.unloaded(CodeAddress::new(0x7f12_3400_0040), 1).expect("unloaded");
+        // Of other packs, later: the first's lines are still needed.
+        drop(map);
+        PerfMap::in_directory(directory.path()).loaded(&loaded("third", &[0xc3])).expect("loaded");
         let path = directory.path().join(format!("perf-{}.map", std::process::id()));
-        assert_eq!(fs::read_to_string(path).expect("read"), "7f1234000040 1 first\n7f1234000040 2 second\n");
+        let lines = "7f1234000040 1 first\n7f1234000040 2 second\n7f1234000040 1 third\n";
+        assert_eq!(fs::read_to_string(path).expect("read"), lines);
     }
 
     #[test]

@@ -3,8 +3,11 @@
 use std::{
     collections::{HashMap, hash_map::Entry as Slot},
     ffi::c_void,
+    ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
+
+use palimpsest_sys::ForkDetector;
 
 use super::{Loaded, ObserveError, Observer};
 use crate::address::CodeAddress;
@@ -64,8 +67,10 @@ impl Unit {
 /// a tree; before, in a list, of which each unwinding searches all once.
 #[derive(Debug)]
 pub struct UnwindRegistry {
-    /// The tables, by the starts of their programs. Locked by threads that load or retire one.
-    registered: Mutex<HashMap<usize, Registration>>,
+    /// The tables, by the starts of their programs, each with the generation of the process that has registered it.
+    /// Locked by threads that load or retire one.
+    registered: Mutex<HashMap<usize, (u32, Registration)>>,
+    process: ForkDetector,
 }
 
 impl UnwindRegistry {
@@ -77,10 +82,10 @@ impl UnwindRegistry {
     ///    describes how the program staged there is unwound, and nothing else: the unwinder believes it.
     #[must_use]
     pub unsafe fn new() -> Self {
-        UnwindRegistry { registered: Mutex::default() }
+        UnwindRegistry { registered: Mutex::default(), process: ForkDetector::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Registration>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, (u32, Registration)>> {
         // A registration is made before it is inserted and owns itself: a panic cannot leave the map wrong.
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +101,7 @@ impl Observer for UnwindRegistry {
         match self.lock().entry(loaded.address.get()) {
             Slot::Occupied(_) => Err(refuse(SectionError::AlreadyRegistered { address: loaded.address })),
             Slot::Vacant(slot) => {
-                slot.insert(Registration::new(section, Unit::of_this_process()));
+                slot.insert((self.process.generation(), Registration::new(section, Unit::of_this_process())));
                 Ok(())
             }
         }
@@ -106,6 +111,17 @@ impl Observer for UnwindRegistry {
         let registration = self.lock().remove(&address.get());
         // Not under the lock: withdrawing waits for the unwinder's own lock.
         drop(registration);
+        Ok(())
+    }
+
+    fn omitted(&self, addresses: Range<usize>) -> Result<(), ObserveError> {
+        let process = self.process.generation();
+        let gone = |address: &usize, (registrar, _): &mut (u32, Registration)| {
+            addresses.contains(address) && *registrar != process
+        };
+        let registrations: Vec<_> = self.lock().extract_if(gone).collect();
+        // As above.
+        drop(registrations);
         Ok(())
     }
 }

@@ -248,19 +248,21 @@ impl Packs {
         self.root.current().map_or_else(|_| Ok(Vec::new()), |generation| generation.store.places())
     }
 
-    /// Returns how cores are synchronised.
+    /// Returns how cores are synchronised: by the better path, and by signals where
+    /// [`sync_refused`](Self::sync_refused) says that it has begun to fail.
     pub fn sync_path(&self) -> SyncPath {
         self.root.peek().store.sync.path()
     }
 
-    /// Returns why cores are synchronised by signals instead of `membarrier`, if they are.
+    /// Returns why cores are synchronised by signals instead of `membarrier`, if they are, or were where that failed.
     pub fn sync_refused(&self) -> Option<&CoreSyncSetupError> {
         self.root.peek().store.sync.refused()
     }
 
-    /// Returns the addresses of the region, which holds all programs and data of this process.
+    /// Returns the addresses of the region, which holds all programs and data of this process. In a forked child, the
+    /// first call opens the child's own packs; if it cannot, these are the addresses of its parent's.
     pub fn region(&self) -> Range<usize> {
-        self.root.peek().store.region.range()
+        self.root.current().unwrap_or_else(|_| self.root.peek()).store.region.range()
     }
 
     #[cfg(all(test, not(loom)))]
@@ -318,7 +320,7 @@ impl fmt::Debug for Packs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Packs")
             .field("backing", &self.backing())
-            .field("region", &self.region())
+            .field("region", &self.root.peek().store.region.range())
             .finish_non_exhaustive()
     }
 }

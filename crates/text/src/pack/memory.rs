@@ -6,8 +6,8 @@ use palimpsest_sys::numa::NodeId;
 use palimpsest_sys::numa::placement::{self, Place};
 use palimpsest_sys::numa::policy::{self, NumaError};
 use palimpsest_sys::{
-    Area, HUGE_PAGE, Mapping, OnFork, Pages, PlacedMapping, ProcMem, Protection, Reservation, SharedMemory, Shutter,
-    Source, Window, arch, collapse,
+    Area, CreateError, HUGE_PAGE, Mapping, OnFork, Pages, PlacedMapping, ProcMem, Protection, Reservation,
+    SharedMemory, Shutter, Source, Window, arch, collapse,
 };
 
 use super::backing::{Backing, BackingError};
@@ -236,8 +236,7 @@ impl PackMemory {
         alias: Mapping,
         (downgraded, unplaced): (Option<BackingError>, Option<NumaError>),
     ) -> Result<Self, BackingError> {
-        // Allocates every page now, so that lack of memory, or a cgroup's limit on huge pages, is an error here and not
-        // a SIGBUS at the first store.
+        // Allocates every page now, so that lack of memory is an error here and not a SIGBUS at the first store.
         memory.allocate(plan.len)?;
         let source = Source::Shared(memory);
         let view = match plan.profiling {
@@ -381,8 +380,20 @@ impl Plan<'_> {
 /// A memory object, the view to write through, and why its memory was not asked of the node.
 type Object = (SharedMemory, Mapping, Option<NumaError>);
 
+/// Makes an object out of the pool of huge pages.
+#[cfg(any(not(test), loom))]
+fn object_of_pool(plan: &Plan<'_>) -> Result<SharedMemory, CreateError> {
+    SharedMemory::create(plan.name(), plan.len, Pages::Hugetlb)
+}
+
+/// Allocates all pages of such an object.
+#[cfg(any(not(test), loom))]
+fn allocate_from_pool(memory: &SharedMemory) -> Result<(), CreateError> {
+    memory.allocate(memory.len())
+}
+
 fn from_huge_pool(plan: &Plan<'_>) -> Result<Object, BackingError> {
-    let memory = SharedMemory::create(plan.name(), plan.len, Pages::Hugetlb)?;
+    let memory = object_of_pool(plan)?;
     // The kernel takes the pages out of the pool when it maps them.
     let alias = Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE).map_err(BackingError::HugePool)?;
     let unplaced = plan.ask(&alias);
@@ -391,6 +402,8 @@ fn from_huge_pool(plan: &Plan<'_>) -> Result<Object, BackingError> {
         // first touched. Kernels before 5.14 refuse, and place pages anywhere.
         let _ = alias.populate();
     }
+    // Here, where there is still a choice: a cgroup's limit on huge pages counts only when they are allocated.
+    allocate_from_pool(&memory)?;
     keep_the_only_writer(&memory);
     Ok((memory, alias, unplaced))
 }
@@ -420,8 +433,49 @@ fn make_huge(memory: &SharedMemory, alias: &Mapping) -> Result<(), BackingError>
 }
 
 #[cfg(all(test, not(loom)))]
+use tests::{allocate_from_pool, object_of_pool};
+
+#[cfg(all(test, not(loom)))]
 mod tests {
+    use std::cell::Cell;
+    use std::io;
+
     use super::*;
+
+    thread_local! {
+        /// Whether this thread's pool is one of base pages, and under a cgroup's limit that is reached.
+        static IS_LIMITED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn object_of_pool(plan: &Plan<'_>) -> Result<SharedMemory, CreateError> {
+        let pages = if IS_LIMITED.get() { Pages::Base } else { Pages::Hugetlb };
+        SharedMemory::create(plan.name(), plan.len, pages)
+    }
+
+    pub(super) fn allocate_from_pool(memory: &SharedMemory) -> Result<(), CreateError> {
+        let len = memory.len();
+        if IS_LIMITED.get() {
+            return Err(CreateError::Allocate { len, source: io::ErrorKind::StorageFull.into() });
+        }
+        memory.allocate(len)
+    }
+
+    /// Fails on: huge pages that are first allocated when there is no choice any more.
+    #[test]
+    fn a_limit_on_huge_pages_is_no_limit_on_packs() {
+        let region = Arc::new(Reservation::new(2 * HUGE_PAGE, HUGE_PAGE).unwrap());
+        IS_LIMITED.set(true);
+        let made = |on_refusal| {
+            let plan = plan(&region, WriteView::Standing, None);
+            PackMemory::new(&Plan { backing: Backing::HugetlbMemfd, on_refusal, ..plan })
+        };
+        assert!(matches!(made(OnRefusal::Fail), Err(BackingError::Create(CreateError::Allocate { .. }))));
+        let memory = made(OnRefusal::UseBasePages).unwrap();
+        assert!(matches!(memory.downgraded(), Some(BackingError::Create(CreateError::Allocate { .. }))));
+        // SAFETY: 1. in bounds; 2. nobody else knows the pack.
+        unsafe { memory.write(64, &[1, 2, 3, 4]) }.unwrap();
+        assert_eq!(bytes_at(&memory, 64), [1, 2, 3, 4]);
+    }
 
     fn bytes_at(memory: &PackMemory, offset: usize) -> [u8; 4] {
         let at = std::ptr::with_exposed_provenance::<[u8; 4]>(memory.base() + offset);

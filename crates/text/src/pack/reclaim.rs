@@ -28,6 +28,8 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use palimpsest_sys::SyncError;
+
 use super::CHUNKS;
 use super::contents::{Meta, Place};
 use super::error::ReclaimError;
@@ -90,7 +92,7 @@ impl Store {
         }
     }
 
-    fn reclaim_when_due(&self, state: MutexGuard<'_, ReclaimState>) {
+    fn reclaim_when_due<'s>(&'s self, state: MutexGuard<'s, ReclaimState>) {
         if let Err(error) = self.reclaim_under(state, Thrift::KeepHomes) {
             tracing::warn!(%error, "retired programs could not be reclaimed");
         }
@@ -101,13 +103,23 @@ impl Store {
         }
     }
 
-    fn reclaim_under(
-        &self,
-        mut state: MutexGuard<'_, ReclaimState>,
+    fn reclaim_under<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, ReclaimState>,
         thrift: Thrift,
     ) -> Result<Reclaimed, ReclaimError> {
         let mut done = Reclaimed::default();
-        self.collect(&mut state, &mut done)?;
+        match self.collect(&mut state, &mut done) {
+            Err(ReclaimError::Sync(SyncError::Membarrier(_))) => {
+                drop(state);
+                // Without the lock: see there. From here on signals are ready.
+                self.sync_cores()?;
+                state = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
+                done = Reclaimed::default();
+                self.collect(&mut state, &mut done)?;
+            }
+            collected => collected?,
+        }
         let mut ending = Ending::new(self, &mut state);
         // Observers are told without any lock held, so that they may use the packs.
         drop(state);
@@ -195,7 +207,7 @@ impl<'a> Ending<'a> {
             self.store.fill_with_traps(unsafe { item.as_ref() })?;
         }
         // No core may hold instructions of the old programs when the memory becomes free for new ones.
-        self.store.sync.sync()?;
+        self.store.sync_cores()?;
         let mut vacated: Vec<Place> = self.silent.drain(..).map(end).collect();
         // Sorted, so that a pack's lock is taken once for many, and its map changed once for neighbours. By slot first,
         // as they came: what was dropped in the order of its addresses is in order then.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::config::Config;
 use super::epoch::{EpochsByProcess, ProcessEpochs};
 use super::error::OpenError;
+use super::policy::ForkPolicy;
 use super::shard::{Shard, own_number};
 use super::store::{KeptStore, Store};
 
@@ -101,10 +102,15 @@ impl Root {
     #[cold]
     fn succeed(&self, parent: &Generation) -> Result<&Generation, OpenError> {
         let own = match Generation::open(&self.config, self.epochs.share(), Some(parent)) {
-            Ok(own) => Box::into_raw(own),
+            Ok(own) => own,
             // Another thread may have succeeded.
             Err(error) => return if ptr::eq(self.peek(), parent) { Err(error) } else { Ok(self.peek()) },
         };
+        if self.config.fork == ForkPolicy::Omit {
+            // Before this process's programs can lie where the parent's were.
+            own.store.observe(|observer| observer.omitted(parent.store.region.range()));
+        }
+        let own = Box::into_raw(own);
         let known = ptr::from_ref(parent).cast_mut();
         // Release, partner: the Acquire load in `peek`. Relaxed on failure: the loser looks again by `peek`.
         if self.current.compare_exchange(known, own, Ordering::Release, Ordering::Relaxed).is_err() {

@@ -166,7 +166,7 @@ pub(super) fn publish(block: Block, extras: Option<Arc<Extras>>, described: &Des
 pub(super) fn synchronize(store: &Store) -> Result<(), FinalizeError> {
     match arch::COHERENCE {
         Coherence::Coherent => Ok(()),
-        Coherence::NeedsFlushAndSync => Ok(store.sync.sync()?),
+        Coherence::NeedsFlushAndSync => Ok(store.sync_cores()?),
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use palimpsest_sys::{CoreSync, ForkDetector, Reservation};
+use palimpsest_sys::{Causes, CoreSync, ForkDetector, Reservation, SyncError};
 
 use super::backing::{Backing, Refused};
 use super::config::Config;
@@ -66,6 +66,15 @@ impl Store {
         // SAFETY: null or a live pack; it is removed under the slot's lock, which the caller holds, or lives as long as
         // the program.
         unsafe { pack.as_ref() }
+    }
+
+    /// Synchronises all cores, by signals if `membarrier` has begun to fail. Callers hold no lock: the dynamic linker
+    /// may be asked, and a constructor that waits for the lock has the linker's.
+    pub(super) fn sync_cores(&self) -> Result<(), SyncError> {
+        if let Some(refused) = self.sync.sync_by_any_path()? {
+            tracing::warn!(refused = %Causes(refused), "core synchronisation falls back to signals");
+        }
+        Ok(())
     }
 
     /// Returns whether there are observers.

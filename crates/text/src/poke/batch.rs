@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Instant;
 
-use palimpsest_sys::{stay_loaded, trap};
+use palimpsest_sys::{Causes, stay_loaded, trap};
 
 use super::arch::{self, Refusal};
 use super::domain::{Domain, MAX_SITES, State};
@@ -345,9 +345,13 @@ fn run(
     mode: Mode,
 ) -> Result<Applied, PokeError> {
     let hit = traps_hit();
-    if targets.iter().any(|target| !target.is_shared()) {
+    if targets.iter().any(|target| matches!(target, Target::Text)) {
         let way = state.text.prepare()?;
         tracing::debug!(?way, "text is written");
+        if let Some(refused) = state.text.take_refusal() {
+            let refused = Causes(&refused);
+            tracing::warn!(%refused, "text is written by exchanging its pages, which profilers then have no names for");
+        }
     }
     let tables = match mode {
         Mode::Trap => {

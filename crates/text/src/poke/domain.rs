@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use palimpsest_sys::{
-    CoreSync, ForkDetector, Mapping, Pages, Protection, SharedMemory, Source, SyncError, SyncPath, TextWriter,
+    Causes, CoreSync, ForkDetector, Mapping, Pages, Protection, SharedMemory, Source, SyncError, TextWriter,
 };
 
 use super::error::PokeError;
@@ -73,8 +73,6 @@ pub(super) struct Tables {
 pub(super) struct State {
     pub(super) text: TextWriter,
     pub(super) sync: CoreSync,
-    /// The other way to synchronise, once it was needed.
-    fallback: Option<CoreSync>,
     /// Whether a batch has failed half-way.
     pub(super) stuck: bool,
 }
@@ -115,7 +113,7 @@ impl Domain {
             parent,
             tables: AtomicPtr::new(ptr::null_mut()),
             in_flight: AtomicPtr::new(ptr::null_mut()),
-            state: Mutex::new(State { text: TextWriter::new(), sync: CoreSync::new()?, fallback: None, stuck: false }),
+            state: Mutex::new(State { text: TextWriter::new(), sync: CoreSync::new()?, stuck: false }),
         })
     }
 
@@ -227,19 +225,13 @@ impl Tables {
 }
 
 impl State {
-    /// Synchronises all cores, in the other way if the first fails.
-    pub(super) fn sync_cores(&mut self) -> Result<(), SyncError> {
-        let Err(error) = self.sync.sync() else { return Ok(()) };
-        if self.sync.path() == SyncPath::Signals {
-            return Err(error);
+    /// Synchronises all cores, by signals if `membarrier` has begun to fail. The library with this code stays loaded:
+    /// otherwise the dynamic linker would be asked, and a constructor that waits for the state's lock has the linker's.
+    pub(super) fn sync_cores(&self) -> Result<(), SyncError> {
+        if let Some(refused) = self.sync.sync_by_any_path()? {
+            tracing::warn!(refused = %Causes(refused), "core synchronisation falls back to signals");
         }
-        if self.fallback.is_none() {
-            self.fallback = CoreSync::with_path(SyncPath::Signals).ok();
-        }
-        match &self.fallback {
-            Some(fallback) => fallback.sync(),
-            None => Err(error),
-        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use palimpsest_sys::arch::flush_instruction_cache;
-use palimpsest_sys::{TextPlan, Unstored};
+use palimpsest_sys::{Piece, TextPlan, Unstored, Within};
 
 use super::arch;
 use super::domain::{State, Tables};
@@ -26,6 +26,15 @@ impl Target<'_> {
             Self::Program(program) => program.is_shared(),
             Self::Text => false,
         }
+    }
+
+    /// Returns a piece to store in what contains the site.
+    fn piece<'b>(&self, address: usize, bytes: &'b [u8]) -> Piece<'b> {
+        let within = match self {
+            Self::Program(program) => Within::Program(program.address().get()),
+            Self::Text => Within::Text,
+        };
+        Piece { address, bytes, within }
     }
 
     /// Returns where to store, if a view exists for that.
@@ -85,8 +94,9 @@ impl<'a> UserMachine<'a> {
     /// Plans writes of whole sites, for those without a view.
     pub(super) fn plan(&self, sites: &[Site]) -> Result<TextPlan, PokeError> {
         let pieces = sites.iter().zip(self.targets).filter(|(_, target)| !target.is_shared());
-        let pieces = pieces.map(|(site, _)| (site.address, site.new.as_slice()));
-        // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code.
+        let pieces = pieces.map(|(site, target)| target.piece(site.address, site.new.as_slice()));
+        // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code,
+        // nor between sites of text in one page (`Batch::add_text`, 4).
         Ok(unsafe { self.state.borrow_mut().text.plan(pieces) }?)
     }
 
@@ -135,9 +145,9 @@ impl Machine for UserMachine<'_> {
                 self.writes.set(self.writes.get() + 1);
             }
         }
-        let private = parts().filter(|(target, _)| !target.is_shared()).map(|(_, piece)| piece);
-        // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code;
-        // 2. the protocol's claim (2).
+        let private = parts().filter(|(target, _)| !target.is_shared());
+        let private = private.map(|(target, (address, bytes))| target.piece(address, bytes));
+        // SAFETY: 1. as for `plan`; 2. the protocol's claim (2).
         let stored = unsafe { self.state.borrow_mut().text.write(private) };
         // As in `write_plan`.
         for (target, (address, bytes)) in parts() {
@@ -148,7 +158,7 @@ impl Machine for UserMachine<'_> {
     }
 
     fn sync_cores(&self) -> Result<(), PokeError> {
-        self.state.borrow_mut().sync_cores()?;
+        self.state.borrow().sync_cores()?;
         self.syncs.set(self.syncs.get() + 1);
         Ok(())
     }
@@ -179,5 +189,49 @@ pub(super) unsafe fn store_bytes(alias: *mut u8, bytes: &[u8]) {
         // Volatile: instruction fetch of other cores is a reader that the compiler does not know of.
         // SAFETY: writable (1).
         unsafe { at.write_volatile(byte) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::pack::{Backing, Packs};
+    use crate::poke::domain::Domain;
+    use crate::poke::site::Code;
+
+    const LEN: usize = 64;
+
+    /// Returns a change of the first four bytes of `program`, which are `from`, to `to`.
+    fn site(program: &Program, from: u8, to: u8) -> Site {
+        let code = |byte: u8| Code::new(&[byte; 4]).unwrap();
+        Site { address: program.address().get(), old: code(from), new: code(to), action: None }
+    }
+
+    /// Fails on: a write that also stores what was between two programs when it was planned.
+    #[test]
+    fn a_program_that_comes_between_two_sites_stays() {
+        let packs = Packs::builder().backing(Backing::ProcMem).open().unwrap();
+        let first = packs.load(&[1; LEN], LEN).unwrap();
+        let mut between = packs.stage(LEN, LEN).unwrap();
+        let last = packs.load(&[1; LEN], LEN).unwrap();
+        let start = first.address().get();
+        assert_eq!([between.address().get(), last.address().get()], [start + LEN, start + 2 * LEN]);
+        let sites = [site(&first, 1, 2), site(&last, 1, 2)];
+        let targets = [Target::Program(&first), Target::Program(&last)];
+        let mut state = Domain::own().unwrap().lock();
+        // SAFETY: 1. each site lies in its program; 2. nobody runs them; 3. they have no alias.
+        let machine = unsafe { UserMachine::new(None, &mut state, &targets) };
+        let mut plan = machine.plan(&sites).unwrap();
+        between.image().fill(3);
+        let between = between.finalize().unwrap();
+        machine.write_plan(&sites, &mut plan).unwrap();
+        let bytes = |program: &Program| {
+            // SAFETY: the program's bytes, which nobody changes meanwhile.
+            unsafe { std::slice::from_raw_parts(program.entry(), LEN) }.to_vec()
+        };
+        assert_eq!(bytes(&between), [3; LEN]);
+        for program in [&first, &last] {
+            assert_eq!(bytes(program), [[2; 4].as_slice(), &[1; LEN - 4]].concat());
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Like memcpy and memset, for executable memory that nobody runs at the time.
 
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
+use palimpsest_sys::{Piece, Within, stay_loaded};
 
 use super::domain::Domain;
 use super::error::{PlaceError, PokeError};
@@ -76,6 +77,8 @@ unsafe fn write<'b>(
     offset: usize,
     chunks: impl Iterator<Item = &'b [u8]>,
 ) -> Result<(), PlaceError> {
+    // Without the lock, as in `Batch::apply`.
+    stay_loaded().map_err(PokeError::from)?;
     // Batches read and write whole words around their sites.
     let mut state = Domain::own()?.lock();
     let opened = program.open().map_err(PokeError::from)?;
@@ -85,7 +88,8 @@ unsafe fn write<'b>(
             // SAFETY: in a view of the program (1), which is writable while open, and which nobody runs (2).
             unsafe { store_bytes(alias, chunk) };
         } else {
-            let piece = (program.address().get() + next, chunk);
+            let start = program.address().get();
+            let piece = Piece { address: start + next, bytes: chunk, within: Within::Program(start) };
             // SAFETY: 1. mapped, and code has no references; 2. nobody runs it.
             unsafe { state.text.write([piece].into_iter()) }.map_err(PokeError::from)?;
         }

@@ -13,6 +13,7 @@ mod limits;
 mod poking;
 mod seccomp;
 mod signals;
+mod writing;
 
 use child::{World, play, skip};
 use exercise::{assert_tells, chain, doctor_agrees, exercise, refusals};
@@ -138,6 +139,21 @@ fn membarrier_is_deadly() {
 #[test]
 fn membarrier_traps() {
     membarrier_is("membarrier_traps", Answer::Trap, "signal 31");
+}
+
+/// Fails on: packs that reclaim nothing, or on AArch64 load nothing, once a sandbox is entered.
+#[test]
+fn membarrier_begins_to_fail() {
+    play("membarrier_begins_to_fail", World::Same, || {
+        let packs = works_with(Backing::CollapsedMemfd);
+        let program = exercise::load(&packs, 1);
+        seccomp::forbid(libc::SYS_membarrier, Answer::Errno(libc::EPERM));
+        drop(program);
+        let reclaimed = packs.reclaim().unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert_eq!(reclaimed.programs, 1);
+        exercise(&packs);
+        assert_tells(&chain(packs.sync_refused().expect("it is told")), &["membarrier", "seccomp", "not permitted"]);
+    });
 }
 
 fn memfd_create_is(name: &str, answer: Answer, told: &'static str) {

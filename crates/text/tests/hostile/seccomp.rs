@@ -45,6 +45,20 @@ pub(crate) fn forbid_memfd_flags(flags: u32, answer: Answer) {
     ]);
 }
 
+/// Forbids anonymous memory that can be executed, as SELinux does without `execmem`.
+pub(crate) fn forbid_anonymous_code(answer: Answer) {
+    install(&mut [
+        load(offset_of_number()),
+        jump(libc::BPF_JEQ, libc::SYS_mmap.unsigned_abs() as u32, 0, 5),
+        load(offset_of_argument(2)),
+        jump(libc::BPF_JSET, libc::PROT_EXEC.cast_unsigned(), 0, 3),
+        load(offset_of_argument(3)),
+        jump(libc::BPF_JSET, libc::MAP_ANONYMOUS.cast_unsigned(), 0, 1),
+        give(answer.action()),
+        give(libc::SECCOMP_RET_ALLOW),
+    ]);
+}
+
 fn offset_of_number() -> u32 {
     std::mem::offset_of!(libc::seccomp_data, nr) as u32
 }

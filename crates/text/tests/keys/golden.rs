@@ -2,39 +2,65 @@
 //! `golden/<architecture>.s`. `PALIMPSEST_BLESS=1` rewrites those files; then review the changes.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The functions that are compared.
 const FUNCTIONS: [&str; 3] = ["plugin_unlikely", "plugin_likely", "plugin_call"];
 
-/// Returns the assembly of the plugin, optimised, for `target`; `None` if the target's standard library or cargo is not
-/// installed.
-fn assembly(target: &str) -> Option<String> {
-    let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output().ok()?;
-    if !Path::new(String::from_utf8(sysroot.stdout).ok()?.trim()).exists() {
-        return None;
+/// This library, built for a target.
+pub(crate) struct Library {
+    target: &'static str,
+    folder: PathBuf,
+}
+
+impl Library {
+    /// Builds it; returns `None` if the target's standard library or cargo is not installed.
+    pub(crate) fn build(target: &'static str) -> Option<Self> {
+        let sysroot = read(Command::new("rustc").args(["--print", "target-libdir", "--target", target]));
+        if !Path::new(sysroot.trim()).exists() {
+            return None;
+        }
+        let folder = std::env::current_exe().unwrap().parent()?.parent()?.parent()?.join("golden");
+        // The library alone: for an example, cargo would build what only tests need, too. It is built as quickly as may
+        // be: of inlined code, the optimisation of its user counts.
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--lib", "--no-default-features", "--features", "std", "--target", target]);
+        cargo
+            .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "--target-dir"])
+            .arg(&folder);
+        let built = cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").output().ok()?;
+        assert!(built.status.success(), "no library for {target}: {}", String::from_utf8_lossy(&built.stderr));
+        Some(Self { target, folder })
     }
-    let folder = std::env::current_exe().unwrap().parent()?.parent()?.parent()?.join("golden");
-    // The library alone: for an example, cargo would build what only tests need, too. Of the library, only inlined code
-    // is visible, so it is built as quickly as may be.
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--lib", "--no-default-features", "--features", "std", "--target", target]);
-    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "--target-dir"]).arg(&folder);
-    let built = cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").output().ok()?;
-    assert!(built.status.success(), "no library for {target}: {}", String::from_utf8_lossy(&built.stderr));
-    let of_target = folder.join(target).join("debug");
+
+    /// Returns a command that compiles `source`, optimised, with the library.
+    pub(crate) fn rustc(&self, source: &str) -> Command {
+        let of_target = self.folder.join(self.target).join("debug");
+        let mut rustc = Command::new("rustc");
+        rustc.args(["--edition=2024", "-Copt-level=3", "-Ccodegen-units=1", "--target", self.target, "--extern"]);
+        rustc.arg(format!("palimpsest_text={}", of_target.join("libpalimpsest_text.rlib").display()));
+        for dependencies in [&of_target, &self.folder.join("debug")] {
+            rustc.arg("-L").arg(format!("dependency={}", dependencies.join("deps").display()));
+        }
+        rustc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+        rustc
+    }
+}
+
+/// Returns what a command prints; nothing if it is not installed.
+pub(crate) fn read(command: &mut Command) -> String {
+    command.output().map(|output| String::from_utf8(output.stdout).unwrap()).unwrap_or_default()
+}
+
+/// Returns the assembly of the plugin, optimised, for `target`; `None` as in [`Library::build`].
+fn assembly(target: &'static str) -> Option<String> {
+    let library = Library::build(target)?;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("plugin.s");
-    let mut rustc = Command::new("rustc");
-    rustc.args(["--edition=2024", "--crate-name=key_plugin", "--crate-type=cdylib", "--emit=asm", "--target", target]);
-    rustc.args(["-Copt-level=3", "-Ccodegen-units=1", "--extern"]);
-    rustc.arg(format!("palimpsest_text={}", of_target.join("libpalimpsest_text.rlib").display()));
-    for dependencies in [&of_target, &folder.join("debug")] {
-        rustc.arg("-L").arg(format!("dependency={}", dependencies.join("deps").display()));
-    }
-    rustc.arg("-o").arg(&file).arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/keys/plugin/lib.rs"));
-    let compiled = rustc.output().ok()?;
+    let mut rustc = library.rustc("tests/keys/plugin/lib.rs");
+    rustc.args(["--crate-name=key_plugin", "--crate-type=cdylib", "--emit=asm"]);
+    let compiled = rustc.arg("-o").arg(&file).output().ok()?;
     let told = String::from_utf8_lossy(&compiled.stderr);
     assert!(compiled.status.success(), "the plugin does not compile for {target}: {told}");
     Some(std::fs::read_to_string(file).unwrap())
@@ -83,7 +109,7 @@ fn without_numbers(line: &str) -> String {
     }
 }
 
-fn compare(architecture: &str, target: &str) {
+fn compare(architecture: &str, target: &'static str) {
     if cfg!(palimpsest_atomic_keys) {
         return;
     }

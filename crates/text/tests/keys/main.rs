@@ -2,6 +2,7 @@
 
 mod calls;
 mod environment;
+mod folding;
 mod forks;
 mod golden;
 mod masks;

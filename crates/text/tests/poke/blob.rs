@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use palimpsest_sys::TextWriter;
+use palimpsest_sys::{Piece, TextWriter};
 use palimpsest_text::poke::Batch;
 
 use super::{Generated, Version};
@@ -38,7 +38,7 @@ impl Blob {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(code.code.len() <= LEN, "{} bytes do not fit", code.code.len());
         let blob = Self { code, _alone: alone };
-        let pieces = [(blob.address(), &blob.code.code[..])];
+        let pieces = [Piece::of_text(blob.address(), &blob.code.code)];
         // SAFETY: 1. this binary's text, to which nobody has a reference; 2. nobody runs it.
         unsafe { TextWriter::new().write(pieces.into_iter()) }.unwrap();
         palimpsest_sys::arch::flush_instruction_cache(blob.range());

@@ -201,6 +201,32 @@ fn a_foreign_trap_without_handler_ends_the_process() {
     assert_eq!(killed_by(status), Some(libc::SIGTRAP));
 }
 
+/// The kernel spares the first process of a pid namespace every signal with the default action, except those that the
+/// CPU itself causes.
+#[test]
+fn a_foreign_trap_ends_also_the_first_process_of_a_pid_namespace() {
+    /// The exit code of a process that may make no namespace.
+    const NOT_ALLOWED: i32 = 77;
+    let status = fork_and_wait(|| {
+        set_action(libc::SIG_DFL, 0);
+        poke();
+        // SAFETY: takes numbers; concerns children that are made later, and the user's rights in this process.
+        let unshared = |flags| unsafe { libc::unshare(flags) } == 0;
+        if !unshared(libc::CLONE_NEWPID) && !unshared(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) {
+            return NOT_ALLOWED;
+        }
+        let status = fork_and_wait(|| {
+            foreign_trap();
+            0
+        });
+        killed_by(status).unwrap_or(0)
+    });
+    match exit_code(status) {
+        Some(NOT_ALLOWED) => eprintln!("skipped: this user may not unshare pid namespaces"),
+        code => assert_eq!(code, Some(libc::SIGTRAP), "status {status:#x}"),
+    }
+}
+
 #[test]
 fn a_signal_that_was_sent_stays_ignored() {
     alone(|| {

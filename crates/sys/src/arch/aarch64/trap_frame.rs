@@ -15,6 +15,13 @@ impl TrapFrame {
         self.0.uc_mcontext.pc as usize
     }
 
+    /// Lets the thread execute the trap at [`trap_address`](Self::trap_address) once more when the handler returns.
+    /// Returns whether it will.
+    pub(crate) fn trap_again(&mut self) -> bool {
+        self.resume_at(self.trap_address());
+        true
+    }
+
     /// Returns the address of the instruction that has faulted.
     pub fn program_counter(&self) -> usize {
         self.0.uc_mcontext.pc as usize

@@ -1,5 +1,9 @@
 //! A trapped thread's registers, as its signal handler sees them.
 
+use std::ptr;
+
+use super::instructions::TRAP;
+
 /// `si_code` of the SIGTRAP that the kernel sends for [`TRAP`](super::instructions::TRAP): `exc_int3` in
 /// `arch/x86/kernel/traps.c` passes none, so that `force_sig` sets `SI_KERNEL`.
 pub const TRAP_CODE: i32 = 0x80;
@@ -13,6 +17,20 @@ impl TrapFrame {
     /// Returns the address of the executed trap: `int3` leaves the program counter behind itself.
     pub fn trap_address(&self) -> usize {
         (self.0.uc_mcontext.gregs[libc::REG_RIP as usize] as usize).wrapping_sub(1)
+    }
+
+    /// Lets the thread execute the trap at [`trap_address`](Self::trap_address) once more when the handler returns.
+    /// Returns false if there is none of one byte: `int 3` of two (`CD 03`) traps in the same way.
+    pub(crate) fn trap_again(&mut self) -> bool {
+        let trap = ptr::with_exposed_provenance::<u8>(self.trap_address());
+        // Volatile: code is changed behind the compiler's back. SAFETY: the CPU has executed it; memory that can only
+        // be executed ends the process here, which the caller is about.
+        let byte = unsafe { trap.read_volatile() };
+        let is_trap = TRAP == [byte];
+        if is_trap {
+            self.resume_at(trap.addr());
+        }
+        is_trap
     }
 
     /// Returns the address of the instruction that has faulted.

@@ -25,8 +25,7 @@ use crate::threads::list::{PATIENCE, Wait};
 /// The process's turns.
 static TURNS: Turns<64> = Turns::new();
 
-/// Marks a word: its thread may take the turn. The highest bit of a process's number, which no process has
-/// (`PID_MAX_LIMIT` in `include/linux/threads.h`).
+/// Marks a word: its thread may take the turn. The highest bit, which is zero in the name of a thread.
 const RESERVED: u64 = 1 << 63;
 
 /// The calling thread's turn; ends when dropped.
@@ -103,8 +102,8 @@ impl<const SEATS: usize> Turns<SEATS> {
             let named = named(present).filter(|thread| thread.is_same_process(caller));
             let is_reserved = present & RESERVED != 0;
             match named {
-                Some(holder) if holder == caller && !is_reserved => return Asked::HasIt,
-                Some(other) if other != caller => {
+                Some(holder) if holder.is_same_thread(caller) && !is_reserved => return Asked::HasIt,
+                Some(other) if !other.is_same_thread(caller) => {
                     self.sit_down(own, caller);
                     return if is_reserved { Asked::Reserved(present) } else { Asked::Busy };
                 }
@@ -201,9 +200,9 @@ mod tests {
             assert!(matches!(turns.ask(holder), Asked::Reserved(_)), "{served:?}");
             let taken = |thread: &Caller| turns.ask(*thread) == Asked::Taken;
             holder = [first, second, third].into_iter().find(taken).expect("one of them");
-            served.push(holder);
+            served.push(holder.to_word());
         }
-        assert_eq!(served, [second, third, first, second, third, first]);
+        assert_eq!(served, [second, third, first, second, third, first].map(Caller::to_word));
     }
 
     #[test]

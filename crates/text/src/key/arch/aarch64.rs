@@ -2,6 +2,10 @@
 //! modification and execution of instructions").
 //!
 //! **Alignment.** Instructions are 4-byte aligned, so that no site crosses a cache line.
+//!
+//! **Identical code.** Nothing in a branch or an entry says whose it is, and a linker that folds functions with
+//! identical code (`--icf=all`) would join those of different keys and calls. A relocation without effect names the
+//! key or the call: it makes their functions differ, and costs no byte.
 
 /// Bytes of a site.
 pub(in super::super) const LEN: usize = 4;
@@ -47,6 +51,7 @@ macro_rules! __palimpsest_site {
                     ".else",
                     "b {target}",
                     ".endif",
+                    ".reloc 2b, R_AARCH64_NONE, {key}",
                     $crate::__palimpsest_site_entry!(),
                     target = label { break 'site !$inline },
                     key = sym $key,
@@ -71,6 +76,7 @@ macro_rules! __palimpsest_call_entry {
             ::core::arch::naked_asm!(
                 "2:",
                 "b {target}",
+                ".reloc 2b, R_AARCH64_NONE, {key}",
                 $crate::__palimpsest_site_entry!(),
                 target = sym $first,
                 key = sym $call,

@@ -10,6 +10,10 @@
 //!
 //! **Alignment.** None: a site may cross words, cache lines and pages.
 //!
+//! **Identical code.** Nothing in a branch says whose it is, and a linker that folds functions with identical code
+//! (`--icf=all`) would join branches on different keys. A relocation without effect names the key: it makes their
+//! functions differ, and costs no byte. (A static call's entry names its own by the second jump.)
+//!
 //! **Static calls.** An entry is `JMP rel32`, and behind it a jump through the call's own pointer. While the distance
 //! is rewritten the first byte is that of `TEST`, so that threads take the second jump: `poke::protocol`, "By detours".
 //! The flags mean nothing where a function begins (System V ABI, 3.2).
@@ -65,6 +69,7 @@ macro_rules! __palimpsest_site {
                     ".endif",
                     ".long {target} - 3f",
                     "3:",
+                    ".reloc 2b, R_X86_64_NONE, {key}",
                     $crate::__palimpsest_site_entry!(),
                     target = label { break 'site !$inline },
                     key = sym $key,

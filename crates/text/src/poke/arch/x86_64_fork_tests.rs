@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use palimpsest_sys::{Mapping, Protection, Source, TextWriter, trap};
+use palimpsest_sys::{Mapping, Piece, Protection, Source, TextWriter, trap};
 
 use crate::poke::domain::Domain;
 use crate::poke::error::PokeError;
@@ -83,7 +83,8 @@ fn a_child_lives_with_a_batch_that_it_inherits() {
     let mapping = Mapping::new(Source::Anonymous, 1 << 16, Protection::ReadExecute, 1 << 16).unwrap();
     let mut writer = TextWriter::new();
     // SAFETY: 1. this test's own; 2. nobody runs it.
-    let mut write = |code: &[u8]| unsafe { writer.write([(mapping.address(), code)].into_iter()) }.unwrap();
+    let mut write =
+        |code: &[u8]| unsafe { writer.write([Piece::of_text(mapping.address(), code)].into_iter()) }.unwrap();
     // SAFETY: the code above.
     let function = unsafe { std::mem::transmute::<*mut u8, extern "C" fn() -> usize>(mapping.as_ptr()) };
     let site = |index: usize| {

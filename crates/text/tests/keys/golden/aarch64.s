@@ -1,5 +1,6 @@
 plugin_unlikely:
 	nop
+	.reloc .Ltmp, R_AARCH64_NONE, _ZN10key_plugin12PLUGIN_TRACEE
 	add	x0, x0, #1
 	ret
 .LBB_2:
@@ -12,6 +13,7 @@ plugin_unlikely:
 
 plugin_likely:
 	nop
+	.reloc .Ltmp, R_AARCH64_NONE, _ZN10key_plugin12PLUGIN_CHECKE
 	add	x0, x0, #1
 	ret
 .LBB_2:

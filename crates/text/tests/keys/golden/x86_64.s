@@ -2,6 +2,7 @@ plugin_unlikely:
 	movq	%rdi, %rax
 	.byte	169
 	.long	.LBB_3-.Ltmp
+	.reloc .Ltmp, R_X86_64_NONE, _ZN10key_plugin12PLUGIN_TRACEE
 	incq	%rax
 	retq
 .LBB_3:
@@ -16,6 +17,7 @@ plugin_likely:
 	movq	%rdi, %rax
 	.byte	169
 	.long	.LBB_3-.Ltmp
+	.reloc .Ltmp, R_X86_64_NONE, _ZN10key_plugin12PLUGIN_CHECKE
 	incq	%rax
 	retq
 .LBB_3:
