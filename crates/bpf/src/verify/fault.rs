@@ -160,8 +160,8 @@ pub enum Fault {
     },
     /// An atomic operation on memory that may not be aligned.
     #[error(
-        "an atomic operation needs {align} aligned bytes; use an offset that is certainly a multiple of that, in memory \
-         that begins at one"
+        "an atomic operation needs {align} aligned bytes; use an offset that is certainly a multiple of that, in \
+         memory that begins at one"
     )]
     Unaligned {
         /// Bytes.
@@ -306,8 +306,8 @@ pub enum Fault {
     },
     /// An object of the host is needed.
     #[error(
-        "{register} must be an object of the type that the function takes; pass the address that another function gave, \
-         before it is given back"
+        "{register} must be an object of the type that the function takes; pass the address that another function \
+         gave, before it is given back"
     )]
     NoObject {
         /// The register.
@@ -384,8 +384,8 @@ pub enum Fault {
     },
     /// A lock is wanted.
     #[error(
-        "{register} must be a lock here; pass the address of the `struct bpf_spin_lock` in a value of a map of the host, \
-         as the latest look-up in its place has found the value"
+        "{register} must be a lock here; pass the address of the `struct bpf_spin_lock` in a value of a map of the \
+         host, as the latest look-up in its place has found the value"
     )]
     NoLock {
         /// The register.
@@ -393,8 +393,8 @@ pub enum Fault {
     },
     /// Something is called under a lock.
     #[error(
-        "under the lock that was taken in slot {slot} only functions of the program are called, and its release; give it \
-         back first"
+        "under the lock that was taken in slot {slot} only functions of the program are called, and its release; give \
+         it back first"
     )]
     CallLocked {
         /// Where it was taken.

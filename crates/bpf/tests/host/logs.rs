@@ -105,6 +105,22 @@ refused: r7 has no value here; set it on every way to this place (calls take r1 
 }
 
 #[test]
+fn ways_that_ended_before_are_not_told() {
+    // The way to `bad` is followed last: behind what jumps to `out`, and what does not jump.
+    let text = "r3 = *(u8 *)(r1 + 0)\nr0 = 0\nif r3 == 1 goto bad\nif r3 == 2 goto out\nr0 = 1\nexit\nout: exit\n\
+                bad: r0 = r9\nexit";
+    let all = "\
+the program begins; r1: context; r2: any number
+     0: r3 = *(u8 *)(r1 + 0)                r3: 0 to 255
+     1: r0 = 0                              r0: 0
+     2: if r3 == 1 goto +4                  jumps to slot 7; r3: 1
+     7: r0 = r9
+refused: r9 has no value here; set it on every way to this place (calls take r1 to r5 away)
+";
+    assert_eq!(log(text, Detail::All), all);
+}
+
+#[test]
 fn what_a_loop_forgets_is_told_at_its_head() {
     let text = "r0 = 0\nagain: may_goto out\nr1 += 1\ngoto again\nout: r0 = *(u8 *)(r1 + 0)\nexit";
     let way = "\

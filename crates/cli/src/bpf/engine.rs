@@ -5,9 +5,9 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use palimpsest_bpf::elf::{Explained, Program};
 use palimpsest_bpf::host::{Host, HostedError, HostedProgram, Linked};
-use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError};
+use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, RegionError, RunError};
 use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
-use palimpsest_bpf::verify::{ContextAccess, Contract, Log, Unproven, VerifyError};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Log, VerifyError};
 use palimpsest_bpf::{Code, LoadError, StructureError, VerifiedError, VerifiedProgram};
 
 use super::terms::Terms;
@@ -27,33 +27,6 @@ impl Engine {
         match self {
             Self::Interpreter => "interpreter",
             Self::Compiler => "compiler",
-        }
-    }
-}
-
-/// What happens to loads that the verifier cannot prove harmless.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum Loads {
-    /// The program is refused.
-    #[default]
-    Refuse,
-    /// They are tried, and give 0 where nothing is. The program can then read whatever the process can.
-    Probe,
-}
-
-impl Loads {
-    pub(super) const fn unproven(self) -> Unproven {
-        match self {
-            Self::Refuse => Unproven::Refuse,
-            Self::Probe => Unproven::Probe,
-        }
-    }
-
-    /// How the interpreter treats them in programs that are not verified.
-    pub(super) const fn on_fault(self) -> OnFault {
-        match self {
-            Self::Refuse => OnFault::Stop,
-            Self::Probe => OnFault::LoadZero,
         }
     }
 }

@@ -138,7 +138,7 @@ impl Refusal {
 }
 
 impl Checked {
-    /// Says what became of a program, which has a name if it is an object's; an error that is none about it is returned.
+    /// Says what became of a program, which has a name if it is an object's. An error that is not about it is returned.
     pub(super) fn new(
         program: Option<&Program>,
         result: Result<Verified, EngineError>,

@@ -1,10 +1,35 @@
 //! On which terms a program is verified.
 
-use clap::Args;
-use palimpsest_bpf::interp::Interpreter;
-use palimpsest_bpf::verify::{ContextAccess, Contract, Trust};
+use clap::{Args, ValueEnum};
+use palimpsest_bpf::interp::{Interpreter, OnFault};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Trust, Unproven};
 
-use super::engine::Loads;
+/// What happens to loads that the verifier cannot prove harmless.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(super) enum Loads {
+    /// The program is refused.
+    #[default]
+    Refuse,
+    /// They are tried, and give 0 where nothing is. The program can then read whatever the process can.
+    Probe,
+}
+
+impl Loads {
+    const fn unproven(self) -> Unproven {
+        match self {
+            Self::Refuse => Unproven::Refuse,
+            Self::Probe => Unproven::Probe,
+        }
+    }
+
+    /// How the interpreter treats them in programs that are not verified.
+    const fn on_fault(self) -> OnFault {
+        match self {
+            Self::Refuse => OnFault::Stop,
+            Self::Probe => OnFault::LoadZero,
+        }
+    }
+}
 
 /// What the verifier takes, and what compiled code then does besides what the program says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]

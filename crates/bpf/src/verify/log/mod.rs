@@ -5,6 +5,7 @@
 //! refusal is about, and `words` says what is known.
 
 mod matter;
+mod reads;
 mod watch;
 mod words;
 

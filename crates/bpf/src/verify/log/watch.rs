@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use super::Statistics;
-use super::matter::reads;
+use super::reads::reads;
 use crate::code::Code;
 use crate::insn::Instruction;
 use crate::verify::state::{Known, Place, State};
