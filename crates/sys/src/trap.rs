@@ -374,8 +374,8 @@ pub fn is_traced() -> bool {
     at.and_then(|at| text[..len].get(at + FIELD.len())).is_some_and(|&digit| digit != b'0')
 }
 
-/// Makes the default action happen, with the signal's own information for the core dump and the parent; when the handler
-/// returns, if it must be.
+/// Makes the default action happen, with the signal's own information for the core dump and the parent: now or, if it
+/// must be, when the handler returns.
 fn end_process(info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: all-zero is a valid `sigaction`, and means the default.
     let default: libc::sigaction = unsafe { mem::zeroed() };

@@ -1,7 +1,6 @@
 //! Modules in packs, from outside: one executable, so that tests share their builders of functions.
 
 mod common;
-mod forking;
 mod freeing;
 mod library_calls;
 #[cfg(feature = "unwind")]

@@ -47,10 +47,10 @@ const DIRECTORY_VARIABLE: &str = "JITDUMPDIR";
 /// # File
 /// `jit-PID.dump` has mode 0600 and is opened at the first load under the rules of [`PerfMap`](super::PerfMap), also
 /// those for process ids and forks; a file that another code generator of this process has open is refused, because
-/// the format allows one writer. The directory must not be mounted `noexec`: `perf` finds the file by an executable mapping
-/// of it, which is made here (private, readable and executable, never writable) and stays as long as the process. All
-/// observers of one directory share the file, which stays open: a program that makes and drops packs many times writes
-/// one file.
+/// the format allows one writer. The directory must not be mounted `noexec`: `perf` finds the file by an executable
+/// mapping of it, which is made here (private, readable and executable, never writable) and stays as long as the
+/// process. All observers of one directory share the file, which stays open: a program that makes and drops packs many
+/// times writes one file.
 ///
 /// `perf inject` writes its ELF files to the same directory.
 ///

@@ -3,11 +3,7 @@
 use std::process::Command;
 
 use super::golden::{Library, read};
-
-#[cfg(target_arch = "x86_64")]
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-#[cfg(target_arch = "aarch64")]
-const TARGET: &str = "aarch64-unknown-linux-gnu";
+use super::isa::TARGET;
 
 /// Fails on: branches, or on AArch64 entries of calls, that do not say whose they are.
 #[test]

@@ -2,6 +2,8 @@
 
 /// One store for each site.
 pub(crate) const SYNCS: u64 = 1;
+/// The target for which programs are compiled.
+pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Bytes of a site.
 pub(crate) const SITE: usize = 4;
 

@@ -2,6 +2,8 @@
 
 /// One byte for each site.
 pub(crate) const SYNCS: u64 = 1;
+/// The target for which programs are compiled.
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Bytes of a site.
 pub(crate) const SITE: usize = 5;
 

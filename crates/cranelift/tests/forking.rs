@@ -1,10 +1,14 @@
-//! Modules in forked children.
+//! Modules in forked children. In a program of its own: children hold what other tests count as freed.
+
+#[expect(dead_code, reason = "the tests in `suite` use the rest")]
+#[path = "suite/common.rs"]
+mod common;
 
 use cranelift_module::{Linkage, default_libcall_names};
 use palimpsest_cranelift::{PackModule, PackModuleBuilder};
 use palimpsest_text::Packs;
 
-use super::common::{add_n, add_n_to, call1, declare};
+use common::{add_n, add_n_to, call1, declare};
 
 /// Runs `child` in a forked process, and returns its result.
 fn in_child(child: impl FnOnce() -> i32) -> i32 {
