@@ -119,7 +119,7 @@ fn in_thread(name: &str, run: impl FnOnce() + Send) {
     });
 }
 
-/// Fails on: a name without its zero, room that keeps what was there, user and group the wrong way round.
+/// Fails on: a name without its zero, room that keeps what was there.
 #[test]
 fn threads_have_names_and_owners() {
     let (full, name) = ([0xaa; LEN], |len: u32| format!("r2 = {len}\ncall 16\nexit"));
