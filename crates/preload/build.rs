@@ -3,7 +3,8 @@
 //! The object defines `mmap` and others for the program. Its own code calls functions of these names too: the engine,
 //! when it does what a guard has decided, and the standard library. Those calls would come back to the definitions
 //! here, without end. `--wrap` (ld, gold, lld, mold) makes all references, though not the definitions, use the symbol
-//! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel.
+//! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel. In the same way the part of the C library
+//! that each object has of its own comes to call what only glibc has (`glibc`).
 
 use std::error::Error;
 use std::fs;
@@ -13,7 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let memory = ["fork", "madvise", "mremap", "mmap", "mmap64", "mlock", "mlock2", "mlockall", "syscall"];
     let waits = ["epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect", "nanosleep", "clock_nanosleep"];
-    for name in memory.into_iter().chain(waits) {
+    let glibc = ["__register_atfork"];
+    for name in memory.into_iter().chain(waits).chain(glibc) {
         println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={name}");
     }
     // The C compiler's start and end of an object, for C++ before `.init_array` and transactions in memory, would cost

@@ -96,8 +96,8 @@ pub enum Run {
     Killed,
 }
 
-/// A child of this process. Once it has ended and somebody has waited for it (the kernel, where SIGCHLD is ignored), its
-/// number may be another process's.
+/// A child of this process. Once it has ended and somebody has waited for it (the kernel, where SIGCHLD is ignored),
+/// its number may be another process's.
 #[derive(Debug)]
 struct Child {
     number: Pid,

@@ -91,7 +91,7 @@ pub(crate) fn noted(place: &ReportTo, standard_error: Option<Noted>) -> Option<N
 }
 
 /// Returns the number of a descriptor that somebody has named for the report, and that was never open; `found` is what
-/// [`noted`] has returned. That programs close those that they do not know, or put others in their place, is no mistake.
+/// [`noted`] has returned. Programs that close those that they do not know, or put others in their place, do no wrong.
 pub(crate) fn never_open(place: &ReportTo, found: Option<Noted>) -> Option<RawFd> {
     match (place, found) {
         (ReportTo::Descriptor(Descriptor { number, file: None | Some(CLOSED) }), None) => Some(*number),

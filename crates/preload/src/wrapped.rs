@@ -44,6 +44,7 @@ own! {
     pselect => crate::own_waits::own_pselect,
     nanosleep => crate::own_waits::own_nanosleep,
     clock_nanosleep => crate::own_waits::own_clock_nanosleep,
+    __register_atfork => crate::glibc::register_atfork,
 }
 
 own! {

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::bench::format::tests::report;
 
-    /// Fails on: a FIFO that is closed between the first look at it and the results, which its reader takes for the end.
+    /// Fails on: a FIFO that is closed between the first look at it and the results: its reader takes that for the end.
     #[test]
     fn a_fifo_keeps_its_reader_until_there_are_results() {
         let folder = tempfile::tempdir().expect("a folder");
