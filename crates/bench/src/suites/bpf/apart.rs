@@ -1,5 +1,5 @@
-//! What takes samples: an engine in this process, or one in a process of its own, because it changes the process that it
-//! is in.
+//! What takes samples: an engine in this process, or one in a process of its own, because it changes the process that
+//! it is in.
 //!
 //! A process apart gets ready, says so in a line, and then answers each line with a sample. So such an engine takes
 //! turns with the others, too.
