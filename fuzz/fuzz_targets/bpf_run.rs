@@ -1,10 +1,11 @@
 //! Programs of numbers that end, run by the interpreter, by the compiler for this machine, plain and hardened, and by
-//! other engines, the crate `rbpf` or (with the feature `ubpf`) uBPF, interpreted and compiled: all give the same result
-//! and leave the same bytes.
+//! other engines, the crate `rbpf` or (with the feature `ubpf`) uBPF, interpreted and compiled: all give the same
+//! result and leave the same bytes.
 //!
-//! The first byte of an input says with its lowest bit whether `rbpf` runs the program, too, or else uBPF, and then how
-//! many rounds it has. Eight bytes more for each register are its first value; the rest is instructions of [`LEN`] bytes
-//! each, of which every value means something: the input has no wrong form, so that what is mutated is always a program.
+//! The first byte of an input says with its lowest bit whether `rbpf` runs the program, too, or else uBPF, and then
+//! how many rounds it has. Eight bytes more for each register are its first value; the rest is instructions of [`LEN`]
+//! bytes each, of which every value means something: the input has no wrong form, so that what is mutated is always a
+//! program.
 #![no_main]
 
 #[cfg(feature = "ubpf")]

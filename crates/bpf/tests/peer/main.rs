@@ -1,6 +1,6 @@
 //! Random programs mean the same here and to uBPF, whose makers read the same RFC 9669: to its interpreter, and
-//! compiled by it. They use everything that uBPF has; the crate `rbpf`, with which the fuzz target `bpf_run` compares as
-//! well, has no signed division, no extension of signs, no plain swap of bytes and of atomic operations only an
+//! compiled by it. They use everything that uBPF has; the crate `rbpf`, with which the fuzz target `bpf_run` compares
+//! as well, has no signed division, no extension of signs, no plain swap of bytes and of atomic operations only an
 //! addition.
 //!
 //! `cargo xtask test --only ubpf` runs this. By hand: `RUSTFLAGS='--cfg palimpsest_ubpf' cargo test -p palimpsest-bpf
