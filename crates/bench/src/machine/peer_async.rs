@@ -71,7 +71,7 @@ impl AsyncLoader {
         // nothing else handles them.
         let all = unsafe { GlobalEnv::new() };
         let thread = all.init_thread(TIMER);
-        let mut numbers = SmallRng::seed_from_u64(27_11_2026);
+        let mut numbers = SmallRng::seed_from_u64(27_112_026);
         let loader = ProgramLoader::new(&mut numbers, Arc::new(DummyProgramEventListener), &[]);
         Self { loader, numbers: numbers.into(), thread, timer: Rc::new(PreemptionEnabled::new(thread)) }
     }
