@@ -126,6 +126,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask bench pack --json pack.json --html pack.html", Not(PEERS)),
     ("cargo xtask bench paging --quick", Not(PEERS)),
     ("cargo xtask bench bpf --quick", Not(PEERS)),
+    ("cargo xtask bench numa --quick", Not(PEERS)),
     ("cargo xtask bench programs --quick", Not(MEASURES)),
     ("cargo xtask bench mix", Not(MEASURES)),
     ("cargo xtask release-check", Not("fails until the tree has an address; the step `crates` runs all else of it")),

@@ -153,7 +153,9 @@ pub(crate) fn says_what_it_took(report: &Report, done: Progress) {
     let text = report.to_string();
     assert!(text.starts_with("huge ") && !text.contains("\nfrozen "), "{text}");
     let worth = report.worth.expect("forks are spared something");
-    assert!(worth.once > done.beside && worth.once <= done.looked + done.taken + done.beside, "{done:?} {text}");
+    // Processor time, also of what comes before and behind a slice.
+    let most = 2 * (done.looked + done.taken) + done.beside;
+    assert!(worth.once > done.beside && worth.once <= most, "{done:?} {text}");
     assert_eq!((report.basis, worth.per_fork.is_zero()), (Basis::Taken, false), "{text}");
     assert!(text.contains(" ms once, about ") && text.contains(": pays after about "), "{text}");
 }
