@@ -225,15 +225,15 @@ impl Explorer<'_> {
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
         self.watch(Watch::add_root);
         let Limits { budget, values: most_values } = limits;
+        // Whoever watches sees each step. Otherwise one comparison suffices.
+        let unseen = if self.watch.is_some() { 0 } else { budget };
         while let Some(mut way) = self.pending.pop() {
             self.values -= way.state.weight();
             self.watch(Watch::begin);
             loop {
                 let at = way.at;
                 *followed += 1;
-                let code = self.shared.code;
-                self.watch(|watch| watch.arrive(at, code.instructions()[at], &way.state));
-                let outcome = if *followed > budget {
+                let outcome = if *followed > unseen && self.arrive(&way, *followed > budget) {
                     Err(Fault::Budget { budget })
                 } else if self.values > most_values {
                     Err(Fault::Values { most: most_values })
@@ -260,6 +260,15 @@ impl Explorer<'_> {
         if let Some(watch) = &mut self.watch {
             tell(watch);
         }
+    }
+
+    /// Tells whoever watches that a step begins. Returns whether it is one too many.
+    #[cold]
+    #[inline(never)]
+    fn arrive(&mut self, way: &Way, is_beyond: bool) -> bool {
+        let instruction = self.shared.code.instructions()[way.at];
+        self.watch(|watch| watch.arrive(way.at, instruction, &way.state));
+        is_beyond
     }
 
     /// Returns a number for a call of a function.

@@ -343,7 +343,7 @@ impl Contract {
 
     /// Returns the program with what was found out.
     fn verified(&self, code: Code, (explored, attempt): (Explored, Attempt)) -> Verified {
-        let takes_fuel = attempt.loops == Loops::Fuelled || counts_rounds(&code);
+        let fuel = self.fuel.filter(|_| attempt.loops == Loops::Fuelled || counts_rounds(&code));
         let context_align = match explored.context_use {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,
@@ -351,7 +351,7 @@ impl Contract {
         let Explored { probes, checked, guards, leftovers, followed, .. } = explored;
         let Self { context, trust, unproven, .. } = *self;
         Verified {
-            fuel: self.fuel.filter(|_| takes_fuel),
+            fuel,
             code,
             context,
             context_align,
