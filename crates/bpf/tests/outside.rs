@@ -16,7 +16,7 @@ use palimpsest_bpf::host::Host;
 use palimpsest_bpf::interp::Interpreter;
 use palimpsest_bpf::map::{
     BrokenRing, Definition, Drained, Event, Kind, Map, OpenRingError, RecordLength, Rest, Ring, RingReader, Waited,
-    Wake,
+    Waiter, Wake,
 };
 use palimpsest_bpf::verify::{ContextAccess, Contract};
 use palimpsest_bpf::{Code, asm};
@@ -80,7 +80,7 @@ fn another_process_reads_and_is_woken() {
     if std::env::var_os(CHILD).is_some() {
         return read_in_child();
     }
-    let event = Arc::new(Event::new().expect("an eventfd"));
+    let event = Arc::new(Event::new().expect("an event"));
     let map = Arc::new(made().signalling(&event));
     let own = std::env::current_exe().expect("a test has a path");
     let mut child = Command::new(own);
@@ -113,7 +113,7 @@ fn read_in_child() {
     let mut next = 0;
     // ANCHOR: reader
     let mut reader = RingReader::open(ring).expect("a ring buffer");
-    let event = Event::from(event);
+    let event = Waiter::from(event);
     while next < COUNT {
         let drained = reader.drain(|record| {
             assert_eq!(RecordLength::check::<u64>(record), Ok(next));
@@ -261,6 +261,9 @@ fn what_is_no_ring_buffer_is_refused() {
         assert!(matches!(refused, Err(OpenRingError::Length { bytes }) if bytes == count * 4096), "{refused:?}");
     }
     pages(3).expect("as long as one");
+    let within = |most| RingReader::open_within(memory(&made()), most).map(drop);
+    within(3 * 4096).expect("no longer");
+    assert!(matches!(within(3 * 4096 - 1), Err(OpenRingError::Large { bytes: 12288, most: 12287 })));
     let map = made();
     poke(&File::from(memory(&map)), 0, 12);
     assert!(matches!(RingReader::open(memory(&map)), Err(OpenRingError::Position { position: 12 })));

@@ -132,6 +132,9 @@ fn what_is_wrong_is_said_in_one_line() {
         (&["disasm", "--from", "hex"], b"zz", "no hexadecimal digit"),
         (&["disasm", "--from", "asm"], b"\xff", "standard input is not text"),
         (&["disasm", "/nonexistent/file"], b"", "/nonexistent/file"),
+        // As `verify` does, which has no host.
+        (&["verify", "--from", "asm", "--context", "8"], b"call 7\nexit\n", "call 7"),
+        (&["disasm", "--from", "asm", "--context", "8", "--native", "x86-64"], b"call 7\nexit\n", "call 7"),
     ] {
         let error = refused(arguments, input);
         assert!(error.starts_with("palimpsest: ") && error.contains(reason), "{arguments:?}: {error}");

@@ -44,6 +44,7 @@ const CRATES: [Tested; 3] = [
 
 const THREAD_UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "core_sync::tests::broadcasts", reason: BLOCKED },
+    Unsuitable { name: "signals_take_over_where_membarrier_has_begun_to_fail", reason: BLOCKED },
     Unsuitable { name: "tracer::tests", reason: CLONE },
     Unsuitable { name: "deputy::tests", reason: CLONE },
     Unsuitable { name: "threads::hold::tests", reason: CLONE },

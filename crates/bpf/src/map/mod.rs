@@ -62,7 +62,7 @@ use core::sync::atomic::AtomicU64;
 
 /// What [`Map::signalling`] signals.
 #[cfg(feature = "std")]
-pub use palimpsest_sys::event::{Event, Waited};
+pub use palimpsest_sys::event::{Event, Waited, Waiter};
 
 use array::Array;
 pub(crate) use array::ArrayPlace;
@@ -235,9 +235,9 @@ impl Map {
     }
 
     /// Signals `event` when a record finds the consumer of a ring buffer waiting, or when programs have made room in a
-    /// user ring buffer: a system call, which signal handlers may make, too. Whoever waits for the event may be a loop
-    /// that watches its descriptor, or another process that got it beside that of the ring
-    /// ([`shared_with_processes`](Self::shared_with_processes)).
+    /// user ring buffer: a system call, which signal handlers may make, too, and which never waits. Whoever waits for
+    /// the event may be a loop that watches its descriptor, or another process that got it beside that of the ring
+    /// ([`shared_with_processes`](Self::shared_with_processes)) and need not be trusted.
     #[cfg(feature = "std")]
     pub fn signalling(self, event: &alloc::sync::Arc<Event>) -> Self {
         let event = alloc::sync::Arc::clone(event);

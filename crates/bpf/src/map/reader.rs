@@ -39,6 +39,14 @@ pub enum OpenRingError {
     /// It cannot be mapped.
     #[error(transparent)]
     Map(#[from] AdoptWordsError),
+    /// It is longer than it may be.
+    #[error("{bytes} bytes of memory, and the reader takes {most} at most")]
+    Large {
+        /// Bytes of the memory.
+        bytes: usize,
+        /// Bytes that it may have.
+        most: usize,
+    },
     /// No ring buffer has that length.
     #[error("{bytes} bytes are no ring buffer: two pages of 4096, and a power of 2 from 4096 to 1 GiB")]
     Length {
@@ -106,12 +114,27 @@ pub enum Rest {
 impl RingReader {
     /// Maps the memory of a ring buffer. Reading begins where the last consumer stopped.
     ///
+    /// Such memory, which the host chooses, may have 1 GiB and 8 KiB, and a record half of that. This process pays for
+    /// the pages that it reads, and for a copy of a record: [`open_within`](Self::open_within) bounds both.
+    ///
     /// # Errors
     ///
     /// [`OpenRingError`].
     pub fn open(ring: OwnedFd) -> Result<Self, OpenRingError> {
+        Self::open_within(ring, usize::MAX)
+    }
+
+    /// Does the same for memory of `most` bytes at most: the records', and 8 KiB.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenRingError`].
+    pub fn open_within(ring: OwnedFd, most: usize) -> Result<Self, OpenRingError> {
         let words = SharedWords::adopt(ring)?;
         let bytes = words.len() * WORD;
+        if bytes > most {
+            return Err(OpenRingError::Large { bytes, most });
+        }
         let len = bytes.checked_sub(RECORDS).filter(|len| len.is_power_of_two() && (4096..=1 << 30).contains(len));
         let len = len.ok_or(OpenRingError::Length { bytes })? as u64;
         // Acquire: with the release of C4 by the consumer before this one; without it, what that one has cleared could

@@ -34,40 +34,56 @@ impl Seat {
             Err(other) if other != here && inherited == Inherited::IsFree => take(other),
             taken => taken,
         };
-        taken.ok().map(|_| Seated(here))
+        taken.ok().map(|_| Seated { generation: here, inherited })
     }
 
     /// Returns whether `seated` still has it. In a child that has inherited it, makes it the child's, unless another
-    /// has taken it there.
+    /// has taken it there, or it stays the parent's.
     pub(super) fn keeps(&self, seated: &mut Seated) -> bool {
         let here = generation();
-        if seated.0 == here {
+        if seated.generation == here {
             return true;
         }
+        if seated.is_the_parents() {
+            return false;
+        }
         // Relaxed: what `seated` did before is this thread's, or the fork has brought it.
-        let is_kept = self.0.compare_exchange(seated.0, here, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let is_kept = self.0.compare_exchange(seated.generation, here, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_kept {
-            seated.0 = here;
+            seated.generation = here;
         }
         is_kept
     }
 
-    /// Whether another has taken it over from `seated`.
+    /// Whether another has taken it over from `seated`, or it has stayed the parent's.
     pub(super) fn is_lost(&self, seated: &Seated) -> bool {
         // Relaxed: whoever has taken it over is another thread of a child, which is asked for order by nobody.
-        self.0.load(Ordering::Relaxed) != seated.0
+        seated.is_the_parents() || self.0.load(Ordering::Relaxed) != seated.generation
     }
 
-    /// Gives it back, unless another has taken it over.
+    /// Gives it back, unless another has taken it over, or it has stayed the parent's.
     pub(super) fn give_back(&self, seated: &Seated) {
-        // Release: with the acquire of `take`.
-        let _ = self.0.compare_exchange(seated.0, 0, Ordering::Release, Ordering::Relaxed);
+        if !seated.is_the_parents() {
+            // Release: with the acquire of `take`.
+            let _ = self.0.compare_exchange(seated.generation, 0, Ordering::Release, Ordering::Relaxed);
+        }
     }
 }
 
-/// Somebody has a seat: the generation in which it was taken.
+/// Somebody has a seat.
 #[derive(Clone, Debug)]
-pub(crate) struct Seated(u32);
+pub(crate) struct Seated {
+    /// That in which it was taken.
+    generation: u32,
+    inherited: Inherited,
+}
+
+impl Seated {
+    /// Whether this process is a child that has inherited it, and does not get it.
+    fn is_the_parents(&self) -> bool {
+        self.inherited == Inherited::IsTaken && self.generation != generation()
+    }
+}
 
 #[cfg(all(test, feature = "std"))]
 mod tests {

@@ -420,6 +420,25 @@ fn of_memory_that_others_map_a_parent_keeps_both_ends() {
     let shared = |kind| map(kind, 0, 0, 4096).shared_with_processes().expect("memory");
     let (records, samples) = (shared(Kind::RingBuffer), shared(Kind::UserRingBuffer));
     let (ring, user_ring) = (records.ring().expect("one"), samples.user_ring().expect("one"));
-    let _both = (ring.take_consumer().expect("the first"), user_ring.take_producer().expect("the first"));
-    in_a_child(|| ring.take_consumer().is_none() && user_ring.take_producer().is_none());
+    let mut both = Some((ring.take_consumer().expect("the first"), user_ring.take_producer().expect("the first")));
+    let nobody_takes = || ring.take_consumer().is_none() && user_ring.take_producer().is_none();
+    assert!(ring.output(&[1; 8], Wake::Never));
+    in_a_child(|| {
+        let (mut consumer, mut producer) = both.take().expect("inherited");
+        assert_eq!((consumer.drain(|_| ()), producer.put(&[1; 8])), (0, Err(ReserveError::Full { len: 8 })));
+        let is_taken = nobody_takes();
+        drop((consumer, producer));
+        is_taken && nobody_takes()
+    });
+    let (mut consumer, mut producer) = both.expect("the child had a copy");
+    assert_eq!(consumer.drain(|_| ()), 1);
+    let mut sample = Some(producer.reserve(8).expect("room"));
+    in_a_child(|| {
+        sample.as_mut().expect("inherited").write(&[1; 8]);
+        drop(sample.take());
+        user_ring.take() == Ok(Next::Nothing)
+    });
+    sample.expect("the child had a copy").submit();
+    assert!(matches!(user_ring.take(), Ok(Next::Sample(_))));
+    assert_eq!(user_ring.words()[2].load(Ordering::Relaxed), 0, "the child has written nothing");
 }

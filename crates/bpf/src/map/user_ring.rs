@@ -355,7 +355,12 @@ pub struct Sample<'a, 'b> {
 impl Sample<'_, '_> {
     /// Writes bytes from the sample's beginning, as many as fit. The rest of the last word that is written becomes
     /// zero.
+    ///
+    /// Does nothing in a child of `fork` where the sample has stayed the parent's, or another producer was taken.
     pub fn write(&mut self, bytes: &[u8]) {
+        if self.ring.producer.is_lost(&self.seated) {
+            return;
+        }
         let bytes = &bytes[..bytes.len().min(self.len as usize)];
         for (index, chunk) in bytes.chunks(WORD).enumerate() {
             let mut word = [0; WORD];
@@ -375,7 +380,7 @@ impl Sample<'_, '_> {
     fn finish(&mut self, skip: u32) {
         self.is_done = true;
         if self.ring.producer.is_lost(&self.seated) {
-            // That producer has had it skipped.
+            // That producer has had it skipped, or finishes it.
             return;
         }
         // P5. Release: with the acquire of C2; without it, C3 could copy bytes from before P4.

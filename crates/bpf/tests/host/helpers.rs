@@ -49,7 +49,12 @@ fn numbers(list: &str) -> Vec<i32> {
 #[test]
 fn the_book_lists_every_helper() {
     let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/bpf.md");
-    let book = std::fs::read_to_string(book).expect("the book is beside the crates");
+    let book = match std::fs::read_to_string(book) {
+        Ok(book) => book,
+        // In the crate as it is published, and in a guest that has the programs alone.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return println!("skipped: the book is not here"),
+        Err(error) => panic!("{error}"),
+    };
     let (_, table) = book.split_once("| number | helpers | notes |\n").expect("the table of helpers");
     let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
     let mut listed: Vec<i32> = rows.flat_map(numbers).collect();

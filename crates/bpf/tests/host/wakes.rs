@@ -1,4 +1,4 @@
-//! Ring buffers wake a host that sleeps on an eventfd: whenever there is something, and not more often.
+//! Ring buffers wake a host that sleeps on an event: whenever there is something, and not more often.
 #![expect(unsafe_code, reason = "an event is watched, and not taken")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -25,7 +25,7 @@ fn ring() -> (Arc<Map>, Arc<AtomicUsize>) {
 
 /// Makes an event, and a ring buffer that signals it.
 fn signalling() -> (Arc<Map>, Arc<Event>) {
-    let event = Arc::new(Event::new().expect("an eventfd"));
+    let event = Arc::new(Event::new().expect("an event"));
     (Arc::new(made().signalling(&event)), event)
 }
 
@@ -83,7 +83,7 @@ fn who_waits_at_the_end_is_woken_for_what_is_behind_it() {
 }
 
 #[test]
-fn who_sleeps_on_an_eventfd_misses_nothing() {
+fn who_sleeps_on_an_event_misses_nothing() {
     const RECORDS: u64 = 20_000;
     let Some(packs) = packs() else { return };
     let (map, event) = signalling();

@@ -7,7 +7,7 @@ use palimpsest_bpf::elf::{Explained, Program};
 use palimpsest_bpf::host::{Host, HostedError, HostedProgram, Linked};
 use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, RegionError, RunError};
 use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
-use palimpsest_bpf::verify::{ContextAccess, Contract, Log, VerifyError};
+use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Log, Signature, VerifyError};
 use palimpsest_bpf::{Code, LoadError, StructureError, VerifiedError, VerifiedProgram};
 
 use super::terms::Terms;
@@ -93,6 +93,11 @@ impl HelperTable for Suite {
 /// Returns what programs of the command line get: a context, and the helper of the conformance suite.
 pub(super) fn contract(len: u32, access: ContextAccess) -> Contract {
     Contract::new().context(len, access).helper(IDENTITY, 1)
+}
+
+/// Returns a host with what [`contract`] promises.
+pub(super) fn host() -> Arc<Host> {
+    Host::builder().helper(IDENTITY, Signature::new([Argument::Number]), |call| Ok(call.number(0))).build()
 }
 
 /// The address of an interpreted program's context.

@@ -14,7 +14,7 @@ use palimpsest_bpf::{Code, LoadError, asm};
 use serde::Serialize;
 
 use super::conformance::aligned;
-use super::engine::{Engine, EngineError};
+use super::engine::{self, Engine, EngineError};
 use super::native::{self, Machine, Native};
 use super::report::{self, Ran};
 use super::source::{self, Loaded, Source, SourceError};
@@ -59,8 +59,15 @@ impl Disasm {
     /// Returns the contract, if code is wanted as it would be loaded.
     fn contract(&self) -> Option<Contract> {
         let is_asked = (&self.promise, &self.terms) != (&Promise::default(), &Terms::default());
-        let contract = || self.promise.contract(|len, access| Contract::new().context(len, access));
-        is_asked.then(|| self.terms.of(contract()))
+        is_asked.then(|| self.terms.of(self.promise.contract(|len, access| Contract::new().context(len, access))))
+    }
+
+    /// Verifies raw code as `verify` and `run` do, which know fewer helpers than a host of maps does.
+    fn check(&self, code: &Code) -> Result<(), EngineError> {
+        if self.contract().is_some() {
+            self.terms.of(self.promise.contract(engine::contract)).verify(code.clone())?;
+        }
+        Ok(())
     }
 
     fn lines(&self, host: &Arc<Host>, code: &Code, program: Option<&Program>) -> Result<Vec<Line>, EngineError> {
@@ -91,7 +98,10 @@ pub(super) fn disasm(arguments: &Disasm) -> Result<(), Failure> {
     }
     let mut all = Vec::new();
     match arguments.source.load()? {
-        Loaded::Code(code) => all.extend(arguments.lines(&Host::builder().build(), &code, None)?),
+        Loaded::Code(code) => {
+            arguments.check(&code)?;
+            all.extend(arguments.lines(&engine::host(), &code, None)?);
+        }
         Loaded::Object(object) => {
             // Maps take memory, and matter only for machine code.
             let host = if arguments.native.is_some() { object.host()? } else { Host::builder() }.build();

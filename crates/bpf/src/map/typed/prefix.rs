@@ -69,7 +69,7 @@ impl<D: Plain, V: Plain> TrieHandle<D, V> {
     ///
     /// # Errors
     ///
-    /// [`OpError::NotFound`].
+    /// [`OpError::NotFound`]; [`OpError::Prefix`] if more bits count than there are.
     pub fn remove(&self, prefix: &Prefix<D>) -> Result<(), OpError> {
         self.map.remove(Key::new(prefix.bits, &prefix.data).bytes())
     }
