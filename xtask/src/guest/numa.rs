@@ -1,5 +1,7 @@
 //! `cargo xtask guest numa`: runs the NUMA tests of the host again, on a machine with several nodes.
 
+use std::path::PathBuf;
+
 use super::{Arch, GuestError, native, unmodified};
 use crate::{
     aarch64::{self, build},
@@ -17,6 +19,13 @@ pub(crate) struct Arguments {
     /// The architecture; both if none is given.
     #[arg(long, value_enum)]
     arch: Option<Arch>,
+    /// The image of the kernel, as for `guest forks`; Debian's 6.1 if none is given. Since 6.3, kernels tell each thread
+    /// its node in its restartable sequence.
+    #[arg(long, value_name = "VMLINUZ", requires = "arch")]
+    kernel: Option<PathBuf>,
+    /// Run only programs with this text in their names, such as `sys`.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    only: String,
 }
 
 /// Returns QEMU's CPU model. `max` has protection keys on x86-64, and marked branches on AArch64, where pointer signing
@@ -111,13 +120,15 @@ const fn needs(arch: Arch) -> &'static [Need] {
 pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), GuestError> {
     let archs = arguments.arch.map_or_else(|| Arch::ALL.to_vec(), |arch| vec![arch]);
     for &arch in &archs {
-        let missing = remedies(workspace, needs(arch));
+        let is_given = |need: &Need| arguments.kernel.is_some() && matches!(need, Need::GuestKernel(_));
+        let needs: Vec<Need> = needs(arch).iter().filter(|need| !is_given(need)).cloned().collect();
+        let missing = remedies(workspace, &needs);
         if !missing.is_empty() {
             return Err(GuestError::Missing { arch, missing });
         }
     }
     for arch in archs {
-        let passed = run_on(workspace, arch).map_err(|source| GuestError::Run { arch, source })?;
+        let passed = run_on(workspace, arch, arguments).map_err(|source| GuestError::Run { arch, source })?;
         println!("{}: {passed} test programs passed", arch.name());
     }
     Ok(())
@@ -134,32 +145,38 @@ pub(crate) fn aarch64(workspace: &Workspace) -> Result<Done, StepError> {
 }
 
 fn step(workspace: &Workspace, arch: Arch) -> Result<Done, StepError> {
-    Ok(Done::PassedWith(format!("{} test programs", run_on(workspace, arch)?)))
+    Ok(Done::PassedWith(format!("{} test programs", run_on(workspace, arch, &Arguments::default())?)))
 }
 
 /// Boots the guest, and returns how many programs passed.
-fn run_on(workspace: &Workspace, arch: Arch) -> Result<usize, StepError> {
+fn run_on(workspace: &Workspace, arch: Arch, arguments: &Arguments) -> Result<usize, StepError> {
+    let chosen = |built| about_nodes(built, &arguments.only);
     let (init, programs) = match arch {
-        Arch::X86_64 => native::programs(workspace, &ABOUT_NODES, "numa-programs", about_nodes)?,
+        Arch::X86_64 => native::programs(workspace, &ABOUT_NODES, "numa-programs", chosen)?,
         // With the others, which are built: alone, these would have dependencies with other features.
-        Arch::Aarch64 => (build::guest_init(workspace)?, about_nodes(build::test_programs(workspace, Depth::Short)?)),
+        Arch::Aarch64 => (build::guest_init(workspace)?, chosen(build::test_programs(workspace, Depth::Short)?)),
     };
     let machine = [&["-cpu", cpu(arch)], MACHINE].concat();
     let variables = [HOMES, UPDATES, flips(arch), unmodified::FOLDER];
     let files = unmodified::files(workspace, arch)?;
-    let guest = Guest { name: "numa", arch, kernel: None, machine: &machine, variables: &variables, files: &files };
+    let kernel = arguments.kernel.as_deref();
+    let guest = Guest { name: "numa", arch, kernel, machine: &machine, variables: &variables, files: &files };
     let failed = linux::boot(workspace, &init, &programs, &guest)?;
-    let total = programs.len();
-    if failed.is_empty() { Ok(total) } else { Err(StepError::Programs { failed, total }) }
+    match programs.len() {
+        0 => Err(StepError::NoPrograms),
+        total if failed.is_empty() => Ok(total),
+        total => Err(StepError::Programs { failed, total }),
+    }
 }
 
-/// Returns the programs of `built` that are about nodes.
-fn about_nodes(built: Vec<TestProgram>) -> Vec<TestProgram> {
+/// Returns the programs of `built` that are about nodes, and have this text in their names.
+fn about_nodes(built: Vec<TestProgram>, only: &str) -> Vec<TestProgram> {
     let (of_sys, part) = OF_SYS;
     built
         .into_iter()
+        .filter(|program| program.name.contains(only))
         .filter_map(|program| match program.name.as_str() {
-            name if name == of_sys => Some(TestProgram { arguments: vec![part], ..program }),
+            name if name == of_sys => Some(TestProgram { arguments: vec![part, "--show-output"], ..program }),
             // Shows which tests were skipped.
             name if build::needs_nodes(name) => Some(TestProgram { arguments: vec!["--show-output"], ..program }),
             _ => None,
@@ -174,11 +191,13 @@ mod tests {
     #[test]
     fn what_is_not_about_nodes_is_left_out() {
         let program = |name: &str| TestProgram::new(name.to_owned(), name.into(), "/".into());
-        let kept = about_nodes(
-            ["sys.lib", "sys.tracer", "numa.nodes", "fork.lib", "preload.suite", "preload.nodes"].map(program).to_vec(),
-        );
-        let shown: Vec<String> =
-            kept.iter().map(|program| format!("{} {}", program.name, program.arguments.join(" "))).collect();
-        assert_eq!(shown, ["sys.lib numa::", "numa.nodes --show-output", "preload.nodes --show-output"]);
+        let all = ["sys.lib", "sys.tracer", "numa.nodes", "fork.lib", "preload.suite", "preload.nodes"].map(program);
+        let shown = |only| -> Vec<String> {
+            let kept = about_nodes(all.to_vec(), only);
+            kept.iter().map(|program| format!("{} {}", program.name, program.arguments.join(" "))).collect()
+        };
+        let of_sys = "sys.lib numa:: --show-output";
+        assert_eq!(shown(""), [of_sys, "numa.nodes --show-output", "preload.nodes --show-output"]);
+        assert_eq!(shown("sys"), [of_sys]);
     }
 }
