@@ -15,7 +15,6 @@ pub(super) enum Inherited {
     /// It is free.
     IsFree,
     /// It stays taken: the parent goes on in the same memory.
-    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "without `std` no memory is shared"))]
     IsTaken,
 }
 
