@@ -1,8 +1,8 @@
 //! Events that one thread waits for and others signal, through a descriptor that an event loop can watch.
 //!
-//! A pair of sockets, and no eventfd: who waits may be another process, that need not be trusted. Of an eventfd it would
-//! have the whole, and could let the next signal wait for ever (a full count, and `O_NONBLOCK` cleared for all that
-//! share it). Of a pair it has its own end, and a signal never waits, whatever becomes of that.
+//! A pair of sockets, and no eventfd: who waits may be another process, which need not be trusted. Of an eventfd it
+//! would have the whole, and could let the next signal wait for ever (a full count, and `O_NONBLOCK` cleared for all
+//! that share it). Of a pair it has its own end, and a signal never waits, whatever becomes of that.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

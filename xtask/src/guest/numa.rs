@@ -19,8 +19,8 @@ pub(crate) struct Arguments {
     /// The architecture; both if none is given.
     #[arg(long, value_enum)]
     arch: Option<Arch>,
-    /// The image of the kernel, as for `guest forks`; Debian's 6.1 if none is given. Since 6.3, kernels tell each thread
-    /// its node in its restartable sequence.
+    /// The image of the kernel, as for `guest forks`; Debian's 6.1 if none is given. Since 6.3, kernels tell each
+    /// thread its node in its restartable sequence.
     #[arg(long, value_name = "VMLINUZ", requires = "arch")]
     kernel: Option<PathBuf>,
     /// Run only programs with this text in their names, such as `sys`.
