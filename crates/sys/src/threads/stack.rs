@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -15,6 +15,8 @@ use crate::arch::call_on;
 use crate::memory::calls::{self, Commit};
 use crate::memory::span::Span;
 use crate::pages::maps::Permissions;
+
+use super::own::{own_process, own_thread};
 
 /// Maps `len` bytes for a stack, in whole pages, above a page that nobody may touch. No child inherits it
 /// (`MADV_DONTFORK`): so no fork has to copy its entries.
@@ -38,9 +40,28 @@ pub fn map(len: usize) -> Result<Span, Errno> {
     made.map(|()| stack)
 }
 
-/// The stacks on which something is called: where each begins, and in the bits below how many pages it has; 0 for none.
-/// A child may find one that is not in use there, and is not there either: whoever runs elsewhere passes it over.
-static USED: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// The stacks on which something is called. A child of `fork` has what other threads of its parent had noted: those
+/// stacks are not there, and other memory may be at their place.
+static USED: [Place; 4] = [const { Place { thread: AtomicU64::new(0), stack: AtomicUsize::new(0) } }; 4];
+
+/// A place to note such a stack.
+struct Place {
+    /// The thread that runs on it, by its process's id and its own; 0 for none. A nested pid namespace may have both
+    /// again: then a place is not used, or a thread that runs elsewhere looks at it in vain.
+    thread: AtomicU64,
+    /// Where it begins, and in the bits below how many pages it has. Only that thread uses it.
+    stack: AtomicUsize,
+}
+
+/// Returns the calling thread as [`Place`] names it.
+fn caller() -> u64 {
+    u64::from(own_process().cast_unsigned()) << 32 | u64::from(own_thread().cast_unsigned())
+}
+
+/// Returns whether a place names another process, from which this one was forked.
+const fn is_inherited(noted: u64, caller: u64) -> bool {
+    noted != 0 && noted >> 32 != caller >> 32
+}
 
 /// Calls `work` on `stack`. A panic goes on on the caller's stack.
 ///
@@ -69,7 +90,7 @@ pub unsafe fn call<T>(stack: Span, work: impl FnOnce() -> T) -> Result<T, Errno>
 }
 
 /// A stack on which something is called.
-struct Used(&'static AtomicUsize);
+struct Used(&'static Place);
 
 impl Used {
     /// Returns `None` if too many are.
@@ -77,17 +98,27 @@ impl Used {
         let page = rustix::param::page_size();
         let pages = stack.len() / page;
         assert!(pages < page, "{} bytes are a long stack", stack.len());
-        // Relaxed, here and below: only who runs on the stack needs to find it, and has written it.
-        let is_free = |place: &&AtomicUsize| {
-            place.compare_exchange(0, stack.start | pages, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let caller = caller();
+        // Relaxed, here and below: only the thread that has noted a stack looks at it.
+        let take = |place: &Place, seen| {
+            place.thread.compare_exchange(seen, caller, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        USED.iter().find(is_free).map(Self)
+        let free = USED.iter().find(|place| take(place, 0));
+        // Inherited ones last: a child of `vfork` has its parent's memory, with what threads of that are about.
+        let place = free.or_else(|| {
+            USED.iter().find(|place| {
+                let seen = place.thread.load(Ordering::Relaxed);
+                is_inherited(seen, caller) && take(place, seen)
+            })
+        })?;
+        place.stack.store(stack.start | pages, Ordering::Relaxed);
+        Some(Self(place))
     }
 }
 
 impl Drop for Used {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.0.thread.store(0, Ordering::Relaxed);
     }
 }
 
@@ -103,12 +134,14 @@ impl Shown {
     pub(super) fn begin() -> Result<Option<Self>, Errno> {
         let (page, here) = (rustix::param::page_size(), [0_u8; 1]);
         let here = std::hint::black_box(here.as_ptr()).addr();
-        let stack_of = |place: &AtomicUsize| {
-            let word = place.load(Ordering::Relaxed);
+        let caller = caller();
+        let own = USED.iter().filter(|place| place.thread.load(Ordering::Relaxed) == caller);
+        let stack_of = |place: &Place| {
+            let word = place.stack.load(Ordering::Relaxed);
             let start = word & !(page - 1);
             Span::new(start, start + (word & (page - 1)) * page)
         };
-        let Some(stack) = USED.iter().map(stack_of).find(|stack| stack.contains(here)) else { return Ok(None) };
+        let Some(stack) = own.map(stack_of).find(|stack| stack.contains(here)) else { return Ok(None) };
         // SAFETY: 1. changes no contents.
         unsafe { calls::advise(stack, libc::MADV_DOFORK) }.map(|()| Some(Self(stack)))
     }
@@ -199,5 +232,40 @@ mod tests {
             assert_eq!(unsafe { call(stack, || beside().expect("no panic")) }, Ok(Ok(0)));
             assert_eq!(status_of(&|| !calls::is_all_mapped(stack)), Ok(0));
         }
+    }
+
+    /// Fails on: what another thread of the parent has noted, taken for the child's. The child would then hide what is
+    /// at that place, the stack of another thread for example, from children of its own.
+    #[test]
+    fn what_a_child_inherits_is_not_its_own() {
+        let parent = caller();
+        let stack = map(1 << 16).expect("memory");
+        let in_child = || {
+            let is_noted = USED.iter().any(|place| place.thread.load(Ordering::Relaxed) == parent);
+            let Ok(other) = map(1 << 16) else { return false };
+            let is_on = |at: &Span| at.contains(here());
+            // SAFETY: 1. it is the child's, and the work handles no signal. 2. it needs little.
+            let is_own = unsafe { call(other, || is_on(&other) && matches!(Shown::begin(), Ok(Some(_)))) };
+            // As if the parent's thread had run on this one.
+            for place in &USED {
+                place.stack.store(other.start | (other.len() / rustix::param::page_size()), Ordering::Relaxed);
+                place.thread.store(parent, Ordering::Relaxed);
+            }
+            let mut work = Call { work: Some(|| is_on(&other) && matches!(Shown::begin(), Ok(None))), outcome: None };
+            let (entry, data) = (entry(&work), (&raw mut work).cast::<c_void>());
+            // SAFETY: as in `call`.
+            unsafe { call_on(other.end, entry, data) };
+            let is_passed_over = work.outcome.is_some_and(|outcome| outcome.is_ok_and(|is_so| is_so));
+            // SAFETY: 1. and 2. as above.
+            let is_taken_over = unsafe { call(other, || matches!(Shown::begin(), Ok(Some(_)))) };
+            is_noted && is_own == Ok(true) && is_passed_over && is_taken_over == Ok(true)
+        };
+        let fork = || {
+            // SAFETY: 1. maps memory, and makes other system calls.
+            let child = unsafe { spawn(&[], || i32::from(!in_child())) };
+            child.map_err(|error| error.to_string()).and_then(|child| child.wait().map_err(|errno| errno.to_string()))
+        };
+        // SAFETY: 1. made just now, and the work handles no signal. 2. it needs little.
+        assert_eq!(unsafe { call(stack, fork) }, Ok(Ok(0)));
     }
 }
