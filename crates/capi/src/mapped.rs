@@ -14,7 +14,7 @@ const CODE: Permissions = Permissions::READ.union(Permissions::EXECUTE);
 /// Returns the first of the `sites` that is not mapped as code that can be read; `None` also where the kernel does not
 /// tell, for lack of `/proc`.
 pub(crate) fn first_without_code(sites: &[Range<usize>]) -> Option<&Range<usize>> {
-    let maps = File::open("/proc/self/maps").ok()?;
+    let maps = File::open("/proc/thread-self/maps").ok()?;
     for site in sites {
         let mut at = site.start;
         while at < site.end {

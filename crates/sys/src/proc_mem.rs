@@ -55,7 +55,8 @@ impl ProcMem {
     /// [`ProcMemError::Open`].
     pub fn open() -> Result<Self, ProcMemError> {
         brief_file::close_in_children();
-        let file = BriefFile::open(c"/proc/self/mem", OFlags::RDWR);
+        // By the thread: the other name leads to the first one, which has no memory once it has ended.
+        let file = BriefFile::open(c"/proc/thread-self/mem", OFlags::RDWR);
         Ok(Self { file: file.map_err(|errno| ProcMemError::Open(errno.into()))? })
     }
 

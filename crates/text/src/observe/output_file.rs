@@ -204,7 +204,7 @@ fn is_left_over(fd: &OwnedFd, stat: &Stat) -> bool {
             || fs::metadata(descriptor).is_ok_and(|found| (found.dev(), found.ino()) == (stat.st_dev, stat.st_ino));
         !is_own && has_path() && is_it()
     };
-    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return false };
+    let Ok(descriptors) = fs::read_dir("/proc/thread-self/fd") else { return false };
     let Ok(descriptors) = descriptors.collect::<io::Result<Vec<_>>>() else { return false };
     !descriptors.iter().any(|descriptor| is_of_another(&descriptor.path()))
 }

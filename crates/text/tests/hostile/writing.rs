@@ -6,6 +6,7 @@ use palimpsest_text::{branch, static_key};
 
 use crate::child::{World, play};
 use crate::exercise::{assert_tells, chain};
+use crate::fork::in_fork;
 use crate::seccomp::Answer;
 use crate::{limits, seccomp};
 
@@ -37,5 +38,31 @@ fn no_descriptor_is_left_for_a_moment() {
         drop(last);
         assert_eq!(writer.prepare().expect("one is left"), TextWay::ProcMem);
         switch(State::On);
+    });
+}
+
+/// Fails on: the process's name for its memory, which leads to that of its first thread.
+#[test]
+fn the_first_thread_has_ended() {
+    play("writing::the_first_thread_has_ended", World::Same, || {
+        let status = in_fork(|| {
+            std::thread::spawn(|| {
+                let stat = format!("/proc/self/task/{}/stat", std::process::id());
+                let has_ended = || std::fs::read_to_string(&stat).expect("as long as the process").contains(") Z ");
+                while !has_ended() {
+                    std::thread::yield_now();
+                }
+                let changes = || {
+                    assert_eq!(TextWriter::new().prepare().expect("it has memory"), TextWay::ProcMem);
+                    [State::On, State::Off].into_iter().for_each(switch);
+                };
+                let is_wrong = std::panic::catch_unwind(changes).is_err();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(is_wrong.into()) };
+            });
+            // SAFETY: ends this thread, of whose stack nobody uses anything.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        });
+        assert_eq!(status, 0, "{status:#x}");
     });
 }
