@@ -220,8 +220,14 @@ fn belonging_to(address: usize, sorted: &[Site]) -> &[Site] {
 
 /// Returns the sites of `object`, sorted by owner, then by address.
 fn sorted(object: Object) -> Vec<Site> {
-    let mut sites: Vec<Site> = object.sites().collect();
+    in_order(object.sites().collect())
+}
+
+/// Sorts sites, and drops what is there twice: linkers that fold functions of the same key into one may leave the
+/// entries of all.
+fn in_order(mut sites: Vec<Site>) -> Vec<Site> {
     sites.sort_unstable();
+    sites.dedup();
     sites
 }
 
@@ -257,4 +263,18 @@ pub(super) fn call_sites(address: usize) -> &'static [Site] {
 /// Keeps this copy of the library loaded: its first batch installs a handler for signals that is the copy's own code.
 pub(super) fn stay_loaded() -> Result<(), palimpsest_sys::NotLoaded> {
     if cfg!(any(miri, palimpsest_atomic_keys)) { Ok(()) } else { palimpsest_sys::stay_loaded() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::section::Kind;
+
+    /// Fails on: an entry that is there twice, which a batch refuses as sites that overlap.
+    #[test]
+    fn what_a_linker_leaves_twice_is_one_site() {
+        let site = |key, address| Site { key, address, kind: Kind::Call };
+        let folded = [site(8, 64), site(4, 32), site(8, 48), site(8, 64), site(4, 32)];
+        assert_eq!(in_order(folded.to_vec()), [site(4, 32), site(8, 48), site(8, 64)]);
+    }
 }

@@ -90,7 +90,8 @@ pub trait Observer: Send + Sync {
     /// Called in a forked child, perhaps several times, before it loads its first program: the programs that the
     /// observer was told of by other processes are gone from these addresses, since children do not get them
     /// ([`ForkPolicy::Omit`](crate::ForkPolicy::Omit)). `unloaded` is never called for them. Other threads of the child
-    /// may already load their own there.
+    /// may already load their own there. It must not use the packs, which are not the child's yet: it would be called
+    /// again, without end.
     ///
     /// # Errors
     /// The reason why the observer did not forget a program.

@@ -84,8 +84,9 @@ pub(super) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Opens `path` for reading and appending, creating it with mode 0600. A file left by an earlier process, or by an
-    /// earlier program of this process, is emptied.
+    /// Opens `path` for reading and appending, creating it with mode 0600. A file left by an earlier process is
+    /// emptied; with [`Existing::Refuse`] one left by an earlier program of this process, too. What somebody in this
+    /// process has open is never emptied.
     ///
     /// # Errors
     /// The file cannot be opened, is not a plain file of this user, or is in use and `existing` refuses that.
@@ -106,7 +107,8 @@ impl OutputFile {
         refuse_foreign(path, &stat)?;
         rustix::fs::fchmod(&fd, mode).map_err(prepare)?;
         let mut len = u64::try_from(stat.st_size).unwrap_or(0);
-        if len > 0 && (is_older_than_this_process(&stat) || is_left_over(&fd, &stat)) {
+        let may_be_stale = || existing == Existing::Refuse || is_older_than_this_process(&stat);
+        if len > 0 && may_be_stale() && is_closed(&fd, &stat) {
             rustix::fs::ftruncate(&fd, 0).map_err(prepare)?;
             len = 0;
         }
@@ -193,9 +195,12 @@ fn is_older_than_this_process(stat: &Stat) -> bool {
     modified.is_some_and(|modified| process_start().is_ok_and(|start| modified < start))
 }
 
-/// Returns whether the file was written by what this process ran before it executed this program: `exec` keeps its id
-/// and its start time, but who writes the file now has it open. If unknown, it was not.
-fn is_left_over(fd: &OwnedFd, stat: &Stat) -> bool {
+/// Returns whether nobody else in this process has the file open: who keeps it open now writes it. `exec` closes it and
+/// keeps the process's id and start time, and a clock may be set, so that times alone do not tell. If unknown, somebody
+/// has.
+///
+/// It proves nothing of files that several generators extend, of which some open them for each entry.
+fn is_closed(fd: &OwnedFd, stat: &Stat) -> bool {
     let is_of_another = |descriptor: &Path| {
         let is_own = descriptor.file_name().and_then(OsStr::to_str) == Some(&fd.as_raw_fd().to_string());
         // Only files have paths: nothing else is asked what it is. One that is closed meanwhile does not count.
@@ -269,14 +274,14 @@ mod tests {
 
     /// What a program leaves behind that executes itself: descriptors are closed, and the process is as old as before.
     #[test]
-    fn a_young_file_that_nobody_writes_is_emptied() {
+    fn a_young_file_that_nobody_has_open_is_emptied_unless_others_extend_it() {
         let directory = directory();
         let path = directory.path().join("out");
-        for existing in [Existing::Refuse, Existing::Extend] {
-            fs::write(&path, "left over\n").expect("write");
+        for (existing, expected) in [(Existing::Refuse, "new\n"), (Existing::Extend, "there\nnew\n")] {
+            fs::write(&path, "there\n").expect("write");
             let file = OutputFile::open(&path, existing).expect("open");
             file.append(&[b"new\n"]).expect("append");
-            assert_eq!(fs::read(&path).expect("read"), b"new\n");
+            assert_eq!(fs::read_to_string(&path).expect("read"), expected);
         }
     }
 
@@ -287,7 +292,13 @@ mod tests {
         fs::write(&path, "stale\n").expect("write");
         let file = fs::File::options().write(true).open(&path).expect("open");
         file.set_modified(SystemTime::now() - Duration::from_secs(86_400 * 365)).expect("set time");
-        OutputFile::open(&path, Existing::Refuse).expect("open");
+        // The clock was set; or a process of the same number in an outer namespace started earlier.
+        let refused = OutputFile::open(&path, Existing::Refuse);
+        assert!(matches!(refused, Err(OpenFileError::InUse { .. })), "{refused:?}");
+        OutputFile::open(&path, Existing::Extend).expect("open");
+        assert_eq!(fs::read(&path).expect("read"), b"stale\n");
+        drop(file);
+        OutputFile::open(&path, Existing::Extend).expect("open");
         assert_eq!(fs::read(&path).expect("read"), b"");
     }
 

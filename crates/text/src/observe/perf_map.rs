@@ -34,10 +34,10 @@ const DIRECTORY: &str = "/tmp";
 /// # File
 /// `/tmp/perf-PID.map` has mode 0600. It is opened at the first load without following a symbolic link; a file that
 /// belongs to another user, has further hard links or is not regular is refused. One left by an earlier process with
-/// the same id is emptied, and so is one that nobody in this process has open: it was written before the process
-/// executed this program, and its addresses mean nothing now. One that another code generator of this process has open
-/// is shared. All observers of one directory share the file, which stays open. It stays after the process has ended,
-/// since `perf report` runs later.
+/// the same id is emptied. One that is younger, or that another code generator of this process has open, is shared;
+/// lines that this process wrote before it executed this program stay, too, since nothing tells them from those of
+/// generators that open the file for each line. All observers of one directory share the file, which stays open. It
+/// stays after the process has ended, since `perf report` runs later.
 ///
 /// # Process id
 /// PID is what `getpid` answers: the id in the innermost pid namespace, the last number of `NSpid` in /proc/PID/status.
