@@ -1,6 +1,7 @@
 //! Forks, and keeps an account of what forks cost.
 
 use palimpsest_sys::threads::own::{Blocked, Uncancelled, context_switches};
+use palimpsest_sys::threads::stack;
 use palimpsest_sys::{brief_file, last_errno};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -75,6 +76,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     }
     if child == 0 {
         brief_file::close_in_child();
+        stack::forget_in_child();
         registry::end_turns_in_child();
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -16,7 +16,7 @@ use crate::memory::calls::{self, Commit};
 use crate::memory::span::Span;
 use crate::pages::maps::Permissions;
 
-use super::own::{own_process, own_thread};
+use super::own::thread_pointer;
 
 /// Maps `len` bytes for a stack, in whole pages, above a page that nobody may touch. No child inherits it
 /// (`MADV_DONTFORK`): so no fork has to copy its entries.
@@ -42,25 +42,27 @@ pub fn map(len: usize) -> Result<Span, Errno> {
 
 /// The stacks on which something is called. A child of `fork` has what other threads of its parent had noted: those
 /// stacks are not there, and other memory may be at their place.
-static USED: [Place; 4] = [const { Place { thread: AtomicU64::new(0), stack: AtomicUsize::new(0) } }; 4];
+static USED: [Place; 4] = [const { Place { thread: AtomicUsize::new(0), stack: AtomicUsize::new(0) } }; 4];
 
 /// A place to note such a stack.
 struct Place {
-    /// The thread that runs on it, by its process's id and its own; 0 for none. A nested pid namespace may have both
-    /// again: then a place is not used, or a thread that runs elsewhere looks at it in vain.
-    thread: AtomicU64,
+    /// The thread that runs on it, by its [pointer](thread_pointer), which takes no system call; 0 for none. A thread
+    /// of a child may have the pointer again, and then the stack of that thread, too, which is another one.
+    thread: AtomicUsize,
     /// Where it begins, and in the bits below how many pages it has. Only that thread uses it.
     stack: AtomicUsize,
 }
 
-/// Returns the calling thread as [`Place`] names it.
-fn caller() -> u64 {
-    u64::from(own_process().cast_unsigned()) << 32 | u64::from(own_thread().cast_unsigned())
-}
-
-/// Returns whether a place names another process, from which this one was forked.
-const fn is_inherited(noted: u64, caller: u64) -> bool {
-    noted != 0 && noted >> 32 != caller >> 32
+/// Forgets what other threads of the parent are about, in a child that was forked just now by a thread that is not
+/// inside [`call`]. Async-signal-safe.
+#[inline]
+pub fn forget_in_child() {
+    for place in &USED {
+        // Not written without need, since the page would be copied.
+        if place.thread.load(Ordering::Relaxed) != 0 {
+            place.thread.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Calls `work` on `stack`. A panic goes on on the caller's stack.
@@ -98,19 +100,11 @@ impl Used {
         let page = rustix::param::page_size();
         let pages = stack.len() / page;
         assert!(pages < page, "{} bytes are a long stack", stack.len());
-        let caller = caller();
+        let caller = thread_pointer();
         // Relaxed, here and below: only the thread that has noted a stack looks at it.
-        let take = |place: &Place, seen| {
-            place.thread.compare_exchange(seen, caller, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        let free = USED.iter().find(|place| take(place, 0));
-        // Inherited ones last: a child of `vfork` has its parent's memory, with what threads of that are about.
-        let place = free.or_else(|| {
-            USED.iter().find(|place| {
-                let seen = place.thread.load(Ordering::Relaxed);
-                is_inherited(seen, caller) && take(place, seen)
-            })
-        })?;
+        let take =
+            |place: &&Place| place.thread.compare_exchange(0, caller, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let place = USED.iter().find(take)?;
         place.stack.store(stack.start | pages, Ordering::Relaxed);
         Some(Self(place))
     }
@@ -134,7 +128,7 @@ impl Shown {
     pub(super) fn begin() -> Result<Option<Self>, Errno> {
         let (page, here) = (rustix::param::page_size(), [0_u8; 1]);
         let here = std::hint::black_box(here.as_ptr()).addr();
-        let caller = caller();
+        let caller = thread_pointer();
         let own = USED.iter().filter(|place| place.thread.load(Ordering::Relaxed) == caller);
         let stack_of = |place: &Place| {
             let word = place.stack.load(Ordering::Relaxed);
@@ -238,7 +232,7 @@ mod tests {
     /// at that place, the stack of another thread for example, from children of its own.
     #[test]
     fn what_a_child_inherits_is_not_its_own() {
-        let parent = caller();
+        let parent = thread_pointer();
         let stack = map(1 << 16).expect("memory");
         let in_child = || {
             let is_noted = USED.iter().any(|place| place.thread.load(Ordering::Relaxed) == parent);
@@ -246,19 +240,20 @@ mod tests {
             let is_on = |at: &Span| at.contains(here());
             // SAFETY: 1. it is the child's, and the work handles no signal. 2. it needs little.
             let is_own = unsafe { call(other, || is_on(&other) && matches!(Shown::begin(), Ok(Some(_)))) };
-            // As if the parent's thread had run on this one.
+            // As if another thread of the parent had run on this one.
             for place in &USED {
                 place.stack.store(other.start | (other.len() / rustix::param::page_size()), Ordering::Relaxed);
-                place.thread.store(parent, Ordering::Relaxed);
+                place.thread.store(parent + 1, Ordering::Relaxed);
             }
             let mut work = Call { work: Some(|| is_on(&other) && matches!(Shown::begin(), Ok(None))), outcome: None };
             let (entry, data) = (entry(&work), (&raw mut work).cast::<c_void>());
             // SAFETY: as in `call`.
             unsafe { call_on(other.end, entry, data) };
             let is_passed_over = work.outcome.is_some_and(|outcome| outcome.is_ok_and(|is_so| is_so));
+            forget_in_child();
             // SAFETY: 1. and 2. as above.
-            let is_taken_over = unsafe { call(other, || matches!(Shown::begin(), Ok(Some(_)))) };
-            is_noted && is_own == Ok(true) && is_passed_over && is_taken_over == Ok(true)
+            let is_forgotten = unsafe { call(other, || matches!(Shown::begin(), Ok(Some(_)))) };
+            is_noted && is_own == Ok(true) && is_passed_over && is_forgotten == Ok(true)
         };
         let fork = || {
             // SAFETY: 1. maps memory, and makes other system calls.
