@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use palimpsest_sys::{Causes, Mapping, Pages, Protection, SharedMemory, Source};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
 
 use crate::coverage;
 use crate::error::HostError;
@@ -130,6 +130,14 @@ impl Child {
 
     /// Waits for its end; `None` if somebody else has.
     fn wait(self) -> Option<WaitStatus> {
+        if let Some(process) = &self.process {
+            // Left to be waited for by the number below. Before Linux 5.4 the kernel knows no such wait (EINVAL).
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let ended = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(process.as_fd()), options));
+            if ended.is_err_and(|errno| errno == Errno::CHILD) {
+                return None;
+            }
+        }
         let waited = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(self.number), WaitOptions::empty()));
         waited.ok()?.map(|(_, status)| status)
     }
@@ -511,7 +519,7 @@ mod tests {
         Pid::from_raw(child.id().cast_signed()).expect("a process has a number")
     }
 
-    /// Fails on: a stranger that is killed, since it has the number of a server that is gone.
+    /// Fails on: a stranger that is killed, or waited for, since it has the number of a server that is gone.
     #[test]
     fn the_number_of_a_server_that_is_gone_may_be_another_process() {
         let mut gone = Command::new("true").spawn().expect("coreutils are there");
@@ -521,6 +529,9 @@ mod tests {
             return println!("skipped: this kernel tells processes apart by their numbers only");
         }
         let mut stranger = Command::new("sleep").arg("1000000").spawn().expect("coreutils are there");
+        let process = server.process.as_ref().map(|process| process.try_clone().expect("a descriptor"));
+        let waited = Child { number: number(&stranger), process }.wait();
+        assert!(waited.is_none(), "somebody else has waited for it");
         Child { number: number(&stranger), ..server }.end();
         rustix::process::kill_process(number(&stranger), Signal::TERM).expect("this test's own, and still there");
         let status = stranger.wait().expect("nobody else has waited for it");
