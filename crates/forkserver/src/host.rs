@@ -131,7 +131,8 @@ impl Child {
     /// Waits for its end; `None` if somebody else has.
     fn wait(self) -> Option<WaitStatus> {
         if let Some(process) = &self.process {
-            // Left to be waited for by the number below. Before Linux 5.4 the kernel knows no such wait (EINVAL).
+            // Asks only whether it is still this process's to wait for, which is done by the number below. Before Linux
+            // 5.4 the kernel knows no such question (EINVAL).
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             let ended = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(process.as_fd()), options));
             if ended.is_err_and(|errno| errno == Errno::CHILD) {

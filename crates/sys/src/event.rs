@@ -52,10 +52,10 @@ impl Event {
         Ok(Self { end, waiter: Waiter { fd } })
     }
 
-    /// Signals the event. Never waits.
+    /// Signals the event. Never waits. If the kernel has no memory for a byte (`ENOBUFS`), nobody learns of it before
+    /// the next signal.
     pub fn signal(&self) {
-        // Errors that are possible: it is full, so signalled already; nobody can wait any more; no memory for a byte,
-        // which the kernel does not refuse to a request as small as this.
+        // Otherwise it is full, so signalled already; or nobody can wait any more.
         let _ = rustix::net::send(&self.end, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 

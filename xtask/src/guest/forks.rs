@@ -65,12 +65,7 @@ fn boot(workspace: &Workspace, arguments: &Arguments) -> Result<usize, StepError
     let kernel = arguments.kernel.as_deref();
     let guest =
         Guest { name: "forks", arch: Arch::X86_64, kernel, machine: MACHINE, variables: &[HUGE_PAGES], files: &[] };
-    let failed = linux::boot(workspace, &init, &programs, &guest)?;
-    match programs.len() {
-        0 => Err(StepError::NoPrograms),
-        total if failed.is_empty() => Ok(total),
-        total => Err(StepError::Programs { failed, total }),
-    }
+    linux::boot_all(workspace, &init, &programs, &guest)
 }
 
 /// Returns the programs with this text in their names, which are to show what was skipped.

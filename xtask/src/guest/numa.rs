@@ -161,12 +161,7 @@ fn run_on(workspace: &Workspace, arch: Arch, arguments: &Arguments) -> Result<us
     let files = unmodified::files(workspace, arch)?;
     let kernel = arguments.kernel.as_deref();
     let guest = Guest { name: "numa", arch, kernel, machine: &machine, variables: &variables, files: &files };
-    let failed = linux::boot(workspace, &init, &programs, &guest)?;
-    match programs.len() {
-        0 => Err(StepError::NoPrograms),
-        total if failed.is_empty() => Ok(total),
-        total => Err(StepError::Programs { failed, total }),
-    }
+    linux::boot_all(workspace, &init, &programs, &guest)
 }
 
 /// Returns the programs of `built` that are about nodes, and have this text in their names.

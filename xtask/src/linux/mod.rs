@@ -71,6 +71,25 @@ pub(crate) fn boot(
     Ok(failures(&console, &names))
 }
 
+/// Does the same, and returns how many passed.
+///
+/// # Errors
+///
+/// One did not pass, or there is none.
+pub(crate) fn boot_all(
+    workspace: &Workspace,
+    init: &Path,
+    programs: &[TestProgram],
+    guest: &Guest<'_>,
+) -> Result<usize, StepError> {
+    let failed = boot(workspace, init, programs, guest)?;
+    match programs.len() {
+        0 => Err(StepError::NoPrograms),
+        total if failed.is_empty() => Ok(total),
+        total => Err(StepError::Programs { failed, total }),
+    }
+}
+
 /// Runs `qemu`, shows the guest's console and returns the marked lines.
 fn run(qemu: &mut Command, name: &'static str) -> Result<Vec<String>, StepError> {
     process::announce(qemu);

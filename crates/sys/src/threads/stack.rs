@@ -11,12 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
+use super::own::thread_pointer;
 use crate::arch::call_on;
 use crate::memory::calls::{self, Commit};
 use crate::memory::span::Span;
 use crate::pages::maps::Permissions;
-
-use super::own::thread_pointer;
 
 /// Maps `len` bytes for a stack, in whole pages, above a page that nobody may touch. No child inherits it
 /// (`MADV_DONTFORK`): so no fork has to copy its entries.
@@ -47,7 +46,8 @@ static USED: [Place; 4] = [const { Place { thread: AtomicUsize::new(0), stack: A
 /// A place to note such a stack.
 struct Place {
     /// The thread that runs on it, by its [pointer](thread_pointer), which takes no system call; 0 for none. A thread
-    /// of a child may have the pointer again, and then the stack of that thread, too, which is another one.
+    /// that a child starts may get the pointer of one that the child lacks, and then that one's ordinary stack, too,
+    /// which is never noted here.
     thread: AtomicUsize,
     /// Where it begins, and in the bits below how many pages it has. Only that thread uses it.
     stack: AtomicUsize,
@@ -247,7 +247,8 @@ mod tests {
             }
             let mut work = Call { work: Some(|| is_on(&other) && matches!(Shown::begin(), Ok(None))), outcome: None };
             let (entry, data) = (entry(&work), (&raw mut work).cast::<c_void>());
-            // SAFETY: as in `call`.
+            // SAFETY: 1. the end of whole pages is aligned, nobody else uses the stack, and the work needs little. 2.
+            // `enter` takes such a call, which lives until it returns, and lets no panic through.
             unsafe { call_on(other.end, entry, data) };
             let is_passed_over = work.outcome.is_some_and(|outcome| outcome.is_ok_and(|is_so| is_so));
             forget_in_child();
