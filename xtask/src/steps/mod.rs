@@ -49,7 +49,6 @@ const TCMALLOC: Need =
     Need::File { path: "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4", package: "libtcmalloc-minimal4" };
 const AARCH64_LINKER: Need = Need::Program { program: aarch64::LINKER, package: "gcc-aarch64-linux-gnu" };
 const AARCH64_LIBC: Need = Need::File { path: "/usr/aarch64-linux-gnu/lib/crt1.o", package: "libc6-dev-arm64-cross" };
-const QEMU_USER: Need = Need::Program { program: "qemu-aarch64", package: "qemu-user" };
 const QEMU_SYSTEM: Need = Need::Program { program: "qemu-system-aarch64", package: "qemu-system-arm" };
 /// What the guest with a kernel of its own needs.
 const AARCH64_SYSTEM: &[Need] =
@@ -140,16 +139,6 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: Some(aarch64::build::FOLDER),
             left_out: aarch64::build::LEFT_OUT,
             run: Check::ByDepth(aarch64::build::step),
-        },
-        Step {
-            name: "aarch64-user",
-            about: "the AArch64 tests that user-mode emulation can run pass",
-            pace: Pace::Slow,
-            needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
-            wants: &[],
-            scratch: Some(aarch64::build::FOLDER),
-            left_out: aarch64::user::LEFT_OUT,
-            run: Check::ByDepth(|workspace, depth| aarch64::user::step(workspace, depth, AARCH64_SYSTEM)),
         },
         Step {
             name: "aarch64-capi",
