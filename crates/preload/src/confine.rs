@@ -27,14 +27,14 @@ fn note() {
         return confined::note_borrower();
     }
     confined::note();
-    guard::confined();
-    // The filter may be for all threads. From here on none begins anything that it need not let through, and no wait
-    // sends another deputy.
+    // The filter may be for all threads. From here on no freeze begins, and no wait sends another deputy.
     if !was_known {
         confined::await_work();
         palimpsest_fork::await_own_stack();
         palimpsest_fork::dismiss_deputy();
     }
+    // Not earlier: a first freeze that is at work counts once it has frozen something.
+    guard::confined();
 }
 
 /// Looks up the real function.

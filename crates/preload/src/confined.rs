@@ -108,17 +108,40 @@ pub(crate) fn note() {
     SEEN.store(true, Ordering::Relaxed);
 }
 
-/// Begins calls in place of a wait, in the main thread: those that [`is_seen`] allows from here on.
-pub(crate) fn begin_work() {
+/// Makes calls in place of a wait, in the main thread: those that [`is_seen`] allows from here on. A handler that has
+/// interrupted others, and waits itself, leaves the flag as it was.
+pub(crate) fn working<T>(work: impl FnOnce() -> T) -> T {
+    let is_nested = AT_WORK.load(Ordering::Relaxed);
+    begin_work();
+    let done = work();
+    if !is_nested {
+        end_work();
+    }
+    done
+}
+
+/// Waits in the kernel, or lets handlers run, in the middle of them.
+pub(crate) fn apart<T>(wait: impl FnOnce() -> T) -> T {
+    end_work();
+    let done = wait();
+    begin_work();
+    done
+}
+
+fn begin_work() {
     AT_WORK.store(true, Ordering::Relaxed);
     // SeqCst, partner: the fence in `await_work`. Forbids that B and D both miss what the other thread has raised.
     fence(Ordering::SeqCst);
 }
 
-/// Ends them, or waits in the kernel.
-pub(crate) fn end_work() {
+fn end_work() {
     // Release, partner: the Acquire load in `await_work`. Forbids that E comes before the last of the calls.
     AT_WORK.store(false, Ordering::Release);
+}
+
+/// Notes in a child of `fork` that the main thread, which may have been at work, is not there.
+pub(crate) fn born() {
+    end_work();
 }
 
 /// Waits until the main thread makes no call of its own any more, once a filter was [noted](note).
@@ -252,16 +275,21 @@ mod tests {
     fn whoever_confines_all_threads_waits_for_the_main_threads_calls() {
         await_work();
         let is_done = AtomicBool::new(false);
-        begin_work();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                await_work();
-                assert!(is_done.load(Ordering::Relaxed));
+            working(|| {
+                scope.spawn(|| {
+                    await_work();
+                    assert!(is_done.load(Ordering::Relaxed));
+                });
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                // As a handler, which waits itself.
+                working(|| {});
+                assert!(AT_WORK.load(Ordering::Relaxed));
+                apart(|| assert!(!AT_WORK.load(Ordering::Relaxed)));
+                is_done.store(true, Ordering::Relaxed);
             });
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            is_done.store(true, Ordering::Relaxed);
-            end_work();
         });
+        assert!(!AT_WORK.load(Ordering::Relaxed));
     }
 
     /// The process of the tests may have filters itself.

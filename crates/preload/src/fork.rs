@@ -3,7 +3,7 @@
 use libc::pid_t;
 
 use crate::next::Next;
-use crate::{core_filter, earlier, errno, freezing, started};
+use crate::{confined, core_filter, earlier, errno, freezing, started};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -28,13 +28,18 @@ pub unsafe extern "C" fn fork() -> pid_t {
     let before = errno::Kept::now();
     if !freezing::at_fork(started) {
         before.set_again();
-        return plain();
+        let child = plain();
+        if child == 0 {
+            confined::born();
+        }
+        return child;
     }
     // SAFETY: contract 1.
     let forked = unsafe { palimpsest_fork::fork() };
     match forked {
         Ok(palimpsest_fork::Forked::Child) => {
             core_filter::born();
+            confined::born();
             before.set_again();
             0
         }

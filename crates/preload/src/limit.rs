@@ -73,12 +73,12 @@ impl Limit {
         }
     }
 
-    /// Waits by `ask` until it answers something else than 0, or it is over: no later than a sleep would be. `ask` may
-    /// be as late as `ppoll`.
-    pub(crate) fn exactly(self, mut ask: impl FnMut(Step) -> isize) -> isize {
+    /// Waits by `ask` until it answers something else than 0, or it is over, or `is_ended`: no later than a sleep would
+    /// be. `ask` may be as late as `ppoll`.
+    pub(crate) fn exactly(self, mut ask: impl FnMut(Step) -> isize, is_ended: impl Fn() -> bool) -> isize {
         loop {
             let answer = ask(self.left().early());
-            if answer != 0 || self.is_over() {
+            if answer != 0 || self.is_over() || is_ended() {
                 return answer;
             }
         }
@@ -134,7 +134,8 @@ mod tests {
         let far = Limit::after(Some(Duration::from_secs(3600)));
         let is_early = |step| matches!(step, Step::For(time) if time < Duration::from_secs(3600));
         let ask = |step| if is_early(step) { answers.next().expect("no more") } else { -1 };
-        assert_eq!(far.exactly(ask), 7);
-        assert_eq!(Limit::after(Some(Duration::ZERO)).exactly(|_| 0), 0);
+        assert_eq!(far.exactly(ask, || false), 7);
+        assert_eq!(far.exactly(|_| 0, || true), 0);
+        assert_eq!(Limit::after(Some(Duration::ZERO)).exactly(|_| 0, || false), 0);
     }
 }

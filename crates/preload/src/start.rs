@@ -26,7 +26,7 @@ static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = sta
 // In a section with all else of its kind, see `palimpsest_sys::broken_pipe`.
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
 #[unsafe(link_section = "palimpsest_start")]
-extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
+extern "C" fn start(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
     // A program with more rights than its caller must not obey the caller's environment.
     if in_secure_execution() {
         return;
@@ -43,7 +43,7 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         waiting::resolve();
         waits::note_main_thread();
         // Elsewhere calls are handed on, and nothing is read: musl passes no arguments.
-        if glibc::inside().is_none() {
+        if glibc::inside().is_none() || !are_arrays(count, arguments, environment) {
             return;
         }
         // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
@@ -51,6 +51,14 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         // dynamic linker calls this once.
         unsafe { begin(arguments, environment) };
     });
+}
+
+/// Whether these are a program's arguments and environment, as the kernel lays them out: one array behind the other.
+/// What is loaded beside musl may have names of glibc's.
+#[unsafe(link_section = "palimpsest_start")]
+fn are_arrays(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) -> bool {
+    let behind = |count: usize| arguments.addr().wrapping_add(size_of::<usize>().wrapping_mul(count.wrapping_add(1)));
+    !arguments.is_null() && usize::try_from(count).is_ok_and(|count| environment.addr() == behind(count))
 }
 
 /// Returns the value of a variable. Only for [`begin`].
@@ -119,4 +127,19 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     let started = Started { settings, standard_error, report, filters: filters::at_the_start(&value), end, left_out };
     // SAFETY: 1. is (3).
     unsafe { started::set(started) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_before_the_environment() {
+        let mut array = [std::ptr::null_mut::<c_char>(); 4];
+        let start = array.as_mut_ptr();
+        let at = |count, number: usize| are_arrays(count, start.cast_const().cast(), start.wrapping_add(number));
+        assert!(at(1, 2) && at(0, 1));
+        assert!(!at(1, 1) && !at(1, 0) && !at(-1, 0) && !at(c_int::MAX, 2));
+        assert!(!are_arrays(0, std::ptr::null(), std::ptr::without_provenance_mut(8)));
+    }
 }
