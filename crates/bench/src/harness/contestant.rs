@@ -138,7 +138,7 @@ impl Group {
     }
 
     /// Makes an entry for each contestant that has samples, and notes why the others have none.
-    pub(super) fn evaluate(&self, mut samples: Samples, backing: Option<&str>) -> (Vec<Entry>, Vec<Skipped>) {
+    pub(crate) fn evaluate(&self, mut samples: Samples, backing: Option<&str>) -> (Vec<Entry>, Vec<Skipped>) {
         let mut skipped = Vec::new();
         let mut entries: Vec<(&Contestant, Entry)> = Vec::with_capacity(self.contestants.len());
         for contestant in &self.contestants {

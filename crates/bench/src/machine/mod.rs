@@ -6,6 +6,8 @@
 )]
 
 mod area;
+mod counters;
+mod dies_with;
 mod ended;
 mod fork_child;
 mod fork_heap;
@@ -29,6 +31,8 @@ mod table_peers;
 mod trap_action;
 
 pub(crate) use area::CodeArea;
+pub(crate) use counters::{CountError, Counters, Event};
+pub(crate) use dies_with::die_with_this_thread;
 pub(crate) use ended::processor_time_of_ended_children;
 pub(crate) use fork_child::{
     Child, ForkWay, Looping, Reset, ask_child, freeze, freeze_arena, freeze_in_slices, sleep, spawn,

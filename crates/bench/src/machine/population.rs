@@ -5,7 +5,7 @@ use std::mem;
 
 use crate::PlaceError;
 use crate::placers::{HugePages, Loaded, Placer};
-use crate::programs::Compiled;
+use crate::programs::{Compiled, Printer};
 
 /// What every compiled program is.
 type Function = extern "C" fn(u64) -> u64;
@@ -30,10 +30,24 @@ pub(crate) struct Callables<'a> {
 
 impl Population {
     /// Makes `placer` place all `programs`. On an error those placed so far are freed.
-    pub(crate) fn place(mut placer: Box<dyn Placer>, programs: &[Compiled]) -> Result<Self, PlaceError> {
-        let mut held = Vec::with_capacity(programs.len());
-        for program in programs {
-            match placer.load(program.code()) {
+    pub(crate) fn place(placer: Box<dyn Placer>, programs: &[Compiled]) -> Result<Self, PlaceError> {
+        Self::place_codes(placer, programs.iter().map(Compiled::code))
+    }
+
+    /// Makes `placer` place all `printers`, `instances` times over. On an error those placed so far are freed.
+    pub(crate) fn place_printers(
+        placer: Box<dyn Placer>,
+        printers: &[Printer],
+        instances: usize,
+    ) -> Result<Self, PlaceError> {
+        Self::place_codes(placer, (0..instances).flat_map(|_| printers).map(Printer::code))
+    }
+
+    /// Each of `codes` is that of a [`Compiled`] or a [`Printer`]: [`enter`] relies on it.
+    fn place_codes<'c>(mut placer: Box<dyn Placer>, codes: impl Iterator<Item = &'c [u8]>) -> Result<Self, PlaceError> {
+        let mut held = Vec::new();
+        for code in codes {
+            match placer.load(code) {
                 Ok(loaded) => held.push(loaded),
                 Err(error) => {
                     for loaded in held {
@@ -101,8 +115,8 @@ impl Callables<'_> {
 ///
 /// The result may be called only while `loaded` exists; the callers in this file keep both in one [`Population`].
 fn enter(loaded: &Loaded) -> Function {
-    // SAFETY: `Population::place` is the only caller and loads only `Compiled` code, which by that type's invariant is
-    // a function of this type; a placer's `load` returns the address of an executable copy of it (contract of
-    // `Placer`).
+    // SAFETY: `Population::place_codes` is the only caller and loads only code of `Compiled`s and `Printer`s, which by
+    // those types' invariants is a function of this type; a placer's `load` returns the address of an executable copy
+    // of it (contract of `Placer`).
     unsafe { mem::transmute::<*const u8, Function>(loaded.entry()) }
 }

@@ -5,6 +5,7 @@
 
 mod apart;
 mod call;
+mod counted;
 mod engine;
 mod hook;
 mod load;
@@ -48,6 +49,7 @@ impl Suite for Bpf {
         groups.push(hook::group());
         groups.push(test_tag::group());
         groups.push(stress::group());
+        groups.push(counted::group());
         groups
     }
 
@@ -62,7 +64,8 @@ impl Suite for Bpf {
         verify::run(context)?;
         map::run(context)?;
         test_tag::run(context)?;
-        stress::run(context)
+        stress::run(context)?;
+        counted::run(context)
     }
 }
 
@@ -100,6 +103,7 @@ mod tests {
         // What a consumer takes out of a ring is not a program's work.
         agreed.retain(|id| id != "bpf.map.ringbuf.lookup.program");
         agreed.push("bpf.map.ringbuf.lookup.host".to_owned());
+        agreed.extend(["packed", "page_each", "bucket_128k"].map(|who| format!("bpf.stress160.counted.{who}")));
         for id in agreed {
             assert!(distinct.contains(id.as_str()), "{id} is missing");
         }

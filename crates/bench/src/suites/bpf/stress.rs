@@ -3,27 +3,25 @@
 //! The tool loads eight small programs twenty times over, runs five of them again and again beside a compile job, and
 //! reads the counters of iTLB misses. Virtual machines have no such counters; so the programs are compiled and placed
 //! as usual, and a model gets their addresses, between those of a compile job on random pages. The same addresses give
-//! the same figures on every machine.
+//! the same figures on every machine. `counted` reads the counters where there are some.
 
 use std::collections::VecDeque;
 
-use palimpsest_bpf::jit::{Helper, Target, compile};
-use palimpsest_bpf::{Code, asm};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::engine::Refusal;
 use crate::harness::record::Unit;
 use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
 use crate::placers::Who;
+use crate::programs::{Printer, compile_printers};
 
-const ID: &str = "bpf.stress160";
+pub(super) const ID: &str = "bpf.stress160";
 
 /// Programs of the tool, and how often each is loaded.
-const KINDS: usize = 8;
-const INSTANCES: usize = 20;
+pub(super) const KINDS: usize = 8;
+pub(super) const INSTANCES: usize = 20;
 /// Programs of each instance that run.
-const HOT: usize = 5;
+pub(super) const HOT: usize = 5;
 
 /// Calls that count, after as many that do not.
 const CALLS: usize = 100_000;
@@ -85,10 +83,10 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         return Ok(());
     }
     context.begin(ID);
-    let codes = codes().map_err(failed(ID, "the compiler"))?;
+    let printers = compile_printers(KINDS).map_err(failed(ID, "the compiler"))?;
     let mut samples = Samples::default();
     for kind in ALL {
-        let hot = place(kind.who, &codes).map_err(failed(ID, kind.name))?;
+        let hot = place(kind.who, &printers).map_err(failed(ID, kind.name))?;
         samples.add(&kind.id(), misses(&hot, kind.page));
         let job = format!("{JOB_FETCHES} of the job's {JOB} pages between two calls, three of four among {JOB_HOT}");
         samples.note(&kind.id(), format!("pages of {} KiB; {job}", kind.page >> 10));
@@ -97,47 +95,21 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
-    0
-}
-
-/// The tool's programs: each asks who runs it, and prints that with a text of its own.
-fn codes() -> Result<Vec<Vec<u8>>, Refusal> {
-    let target = Target::NATIVE.ok_or("there is no compiler for this machine")?;
-    let helpers: [(i32, Helper); 2] = [(6, nothing), (14, nothing)];
-    let compiled = |kind: usize| {
-        let text = format!(
-            "call 14
-             r3 = r0
-             r1 = {} ll
-             *(u64 *)(r10 - 16) = r1
-             r1 = 0x0a7525 ll
-             *(u64 *)(r10 - 8) = r1
-             r1 = r10
-             r1 += -16
-             r2 = 16
-             call 6
-             r0 = 0
-             exit",
-            0x6769_705f_7465_6700_u64 + kind as u64
-        );
-        let code = Code::new(&asm::assemble(&text)?)?;
-        Ok(compile(&code, target, &helpers[..])?.bytes().to_vec())
-    };
-    (0..KINDS).map(compiled).collect()
+/// Returns the numbers of the hot programs, in the order in which they run.
+pub(super) fn hot() -> impl Iterator<Item = usize> {
+    (0..KINDS * INSTANCES).filter(|number| number % KINDS < HOT)
 }
 
 /// Returns the addresses of the hot programs, in the order in which they run: of each instance in turn.
-fn place(who: Who, codes: &[Vec<u8>]) -> Result<Vec<u64>, crate::PlaceError> {
+fn place(who: Who, printers: &[Printer]) -> Result<Vec<u64>, crate::PlaceError> {
     let mut placer = who.open()?;
     let mut held = Vec::new();
     for _ in 0..INSTANCES {
-        for code in codes {
-            held.push(placer.load(code)?);
+        for printer in printers {
+            held.push(placer.load(printer.code())?);
         }
     }
-    let hot = held.iter().enumerate().filter(|(number, _)| number % KINDS < HOT);
-    let addresses = hot.map(|(_, loaded)| loaded.entry().addr() as u64).collect();
+    let addresses = hot().map(|number| held[number].entry().addr() as u64).collect();
     for loaded in held {
         placer.free(loaded)?;
     }
@@ -201,10 +173,5 @@ mod tests {
         let few = misses(&packed, 4096);
         assert!(few < misses(&apart, 4096) / 2.0, "{few}");
         assert_eq!(misses(&apart, 4096), misses(&apart, 4096));
-    }
-
-    #[test]
-    fn every_kind_of_program_is_compiled() {
-        assert_eq!(codes().map(|codes| codes.len()).ok(), Target::NATIVE.map(|_| KINDS));
     }
 }
