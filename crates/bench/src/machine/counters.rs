@@ -74,9 +74,9 @@ pub(crate) enum CountError {
     /// Something else.
     #[error("{name} cannot be counted: {errno}", name = event.name(), errno = Named(*errno))]
     Open { event: Event, errno: Errno },
-    /// A counter that exists does not obey.
-    #[error("cannot {action} a counter: {errno}", errno = Named(*errno))]
-    Control { action: &'static str, errno: Errno },
+    /// A counter that exists does not tell.
+    #[error("cannot read a counter: {errno}", errno = Named(*errno))]
+    Read { errno: Errno },
     /// Others count too, and the counters went round.
     #[error("the counters ran for {running} ns of {enabled} ns only: others count on this CPU, too")]
     Shared { enabled: u64, running: u64 },
@@ -131,17 +131,11 @@ struct Attributes {
 const _: () = assert!(size_of::<Attributes>() == 64);
 
 /// Bits of `flags`.
-const DISABLED: u64 = 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED`, `PERF_FORMAT_TOTAL_TIME_RUNNING` and `PERF_FORMAT_GROUP`.
 const TIMES_AND_GROUP: u64 = 1 | 1 << 1 | 1 << 3;
-
-/// Requests of `ioctl`, `_IO('$', 0)` and `_IO('$', 1)`. Sent to the leader, they are about the group: a member counts
-/// when both are enabled.
-const ENABLE: libc::Ioctl = 0x2400;
-const DISABLE: libc::Ioctl = 0x2401;
 
 /// How many events are counted together.
 const EVENTS: usize = 2;
@@ -164,30 +158,22 @@ struct Reading {
 }
 
 impl Counters {
-    /// Makes counters, which do not count yet.
+    /// Makes counters, which count from now on.
     pub(crate) fn open([leader, member]: [Event; EVENTS]) -> Result<Self, CountError> {
-        let first = open(leader, DISABLED, None)?;
-        let second = open(member, 0, Some(&first))?;
+        let first = open(leader, None)?;
+        let second = open(member, Some(&first))?;
         Ok(Self { files: [first, second], own_thread: PhantomData })
     }
 
     /// Returns what was counted while `work` ran.
     pub(crate) fn count<R>(&self, work: impl FnOnce() -> R) -> Result<(R, [u64; EVENTS]), CountError> {
         let before = self.read()?;
-        self.control("start", ENABLE)?;
         let result = work();
-        self.control("stop", DISABLE)?;
         Ok((result, self.read()?.since(&before)?))
     }
 
-    fn control(&self, action: &'static str, request: libc::Ioctl) -> Result<(), CountError> {
-        // SAFETY: the file is a counter, whose requests of these numbers take a number and touch no memory.
-        let answer = unsafe { libc::ioctl(self.files[0].as_raw_fd(), request, 0) };
-        if answer == 0 { Ok(()) } else { Err(CountError::Control { action, errno: last_errno() }) }
-    }
-
     fn read(&self) -> Result<Reading, CountError> {
-        let failed = |errno| CountError::Control { action: "read", errno };
+        let failed = |errno| CountError::Read { errno };
         let mut bytes = [0; (3 + EVENTS) * size_of::<u64>()];
         // Without room for all the kernel refuses; less comes of a group that cannot be scheduled (end of file).
         if rustix::io::read(&self.files[0], &mut bytes[..]).map_err(failed)? < bytes.len() {
@@ -211,14 +197,14 @@ impl Reading {
     }
 }
 
-fn open(event: Event, flags: u64, leader: Option<&OwnedFd>) -> Result<OwnedFd, CountError> {
+fn open(event: Event, leader: Option<&OwnedFd>) -> Result<OwnedFd, CountError> {
     let (kind, config) = event.attributes();
     let attributes = Attributes {
         kind,
         size: size_of::<Attributes>() as u32,
         config,
         read_format: TIMES_AND_GROUP,
-        flags: flags | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
+        flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
         ..Attributes::default()
     };
     let (this_thread, any_cpu, leader) = (0, -1, leader.map_or(-1, AsRawFd::as_raw_fd));

@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn a_child_dies_with_its_thread() {
-        let started = || die_with_this_thread(Command::new("sleep").arg("600")).spawn().expect("there is sleep");
+        let started = || die_with_this_thread(Command::new("sleep").arg("20")).spawn().expect("there is sleep");
         let mut child = thread::spawn(started).join().expect("it ends");
         let status = child.wait().expect("a child");
         assert_eq!(status.signal(), Some(libc::SIGKILL));

@@ -1,5 +1,5 @@
 //! The one unsafe module of this crate: mappings of the baselines, the peers' unsafe interfaces, entering
-//! compiled code, changing it, signals, forks, and memory for page tables.
+//! compiled code, changing it, signals, forks, memory for page tables, and the CPU's counters.
 #![expect(
     unsafe_code,
     reason = "maps memory, writes and calls code; everything outside this module uses its safe interface"
