@@ -10,9 +10,9 @@ use crate::PlaceError;
 /// # Invariants
 ///
 /// `code` is what the compiler made, for this machine, of a program without loops that reaches only its own stack and
-/// calls only [`nothing`], which ignores the registers that it gets: a function with the C calling convention from `u64`
-/// to `u64`, which ignores its argument. The field is private to this module, which alone makes
-/// values of this type.
+/// calls only [`nothing`], which ignores the registers that it gets: a function with the C calling convention from
+/// `u64` to `u64`, which ignores its argument. The field is private to this module, which alone makes values of this
+/// type.
 #[derive(Clone, Debug)]
 pub(crate) struct Printer {
     code: Vec<u8>,

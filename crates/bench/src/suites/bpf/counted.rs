@@ -1,8 +1,8 @@
 //! `bpf.stress160.counted`: iTLB misses of the kernel's stress tool for its own packs, as the CPU counts them.
 //!
 //! The hot programs of `stress` really run, in a thread that shares one CPU with a compiler. Between two rounds the
-//! thread sleeps, so that the compiler has the CPU, and its TLB; only rounds are counted. Where something is missing that
-//! this needs, the figures are skipped, and the reason says what.
+//! thread sleeps, so that the compiler has the CPU, and its TLB; only rounds are counted. Where something is missing,
+//! the figures are skipped, and the reason says what.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
