@@ -20,6 +20,9 @@ pub(crate) enum Event {
     /// Page faults. Every machine has this one.
     #[cfg(test)]
     PageFaults,
+    /// Every machine has this one, which stays 0 (`PERF_COUNT_SW_DUMMY`).
+    #[cfg(test)]
+    Dummy,
     /// No machine has this one.
     #[cfg(test)]
     Nothing,
@@ -39,6 +42,8 @@ impl Event {
             #[cfg(test)]
             Self::PageFaults => (SOFTWARE, 2),
             #[cfg(test)]
+            Self::Dummy => (SOFTWARE, 9),
+            #[cfg(test)]
             Self::Nothing => (SOFTWARE, 0xffff),
         }
     }
@@ -52,6 +57,8 @@ impl Event {
             Self::TaskClock => "task-clock",
             #[cfg(test)]
             Self::PageFaults => "page-faults",
+            #[cfg(test)]
+            Self::Dummy => "dummy",
             #[cfg(test)]
             Self::Nothing => "nothing",
         }

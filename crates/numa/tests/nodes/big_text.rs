@@ -58,6 +58,13 @@ pub(crate) fn call(number: usize) -> usize {
     unsafe { behind.read() }
 }
 
+/// Returns how a function begins, whoever has written there.
+pub(crate) fn first_word(number: usize) -> u32 {
+    let start = std::ptr::with_exposed_provenance::<u32>(address_of(number));
+    // SAFETY: text, which can be read, and is aligned to pages.
+    unsafe { start.read_volatile() }
+}
+
 /// Calls one function in each of some pages.
 pub(crate) fn all_work() {
     for number in (0..FUNCTIONS).step_by(7) {

@@ -7,7 +7,7 @@ use std::os::fd::FromRawFd;
 use palimpsest_numa::{Pages, ProgramText, TextOptions};
 use palimpsest_sys::pages::maps::Maps;
 
-use crate::big_text::{address_of, all_work, call};
+use crate::big_text::{address_of, all_work, call, first_word};
 use crate::machine::apart;
 
 /// `struct perf_event_attr` of `include/uapi/linux/perf_event.h`, as far as version 5 of it goes.
@@ -83,12 +83,15 @@ fn set_before_and_behind() {
     // In different huge pages.
     const BEFORE: usize = 1000;
     const BEHIND: usize = 1600;
+    const CALLS: usize = 100;
     let behind = offset_of(BEHIND);
     let mut before = match Counter::at(offset_of(BEFORE)) {
         Ok(before) => before,
         Err(why) => return println!("skipped: {why}"),
     };
     assert_eq!((call(BEFORE), before.count()), (BEFORE, 1));
+    let with_probe = first_word(BEFORE);
+    assert_ne!(with_probe, first_word(BEHIND));
     let text = ProgramText::localize(&TextOptions::new().pages(Pages::Copied)).expect("nothing is in the way");
     let is_copy = |number| {
         let maps = Maps::read().expect("mounted");
@@ -96,7 +99,11 @@ fn set_before_and_behind() {
         path.is_some_and(|path| path.starts_with("/memfd:palimpsest-constant (deleted)"))
     };
     assert_eq!((is_copy(BEFORE), is_copy(BEHIND)), (false, true), "{:?}", text.parts());
-    assert_eq!((call(BEFORE), before.count()), (BEFORE, 2), "its page was written, and stays");
+    assert_eq!(first_word(BEFORE), with_probe, "its page was written, and stays");
+    // Once, of some hundred times in an emulated machine, the kernel did not count the first call.
+    let calls = (1..=CALLS).find(|_| call(BEFORE) == BEFORE && before.count() > 1);
+    assert!(calls.is_some(), "the kernel knows the probe no more");
+    println!("counted at call {calls:?} after the exchange");
     // What is executed now is not that file's.
     let mut late = Counter::at(behind).expect("as the first");
     assert_eq!((call(BEHIND), late.count()), (BEHIND, 0));
