@@ -3,8 +3,9 @@
 //!
 //! A fork copies one entry for a huge page. Gathering spares nearly as much as freezing the piece, and the first write
 //! does not undo it: writes between forks cost nothing. It takes from a third to three times the time of freezing,
-//! which is learned. Freezing memory that is huge already pays only after a thousand forks or more. So where that is
-//! too late, pieces are gathered, and what cannot be gathered is frozen.
+//! which is learned; where it seems too dear, it is tried again after some plans, since a busy minute may have told.
+//! Freezing memory that is huge already pays only after a thousand forks or more. So where that is too late, pieces are
+//! gathered, and what cannot be gathered is frozen.
 //!
 //! Contents, rights and mappings stay as they are, with the flags and keys that they have by then. So memory that the
 //! program has changed since the plan is gathered like any other; only slices that freeze leave it alone. Nobody is

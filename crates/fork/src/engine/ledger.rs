@@ -314,14 +314,19 @@ impl Ledger {
     }
 
     /// Returns the first step of a freeze in slices.
-    pub(crate) fn first_step(&self, wish: (Pages, Pays), (way, places): (ScanWay, &Places), place: Where) -> Step {
+    pub(crate) fn first_step(&mut self, wish: (Pages, Pays), (way, places): (ScanWay, &Places), place: Where) -> Step {
         // Only a scan finds what is split later; and a list of mappings is out of date as soon as threads go on.
         let is_told = way == ScanWay::Ioctl && matches!(places, Places::Asked(_));
         match wish {
-            (Pages::Gather, Pays::Within(forks))
-                if is_told && self.huge.is_open() && self.prices.is_better_huge(forks) =>
-            {
-                Step::Gather(Gathering::new(place))
+            (Pages::Gather, Pays::Within(forks)) if is_told && self.huge.is_open() => {
+                if self.prices.is_better_huge(forks) {
+                    return Step::Gather(Gathering::new(place));
+                }
+                // A plan that looks for memory to gather everywhere asks again when that is listed.
+                if place == Where::Planned {
+                    self.prices.gathers_nothing();
+                }
+                Step::Freeze
             }
             _ => Step::Freeze,
         }

@@ -102,8 +102,20 @@ impl Prices {
     pub(super) fn is_better_huge(&self, forks: u32) -> bool {
         let forks = u64::from(forks);
         let pays = |price: u64, saved: u64| price <= saved.saturating_mul(forks);
-        let gathering = self.gathering.unwrap_or(self.copying(PIECE) / GATHERING);
+        let gathering = self.gathering.unwrap_or(self.first_guess());
         pays(gathering, self.saved_by_huge()) && !pays(self.copying(PIECE), self.rent())
+    }
+
+    /// Returns what gathering a piece takes, before any gathering was big enough to tell.
+    fn first_guess(&self) -> u64 {
+        self.copying(PIECE) / GATHERING
+    }
+
+    /// Notes that nothing is gathered at these prices. Without gathering none is learned, and the machine may have been
+    /// busy: so a price above the first guess moves half-way there, and after some plans there is another trial.
+    pub(super) fn gathers_nothing(&mut self) {
+        let guess = self.first_guess();
+        self.gathering = self.gathering.map(|learned| learned.min(u64::midpoint(learned, guess)));
     }
 
     /// Returns what a huge page saves each fork, compared with base pages.
@@ -188,6 +200,8 @@ mod tests {
         assert!(!prices.is_better_huge(100));
         prices.gathered(512 * MIB, 256 * 400_000);
         assert!(prices.is_better_huge(100));
+        prices.gathers_nothing();
+        assert_eq!(prices.gathering, Some(400_000), "it is below the first guess");
         prices.froze(512 * MIB, 256_000_000);
         assert_eq!(prices.copying(512 * MIB) / 1_000_000, 255);
         let expected = u64::try_from(before.per_fork.as_nanos()).expect("small");
