@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::gathering::to_the_end;
 use common::{Memory, freeze, in_child, page, play, skip};
-use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Pays, Report, Skip, guard};
+use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Pays, Report, Skip, Stage, guard};
 
 const MIB: usize = 1 << 20;
 
@@ -107,6 +109,76 @@ fn what_grows_is_frozen(options: &Options) {
     }
     println!("frozen after {forks} forks: {:?}", palimpsest_fork::status());
     assert!(memory.holds(0..memory.len, 1));
+}
+
+/// Whether forks take long from now on.
+static IS_SLOW: AtomicBool = AtomicBool::new(false);
+
+/// Makes a fork take at least a tenth of a second of processor time, if forks are slow.
+extern "C" fn before_fork() {
+    let used = || {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        used.tv_sec * 1000 + used.tv_nsec / 1_000_000
+    };
+    let begun = used();
+    while IS_SLOW.load(Ordering::Relaxed) && used() - begun <= 100 {
+        std::hint::spin_loop();
+    }
+}
+
+/// Calls `work` beside another thread, and waits until that is gone.
+fn beside_a_thread(work: impl FnOnce()) {
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let beside = std::thread::spawn(move || ended.recv());
+    work();
+    drop(end);
+    assert!(beside.join().expect("no panic").is_err());
+    while std::fs::read_dir("/proc/self/task").expect("/proc").count() > 1 {
+        std::thread::yield_now();
+    }
+}
+
+/// Fails on: forks before the first slice of which the ledger learns nothing; forks of a plan that was dropped, which
+/// it compares with those after another freeze.
+#[test]
+fn forks_before_the_first_slice_tell_what_a_freeze_saves() {
+    play("forks_before_the_first_slice_tell_what_a_freeze_saves", || {
+        // SAFETY: the handler makes system calls only.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(before_fork), None, None) }, 0);
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        let options = within(10_000).pause(Pause::Within(Duration::ZERO));
+        let worth = || {
+            let worth = palimpsest_fork::survey(&options).expect("can be frozen").worth;
+            worth.expect("it is worth something").per_fork
+        };
+        let forks = || (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
+        let learned = |plan: &dyn Fn()| {
+            plan();
+            assert_eq!(to_the_end(|_| {}).stage, Stage::Done);
+            forks();
+            guard::thaw_all().expect("it can be thawed");
+            worth()
+        };
+        let at_first = worth();
+        let slow = || {
+            freeze(&options);
+            // Each slice is refused.
+            beside_a_thread(|| {
+                IS_SLOW.store(true, Ordering::Relaxed);
+                forks();
+                IS_SLOW.store(false, Ordering::Relaxed);
+            });
+            assert!(memory.is_anonymous());
+        };
+        let again = learned(&|| {
+            slow();
+            freeze(&options);
+        });
+        assert!(again < at_first + at_first / 2, "{again:?}, and {at_first:?} at first");
+        let told = learned(&slow);
+        assert!(told > 2 * at_first, "{told:?}, and {at_first:?} at first");
+    });
 }
 
 /// Returns the kilobytes that a child has copied when its fork returns, by the kernel's count.

@@ -83,8 +83,9 @@ pub(crate) struct Ledger {
     frozen: Memory,
     /// The quickest fork since the last freeze; 0 before the first.
     floor: u64,
-    /// The quickest fork before anything was frozen or gathered; 0 if there was none, or once it has told.
-    plain: u64,
+    /// The last forks of this plan before anything was frozen or gathered; 0 for none, and once they have told. Not all
+    /// of them: the program may have grown meanwhile.
+    plain: [u64; TELLING_FORKS as usize],
     /// Forks since the last freeze or repair; and the time of these and of looks in vain.
     forks: u64,
     spent: u64,
@@ -182,7 +183,7 @@ impl Ledger {
             is_clean_anew: false,
             frozen: Memory { bytes: 0, huge: 0, extents: 0 },
             floor: 0,
-            plain: 0,
+            plain: [0; TELLING_FORKS as usize],
             forks: 0,
             spent: 0,
             losses: 0,
@@ -348,21 +349,28 @@ impl Ledger {
         self.prices.gained(expected, before.saturating_sub(clean));
     }
 
+    /// Notes that something else takes the place of a plan: what forks took in its time tells nothing of another freeze.
+    pub(super) const fn drops_plan(&mut self) {
+        self.plain = [0; TELLING_FORKS as usize];
+    }
+
     /// Notes a fork that took `taken` while a freeze is under way that has frozen nothing so far: if nothing was
     /// gathered either, it tells what forks take without.
     pub(crate) fn forked_plainly(&mut self, taken: u64) {
         if self.frozen.bytes == 0 && self.hot.huge() == 0 {
-            self.plain = if self.plain == 0 { taken } else { self.plain.min(taken) };
+            self.plain.rotate_left(1);
+            self.plain[TELLING_FORKS as usize - 1] = taken;
         }
     }
 
     /// Notes a fork that took `taken`.
     pub(crate) fn forked(&mut self, taken: u64) {
         self.floor = if self.floor == 0 { taken } else { self.floor.min(taken) };
-        if self.forks + 1 == TELLING_FORKS && self.plain != 0 {
+        if self.forks + 1 == TELLING_FORKS
+            && let Some(before) = std::mem::take(&mut self.plain).into_iter().filter(|plain| *plain != 0).min()
+        {
             // The quickest of some tells what a freeze in slices saves, as timed forks do after one in one go.
-            let (saved, before) = (self.saved(), std::mem::take(&mut self.plain));
-            self.prices.gained(saved, before.saturating_sub(self.floor));
+            self.prices.gained(self.saved(), before.saturating_sub(self.floor));
         }
         self.account.forked(self.saved(), taken - self.floor);
         (self.forks, self.spent) = (self.forks.saturating_add(1), self.spent.saturating_add(taken));
@@ -391,6 +399,7 @@ impl Ledger {
     pub(crate) const fn inherited(&mut self) {
         self.account = Account::NEW;
         (self.debt, self.bought) = (0, None);
+        self.drops_plan();
     }
 
     /// Notes a look that took `taken` and gave a quote that is too high.

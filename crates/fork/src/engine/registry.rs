@@ -415,6 +415,7 @@ impl Locked {
         if self.shared.progress.is_under_way() {
             self.agenda().end("another freeze, or a thaw, has taken its place".to_owned());
         }
+        self.lasting.ledger.drops_plan();
         self.shared.progress.give_up();
         self.shared.left_alone.end();
     }
