@@ -22,7 +22,7 @@ use palimpsest_sys::pages::vmas::VmaFlags;
 use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::{Agenda, Gathered, Gathering, Where};
-use super::errands::{Errands, Sent};
+use super::errands::{Errands, Request, Sent};
 use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::mending::count;
@@ -187,7 +187,7 @@ impl Gatherer<'_, '_> {
         }
         // What was gathered before, and is not huge.
         let split_in = |run: Span| run.cut(PIECE).filter(|piece| self.tables.ledger.hot.rests(*piece)).count();
-        if self.errands.send(run, split_in(run)) != Sent::Nobody {
+        if self.errands.send(Request::all(run, split_in(run))) != Sent::Nobody {
             taken.go_back_to(run.start);
             return Ok(Taken { is_sent: true, ..taken });
         }

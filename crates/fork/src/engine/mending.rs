@@ -14,7 +14,7 @@ use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
-use super::errands::{Errands, Sent};
+use super::errands::{Errands, Request, Sent};
 use super::huge::{Asked, fills};
 use super::ledger::{Ledger, Work};
 use super::piece::PIECE;
@@ -136,7 +136,7 @@ impl Mender<'_, '_> {
             let room = errands.room(piece, own, time);
             let (found, mut run, split) = split_run(tables, pagemap, (place, piece), room, is_for_deputy)?;
             if found == Found::Split && is_for_deputy {
-                if errands.send(run, split) != Sent::Nobody {
+                if errands.send(Request::split(run, split)) != Sent::Nobody {
                     // The next slice looks at them again.
                     return Ok((Tended::More { at: run.start }, worked));
                 }
