@@ -1,8 +1,7 @@
 //! Forks, and keeps an account of what forks cost.
 
 use palimpsest_sys::threads::own::{Blocked, Uncancelled, context_switches};
-use palimpsest_sys::threads::stack;
-use palimpsest_sys::{brief_file, last_errno};
+use palimpsest_sys::{in_children, last_errno};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -66,6 +65,9 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     let told = registry::shared().filter(|shared| shared.has_frozen()).map_or(Told::ByMap, |_| Told::to_children());
     // If the process is idle, neither side writes to the account: each page that one of them writes to is copied.
     let idle = shared.filter(|shared| shared.is_idle());
+    if !is_confined {
+        in_children::before_fork();
+    }
     let started = shared.map(|shared| Watch::start(shared.statistics.clean()));
     // SAFETY: (1).
     let forks = || unsafe { libc::fork() };
@@ -75,8 +77,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         child = forks();
     }
     if child == 0 {
-        brief_file::close_in_child();
-        stack::forget_in_child();
+        in_children::undo();
         registry::end_turns_in_child();
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();

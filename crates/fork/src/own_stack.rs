@@ -39,7 +39,7 @@ const NUMBER: usize = 0xfff;
 /// Why [`on_own_stack`] has done nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoStack {
-    /// Another thread uses it.
+    /// Another thread uses it, or several use others.
     Busy,
     /// There is no memory for it, or the kernel is older than Linux 4.14.
     NoMemory,
@@ -78,7 +78,7 @@ pub fn on_own_stack<T>(work: impl FnOnce() -> T) -> Result<T, NoStack> {
     // SAFETY: 1. made above, in this process, since no child has its name in both words, and since the last restore,
     // which has brought another name back; this thread has entered, and blocks signals. 2. `LEN` is enough for what
     // this library does; who calls it from outside agrees to the rest.
-    unsafe { stack::call(place.span(), work) }.map_err(|_| NoStack::NoMemory)
+    unsafe { stack::call(place.span(), work) }.map_err(|_| NoStack::Busy)
 }
 
 /// How long to wait for another thread, at most: for some two seconds.
@@ -146,7 +146,15 @@ pub(crate) fn areas() -> (Span, Option<usize>) {
 mod tests {
     use super::*;
 
-    /// Fails on: a second user of the same memory; a call that never gives it back.
+    /// Calls `work` on the last of these stacks, which is called on the one before, and so on.
+    fn on_all<T>(stacks: &[Span], work: fn() -> T) -> T {
+        let Some((first, rest)) = stacks.split_first() else { return work() };
+        // SAFETY: 1. made by the caller, for this, and the work handles no signal. 2. it needs little.
+        unsafe { stack::call(*first, || on_all(rest, work)) }.expect("a place to note it")
+    }
+
+    /// Fails on: a lack of places to note stacks that is told as one of memory; a second user of the same memory; a
+    /// call that never gives it back.
     #[test]
     fn one_thread_at_a_time_has_it_and_calls_within_stay_on_it() {
         let outside = here();
@@ -164,6 +172,10 @@ mod tests {
         }
         let panic = std::panic::catch_unwind(|| on_own_stack(|| panic!("inside")));
         assert!(panic.is_err() && on_own_stack(|| ()).is_ok());
+        // As if some threads used stacks of their own.
+        let full = [(); 4].map(|()| stack::map(1 << 16).expect("memory"));
+        assert_eq!(on_all(&full, || on_own_stack(|| ())), Err(NoStack::Busy));
+        assert_eq!(on_own_stack(|| ()), Ok(()));
         // Whoever waits for its user goes on when there is none, and not before.
         let (is_used, is_done) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
         std::thread::scope(|scope| {

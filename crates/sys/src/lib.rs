@@ -55,6 +55,7 @@ mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod in_children;
 pub mod memory;
 pub mod numa;
 mod objects;

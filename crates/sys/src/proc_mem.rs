@@ -5,7 +5,8 @@ use std::io;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::brief_file::{self, BriefFile};
+use crate::brief_file::BriefFile;
+use crate::in_children;
 
 /// The file through which a process writes to its own private mappings regardless of their rights (`FOLL_FORCE` in
 /// `fs/proc/base.c`). The kernel makes a private copy of the page first, if it is shared.
@@ -54,7 +55,7 @@ impl ProcMem {
     ///
     /// [`ProcMemError::Open`].
     pub fn open() -> Result<Self, ProcMemError> {
-        brief_file::close_in_children();
+        in_children::register();
         // By the thread: the other name leads to the first one, which has no memory once it has ended.
         let file = BriefFile::open(c"/proc/thread-self/mem", OFlags::RDWR);
         Ok(Self { file: file.map_err(|errno| ProcMemError::Open(errno.into()))? })

@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use crate::engine::tending::Tending;
 
-    /// Fails on: the time for some split pieces, divided by the whole ones between them, too: deputies would be sent for
-    /// so many that they hold the lock of all mappings for much longer than a slice may.
+    /// Fails on: the time for some split pieces, divided by the whole ones between them, too: deputies would be sent
+    /// for so many that they hold the lock of all mappings for much longer than a slice may.
     #[test]
     fn whole_pieces_between_split_ones_take_no_time() {
         let run = Span::new(PIECE, 58 * PIECE);

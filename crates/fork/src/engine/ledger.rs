@@ -349,7 +349,7 @@ impl Ledger {
         self.prices.gained(expected, before.saturating_sub(clean));
     }
 
-    /// Notes that something else takes the place of a plan: what forks took in its time tells nothing of another freeze.
+    /// Notes that something else takes the place of a plan: forks of its time tell nothing of another freeze.
     pub(super) const fn drops_plan(&mut self) {
         self.plain = [0; TELLING_FORKS as usize];
     }

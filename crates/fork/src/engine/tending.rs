@@ -274,7 +274,7 @@ impl Tending {
         learn(&self.piece, taken);
     }
 
-    /// Notes that the last deputy took `taken` CPU nanoseconds; 0 if somebody else has waited for it: nobody knows then.
+    /// Notes that the last deputy took `taken` CPU nanoseconds; 0 tells nothing: somebody else has waited for it.
     pub(super) fn took_errand(&self, taken: u64) {
         if taken > 0 {
             learn(&self.beside, taken / self.asked.load(Ordering::Relaxed).max(1) as u64);

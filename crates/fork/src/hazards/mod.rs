@@ -16,7 +16,8 @@ pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_sys::brief_file::{self, BriefFile};
+use palimpsest_sys::brief_file::BriefFile;
+use palimpsest_sys::in_children;
 use palimpsest_sys::memory::extent::locks_future_memory;
 use palimpsest_sys::pages::query::{self, SharedFile};
 use palimpsest_sys::seccomp::{self, FreezeCall};
@@ -80,14 +81,12 @@ fn threads(options: &Options, work: Work) -> Result<usize, FreezeError> {
     if let Some(owner) = borrowed::owner() {
         return Err(FreezeError::BorrowedMemory { owner });
     }
+    // Another thread may fork while files are open: counting threads opens the first one.
+    in_children::register();
     let count = match work {
         Work::Freeze => may_hold(options)?,
         Work::Gather => count()?,
     };
-    if count > 1 || options.other_threads == OtherThreads::Stop {
-        // One of them may fork while files are open.
-        brief_file::close_in_children();
-    }
     filters()?;
     Ok(count)
 }

@@ -56,7 +56,7 @@ struct Place {
 /// Forgets what other threads of the parent are about, in a child that was forked just now by a thread that is not
 /// inside [`call`]. Async-signal-safe.
 #[inline]
-pub fn forget_in_child() {
+pub(crate) fn forget_in_child() {
     for place in &USED {
         // Not written without need, since the page would be copied.
         if place.thread.load(Ordering::Relaxed) != 0 {
@@ -76,7 +76,7 @@ pub fn forget_in_child() {
 ///
 /// # Errors
 ///
-/// The kernel's; nothing was done.
+/// [`Errno::BUSY`] if too many threads are on such stacks; nothing was done.
 pub unsafe fn call<T>(stack: Span, work: impl FnOnce() -> T) -> Result<T, Errno> {
     let used = Used::enter(stack).ok_or(Errno::BUSY)?;
     let mut call = Call { work: Some(work), outcome: None };
