@@ -437,10 +437,10 @@ impl Agenda {
         self.planned = anonymous;
     }
 
-    /// Takes over what was gathered before the rest was planned.
+    /// Takes over what was gathered before the rest was planned, whether that has begun anew or come to nothing.
     pub(crate) const fn gathered_before(&mut self, bytes: usize, taken: u64, beside: u64) {
+        self.worked = self.freezing().saturating_add(taken);
         (self.gathered, self.gathering, self.beside) = (bytes, taken, beside);
-        self.worked = self.worked.saturating_add(taken);
     }
 
     /// Notes how far a slice of `taken` CPU nanoseconds has gathered.

@@ -64,6 +64,30 @@ fn a_piece_that_each_pass_sees_split_is_one_piece() {
     }
 }
 
+/// Fails on: a time that is left out, or counts twice: that of gathering, if the plan of the rest comes to nothing.
+#[test]
+fn what_a_freeze_takes_is_its_looks_its_slices_and_its_deputies() {
+    let mut agenda = Agenda::new(MappedVec::with_capacity(16).expect("memory"));
+    let step = Step::Gather(Gathering::new(Where::Everywhere));
+    let terms = Terms { budget: Duration::ZERO, extent: PIECE, pages: Pages::Gather, mappings: 9, looked: 1000, step };
+    for begins_anew in [false, true] {
+        agenda.begin_unseen(64 * PIECE, Terms { looked: 0, ..terms });
+        agenda.gathered_until(Gathering::new(Where::Everywhere), PIECE, 200);
+        agenda.gathered_until(Gathering::new(Where::Everywhere), PIECE, 100);
+        agenda.had_deputies(7);
+        assert_eq!(agenda.spent(), 307);
+        let (gathered, gathering, beside) = (agenda.gathered(), agenda.gathering(), agenda.beside());
+        if begins_anew {
+            agenda.begin(&mut [], terms);
+        }
+        agenda.gathered_before(gathered, gathering, beside);
+        let looked = if begins_anew { 1000 } else { 0 };
+        assert_eq!((agenda.gathered(), agenda.looked(), agenda.spent()), (2 * PIECE, looked, looked + 307));
+        assert_eq!(agenda.worked(50), 350);
+        assert_eq!((agenda.freezing(), agenda.spent()), (50, looked + 357));
+    }
+}
+
 /// Fails on: waiting for children for ever; freezing what is gathered quickly, or slowly only for lack of time;
 /// freezing what is written to all over.
 #[test]
