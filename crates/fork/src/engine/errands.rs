@@ -5,8 +5,9 @@
 //! it finds them huge, and what the deputy was sent for counts as done. What is not huge by then, the thread asks for
 //! itself, and so learns what became of each piece: whether the kernel has refused, or the program has split it again.
 //!
-//! A thread that sends a deputy waits until that has given up its rights. If a busy machine does not let it begin, the
-//! slice ends, and later ones try again: asking for huge pages would take the thread even longer there.
+//! A thread that sends a deputy waits until that has given up its rights, at first no longer than slices may take. If a
+//! busy machine does not let it begin, the slice ends, and later ones try again, with more patience: asking for huge
+//! pages would take the thread even longer there.
 //!
 //! Deputies run on another processor if there is one, so that their time is not taken from what slices have: a machine
 //! with one processor shares it.
@@ -117,15 +118,15 @@ impl Errands {
         }
     }
 
-    /// Sends a deputy.
-    pub(super) fn send(&self, request: Request) -> Sent {
+    /// Sends a deputy, where slices take `budget`.
+    pub(super) fn send(&self, request: Request, budget: Duration) -> Sent {
         let Request { run, asked, split } = request;
         let is_new = self.last.intersection(run).is_empty();
         let Some(shared) = self.shared.filter(|_| is_new) else { return Sent::Nobody };
         let started = Instant::now();
         // Before it may have answered.
         shared.tending.asks(asked);
-        match shared.desk.send(run) {
+        match shared.desk.send(run, shared.tending.patience(budget)) {
             Ok(true) => {
                 shared.tending.sent(split, started.elapsed());
                 // So the next fork need not take a slice.

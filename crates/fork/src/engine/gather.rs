@@ -187,7 +187,7 @@ impl Gatherer<'_, '_> {
         }
         // What was gathered before, and is not huge.
         let split_in = |run: Span| run.cut(PIECE).filter(|piece| self.tables.ledger.hot.rests(*piece)).count();
-        if self.errands.send(Request::all(run, split_in(run))) != Sent::Nobody {
+        if self.errands.send(Request::all(run, split_in(run)), self.agenda.budget) != Sent::Nobody {
             taken.go_back_to(run.start);
             return Ok(Taken { is_sent: true, ..taken });
         }

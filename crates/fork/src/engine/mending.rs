@@ -136,7 +136,7 @@ impl Mender<'_, '_> {
             let room = errands.room(piece, own, time);
             let (found, mut run, split) = split_run(tables, pagemap, (place, piece), room, is_for_deputy)?;
             if found == Found::Split && is_for_deputy {
-                if errands.send(Request::split(run, split)) != Sent::Nobody {
+                if errands.send(Request::split(run, split), time) != Sent::Nobody {
                     // The next slice looks at them again.
                     return Ok((Tended::More { at: run.start }, worked));
                 }

@@ -80,8 +80,12 @@ pub(crate) struct Tending {
     unbooked: AtomicU64,
 }
 
-/// How often the time is doubled for which slices are put off, if deputies are not at work in time.
+/// How often the time is doubled for which slices are put off, and for which their senders wait, if deputies are not at
+/// work in time.
 const MOST_LATE: usize = 6;
+
+/// Within less no deputy is at work.
+const LEAST_PATIENCE: Duration = Duration::from_micros(500);
 
 /// How a slice ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,6 +191,12 @@ impl Tending {
         self.worked.fetch_add(1, Ordering::Relaxed);
         self.late.store(0, Ordering::Relaxed);
         self.waited(split, waited);
+    }
+
+    /// Returns for how long to wait until a deputy is at work, where slices take `budget`: after one that was not in time
+    /// twice as long.
+    pub(super) fn patience(&self, budget: Duration) -> Duration {
+        budget.max(LEAST_PATIENCE).saturating_mul(1 << self.late.load(Ordering::Relaxed).min(MOST_LATE))
     }
 
     /// Notes that a deputy was not at work in time. Returns for how long that counts: twice as long each time.
@@ -404,16 +414,21 @@ mod tests {
 
     /// Fails on: waits that cost nothing; a busy machine on which each slice waits in vain.
     #[test]
-    fn who_waits_for_deputies_in_vain_waits_less_and_less_often() {
+    fn who_waits_for_deputies_in_vain_waits_longer_and_less_and_less_often() {
         let tending = Tending::default();
         (1..3).for_each(|second| tending.forked(LONG, 0, PAUSE, second * SECOND));
         assert!(!tending.was_late());
+        let patience = || [100, 2000].map(|micros| tending.patience(Duration::from_micros(micros)).as_micros());
+        assert_eq!(patience(), [500, 2000], "no longer than a slice may take");
         assert_eq!([0; 3].map(|split| tending.sent_in_vain(split, 1000)), [1000, 2000, 4000]);
         assert!(tending.was_late());
+        assert_eq!(patience(), [4000, 16_000]);
         let most = (0..100).map(|_| tending.sent_in_vain(0, 1000)).max();
         assert_eq!(most, Some(1000 << MOST_LATE));
+        assert_eq!(patience(), [32_000, 128_000]);
         tending.sent(7, 1000);
         assert_eq!((tending.was_late(), tending.errand(), tending.is_wanted()), (false, 7, true));
+        assert_eq!(patience(), [500, 2000]);
         assert_eq!(tending.sent_in_vain(0, SECOND), SECOND);
         assert!(!tending.is_wanted(), "it has waited for longer than slices have");
     }

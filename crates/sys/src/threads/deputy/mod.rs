@@ -74,7 +74,7 @@
 //!   that the preload object serves `posix_spawn`, `system` and `popen`, are then tried again without it; threads,
 //!   `vfork` and a bare `clone` are not. It is never made where children begin in another PID namespace, since it would
 //!   be the first process of that.
-//! - **Time**: the sender waits until it has given up its rights, for about 5 ms at most: then the machine is too busy,
+//! - **Time**: the sender waits until it has given up its rights, for as long as it says: then the machine is too busy,
 //!   and it is killed. Where the kernel refuses that it gives up its rights, no other is sent.
 //! - **Signals**: it blocks all. `kill(-1, …)` and signals to the group reach it: SIGKILL ends it; SIGSTOP stops it,
 //!   for which the parent may get a SIGCHLD.
@@ -92,7 +92,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -119,8 +119,8 @@ const CONFINED: u32 = u32::MAX;
 /// How long a thread sleeps before it looks whether a deputy lives, in nanoseconds.
 const LOOK: i64 = 500_000;
 
-/// How often the sender looks before it takes the machine for too busy, within about 5 ms: the program waits for it.
-const SENDERS_PATIENCE: u32 = 10;
+/// How often the sender looks at most before it takes the machine for too busy: the program waits for it.
+const MOST_LOOKS: u128 = 10;
 
 /// How often a thread looks before it takes a deputy for one that the kernel keeps: for two seconds.
 const PATIENCE: u32 = 4000;
@@ -190,14 +190,15 @@ impl Desk {
     }
 
     /// Sends a deputy to ask for huge pages in `span`. Contents, rights and mappings stay as they are, whatever becomes
-    /// of the memory meanwhile: the kernel refuses what cannot be. Returns false if another errand is not over, or its
-    /// answer not [taken](Self::answered). Does not use the heap.
+    /// of the memory meanwhile: the kernel refuses what cannot be. Waits for `patience` until it is at work, or for half
+    /// a millisecond, which is when it looks first; never for much longer than 5 ms if nobody else wants the processor.
+    /// Returns false if another errand is not over, or its answer not [taken](Self::answered). Does not use the heap.
     ///
     /// # Errors
     ///
     /// See [`NoChild`]. After [`NoChild::Late`] there may be an answer, and after [`NoChild::Rights`] one, of an errand
     /// that has failed.
-    pub fn send(&'static self, span: Span) -> Result<bool, NoChild> {
+    pub fn send(&'static self, span: Span, patience: Duration) -> Result<bool, NoChild> {
         // No handler may find the desk taken by the thread that it interrupts, and the deputy must not run one of the
         // program's; and none may give up rights here before the deputy has.
         let _blocked = Blocked::all();
@@ -216,7 +217,7 @@ impl Desk {
         // Release, partner: the Acquire load in `look`. Forbids asking for a child that is not made yet.
         self.state.store(made.map_or(FREE, |(_, word)| word), Ordering::Release);
         let (deputy, word) = made?;
-        self.wait_until_confined(deputy, word).map(|()| true)
+        self.wait_until_confined(deputy, word, patience).map(|()| true)
     }
 
     /// Returns why no deputy could give up its rights.
@@ -266,8 +267,13 @@ impl Desk {
     }
 
     /// Waits until the deputy that `word` names has given up its rights, or is dead. Kills it if it takes too long.
-    fn wait_until_confined(&self, deputy: i32, word: u64) -> Result<(), NoChild> {
-        for _ in 0..SENDERS_PATIENCE {
+    fn wait_until_confined(&self, deputy: i32, word: u64, patience: Duration) -> Result<(), NoChild> {
+        let started = Instant::now();
+        for look in 0..looks(patience) {
+            // Each may take longer than it should, where others want the processor.
+            if look > 0 && started.elapsed() >= patience {
+                break;
+            }
             let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
             sleep(&self.confined, 0, &raw const limit);
             if let Some(errno) = self.refusal() {
@@ -381,6 +387,11 @@ impl Desk {
             }
         }
     }
+}
+
+/// Returns how often to look within `patience`.
+fn looks(patience: Duration) -> u128 {
+    (patience.as_nanos() / u128::from(LOOK.unsigned_abs())).clamp(1, MOST_LOOKS)
 }
 
 /// Asks whether a child without exit signal has ended or was stopped, and what it has used. Returns the kernel's

@@ -36,11 +36,14 @@ fn unmark_stack() {
     unmark(DESK.stack.0.get().cast(), STACK);
 }
 
+/// What a sender has.
+const OF_SENDERS: Duration = Duration::from_millis(5);
+
 /// Sends a deputy that gives up its rights, sooner or later.
 fn send() {
     loop {
         unmark_stack();
-        match DESK.send(*MEMORY) {
+        match DESK.send(*MEMORY, OF_SENDERS) {
             // On a busy machine its sender may have waited for it already.
             Ok(true) if own(DESK.state.load(Ordering::Relaxed)) == BUSY => return,
             Ok(true) | Err(NoChild::Late) => {
@@ -52,12 +55,19 @@ fn send() {
     }
 }
 
+/// Fails on: a sender that looks never, or for longer than it may.
+#[test]
+fn a_sender_looks_once_at_least_and_no_longer_than_it_may() {
+    let within = |micros| looks(Duration::from_micros(micros));
+    assert_eq!([0, 499, 1000, 2000, 2400, 5000, 1 << 40].map(within), [1, 1, 2, 4, 4, 10, 10]);
+}
+
 /// Fails on: one that is sent although none can give up its rights.
 #[test]
 fn none_is_sent_after_one_that_could_not_give_up_its_rights() {
     static REFUSED: Desk = Desk::new();
     REFUSED.confined.store(libc::ENOSYS.cast_unsigned(), Ordering::Relaxed);
-    assert_eq!(REFUSED.send(Span::new(0, 0)), Err(NoChild::Rights(Errno::NOSYS)));
+    assert_eq!(REFUSED.send(Span::new(0, 0), OF_SENDERS), Err(NoChild::Rights(Errno::NOSYS)));
     assert!(!REFUSED.is_busy() && REFUSED.answered().is_none());
 }
 
@@ -79,7 +89,7 @@ fn an_errand_is_done_beside_and_answered_once() {
     let (first, word) = (deputy(), DESK.state.load(Ordering::Relaxed));
     let descriptors = std::fs::read_dir(format!("/proc/{first}/fd")).expect("a child that was not waited for");
     assert_eq!(descriptors.count(), 0, "what it held would outlive the program");
-    assert_eq!(DESK.send(memory), Ok(false), "one errand at a time, until its answer is taken");
+    assert_eq!(DESK.send(memory, OF_SENDERS), Ok(false), "one errand at a time, until its answer is taken");
     // SAFETY: the child makes atomic accesses and system calls only.
     let child = unsafe { super::super::child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
     assert_eq!(child.expect("a child").wait(), Ok(0), "a child has no deputy");
