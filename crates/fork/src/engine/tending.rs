@@ -193,8 +193,8 @@ impl Tending {
         self.waited(split, waited);
     }
 
-    /// Returns for how long to wait until a deputy is at work, where slices take `budget`: after one that was not in time
-    /// twice as long.
+    /// Returns for how long to wait until a deputy is at work, where slices take `budget`: after one that was not in
+    /// time twice as long.
     pub(super) fn patience(&self, budget: Duration) -> Duration {
         budget.max(LEAST_PATIENCE).saturating_mul(1 << self.late.load(Ordering::Relaxed).min(MOST_LATE))
     }

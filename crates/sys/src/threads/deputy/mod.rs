@@ -190,9 +190,10 @@ impl Desk {
     }
 
     /// Sends a deputy to ask for huge pages in `span`. Contents, rights and mappings stay as they are, whatever becomes
-    /// of the memory meanwhile: the kernel refuses what cannot be. Waits for `patience` until it is at work, or for half
-    /// a millisecond, which is when it looks first; never for much longer than 5 ms if nobody else wants the processor.
-    /// Returns false if another errand is not over, or its answer not [taken](Self::answered). Does not use the heap.
+    /// of the memory meanwhile: the kernel refuses what cannot be. Waits until it is at work, for `patience` at most, or
+    /// half a millisecond, which is when it looks first; and never for much longer than 5 ms if nobody else wants the
+    /// processor. Returns false if another errand is not over, or its answer not [taken](Self::answered). Does not use
+    /// the heap.
     ///
     /// # Errors
     ///
