@@ -27,6 +27,10 @@ fn note() {
         return confined::note_borrower();
     }
     confined::note();
+    if !was_known {
+        // What a fork would ask for later.
+        palimpsest_sys::in_children::before_fork();
+    }
     // The filter may be for all threads. From here on no freeze begins, and no wait sends another deputy.
     if !was_known {
         confined::await_work();

@@ -25,8 +25,8 @@ use crate::waits::is_main_thread;
 /// not confined yet. For the main thread's waits that is [`AT_WORK`]'s to ensure.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the main thread makes calls in place of a wait of the program's. A filter that another thread installs for
-/// all would end it in the middle of them, so that thread waits for their end:
+/// The frame in which the main thread makes calls in place of a wait of the program's; 0 for none. A filter that another
+/// thread installs for all would end it in the middle of them, so that thread waits for their end:
 ///
 /// ```text
 /// main thread                           another thread
@@ -36,7 +36,7 @@ static SEEN: AtomicBool = AtomicBool::new(false);
 /// ```
 ///
 /// While the main thread waits in the kernel, by a call that the program might make, it is not raised.
-static AT_WORK: AtomicBool = AtomicBool::new(false);
+static AT_WORK: AtomicUsize = AtomicUsize::new(0);
 
 /// How long to wait for the main thread, at most: for some two seconds. Its longest work is a freeze in one go.
 const NAP: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 500_000 };
@@ -109,10 +109,12 @@ pub(crate) fn note() {
 }
 
 /// Makes calls in place of a wait, in the main thread: those that [`is_seen`] allows from here on. A handler that has
-/// interrupted others, and waits itself, leaves the flag as it was.
+/// interrupted others, and waits itself, leaves them raised. If it has left them by `siglongjmp`, their frame is gone.
 pub(crate) fn working<T>(work: impl FnOnce() -> T) -> T {
-    let is_nested = AT_WORK.load(Ordering::Relaxed);
-    begin_work();
+    let here = 0_u8;
+    let (outer, frame) = (AT_WORK.load(Ordering::Relaxed), (&raw const here).addr());
+    let is_nested = outer > frame;
+    begin_work(if is_nested { outer } else { frame });
     let done = work();
     if !is_nested {
         end_work();
@@ -122,21 +124,22 @@ pub(crate) fn working<T>(work: impl FnOnce() -> T) -> T {
 
 /// Waits in the kernel, or lets handlers run, in the middle of them.
 pub(crate) fn apart<T>(wait: impl FnOnce() -> T) -> T {
+    let frame = AT_WORK.load(Ordering::Relaxed);
     end_work();
     let done = wait();
-    begin_work();
+    begin_work(frame);
     done
 }
 
-fn begin_work() {
-    AT_WORK.store(true, Ordering::Relaxed);
+fn begin_work(frame: usize) {
+    AT_WORK.store(frame, Ordering::Relaxed);
     // SeqCst, partner: the fence in `await_work`. Forbids that B and D both miss what the other thread has raised.
     fence(Ordering::SeqCst);
 }
 
 fn end_work() {
     // Release, partner: the Acquire load in `await_work`. Forbids that E comes before the last of the calls.
-    AT_WORK.store(false, Ordering::Release);
+    AT_WORK.store(0, Ordering::Release);
 }
 
 /// Notes in a child of `fork` that the main thread, which may have been at work, is not there.
@@ -151,7 +154,7 @@ pub(crate) fn await_work() {
     // A handler that has interrupted the main thread would wait for itself.
     let mut naps = if is_main_thread() { 0..0 } else { 0..NAPS };
     // Acquire, partner: the Release store in `end_work`.
-    while AT_WORK.load(Ordering::Acquire) && naps.next().is_some() {
+    while AT_WORK.load(Ordering::Acquire) != 0 && naps.next().is_some() {
         // Interrupted or not, it looks again.
         let _ = rustix::thread::nanosleep(&NAP);
     }
@@ -284,12 +287,21 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 // As a handler, which waits itself.
                 working(|| {});
-                assert!(AT_WORK.load(Ordering::Relaxed));
-                apart(|| assert!(!AT_WORK.load(Ordering::Relaxed)));
+                assert_ne!(AT_WORK.load(Ordering::Relaxed), 0);
+                apart(|| assert_eq!(AT_WORK.load(Ordering::Relaxed), 0));
                 is_done.store(true, Ordering::Relaxed);
             });
         });
-        assert!(!AT_WORK.load(Ordering::Relaxed));
+        assert_eq!(AT_WORK.load(Ordering::Relaxed), 0);
+        // A handler that leaves a wait by `siglongjmp`.
+        #[inline(never)]
+        fn left() {
+            let place = [0_u8; 4096];
+            begin_work(std::hint::black_box(&place).as_ptr().addr());
+        }
+        left();
+        working(|| {});
+        assert_eq!(AT_WORK.load(Ordering::Relaxed), 0);
     }
 
     /// The process of the tests may have filters itself.

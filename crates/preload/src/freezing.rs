@@ -183,9 +183,13 @@ pub(crate) fn at_fork(started: &Started) -> bool {
     }
     let is_time = !IS_DECIDED.load(Ordering::Relaxed)
         && (moment::has_come_at_fork(started.settings.moment) || BEGINS.load(Ordering::Relaxed) != 0);
-    // What begins at a wait later, too: a wait may be in a handler, which may have interrupted `malloc`.
-    if (is_time || IS_FROZEN.load(Ordering::Relaxed)) && started.settings.holds == Holds::Threads {
-        unwinder::prepare();
+    // What begins at a wait later, too: a wait may be in a handler, which may have interrupted `malloc`, or one of
+    // `pthread_atfork`, for which glibc before 2.36 holds a lock.
+    if is_time || IS_FROZEN.load(Ordering::Relaxed) {
+        palimpsest_sys::in_children::register();
+        if started.settings.holds == Holds::Threads {
+            unwinder::prepare();
+        }
     }
     if !is_time {
         return IS_FROZEN.load(Ordering::Relaxed);

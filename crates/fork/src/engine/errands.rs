@@ -72,7 +72,7 @@ pub(crate) fn take_answer(shared: &'static Shared) -> Option<Errand> {
     shared.desk.answered().inspect(|errand| {
         shared.tending.note_unbooked(nanos(errand.spent));
         if errand.answer.is_ok() {
-            shared.tending.took_errand(nanos(errand.spent));
+            shared.tending.took_errand(nanos(errand.spent), errand.asked);
         }
     })
 }
@@ -124,9 +124,7 @@ impl Errands {
         let is_new = self.last.intersection(run).is_empty();
         let Some(shared) = self.shared.filter(|_| is_new) else { return Sent::Nobody };
         let started = Instant::now();
-        // Before it may have answered.
-        shared.tending.asks(asked);
-        match shared.desk.send(run, shared.tending.patience(budget)) {
+        match shared.desk.send(run, asked, shared.tending.patience(budget)) {
             Ok(true) => {
                 shared.tending.sent(split, started.elapsed());
                 // So the next fork need not take a slice.
@@ -154,8 +152,7 @@ mod tests {
         let run = Span::new(PIECE, 58 * PIECE);
         let room = |request: Request| {
             let tending = Tending::default();
-            tending.asks(request.asked);
-            tending.took_errand(28_000_000);
+            tending.took_errand(28_000_000, request.asked);
             tending.room_of_errand(Duration::from_millis(2))
         };
         assert_eq!((room(Request::split(run, 8)), room(Request::all(run, 8))), (1, 8));

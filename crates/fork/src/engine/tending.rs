@@ -41,7 +41,6 @@ const CAUTIOUS: u64 = 1_000_000;
 /// |---|---|---|
 /// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
 /// | `piece`, `waits`, `mappings`, `errand` | a slice or a round, under the lock | the same |
-/// | `asked` | a slice that sends a deputy, under the lock | whoever takes its answer |
 /// | `unbooked`, `beside` | whoever takes a deputy's answer | the next slice that sends deputies |
 /// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
 ///
@@ -71,9 +70,8 @@ pub(crate) struct Tending {
     beside: AtomicU64,
     /// Mappings that this pass may add.
     mappings: AtomicUsize,
-    /// Split pieces that the last deputy was sent for; and all that it is to make, but for whole ones between them.
+    /// Split pieces that the last deputy was sent for.
     errand: AtomicUsize,
-    asked: AtomicUsize,
     /// Deputies in a row that were not at work in time.
     late: AtomicUsize,
     /// Processor time of deputies that no slice has accounted for.
@@ -180,11 +178,6 @@ impl Tending {
         if self.waits.swap(0, Ordering::Relaxed) != 0 { Tended::Later { at: 0 } } else { Tended::Done }
     }
 
-    /// Notes that a deputy is about to be sent that is to make this many pieces.
-    pub(super) fn asks(&self, pieces: usize) {
-        self.asked.store(pieces, Ordering::Relaxed);
-    }
-
     /// Notes that a deputy was sent for `split` pieces that are split, for which the thread has slept: `waited`
     /// nanoseconds. That counts as work, but pays nothing yet.
     pub(super) fn sent(&self, split: usize, waited: u64) {
@@ -284,10 +277,11 @@ impl Tending {
         learn(&self.piece, taken);
     }
 
-    /// Notes that the last deputy took `taken` CPU nanoseconds; 0 tells nothing: somebody else has waited for it.
-    pub(super) fn took_errand(&self, taken: u64) {
+    /// Notes that a deputy took `taken` CPU nanoseconds for these pieces; 0 tells nothing: somebody else has waited for
+    /// it.
+    pub(super) fn took_errand(&self, taken: u64, pieces: usize) {
         if taken > 0 {
-            learn(&self.beside, taken / self.asked.load(Ordering::Relaxed).max(1) as u64);
+            learn(&self.beside, taken / pieces.max(1) as u64);
         }
     }
 
@@ -453,10 +447,7 @@ mod tests {
         let tending = Tending::default();
         let budget = Duration::from_millis(2);
         assert_eq!(tending.room_of_errand(budget), 4, "cautious");
-        let took = |taken: u64, pieces: usize| {
-            tending.asks(pieces);
-            tending.took_errand(taken);
-        };
+        let took = |taken: u64, pieces: usize| tending.took_errand(taken, pieces);
         took(2 * 3_500_000, 2);
         assert_eq!((tending.room_of_errand(budget), tending.room_of_errand(Duration::ZERO)), (1, 1));
         (0..60).for_each(|_| took(0, 4));

@@ -100,11 +100,13 @@ fn in_parts(started: &Started, limit: Limit, mask: Option<Set>, wait: &mut impl 
     if confined::is_seen() {
         return None;
     }
-    let answer = wait.look(mask);
-    if answer != 0 || limit.is_over() {
+    // No handler runs here that waits in vain for the end of the object's calls, or leaves by `siglongjmp`: for which
+    // signals the program waits is seen below.
+    let answer = wait.look(mask.map(|_| Set::ALL));
+    if answer != 0 {
         return Some(answer);
     }
-    if guard::is_borrowed() || next_slice(started, limit).is_none() {
+    if limit.is_over() || guard::is_borrowed() || next_slice(started, limit).is_none() {
         return None;
     }
     let before = errno::get();

@@ -38,7 +38,8 @@ impl<F: Fn(&timespec) -> c_int> Wait for Sleep<F> {
     }
 
     fn call(&mut self, left: Step) -> c_int {
-        left.time().map_or(0, |time| (self.call)(&time))
+        const EVER: timespec = timespec { tv_sec: libc::time_t::MAX, tv_nsec: 0 };
+        (self.call)(&left.time().unwrap_or(EVER))
     }
 }
 
@@ -124,4 +125,18 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
     }
     // SAFETY: contract 1.
     unsafe { CLOCK_NANOSLEEP.or(own_clock_nanosleep)(clock, flags, time, rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sleeps_for_ever_does_so_by_his_own_call() {
+        for (time, seconds) in [(Duration::MAX, libc::time_t::MAX), (Duration::ZERO, 0)] {
+            let call = |left: &timespec| if left.tv_sec == seconds { 7 } else { 0 };
+            let limit = Limit::after(Some(time));
+            assert_eq!(Sleep { limit, call }.call(limit.left()), 7);
+        }
+    }
 }

@@ -145,7 +145,7 @@ fn a_filter_that_another_thread_installs_for_all_leaves_the_wait_that_is_under_w
         let told = format!("{arguments:?}: {}{}", ran.stderr, ran.report);
         assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "1\nwaited\n"), "{told}");
     };
-    for how in ["epoll_wait", "epoll_pwait", "poll", "select"] {
+    for how in ["epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect", "nanosleep"] {
         run_as(PLAIN, ["slices", how]);
         run_as(served, ["slices", how]);
         run_as(served, ["wait", how]);

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,8 @@ enum { MEMORY = 8 << 20 };
 
 static int ends[2], efd;
 static const char *when, *how;
+static pthread_t sleeper;
+static volatile int is_awake;
 
 #define KILL(call) \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
@@ -54,8 +57,14 @@ static int is_waiting(void) {
     return !call || number == SYS_ppoll || number == SYS_pselect6;
 }
 
-// Waits for the pipe, or so long at least; returns how many are ready.
+static void handle(int signal) {
+    (void)signal;
+}
+
+// Waits for the pipe, or so long at least; returns how many are ready. A sleep is ended by a signal.
 static int wait_for(int millis) {
+    const struct timespec exact = {millis < 0 ? INT64_MAX : 0, millis < 0 ? 0 : millis * 1000000};
+    const struct timespec *limit = millis < 0 ? NULL : &exact;
     struct epoll_event event;
     struct pollfd one = {.fd = ends[0], .events = POLLIN};
     struct timeval time = {millis / 1000, millis % 1000 * 1000};
@@ -67,7 +76,10 @@ static int wait_for(int millis) {
     if (!strcmp(how, "epoll_wait")) return epoll_wait(efd, &event, 1, millis);
     if (!strcmp(how, "epoll_pwait")) return epoll_pwait(efd, &event, 1, millis, &none);
     if (!strcmp(how, "poll")) return poll(&one, 1, millis);
-    int ready = select(ends[0] + 1, &set, NULL, NULL, millis < 0 ? NULL : &time);
+    if (!strcmp(how, "ppoll")) return ppoll(&one, 1, limit, &none);
+    if (!strcmp(how, "nanosleep")) return nanosleep(&exact, NULL) ? errno == EINTR : 0;
+    int ready = strcmp(how, "pselect") ? select(ends[0] + 1, &set, NULL, NULL, millis < 0 ? NULL : &time)
+                                       : pselect(ends[0] + 1, &set, NULL, NULL, limit, &none);
     return ready == FD_ISSET(ends[0], &set) ? ready : 9;
 }
 
@@ -84,6 +96,10 @@ static void *confine(void *unused) {
     for (time_t end = time(NULL) + 300; getenv("LD_PRELOAD") && !(strcmp(when, "wait") ? is_begun() : is_waiting());)
         if (time(NULL) > end) _exit(76);
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter)) _exit(77);
+    while (!strcmp(how, "nanosleep") && !is_awake) {
+        pthread_kill(sleeper, SIGUSR1);
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
     write(ends[1], "x", 1);
     return NULL;
 }
@@ -121,6 +137,8 @@ int main(int count, char **arguments) {
     if (!fork()) _exit(0);
     wait(NULL);
     struct epoll_event event = {.events = EPOLLIN};
+    sleeper = pthread_self();
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = handle}, NULL);
     efd = epoll_create1(0);
     pthread_t thread;
     if (pipe(ends) || epoll_ctl(efd, EPOLL_CTL_ADD, ends[0], &event) || pthread_create(&thread, NULL, other, NULL))
@@ -129,12 +147,13 @@ int main(int count, char **arguments) {
     // To be held for a slice ends a wait.
     do ready = wait_for(-1);
     while (ready < 0 && errno == EINTR);
+    is_awake = 1;
     printf("%d\n", ready);
+    pthread_join(thread, NULL);
     char byte;
     read(ends[0], &byte, 1);
     for (int round = 0; round < 10; round++)
         if (wait_for(5)) return 3;
-    pthread_join(thread, NULL);
     for (size_t at = 0; at < MEMORY; at += 4096)
         if (memory[at] != 1) return 4;
     printf("waited\n");

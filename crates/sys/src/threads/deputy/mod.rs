@@ -145,6 +145,7 @@ pub struct Desk {
     /// The errand, and the answer.
     start: AtomicUsize,
     len: AtomicUsize,
+    asked: AtomicUsize,
     answer: AtomicIsize,
     /// The processor time that the deputy took, in nanoseconds.
     spent: AtomicU64,
@@ -168,6 +169,8 @@ impl std::fmt::Debug for Desk {
 pub struct Errand {
     /// The memory.
     pub span: Span,
+    /// How many pieces of it the sender has asked for: others were whole.
+    pub asked: usize,
     /// The kernel's answer.
     pub answer: Result<(), Errno>,
     /// The processor time that the deputy took; zero if somebody else has waited for it.
@@ -183,13 +186,14 @@ impl Desk {
             confined: AtomicU32::new(0),
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
             answer: AtomicIsize::new(0),
             spent: AtomicU64::new(0),
             stack: Stack(UnsafeCell::new([const { MaybeUninit::uninit() }; STACK])),
         }
     }
 
-    /// Sends a deputy to ask for huge pages in `span`. Contents, rights and mappings stay as they are, whatever becomes
+    /// Sends a deputy to ask for huge pages in `span`, of which `asked` are not whole. Contents, rights and mappings stay as they are, whatever becomes
     /// of the memory meanwhile: the kernel refuses what cannot be. Waits until it is at work, for `patience` or half a
     /// millisecond, if that is more, and never for much longer than 5 ms if nobody else wants the processor. Returns
     /// false if another errand is not over, or its answer not [taken](Self::answered). Does not use the heap.
@@ -198,7 +202,7 @@ impl Desk {
     ///
     /// See [`NoChild`]. After [`NoChild::Late`] there may be an answer, and after [`NoChild::Rights`] one, of an errand
     /// that has failed.
-    pub fn send(&'static self, span: Span, patience: Duration) -> Result<bool, NoChild> {
+    pub fn send(&'static self, span: Span, asked: usize, patience: Duration) -> Result<bool, NoChild> {
         // No handler may find the desk taken by the thread that it interrupts, and the deputy must not run one of the
         // program's; and none may give up rights here before the deputy has.
         let _blocked = Blocked::all();
@@ -213,7 +217,7 @@ impl Desk {
         {
             return Ok(false);
         }
-        let made = self.make(span).map(|deputy| (deputy, busy(deputy)));
+        let made = self.make(span, asked).map(|deputy| (deputy, busy(deputy)));
         // Release, partner: the Acquire load in `look`. Forbids asking for a child that is not made yet.
         self.state.store(made.map_or(FREE, |(_, word)| word), Ordering::Release);
         let (deputy, word) = made?;
@@ -231,7 +235,7 @@ impl Desk {
     }
 
     /// Makes the deputy, and returns its process id. The caller has blocked signals.
-    fn make(&'static self, span: Span) -> Result<i32, NoChild> {
+    fn make(&'static self, span: Span, asked: usize) -> Result<i32, NoChild> {
         if !are_near() {
             return Err(NoChild::PidNamespace);
         }
@@ -239,6 +243,7 @@ impl Desk {
         self.parent.store(own_process(), Ordering::Relaxed);
         self.start.store(span.start, Ordering::Relaxed);
         self.len.store(span.len(), Ordering::Relaxed);
+        self.asked.store(asked, Ordering::Relaxed);
         self.answer.store(INTERRUPTED, Ordering::Relaxed);
         self.confined.store(0, Ordering::Relaxed);
         self.spent.store(0, Ordering::Relaxed);
@@ -313,6 +318,7 @@ impl Desk {
         // Acquire, partner: the Release exchange in `look`. Forbids that two threads take it, or see an older answer.
         self.state.compare_exchange(owned(ENDED), owned(TAKEN), Ordering::Acquire, Ordering::Relaxed).ok()?;
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        let asked = self.asked.load(Ordering::Relaxed);
         let answer = match i32::try_from(self.answer.load(Ordering::Relaxed)) {
             Ok(errno @ ..=-1) => Err(Errno::from_raw_os_error(-errno)),
             _ => Ok(()),
@@ -320,7 +326,7 @@ impl Desk {
         let spent = Duration::from_nanos(self.spent.load(Ordering::Relaxed));
         // Release, partner: the Acquire exchange in `send`.
         self.state.store(FREE, Ordering::Release);
-        Some(Errand { span: Span::new(start, start + len), answer, spent })
+        Some(Errand { span: Span::new(start, start + len), asked, answer, spent })
     }
 
     /// Waits for a deputy of this process that is still at work, or that another thread is just sending; kills one

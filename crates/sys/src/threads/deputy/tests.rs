@@ -43,7 +43,7 @@ const OF_SENDERS: Duration = Duration::from_millis(5);
 fn send() {
     loop {
         unmark_stack();
-        match DESK.send(*MEMORY, OF_SENDERS) {
+        match DESK.send(*MEMORY, 2, OF_SENDERS) {
             // On a busy machine its sender may have waited for it already.
             Ok(true) if own(DESK.state.load(Ordering::Relaxed)) == BUSY => return,
             Ok(true) | Err(NoChild::Late) => {
@@ -67,7 +67,7 @@ fn a_sender_looks_once_at_least_and_no_longer_than_it_may() {
 fn none_is_sent_after_one_that_could_not_give_up_its_rights() {
     static REFUSED: Desk = Desk::new();
     REFUSED.confined.store(libc::ENOSYS.cast_unsigned(), Ordering::Relaxed);
-    assert_eq!(REFUSED.send(Span::new(0, 0), OF_SENDERS), Err(NoChild::Rights(Errno::NOSYS)));
+    assert_eq!(REFUSED.send(Span::new(0, 0), 0, OF_SENDERS), Err(NoChild::Rights(Errno::NOSYS)));
     assert!(!REFUSED.is_busy() && REFUSED.answered().is_none());
 }
 
@@ -89,14 +89,14 @@ fn an_errand_is_done_beside_and_answered_once() {
     let (first, word) = (deputy(), DESK.state.load(Ordering::Relaxed));
     let descriptors = std::fs::read_dir(format!("/proc/{first}/fd")).expect("a child that was not waited for");
     assert_eq!(descriptors.count(), 0, "what it held would outlive the program");
-    assert_eq!(DESK.send(memory, OF_SENDERS), Ok(false), "one errand at a time, until its answer is taken");
+    assert_eq!(DESK.send(memory, 2, OF_SENDERS), Ok(false), "one errand at a time, until its answer is taken");
     // SAFETY: the child makes atomic accesses and system calls only.
     let child = unsafe { super::super::child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
     assert_eq!(child.expect("a child").wait(), Ok(0), "a child has no deputy");
     assert!(DESK.dismiss(), "there was one");
     assert!(!DESK.is_busy() && !DESK.dismiss());
     let errand = DESK.answered().expect("it is over");
-    assert_eq!((errand.span, DESK.answered()), (memory, None));
+    assert_eq!((errand.span, errand.asked, DESK.answered()), (memory, 2, None));
     // Whether there are huge pages is the machine's affair.
     assert!(!matches!(errand.answer, Err(Errno::INTR)), "{errand:?}");
     assert!(!errand.spent.is_zero(), "it took some time");
