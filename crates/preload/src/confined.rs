@@ -25,8 +25,8 @@ use crate::waits::is_main_thread;
 /// not confined yet. For the main thread's waits that is [`AT_WORK`]'s to ensure.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// The frame in which the main thread makes calls in place of a wait of the program's; 0 for none. A filter that another
-/// thread installs for all would end it in the middle of them, so that thread waits for their end:
+/// The frame in which the main thread makes calls in place of a wait of the program's; 0 for none. A filter that
+/// another thread installs for all would end it in the middle of them, so that thread waits for their end:
 ///
 /// ```text
 /// main thread                           another thread

@@ -193,10 +193,11 @@ impl Desk {
         }
     }
 
-    /// Sends a deputy to ask for huge pages in `span`, of which `asked` are not whole. Contents, rights and mappings stay as they are, whatever becomes
-    /// of the memory meanwhile: the kernel refuses what cannot be. Waits until it is at work, for `patience` or half a
-    /// millisecond, if that is more, and never for much longer than 5 ms if nobody else wants the processor. Returns
-    /// false if another errand is not over, or its answer not [taken](Self::answered). Does not use the heap.
+    /// Sends a deputy to ask for huge pages in `span`, of which `asked` are not whole. Contents, rights and mappings
+    /// stay as they are, whatever becomes of the memory meanwhile: the kernel refuses what cannot be. Waits until it is
+    /// at work, for `patience` or half a millisecond, if that is more, and never for much longer than 5 ms if nobody
+    /// else wants the processor. Returns false if another errand is not over, or its answer not
+    /// [taken](Self::answered). Does not use the heap.
     ///
     /// # Errors
     ///
