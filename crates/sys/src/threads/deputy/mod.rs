@@ -272,6 +272,14 @@ impl Desk {
         }
     }
 
+    /// Whether the deputy has given up its rights.
+    fn is_confined(&self) -> Result<bool, NoChild> {
+        match self.refusal() {
+            Some(errno) => Err(NoChild::Rights(errno)),
+            None => Ok(self.confined.load(Ordering::Relaxed) == CONFINED),
+        }
+    }
+
     /// Waits until the deputy that `word` names has given up its rights, or is dead. Kills it if it takes too long.
     fn wait_until_confined(&self, deputy: i32, word: u64, patience: Duration) -> Result<(), NoChild> {
         let started = Instant::now();
@@ -282,13 +290,14 @@ impl Desk {
             }
             let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
             sleep(&self.confined, 0, &raw const limit);
-            if let Some(errno) = self.refusal() {
-                return Err(NoChild::Rights(errno));
-            }
             // Another thread may have waited for it, and have sent the next one.
-            if self.confined.load(Ordering::Relaxed) == CONFINED || self.ask(word) != Some(BUSY) {
+            if self.is_confined()? || self.ask(word) != Some(BUSY) {
                 return Ok(());
             }
+        }
+        // The question may have taken longer than the deputy.
+        if self.is_confined()? {
+            return Ok(());
         }
         if self.state.load(Ordering::Relaxed) == word {
             kill(deputy);
