@@ -100,8 +100,8 @@ fn in_parts(started: &Started, limit: Limit, mask: Option<Set>, wait: &mut impl 
     if confined::is_seen() {
         return None;
     }
-    // No handler runs here that waits in vain for the end of the object's calls, or leaves by `siglongjmp`: for which
-    // signals the program waits is seen below.
+    // With a mask of the program's no handler runs here, which might leave by `siglongjmp`: what the mask lets in is
+    // seen below.
     let answer = wait.look(mask.map(|_| Set::ALL));
     if answer != 0 {
         return Some(answer);
