@@ -99,9 +99,8 @@ fn built(name: &str) -> PathBuf {
 #[test]
 fn the_header_compiles_as_c_and_c_plus_plus() {
     // Not Cargo's folder, which a guest that runs this program does not have.
-    let dir = env::temp_dir().join(format!("palimpsest-capi-{}", std::process::id()));
-    fs::create_dir_all(&dir).expect("the temporary directory is writable");
-    let source = dir.join("header.c");
+    let dir = tempfile::tempdir().expect("the temporary directory is writable");
+    let source = dir.path().join("header.c");
     fs::write(&source, "#include <palimpsest.h>\nint main(void) { return 0; }\n").expect("as above");
     for compiler in ["gcc", "clang"] {
         for language in [["-x", "c", "-std=c99"], ["-x", "c", "-std=c11"], ["-x", "c++", "-std=c++17"]] {
@@ -115,7 +114,6 @@ fn the_header_compiles_as_c_and_c_plus_plus() {
             }
         }
     }
-    fs::remove_dir_all(&dir).expect("it is ours");
 }
 
 #[test]

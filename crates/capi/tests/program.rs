@@ -3,9 +3,11 @@
 mod keys;
 mod tools;
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+
+use tempfile::TempDir;
 
 /// Returns a file that Cargo has built beside this test.
 fn built(name: &str) -> PathBuf {
@@ -14,9 +16,9 @@ fn built(name: &str) -> PathBuf {
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("Cargo builds {name} for this test"))
 }
 
-/// A program, in a folder of its own.
+/// A program, in a folder that goes with it.
 struct Compiled {
-    folder: PathBuf,
+    folder: TempDir,
     program: PathBuf,
 }
 
@@ -24,13 +26,9 @@ impl Compiled {
     /// Links `source` with `library`. `None` without a compiler.
     fn new(source: &str, library: &Path, flags: &[&str]) -> Option<Self> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let form = library.extension().and_then(|form| form.to_str()).expect("`so` or `a`");
         let name = Path::new(source).file_stem().and_then(|name| name.to_str()).expect("a file");
-        // Each test has its own, which the others do not remove.
-        let folder = format!("palimpsest-capi-{name}-{}-{form}{}", std::process::id(), flags.concat());
-        let folder = env::temp_dir().join(folder);
-        fs::create_dir_all(&folder).expect("the temporary directory is writable");
-        let program = folder.join(name);
+        let folder = tempfile::tempdir().expect("the temporary directory is writable");
+        let program = folder.path().join(name);
         let mut compiler = Command::new("cc");
         compiler.args(["-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror"]).args(flags);
         compiler.arg("-I").arg(sources.join("include")).arg(sources.join(source)).arg(library);
@@ -42,13 +40,6 @@ impl Compiled {
         };
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         Some(made)
-    }
-}
-
-impl Drop for Compiled {
-    fn drop(&mut self) {
-        // What is left of a failed test harms nobody.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -32,9 +32,8 @@ fn the_header_is_made_of_the_sources() {
 /// The header needs no C library: it compiles where there is none, with all warnings, as C99, C11 and C++.
 #[test]
 fn the_header_compiles_as_freestanding_c_and_c_plus_plus() {
-    let dir = env::temp_dir().join(format!("palimpsest-paging-capi-header-{}", std::process::id()));
-    fs::create_dir_all(&dir).expect("the temporary directory is writable");
-    let source = dir.join("header.c");
+    let dir = tempfile::tempdir().expect("the temporary directory is writable");
+    let source = dir.path().join("header.c");
     fs::write(&source, "#include <palimpsest_paging.h>\n").expect("as above");
     for compiler in ["gcc", "clang"] {
         for language in [["-x", "c", "-std=c99"], ["-x", "c", "-std=c11"], ["-x", "c++", "-std=c++17"]] {
@@ -48,5 +47,4 @@ fn the_header_compiles_as_freestanding_c_and_c_plus_plus() {
             }
         }
     }
-    fs::remove_dir_all(&dir).expect("it is ours");
 }

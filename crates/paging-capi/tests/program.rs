@@ -2,10 +2,10 @@
 
 mod library;
 
+use std::env;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::{env, fs, thread};
 
 use library::library;
 
@@ -19,10 +19,8 @@ const ABORTED: i32 = 6;
 /// compiler.
 fn run(source: &str, options: &[&str], words: &[&[&str]]) -> Option<Vec<Output>> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let name = thread::current().name().unwrap_or_default().to_owned();
-    let folder = env::temp_dir().join(format!("palimpsest-paging-capi-{name}-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("the temporary directory is writable");
-    let program = folder.join("program");
+    let folder = tempfile::tempdir().expect("the temporary directory is writable");
+    let program = folder.path().join("program");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sources.join("include")).args(options);
     compiler.arg(sources.join(source)).arg(library()).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
@@ -32,9 +30,7 @@ fn run(source: &str, options: &[&str], words: &[&[&str]]) -> Option<Vec<Output>>
     };
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let ran = words.iter().map(|words| Command::new(&program).args(*words).output().expect("it can be started"));
-    let ran = ran.collect();
-    fs::remove_dir_all(&folder).expect("it is ours");
-    Some(ran)
+    Some(ran.collect())
 }
 
 #[test]

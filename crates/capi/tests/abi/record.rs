@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, process};
+use std::{env, fs};
 
 /// The functions for C of a crate.
 pub(crate) struct Interface {
@@ -180,9 +180,8 @@ impl Interface {
             }
         }
         add(&format!("printf(\"enum {result}=%zu\\n\", sizeof(enum {result}));\nreturn 0; }}"), &mut source);
-        let folder = env::temp_dir().join(format!("{}-abi-{}", self.package, process::id()));
-        fs::create_dir_all(&folder).expect("the temporary directory is writable");
-        let (file, program) = (folder.join("abi.c"), folder.join("abi"));
+        let folder = tempfile::tempdir().expect("the temporary directory is writable");
+        let [file, program] = ["abi.c", "abi"].map(|name| folder.path().join(name));
         fs::write(&file, source).expect("as above");
         let mut compiler = Command::new("cc");
         let include = Path::new(self.folder).join("include");
@@ -198,7 +197,6 @@ impl Interface {
                 Some(String::from_utf8(ran.stdout).expect("numbers"))
             }
         };
-        fs::remove_dir_all(&folder).expect("it is ours");
         let line = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         told.map(|told| told.lines().filter_map(line).collect())
     }

@@ -1,9 +1,9 @@
 //! Static keys in C and C++, as compilers translate them: what the book says of compilers, of levels of optimisation,
 //! of programs, libraries and inline functions. A short run tries some combinations, the ignored test all.
 
+use std::env;
 use std::path::Path;
 use std::process::Command;
-use std::{env, fs, process};
 
 use super::built;
 
@@ -26,9 +26,7 @@ fn works(way: &Way) -> bool {
     let Way { compiler, language, options } = way;
     let asked = format!("{compiler} {}", options.join(" "));
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let name = asked.replace(|byte: char| !byte.is_ascii_alphanumeric(), "-");
-    let folder = env::temp_dir().join(format!("palimpsest-capi-keys-{}-{name}", process::id()));
-    fs::create_dir_all(&folder).expect("the temporary directory is writable");
+    let folder = tempfile::tempdir().expect("the temporary directory is writable");
     let compile = |files: &[&str], more: &[&str], to: &Path| {
         let mut command = Command::new(compiler);
         match language {
@@ -44,7 +42,7 @@ fn works(way: &Way) -> bool {
         command.arg(built("libpalimpsest_capi.so")).arg("-o").arg(to);
         command
     };
-    let (library, program) = (folder.join("libkeys.so"), folder.join("keys"));
+    let [library, program] = ["libkeys.so", "keys"].map(|name| folder.path().join(name));
     let mut first = compile(&["library.c"], &["-fPIC", "-shared"], &library);
     let Ok(compiled) = first.output() else {
         println!("skipped: {asked}: no such compiler");
@@ -64,7 +62,6 @@ fn works(way: &Way) -> bool {
     let ran = Command::new(&program).env("LD_LIBRARY_PATH", env::join_paths(folders).expect("no colons")).output();
     let ran = ran.expect("the program can be started");
     assert!(ran.status.success(), "{asked}: {}: {}", ran.status, String::from_utf8_lossy(&ran.stdout));
-    fs::remove_dir_all(&folder).expect("it is ours");
     true
 }
 
@@ -86,14 +83,13 @@ fn branches_are_switched_in_code_of_some_kinds() {
 #[test]
 fn functions_of_different_keys_are_not_folded() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = env::temp_dir().join(format!("palimpsest-capi-folded-{}", process::id()));
-    fs::create_dir_all(&folder).expect("the temporary directory is writable");
+    let folder = tempfile::tempdir().expect("the temporary directory is writable");
     // The linker that comes with Rust's compiler, if it does.
     let libraries = Command::new("rustc").args(["--print", "target-libdir"]).output();
     let libraries = libraries.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let linker = Path::new(libraries.trim()).join("../bin/gcc-ld");
     for compiler in ["gcc", "clang"] {
-        let program = folder.join(compiler);
+        let program = folder.path().join(compiler);
         let mut command = Command::new(compiler);
         command.args(["-O2", "-ffunction-sections", "-fuse-ld=lld", "-Wl,--icf=all", "-Wall", "-Wextra", "-Werror"]);
         command.arg(format!("-B{}", linker.display())).arg("-I").arg(sources.join("include"));
@@ -114,7 +110,6 @@ fn functions_of_different_keys_are_not_folded() {
         let ran = ran.expect("the program can be started");
         assert!(ran.status.success(), "{compiler}: {}: {}", ran.status, String::from_utf8_lossy(&ran.stdout));
     }
-    fs::remove_dir_all(&folder).expect("it is ours");
 }
 
 const LEVELS: [&str; 6] = ["-O0", "-O1", "-O2", "-O3", "-Os", "-Og"];

@@ -38,7 +38,8 @@ fn gdb_and_the_dump_for_perf_have_the_lines() {
     }
     gdb.arg("--args").arg(&compiled.program).arg("observed");
     gdb.env("LD_LIBRARY_PATH", library.parent().expect("a file is in a folder"));
-    gdb.env("JITDUMPDIR", &compiled.folder).env("HOME", &compiled.folder).current_dir(&compiled.folder);
+    let folder = compiled.folder.path();
+    gdb.env("JITDUMPDIR", folder).env("HOME", folder).current_dir(folder);
     let Ok(ran) = gdb.output() else { return println!("skipped: no gdb") };
     let printed = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     if printed.contains("ptrace: ") || printed.contains("Could not trace") {

@@ -1,9 +1,12 @@
 //! Builds small programs, and runs them with and without the object.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::{env, fs};
+
+use tempfile::TempDir;
 
 /// Returns the object, which Cargo has built beside this test.
 pub(crate) fn object() -> PathBuf {
@@ -57,19 +60,18 @@ pub(crate) fn static_scenarios() -> Option<PathBuf> {
     compile(Path::new(source), "scenarios-static", &["-static"])
 }
 
-/// Returns the same, linked with the object.
-pub(crate) fn linked_scenarios() -> Option<PathBuf> {
+/// Returns the same, linked with the object, and the folder that it is in.
+pub(crate) fn linked_scenarios() -> Option<(TempDir, PathBuf)> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/scenarios.c");
     // Others must be able to read the place it is loaded from: a copy of the object beside the program.
-    let folder = env::temp_dir().join(format!("palimpsest-linked-{}", std::process::id()));
-    fs::create_dir_all(&folder).ok()?;
-    let (copy, program) = (folder.join("libpalimpsest_preload.so"), folder.join("scenarios"));
+    let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().ok()?;
+    let [copy, program] = ["libpalimpsest_preload.so", "scenarios"].map(|name| folder.path().join(name));
     fs::copy(object(), &copy).ok()?;
     let built = compile(Path::new(source), "scenarios-linked", &["-Wl,--no-as-needed", copy.to_str()?])?;
     // With a program: a child that another test starts meanwhile would have this copy open for writing, and the kernel
     // would not execute it (ETXTBSY).
     let copied = Command::new("cp").arg(built).arg(&program).status().ok()?;
-    copied.success().then_some(program)
+    copied.success().then_some((folder, program))
 }
 
 /// Builds a shared object from `sources/NAME.c`, to stand before or behind ours.

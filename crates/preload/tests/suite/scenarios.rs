@@ -210,7 +210,7 @@ fn what_is_erased_is_gone_also_where_something_else_was_mapped() {
 /// The object is part of the program here, since the dynamic linker preloads next to nothing into such programs.
 #[test]
 fn a_program_with_more_rights_than_its_caller_is_left_alone() {
-    let Some(program) = linked_scenarios() else { return };
+    let Some((_folder, program)) = linked_scenarios() else { return };
     let path = program.to_str().expect("a path in UTF-8");
     let plain = run(&[path, "secure"], PLAIN);
     assert_eq!(plain.stdout, "secure: 0\nfrozen: 1\n", "the object works: {}", plain.stderr);
