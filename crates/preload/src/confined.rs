@@ -142,9 +142,12 @@ fn end_work() {
     AT_WORK.store(0, Ordering::Release);
 }
 
-/// Notes in a child of `fork` that the main thread, which may have been at work, is not there.
+/// Notes in a child of `fork` that the main thread, which may have been at work, is not there. Writes nothing without
+/// need: the page is the parent's, too.
 pub(crate) fn born() {
-    end_work();
+    if AT_WORK.load(Ordering::Relaxed) != 0 {
+        end_work();
+    }
 }
 
 /// Waits until the main thread makes no call of its own any more, once a filter was [noted](note).
@@ -197,18 +200,28 @@ fn look(of_the_start: Option<Filters>) -> Found {
 /// Whether no filter ends the program for calls of this object. Looks if that is enough to know. Async-signal-safe, and
 /// leaves `errno` undefined.
 pub(crate) fn is_free(started: &Started) -> bool {
-    if is_own() {
+    if is_known_to_be_free(started) {
+        return true;
+    }
+    let may_look = matches!(started.filters, Some(Filters { trial: Trial::Passed, .. }));
+    if is_own() || !may_look || INHERITED.load(Ordering::Relaxed) != 0 {
         return false;
     }
-    match (INHERITED.load(Ordering::Relaxed), started.filters.map(|filters| filters.trial)) {
-        // Nothing is written: what a process never writes to is no page of its own.
-        (HARMLESS, _) | (0, Some(Trial::Unneeded)) => true,
-        (0, Some(Trial::Passed)) => {
-            uncancelled(|| settle(look(started.filters)));
-            INHERITED.load(Ordering::Relaxed) == HARMLESS
+    uncancelled(|| settle(look(started.filters)));
+    INHERITED.load(Ordering::Relaxed) == HARMLESS
+}
+
+/// Whether that is known without a look. Makes no system call, and writes nothing: what a process never writes to is no
+/// page of its own.
+#[inline]
+pub(crate) fn is_known_to_be_free(started: &Started) -> bool {
+    let is_unneeded = || matches!(started.filters, Some(Filters { trial: Trial::Unneeded, .. }));
+    !is_own()
+        && match INHERITED.load(Ordering::Relaxed) {
+            HARMLESS => true,
+            0 => is_unneeded(),
+            _ => false,
         }
-        _ => false,
-    }
 }
 
 /// Notes what a look has found, unless that leaves it open.

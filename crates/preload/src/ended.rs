@@ -18,17 +18,30 @@ pub(crate) fn await_it() {
     let _ = unsafe { libc::atexit(end) };
 }
 
+/// A child of the program's, which inherits the wish, finds beside `fork` in the object what tells it that it is one,
+/// and writes nothing: for a shell with many subshells each page more is a page fault more in each of them.
+#[unsafe(link_section = "palimpsest_start")]
 extern "C" fn end() {
-    uncancelled(say);
+    let Some(started) = started::get() else { return };
+    // A filter may end the program for asking for its process id.
+    if confined::is_known_to_be_free(started) && !is_told(started) {
+        return;
+    }
+    uncancelled(|| say(started));
 }
 
-fn say() {
-    // Asked last: a filter may end the program for asking for its process id.
-    let is_told = |started: &&Started| matches!(started.end, End::Told(process) if process == std::process::id());
-    // A look, for who has not forked.
-    let is_free = |started: &&Started| confined::is_free(started) || !freezing::is_confined(started);
-    let served = started::get().filter(is_free).filter(is_told);
-    let Some(started) = served else { return };
+#[inline]
+fn is_told(started: &Started) -> bool {
+    let own = || rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    matches!(started.end, End::Told(process) if process == own())
+}
+
+fn say(started: &Started) {
+    // A look, for who has not forked. What asks for the process id comes last.
+    let is_free = confined::is_free(started) || !freezing::is_confined(started);
+    if !is_free || !is_told(started) {
+        return;
+    }
     if freezing::is_decided() {
         // A panic here would change the exit status.
         let _ = freezing::caught(|| freezing::tell_pending_at_the_end(started));

@@ -20,6 +20,8 @@ pub(crate) fn resolve() {
 /// # Safety
 ///
 /// 1. As for the C library's `fork`: afterwards the child of a process with threads makes only async-signal-safe calls.
+// In a section with what a child of a small program executes later, so that it costs the child one page fault.
+#[unsafe(link_section = "palimpsest_start")]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
     let Some(started) = started::get() else { return plain() };
@@ -56,6 +58,7 @@ pub unsafe extern "C" fn fork() -> pid_t {
 }
 
 /// Forks as if this object were not there. Code in this object calls this by the name `fork`, see `build.rs`.
+#[unsafe(link_section = "palimpsest_start")]
 pub(crate) extern "C" fn plain() -> pid_t {
     if FORK.get().is_none() {
         // A constructor of another library forks before ours has run. It may: `fork` is not called from inside `malloc`

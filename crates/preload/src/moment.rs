@@ -60,6 +60,10 @@ extern "C" fn note(_signal: c_int) {
 /// µs.
 const LEAST_WORTHWHILE: u64 = 2 << 20;
 
+/// What a program may have without being looked at, for [`LOOKS_AFTER`] forks: about what `palimpsest run` leaves it as
+/// peak. To copy its page tables takes a quarter of a millisecond.
+const UNSEEN: u64 = 16 << 20;
+
 /// Counts a fork that is about to happen. Returns whether it is time to freeze. Allocates nothing.
 pub(crate) fn has_come_at_fork(moment: Moment) -> bool {
     has_come(moment, count(moment))
@@ -85,10 +89,13 @@ fn has_come(moment: Moment, number: u64) -> bool {
     match moment {
         Moment::Never => false,
         // Without /proc the engine says why it can do nothing.
-        Moment::Worthwhile => may_have_grown(number) && seen().is_none_or(|bytes| bytes >= LEAST_WORTHWHILE),
+        Moment::Worthwhile => may_have_grown(number) && seen(UNSEEN).is_none_or(|bytes| bytes >= LEAST_WORTHWHILE),
         Moment::Fork(wanted) => number >= wanted,
         Moment::Signal(_) => HAS_COME.load(Ordering::Relaxed),
-        Moment::Size(wanted) => may_have_grown(number) && seen().is_some_and(|bytes| bytes >= wanted),
+        // Less cannot be it.
+        Moment::Size(wanted) => {
+            may_have_grown(number) && seen(wanted.saturating_sub(1)).is_some_and(|bytes| bytes >= wanted)
+        }
     }
 }
 
@@ -120,20 +127,22 @@ fn has_grown(peak: Option<u64>, noted: u64) -> bool {
 /// Returns what to note of the peak, which differs from every peak if each fork is to look.
 ///
 /// `execve` keeps the peak of the program before (`exec_mmap` in `fs/exec.c`): behind that of a large launcher, this
-/// program grows unseen. So a peak counts only if at least half of it is resident.
-fn noted(peak: Option<u64>, resident: Option<u64>) -> u64 {
+/// program grows unseen. So a peak counts only if at least half of it is resident, or if so much, in bytes, may stay
+/// unseen for some forks.
+fn noted(peak: Option<u64>, resident: Option<u64>, unseen: u64) -> u64 {
     match (peak, resident) {
-        (Some(peak), Some(resident)) if resident >> 10 >= peak / 2 => peak,
+        (Some(peak), Some(resident)) if resident >> 10 >= peak / 2 || peak <= unseen >> 10 => peak,
         _ => 0,
     }
 }
 
-/// Returns the private bytes in use, and notes the most that was seen and the peak it was seen at.
-fn seen() -> Option<u64> {
+/// Returns the private bytes in use, and notes the most that was seen and the peak it was seen at. So much in bytes may
+/// stay unseen for some forks.
+fn seen(unseen: u64) -> Option<u64> {
     // Before the look: what grows after it is seen by the next fork.
     let peak = peak_unless_confined();
     let populated = populated();
-    let noted = noted(peak, populated.as_ref().map(|populated| populated.resident));
+    let noted = noted(peak, populated.as_ref().map(|populated| populated.resident), unseen);
     // Neither is written without need: after a fork the first write to a page copies it.
     if noted != LOOKED_AT.load(Ordering::Relaxed) {
         LOOKED_AT.store(noted, Ordering::Relaxed);
@@ -245,9 +254,11 @@ mod tests {
             let looks = has_grown(peak, noted_last);
             assert_eq!(looks, expected, "{peak:?} {resident:?} {noted_last}");
             if looks {
-                noted_last = noted(peak, resident.map(|kilobytes: u64| kilobytes << 10));
+                noted_last = noted(peak, resident.map(|kilobytes: u64| kilobytes << 10), 0);
             }
         }
+        let behind_a_launcher = |unseen| noted(Some(908), Some(100 << 10), unseen);
+        assert_eq!((behind_a_launcher(908 << 10), behind_a_launcher((908 << 10) - 1)), (908, 0));
         assert!(peak().is_some_and(|peak| has_grown(Some(peak), 0)), "no peak is taken for one that was not noted");
         // Whatever the tests beside this one have looked at.
         assert!((1..=LOOKS_AFTER).any(may_have_grown), "at the latest after some forks");

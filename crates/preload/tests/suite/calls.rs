@@ -109,6 +109,23 @@ fn a_fork_of_a_small_process_copies_no_more_pages() {
     assert!(served <= plain, "{served} against {plain}");
 }
 
+/// Fails on: a child that ends and looks far away in the object whether to report that, or writes to a page of it.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "needs an optimised build: where code lies in others is chance")]
+fn a_child_that_ends_takes_no_more_pages_than_it_must() {
+    const MOST: usize = 3;
+    let (Some(counter), object) = (counter(), object()) else { return };
+    let each = |way: Way<'_>| {
+        let ran = run(&[counter, "begin-ends", "30"], way);
+        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        ran.stderr.lines().map(|line| line.parse::<usize>().expect("a number")).min().expect("thirty numbers")
+    };
+    let object = object.to_str().expect("UTF-8");
+    let (plain, served) = (each(PLAIN), each(frozen(object, &[("PALIMPSEST_FREEZE", "size:1G")])));
+    println!("{plain} plain, {served} served");
+    assert!(served <= plain + MOST, "{served} against {plain}");
+}
+
 /// Fails on: a program below `palimpsest run` that asks the kernel what it was told.
 #[test]
 fn a_program_that_is_told_how_many_filters_there_are_opens_no_file() {

@@ -6,16 +6,20 @@
 //                                         getppid before each fork
 //     counter faults TIMES                forks that often, and prints for each fork how many pages the process itself
 //                                         had to copy or get for it
+//     counter begin-ends TIMES            forks that often, as the process that `palimpsest run` has started; for each
+//                                         child that ends by exit, prints how many pages it had to copy or get
 //     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select)
 //                                         or for a short time (nanosleep); calls getppid before each wait
 
 #include <alloca.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/personality.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/select.h>
@@ -100,6 +104,36 @@ static int faults(long times) {
   return count_faults(times);
 }
 
+// A child that ends by exit, as a subshell does: all its page faults.
+static __attribute__((noinline)) int count_ends(long times) {
+  for (long number = 0; number < times; number++) {
+    struct rusage before, after;
+    getrusage(RUSAGE_CHILDREN, &before);
+    pid_t child = fork();
+    if (child == 0) exit(0);
+    if (waitpid(child, 0, 0) != child) return 1;
+    getrusage(RUSAGE_CHILDREN, &after);
+    fprintf(stderr, "%ld\n", after.ru_minflt - before.ru_minflt);
+  }
+  return 0;
+}
+
+// As the process that `palimpsest run` has started, which says at its end why it was not frozen.
+static int begin_ends(char **argument) {
+  char stat[1024] = {0}, first[64], *field;
+  int file = open("/proc/self/stat", O_RDONLY);
+  if (file < 0 || read(file, stat, sizeof stat - 1) <= 0 || !(field = strrchr(stat, ')'))) return 1;
+  // The 22nd field, and this is before the third.
+  for (int number = 2; number < 22; number++) field = strchr(field + 1, ' ');
+  snprintf(first, sizeof first, "%d-%lu", getpid(), strtoul(field, 0, 10));
+  setenv("PALIMPSEST_STARTED", first, 1);
+  // A page fault maps what the 64 KiB around it hold, wherever these begin.
+  personality(ADDR_NO_RANDOMIZE);
+  argument[1] = "ends";
+  execv(argument[0], argument);
+  return 1;
+}
+
 static int waits(const char *way) {
   int ends[2];
   if (pipe(ends) || write(ends[1], "x", 1) != 1 || forks(1, 16)) return 1;
@@ -123,6 +157,8 @@ int main(int arguments, char **argument) {
   if (arguments > 2 && !strcmp(argument[1], "count")) return count(argument + 2);
   if (arguments > 3 && !strcmp(argument[1], "fork")) return forks(atol(argument[2]), strtoul(argument[3], 0, 10));
   if (arguments > 2 && !strcmp(argument[1], "faults")) return faults(atol(argument[2]));
+  if (arguments > 2 && !strcmp(argument[1], "begin-ends")) return begin_ends(argument);
+  if (arguments > 2 && !strcmp(argument[1], "ends")) return count_ends(atol(argument[2]));
   if (arguments > 2 && !strcmp(argument[1], "wait")) return waits(argument[2]);
   return 2;
 }
