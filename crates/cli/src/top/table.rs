@@ -149,9 +149,14 @@ mod tests {
         let none = Some(Sums { frozen: 0, dirty: 0, huge: 0 });
         let bash = Look { memory: none, ..process(4690, "bash", Some(Untold::Nothing)) };
         let refused = Untold::Refused { reason: crate::top::refusal::why(Some(33), 1000, None) };
+        let mut python = Look { process: 4712, ..numpy() };
+        if let Some(figures) = &mut python.figures {
+            (figures.once, figures.per_fork) = (Duration::from_millis(380), Duration::from_micros(8700));
+            figures.saved = Duration::from_millis(322);
+        }
         let looks = [
             bash,
-            Look { process: 4712, ..numpy() },
+            python,
             redis(4713, 40, Vec::new()),
             redis(4802, 0, vec![Remark::OfParent]),
             process(4900, "php-fpm", Some(refused)),
