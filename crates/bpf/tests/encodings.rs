@@ -3,6 +3,8 @@
 //!
 //! A register's bit in the wrong place, a distance one bit too long, or a prefix too many shows here before anybody
 //! runs the code; what it computes is compared in `differential` and `conformance`.
+//!
+//! Mutants that are caught: a distance without its lowest bit, a field of one bit more.
 
 use iced_x86::{Code as X86, Decoder as X86Decoder, DecoderOptions, Instruction as X86Instruction, OpKind};
 use palimpsest_bpf::jit::{Compiled, Target, compile};

@@ -1,5 +1,9 @@
 //! Hooks: attached, detached and run by many threads at once, also where programs own what is attached, in children of
 //! `fork`, and where the key could not be switched.
+//!
+//! Mutants that are caught: priorities turned round, a context that is not compared with the program's, a child that
+//! waits for its parent's thread, a key that follows the length of the list, a failed switch that is not made up for, a
+//! program that is freed before the hook is whole.
 #![expect(unsafe_code, reason = "processes are forked")]
 
 mod common;

@@ -4,6 +4,9 @@
 //! step, numbers and enumerations have the same size, every member and value of the object's type has one of its name,
 //! wherever it is and whatever value it has. Behind a pointer the names of structures are enough, and one of the two
 //! may only be declared.
+//!
+//! Mutants that are caught: structures behind pointers that are compared, a sign that is not, a question for existence
+//! in its place.
 
 use core::cell::Cell;
 

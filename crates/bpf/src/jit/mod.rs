@@ -13,6 +13,9 @@
 //! On x86-64 room is reserved before short loops, and what they need of it remains when gaps are closed (`loops`).
 //!
 //! Machine code does what the program says, with the addresses that it computes. Whether it may is not checked here.
+//!
+//! There are no passes for dead moves and for stack slots that a register holds, since clang leaves them nothing: one
+//! move in 3778 instructions, one of 176 loads (`docs/records/2026-11-26-bpf`).
 
 mod arch;
 mod buffer;

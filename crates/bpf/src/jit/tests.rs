@@ -1,4 +1,7 @@
 //! Listings: the same bytes on every host. `examples/compile.rs` and a disassembler show what they mean.
+//!
+//! Mutants that are caught: a loop whose length includes the room behind it, or the long form of jumps out of it; one
+//! byte too few before it; a program that does not start with a line.
 
 use alloc::format;
 use alloc::string::{String, ToString};

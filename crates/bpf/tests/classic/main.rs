@@ -1,4 +1,7 @@
 //! Filters of tcpdump, translated: `golden` has what libpcap's own interpreter said of the same packets.
+//!
+//! Mutants that are caught: the largest instead of the least number of known bytes where paths meet, an end that is off
+//! by one, `<=` taken for `<`, 16 bits left in network order, a shift by 32, and a forgotten jump back.
 
 mod golden;
 

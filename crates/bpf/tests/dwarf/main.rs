@@ -2,6 +2,10 @@
 //!
 //! `golden` holds what rustc 1.95 has made of `host.rs`, and clang 14 of the sources in C. Where there are a rustc and
 //! a clang, they compile the sources again, and everything that holds for the old ones holds for the new ones, too.
+//!
+//! Mutants that are caught: debug information of another build, by its id or its checksum; a link that leads elsewhere;
+//! bit fields of DWARF 2 counted from the wrong end; an array of one dimension for two; a variant without its number; a
+//! path that is longer than the type's.
 #![cfg(feature = "dwarf")]
 
 #[path = "../common/mod.rs"]

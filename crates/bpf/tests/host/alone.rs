@@ -1,4 +1,8 @@
 //! Functions that are verified alone: types that do not hold give nobody more than a program without types has.
+//!
+//! Mutants that are caught: memory that is not forgotten behind a call, an address, unwritten bytes or read-only memory
+//! that is passed as bytes, an address that may be 0 for one that is not, alignment that is not checked, frames of the
+//! function that are not counted, its tail calls.
 
 use palimpsest_bpf::verify::{FunctionType, Null, Parameter};
 

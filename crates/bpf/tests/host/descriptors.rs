@@ -1,4 +1,6 @@
 //! Every source of `lddw` (RFC 9669, section 5.4): maps by descriptors that the host has given, and all others.
+//!
+//! Mutants that are caught: a second half that is read as an instruction, a value without its offset.
 
 use palimpsest_bpf::StructureError;
 use palimpsest_bpf::insn::{Instruction, Wide};

@@ -1,4 +1,8 @@
 //! Dynptrs: memory whose accesses helpers check when the program runs.
+//!
+//! Mutants that are caught: a store, or a helper's result, that does not end the dynptr it lies over; an address of a
+//! record's bytes that outlives the record, whether it was compared with 0 or not; a byte too many; an atomic operation
+//! on bytes that may lie anywhere; a dynptr of a value that is given back.
 
 use palimpsest_bpf::insn::Register::{R0, R1, R3, R4, R6};
 

@@ -1,4 +1,8 @@
 //! Programs that are ended: by helpers that fail, or because they have no fuel left.
+//!
+//! Mutants that are caught: a call of a function after which nothing checks whether the program was ended, a branch
+//! that pays when it is not taken, records that an ended program keeps, a `may_goto` whose count has run out but still
+//! guards its loop, rounds of another call of `bpf_loop` that are taken for progress.
 
 use palimpsest_bpf::interp::Trap;
 

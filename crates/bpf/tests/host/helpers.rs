@@ -48,7 +48,7 @@ fn numbers(list: &str) -> Vec<i32> {
 /// Fails on: a helper that is added, or removed, and not in the book.
 #[test]
 fn the_book_lists_every_helper() {
-    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/bpf.md");
+    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/bpf-reference.md");
     let book = match std::fs::read_to_string(book) {
         Ok(book) => book,
         // In the crate as it is published, and in a guest that has the programs alone.

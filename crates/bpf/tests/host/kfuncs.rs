@@ -1,4 +1,7 @@
 //! Functions of the host with types, and objects that programs hold.
+//!
+//! Mutants that are caught: types that are not compared, an object that counts as given back or not, one that stays
+//! with a program that was ended.
 
 use std::sync::atomic::AtomicUsize;
 

@@ -1,4 +1,8 @@
 //! Locks in the values of maps: programs and the host take them in turn, and nobody keeps one.
+//!
+//! Mutants that are caught: bytes of a lock that are read or copied over, a lock of another value that is given back,
+//! two values of one look-up that count as one, a lock that is held where a helper goes on, one that an ended program
+//! keeps.
 
 use palimpsest_bpf::interp::Trap;
 use palimpsest_bpf::map::OpError;

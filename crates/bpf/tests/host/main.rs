@@ -1,4 +1,8 @@
 //! Programs with maps and helpers: verified, interpreted and compiled, on hosts that begin alike and end alike.
+//!
+//! Mutants that are caught: a look-up that does not forget what the same instruction returned before, a record that can
+//! be used after it was given back, a value that counts as a byte too long, a 34th tail call, a ring buffer whose
+//! consumer does not clear what it has read.
 
 mod alone;
 mod arrays;

@@ -1,4 +1,6 @@
 //! Maps for which there is no memory: an error that says so, and nothing is kept.
+//!
+//! Mutants that are caught: values that are kept when there is no room for keys, an allocation that aborts.
 #![expect(unsafe_code, reason = "processes are forked, and their address space is limited")]
 
 use palimpsest_bpf::map::{MOST_BYTES, MapError};

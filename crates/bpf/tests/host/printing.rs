@@ -1,4 +1,7 @@
 //! `bpf_trace_printk` with fewer numbers than it takes: the others are 0, whatever the registers held.
+//!
+//! Mutants that are caught: a call behind which registers are not cleared, interpreted or compiled; a function that
+//! prints the fuel that its helper passes.
 
 use palimpsest_bpf::verify::Trust;
 

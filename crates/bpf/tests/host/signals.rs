@@ -1,4 +1,6 @@
 //! Signal handlers that run programs and change maps, whatever they have interrupted on their thread.
+//!
+//! A lock that waits for its own thread is caught.
 #![expect(unsafe_code, reason = "signals are sent, and handlers installed")]
 
 use std::sync::OnceLock;

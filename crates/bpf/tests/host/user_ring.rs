@@ -1,4 +1,7 @@
 //! User ring buffers: samples from the host, and from another process that may write anything.
+//!
+//! Mutants that are caught: any of the checks of positions, lengths and bits left out, a consumer's position that is
+//! read back, room for one word too many, a buffer that stays locked after its program was ended.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

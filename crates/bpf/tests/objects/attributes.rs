@@ -1,4 +1,7 @@
 //! Attributes of maps: programs only read some, and objects share one by its name.
+//!
+//! Mutants that are caught, here and in `elf/attributes.rs`: a read-only map that is written, an attribute that is read
+//! and dropped, a pinned map that is made, an old definition that reads the next one's words.
 
 use palimpsest_bpf::elf::Pinning;
 use palimpsest_bpf::map::{Definition, Map, MapError, Update, WhenFull};

@@ -2,6 +2,8 @@
 //!
 //! What Debian's gcc 12.2 and binutils 2.40 made of `gnu.c`, `legacy.c` and `calls.c` lies in `golden`. If there is a
 //! gcc for eBPF, it compiles them again.
+//!
+//! Mutants that are caught: an immediate that counts as clang's, a map that is looked for behind its symbol.
 
 use super::*;
 

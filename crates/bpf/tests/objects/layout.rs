@@ -1,5 +1,8 @@
 //! Programs that use the types of this process: compiled against the header made from them, or against an older header
 //! and adapted.
+//!
+//! Mutants that are caught: members at byte instead of bit offsets, arrays of another length, a packed structure that
+//! is not marked as packed, a call of a missing helper that stops the compiler although it is never reached.
 
 use palimpsest_bpf::elf::{Btf, Object};
 use palimpsest_bpf::host::HostedProgram;

@@ -5,6 +5,9 @@
 //!
 //! `cargo xtask test --only ubpf` runs this. By hand: `RUSTFLAGS='--cfg palimpsest_ubpf' cargo test -p palimpsest-bpf
 //! --test peer`, with CMake and libclang.
+//!
+//! No program was found that means something else. uBPF has neither loads that acquire nor stores that release, which
+//! stand there as plain ones.
 #![cfg(palimpsest_ubpf)]
 
 #[path = "../differential/generator.rs"]

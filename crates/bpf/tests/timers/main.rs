@@ -1,4 +1,9 @@
 //! Timers in values of maps. Tests move time by hand, except one, which waits until a timer has been called.
+//!
+//! Mutants that are caught: a cancellation that does not wait, or takes its own call for another's; an element that is
+//! removed or set and keeps its timer; an earlier time that still counts after a later one was set; a child that takes
+//! its parent's lock; a load or store of a timer's first or last byte; a result that is not 0; a map that does not hold
+//! the timer; a mark of who is inside the timers' lock that stays, is not set, or is another's.
 
 mod again;
 #[path = "../common/mod.rs"]

@@ -1,5 +1,13 @@
 //! What the verifier accepts does no harm: random programs, most of them wrong, run within exactly what they were
 //! promised.
+//!
+//! What the verifier knows of numbers is also compared with the interpreter's results, for every operation and
+//! condition. Mutants that are caught: a bound of the context that is off by one, a comparison that learns too much, 32
+//! bits taken for 64, a register that is forgotten too early.
+//!
+//! All programs run a second time as programs whose makers are not trusted. Mutants that are caught: a mask that is too
+//! small by one, the last mask of several paths taken for all, constants that are not blinded, a comparison whose
+//! constant is not.
 
 #[path = "../common/mod.rs"]
 mod common;

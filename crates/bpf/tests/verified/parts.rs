@@ -1,5 +1,8 @@
 //! Numbers in less than 8 bytes of the stack: they are known again where they are loaded as they were stored, and
 //! forgotten where anything else was written.
+//!
+//! Mutants that are caught: a part from another place, a part that an overwritten number leaves in the wrong half, a
+//! number that is kept though it was overwritten.
 
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
 
