@@ -124,7 +124,7 @@ pub enum Refusal {
     )]
     PidNamespace,
     /// A seccomp filter forbids it.
-    #[error("ptrace was tried first, since there is a seccomp filter: {0:?}; allow it in the filter")]
+    #[error("ptrace was tried first, since there is a seccomp filter: {0}; allow it in the filter")]
     Filtered(Verdict),
     /// A debugger traces it already.
     #[error("process {by} traces it already; detach that debugger or strace first")]
