@@ -360,7 +360,7 @@ struct ScanArg {
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`, which has the same layout on x86-64 and AArch64
 /// (`include/uapi/asm-generic/ioctl.h`).
-const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
+pub(crate) const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
 
 const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 
