@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::pages::pagemap::Pagemap;
+
 use crate::clock::{Instant, Moment, nanos};
 use crate::engine::agenda::{Step, Terms, Where};
-use crate::engine::guards::open_pages;
 use crate::engine::own::note_home;
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
@@ -66,7 +67,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let shared = locked.shared;
     note_home();
     if let Some(anonymous) = unseen(budget) {
-        let way = open_pages()?.0.way();
+        let way = Pagemap::open_briefly()?.way();
         locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
         let step = locked.ledger().first_step((options.pages, options.pays), (way, &places), Where::Everywhere);
         if step != Step::Freeze && watcher == Watcher::None {

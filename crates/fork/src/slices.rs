@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
@@ -12,7 +13,6 @@ use crate::clock::{Instant, Moment};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Where};
 use crate::engine::errands::{Errands, take_answer};
 use crate::engine::gather::Gatherer;
-use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
@@ -199,7 +199,7 @@ unsafe fn slice(
     let checked = hazards::check_again(&options, checked_for)?;
     shared.progress.checked(checked.taken, options.pause);
     let started = Instant::now();
-    let (pagemap, guards) = open_pages()?;
+    let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
     find_rseq();
     note_home();
@@ -231,7 +231,6 @@ unsafe fn slice(
             shared,
             agenda,
             pagemap: &pagemap,
-            guards: &guards,
             places: &places,
             started,
             looked: started.nanos().saturating_sub(begun.nanos()),
@@ -271,7 +270,6 @@ unsafe fn slice(
             shared,
             agenda,
             pagemap: &pagemap,
-            guards: &guards,
             places: &places,
             started,
             looked: started.nanos().saturating_sub(begun.nanos()),

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment};
 use crate::engine::budget::Stopped;
 use crate::engine::errands::Errands;
-use crate::engine::guards::open_pages;
 use crate::engine::mending::Mender;
 use crate::engine::own::{exclude, find_rseq};
 use crate::engine::places::Places;
@@ -113,7 +113,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         return Ok(());
     }
     let looked = Instant::now();
-    let (pagemap, guards) = open_pages()?;
+    let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
     find_rseq();
     let world = match options.other_threads {
@@ -137,8 +137,8 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.is_anyone_held());
         beside = 0;
         let (tables, options, places) = (&mut tables, &options, &places);
-        let (pagemap, guards) = (&pagemap, &guards);
-        let tender = Tender { tables, shared, options, pagemap, guards, places, started: looked };
+        let pagemap = &pagemap;
+        let tender = Tender { tables, shared, options, pagemap, places, started: looked };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
         // contract (1).
         unsafe { tender.play(&blocked) }

@@ -8,7 +8,6 @@ use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
-use super::guards::Guards;
 use super::piece::{Outcome, PIECE};
 use super::prices::extents_of;
 use super::records::Skipped;
@@ -51,7 +50,6 @@ pub(super) fn extent_len(wanted: ExtentLen, populated: usize) -> usize {
 pub(super) struct Freezer<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
     pub(super) pagemap: &'a Pagemap,
-    pub(super) guards: &'a Guards,
     pub(super) pages: Pages,
     /// Length of an extent in bytes.
     pub(super) extent: usize,
@@ -134,7 +132,7 @@ impl Freezer<'_, '_> {
             if populated == 0 {
                 continue;
             }
-            if populated < piece.len() && self.guards.any_in(piece) {
+            if populated < piece.len() && self.pagemap.has_guards(piece.range()) {
                 self.tables.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 continue;
             }

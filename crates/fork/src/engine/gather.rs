@@ -23,7 +23,6 @@ use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::{Agenda, Gathered, Gathering, Where};
 use super::errands::{Errands, Request, Sent};
-use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::mending::count;
 use super::piece::PIECE;
@@ -46,7 +45,6 @@ pub(crate) struct Gatherer<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) agenda: &'a mut Agenda,
     pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
     pub(crate) errands: Errands,
     /// When it began.
@@ -237,7 +235,7 @@ impl Gatherer<'_, '_> {
             return Ok(Found::Unfit);
         }
         let populated = count(self.pagemap, piece, Wanted::Present)?;
-        if !suits(piece, populated, traits) || populated < PIECE && self.guards.any_in(piece) {
+        if !suits(piece, populated, traits) || populated < PIECE && self.pagemap.has_guards(piece.range()) {
             return Ok(Found::Unfit);
         }
         if is_huge {

@@ -17,7 +17,7 @@
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
 //! | `ledger`, `prices`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
 //! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
-//! | `budget`, `guards`, `span`, `traits` | what they need |
+//! | `budget`, `span`, `traits` | what they need |
 //!
 //! Each module uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`,
 //! `repair`, `copy`) are structs over `&mut Tables`.
@@ -34,7 +34,6 @@ pub(crate) mod errands;
 mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod gather;
-pub(crate) mod guards;
 mod hot;
 mod huge;
 mod ledger;

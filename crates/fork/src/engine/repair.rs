@@ -21,7 +21,6 @@ use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
-use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::piece::{Outcome, PIECE};
 use super::runs::PieceRuns;
@@ -57,7 +56,6 @@ pub(crate) struct Repaired {
 pub(super) struct Repairer<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
     pub(super) pagemap: &'a Pagemap,
-    pub(super) guards: &'a Guards,
     pub(super) budget: &'a mut Budget,
     pub(super) repaired: Repaired,
 }
@@ -184,7 +182,7 @@ impl Repairer<'_, '_> {
             Err(_) => ControlFlow::Break(()),
         });
         // Running code may use it by now: a new thread gets the stack of one that has ended.
-        if scanned.is_err() || self.tables.is_in_use(piece) || self.guards.any_in(piece) {
+        if scanned.is_err() || self.tables.is_in_use(piece) || self.pagemap.has_guards(piece.range()) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
         }

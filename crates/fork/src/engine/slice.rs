@@ -18,7 +18,6 @@ use rustix::io::Errno;
 use super::agenda::{Agenda, Item};
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
-use super::guards::Guards;
 use super::left_alone::LeftAlone;
 use super::pace::{LEAST, Pace};
 use super::piece::{Outcome, PIECE};
@@ -51,7 +50,6 @@ pub(crate) struct Slice<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) agenda: &'a mut Agenda,
     pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
     /// When its time began.
     pub(crate) started: Instant,
@@ -70,7 +68,7 @@ impl Slice<'_, '_> {
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
     pub(crate) unsafe fn play(self, _blocked: &Blocked) -> Result<Left, Stopped> {
-        let Self { tables, shared, agenda, pagemap, guards, places, started, looked, is_idle } = self;
+        let Self { tables, shared, agenda, pagemap, places, started, looked, is_idle } = self;
         places.begin(&mut tables.vmas)?;
         let mut speed = agenda.speed;
         let mut budget = Budget::new(agenda.mappings);
@@ -82,7 +80,6 @@ impl Slice<'_, '_> {
             tables,
             shared,
             pagemap,
-            guards,
             places,
             open: None,
             looked,
@@ -105,7 +102,6 @@ struct Worker<'a, 't> {
     tables: &'a mut Tables<'t>,
     shared: &'a Shared,
     pagemap: &'a Pagemap,
-    guards: &'a Guards,
     places: &'a Places,
     extent: usize,
     pages: Pages,
@@ -243,7 +239,7 @@ impl Worker<'_, '_> {
             Err(_) => ControlFlow::Break(()),
         })?;
         let populated: usize = runs.iter().map(|run| run.len()).sum();
-        if populated == 0 || populated < part.len() && self.guards.any_in(part) {
+        if populated == 0 || populated < part.len() && self.pagemap.has_guards(part.range()) {
             return Ok(Taken::Looked);
         }
         self.open(part, traits)?;

@@ -14,7 +14,6 @@ use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
-use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::mending::{Mended, mend};
 use super::piece::PIECE;
@@ -42,7 +41,6 @@ pub(crate) struct Tender<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) options: &'a Options,
     pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
     /// When the process was held.
     pub(crate) started: Instant,
@@ -202,7 +200,7 @@ impl Tender<'_, '_> {
             subjects.push(subject);
         }
         let Some(traits) = subjects.first().map(|subject| subject.traits) else { return Ok(Did::Nothing) };
-        if self.tables.is_in_use(piece) || self.guards.any_in(piece) || is_locked(piece) {
+        if self.tables.is_in_use(piece) || self.pagemap.has_guards(piece.range()) || is_locked(piece) {
             return Ok(Did::Nothing);
         }
         let (mut written, mut shared) = (PieceRuns::new(), 0);
