@@ -58,6 +58,7 @@ pub use super::list::count;
 pub use super::task::ThreadName;
 pub use error::{Refusal, StopError};
 
+use super::futex::wake_all;
 use super::list::{self, GRACE, PATIENCE, Wait, nap};
 use super::own::{Blocked, own_process, own_thread};
 use super::signal::Call;
@@ -411,10 +412,7 @@ impl Drop for Stopped<'_> {
         // Release, partner: the Acquire load in `on_signal`. Forbids that a thread continues before it can see what was
         // done meanwhile.
         holding.store(0, Ordering::Release);
-        // SAFETY: wakes the threads that wait on this word; touches no memory.
-        unsafe {
-            libc::syscall(libc::SYS_futex, holding.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
-        };
+        wake_all(holding);
     }
 }
 
