@@ -8,6 +8,7 @@ use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
+use super::huge::fills;
 use super::piece::{Outcome, PIECE};
 use super::prices::extents_of;
 use super::records::Skipped;
@@ -154,7 +155,7 @@ impl Freezer<'_, '_> {
                     self.figures.frozen += bytes;
                     self.figures.peak_extra = self.figures.peak_extra.max(bytes);
                     self.tables.eligible[index].frozen += bytes;
-                    if self.pages == Pages::Collapse && populated * 4 >= piece.len() * 3 && collapse(piece) {
+                    if self.pages == Pages::Collapse && fills(populated) && collapse_frozen(piece) {
                         self.figures.collapsed += 1;
                     }
                 }
@@ -188,8 +189,8 @@ fn runs_of(runs: &[Span], first: usize, piece: Span) -> (Runs, usize, usize) {
     (own, populated, next)
 }
 
-/// Asks for a huge page. A refusal is no error: the piece stays as it is.
-fn collapse(piece: Span) -> bool {
+/// Asks for a huge page in place of a frozen piece. A refusal is no error: the piece stays as it is.
+pub(super) fn collapse_frozen(piece: Span) -> bool {
     // SAFETY: 1. a collapse keeps contents and rights.
     piece.len() == PIECE && unsafe { calls::advise(piece, libc::MADV_COLLAPSE) }.is_ok()
 }

@@ -8,7 +8,6 @@
 use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
-use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::ExtentError;
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
@@ -17,7 +16,9 @@ use rustix::io::Errno;
 
 use super::agenda::{Agenda, Item};
 use super::budget::{Budget, Stopped};
+use super::copy::collapse_frozen;
 use super::fresh::Fresh;
+use super::huge::fills;
 use super::left_alone::LeftAlone;
 use super::pace::{LEAST, Pace};
 use super::piece::{Outcome, PIECE};
@@ -261,9 +262,8 @@ impl Worker<'_, '_> {
             }
             Err(error) => return Err(error.into()),
         }
-        if self.pages == Pages::Collapse && part.len() == PIECE && populated * 4 >= part.len() * 3 {
-            // If this is refused, base pages stay. SAFETY: 1. a collapse keeps contents and rights.
-            let _ = unsafe { calls::advise(part, libc::MADV_COLLAPSE) };
+        if self.pages == Pages::Collapse && fills(populated) {
+            collapse_frozen(part);
         }
         self.pace.took(populated, before);
         Ok(Taken::Looked)
