@@ -147,7 +147,7 @@ enum Due {
 impl Due {
     fn at_a_fork(shared: &Shared) -> Option<Self> {
         match () {
-            () if shared.has_erased() && shared.trials.is_due() => Some(Self::Forget),
+            () if shared.has_erased() && shared.trials.next_is_due() => Some(Self::Forget),
             () if shared.progress.is_under_way() => Some(Self::Slice),
             () if shared.statistics.is_due() && !shared.statistics.is_over() => Some(Self::Repair),
             () => None,

@@ -123,10 +123,10 @@ pub(crate) fn without_stack(shared: &'static Shared, none: NoStack) -> FreezeErr
 ///
 /// As [`freeze_slice`].
 pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
-    let waited = shared.progress.waited();
+    let waited = shared.progress.take_waited();
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
     let gathers = matches!(locked.agenda().step(), Step::Gather(_));
-    let is_slow = locked.agenda().is_gathered_too_slowly();
+    let is_slow = locked.agenda().end_interval();
     drop(locked);
     if shared.desk.is_busy() {
         return Ok(());
@@ -314,7 +314,7 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
         }
         // A fork of many pages should not also list them if the program may wait some day.
         let agenda = locked.agenda();
-        if occasion == Occasion::Fork && is_long_look(left, agenda.budget()) && agenda.puts_off_look() {
+        if occasion == Occasion::Fork && is_long_look(left, agenda.budget()) && agenda.put_off_look() {
             return;
         }
     }

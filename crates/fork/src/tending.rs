@@ -70,11 +70,11 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
         return None;
     }
     drop(locked);
-    let waited = shared.progress.waited();
+    let waited = shared.progress.take_waited();
     if shared.desk.is_busy() {
         return Some(Ok(()));
     }
-    if !shared.tending.makes_way(pause) {
+    if !shared.tending.make_way(pause) {
         return None;
     }
     if leaves_to_waits(waited, errands, shared.statistics.frozen_bytes()) {

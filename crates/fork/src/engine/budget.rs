@@ -38,8 +38,8 @@ impl Budget {
         Self { time, ..self }
     }
 
-    /// Whether there is time for another piece. There always is for the first one, or the work would never end.
-    pub(super) fn begins(&mut self) -> bool {
+    /// Begins a piece if there is time for another; returns whether. There always is for the first one, or the work would never end.
+    pub(super) fn begin_piece(&mut self) -> bool {
         let is_over = match self.time {
             Time::Unlimited => false,
             Time::For { nanos, since } => self.has_begun && since.elapsed() >= nanos,

@@ -137,7 +137,7 @@ impl Freezer<'_, '_> {
                 self.tables.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 continue;
             }
-            if !self.budget.begins() {
+            if !self.budget.begin_piece() {
                 return Err(Stopped::Time);
             }
             // A piece that does not continue the previous one becomes a mapping of its own, and so does the memory

@@ -64,8 +64,8 @@ impl Gatherer<'_, '_> {
         let (mut bytes, mut worked, mut looks, mut window) = (0, 0, 0, Window::new());
         self.agenda.had_deputies(self.errands.spent());
         self.shared.progress.beside(self.agenda.beside());
-        gathering.has_seen_split(self.errands.mended());
-        gathering.has_made(self.errands.mended());
+        gathering.note_split(self.errands.mended());
+        gathering.note_made(self.errands.mended());
         let outcome = loop {
             looks += 1;
             let elapsed = begun.elapsed();
@@ -90,7 +90,7 @@ impl Gatherer<'_, '_> {
                 Ok(found) => found,
                 Err(error) => break Err(error),
             };
-            window.has_found(found.is_some());
+            window.searched(found.is_some());
             let Some(piece) = found else {
                 gathering.go_on_at(searched.end);
                 continue;
@@ -102,8 +102,8 @@ impl Gatherer<'_, '_> {
                 Err(error) => break Err(error),
             };
             gathering.go_on_at(upto);
-            gathering.has_made(made + mended);
-            gathering.has_seen_split(split);
+            gathering.note_made(made + mended);
+            gathering.note_split(split);
             (bytes, worked) = (bytes + made * PIECE, worked + tried);
             if is_refused {
                 break Ok(Gathered::Done);
@@ -111,7 +111,7 @@ impl Gatherer<'_, '_> {
             if is_sent {
                 break Ok(Gathered::More);
             }
-            if let Some(waits) = waits.then(|| gathering.has_seen_a_child()).flatten() {
+            if let Some(waits) = waits.then(|| gathering.note_child()).flatten() {
                 break Ok(waits);
             }
         };

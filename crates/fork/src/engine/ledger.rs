@@ -213,7 +213,7 @@ impl Ledger {
                 self.huge.made();
                 let rested = self.hot.rests(piece);
                 // If the table has no room for it, the next round freezes it.
-                match self.hot.is_huge_now(piece) {
+                match self.hot.note_huge(piece) {
                     Ok(()) if !rested => return Rests::Newly,
                     _ => {}
                 }

@@ -368,7 +368,7 @@ impl Model {
                 continue;
             }
             worked += Self::COPY;
-            self.pieces[index] = if self.pieces[index] == Piece::Written && ledger.hot.is_hot(Self::of(index)) {
+            self.pieces[index] = if self.pieces[index] == Piece::Written && ledger.hot.note_written(Self::of(index)) {
                 Piece::Anonymous
             } else {
                 self.frozen[index] += 1;

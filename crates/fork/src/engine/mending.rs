@@ -154,7 +154,7 @@ impl Mender<'_, '_> {
             match found {
                 Found::Whole | Found::Shared => {}
                 Found::Sparse => tables.ledger.hot.let_go(place),
-                Found::Gone => tables.ledger.hot.is_gone_now(place),
+                Found::Gone => tables.ledger.hot.note_gone(place),
                 Found::Split => {
                     let before = Moment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
@@ -216,10 +216,10 @@ fn mend_by_cost(
     budget: &mut Budget,
 ) -> Result<Option<Mended>, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
-    if found == Found::Split && !budget.begins() {
+    if found == Found::Split && !budget.begin_piece() {
         return Ok(None);
     }
-    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
+    if found == Found::Split && !tables.ledger.hot.note_split(place) {
         return Ok(Some(Mended::Refused));
     }
     // The list is as old as the round, which holds the process still.
@@ -246,7 +246,7 @@ fn treat(tables: &mut Tables<'_>, places: &Places, place: usize, found: Found) -
             Mended::LetGo
         }
         (Found::Gone, _) => {
-            tables.ledger.hot.is_gone_now(place);
+            tables.ledger.hot.note_gone(place);
             Mended::LetGo
         }
         (Found::Split, Some(piece)) => {

@@ -174,8 +174,8 @@ impl Figures {
         self.waited.store(Waited::Gathered as usize, Ordering::Relaxed);
     }
 
-    /// Called at a fork: returns how the program has waited since the last one.
-    pub(crate) fn waited(&self) -> Waited {
+    /// Called at a fork: takes how the program has waited since the last one.
+    pub(crate) fn take_waited(&self) -> Waited {
         let waited = self.waited.swap(Waited::Not as usize, Ordering::Relaxed);
         let all = [Waited::Asked, Waited::Gathered];
         all.into_iter().find(|known| *known as usize == waited).unwrap_or(Waited::Not)

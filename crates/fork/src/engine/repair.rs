@@ -187,7 +187,7 @@ impl Repairer<'_, '_> {
             return Ok(scanned?);
         }
         let is_work = !written.is_empty() || subject.way == Way::Move;
-        if is_work && !self.budget.begins() {
+        if is_work && !self.budget.begin_piece() {
             return Ok(());
         }
         let is_small = subject.vma.range().len() <= SMALL;
@@ -204,7 +204,7 @@ impl Repairer<'_, '_> {
             if is_for_huge && unsafe { self.make_huge(subject, piece, &written) }? == Asked::Made {
                 break;
             }
-            let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
+            let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.note_written(piece);
             // Memory that must leave its extent is never left in place.
             let is_small = is_small && subject.way != Way::Move;
             let fate = match (is_hot, is_small) {

@@ -183,7 +183,7 @@ impl Worker<'_, '_> {
             populated = Some(run.start);
             ControlFlow::Break(())
         })?;
-        self.window.has_found(populated.is_some());
+        self.window.searched(populated.is_some());
         let Some(populated) = populated else {
             item.at = window.end;
             return Ok(None);

@@ -25,7 +25,7 @@ impl Window {
     }
 
     /// Notes whether the last search has found anything.
-    pub(super) fn has_found(&mut self, found: bool) {
+    pub(super) fn searched(&mut self, found: bool) {
         self.0 = if found { PIECE } else { (2 * self.0).min(MOST) };
     }
 }
@@ -43,7 +43,7 @@ mod tests {
             let pieces = || part.cut(PIECE).filter(|piece| is_populated(piece.start / PIECE));
             (searches, looked) = (searches + 1, looked + pieces().map(|piece| piece.len()).sum::<usize>());
             let found = pieces().next();
-            window.has_found(found.is_some());
+            window.searched(found.is_some());
             at = found.map_or(part.end, |piece| piece.end);
         }
         (searches, looked)
@@ -66,9 +66,9 @@ mod tests {
         let rest = Span::new(PIECE + 4096, 3 * PIECE);
         assert_eq!(Window::new().of(rest), Span::new(rest.start, 2 * PIECE));
         let mut window = Window::new();
-        window.has_found(false);
+        window.searched(false);
         assert_eq!(window.of(rest), rest);
-        window.has_found(true);
+        window.searched(true);
         assert_eq!(window, Window::new());
     }
 }
