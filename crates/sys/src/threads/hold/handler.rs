@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Table;
 use crate::threads::futex::sleep;
-use crate::threads::own::thread_pointer;
+use crate::threads::own::control_block;
 use crate::threads::signal::{Call, Hook, Waiting};
 
 /// The table, null before the first use.
@@ -30,7 +30,7 @@ extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut
     }
     let here = MaybeUninit::<u8>::uninit();
     seat.stack.store(here.as_ptr().addr(), Ordering::Relaxed);
-    seat.thread_pointer.store(thread_pointer(), Ordering::Relaxed);
+    seat.control_block.store(control_block(), Ordering::Relaxed);
     // Release, partner: the Acquire load in `await_rest`.
     seat.answer.store(generation, Ordering::Release);
     #[cfg(test)]
