@@ -9,7 +9,7 @@ use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::{Instant, Moment};
+use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Where};
 use crate::engine::errands::{Errands, take_answer};
 use crate::engine::gather::Gatherer;
@@ -191,14 +191,14 @@ unsafe fn slice(
     if shared.desk.is_busy() {
         return Ok(());
     }
-    let (begun, cpu) = (Instant::now(), Moment::now());
+    let (begun, cpu) = (WallMoment::now(), CpuMoment::now());
     let (options, checked_for) = {
         let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
         (locked.options(), work(locked.agenda().step()))
     };
     let checked = hazards::check_again(&options, checked_for)?;
     shared.progress.checked(checked.taken, options.pause);
-    let started = Instant::now();
+    let started = WallMoment::now();
     let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
     find_rseq();
@@ -370,7 +370,11 @@ pub fn next_slice() -> Option<Duration> {
         return None;
     }
     let until = shared.progress.rests_until();
-    Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
+    Some(if until == 0 {
+        Duration::ZERO
+    } else {
+        Duration::from_nanos(until.saturating_sub(WallMoment::now().nanos()))
+    })
 }
 
 /// Reports that the last slice, of length `taken`, kept somebody waiting: puts off the next slice at a wait, so that

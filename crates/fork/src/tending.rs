@@ -6,7 +6,7 @@ use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::{Instant, Moment};
+use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::budget::Stopped;
 use crate::engine::errands::Errands;
 use crate::engine::mending::Mender;
@@ -101,7 +101,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     if shared.desk.is_busy() {
         return Ok(());
     }
-    let (started, cpu) = (Instant::now(), Moment::now());
+    let (started, cpu) = (WallMoment::now(), CpuMoment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     // If nothing is frozen, there are only huge pages, for which nobody need be held.
     let holds = shared.statistics.frozen_bytes() > 0;
@@ -112,7 +112,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         shared.tending.give_up();
         return Ok(());
     }
-    let looked = Instant::now();
+    let looked = WallMoment::now();
     let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
     find_rseq();

@@ -34,7 +34,7 @@ use super::tending::is_late;
 use super::thawing::collapse_run;
 use super::traits::{Traits, is_locked};
 use super::window::Window;
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{CpuMoment, WallMoment, nanos};
 
 /// Places at which a slice looks when its time is up and it has gathered nothing.
 const MOST_LOOKS: u32 = 32;
@@ -48,7 +48,7 @@ pub(crate) struct Gatherer<'a, 't> {
     pub(crate) places: &'a Places,
     pub(crate) errands: Errands,
     /// When it began.
-    pub(crate) started: Instant,
+    pub(crate) started: WallMoment,
     /// How long the process was looked at before, in nanoseconds.
     pub(crate) looked: u64,
     /// Called whenever a slice's time is up: returns whether nobody waits, so that the next slice may follow at once.
@@ -60,7 +60,7 @@ impl Gatherer<'_, '_> {
     pub(crate) fn play(mut self, mut gathering: Gathering, _blocked: &Blocked) -> Result<Gathered, PagemapError> {
         let budget = self.agenda.budget;
         // Nobody is held: if a busy machine puts a thread aside meanwhile, it would have done so anyway.
-        let (cpu, mut begun) = (Moment::now(), Moment::now());
+        let (cpu, mut begun) = (CpuMoment::now(), CpuMoment::now());
         let (mut bytes, mut worked, mut looks, mut window) = (0, 0, 0, Window::new());
         self.agenda.had_deputies(self.errands.spent());
         self.shared.progress.beside(self.agenda.beside());
@@ -77,7 +77,7 @@ impl Gatherer<'_, '_> {
                     break Ok(Gathered::More);
                 }
                 self.end_slice(bytes);
-                (worked, looks, begun) = (0, 0, Moment::now());
+                (worked, looks, begun) = (0, 0, CpuMoment::now());
                 continue;
             }
             let next = match gathering.place {
@@ -127,7 +127,7 @@ impl Gatherer<'_, '_> {
     /// Ends a slice that gathered `uncounted` bytes which are not counted yet.
     fn end_slice(&mut self, uncounted: usize) {
         let taken = std::mem::take(&mut self.looked).saturating_add(self.started.elapsed());
-        self.started = Instant::now();
+        self.started = WallMoment::now();
         let progress = &self.shared.progress;
         progress.took(taken, self.agenda.frozen());
         progress.gathered(self.agenda.gathered() + uncounted);
@@ -195,7 +195,7 @@ impl Gatherer<'_, '_> {
             taken.go_back_to(run.end);
         }
         let split = split_in(run);
-        let before = Moment::now();
+        let before = CpuMoment::now();
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
         let (mut made, mut mended, mut done) = (0, 0, 0);

@@ -24,7 +24,7 @@ use super::span::Span;
 use super::tables::Tables;
 use super::tending::{Tended, is_late};
 use super::thawing::{collapse, collapse_run};
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::options::{Options, Pause};
 
 /// Mappings in which nothing is mended: the program wants base pages, or they must not be moved.
@@ -99,7 +99,7 @@ pub(crate) struct Mender<'a, 't> {
     pub(crate) places: &'a Places,
     pub(crate) errands: Errands,
     /// When the slice began, in CPU time: nobody is held.
-    pub(crate) started: Moment,
+    pub(crate) started: CpuMoment,
 }
 
 impl Mender<'_, '_> {
@@ -116,7 +116,7 @@ impl Mender<'_, '_> {
         if at == 0 {
             tables.ledger.begin_pass(options.pays);
         }
-        let wall = Instant::now();
+        let wall = WallMoment::now();
         let (mut worked, mut tried, mut in_a_row) = (errands.mended(), 0, 0);
         loop {
             if !tables.ledger.huge.is_open() {
@@ -156,7 +156,7 @@ impl Mender<'_, '_> {
                 Found::Sparse => tables.ledger.hot.let_go(place),
                 Found::Gone => tables.ledger.hot.note_gone(place),
                 Found::Split => {
-                    let before = Moment::now();
+                    let before = CpuMoment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
                     let Tables { vmas, ledger, .. } = &mut *tables;
                     // Nobody is held: a list would be out of date.

@@ -18,7 +18,7 @@ use super::repair::{Repaired, Repairer, Scope};
 use super::settle::settle;
 use super::subject::work;
 use super::tables::Tables;
-use crate::clock::{Instant, nanos};
+use crate::clock::{WallMoment, nanos};
 use crate::error::FreezeError;
 use crate::hazards::{FileSize, Headroom};
 use crate::options::{ExtentLen, Options, Pause};
@@ -175,9 +175,9 @@ impl Round<'_, '_> {
     /// than half of the time. With a pause of zero it does one piece.
     fn time(&self, mode: Mode, looked: Duration) -> Time {
         match (mode, self.options.pause) {
-            (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: Instant::now() },
+            (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: WallMoment::now() },
             (Mode::FreezeWithin(_), Pause::Within(pause)) => {
-                Time::For { nanos: nanos(pause.max(looked)), since: Instant::now() }
+                Time::For { nanos: nanos(pause.max(looked)), since: WallMoment::now() }
             }
             _ => Time::Unlimited,
         }

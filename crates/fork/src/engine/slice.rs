@@ -30,7 +30,7 @@ use super::span::Span;
 use super::tables::Tables;
 use super::traits::{Traits, is_locked};
 use super::window::Window;
-use crate::clock::{Instant, Moment};
+use crate::clock::{CpuMoment, WallMoment};
 use crate::options::Pages;
 
 /// Most stretches without gaps that an extent shows in one slice.
@@ -53,7 +53,7 @@ pub(crate) struct Slice<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) places: &'a Places,
     /// When its time began.
-    pub(crate) started: Instant,
+    pub(crate) started: WallMoment,
     /// How long the process was looked at before, in nanoseconds: whoever waits for the slice waits for that as well.
     pub(crate) looked: u64,
     /// Called whenever a slice's time is up: returns whether nobody waits, so that the next slice may follow at once.
@@ -233,7 +233,7 @@ impl Worker<'_, '_> {
     /// 1. As [`Slice::play`].
     /// 2. `part` is in a private anonymous mapping with these traits.
     unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<Taken, Stopped> {
-        let before = Moment::now();
+        let before = CpuMoment::now();
         let mut runs = PieceRuns::new();
         self.pagemap.scan(part.range(), Wanted::Present, &mut |run| match runs.push(run.into()) {
             Ok(()) => ControlFlow::Continue(()),

@@ -27,7 +27,7 @@ use super::tables::Tables;
 use super::tending::Tended;
 use super::thawing::{MOST_PARTS, Parts, make_huge};
 use super::traits::is_locked;
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::options::{Options, Pause};
 
 /// How much is searched for written pages between two looks at the clock: whole pieces.
@@ -43,7 +43,7 @@ pub(crate) struct Tender<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) places: &'a Places,
     /// When the process was held.
-    pub(crate) started: Instant,
+    pub(crate) started: WallMoment,
 }
 
 /// What became of a piece.
@@ -92,7 +92,7 @@ impl Tender<'_, '_> {
             if left.remaining_capacity() < MOST_PARTS {
                 break Tended::More { at: piece.start };
             }
-            let before = Moment::now();
+            let before = CpuMoment::now();
             let did = match kind {
                 Kind::Huge(place) => self.mend(place),
                 // SAFETY: 1. is this function's own.

@@ -62,7 +62,7 @@ pub(crate) struct Tending {
     waits: AtomicUsize,
     /// Where this pass goes on.
     at: AtomicUsize,
-    /// When the last fork was, on the clock of [`Instant`](crate::clock::Instant).
+    /// When the last fork was, on the clock of [`WallMoment`](crate::clock::WallMoment).
     forked: AtomicU64,
     /// What a piece takes.
     piece: AtomicU64,

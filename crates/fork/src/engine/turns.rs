@@ -22,7 +22,7 @@ use palimpsest_sys::threads::own::control_block;
 use super::moves::{Move, Moves};
 use super::span::Span;
 use super::waiting::{SPINS, Waiting, pause};
-use crate::clock::Instant;
+use crate::clock::WallMoment;
 
 /// After so many nanoseconds in which it does not go on, a turn of the asking thread itself has been left by a jump.
 #[cfg(not(test))]
@@ -294,7 +294,7 @@ impl Suspect {
 
     /// Whether this has not gone on for so many nanoseconds. The first who asks is told no.
     fn is_left(&self, which: usize, count: usize, nanos: u64) -> bool {
-        let now = Instant::now().nanos();
+        let now = WallMoment::now().nanos();
         // Acquire, partner: the Release below. Forbids to read a time from before it was noted.
         let known = (self.which.load(Ordering::Acquire), self.count.load(Ordering::Relaxed));
         if known == (which, count) {
