@@ -7,13 +7,13 @@ use std::cmp::Reverse;
 use std::ptr;
 use std::time::Duration;
 
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::memory::vec::MappedVec;
 
 use super::pace::Speed;
 use super::piece::PIECE;
 use super::records::Eligible;
-use super::span::Span;
-use super::traits::Traits;
 use crate::options::Pages;
 use crate::report::Report;
 

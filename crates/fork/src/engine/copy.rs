@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::budget::{Budget, Stopped};
@@ -12,7 +13,6 @@ use super::huge::fills;
 use super::piece::{Outcome, PIECE};
 use super::prices::extents_of;
 use super::records::Skipped;
-use super::span::Span;
 use super::tables::Tables;
 use crate::options::{ExtentLen, Pages};
 use crate::report::Skip;

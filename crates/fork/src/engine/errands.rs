@@ -14,12 +14,12 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::threads::child::NoChild;
 use palimpsest_sys::threads::deputy::Errand;
 
 use super::piece::PIECE;
 use super::registry::Shared;
-use super::span::Span;
 use crate::clock::{WallMoment, nanos};
 
 /// The errands of one slice.

@@ -16,6 +16,8 @@
 
 use std::ops::ControlFlow;
 
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::{Traits, is_locked};
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::pages::vmas::VmaFlags;
@@ -28,11 +30,9 @@ use super::mending::count;
 use super::piece::PIECE;
 use super::places::{Places, is_still_eligible};
 use super::registry::Shared;
-use super::span::Span;
 use super::tables::Tables;
 use super::tending::is_late;
 use super::thawing::collapse_run;
-use super::traits::{Traits, is_locked};
 use super::window::Window;
 use crate::clock::{CpuMoment, WallMoment, nanos};
 

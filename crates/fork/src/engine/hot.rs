@@ -14,9 +14,8 @@
 
 use std::ops::Range;
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
-
-use super::span::Span;
 
 /// Most rounds for which a hot piece in base pages is left alone. Few, since rounds get rarer where they gain nothing.
 const MOST_REST: u64 = 8;

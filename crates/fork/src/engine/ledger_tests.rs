@@ -1,10 +1,10 @@
 use palimpsest_sys::brief_file::BriefFile;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::MappedVec;
 use rustix::fs::OFlags;
 
 use super::*;
 use crate::engine::piece::PIECE;
-use crate::engine::span::Span;
 
 /// Marsaglia's xorshift.
 struct Random(u64);

@@ -8,6 +8,7 @@
 
 use std::ops::{ControlFlow, Range};
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
@@ -20,7 +21,6 @@ use super::ledger::{Ledger, Work};
 use super::piece::PIECE;
 use super::places::Places;
 use super::registry::Shared;
-use super::span::Span;
 use super::tables::Tables;
 use super::tending::{Tended, is_late};
 use super::thawing::{collapse, collapse_run};

@@ -68,6 +68,5 @@ pub(crate) mod waiting;
 mod window;
 
 pub(crate) use ledger::Repair;
-pub(crate) use palimpsest_sys::memory::{span, traits};
 pub(crate) use repair::Repaired;
 pub(crate) use tables::Tables;

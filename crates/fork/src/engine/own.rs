@@ -13,6 +13,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::threads::hold::{Stopped, World};
 use palimpsest_sys::threads::own::control_block;
@@ -20,7 +21,6 @@ use palimpsest_sys::threads::rseq;
 
 use super::records::Excluded;
 use super::registry::{self, Shared};
-use super::span::Span;
 use super::tables::Tables;
 use crate::error::FreezeError;
 use crate::hazards::wiped::Wiped;

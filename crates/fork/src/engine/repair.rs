@@ -17,6 +17,7 @@ use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::remap;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 
 use super::budget::{Budget, Stopped};
@@ -24,7 +25,6 @@ use super::fresh::Fresh;
 use super::huge::{Asked, suits};
 use super::piece::{Outcome, PIECE};
 use super::runs::PieceRuns;
-use super::span::Span;
 use super::subject::{GRAIN, SMALL, Subject, Way};
 use super::tables::Tables;
 use super::thawing::{make_anonymous, make_huge};

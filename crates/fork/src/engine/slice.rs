@@ -9,6 +9,8 @@ use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::ExtentError;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::{Traits, is_locked};
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::threads::own::Blocked;
@@ -26,9 +28,7 @@ use super::places::{Places, is_still_eligible};
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::publish;
-use super::span::Span;
 use super::tables::Tables;
-use super::traits::{Traits, is_locked};
 use super::window::Window;
 use crate::clock::{CpuMoment, WallMoment};
 use crate::options::Pages;

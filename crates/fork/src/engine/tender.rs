@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::is_locked;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::Vma;
 use palimpsest_sys::threads::own::Blocked;
@@ -21,12 +23,10 @@ use super::places::Places;
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::withdraw;
-use super::span::Span;
 use super::subject::Subject;
 use super::tables::Tables;
 use super::tending::Tended;
 use super::thawing::{MOST_PARTS, Parts, make_huge};
-use super::traits::is_locked;
 use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::options::{Options, Pause};
 

@@ -17,10 +17,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::threads::own::control_block;
 
 use super::moves::{Move, Moves};
-use super::span::Span;
 use super::waiting::{SPINS, Waiting, pause};
 use crate::clock::WallMoment;
 

@@ -3,8 +3,9 @@
 //! The kernel looks at every present page of the searched memory, not only up to the first. So where pages are found, a
 //! search reaches no farther than a piece; where none are found, each search reaches farther than the last.
 
+use palimpsest_sys::memory::span::Span;
+
 use super::piece::PIECE;
-use super::span::Span;
 
 /// The most memory to search in one go.
 const MOST: usize = 16 * PIECE;
