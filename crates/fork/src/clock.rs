@@ -9,9 +9,9 @@ use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic
 
 /// A moment in the CPU time of the calling thread, or in wall-clock time where a seccomp filter forbids the former.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment(Duration);
+pub(crate) struct CpuMoment(Duration);
 
-impl Moment {
+impl CpuMoment {
     pub(crate) fn now() -> Self {
         let told = clock_gettime_dynamic(DynamicClockId::Known(ClockId::ThreadCPUTime));
         let now = told.unwrap_or_else(|_| clock_gettime(ClockId::Monotonic));
@@ -26,9 +26,9 @@ impl Moment {
 
 /// A moment in wall-clock time, which is what the program waits for. For budgets only: never compare it with a price.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Instant(Duration);
+pub(crate) struct WallMoment(Duration);
 
-impl Instant {
+impl WallMoment {
     /// Returns the nanoseconds since the clock was zero.
     pub(crate) fn nanos(self) -> u64 {
         nanos(self.0)
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_sleeps_costs_little_and_one_that_works_more_and_more() {
-        let (started, wall) = (Moment::now(), std::time::Instant::now());
+        let (started, wall) = (CpuMoment::now(), std::time::Instant::now());
         std::thread::sleep(Duration::from_millis(50));
         assert!(started.elapsed() < nanos(wall.elapsed()) / 2);
         while started.elapsed() < 1_000_000 {}

@@ -84,13 +84,13 @@ pub enum FreezeError {
     )]
     FutureLocked,
     /// Memory files cannot be made.
-    #[error("memfd_create is not possible here: {verdict:?}; allow it in the seccomp filter")]
+    #[error("memfd_create is not possible here: {verdict}; allow it in the seccomp filter")]
     NoMemfd {
         /// The result of a trial.
         verdict: Verdict,
     },
     /// A seccomp filter kills a call that freezing makes.
-    #[error("{call} is not possible here: {verdict:?}; freeze before the seccomp filter is installed, or allow it")]
+    #[error("{call} is not possible here: {verdict}; freeze before the seccomp filter is installed, or allow it")]
     Filtered {
         /// The call.
         call: FreezeCall,

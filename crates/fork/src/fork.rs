@@ -5,7 +5,7 @@ use palimpsest_sys::{in_children, last_errno};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::clock::{Instant, Moment, nanos, share};
+use crate::clock::{CpuMoment, WallMoment, nanos, share};
 use crate::engine::registry::{self, Shared};
 use crate::engine::round::{Mode, Portion, Reach};
 use crate::engine::trials::Trial;
@@ -129,7 +129,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             }
             locked.ledger().forked(taken);
             let (excess, huge, pause) = (locked.ledger().excess(taken), locked.ledger().huge(), locked.options().pause);
-            shared.tending.forked(excess, huge, pause, Instant::now().nanos());
+            shared.tending.forked(excess, huge, pause, WallMoment::now().nanos());
             shared.progress.forked();
         }
     }
@@ -147,7 +147,7 @@ enum Due {
 impl Due {
     fn at_a_fork(shared: &Shared) -> Option<Self> {
         match () {
-            () if shared.has_erased() && shared.trials.is_due() => Some(Self::Forget),
+            () if shared.has_erased() && shared.trials.next_is_due() => Some(Self::Forget),
             () if shared.progress.is_under_way() => Some(Self::Slice),
             () if shared.statistics.is_due() && !shared.statistics.is_over() => Some(Self::Repair),
             () => None,
@@ -194,8 +194,8 @@ const SHORT: u64 = 500_000;
 
 /// Measures a fork.
 struct Watch {
-    wall: Instant,
-    cpu: Moment,
+    wall: WallMoment,
+    cpu: CpuMoment,
     /// Not asked for if forks are short.
     switches: Option<u64>,
 }
@@ -205,7 +205,7 @@ impl Watch {
     fn start(clean: u64) -> Self {
         let is_long = clean == 0 || clean > SHORT;
         let switches = is_long.then(context_switches).flatten();
-        Self { wall: Instant::now(), cpu: Moment::now(), switches }
+        Self { wall: WallMoment::now(), cpu: CpuMoment::now(), switches }
     }
 
     /// Returns the nanoseconds since the start.
@@ -249,7 +249,7 @@ fn is_noted(shared: &Shared, taken: u64) -> bool {
         && shared.has_begun()
         && excess <= LITTLE
         && owed <= statistics.price()
-        && shared.tending.has_just_forked(Instant::now().nanos())
+        && shared.tending.has_just_forked(WallMoment::now().nanos())
         && unbooked.note(taken, excess)
 }
 
@@ -264,7 +264,7 @@ fn is_noted(shared: &Shared, taken: u64) -> bool {
 ///
 /// [`FreezeError`]; everything is unchanged.
 unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
-    let started = Moment::now();
+    let started = CpuMoment::now();
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check(&options);
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;

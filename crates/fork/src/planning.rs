@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::clock::{Instant, Moment, nanos};
+use palimpsest_sys::pages::pagemap::Pagemap;
+
+use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::engine::agenda::{Step, Terms, Where};
-use crate::engine::guards::open_pages;
 use crate::engine::own::note_home;
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
@@ -41,7 +42,7 @@ const fn first_work(options: &Options) -> Work {
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check_for(options, first_work(options))?;
     let look = || {
-        let before = Moment::now();
+        let before = CpuMoment::now();
         Watcher::find().map(|watcher| Checked { watcher, taken: before.elapsed() })
     };
     let mut checked = look()?;
@@ -66,7 +67,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let shared = locked.shared;
     note_home();
     if let Some(anonymous) = unseen(budget) {
-        let way = open_pages()?.0.way();
+        let way = Pagemap::open_briefly()?.way();
         locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
         let step = locked.ledger().first_step((options.pages, options.pays), (way, &places), Where::Everywhere);
         if step != Step::Freeze && watcher == Watcher::None {
@@ -85,7 +86,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let may_hold = hazards::may_hold(options);
     // Other threads may change mappings while these are read.
     shared.left_alone.begin();
-    let (started, wall) = (Moment::now(), Instant::now());
+    let (started, wall) = (CpuMoment::now(), WallMoment::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
         let step = tables.ledger().first_step((options.pages, options.pays), (done.way, &places), Where::Planned);
@@ -108,7 +109,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     if planned == 0 {
         locked.ledger().refused(started.elapsed().max(LEAST_LOOK));
         shared.left_alone.end();
-        shared.tending.begin(Instant::now().nanos());
+        shared.tending.begin(WallMoment::now().nanos());
         shared.progress.set(Stage::Done);
     }
     locked.remember(*options);
@@ -135,7 +136,7 @@ pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeErro
     if shared.statistics.frozen_bytes() > 0 {
         return None;
     }
-    let started = Moment::now();
+    let started = CpuMoment::now();
     // Not all is looked at anew: whoever was frozen once is about to fork, and nobody is held yet.
     let planned = hazards::check_again(&options, first_work(&options))
         .and_then(|checked| begin_checked(&options, budget, checked));
@@ -181,7 +182,7 @@ pub(crate) fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     let (gathered, gathering, beside) = (agenda.gathered(), agenda.gathering(), agenda.beside());
     let headroom = hazards::headroom();
     shared.left_alone.begin();
-    let (started, wall) = (Moment::now(), Instant::now());
+    let (started, wall) = (CpuMoment::now(), WallMoment::now());
     let (planned, report) = played(locked, &options, Mode::Survey, |tables, agenda, done| {
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked: started.elapsed(), step: Step::Freeze };
@@ -215,6 +216,6 @@ pub(crate) fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) 
         ledger.froze(bytes, looked.max(LEAST_LOOK), looked.saturating_add(taken), frozen);
     }
     shared.left_alone.end();
-    shared.tending.begin(Instant::now().nanos());
+    shared.tending.begin(WallMoment::now().nanos());
     shared.progress.set(stage);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use palimpsest_sys::threads::child::shortest_fork;
 
-use crate::clock::{Moment, nanos, share};
+use crate::clock::{CpuMoment, nanos, share};
 use crate::engine::own::stay_loaded;
 use crate::engine::registry;
 use crate::engine::round::{Mode, Reach};
@@ -64,7 +64,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
-    let started = Moment::now();
+    let started = CpuMoment::now();
     locked.drop_plan();
     let mut report = played(&mut locked, options, Mode::Freeze, |tables, _, done| {
         let taken = started.elapsed();

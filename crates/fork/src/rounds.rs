@@ -1,11 +1,11 @@
 //! What every freeze shares: playing a round, and reporting what came of it.
 
+use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::engine::Tables;
 use crate::engine::agenda::Agenda;
-use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, note_home};
 use crate::engine::registry::{self, Locked};
 use crate::engine::round::{Done, Mode, Round};
@@ -22,7 +22,7 @@ pub(crate) fn played<T>(
     mode: Mode,
     tell: impl FnOnce(&mut Tables<'_>, &mut Agenda, &Done) -> T,
 ) -> Result<T, FreezeError> {
-    let (pagemap, guards) = open_pages()?;
+    let pagemap = Pagemap::open_briefly()?;
     let headroom = hazards::headroom();
     find_rseq();
     if mode != Mode::Survey {
@@ -45,7 +45,7 @@ pub(crate) fn played<T>(
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         hazards::check_held(options, stopped.as_ref())?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        let round = Round { tables: &mut tables, shared, options, pagemap: &pagemap, guards: &guards, headroom };
+        let round = Round { tables: &mut tables, shared, options, pagemap: &pagemap, headroom };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start (contract); the rest is
         // the caller's contract for a freeze. A survey changes nothing.
         unsafe { round.play(mode, &blocked) }?

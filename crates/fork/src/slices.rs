@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::{Instant, Moment};
+use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Where};
 use crate::engine::errands::{Errands, take_answer};
 use crate::engine::gather::Gatherer;
-use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
@@ -123,10 +123,10 @@ pub(crate) fn without_stack(shared: &'static Shared, none: NoStack) -> FreezeErr
 ///
 /// As [`freeze_slice`].
 pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
-    let waited = shared.progress.waited();
+    let waited = shared.progress.take_waited();
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
     let gathers = matches!(locked.agenda().step(), Step::Gather(_));
-    let is_slow = locked.agenda().is_gathered_too_slowly();
+    let is_slow = locked.agenda().end_interval();
     drop(locked);
     if shared.desk.is_busy() {
         return Ok(());
@@ -191,15 +191,15 @@ unsafe fn slice(
     if shared.desk.is_busy() {
         return Ok(());
     }
-    let (begun, cpu) = (Instant::now(), Moment::now());
+    let (begun, cpu) = (WallMoment::now(), CpuMoment::now());
     let (options, checked_for) = {
         let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
         (locked.options(), work(locked.agenda().step()))
     };
     let checked = hazards::check_again(&options, checked_for)?;
     shared.progress.checked(checked.taken, options.pause);
-    let started = Instant::now();
-    let (pagemap, guards) = open_pages()?;
+    let started = WallMoment::now();
+    let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
     find_rseq();
     note_home();
@@ -231,7 +231,6 @@ unsafe fn slice(
             shared,
             agenda,
             pagemap: &pagemap,
-            guards: &guards,
             places: &places,
             started,
             looked: started.nanos().saturating_sub(begun.nanos()),
@@ -271,7 +270,6 @@ unsafe fn slice(
             shared,
             agenda,
             pagemap: &pagemap,
-            guards: &guards,
             places: &places,
             started,
             looked: started.nanos().saturating_sub(begun.nanos()),
@@ -316,7 +314,7 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
         }
         // A fork of many pages should not also list them if the program may wait some day.
         let agenda = locked.agenda();
-        if occasion == Occasion::Fork && is_long_look(left, agenda.budget()) && agenda.puts_off_look() {
+        if occasion == Occasion::Fork && is_long_look(left, agenda.budget()) && agenda.put_off_look() {
             return;
         }
     }
@@ -372,7 +370,11 @@ pub fn next_slice() -> Option<Duration> {
         return None;
     }
     let until = shared.progress.rests_until();
-    Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
+    Some(if until == 0 {
+        Duration::ZERO
+    } else {
+        Duration::from_nanos(until.saturating_sub(WallMoment::now().nanos()))
+    })
 }
 
 /// Reports that the last slice, of length `taken`, kept somebody waiting: puts off the next slice at a wait, so that

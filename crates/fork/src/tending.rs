@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::{Instant, Moment};
+use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::budget::Stopped;
 use crate::engine::errands::Errands;
-use crate::engine::guards::open_pages;
 use crate::engine::mending::Mender;
 use crate::engine::own::{exclude, find_rseq};
 use crate::engine::places::Places;
@@ -70,11 +70,11 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
         return None;
     }
     drop(locked);
-    let waited = shared.progress.waited();
+    let waited = shared.progress.take_waited();
     if shared.desk.is_busy() {
         return Some(Ok(()));
     }
-    if !shared.tending.makes_way(pause) {
+    if !shared.tending.make_way(pause) {
         return None;
     }
     if leaves_to_waits(waited, errands, shared.statistics.frozen_bytes()) {
@@ -101,7 +101,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     if shared.desk.is_busy() {
         return Ok(());
     }
-    let (started, cpu) = (Instant::now(), Moment::now());
+    let (started, cpu) = (WallMoment::now(), CpuMoment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     // If nothing is frozen, there are only huge pages, for which nobody need be held.
     let holds = shared.statistics.frozen_bytes() > 0;
@@ -112,8 +112,8 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         shared.tending.give_up();
         return Ok(());
     }
-    let looked = Instant::now();
-    let (pagemap, guards) = open_pages()?;
+    let looked = WallMoment::now();
+    let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
     find_rseq();
     let world = match options.other_threads {
@@ -137,8 +137,8 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.is_anyone_held());
         beside = 0;
         let (tables, options, places) = (&mut tables, &options, &places);
-        let (pagemap, guards) = (&pagemap, &guards);
-        let tender = Tender { tables, shared, options, pagemap, guards, places, started: looked };
+        let pagemap = &pagemap;
+        let tender = Tender { tables, shared, options, pagemap, places, started: looked };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
         // contract (1).
         unsafe { tender.play(&blocked) }

@@ -15,7 +15,7 @@ use palimpsest_fork::guard;
 use crate::arch::system_call;
 use crate::memory::{forget, is_ours, pages, replace};
 use crate::next::Next;
-use crate::{confined, errno};
+use crate::{confined, kernel};
 
 type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
 
@@ -35,15 +35,8 @@ pub(crate) fn resolve() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn shmat(segment: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
     let place = address.expose_provenance();
-    let pass_on = || match SHMAT.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(segment, address, flags) }.expose_provenance() as c_long,
-        None => {
-            let arguments = [segment as usize, place, flags as usize, 0, 0, 0];
-            // SAFETY: contract 1.
-            errno::answer(unsafe { system_call(libc::SYS_shmat, arguments) })
-        }
-    };
+    // SAFETY: contract 1.
+    let pass_on = || unsafe { SHMAT.or(kernel::shmat)(segment, address, flags) }.expose_provenance() as c_long;
     ptr::with_exposed_provenance_mut(attach(segment, place, flags, pass_on) as usize)
 }
 
@@ -83,6 +76,7 @@ fn length(segment: c_int) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errno;
 
     /// Fails on: a length that is another field's, and an error that is taken for one.
     #[test]

@@ -5,10 +5,9 @@ use std::ffi::{c_int, c_long, c_ulong};
 
 use palimpsest_fork::guard;
 
-use crate::arch::system_call;
 use crate::cancelling::uncancelled;
 use crate::next::Next;
-use crate::{confined, errno, freezing, started};
+use crate::{confined, freezing, kernel, started};
 
 type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
 
@@ -56,15 +55,8 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     if option == libc::PR_SET_SECCOMP && is_setting(a as usize, b as usize) {
         uncancelled(note);
     }
-    match PRCTL.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(option, a, b, c, d) },
-        None => {
-            let arguments = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
-            // SAFETY: contract 1.
-            errno::answer(unsafe { system_call(libc::SYS_prctl, arguments) }) as c_int
-        }
-    }
+    // SAFETY: contract 1.
+    unsafe { PRCTL.or(kernel::prctl)(option, a, b, c, d) }
 }
 
 /// Whether `PR_SET_SECCOMP` with these arguments sets anything: a caller that asks what the kernel can do names no

@@ -1,7 +1,7 @@
-//! The kernel's memory calls, past every C function: for the program where there is no next definition, and for the
-//! code in this object itself, which calls them by these names (see `build.rs`).
+//! The kernel's calls, past every C function: for the program where there is no next definition, and those of memory
+//! also for the code in this object itself, which calls them by these names (see `build.rs`).
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr;
 
 use libc::{off_t, size_t};
@@ -16,7 +16,7 @@ use crate::errno;
 /// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
     // SAFETY: 1. is the caller's.
-    unsafe { kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize]) as c_int }
+    unsafe { kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize, 0, 0, 0]) as c_int }
 }
 
 /// `mremap(2)`.
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn mmap(
 /// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
     // SAFETY: 1. is the caller's.
-    unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int }
+    unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0, 0, 0, 0]) as c_int }
 }
 
 /// `mlock2(2)`.
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) ->
 /// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
     // SAFETY: 1. is the caller's.
-    unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize]) as c_int }
+    unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize, 0, 0, 0]) as c_int }
 }
 
 /// `mlockall(2)`.
@@ -86,15 +86,65 @@ pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, f
 /// 1. The caller answers for what it asks for.
 pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: 1. is the caller's.
-    unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0]) as c_int }
+    unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) as c_int }
 }
 
-/// Makes a system call with up to three arguments, and answers like a C function.
+/// `mprotect(2)`.
+///
+/// # Safety
+///
+/// 1. The caller answers for what it asks for.
+pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: c_int) -> c_int {
+    let arguments = [address.expose_provenance(), length, rights as usize, 0, 0, 0];
+    // SAFETY: 1. is the caller's.
+    unsafe { kernel(libc::SYS_mprotect, arguments) as c_int }
+}
+
+/// `pkey_mprotect(2)`.
+///
+/// # Safety
+///
+/// 1. The caller answers for what it asks for.
+pub(crate) unsafe extern "C" fn pkey_mprotect(
+    address: *mut c_void,
+    length: size_t,
+    rights: c_int,
+    key: c_int,
+) -> c_int {
+    let arguments = [address.expose_provenance(), length, rights as usize, key as usize, 0, 0];
+    // SAFETY: 1. is the caller's.
+    unsafe { kernel(libc::SYS_pkey_mprotect, arguments) as c_int }
+}
+
+/// `shmat(2)`.
+///
+/// # Safety
+///
+/// 1. The caller answers for what it asks for.
+pub(crate) unsafe extern "C" fn shmat(segment: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    let arguments = [segment as usize, address.expose_provenance(), flags as usize, 0, 0, 0];
+    // SAFETY: 1. is the caller's.
+    let made = unsafe { kernel(libc::SYS_shmat, arguments) };
+    ptr::with_exposed_provenance_mut(made as usize)
+}
+
+/// `prctl(2)`.
+///
+/// # Safety
+///
+/// 1. The caller answers for what it asks for.
+pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    let arguments = [option as usize, a as usize, b as usize, c as usize, d as usize, 0];
+    // SAFETY: 1. is the caller's.
+    unsafe { kernel(libc::SYS_prctl, arguments) as c_int }
+}
+
+/// Makes a system call, and answers like a C function.
 ///
 /// # Safety
 ///
 /// 1. The call with these arguments must be sound here: the caller answers for what it does.
-unsafe fn kernel(number: c_long, [first, second, third]: [usize; 3]) -> c_long {
+pub(crate) unsafe fn kernel(number: c_long, arguments: [usize; 6]) -> c_long {
     // SAFETY: contract 1.
-    errno::answer(unsafe { system_call(number, [first, second, third, 0, 0, 0]) })
+    errno::answer(unsafe { system_call(number, arguments) })
 }

@@ -17,7 +17,7 @@
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, freezing once, and why not |
 //! | `memory`, `protection`, `attach` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, `shmat` |
 //! | `huge`, `earlier` | memory that is in huge pages from the first touch, if it is to be gathered, or soon after |
-//! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
+//! | `waiting`, `waits`, `limit`, `real_waits`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
 //! | `library`, `glibc` | whether the next definition is the C library's; what only glibc has |
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |

@@ -1,24 +1,14 @@
 //! The kernel's waits: for the code in this object itself (see `build.rs`), and before the start.
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::time::Duration;
 
 use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::arch::system_call;
-use crate::errno;
+use crate::kernel::kernel;
 use crate::waits::Set;
-
-/// Makes a system call, and answers like a C function.
-///
-/// # Safety
-///
-/// 1. As for [`system_call`].
-unsafe fn kernel(number: c_long, arguments: [usize; 6]) -> c_int {
-    // SAFETY: 1. (1).
-    errno::answer(unsafe { system_call(number, arguments) }) as c_int
-}
 
 fn place<T>(pointer: *const T) -> usize {
     pointer.cast::<c_void>().expose_provenance()
@@ -49,7 +39,7 @@ pub(crate) unsafe extern "C-unwind" fn own_epoll_pwait(
 ) -> c_int {
     let arguments = [fd as usize, place(events), most as usize, millis as usize, place(mask), size_of::<Set>()];
     // SAFETY: 1. (1).
-    unsafe { kernel(libc::SYS_epoll_pwait, arguments) }
+    unsafe { kernel(libc::SYS_epoll_pwait, arguments) as c_int }
 }
 
 /// # Safety
@@ -62,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn own_poll(fds: *mut pollfd, count: nfds_t,
     });
     let time = time.as_ref().map_or(0, |time| place(time));
     // SAFETY: 1. (1); the time outlives the call.
-    unsafe { kernel(libc::SYS_ppoll, [place(fds), count as usize, time, 0, size_of::<Set>(), 0]) }
+    unsafe { kernel(libc::SYS_ppoll, [place(fds), count as usize, time, 0, size_of::<Set>(), 0]) as c_int }
 }
 
 /// # Safety
@@ -78,7 +68,7 @@ pub(crate) unsafe extern "C-unwind" fn own_ppoll(
     let time = unsafe { time.as_ref() }.copied();
     let time = time.as_ref().map_or(0, |time| place(time));
     // SAFETY: 1. (1); the time outlives the call.
-    unsafe { kernel(libc::SYS_ppoll, [place(fds), count as usize, time, place(mask), size_of::<Set>(), 0]) }
+    unsafe { kernel(libc::SYS_ppoll, [place(fds), count as usize, time, place(mask), size_of::<Set>(), 0]) as c_int }
 }
 
 /// # Safety
@@ -114,7 +104,7 @@ pub(crate) unsafe extern "C-unwind" fn own_pselect(
     let mask = (mask, size_of::<Set>());
     let arguments = [count as usize, place(read), place(write), place(except), time, place(&raw const mask)];
     // SAFETY: 1. (1); time and mask outlive the call.
-    unsafe { kernel(libc::SYS_pselect6, arguments) }
+    unsafe { kernel(libc::SYS_pselect6, arguments) as c_int }
 }
 
 /// # Safety
@@ -122,7 +112,7 @@ pub(crate) unsafe extern "C-unwind" fn own_pselect(
 /// 1. As for the C library's function.
 pub(crate) unsafe extern "C-unwind" fn own_nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
     // SAFETY: 1. (1).
-    unsafe { kernel(libc::SYS_nanosleep, [place(time), place(rest), 0, 0, 0, 0]) }
+    unsafe { kernel(libc::SYS_nanosleep, [place(time), place(rest), 0, 0, 0, 0]) as c_int }
 }
 
 /// # Safety

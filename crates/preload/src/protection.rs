@@ -7,10 +7,9 @@ use libc::size_t;
 use palimpsest_fork::guard;
 use palimpsest_sys::pages::maps::Permissions;
 
-use crate::arch::system_call;
-use crate::errno;
 use crate::memory::{is_ours, pages};
 use crate::next::Next;
+use crate::{errno, kernel};
 
 type Mprotect = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type PkeyMprotect = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int) -> c_int;
@@ -34,12 +33,8 @@ pub(crate) fn resolve() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: c_int) -> c_int {
     let place = address.expose_provenance();
-    let pass_on = || match MPROTECT.get() {
-        // SAFETY: contract 1.
-        Some(real) => c_long::from(unsafe { real(address, length, rights) }),
-        // SAFETY: contract 1.
-        None => errno::answer(unsafe { system_call(libc::SYS_mprotect, [place, length, rights as usize, 0, 0, 0]) }),
-    };
+    // SAFETY: contract 1.
+    let pass_on = || c_long::from(unsafe { MPROTECT.or(kernel::mprotect)(address, length, rights) });
     noted(place, length, Rights::of(rights), pass_on) as c_int
 }
 
@@ -51,15 +46,8 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pkey_mprotect(address: *mut c_void, length: size_t, rights: c_int, key: c_int) -> c_int {
     let place = address.expose_provenance();
-    let pass_on = || match PKEY_MPROTECT.get() {
-        // SAFETY: contract 1.
-        Some(real) => c_long::from(unsafe { real(address, length, rights, key) }),
-        None => {
-            let arguments = [place, length, rights as usize, key as usize, 0, 0];
-            // SAFETY: contract 1.
-            errno::answer(unsafe { system_call(libc::SYS_pkey_mprotect, arguments) })
-        }
-    };
+    // SAFETY: contract 1.
+    let pass_on = || c_long::from(unsafe { PKEY_MPROTECT.or(kernel::pkey_mprotect)(address, length, rights, key) });
     noted(place, length, Rights::with_key(rights, key), pass_on) as c_int
 }
 

@@ -7,17 +7,19 @@
 //! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`PlacedMapping`] | owned memory, never writable and executable |
 //! | [`collapse`] | huge pages by request |
 //! | [`pages`] | the kernel's information on memory: mappings, populated pages, private copies |
+//! | [`brief_file`], [`in_children`] | files that are open for a moment; what forked children undo first |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
 //! | [`arch`] | traps, instruction-cache maintenance, serialising instructions, pointer tags |
 //! | [`ProcMem`], [`TextWriter`] | writing to memory without the right to write |
-//! | [`trap`] | SIGTRAP, shared with other handlers |
+//! | [`trap`], [`fault`] | SIGTRAP, and SIGSEGV with SIGBUS, shared with other handlers |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
 //! | [`objects_with_note`], [`keep_loaded`], [`stay_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | memory that the kernel may hold for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, held threads |
 //! | [`published`] | a value that is replaced while threads read it without a fence |
 //! | [`SetOnce`] | a cell that is set once, and for which no child of `fork` waits |
-//! | [`signals`] | the signals that a program can wait for, by name or number |
+//! | [`signals`], [`event`] | the signals that a program can wait for, by name or number; events that one thread signals to others |
+//! | [`broken_pipe`] | how this process was started with respect to broken pipes and closed streams |
 //! | [`clock`] | the kernel's clocks |
 //! | [`numa`] | nodes, this thread's node, memory policies, where pages are |
 //! | [`is_one_open_file`] | which descriptors share offset and flags |

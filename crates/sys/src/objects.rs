@@ -190,16 +190,6 @@ impl Loads {
         });
         Self(loads)
     }
-
-    /// Returns it as a number, to be kept in an atomic variable.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// Returns what [`get`](Self::get) has told.
-    pub const fn from_told(told: u64) -> Self {
-        Self(told)
-    }
 }
 
 /// Returns the addresses of objects that were loaded since, and that have at least `least` bytes which they do not

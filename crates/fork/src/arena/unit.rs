@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | first or last of a free run | `kind`, `len`, `dirty`, `head`, `previous`, `next` | the lock of the runs |
 //! | first of a slab | `live`, `fresh`, `hint`, `bitmap`, `previous`, `next` | the lock of the bin `class`, `shard` |
-//! | first of a slab | `live`, `fresh`, `hint`, `bitmap`, `previous`, `next` | the lock of bin `class`, `shard` |
+//! | in a slab or run | `kind`, `class`, `shard`, `head`, `dirty`, `len` | nobody: constant while it has a block in use |
 //!
 //! A thread that frees a block reads the constant fields without a lock: they were written before the block was handed
 //! out, and whoever passed the pointer to this thread has ordered that.

@@ -7,13 +7,13 @@ use std::cmp::Reverse;
 use std::ptr;
 use std::time::Duration;
 
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::memory::vec::MappedVec;
 
 use super::pace::Speed;
 use super::piece::PIECE;
 use super::records::Eligible;
-use super::span::Span;
-use super::traits::Traits;
 use crate::options::Pages;
 use crate::report::Report;
 
@@ -145,20 +145,20 @@ impl Gathering {
     }
 
     /// Notes that `pages` huge pages were made or mended.
-    pub(super) const fn has_made(&mut self, pages: usize) {
+    pub(super) const fn note_made(&mut self, pages: usize) {
         if pages > 0 {
             (self.in_a_row, self.in_vain, self.has_made) = (0, 0, true);
         }
     }
 
     /// Notes pieces that were gathered before and split since.
-    pub(super) const fn has_seen_split(&mut self, pieces: usize) {
+    pub(super) const fn note_split(&mut self, pieces: usize) {
         self.split += pieces;
     }
 
     /// Notes a piece that a child still maps. Returns `Waits` if waiting for the child is better than looking at more
     /// pieces: after several in a row, and after one if the child was waited for already.
-    pub(super) const fn has_seen_a_child(&mut self) -> Option<Gathered> {
+    pub(super) const fn note_child(&mut self) -> Option<Gathered> {
         self.has_waiting = true;
         self.in_a_row += 1;
         if self.in_a_row < MOST_SHARED && self.in_vain == 0 { None } else { Some(self.wait()) }
@@ -381,7 +381,7 @@ impl Agenda {
     }
 
     /// Counts a fork that would list all mappings. Returns whether to leave that to a wait.
-    pub(crate) const fn puts_off_look(&mut self) -> bool {
+    pub(crate) const fn put_off_look(&mut self) -> bool {
         self.put_off += 1;
         self.put_off <= FORKS_WITHOUT_LOOK
     }
@@ -412,10 +412,10 @@ impl Agenda {
         self.step
     }
 
-    /// Notes a fork. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
+    /// Ends an interval between forks. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
     /// children, little was gathered from one fork to the next, and what was gathered stays whole. If gathered memory
     /// is written to, frozen memory would be, too, and then costs a fork more than split huge pages do.
-    pub(crate) fn is_gathered_too_slowly(&mut self) -> bool {
+    pub(crate) fn end_interval(&mut self) -> bool {
         let Step::Gather(gathering) = &mut self.step else { return false };
         let (has_waited, split) = gathering.begin_interval();
         let since = self.gathered.saturating_sub(self.gathered_at_fork);

@@ -6,7 +6,7 @@ use crate::engine::prices::Prices;
 use crate::options::Pays;
 
 fn until_it_waits(gathering: &mut Gathering) -> (usize, Gathered) {
-    let found = (1..100).find_map(|looks| gathering.has_seen_a_child().map(|waits| (looks, waits)));
+    let found = (1..100).find_map(|looks| gathering.note_child().map(|waits| (looks, waits)));
     found.expect("it waits")
 }
 
@@ -19,7 +19,7 @@ fn who_waits_for_a_child_looks_at_one_piece_at_a_time() {
     for in_vain in 2..70 {
         assert_eq!(until_it_waits(&mut gathering), (1, Gathered::Waits { in_vain }));
     }
-    gathering.has_made(1);
+    gathering.note_made(1);
     assert_eq!(until_it_waits(&mut gathering), (first, Gathered::Waits { in_vain: 1 }), "the child is gone");
 }
 
@@ -28,10 +28,10 @@ fn who_waits_for_a_child_looks_at_one_piece_at_a_time() {
 fn a_pass_beside_a_child_is_followed_by_another_and_by_a_rest_if_it_was_in_vain() {
     let mut gathering = Gathering::new(Where::Planned);
     assert_eq!(gathering.end_pass(), Gathered::Done);
-    assert_eq!(gathering.has_seen_a_child(), None);
-    gathering.has_made(3);
+    assert_eq!(gathering.note_child(), None);
+    gathering.note_made(3);
     assert_eq!(gathering.end_pass(), Gathered::More);
-    assert_eq!(gathering.has_seen_a_child(), None);
+    assert_eq!(gathering.note_child(), None);
     assert_eq!(gathering.end_pass(), Gathered::Waits { in_vain: 1 });
     assert_eq!(gathering.end_pass(), Gathered::Done);
 }
@@ -51,14 +51,14 @@ fn a_piece_that_each_pass_sees_split_is_one_piece() {
         let is_slow = [(); 2].map(|()| {
             let Step::Gather(mut gathering) = agenda.step() else { panic!("it still gathers") };
             for _ in 0..100 {
-                gathering.has_seen_split(split);
-                assert_eq!(gathering.has_seen_a_child().is_some(), gathering.is_stuck());
+                gathering.note_split(split);
+                assert_eq!(gathering.note_child().is_some(), gathering.is_stuck());
                 gathering.end_pass();
             }
             // In the middle of a pass.
-            gathering.has_seen_split(1);
+            gathering.note_split(1);
             agenda.gathered_until(gathering, 0, 0);
-            agenda.is_gathered_too_slowly()
+            agenda.end_interval()
         });
         assert_eq!(is_slow, [false, expected], "{split}");
     }
@@ -113,14 +113,14 @@ fn what_is_gathered_too_slowly_beside_children_is_left_to_be_frozen() {
             if has_child {
                 until_it_waits(&mut gathering);
             }
-            gathering.has_seen_split(split);
+            gathering.note_split(split);
             agenda.gathered_until(gathering, pieces * PIECE, 0);
-            agenda.is_gathered_too_slowly()
+            agenda.end_interval()
         });
         assert_eq!(forks.map(|fork| fork + 1), expected, "{gathered:?}");
     }
     agenda.freeze_the_rest();
-    assert!(!agenda.is_gathered_too_slowly());
+    assert!(!agenda.end_interval());
 }
 
 /// Fails on: huge pages for which the table has no room, counted by each pass: it would never end beside a child.
@@ -133,8 +133,8 @@ fn a_pass_over_what_is_not_new_is_in_vain() {
     let mut gathering = Gathering::new(Where::Everywhere);
     let mut pass = || {
         let made = pieces.clone().map(|piece| ledger.asked(piece, Asked::Made).count()).sum();
-        gathering.has_made(made);
-        assert_eq!(gathering.has_seen_a_child(), None);
+        gathering.note_made(made);
+        assert_eq!(gathering.note_child(), None);
         (made, gathering.end_pass())
     };
     let (made, more) = pass();

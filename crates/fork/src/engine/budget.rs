@@ -5,7 +5,7 @@ use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::pagemap::PagemapError;
 use palimpsest_sys::pages::vmas::VmasError;
 
-use crate::clock::Instant;
+use crate::clock::WallMoment;
 
 /// What a round may use up.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) enum Time {
     /// Until everything is done.
     Unlimited,
     /// For this many nanoseconds, counted from `since`.
-    For { nanos: u64, since: Instant },
+    For { nanos: u64, since: WallMoment },
 }
 
 impl Budget {
@@ -38,8 +38,9 @@ impl Budget {
         Self { time, ..self }
     }
 
-    /// Whether there is time for another piece. There always is for the first one, or the work would never end.
-    pub(super) fn begins(&mut self) -> bool {
+    /// Begins a piece if there is time for another; returns whether. There always is for the first one, or the work
+    /// would never end.
+    pub(super) fn begin_piece(&mut self) -> bool {
         let is_over = match self.time {
             Time::Unlimited => false,
             Time::For { nanos, since } => self.has_begun && since.elapsed() >= nanos,

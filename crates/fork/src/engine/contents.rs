@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::MappedVec;
 
 use super::frozen_map::MOST_SERIAL;
 use super::piece::PIECE;
 use super::runs::PieceRuns;
-use super::span::Span;
 
 /// Most pages of a piece.
 const PAGES: usize = PIECE / 4096;

@@ -4,15 +4,15 @@ use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
-use super::guards::Guards;
+use super::huge::fills;
 use super::piece::{Outcome, PIECE};
 use super::prices::extents_of;
 use super::records::Skipped;
-use super::span::Span;
 use super::tables::Tables;
 use crate::options::{ExtentLen, Pages};
 use crate::report::Skip;
@@ -51,7 +51,6 @@ pub(super) fn extent_len(wanted: ExtentLen, populated: usize) -> usize {
 pub(super) struct Freezer<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
     pub(super) pagemap: &'a Pagemap,
-    pub(super) guards: &'a Guards,
     pub(super) pages: Pages,
     /// Length of an extent in bytes.
     pub(super) extent: usize,
@@ -134,11 +133,11 @@ impl Freezer<'_, '_> {
             if populated == 0 {
                 continue;
             }
-            if populated < piece.len() && self.guards.any_in(piece) {
+            if populated < piece.len() && self.pagemap.has_guards(piece.range()) {
                 self.tables.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 continue;
             }
-            if !self.budget.begins() {
+            if !self.budget.begin_piece() {
                 return Err(Stopped::Time);
             }
             // A piece that does not continue the previous one becomes a mapping of its own, and so does the memory
@@ -156,7 +155,7 @@ impl Freezer<'_, '_> {
                     self.figures.frozen += bytes;
                     self.figures.peak_extra = self.figures.peak_extra.max(bytes);
                     self.tables.eligible[index].frozen += bytes;
-                    if self.pages == Pages::Collapse && populated * 4 >= piece.len() * 3 && collapse(piece) {
+                    if self.pages == Pages::Collapse && fills(populated) && collapse_frozen(piece) {
                         self.figures.collapsed += 1;
                     }
                 }
@@ -190,8 +189,8 @@ fn runs_of(runs: &[Span], first: usize, piece: Span) -> (Runs, usize, usize) {
     (own, populated, next)
 }
 
-/// Asks for a huge page. A refusal is no error: the piece stays as it is.
-fn collapse(piece: Span) -> bool {
+/// Asks for a huge page in place of a frozen piece. A refusal is no error: the piece stays as it is.
+pub(super) fn collapse_frozen(piece: Span) -> bool {
     // SAFETY: 1. a collapse keeps contents and rights.
     piece.len() == PIECE && unsafe { calls::advise(piece, libc::MADV_COLLAPSE) }.is_ok()
 }

@@ -14,13 +14,13 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::threads::child::NoChild;
 use palimpsest_sys::threads::deputy::Errand;
 
 use super::piece::PIECE;
 use super::registry::Shared;
-use super::span::Span;
-use crate::clock::{Instant, nanos};
+use crate::clock::{WallMoment, nanos};
 
 /// The errands of one slice.
 #[derive(Clone, Copy)]
@@ -123,7 +123,7 @@ impl Errands {
         let Request { run, asked, split } = request;
         let is_new = self.last.intersection(run).is_empty();
         let Some(shared) = self.shared.filter(|_| is_new) else { return Sent::Nobody };
-        let started = Instant::now();
+        let started = WallMoment::now();
         match shared.desk.send(run, asked, shared.tending.patience(budget)) {
             Ok(true) => {
                 shared.tending.sent(split, started.elapsed());

@@ -1,13 +1,13 @@
 //! An extent that is being filled.
 
 use palimpsest_sys::memory::extent::{Extent, ExtentError, FileId, Use};
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 
 use super::budget::Stopped;
 use super::piece::{Outcome, Target, freeze_piece};
 use super::records::Held;
-use super::span::Span;
 use super::tables::Tables;
-use super::traits::Traits;
 
 /// An extent that is being filled, with its descriptor. It lives for part of a round.
 #[derive(Debug)]

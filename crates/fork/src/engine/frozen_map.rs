@@ -27,11 +27,10 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::VmaFlags;
-
-use super::span::Span;
-use super::traits::Traits;
 
 /// Most slots. Untouched ones cost nothing.
 const SPANS: usize = 1 << 14;

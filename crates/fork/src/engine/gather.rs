@@ -16,6 +16,8 @@
 
 use std::ops::ControlFlow;
 
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::{Traits, is_locked};
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::pages::vmas::VmaFlags;
@@ -23,19 +25,16 @@ use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::{Agenda, Gathered, Gathering, Where};
 use super::errands::{Errands, Request, Sent};
-use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::mending::count;
 use super::piece::PIECE;
 use super::places::{Places, is_still_eligible};
 use super::registry::Shared;
-use super::span::Span;
 use super::tables::Tables;
 use super::tending::is_late;
 use super::thawing::collapse_run;
-use super::traits::{Traits, is_locked};
 use super::window::Window;
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{CpuMoment, WallMoment, nanos};
 
 /// Places at which a slice looks when its time is up and it has gathered nothing.
 const MOST_LOOKS: u32 = 32;
@@ -46,11 +45,10 @@ pub(crate) struct Gatherer<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) agenda: &'a mut Agenda,
     pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
     pub(crate) errands: Errands,
     /// When it began.
-    pub(crate) started: Instant,
+    pub(crate) started: WallMoment,
     /// How long the process was looked at before, in nanoseconds.
     pub(crate) looked: u64,
     /// Called whenever a slice's time is up: returns whether nobody waits, so that the next slice may follow at once.
@@ -62,12 +60,12 @@ impl Gatherer<'_, '_> {
     pub(crate) fn play(mut self, mut gathering: Gathering, _blocked: &Blocked) -> Result<Gathered, PagemapError> {
         let budget = self.agenda.budget;
         // Nobody is held: if a busy machine puts a thread aside meanwhile, it would have done so anyway.
-        let (cpu, mut begun) = (Moment::now(), Moment::now());
+        let (cpu, mut begun) = (CpuMoment::now(), CpuMoment::now());
         let (mut bytes, mut worked, mut looks, mut window) = (0, 0, 0, Window::new());
         self.agenda.had_deputies(self.errands.spent());
         self.shared.progress.beside(self.agenda.beside());
-        gathering.has_seen_split(self.errands.mended());
-        gathering.has_made(self.errands.mended());
+        gathering.note_split(self.errands.mended());
+        gathering.note_made(self.errands.mended());
         let outcome = loop {
             looks += 1;
             let elapsed = begun.elapsed();
@@ -79,7 +77,7 @@ impl Gatherer<'_, '_> {
                     break Ok(Gathered::More);
                 }
                 self.end_slice(bytes);
-                (worked, looks, begun) = (0, 0, Moment::now());
+                (worked, looks, begun) = (0, 0, CpuMoment::now());
                 continue;
             }
             let next = match gathering.place {
@@ -92,7 +90,7 @@ impl Gatherer<'_, '_> {
                 Ok(found) => found,
                 Err(error) => break Err(error),
             };
-            window.has_found(found.is_some());
+            window.searched(found.is_some());
             let Some(piece) = found else {
                 gathering.go_on_at(searched.end);
                 continue;
@@ -104,8 +102,8 @@ impl Gatherer<'_, '_> {
                 Err(error) => break Err(error),
             };
             gathering.go_on_at(upto);
-            gathering.has_made(made + mended);
-            gathering.has_seen_split(split);
+            gathering.note_made(made + mended);
+            gathering.note_split(split);
             (bytes, worked) = (bytes + made * PIECE, worked + tried);
             if is_refused {
                 break Ok(Gathered::Done);
@@ -113,7 +111,7 @@ impl Gatherer<'_, '_> {
             if is_sent {
                 break Ok(Gathered::More);
             }
-            if let Some(waits) = waits.then(|| gathering.has_seen_a_child()).flatten() {
+            if let Some(waits) = waits.then(|| gathering.note_child()).flatten() {
                 break Ok(waits);
             }
         };
@@ -129,7 +127,7 @@ impl Gatherer<'_, '_> {
     /// Ends a slice that gathered `uncounted` bytes which are not counted yet.
     fn end_slice(&mut self, uncounted: usize) {
         let taken = std::mem::take(&mut self.looked).saturating_add(self.started.elapsed());
-        self.started = Instant::now();
+        self.started = WallMoment::now();
         let progress = &self.shared.progress;
         progress.took(taken, self.agenda.frozen());
         progress.gathered(self.agenda.gathered() + uncounted);
@@ -197,7 +195,7 @@ impl Gatherer<'_, '_> {
             taken.go_back_to(run.end);
         }
         let split = split_in(run);
-        let before = Moment::now();
+        let before = CpuMoment::now();
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
         let (mut made, mut mended, mut done) = (0, 0, 0);
@@ -237,7 +235,7 @@ impl Gatherer<'_, '_> {
             return Ok(Found::Unfit);
         }
         let populated = count(self.pagemap, piece, Wanted::Present)?;
-        if !suits(piece, populated, traits) || populated < PIECE && self.guards.any_in(piece) {
+        if !suits(piece, populated, traits) || populated < PIECE && self.pagemap.has_guards(piece.range()) {
             return Ok(Found::Unfit);
         }
         if is_huge {

@@ -14,9 +14,8 @@
 
 use std::ops::Range;
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
-
-use super::span::Span;
 
 /// Most rounds for which a hot piece in base pages is left alone. Few, since rounds get rarer where they gain nothing.
 const MOST_REST: u64 = 8;
@@ -144,7 +143,7 @@ impl HotPieces {
     }
 
     /// Notes that this round found a piece written to. Returns whether to leave it alone for now, in base pages.
-    pub(super) fn is_hot(&mut self, span: Span) -> bool {
+    pub(super) fn note_written(&mut self, span: Span) -> bool {
         let round = self.round;
         let Ok(known) = self.known(span) else {
             let state = State::Frozen { since: 0 };
@@ -168,7 +167,7 @@ impl HotPieces {
     }
 
     /// Notes that a piece is a huge page now.
-    pub(super) fn is_huge_now(&mut self, span: Span) -> Result<(), Full> {
+    pub(super) fn note_huge(&mut self, span: Span) -> Result<(), Full> {
         if self.known(span).is_err() {
             let state = State::Frozen { since: 0 };
             self.add(HotPiece { span, found: 0, rest: 1, turns: 0, state })?;
@@ -234,7 +233,7 @@ impl HotPieces {
     }
 
     /// Notes that this round found the huge page at this place split. Returns whether to mend it.
-    pub(super) fn is_worth_mending(&mut self, index: usize) -> bool {
+    pub(super) fn note_split(&mut self, index: usize) -> bool {
         let round = self.round;
         let Some(piece) = self.all.get_mut(index) else { return false };
         let State::Huge { mended_from, .. } = &mut piece.state else { return false };
@@ -257,7 +256,7 @@ impl HotPieces {
     }
 
     /// Notes that nothing is left of the piece at this place, and takes it out of all counts.
-    pub(super) fn is_gone_now(&mut self, index: usize) {
+    pub(super) fn note_gone(&mut self, index: usize) {
         let Some(&piece) = self.all.get(index) else { return };
         // Corrects the counts for this piece alone: a program may give back many at once.
         let is_at_rest = self.is_at_rest(&piece);

@@ -16,7 +16,8 @@ fn round(pieces: &mut HotPieces, written: &[usize]) -> (Vec<usize>, usize) {
             Ok(())
         })
         .expect("room");
-    let left = written.iter().copied().filter(|index| !resting.contains(&of(*index)) && pieces.is_hot(of(*index)));
+    let left =
+        written.iter().copied().filter(|index| !resting.contains(&of(*index)) && pieces.note_written(of(*index)));
     let left = left.collect();
     pieces.end();
     let in_base_pages = |piece: &&HotPiece| matches!(piece.state, State::Base { until } if until > pieces.round);
@@ -78,7 +79,7 @@ fn a_huge_page_rests_for_some_forks_owes_rent_until_it_is_frozen_and_rests_twice
     for turn in 0..8 {
         assert_eq!(round(&mut pieces, &[]).1, 0);
         for index in [3, 5, 4] {
-            pieces.is_huge_now(of(index)).expect("room");
+            pieces.note_huge(of(index)).expect("room");
         }
         assert_eq!(pieces.huge(), 3);
         assert_eq!(forks(&mut pieces, rest - 1), 0, "turn {turn}");
@@ -101,7 +102,7 @@ fn a_run_of_neighbours_is_handed_out_as_one() {
     let mut pieces = pieces();
     round(&mut pieces, &[]);
     for index in [7, 1, 2, 3, 9, 8] {
-        pieces.is_huge_now(of(index)).expect("room");
+        pieces.note_huge(of(index)).expect("room");
     }
     let mut runs = Vec::new();
     pieces
@@ -118,12 +119,12 @@ fn a_run_of_neighbours_is_handed_out_as_one() {
 fn what_is_split_after_each_mending_is_mended_ever_more_seldom_and_what_is_split_now_and_then_each_time() {
     let mut pieces = pieces();
     round(&mut pieces, &[]);
-    pieces.is_huge_now(of(1)).expect("room");
+    pieces.note_huge(of(1)).expect("room");
     // The rounds that find it split and mend it.
     let mut mended = |is_split: &dyn Fn(usize) -> bool| -> Vec<usize> {
         let one = |turn: &usize| {
             pieces.begin(u64::MAX, |_| Ok(())).expect("room");
-            let is_mended = is_split(*turn) && pieces.mendable(0).is_some() && pieces.is_worth_mending(0);
+            let is_mended = is_split(*turn) && pieces.mendable(0).is_some() && pieces.note_split(0);
             pieces.end();
             is_mended
         };
@@ -141,11 +142,11 @@ fn what_is_split_after_each_mending_is_mended_ever_more_seldom_and_what_is_split
 fn what_is_let_go_is_neither_huge_nor_at_rest() {
     let mut pieces = pieces();
     round(&mut pieces, &[]);
-    pieces.is_huge_now(of(1)).expect("room");
+    pieces.note_huge(of(1)).expect("room");
     assert_eq!((pieces.huge(), pieces.resting(), pieces.rests(of(1))), (1, 1, true));
     pieces.let_go(0);
     assert_eq!((pieces.huge(), pieces.resting(), pieces.rests(of(1))), (0, 0, false));
-    assert_eq!((pieces.mendable(0), pieces.is_worth_mending(0)), (None, false));
+    assert_eq!((pieces.mendable(0), pieces.note_split(0)), (None, false));
 }
 
 /// Fails on: memory unmapped long ago that keeps its place in the table.
@@ -153,7 +154,7 @@ fn what_is_let_go_is_neither_huge_nor_at_rest() {
 fn what_is_let_go_is_forgotten_where_huge_pages_rest_for_ever() {
     let mut hot = HotPieces::new(MappedVec::with_capacity(16).expect("memory"));
     hot.begin(u64::MAX, |_| Ok(())).expect("room");
-    hot.is_huge_now(Span::new(2 << 20, 4 << 20)).expect("room");
+    hot.note_huge(Span::new(2 << 20, 4 << 20)).expect("room");
     hot.let_go(0);
     for _ in 0..4 {
         assert!(hot.piece(0).is_some());
@@ -171,8 +172,8 @@ fn what_is_let_go_is_forgotten_where_huge_pages_rest_for_ever() {
 fn what_is_gone_is_forgotten_with_the_next_round_or_pass() {
     let mut pieces = pieces();
     pieces.begin_pass(u64::MAX);
-    (0..4).for_each(|index| pieces.is_huge_now(of(index)).expect("room"));
-    pieces.is_gone_now(1);
+    (0..4).for_each(|index| pieces.note_huge(of(index)).expect("room"));
+    pieces.note_gone(1);
     assert_eq!((pieces.huge(), pieces.resting(), pieces.rests(of(1))), (3, 3, false));
     assert_eq!(pieces.next_huge(of(1).start).map(|(place, _)| place), Some(2), "places stay as they are in a pass");
     pieces.begin_pass(u64::MAX);
@@ -182,7 +183,7 @@ fn what_is_gone_is_forgotten_with_the_next_round_or_pass() {
     assert_eq!(round(&mut pieces, &[]).1, 1);
     assert_eq!(pieces.all.len(), 1);
     // New memory at the same place is like any other.
-    pieces.is_gone_now(0);
-    pieces.is_huge_now(of(3)).expect("room");
+    pieces.note_gone(0);
+    pieces.note_huge(of(3)).expect("room");
     assert_eq!((pieces.huge(), pieces.resting()), (1, 1));
 }

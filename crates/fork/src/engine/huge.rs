@@ -2,12 +2,12 @@
 //!
 //! Never asks the kernel: whoever holds the [`Supply`] reports what came of asking.
 
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::piece::PIECE;
-use super::span::Span;
-use super::traits::Traits;
 use crate::hazards::HugePages;
 
 /// Most rounds between two trials while trials fail.

@@ -26,6 +26,7 @@
 //! Nothing here asks the kernel or reads a clock: whoever has the ledger reports what things took. All times are in
 //! nanoseconds.
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::pagemap::ScanWay;
 
@@ -35,7 +36,6 @@ use super::hot::HotPieces;
 use super::huge::{Asked, Supply};
 use super::places::Places;
 use super::prices::{Memory, Prices};
-use super::span::Span;
 use crate::hazards::HugePages;
 use crate::options::{Pages, Pays};
 
@@ -213,7 +213,7 @@ impl Ledger {
                 self.huge.made();
                 let rested = self.hot.rests(piece);
                 // If the table has no room for it, the next round freezes it.
-                match self.hot.is_huge_now(piece) {
+                match self.hot.note_huge(piece) {
                     Ok(()) if !rested => return Rests::Newly,
                     _ => {}
                 }

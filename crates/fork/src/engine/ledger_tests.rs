@@ -1,10 +1,10 @@
 use palimpsest_sys::brief_file::BriefFile;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::MappedVec;
 use rustix::fs::OFlags;
 
 use super::*;
 use crate::engine::piece::PIECE;
-use crate::engine::span::Span;
 
 /// Marsaglia's xorshift.
 struct Random(u64);
@@ -368,7 +368,7 @@ impl Model {
                 continue;
             }
             worked += Self::COPY;
-            self.pieces[index] = if self.pieces[index] == Piece::Written && ledger.hot.is_hot(Self::of(index)) {
+            self.pieces[index] = if self.pieces[index] == Piece::Written && ledger.hot.note_written(Self::of(index)) {
                 Piece::Anonymous
             } else {
                 self.frozen[index] += 1;

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::span::Span;
+use palimpsest_sys::memory::span::Span;
 
 /// When these are full, the rest shares one hull.
 const SLOTS: usize = 256;

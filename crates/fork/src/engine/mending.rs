@@ -8,6 +8,7 @@
 
 use std::ops::{ControlFlow, Range};
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
@@ -20,11 +21,10 @@ use super::ledger::{Ledger, Work};
 use super::piece::PIECE;
 use super::places::Places;
 use super::registry::Shared;
-use super::span::Span;
 use super::tables::Tables;
 use super::tending::{Tended, is_late};
 use super::thawing::{collapse, collapse_run};
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::options::{Options, Pause};
 
 /// Mappings in which nothing is mended: the program wants base pages, or they must not be moved.
@@ -99,7 +99,7 @@ pub(crate) struct Mender<'a, 't> {
     pub(crate) places: &'a Places,
     pub(crate) errands: Errands,
     /// When the slice began, in CPU time: nobody is held.
-    pub(crate) started: Moment,
+    pub(crate) started: CpuMoment,
 }
 
 impl Mender<'_, '_> {
@@ -116,7 +116,7 @@ impl Mender<'_, '_> {
         if at == 0 {
             tables.ledger.begin_pass(options.pays);
         }
-        let wall = Instant::now();
+        let wall = WallMoment::now();
         let (mut worked, mut tried, mut in_a_row) = (errands.mended(), 0, 0);
         loop {
             if !tables.ledger.huge.is_open() {
@@ -154,9 +154,9 @@ impl Mender<'_, '_> {
             match found {
                 Found::Whole | Found::Shared => {}
                 Found::Sparse => tables.ledger.hot.let_go(place),
-                Found::Gone => tables.ledger.hot.is_gone_now(place),
+                Found::Gone => tables.ledger.hot.note_gone(place),
                 Found::Split => {
-                    let before = Moment::now();
+                    let before = CpuMoment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
                     let Tables { vmas, ledger, .. } = &mut *tables;
                     // Nobody is held: a list would be out of date.
@@ -216,10 +216,10 @@ fn mend_by_cost(
     budget: &mut Budget,
 ) -> Result<Option<Mended>, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
-    if found == Found::Split && !budget.begins() {
+    if found == Found::Split && !budget.begin_piece() {
         return Ok(None);
     }
-    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
+    if found == Found::Split && !tables.ledger.hot.note_split(place) {
         return Ok(Some(Mended::Refused));
     }
     // The list is as old as the round, which holds the process still.
@@ -246,7 +246,7 @@ fn treat(tables: &mut Tables<'_>, places: &Places, place: usize, found: Found) -
             Mended::LetGo
         }
         (Found::Gone, _) => {
-            tables.ledger.hot.is_gone_now(place);
+            tables.ledger.hot.note_gone(place);
             Mended::LetGo
         }
         (Found::Split, Some(piece)) => {

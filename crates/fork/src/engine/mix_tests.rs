@@ -203,10 +203,10 @@ impl Kept {
         for index in 0..PIECES {
             let piece = self.process.pieces[index];
             let price = if is_written(piece) && self.ledger.huge.is_open() {
-                self.ledger.hot.is_huge_now(Self::of(index)).expect("room");
+                self.ledger.hot.note_huge(Self::of(index)).expect("room");
                 self.process.pieces[index] = Piece::Huge;
                 MAKE
-            } else if is_written(piece) && self.ledger.hot.is_hot(Self::of(index)) {
+            } else if is_written(piece) && self.ledger.hot.note_written(Self::of(index)) {
                 self.process.pieces[index] = Piece::Base;
                 2 * FREEZE
             } else if is_written(piece) || is_to_freeze(index, piece) {
@@ -214,7 +214,7 @@ impl Kept {
                 FREEZE
             } else if let Some(place) = mendable(&self.ledger, index)
                 && is_split(index, piece)
-                && self.ledger.hot.is_worth_mending(place)
+                && self.ledger.hot.note_split(place)
             {
                 self.process.pieces[index] = Piece::Huge;
                 MEND

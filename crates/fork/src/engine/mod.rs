@@ -2,22 +2,22 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `round` | what happens while the process is held still: inventory, plan, repair, freeze |
+//! | `slice`, `gather` | the freeze in slices; its first step where asked for: pieces become huge pages where they are, which pays sooner |
+//! | `tender` | between forks: what makes the next one long, one slice at a time |
+//! | `mending`, `errands` | huge pages of ours that were split; who asks for new ones: the thread, or a deputy |
+//! | `settle`, `own` | figures and the published map; memory of ours that stays as it is |
 //! | `registry`, `statistics`, `trials` | a process's one set of tables, its lock, and figures that anybody may read |
 //! | `turns`, `moves`, `waiting` | whose turn it is to give rights to frozen memory, to move it, or to freeze; who moves other memory |
-//! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
-//! | `own`, `plan` | what is frozen, what is not and why |
-//! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
-//! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits, what is there now |
-//! | `gather` | its first step where asked for: pieces become huge pages where they are, which pays sooner |
-//! | `progress`, `left_alone` | how far it has come, and what the program has changed meanwhile |
-//! | `tending`, `tender` | between forks: what makes the next one long, one slice at a time |
+//! | `progress`, `tending`, `left_alone`, `unbooked` | how far slices have come; what the program has changed meanwhile; forks that the ledger does not know |
+//! | `plan` | what is frozen, what is not and why |
+//! | `copy` | the freeze: extents that are filled piece by piece |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to, and memory that becomes anonymous again |
-//! | `mending` | huge pages of ours that were split |
-//! | `errands` | who asks for huge pages between forks: the thread, or a deputy |
-//! | `piece`, `runs` | one piece: copied, and shown with what it had |
-//! | `ledger`, `prices`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
-//! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
-//! | `budget`, `guards`, `span`, `traits` | what they need |
+//! | `fresh` | the extent that is being filled |
+//! | `tables`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
+//! | `ledger`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
+//! | `agenda`, `pace`, `places`, `window` | the freeze in slices: what is left to do, how much fits, what is there now |
+//! | `records`, `prices`, `runs`, `piece`, `budget` | what they need; a piece is copied, and shown with what it had |
 //!
 //! Each module uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`,
 //! `repair`, `copy`) are structs over `&mut Tables`.
@@ -34,7 +34,6 @@ pub(crate) mod errands;
 mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod gather;
-pub(crate) mod guards;
 mod hot;
 mod huge;
 mod ledger;
@@ -69,6 +68,5 @@ pub(crate) mod waiting;
 mod window;
 
 pub(crate) use ledger::Repair;
-pub(crate) use palimpsest_sys::memory::{span, traits};
 pub(crate) use repair::Repaired;
 pub(crate) use tables::Tables;

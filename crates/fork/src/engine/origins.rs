@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::span::Span;
+use palimpsest_sys::memory::span::Span;
 
 /// Most extents listed. Untouched slots cost nothing. Extents beyond these may have held anything.
 const ORIGINS: usize = 1 << 12;

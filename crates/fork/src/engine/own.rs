@@ -13,14 +13,14 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::threads::hold::{Stopped, World};
-use palimpsest_sys::threads::own::thread_pointer;
+use palimpsest_sys::threads::own::control_block;
 use palimpsest_sys::threads::rseq;
 
 use super::records::Excluded;
 use super::registry::{self, Shared};
-use super::span::Span;
 use super::tables::Tables;
 use crate::error::FreezeError;
 use crate::hazards::wiped::Wiped;
@@ -28,14 +28,14 @@ use crate::options::{Options, OtherThreads};
 use crate::own_stack;
 use crate::report::Skip;
 
-/// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at
+/// Where a thread's area of restartable sequences is, from its control block, and how long it is; [`UNASKED`] at
 /// first, 0 for none. It is at the same place in all threads. `Relaxed`: two numbers, the same for everybody who asks.
 static RSEQ: (AtomicIsize, AtomicUsize) = (AtomicIsize::new(0), AtomicUsize::new(UNASKED));
 
 const UNASKED: usize = usize::MAX;
 
-/// How far around a thread pointer memory is left out, for variables and the control block.
-const AROUND_THREAD_POINTER: usize = 64 << 10;
+/// How far around a control block memory is left out, for it and for variables.
+const AROUND_CONTROL_BLOCK: usize = 64 << 10;
 /// How deep the code below a freeze may stack, including a signal frame.
 const BELOW_STACK_POINTER: usize = 256 << 10;
 /// How much stack callers within this library may use.
@@ -51,7 +51,7 @@ pub(crate) fn exclude(
     let mut own = tables.own_spans().into_iter().chain(own_areas()).chain(world.map(|world| world.own_range().into()));
     own.try_for_each(|span| add(tables, span))?;
     for held in stopped.iter().flat_map(|stopped| stopped.held()) {
-        areas_of(held.thread_pointer, held.stack).into_iter().try_for_each(|span| add(tables, span))?;
+        areas_of(held.control_block, held.stack).into_iter().try_for_each(|span| add(tables, span))?;
     }
     Ok(())
 }
@@ -63,13 +63,13 @@ fn add(tables: &mut Tables<'_>, span: Span) -> Result<(), Full> {
     tables.excluded.push(Excluded { span: span.rounded_out(rustix::param::page_size()), reason: Skip::InUse })
 }
 
-/// Returns a thread's own memory, given its thread pointer and an address on its stack.
-fn areas_of(thread_pointer: usize, stack: usize) -> [Span; 3] {
+/// Returns a thread's own memory, given its control block and an address on its stack.
+fn areas_of(control_block: usize, stack: usize) -> [Span; 3] {
     let around = |at: usize, below: usize, above: usize| Span::new(at.saturating_sub(below), at.saturating_add(above));
-    let rseq = thread_pointer.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
+    let rseq = control_block.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
     let len = Some(RSEQ.1.load(Ordering::Relaxed)).filter(|len| *len != UNASKED).unwrap_or(0);
     [
-        around(thread_pointer, AROUND_THREAD_POINTER, AROUND_THREAD_POINTER),
+        around(control_block, AROUND_CONTROL_BLOCK, AROUND_CONTROL_BLOCK),
         Span::new(rseq, rseq.saturating_add(len)),
         around(stack, BELOW_STACK_POINTER, ABOVE_STACK_POINTER),
     ]
@@ -83,7 +83,7 @@ fn own_areas() -> [Span; 5] {
     let (own_stack, user) = own_stack::areas();
     // On that stack, what is around belongs to the program; its frames that wait are elsewhere.
     let place = user.filter(|_| own_stack.contains(here)).unwrap_or(here);
-    let [control_block, rseq, stack] = areas_of(thread_pointer(), place);
+    let [control_block, rseq, stack] = areas_of(control_block(), place);
     // SAFETY: the C library gives a valid pointer to the thread's own variable.
     let errno = unsafe { libc::__errno_location() }.addr();
     [control_block, rseq, stack, own_stack, Span::new(errno, errno + size_of::<i32>())]
@@ -149,6 +149,6 @@ pub(crate) fn find_rseq() {
     let single = palimpsest_sys::global_symbol(c"__libc_single_threaded");
     SINGLE.store(single.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
     let area = rseq::area();
-    RSEQ.0.store(area.start.wrapping_sub(thread_pointer()).cast_signed(), Ordering::Relaxed);
+    RSEQ.0.store(area.start.wrapping_sub(control_block()).cast_signed(), Ordering::Relaxed);
     RSEQ.1.store(area.len(), Ordering::Relaxed);
 }

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use super::piece::PIECE;
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{CpuMoment, WallMoment, nanos};
 
 /// The least part of a piece that is copied in one go.
 pub(crate) const LEAST: usize = 128 << 10;
@@ -65,7 +65,7 @@ pub(super) struct Pace<'a> {
     budget: u64,
     /// Bytes up to which a slice may take twice as long.
     share: usize,
-    started: Instant,
+    started: WallMoment,
     /// Whether this slice has copied anything, or tried to.
     has_worked: bool,
     /// Bytes copied, and places looked at, in this slice.
@@ -75,7 +75,7 @@ pub(super) struct Pace<'a> {
 
 impl<'a> Pace<'a> {
     /// Makes the pace of a slice of `budget` that began at `started`, in a freeze of `planned` bytes.
-    pub(super) fn new(speed: &'a mut Speed, budget: Duration, planned: usize, started: Instant) -> Self {
+    pub(super) fn new(speed: &'a mut Speed, budget: Duration, planned: usize, started: WallMoment) -> Self {
         let (budget, share) = (nanos(budget), planned / MOST_SLICES);
         Self { speed, budget, share, started, has_worked: false, copied: 0, looks: 0 }
     }
@@ -83,7 +83,7 @@ impl<'a> Pace<'a> {
     /// Begins another slice. Returns how long the last one took, in nanoseconds.
     pub(super) fn begin_again(&mut self) -> u64 {
         let taken = self.started.elapsed();
-        (self.started, self.has_worked, self.copied, self.looks) = (Instant::now(), false, 0, 0);
+        (self.started, self.has_worked, self.copied, self.looks) = (WallMoment::now(), false, 0, 0);
         taken
     }
 
@@ -106,7 +106,7 @@ impl<'a> Pace<'a> {
     }
 
     /// Notes that `bytes` were copied since `before`.
-    pub(super) fn took(&mut self, bytes: usize, before: Moment) {
+    pub(super) fn took(&mut self, bytes: usize, before: CpuMoment) {
         self.has_worked = true;
         self.copied += bytes;
         // Less than that tells more about the calls than about the bytes.
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn a_slice_of_no_time_copies_the_least_part_once() {
         let mut speed = Speed::unknown();
-        let mut pace = Pace::new(&mut speed, Duration::ZERO, 1 << 40, Instant::now());
+        let mut pace = Pace::new(&mut speed, Duration::ZERO, 1 << 40, WallMoment::now());
         assert_eq!((pace.next(), pace.may_look()), (Some(LEAST), true));
-        pace.took(LEAST, Moment::now());
+        pace.took(LEAST, CpuMoment::now());
         assert_eq!((pace.next(), pace.may_look()), (None, false));
         pace.begin_again();
         assert_eq!((pace.next(), pace.may_look()), (Some(LEAST), true));
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_slice_that_finds_nothing_ends() {
         let mut speed = Speed::unknown();
-        let mut pace = Pace::new(&mut speed, Duration::ZERO, 0, Instant::now());
+        let mut pace = Pace::new(&mut speed, Duration::ZERO, 0, WallMoment::now());
         assert_eq!((0..1 << 15).take_while(|_| pace.may_look()).count(), MOST_LOOKS as usize);
         pace.begin_again();
         assert!(pace.may_look());
@@ -160,11 +160,11 @@ mod tests {
     fn a_slice_takes_twice_as_long_until_it_has_copied_its_share() {
         let mut speed = Speed::unknown();
         let budget = Duration::from_secs(1000);
-        let mut pace = Pace::new(&mut speed, budget, MOST_SLICES * PIECE, Instant::now());
+        let mut pace = Pace::new(&mut speed, budget, MOST_SLICES * PIECE, WallMoment::now());
         assert_eq!(pace.time(), 2 * nanos(budget));
-        pace.took(PIECE - 1, Moment::now());
+        pace.took(PIECE - 1, CpuMoment::now());
         assert_eq!(pace.time(), 2 * nanos(budget));
-        pace.took(1, Moment::now());
+        pace.took(1, CpuMoment::now());
         assert_eq!(pace.time(), nanos(budget));
         pace.begin_again();
         assert_eq!(pace.time(), 2 * nanos(budget));

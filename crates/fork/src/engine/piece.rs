@@ -6,10 +6,9 @@
 
 use palimpsest_sys::memory::extent::{Extent, ExtentError};
 use palimpsest_sys::memory::remap;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use rustix::io::Errno;
-
-use super::span::Span;
-use super::traits::Traits;
 
 /// Length of a piece in bytes: what a freeze needs as extra memory, and the least that a repair replaces. The size of a
 /// huge page on most machines.

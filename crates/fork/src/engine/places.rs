@@ -2,6 +2,7 @@
 //! list.
 
 use palimpsest_sys::brief_file::BriefFile;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::query;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas, VmasError};
@@ -9,7 +10,6 @@ use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::span::Span;
 use crate::error::FreezeError;
 
 /// Mappings with fewer pages are left alone. The C library's own mappings that children must not get, or must find

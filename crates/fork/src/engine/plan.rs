@@ -1,6 +1,8 @@
 //! Which memory is frozen, which is not, and why.
 
 use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::policy::has_policy;
@@ -8,9 +10,7 @@ use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::prices::{Memory, Prices};
 use super::records::{Eligible, Excluded, Skipped};
-use super::span::Span;
 use super::tables::Tables;
-use super::traits::Traits;
 use crate::options::Pays;
 use crate::report::Skip;
 use crate::worth::Worth;

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::clock::{Instant, nanos};
+use crate::clock::{WallMoment, nanos};
 use crate::options::Pause;
 
 /// A program that is not idle keeps all but one of this many parts of its time: slices take at most a fifth.
@@ -104,7 +104,7 @@ pub(crate) struct Figures {
     taken: AtomicU64,
     beside: AtomicU64,
     looked: AtomicU64,
-    /// The earliest time of the next slice at a wait, on the clock of [`Instant`](crate::clock::Instant), in
+    /// The earliest time of the next slice at a wait, on the clock of [`WallMoment`](crate::clock::WallMoment), in
     /// nanoseconds.
     not_before: AtomicU64,
     /// How the program has waited since the last fork, as a [`Waited`].
@@ -158,7 +158,7 @@ impl Figures {
     /// the rest of a longer time that was noted before.
     pub(crate) fn put_off(&self, taken: Duration) {
         let rest = nanos(taken).saturating_mul(SHARE - 1);
-        self.not_before.fetch_max(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
+        self.not_before.fetch_max(WallMoment::now().nanos().saturating_add(rest), Ordering::Relaxed);
     }
 
     /// Notes that the program is about to wait, and could have a slice.
@@ -174,8 +174,8 @@ impl Figures {
         self.waited.store(Waited::Gathered as usize, Ordering::Relaxed);
     }
 
-    /// Called at a fork: returns how the program has waited since the last one.
-    pub(crate) fn waited(&self) -> Waited {
+    /// Called at a fork: takes how the program has waited since the last one.
+    pub(crate) fn take_waited(&self) -> Waited {
         let waited = self.waited.swap(Waited::Not as usize, Ordering::Relaxed);
         let all = [Waited::Asked, Waited::Gathered];
         all.into_iter().find(|known| *known as usize == waited).unwrap_or(Waited::Not)
@@ -195,7 +195,7 @@ impl Figures {
     /// Notes how many looks in a row were long.
     fn looked_long(&self, looks: usize) {
         let again = match looks.checked_sub(LONG_LOOKS) {
-            Some(more) => Instant::now().nanos().saturating_add(nanos(REST) << more),
+            Some(more) => WallMoment::now().nanos().saturating_add(nanos(REST) << more),
             None => 0,
         };
         self.long_looks.store(looks, Ordering::Relaxed);
@@ -273,7 +273,7 @@ mod tests {
         }
         (0..LONG_LOOKS).for_each(|_| figures.checked(9_000_000, PAUSE));
         assert!(figures.is_for_forks());
-        let rests = |figures: &Figures| figures.rests_until().saturating_sub(Instant::now().nanos());
+        let rests = |figures: &Figures| figures.rests_until().saturating_sub(WallMoment::now().nanos());
         let first = rests(&figures);
         assert!(first <= nanos(REST), "{first}");
         figures.forked();

@@ -1,12 +1,12 @@
 //! Records of the tables: of mappings, parts of mappings, and extents.
 
 use palimpsest_sys::memory::extent::{Commit, FileId};
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Vma, VmaFlags};
 
 use super::prices::Memory;
-use super::span::Span;
-use super::traits::Traits;
 use crate::report::Skip;
 
 /// Memory that will be frozen: a mapping or a part of one, with the traits that it must have afterwards.

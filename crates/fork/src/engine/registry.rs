@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use palimpsest_sys::MapError;
 use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::{MappedVec, leak_zeroed};
 use palimpsest_sys::proc::sysctl;
 use palimpsest_sys::threads::deputy::Desk;
@@ -33,7 +34,6 @@ use super::piece::PIECE;
 use super::prices::{Memory, Prices};
 use super::progress;
 use super::records::{Held, frozen};
-use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
 use super::tending::Tending;

@@ -17,15 +17,14 @@ use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::remap;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
-use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::piece::{Outcome, PIECE};
 use super::runs::PieceRuns;
-use super::span::Span;
 use super::subject::{GRAIN, SMALL, Subject, Way};
 use super::tables::Tables;
 use super::thawing::{make_anonymous, make_huge};
@@ -57,7 +56,6 @@ pub(crate) struct Repaired {
 pub(super) struct Repairer<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
     pub(super) pagemap: &'a Pagemap,
-    pub(super) guards: &'a Guards,
     pub(super) budget: &'a mut Budget,
     pub(super) repaired: Repaired,
 }
@@ -184,12 +182,12 @@ impl Repairer<'_, '_> {
             Err(_) => ControlFlow::Break(()),
         });
         // Running code may use it by now: a new thread gets the stack of one that has ended.
-        if scanned.is_err() || self.tables.is_in_use(piece) || self.guards.any_in(piece) {
+        if scanned.is_err() || self.tables.is_in_use(piece) || self.pagemap.has_guards(piece.range()) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
         }
         let is_work = !written.is_empty() || subject.way == Way::Move;
-        if is_work && !self.budget.begins() {
+        if is_work && !self.budget.begin_piece() {
             return Ok(());
         }
         let is_small = subject.vma.range().len() <= SMALL;
@@ -206,7 +204,7 @@ impl Repairer<'_, '_> {
             if is_for_huge && unsafe { self.make_huge(subject, piece, &written) }? == Asked::Made {
                 break;
             }
-            let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
+            let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.note_written(piece);
             // Memory that must leave its extent is never left in place.
             let is_small = is_small && subject.way != Way::Move;
             let fate = match (is_hot, is_small) {

@@ -9,7 +9,6 @@ use palimpsest_sys::threads::own::Blocked;
 use super::budget::{Budget, Stopped, Time};
 use super::copy::{Figures, Freezer, extent_len};
 use super::frozen_map::Entry;
-use super::guards::Guards;
 use super::mending;
 use super::plan::{Expected, Planner};
 use super::prices::Memory;
@@ -19,7 +18,7 @@ use super::repair::{Repaired, Repairer, Scope};
 use super::settle::settle;
 use super::subject::work;
 use super::tables::Tables;
-use crate::clock::{Instant, nanos};
+use crate::clock::{WallMoment, nanos};
 use crate::error::FreezeError;
 use crate::hazards::{FileSize, Headroom};
 use crate::options::{ExtentLen, Options, Pause};
@@ -88,7 +87,6 @@ pub(crate) struct Round<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) options: &'a Options,
     pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
     pub(crate) headroom: Headroom,
 }
 
@@ -177,9 +175,9 @@ impl Round<'_, '_> {
     /// than half of the time. With a pause of zero it does one piece.
     fn time(&self, mode: Mode, looked: Duration) -> Time {
         match (mode, self.options.pause) {
-            (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: Instant::now() },
+            (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: WallMoment::now() },
             (Mode::FreezeWithin(_), Pause::Within(pause)) => {
-                Time::For { nanos: nanos(pause.max(looked)), since: Instant::now() }
+                Time::For { nanos: nanos(pause.max(looked)), since: WallMoment::now() }
             }
             _ => Time::Unlimited,
         }
@@ -193,10 +191,10 @@ impl Round<'_, '_> {
     unsafe fn change(&mut self, mode: Mode, done: &mut Done) {
         let _file_size = FileSize::raise();
         let mut budget = Budget::new(self.headroom.mappings).within(self.time(mode, done.looked));
-        let (pagemap, guards) = (self.pagemap, self.guards);
+        let pagemap = self.pagemap;
         let scope = if mode == Mode::Forget { Scope::Erased } else { Scope::All };
         let repaired = Repaired::default();
-        let mut repairer = Repairer { tables: self.tables, pagemap, guards, budget: &mut budget, repaired };
+        let mut repairer = Repairer { tables: self.tables, pagemap, budget: &mut budget, repaired };
         // SAFETY: 1. is this function's own.
         let repair = unsafe { repairer.repair_all(scope) };
         done.repaired = repairer.repaired;
@@ -210,7 +208,6 @@ impl Round<'_, '_> {
         let mut freezer = Freezer {
             tables: self.tables,
             pagemap,
-            guards,
             pages: self.options.pages,
             extent: done.extent,
             budget: &mut budget,

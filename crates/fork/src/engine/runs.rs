@@ -3,9 +3,9 @@
 use std::ops::Deref;
 
 use arrayvec::{ArrayVec, CapacityError};
+use palimpsest_sys::memory::span::Span;
 
 use super::piece::PIECE;
-use super::span::Span;
 
 /// Runs of pages in a piece; ascending and apart once they are [joined](Self::join).
 pub(super) struct PieceRuns(ArrayVec<Span, { PIECE / 4096 }>);

@@ -1,6 +1,8 @@
 //! The end of a round: makes map, tables and figures agree with the mappings again.
 
 use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::memory::vec::MappedVec;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
@@ -9,9 +11,7 @@ use super::frozen_map::{Entry, FrozenMap};
 use super::prices::Memory;
 use super::records::{Held, frozen};
 use super::registry::Shared;
-use super::span::Span;
 use super::tables::Tables;
-use super::traits::Traits;
 
 /// Most thawed ranges in the map, so that there is room for frozen ones.
 const MOST_THAWED: usize = 1 << 11;

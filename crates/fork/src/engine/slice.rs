@@ -8,8 +8,9 @@
 use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
-use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::ExtentError;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::{Traits, is_locked};
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::threads::own::Blocked;
@@ -17,8 +18,9 @@ use rustix::io::Errno;
 
 use super::agenda::{Agenda, Item};
 use super::budget::{Budget, Stopped};
+use super::copy::collapse_frozen;
 use super::fresh::Fresh;
-use super::guards::Guards;
+use super::huge::fills;
 use super::left_alone::LeftAlone;
 use super::pace::{LEAST, Pace};
 use super::piece::{Outcome, PIECE};
@@ -26,11 +28,9 @@ use super::places::{Places, is_still_eligible};
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::publish;
-use super::span::Span;
 use super::tables::Tables;
-use super::traits::{Traits, is_locked};
 use super::window::Window;
-use crate::clock::{Instant, Moment};
+use crate::clock::{CpuMoment, WallMoment};
 use crate::options::Pages;
 
 /// Most stretches without gaps that an extent shows in one slice.
@@ -51,10 +51,9 @@ pub(crate) struct Slice<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) agenda: &'a mut Agenda,
     pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
     /// When its time began.
-    pub(crate) started: Instant,
+    pub(crate) started: WallMoment,
     /// How long the process was looked at before, in nanoseconds: whoever waits for the slice waits for that as well.
     pub(crate) looked: u64,
     /// Called whenever a slice's time is up: returns whether nobody waits, so that the next slice may follow at once.
@@ -70,7 +69,7 @@ impl Slice<'_, '_> {
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
     pub(crate) unsafe fn play(self, _blocked: &Blocked) -> Result<Left, Stopped> {
-        let Self { tables, shared, agenda, pagemap, guards, places, started, looked, is_idle } = self;
+        let Self { tables, shared, agenda, pagemap, places, started, looked, is_idle } = self;
         places.begin(&mut tables.vmas)?;
         let mut speed = agenda.speed;
         let mut budget = Budget::new(agenda.mappings);
@@ -82,7 +81,6 @@ impl Slice<'_, '_> {
             tables,
             shared,
             pagemap,
-            guards,
             places,
             open: None,
             looked,
@@ -105,7 +103,6 @@ struct Worker<'a, 't> {
     tables: &'a mut Tables<'t>,
     shared: &'a Shared,
     pagemap: &'a Pagemap,
-    guards: &'a Guards,
     places: &'a Places,
     extent: usize,
     pages: Pages,
@@ -186,7 +183,7 @@ impl Worker<'_, '_> {
             populated = Some(run.start);
             ControlFlow::Break(())
         })?;
-        self.window.has_found(populated.is_some());
+        self.window.searched(populated.is_some());
         let Some(populated) = populated else {
             item.at = window.end;
             return Ok(None);
@@ -236,14 +233,14 @@ impl Worker<'_, '_> {
     /// 1. As [`Slice::play`].
     /// 2. `part` is in a private anonymous mapping with these traits.
     unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<Taken, Stopped> {
-        let before = Moment::now();
+        let before = CpuMoment::now();
         let mut runs = PieceRuns::new();
         self.pagemap.scan(part.range(), Wanted::Present, &mut |run| match runs.push(run.into()) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         })?;
         let populated: usize = runs.iter().map(|run| run.len()).sum();
-        if populated == 0 || populated < part.len() && self.guards.any_in(part) {
+        if populated == 0 || populated < part.len() && self.pagemap.has_guards(part.range()) {
             return Ok(Taken::Looked);
         }
         self.open(part, traits)?;
@@ -265,9 +262,8 @@ impl Worker<'_, '_> {
             }
             Err(error) => return Err(error.into()),
         }
-        if self.pages == Pages::Collapse && part.len() == PIECE && populated * 4 >= part.len() * 3 {
-            // If this is refused, base pages stay. SAFETY: 1. a collapse keeps contents and rights.
-            let _ = unsafe { calls::advise(part, libc::MADV_COLLAPSE) };
+        if self.pages == Pages::Collapse && fills(populated) {
+            collapse_frozen(part);
         }
         self.pace.took(populated, before);
         Ok(Taken::Looked)

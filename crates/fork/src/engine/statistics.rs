@@ -181,13 +181,13 @@ impl Statistics {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::span::Span;
     use palimpsest_sys::memory::vec::MappedVec;
 
     use super::*;
     use crate::engine::hot::HotPieces;
     use crate::engine::huge::Asked;
     use crate::engine::prices::Prices;
-    use crate::engine::span::Span;
     use crate::figures::{Figures, WORD};
 
     #[test]

@@ -1,6 +1,8 @@
 //! Which frozen mappings need a repair, of which kind, and how much work it is.
 
 use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::vmas::Vma;
 
 use super::contents::Contents;
@@ -9,9 +11,7 @@ use super::ledger::Work;
 use super::piece::PIECE;
 use super::records::may_be_replaced;
 use super::runs::PieceRuns;
-use super::span::Span;
 use super::tables::Tables;
-use super::traits::Traits;
 
 /// The least that is copied around a written page, in bytes: as much as a read fault maps at once (`fault_around_bytes`
 /// in `mm/memory.c`).

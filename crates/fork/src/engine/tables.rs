@@ -5,6 +5,7 @@
 
 use palimpsest_sys::MapError;
 use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
 use palimpsest_sys::pages::vmas::Vmas;
 
@@ -12,7 +13,6 @@ use super::agenda::{Agenda, Terms};
 use super::contents::Contents;
 use super::ledger::Ledger;
 use super::records::{Eligible, Excluded, Held, Skipped, key};
-use super::span::Span;
 use crate::options::Options;
 use crate::report::Skip;
 
@@ -144,13 +144,13 @@ impl<'a> Tables<'a> {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::traits::Traits;
     use palimpsest_sys::pages::maps::Permissions;
     use palimpsest_sys::pages::vmas::VmaFlags;
 
     use super::*;
     use crate::engine::hot::HotPieces;
     use crate::engine::prices::Prices;
-    use crate::engine::traits::Traits;
 
     #[test]
     fn extents_are_found_whatever_the_order_of_their_numbers() {

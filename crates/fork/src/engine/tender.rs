@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::is_locked;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::Vma;
 use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
-use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::mending::{Mended, mend};
 use super::piece::PIECE;
@@ -22,13 +23,11 @@ use super::places::Places;
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::withdraw;
-use super::span::Span;
 use super::subject::Subject;
 use super::tables::Tables;
 use super::tending::Tended;
 use super::thawing::{MOST_PARTS, Parts, make_huge};
-use super::traits::is_locked;
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::options::{Options, Pause};
 
 /// How much is searched for written pages between two looks at the clock: whole pieces.
@@ -42,10 +41,9 @@ pub(crate) struct Tender<'a, 't> {
     pub(crate) shared: &'a Shared,
     pub(crate) options: &'a Options,
     pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
     /// When the process was held.
-    pub(crate) started: Instant,
+    pub(crate) started: WallMoment,
 }
 
 /// What became of a piece.
@@ -94,7 +92,7 @@ impl Tender<'_, '_> {
             if left.remaining_capacity() < MOST_PARTS {
                 break Tended::More { at: piece.start };
             }
-            let before = Moment::now();
+            let before = CpuMoment::now();
             let did = match kind {
                 Kind::Huge(place) => self.mend(place),
                 // SAFETY: 1. is this function's own.
@@ -202,7 +200,7 @@ impl Tender<'_, '_> {
             subjects.push(subject);
         }
         let Some(traits) = subjects.first().map(|subject| subject.traits) else { return Ok(Did::Nothing) };
-        if self.tables.is_in_use(piece) || self.guards.any_in(piece) || is_locked(piece) {
+        if self.tables.is_in_use(piece) || self.pagemap.has_guards(piece.range()) || is_locked(piece) {
             return Ok(Did::Nothing);
         }
         let (mut written, mut shared) = (PieceRuns::new(), 0);

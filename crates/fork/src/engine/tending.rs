@@ -62,7 +62,7 @@ pub(crate) struct Tending {
     waits: AtomicUsize,
     /// Where this pass goes on.
     at: AtomicUsize,
-    /// When the last fork was, on the clock of [`Instant`](crate::clock::Instant).
+    /// When the last fork was, on the clock of [`WallMoment`](crate::clock::WallMoment).
     forked: AtomicU64,
     /// What a piece takes.
     piece: AtomicU64,
@@ -153,8 +153,9 @@ impl Tending {
         }
     }
 
-    /// Whether a slice takes the place of a due repair, at a fork. If not, the next due repair may make way again.
-    pub(crate) fn makes_way(&self, pause: Pause) -> bool {
+    /// Lets a slice take the place of a due repair, at a fork, if it may; returns whether. If not, the next due repair
+    /// may make way again.
+    pub(crate) fn make_way(&self, pause: Pause) -> bool {
         let Pause::Within(budget) = pause else { return false };
         if self.spent.swap(0, Ordering::Relaxed) != 0 {
             return false;
@@ -376,21 +377,21 @@ mod tests {
     #[test]
     fn a_repair_that_is_due_makes_way_as_long_as_slices_find_something_to_do() {
         let tending = Tending::default();
-        assert!(!tending.makes_way(Pause::AtOnce));
+        assert!(!tending.make_way(Pause::AtOnce));
         for tended in [Tended::More { at: 7 }, Tended::More { at: 9 }, Tended::Later { at: 3 }, Tended::Done] {
-            assert!(tending.makes_way(PAUSE) && tending.is_wanted(), "{tended:?}");
+            assert!(tending.make_way(PAUSE) && tending.is_wanted(), "{tended:?}");
             tending.took((2_000_000, 0), 1, tended);
         }
         for (worked, tended) in [(0, Tended::Later { at: 3 }), (0, Tended::Done)] {
             tending.forked(0, 0, PAUSE, SECOND);
-            assert!(tending.makes_way(PAUSE));
+            assert!(tending.make_way(PAUSE));
             tending.took((1000, 0), worked, tended);
-            assert!(!tending.makes_way(PAUSE), "{tended:?}");
+            assert!(!tending.make_way(PAUSE), "{tended:?}");
         }
-        assert!(tending.makes_way(PAUSE), "anew after the repair");
+        assert!(tending.make_way(PAUSE), "anew after the repair");
         // A slice was refused.
         tending.give_up();
-        assert!(!tending.makes_way(PAUSE));
+        assert!(!tending.make_way(PAUSE));
     }
 
     /// Fails on: a debt that grows for ever because the program splits one huge page in each pass.
@@ -399,9 +400,9 @@ mod tests {
         let tending = Tending::default();
         for (pieces, owed, makes_way) in [(1, 100 * CAUTIOUS, false), (20, 100 * CAUTIOUS, true), (1, 0, true)] {
             for tended in [Tended::Done, Tended::Later { at: 0 }] {
-                assert!(tending.makes_way(PAUSE));
+                assert!(tending.make_way(PAUSE));
                 tending.took((CAUTIOUS, owed), pieces, tended);
-                assert_eq!(tending.makes_way(PAUSE), makes_way, "{pieces} pieces, {owed} owed, {tended:?}");
+                assert_eq!(tending.make_way(PAUSE), makes_way, "{pieces} pieces, {owed} owed, {tended:?}");
             }
         }
     }

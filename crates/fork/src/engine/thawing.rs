@@ -6,6 +6,8 @@ use arrayvec::ArrayVec;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Extent, ExtentError, Use, map_zeros_over};
 use palimpsest_sys::memory::remap::{self, give_up};
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::proc::thp::needs_writable_page;
 use rustix::io::Errno;
@@ -13,8 +15,6 @@ use rustix::io::Errno;
 use super::huge::Asked;
 use super::piece::{PIECE, Target, show};
 use super::runs::PieceRuns;
-use super::span::Span;
-use super::traits::Traits;
 
 /// Replaces `piece` by anonymous memory with the same bytes. An error leaves the bytes unchanged.
 ///

@@ -26,8 +26,8 @@ pub(crate) enum Trial {
 }
 
 impl Trials {
-    /// Whether to try now, in this fork.
-    pub(crate) fn is_due(&self) -> bool {
+    /// Counts a fork. Returns whether to try in it.
+    pub(crate) fn next_is_due(&self) -> bool {
         let one_less = |rest: usize| rest.checked_sub(1);
         self.rest.try_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err()
     }
@@ -51,7 +51,7 @@ mod tests {
     fn trials_in_vain_are_ever_further_apart_and_begin_again_after_one_that_was_not() {
         let trials = Trials::default();
         let next = |trial| {
-            let forks = (1..).find(|_| trials.is_due()).expect("one is due");
+            let forks = (1..).find(|_| trials.next_is_due()).expect("one is due");
             trials.tried(trial);
             forks
         };

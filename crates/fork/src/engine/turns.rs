@@ -17,12 +17,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
-use palimpsest_sys::threads::own::thread_pointer;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::threads::own::control_block;
 
 use super::moves::{Move, Moves};
-use super::span::Span;
 use super::waiting::{SPINS, Waiting, pause};
-use crate::clock::Instant;
+use crate::clock::WallMoment;
 
 /// After so many nanoseconds in which it does not go on, a turn of the asking thread itself has been left by a jump.
 #[cfg(not(test))]
@@ -103,7 +103,7 @@ impl Turns {
     /// Waits for a turn. Who interrupted one of the same thread gets one within. Calls `doubt` with memory of which a
     /// lost holder has noted nothing.
     pub(crate) fn take(&self, waiting: Waiting, doubt: impl FnOnce(Span)) -> Turn<'_> {
-        let own = thread_pointer();
+        let own = control_block();
         let (mut looks, mut taken) = (0, self.taken.load(Ordering::Relaxed));
         // Acquire, partner: the Release in `drop`. Forbids looking at the map as it was before the last turn.
         while let Err(holder) = self.holder.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) {
@@ -129,7 +129,7 @@ impl Turns {
     /// Waits for a turn to freeze, and for moves. Returns `None` if there is none for who has so little `patience`, or
     /// for who has interrupted a turn or a move of this thread. Calls `doubt` as [`take`](Self::take) does.
     pub(crate) fn freeze(&self, patience: Patience, doubt: impl Fn(Span)) -> Option<FreezeTurn<'_>> {
-        let own = thread_pointer();
+        let own = control_block();
         let turn = match patience {
             // This thread's own does not end while it waits.
             Patience::Long if self.holder.load(Ordering::Relaxed) != own => {
@@ -192,7 +192,7 @@ impl Turns {
     /// Begins a move of memory of which nothing is frozen: until it ends, nobody freezes. Returns `None` if somebody
     /// does, or is about to, or if too many move: then take a turn. Whether anything is frozen can be told only now.
     pub(crate) fn begin_move(&self) -> Option<Move<'_>> {
-        let begun = self.moves.begin(thread_pointer())?;
+        let begun = self.moves.begin(control_block())?;
         // SeqCst, partner: the fence in `freeze`. Forbids that the freezer sees no move, and the move no freezer.
         fence(Ordering::SeqCst);
         // Acquire, partner: the Release in `drop` of a freezer's turn. Forbids looking at the map as it was before.
@@ -215,7 +215,7 @@ impl Turns {
     /// [`take`](Self::take) does. Writes nothing without need, since the page would be copied.
     #[inline]
     pub(crate) fn end_in_child(&self, doubt: impl FnOnce(Span)) {
-        let own = thread_pointer();
+        let own = control_block();
         let holder = self.holder.load(Ordering::Relaxed);
         if holder != 0 && holder != own {
             doubt(self.noting());
@@ -294,7 +294,7 @@ impl Suspect {
 
     /// Whether this has not gone on for so many nanoseconds. The first who asks is told no.
     fn is_left(&self, which: usize, count: usize, nanos: u64) -> bool {
-        let now = Instant::now().nanos();
+        let now = WallMoment::now().nanos();
         // Acquire, partner: the Release below. Forbids to read a time from before it was noted.
         let known = (self.which.load(Ordering::Acquire), self.count.load(Ordering::Relaxed));
         if known == (which, count) {

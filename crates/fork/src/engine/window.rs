@@ -3,8 +3,9 @@
 //! The kernel looks at every present page of the searched memory, not only up to the first. So where pages are found, a
 //! search reaches no farther than a piece; where none are found, each search reaches farther than the last.
 
+use palimpsest_sys::memory::span::Span;
+
 use super::piece::PIECE;
-use super::span::Span;
 
 /// The most memory to search in one go.
 const MOST: usize = 16 * PIECE;
@@ -25,7 +26,7 @@ impl Window {
     }
 
     /// Notes whether the last search has found anything.
-    pub(super) fn has_found(&mut self, found: bool) {
+    pub(super) fn searched(&mut self, found: bool) {
         self.0 = if found { PIECE } else { (2 * self.0).min(MOST) };
     }
 }
@@ -43,7 +44,7 @@ mod tests {
             let pieces = || part.cut(PIECE).filter(|piece| is_populated(piece.start / PIECE));
             (searches, looked) = (searches + 1, looked + pieces().map(|piece| piece.len()).sum::<usize>());
             let found = pieces().next();
-            window.has_found(found.is_some());
+            window.searched(found.is_some());
             at = found.map_or(part.end, |piece| piece.end);
         }
         (searches, looked)
@@ -66,9 +67,9 @@ mod tests {
         let rest = Span::new(PIECE + 4096, 3 * PIECE);
         assert_eq!(Window::new().of(rest), Span::new(rest.start, 2 * PIECE));
         let mut window = Window::new();
-        window.has_found(false);
+        window.searched(false);
         assert_eq!(window.of(rest), rest);
-        window.has_found(true);
+        window.searched(true);
         assert_eq!(window, Window::new());
     }
 }

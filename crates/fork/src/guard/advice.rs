@@ -14,6 +14,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::remap;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
@@ -24,8 +26,6 @@ use super::release::{destroy, release, take_turn};
 use super::{Outcome, changed, in_turn, touches};
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
-use crate::engine::span::Span;
-use crate::engine::traits::Traits;
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13, `include/uapi/asm-generic/mman-common.h`).
 const GUARD_INSTALL: i32 = 102;

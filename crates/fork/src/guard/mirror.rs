@@ -8,11 +8,11 @@
 use std::ptr;
 
 use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use rustix::io::Errno;
 
 use super::{Remap, madvise, mremap, protected, replaced, thaw, touches};
-use crate::engine::span::Span;
 use crate::options::{Answer, ExtentLen, Measure, Options};
 use crate::report::Report;
 

@@ -32,6 +32,7 @@ mod sight;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
@@ -43,7 +44,6 @@ pub use release::{before_mlock, before_mlockall, confined, forget, locked, repla
 
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
-use crate::engine::span::Span;
 
 /// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,6 +12,8 @@
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{ExtentError, map_zeros_over};
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
@@ -21,8 +23,6 @@ use super::release::{is_frozen, release, take_turn};
 use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
 use crate::engine::registry;
-use crate::engine::span::Span;
-use crate::engine::traits::Traits;
 use crate::engine::turns::Turn;
 
 /// The arguments of an `mremap`.

@@ -1,11 +1,11 @@
 //! What the map says of a range, part by part, and what new memory gets in place of a part.
 
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::vmas::VmaFlags;
 
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
-use crate::engine::span::Span;
-use crate::engine::traits::Traits;
 use crate::hazards::may_lock_new_memory;
 
 /// A part of a range.

@@ -6,13 +6,13 @@
 //! back rights that the program has taken away. So a process that may open files looks before it replaces anything, and
 //! a child that forgets what such a process could not looks before `fork` returns, while it may do what its parent may.
 
+use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Label, Vmas};
 use rustix::io::Errno;
 
 use crate::engine::own::is_home;
 use crate::engine::places::Places;
-use crate::engine::span::Span;
 
 /// Most mappings in a list: the kernel's default limit.
 const MOST: usize = 1 << 16;

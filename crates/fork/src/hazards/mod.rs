@@ -26,7 +26,7 @@ use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 
 use self::descriptors::Kind;
-use crate::clock::Moment;
+use crate::clock::CpuMoment;
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
 
@@ -70,7 +70,7 @@ pub(crate) struct Checked {
 
 /// Refuses what may have come since [`check_for`] passed the process. For a slice, which has little time.
 pub(crate) fn check_again(options: &Options, work: Work) -> Result<Checked, FreezeError> {
-    let started = Moment::now();
+    let started = CpuMoment::now();
     let watcher = look_again(options, work)?;
     Ok(Checked { watcher, taken: started.elapsed() })
 }

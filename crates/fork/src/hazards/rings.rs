@@ -39,10 +39,12 @@ pub(super) fn refuse() -> Result<(), FreezeError> {
     })?;
     refused?;
     refuse_registered()?;
-    if is_any_without_descriptor()? {
-        return Err(refusal(None, RingHold::NoDescriptor));
-    }
-    Ok(())
+    let mut refused = Ok(());
+    each_mapping(&mut |mapping, name| {
+        refused = refuse_mapping(mapping.inode, name);
+        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    refused
 }
 
 /// Refuses this descriptor if it is of a ring not known to be harmless.
@@ -105,20 +107,6 @@ fn progress(ring: RingDescriptor) -> Result<Progress, Errno> {
         std::thread::yield_now();
     }
     Err(Errno::BUSY)
-}
-
-/// Whether a ring is mapped that no descriptor leads to.
-fn is_any_without_descriptor() -> Result<bool, FreezeError> {
-    let (mut is_any, mut failed) = (false, Ok(()));
-    each_mapping(&mut |mapping, name| {
-        match refuse_mapping(mapping.inode, name) {
-            Ok(()) => return ControlFlow::Continue(()),
-            Err(FreezeError::IoUring { .. }) => is_any = true,
-            Err(error) => failed = Err(error),
-        }
-        ControlFlow::Break(())
-    })?;
-    failed.map(|()| is_any)
 }
 
 /// Whether a mapping with this name is of a ring.

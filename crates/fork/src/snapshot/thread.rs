@@ -7,6 +7,7 @@ use palimpsest_sys::arch::thread_pointer;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::stack_room;
 use palimpsest_sys::pages::vmas::{Label, Vma};
+use palimpsest_sys::threads::own::control_block;
 use palimpsest_sys::threads::rseq;
 
 use super::arch;
@@ -110,10 +111,8 @@ fn thread_storage_start(stack: &Range<usize>) -> usize {
         }
         0
     }
-    // SAFETY: gives the calling thread's handle.
-    let handle = unsafe { libc::pthread_self() } as usize;
-    let address =
-        [handle, thread_pointer()].into_iter().filter(|address| stack.contains(address)).fold(stack.end, usize::min);
+    let known = [control_block(), thread_pointer()].into_iter();
+    let address = known.filter(|address| stack.contains(address)).fold(stack.end, usize::min);
     let mut lowest = Lowest { stack, address };
     // SAFETY: `look` is made for this argument, which lives longer than the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut lowest).cast()) };

@@ -37,25 +37,31 @@ pub(super) fn memory_policy() -> Trial {
 }
 
 fn create_lack(error: &CreateError) -> Lack {
-    let why = Causes(error).to_string();
-    match error {
-        CreateError::FileSizeLimit { .. } => Lack::new(why, "ulimit -f unlimited"),
-        CreateError::Refused(source) if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-            Lack::new(why, "ulimit -n 4096")
+    let fix = match error {
+        CreateError::FileSizeLimit { .. } => "ulimit -f unlimited".to_owned(),
+        CreateError::Descriptors { limit } => format!("ulimit -n {}", limit.saturating_mul(4)),
+        CreateError::Refused(source) if source.raw_os_error() == Some(libc::ENFILE) => {
+            "raise fs.file-max, or close files of other processes".to_owned()
         }
-        CreateError::Allocate { .. } => Lack::new(why, "free some memory, or raise the cgroup's memory.max"),
-        _ => Lack::new(why, "allow memfd_create in the seccomp profile"),
-    }
+        CreateError::Allocate { .. } => "free some memory, or raise the cgroup's memory.max".to_owned(),
+        // The length is a huge page's, so it fits.
+        CreateError::Length { .. }
+        | CreateError::Filtered { .. }
+        | CreateError::Refused(_)
+        | CreateError::Untried(_) => "allow memfd_create in the seccomp profile".to_owned(),
+    };
+    Lack::new(Causes(error).to_string(), fix)
 }
 
 fn map_lack(error: &MapError) -> Lack {
     let fix = match error {
         MapError::TooManyMappings { limit, .. } => format!("sysctl -w vm.max_map_count={}", limit * 4),
-        MapError::Kernel { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => {
-            "ulimit -l unlimited".to_owned()
-        }
+        MapError::LockedLimit { .. } => "ulimit -l unlimited".to_owned(),
         MapError::AddressSpaceLimit { .. } => "ulimit -v unlimited".to_owned(),
-        _ => "allow PROT_EXEC mappings of a memfd (SELinux: file execute on tmpfs)".to_owned(),
+        // Nothing here asks for a place.
+        MapError::Place { .. } | MapError::NoneNear { .. } | MapError::Kernel { .. } => {
+            "allow PROT_EXEC mappings of a memfd (SELinux: file execute on tmpfs)".to_owned()
+        }
     };
     Lack::new(Causes(error).to_string(), fix)
 }
@@ -264,5 +270,19 @@ pub(super) fn thp_disable() -> ThpDisable {
         1 => ThpDisable::On,
         // Bit 1 is PR_THP_DISABLE_EXCEPT_ADVISED.
         _ => ThpDisable::ExceptAdvised,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_exhausted_is_named_in_the_fix() {
+        let fix = |error: CreateError| create_lack(&error).fix;
+        assert_eq!(fix(CreateError::Descriptors { limit: 16 }), "ulimit -n 64");
+        assert!(fix(CreateError::Refused(Errno::NFILE.into())).contains("fs.file-max"));
+        assert!(fix(CreateError::Refused(Errno::PERM.into())).contains("memfd_create"));
+        assert_eq!(map_lack(&MapError::LockedLimit { len: HUGE_PAGE, limit: 65536 }).fix, "ulimit -l unlimited");
     }
 }

@@ -6,10 +6,9 @@
 //!
 //! As a [`MemoryFile`], an [`Extent`] does not own its descriptor.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use rustix::fd::{BorrowedFd, RawFd};
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 pub use super::calls::Commit;
@@ -112,22 +111,6 @@ impl Extent {
         self.0.verified().map_err(|_| self.closed())
     }
 
-    /// Returns whether the descriptor is still open.
-    pub fn is_open(&self) -> bool {
-        self.verified().is_ok()
-    }
-
-    /// Returns the bytes of memory that the file uses.
-    ///
-    /// # Errors
-    ///
-    /// [`ExtentError::Closed`].
-    pub fn allocated(&self) -> Result<usize, ExtentError> {
-        let stat = rustix::fs::fstat(self.verified()?).map_err(|_| self.closed())?;
-        // Counted in units of 512 bytes (`stat(2)`).
-        Ok(usize::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
-    }
-
     /// Writes the memory at `range` to the file at `offset`. Writes to no memory of this process except the caller's
     /// stack, and to `errno` only if it fails.
     ///
@@ -184,34 +167,6 @@ impl Extent {
         let refused = |errno| ExtentError::Map { address: range.start, len: range.len(), errno };
         // SAFETY: 1. is (1).
         unsafe { self.0.map_over(range.clone().into(), offset, Sharing::Private, permissions) }.map_err(refused)
-    }
-
-    /// Calls `found` with each run of `range` that has contents, ascending, until it breaks.
-    ///
-    /// # Errors
-    ///
-    /// [`ExtentError::Closed`], [`ExtentError::Create`] with the kernel's answer to `lseek`.
-    pub fn contents(
-        &self,
-        range: Range<u64>,
-        found: &mut dyn FnMut(Range<u64>) -> ControlFlow<()>,
-    ) -> Result<(), ExtentError> {
-        let fd = self.verified()?;
-        let failed = |errno| ExtentError::Create { call: "lseek", errno };
-        let mut at = range.start;
-        while at < range.end {
-            let start = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
-                Ok(start) if start < range.end => start,
-                Ok(_) | Err(Errno::NXIO) => return Ok(()),
-                Err(errno) => return Err(failed(errno)),
-            };
-            let end = rustix::fs::seek(fd, SeekFrom::Hole(start)).map_err(failed)?.min(range.end);
-            if found(start..end).is_break() {
-                return Ok(());
-            }
-            at = end;
-        }
-        Ok(())
     }
 
     /// Closes the descriptor, if it still belongs to this file. Mappings stay.
@@ -292,7 +247,7 @@ mod tests {
     const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
     #[test]
-    fn contents_are_kept_and_holes_stay_holes() {
+    fn contents_are_kept_beyond_the_descriptor() {
         let page = rustix::param::page_size();
         let place = Mapping::new(Source::Anonymous, 4 * page, Protection::ReadWrite, page).unwrap();
         // SAFETY: inside the mapping that this test owns.
@@ -305,16 +260,10 @@ mod tests {
         unsafe { extent.map_over(place.range(), 0, READ_WRITE) }.unwrap();
         // SAFETY: mapped, and this test's own.
         assert_eq!(unsafe { place.as_ptr().wrapping_add(page).read_volatile() }, 7);
-        let mut runs = Vec::new();
-        extent
-            .contents(0..4 * page as u64, &mut |run| {
-                runs.push(run);
-                ControlFlow::Continue(())
-            })
-            .unwrap();
-        assert_eq!((runs.len(), runs[0].clone()), (1, page as u64..2 * page as u64));
+        // SAFETY: mapped, and this test's own; a hole of the file reads zeros.
+        assert_eq!(unsafe { place.as_ptr().read_volatile() }, 0);
         extent.close();
-        assert!(!extent.is_open());
+        assert_eq!(extent.seal(), Err(ExtentError::Closed { descriptor: extent.0.number() }));
         // SAFETY: mapped, and this test's own; a mapping outlives its descriptor.
         assert_eq!(unsafe { place.as_ptr().wrapping_add(page).read_volatile() }, 7);
     }

@@ -51,7 +51,7 @@ pub enum Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NumaError {
     /// A seccomp filter kills, or might kill, a process that asks.
-    #[error("a seccomp filter forbids {call} ({verdict:?}); allow it")]
+    #[error("a seccomp filter forbids {call} ({verdict}); allow it")]
     Filtered {
         /// The system call.
         call: &'static str,

@@ -192,6 +192,21 @@ impl Pagemap {
         Ok(())
     }
 
+    /// Returns whether a page of `range`, which is whole pages, is a guard marker, or the kernel does not answer. Reads
+    /// each page's entry: entries show guards since Linux 6.15, and the ioctl may come later.
+    pub fn has_guards(&self, range: Range<usize>) -> bool {
+        let mut has = false;
+        let mut found = |_: Range<usize>| {
+            has = true;
+            ControlFlow::Break(())
+        };
+        let mut runs = Joiner { pending: range.start..range.start, found: &mut found };
+        let read = self.by_entries(range, Wanted::Guards, rustix::param::page_size(), &mut runs);
+        // Whoever is told breaks.
+        let _ = runs.flush();
+        has || read.is_err()
+    }
+
     fn by_ioctl(
         &self,
         range: Range<usize>,
@@ -360,7 +375,7 @@ struct ScanArg {
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`, which has the same layout on x86-64 and AArch64
 /// (`include/uapi/asm-generic/ioctl.h`).
-const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
+pub(crate) const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
 
 const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 

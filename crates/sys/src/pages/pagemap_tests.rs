@@ -191,7 +191,10 @@ fn guard_markers_are_not_pages() {
     if memory.advise(2..4, MADV_GUARD_INSTALL) != 0 {
         return println!("skipped: MADV_GUARD_INSTALL needs Linux 6.13");
     }
-    for pagemap in ways() {
+    let has_guards = |pagemap: &Pagemap, pages: Range<usize>| {
+        pagemap.has_guards(memory.start + pages.start * memory.page..memory.start + pages.end * memory.page)
+    };
+    for mut pagemap in ways() {
         if matches!(pagemap.way, Way::Ioctl { unwanted } if unwanted & PAGE_IS_GUARD == 0) {
             println!("skipped: this kernel does not tell guard markers");
             continue;
@@ -199,6 +202,10 @@ fn guard_markers_are_not_pages() {
         assert_eq!(memory.runs(&pagemap, Wanted::Present), [0..2, 4..8], "{:?}", pagemap.way());
         let guards = 2..4;
         assert_eq!(memory.runs(&pagemap, Wanted::Guards), [guards], "{:?}", pagemap.way());
+        let among = [0..2, 0..3, 0..8, 3..8, 4..8].map(|pages| has_guards(&pagemap, pages));
+        assert_eq!(among, [false, true, true, true, false], "{:?}", pagemap.way());
+        pagemap.close();
+        assert!(has_guards(&pagemap, 0..2), "unknown");
     }
 }
 

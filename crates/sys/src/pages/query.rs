@@ -32,7 +32,7 @@ struct Query {
 }
 
 /// `_IOWR('f', 17, struct procmap_query)`
-const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | (b'f' as u32) << 8 | 17;
+pub(crate) const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | (b'f' as u32) << 8 | 17;
 /// Only shared mappings …
 const SHARED: u64 = 0x08;
 /// The next mapping, if none covers the address.

@@ -9,92 +9,20 @@ use std::path::Path;
 
 use super::{ParseError, ProcError, number};
 
-/// What `memfd_create` allows (`vm.memfd_noexec`, Linux 6.3, one per pid name space).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MemfdNoexec {
-    /// 0: without a flag the file is executable.
-    Executable,
-    /// 1: without a flag the file gets `MFD_NOEXEC_SEAL`.
-    NoexecByDefault,
-    /// 2: without `MFD_NOEXEC_SEAL` the call fails with EACCES.
-    NoexecEnforced,
-}
-
-/// When the kernel refuses memory that it may not have (`vm.overcommit_memory`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Overcommit {
-    /// 0: refuses only what is obviously too much.
-    Heuristic,
-    /// 1: refuses nothing.
-    Always,
-    /// 2: counts every private writable page against a limit.
-    Never,
-}
-
-/// Reads `vm.memfd_noexec`.
-///
-/// # Errors
-///
-/// The file is absent, cannot be read, or holds an unknown value.
-pub fn memfd_noexec() -> Result<MemfdNoexec, ProcError> {
-    choice("/proc/sys/vm/memfd_noexec", |value| match value {
-        0 => Some(MemfdNoexec::Executable),
-        1 => Some(MemfdNoexec::NoexecByDefault),
-        2 => Some(MemfdNoexec::NoexecEnforced),
-        _ => None,
-    })
-}
-
-/// Reads `vm.overcommit_memory`.
-///
-/// # Errors
-///
-/// As [`memfd_noexec`].
-pub fn overcommit_memory() -> Result<Overcommit, ProcError> {
-    choice("/proc/sys/vm/overcommit_memory", |value| match value {
-        0 => Some(Overcommit::Heuristic),
-        1 => Some(Overcommit::Always),
-        2 => Some(Overcommit::Never),
-        _ => None,
-    })
-}
-
 /// Reads `vm.max_map_count`, the greatest number of mappings of a process.
 ///
 /// # Errors
 ///
-/// As [`memfd_noexec`].
+/// The file is absent, cannot be read, or holds an unknown value.
 pub fn max_map_count() -> Result<u64, ProcError> {
     choice("/proc/sys/vm/max_map_count", |value| u64::try_from(value).ok())
-}
-
-/// Reads `vm.unprivileged_userfaultfd`: whether userfaultfd of kernel faults needs no privilege.
-///
-/// # Errors
-///
-/// As [`memfd_noexec`].
-pub fn unprivileged_userfaultfd() -> Result<bool, ProcError> {
-    choice("/proc/sys/vm/unprivileged_userfaultfd", |value| match value {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
-    })
-}
-
-/// Reads `vm.nr_hugepages`: huge pages of the default size in the pool, used or not.
-///
-/// # Errors
-///
-/// As [`memfd_noexec`].
-pub fn nr_hugepages() -> Result<u64, ProcError> {
-    choice("/proc/sys/vm/nr_hugepages", |value| u64::try_from(value).ok())
 }
 
 /// Reads the number of unused 2 MiB pages in the pool.
 ///
 /// # Errors
 ///
-/// As [`memfd_noexec`].
+/// As [`max_map_count`].
 pub fn free_huge_pages_2_mib() -> Result<u64, ProcError> {
     choice("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", |value| u64::try_from(value).ok())
 }
@@ -103,7 +31,7 @@ pub fn free_huge_pages_2_mib() -> Result<u64, ProcError> {
 ///
 /// # Errors
 ///
-/// As [`memfd_noexec`].
+/// As [`max_map_count`].
 pub fn perf_event_paranoid() -> Result<i64, ProcError> {
     choice("/proc/sys/kernel/perf_event_paranoid", Some)
 }

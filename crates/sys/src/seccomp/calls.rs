@@ -4,6 +4,8 @@ use std::fmt;
 use std::ptr;
 
 use super::{Probe, attempt};
+use crate::pages::pagemap::PAGEMAP_SCAN;
+use crate::pages::query::PROCMAP_QUERY;
 
 /// A system call that freezing makes and a plain program need not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -15,16 +17,10 @@ pub enum FreezeCall {
     Truncate,
     /// `pwrite64` into it.
     Write,
-    /// `lseek` for its holes.
-    Seek,
     /// `fcntl`: its seals.
     Seal,
-    /// `fallocate`: gives parts of it back.
-    Allocate,
     /// `ioctl`: `PAGEMAP_SCAN` and `PROCMAP_QUERY`.
     Ioctl,
-    /// `mincore`: which pages exist.
-    Mincore,
     /// `msync`: whether memory is locked.
     Msync,
     /// `madvise`: populates, collapses and restores advice.
@@ -55,6 +51,8 @@ pub enum FreezeCall {
     CpuTime,
     /// `getrusage`: how much memory the program has used.
     Usage,
+    /// `mincore`: which of its memory is worth a huge page.
+    Mincore,
     /// `ppoll`: takes the place of a wait.
     Poll,
     /// `epoll_pwait`: takes the place of a wait.
@@ -67,25 +65,20 @@ pub enum FreezeCall {
     WriteMemory,
     /// `rt_sigpending`: whether a signal should end a wait.
     PendingSignals,
-    /// `sigaltstack`: whether a wait is in a handler on a stack of its own.
-    SignalStack,
     /// `getpid`: whose memory it is.
     ProcessId,
-    /// `gettid`: whether a wait is the main thread's.
+    /// `gettid`: which thread holds the others.
     ThreadId,
 }
 
 impl FreezeCall {
     /// Those of a freeze itself.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 19] = [
         Self::MemfdCreate,
         Self::Truncate,
         Self::Write,
-        Self::Seek,
         Self::Seal,
-        Self::Allocate,
         Self::Ioctl,
-        Self::Mincore,
         Self::Msync,
         Self::Madvise,
         Self::Remap,
@@ -106,13 +99,13 @@ impl FreezeCall {
     /// waits.
     pub const WAITING: [Self; 10] = [
         Self::Usage,
+        Self::Mincore,
         Self::Poll,
         Self::EpollWait,
         Self::Select,
         Self::ReadMemory,
         Self::WriteMemory,
         Self::PendingSignals,
-        Self::SignalStack,
         Self::ProcessId,
         Self::ThreadId,
     ];
@@ -123,11 +116,8 @@ impl FreezeCall {
             Self::MemfdCreate => libc::SYS_memfd_create,
             Self::Truncate => libc::SYS_ftruncate,
             Self::Write => libc::SYS_pwrite64,
-            Self::Seek => libc::SYS_lseek,
             Self::Seal => libc::SYS_fcntl,
-            Self::Allocate => libc::SYS_fallocate,
             Self::Ioctl => libc::SYS_ioctl,
-            Self::Mincore => libc::SYS_mincore,
             Self::Msync => libc::SYS_msync,
             Self::Madvise => libc::SYS_madvise,
             Self::Remap => libc::SYS_mremap,
@@ -143,13 +133,13 @@ impl FreezeCall {
             Self::AsyncSubmit => libc::SYS_io_submit,
             Self::CpuTime => libc::SYS_clock_gettime,
             Self::Usage => libc::SYS_getrusage,
+            Self::Mincore => libc::SYS_mincore,
             Self::Poll => libc::SYS_ppoll,
             Self::EpollWait => libc::SYS_epoll_pwait,
             Self::Select => libc::SYS_pselect6,
             Self::ReadMemory => libc::SYS_process_vm_readv,
             Self::WriteMemory => libc::SYS_process_vm_writev,
             Self::PendingSignals => libc::SYS_rt_sigpending,
-            Self::SignalStack => libc::SYS_sigaltstack,
             Self::ProcessId => libc::SYS_getpid,
             Self::ThreadId => libc::SYS_gettid,
         }
@@ -161,9 +151,6 @@ impl FreezeCall {
         const NONE: usize = usize::MAX;
         /// No protection key.
         const NO_KEY: usize = usize::MAX;
-        /// `_IOWR('f', 16, struct pm_scan_arg)` and `_IOWR('f', 17, struct procmap_query)`.
-        const SCAN: usize = 0xc060_6610;
-        const QUERY: usize = 0xc068_6611;
         let make = |arguments: [usize; 5]| {
             let [a, b, c, d, e] = arguments;
             // SAFETY: each set of arguments below names no descriptor, no thread, no memory, or a length of zero.
@@ -172,20 +159,13 @@ impl FreezeCall {
         match self {
             Self::MemfdCreate => drop(attempt(Probe::MemfdCreate)),
             Self::Truncate | Self::Write | Self::RingRegister => make([NONE, 0, 0, 0, 0]),
-            Self::Seek => {
-                make([NONE, 0, libc::SEEK_DATA as usize, 0, 0]);
-                make([NONE, 0, libc::SEEK_HOLE as usize, 0, 0]);
-            }
             Self::Seal => {
                 make([NONE, libc::F_ADD_SEALS as usize, 0, 0, 0]);
                 make([NONE, libc::F_GET_SEALS as usize, 0, 0, 0]);
             }
-            Self::Allocate => {
-                make([NONE, (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as usize, 0, 1, 0]);
-            }
             Self::Ioctl => {
-                make([NONE, SCAN, 0, 0, 0]);
-                make([NONE, QUERY, 0, 0, 0]);
+                make([NONE, PAGEMAP_SCAN as usize, 0, 0, 0]);
+                make([NONE, PROCMAP_QUERY as usize, 0, 0, 0]);
             }
             Self::Msync => make([0, 0, libc::MS_INVALIDATE as usize, 0, 0]),
             Self::Madvise => {
@@ -210,7 +190,7 @@ impl FreezeCall {
             Self::ProtectionKey => make([0, 0, 0, NO_KEY, 0]),
             Self::Mincore | Self::Unlock | Self::MemoryPolicy | Self::AsyncSubmit => make([0; 5]),
             // Writes to no memory, or names no process.
-            Self::Usage | Self::PendingSignals | Self::SignalStack | Self::ProcessId | Self::ThreadId => make([0; 5]),
+            Self::Usage | Self::PendingSignals | Self::ProcessId | Self::ThreadId => make([0; 5]),
             Self::ReadMemory | Self::WriteMemory => make([NONE, 0, 0, 0, 0]),
             Self::EpollWait => make([NONE, 0, 0, 0, 0]),
             Self::Poll => {
@@ -239,11 +219,8 @@ impl FreezeCall {
             Self::MemfdCreate => "memfd_create",
             Self::Truncate => "ftruncate",
             Self::Write => "pwrite64",
-            Self::Seek => "lseek",
             Self::Seal => "fcntl",
-            Self::Allocate => "fallocate",
             Self::Ioctl => "ioctl",
-            Self::Mincore => "mincore",
             Self::Msync => "msync",
             Self::Madvise => "madvise",
             Self::Remap => "mremap",
@@ -259,13 +236,13 @@ impl FreezeCall {
             Self::AsyncSubmit => "io_submit",
             Self::CpuTime => "clock_gettime",
             Self::Usage => "getrusage",
+            Self::Mincore => "mincore",
             Self::Poll => "ppoll",
             Self::EpollWait => "epoll_pwait",
             Self::Select => "pselect6",
             Self::ReadMemory => "process_vm_readv",
             Self::WriteMemory => "process_vm_writev",
             Self::PendingSignals => "rt_sigpending",
-            Self::SignalStack => "sigaltstack",
             Self::ProcessId => "getpid",
             Self::ThreadId => "gettid",
         }

@@ -24,16 +24,17 @@
 
 mod calls;
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rustix::io::Errno;
 
 pub use calls::FreezeCall;
 
-use crate::last_errno;
 use crate::threads::child::{self, NoChild};
 use crate::threads::own::own_thread;
 use crate::threads::task::{own_filters, own_stat};
+use crate::{Causes, last_errno};
 
 /// A system call to try. Whatever it creates is given back at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -83,6 +84,18 @@ impl Verdict {
     /// Returns whether the call can be made.
     pub const fn is_allowed(self) -> bool {
         matches!(self, Self::Allowed)
+    }
+}
+
+/// A sentence about the call, which is "it".
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allowed => f.write_str("it works"),
+            Self::Refused(errno) => write!(f, "it fails with {}", std::io::Error::from(*errno)),
+            Self::Killed { signal } => write!(f, "it ends the process with signal {signal}"),
+            Self::Unknown(untried) => Causes(untried).fmt(f),
+        }
     }
 }
 

@@ -166,3 +166,19 @@ fn what_a_filter_refuses_has_a_second_best() {
         assert_eq!(probe_waits(), Ok(()));
     });
 }
+
+/// Fails on: errors that show a user Rust's names.
+#[test]
+fn a_verdict_reads_as_a_sentence() {
+    for (verdict, text) in [
+        (Verdict::Allowed, "it works"),
+        (Verdict::Refused(Errno::PERM), "it fails with Operation not permitted (os error 1)"),
+        (Verdict::Killed { signal: 31 }, "it ends the process with signal 31"),
+        (
+            Verdict::Unknown(Untried::LostChild(Errno::CHILD)),
+            "the child process that tried it was lost: No child processes (os error 10)",
+        ),
+    ] {
+        assert_eq!(verdict.to_string(), text);
+    }
+}

@@ -7,6 +7,7 @@
 //!
 //! Sources: `clone(2)` (exit signal 0, CLONE_THREAD), `wait(2)` (`__WALL`).
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -123,6 +124,32 @@ pub(crate) fn are_near() -> bool {
         (Err(_), Err(_)) => readlinkat_raw(CWD, c"/proc/thread-self", &mut own[..]).is_ok() || can_start_threads(),
         // The namespace of the children has no process yet.
         _ => false,
+    }
+}
+
+/// The stack of a child that shares this memory. Zeroed memory is a valid one.
+#[repr(C, align(64))]
+pub(super) struct Stack<const SIZE: usize>(UnsafeCell<[MaybeUninit<u8>; SIZE]>);
+
+// SAFETY: only the child uses the bytes, as its stack.
+unsafe impl<const SIZE: usize> Sync for Stack<SIZE> {}
+
+impl<const SIZE: usize> Stack<SIZE> {
+    pub(super) const fn new() -> Self {
+        Self(UnsafeCell::new([const { MaybeUninit::uninit() }; SIZE]))
+    }
+
+    /// Returns the address behind it, where the child begins.
+    pub(super) fn top(&self) -> *mut c_void {
+        self.0.get().wrapping_add(1).cast()
+    }
+}
+
+/// Turns the kernel's answer to a bare system call into a result.
+pub(super) fn answered(answer: isize) -> Result<isize, Errno> {
+    match i32::try_from(answer) {
+        Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),
+        _ => Ok(answer),
     }
 }
 

@@ -25,10 +25,10 @@ pub fn is_gone(tid: i32) -> bool {
     answer != 0 && last_errno() == Errno::SRCH
 }
 
-/// Returns an address in the C library's control block for this thread, which lies at the thread pointer or just below
-/// (glibc: `struct pthread`).
+/// Returns an address in the C library's control block for this thread (glibc: `struct pthread`). It is at the same
+/// distance from the [thread pointer](crate::arch::thread_pointer) in all threads: there, or just below.
 #[inline]
-pub fn thread_pointer() -> usize {
+pub fn control_block() -> usize {
     // SAFETY: only returns the calling thread's identity.
     unsafe { libc::pthread_self() as usize }
 }

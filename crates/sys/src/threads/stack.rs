@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-use super::own::thread_pointer;
+use super::own::control_block;
 use crate::arch::call_on;
 use crate::memory::calls::{self, Commit};
 use crate::memory::span::Span;
@@ -45,9 +45,9 @@ static USED: [Place; 4] = [const { Place { thread: AtomicUsize::new(0), stack: A
 
 /// A place to note such a stack.
 struct Place {
-    /// The thread that runs on it, by its [pointer](thread_pointer), which takes no system call; 0 for none. A thread
-    /// that a child starts may get the pointer of one that the child lacks, and then that one's ordinary stack, too,
-    /// which is never noted here.
+    /// The thread that runs on it, by its [control block](control_block), which takes no system call; 0 for none. A
+    /// thread that a child starts may get the block of one that the child lacks, and then that one's ordinary stack,
+    /// too, which is never noted here.
     thread: AtomicUsize,
     /// Where it begins, and in the bits below how many pages it has. Only that thread uses it.
     stack: AtomicUsize,
@@ -100,7 +100,7 @@ impl Used {
         let page = rustix::param::page_size();
         let pages = stack.len() / page;
         assert!(pages < page, "{} bytes are a long stack", stack.len());
-        let caller = thread_pointer();
+        let caller = control_block();
         // Relaxed, here and below: only the thread that has noted a stack looks at it.
         let take =
             |place: &&Place| place.thread.compare_exchange(0, caller, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -128,7 +128,7 @@ impl Shown {
     pub(super) fn begin() -> Result<Option<Self>, Errno> {
         let (page, here) = (rustix::param::page_size(), [0_u8; 1]);
         let here = std::hint::black_box(here.as_ptr()).addr();
-        let caller = thread_pointer();
+        let caller = control_block();
         let own = USED.iter().filter(|place| place.thread.load(Ordering::Relaxed) == caller);
         let stack_of = |place: &Place| {
             let word = place.stack.load(Ordering::Relaxed);
@@ -232,7 +232,7 @@ mod tests {
     /// at that place, the stack of another thread for example, from children of its own.
     #[test]
     fn what_a_child_inherits_is_not_its_own() {
-        let parent = thread_pointer();
+        let parent = control_block();
         let stack = map(1 << 16).expect("memory");
         let in_child = || {
             let is_noted = USED.iter().any(|place| place.thread.load(Ordering::Relaxed) == parent);

@@ -112,7 +112,7 @@ fn parse_thread_self(link: &[u8]) -> Option<(i32, i32)> {
 }
 
 /// Returns whether a thread has ended.
-pub(super) fn is_gone(tid: i32) -> bool {
+pub(super) fn has_ended(tid: i32) -> bool {
     task_stat(tid).is_none_or(|stat| stat.has_ended())
 }
 
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn this_thread_is_told() {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
-        assert!(!is_gone(own) && is_gone(i32::MAX) && !awaits_signal(own));
+        assert!(!has_ended(own) && has_ended(i32::MAX) && !awaits_signal(own));
         assert!(!is_pending(own, libc::SIGHUP));
         assert_eq!(tracer_of(i32::MAX), None);
         let status = crate::proc::status::Status::of_this_thread().expect("/proc is mounted");

@@ -26,16 +26,14 @@
 //!
 //! Sources: `ptrace(2)`, `kernel/ptrace.c` (`exit_ptrace`, `__ptrace_unlink`), `clone(2)`, `security/yama/yama_lsm.c`.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::child::{NoChild, are_near};
+use super::child::{NoChild, Stack, answered, are_near};
 use super::futex::{sleep, wake};
 use super::own::Blocked;
 use crate::arch::system_call;
@@ -69,7 +67,7 @@ pub(crate) struct Desk {
     /// The number of calls that the tracer makes.
     count: AtomicUsize,
     calls: [Call; BATCH],
-    stack: Stack,
+    stack: Stack<STACK>,
 }
 
 /// One call: the parent's request and the child's answers. Each writes in its turn; see the module.
@@ -80,12 +78,6 @@ struct Call {
     answer: AtomicIsize,
     status: AtomicI32,
 }
-
-#[repr(C, align(64))]
-struct Stack(UnsafeCell<[MaybeUninit<u8>; STACK]>);
-
-// SAFETY: only the tracer uses the bytes, as its stack.
-unsafe impl Sync for Stack {}
 
 /// What the tracer does to a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,7 +116,7 @@ pub enum Refusal {
     )]
     PidNamespace,
     /// A seccomp filter forbids it.
-    #[error("ptrace was tried first, since there is a seccomp filter: {0:?}; allow it in the filter")]
+    #[error("ptrace was tried first, since there is a seccomp filter: {0}; allow it in the filter")]
     Filtered(Verdict),
     /// A debugger traces it already.
     #[error("process {by} traces it already; detach that debugger or strace first")]
@@ -224,7 +216,6 @@ impl<'a> Tracer<'a> {
         // Relaxed: the child is made after these stores.
         desk.turn.store(PARENTS, Ordering::Relaxed);
         desk.parent.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
-        let top = desk.stack.0.get().wrapping_add(1).cast::<c_void>();
         // It shares our memory, and also our descriptors and directories, so that it keeps none open itself. Debuggers
         // do not follow it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
@@ -233,7 +224,7 @@ impl<'a> Tracer<'a> {
         let arg = ptr::from_ref(desk).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses; `serve` touches only the desk, which
         // outlives the child, as `end` waits for it.
-        let pid = unsafe { libc::clone(serve, top, flags, arg) };
+        let pid = unsafe { libc::clone(serve, desk.stack.top(), flags, arg) };
         let errno = last_errno();
         drop(blocked);
         if pid < 0 {
@@ -292,7 +283,7 @@ impl<'a> Tracer<'a> {
             }
         }
         Ok(calls.iter().take(requests.len()).map(|call| Answer {
-            result: result(call.answer.load(Ordering::Relaxed)),
+            result: answered(call.answer.load(Ordering::Relaxed)),
             status: call.status.load(Ordering::Relaxed),
         }))
     }
@@ -303,7 +294,7 @@ impl<'a> Tracer<'a> {
         while self.is_there {
             let flags = flags | libc::__WALL;
             // SAFETY: `status` outlives the call, and the kernel writes no more than an int to it.
-            match result(unsafe {
+            match answered(unsafe {
                 system_call(libc::SYS_wait4, [self.pid as usize, (&raw mut status).addr(), flags as usize, 0])
             }) {
                 Ok(0) => return None,
@@ -373,13 +364,5 @@ fn perform(call: &Call) -> isize {
             // SAFETY: none of the requests writes to the tracer's memory or changes the other thread's.
             unsafe { system_call(libc::SYS_ptrace, [request as usize, tid, 0, data]) }
         }
-    }
-}
-
-/// Turns the kernel's answer into a result.
-fn result(answer: isize) -> Result<isize, Errno> {
-    match i32::try_from(answer) {
-        Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),
-        _ => Ok(answer),
     }
 }

@@ -87,7 +87,6 @@ mod confined;
 #[cfg(test)]
 mod tests;
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -96,7 +95,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::{NoChild, are_near};
+use super::child::{NoChild, Stack, answered, are_near};
 use super::futex::{sleep, wake};
 use super::own::{Blocked, own_process};
 use crate::arch::system_call;
@@ -149,14 +148,8 @@ pub struct Desk {
     answer: AtomicIsize,
     /// The processor time that the deputy took, in nanoseconds.
     spent: AtomicU64,
-    stack: Stack,
+    stack: Stack<STACK>,
 }
-
-#[repr(C, align(64))]
-struct Stack(UnsafeCell<[MaybeUninit<u8>; STACK]>);
-
-// SAFETY: only the deputy uses the bytes, as its stack.
-unsafe impl Sync for Stack {}
 
 impl std::fmt::Debug for Desk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -189,7 +182,7 @@ impl Desk {
             asked: AtomicUsize::new(0),
             answer: AtomicIsize::new(0),
             spent: AtomicU64::new(0),
-            stack: Stack(UnsafeCell::new([const { MaybeUninit::uninit() }; STACK])),
+            stack: Stack::new(),
         }
     }
 
@@ -248,7 +241,6 @@ impl Desk {
         self.answer.store(INTERRUPTED, Ordering::Relaxed);
         self.confined.store(0, Ordering::Relaxed);
         self.spent.store(0, Ordering::Relaxed);
-        let top = self.stack.0.get().wrapping_add(1).cast::<c_void>();
         // It shares our memory, and at first our descriptors, so that none is copied; but not our directories: who
         // shares them cannot enter a namespace (`setns`), and gains no rights from a program. Debuggers do not follow
         // it.
@@ -256,7 +248,7 @@ impl Desk {
         let arg = ptr::from_ref(self).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses until it has ended; `serve` touches only the
         // desk, which lives for ever.
-        let pid = unsafe { libc::clone(serve, top, flags, arg) };
+        let pid = unsafe { libc::clone(serve, self.stack.top(), flags, arg) };
         if pid < 0 {
             return Err(NoChild::Refused(last_errno()));
         }
@@ -329,10 +321,7 @@ impl Desk {
         self.state.compare_exchange(owned(ENDED), owned(TAKEN), Ordering::Acquire, Ordering::Relaxed).ok()?;
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
         let asked = self.asked.load(Ordering::Relaxed);
-        let answer = match i32::try_from(self.answer.load(Ordering::Relaxed)) {
-            Ok(errno @ ..=-1) => Err(Errno::from_raw_os_error(-errno)),
-            _ => Ok(()),
-        };
+        let answer = answered(self.answer.load(Ordering::Relaxed)).map(drop);
         let spent = Duration::from_nanos(self.spent.load(Ordering::Relaxed));
         // Release, partner: the Acquire exchange in `send`.
         self.state.store(FREE, Ordering::Release);

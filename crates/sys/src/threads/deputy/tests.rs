@@ -33,7 +33,7 @@ fn unmark_stack() {
     let Some(unmark) = crate::global_symbol(c"__asan_unpoison_memory_region") else { return };
     // SAFETY: `void __asan_unpoison_memory_region(void const volatile *, size_t)`.
     let unmark: extern "C" fn(*const c_void, usize) = unsafe { std::mem::transmute(unmark) };
-    unmark(DESK.stack.0.get().cast(), STACK);
+    unmark(DESK.stack.top().wrapping_byte_sub(STACK), STACK);
 }
 
 /// What a sender has.

@@ -5,7 +5,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Table;
-use crate::threads::own::thread_pointer;
+use crate::threads::futex::sleep;
+use crate::threads::own::control_block;
 use crate::threads::signal::{Call, Hook, Waiting};
 
 /// The table, null before the first use.
@@ -14,7 +15,7 @@ pub(super) static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 /// The handler and its signal. It stays installed: a call may come late.
 pub(super) static HOOK: Hook = Hook::new(on_signal, Waiting::All);
 
-/// Answers, and waits until the generation is over. Async-signal-safe: atomics and one system call; restores `errno`.
+/// Answers, and waits until the generation is over. Async-signal-safe: atomics and a bare system call; `errno` stays.
 extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // Acquire, partner: the Release store in `prepare`.
     let table = TABLE.load(Ordering::Acquire);
@@ -27,24 +28,15 @@ extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut
     if generation == 0 || table.holding.load(Ordering::Acquire) != generation {
         return;
     }
-    // SAFETY: the C library returns a valid pointer to the thread's own variable.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let saved = unsafe { *errno };
     let here = MaybeUninit::<u8>::uninit();
     seat.stack.store(here.as_ptr().addr(), Ordering::Relaxed);
-    seat.thread_pointer.store(thread_pointer(), Ordering::Relaxed);
+    seat.control_block.store(control_block(), Ordering::Relaxed);
     // Release, partner: the Acquire load in `await_rest`.
     seat.answer.store(generation, Ordering::Release);
     #[cfg(test)]
     super::tests::linger();
     // Acquire, partner: the Release store in `Stopped::drop`.
     while table.holding.load(Ordering::Acquire) == generation {
-        let word = table.holding.as_ptr();
-        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the word lives for ever; no time limit is given.
-        unsafe { libc::syscall(libc::SYS_futex, word, wait, generation, ptr::null::<libc::timespec>()) };
+        sleep(&table.holding, generation, ptr::null());
     }
-    // SAFETY: as above.
-    unsafe { *errno = saved };
 }

@@ -58,6 +58,7 @@ pub use super::list::count;
 pub use super::task::ThreadName;
 pub use error::{Refusal, StopError};
 
+use super::futex::wake_all;
 use super::list::{self, GRACE, PATIENCE, Wait, nap};
 use super::own::{Blocked, own_process, own_thread};
 use super::signal::Call;
@@ -81,7 +82,7 @@ struct Seat {
     /// The generation in which the thread has answered. Its handler writes this and the next two.
     answer: AtomicU32,
     /// Addresses in its control block and on its stack, valid once it has answered.
-    thread_pointer: AtomicUsize,
+    control_block: AtomicUsize,
     stack: AtomicUsize,
     /// A [`Way`].
     way: AtomicU32,
@@ -158,7 +159,7 @@ pub struct Held {
     /// Its id.
     pub tid: i32,
     /// An address in the C library's control block for it.
-    pub thread_pointer: usize,
+    pub control_block: usize,
     /// An address on the stack that it runs on.
     pub stack: usize,
 }
@@ -261,7 +262,7 @@ impl Stopped<'_> {
         // Relaxed: read after the Acquire load that saw the answer (`await_rest`).
         self.seats(0).filter(|seat| seat.is(Way::Parked)).map(|seat| Held {
             tid: seat.tid(),
-            thread_pointer: seat.thread_pointer.load(Ordering::Relaxed),
+            control_block: seat.control_block.load(Ordering::Relaxed),
             stack: seat.stack.load(Ordering::Relaxed),
         })
     }
@@ -411,10 +412,7 @@ impl Drop for Stopped<'_> {
         // Release, partner: the Acquire load in `on_signal`. Forbids that a thread continues before it can see what was
         // done meanwhile.
         holding.store(0, Ordering::Release);
-        // SAFETY: wakes the threads that wait on this word; touches no memory.
-        unsafe {
-            libc::syscall(libc::SYS_futex, holding.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
-        };
+        wake_all(holding);
     }
 }
 

@@ -29,7 +29,7 @@ fn threads_stand_still_and_run_on() {
         let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
         let _ = rustix::thread::nanosleep(&pause);
         let after = counts();
-        let held = stopped.held().filter(|held| held.stack != 0 && held.thread_pointer != 0).count();
+        let held = stopped.held().filter(|held| held.stack != 0 && held.control_block != 0).count();
         drop(stopped);
         assert_eq!(before, after);
         assert!(held >= 4, "{held}");

@@ -7,7 +7,7 @@ use super::error::{Refusal, StopError};
 use super::{Seat, Stopped, Way};
 use crate::threads::list::{GRACE, PATIENCE, Wait, nap};
 use crate::threads::own::own_process;
-use crate::threads::task::{ThreadName, blocks, is_gone, own_filters, task_stat, tracer_of};
+use crate::threads::task::{ThreadName, blocks, has_ended, own_filters, task_stat, tracer_of};
 use crate::threads::tracer::{self, Answer, BATCH, Request, Tracer};
 
 /// How long a sleeping thread that cannot be traced may be deaf.
@@ -42,7 +42,7 @@ impl Stopped<'_> {
     fn ask_to_seize(&mut self, from: usize) -> Result<(), StopError> {
         self.ask(from, Way::Deaf, &|_| Request::Seize, &mut |stopped, seat, answer| match answer.result {
             Ok(_) => Ok(Way::Seized),
-            Err(_) if is_gone(seat.tid()) => Ok(Way::Gone),
+            Err(_) if has_ended(seat.tid()) => Ok(Way::Gone),
             Err(errno) => {
                 let refusal = diagnose(seat.tid(), errno);
                 let is_named = stopped.tracer.as_ref().is_some_and(Tracer::is_allowed);
@@ -63,7 +63,7 @@ impl Stopped<'_> {
             self.ask(from, Way::Seized, &|_| Request::Wait, &mut |_, seat, answer| match answer.result {
                 Ok(0) if waited > PATIENCE => gone_or(seat, waited),
                 // The kernel does not report the end of a process's first thread while there are others.
-                Ok(0) if seat.tid() == own_process() && waited > GRACE && is_gone(seat.tid()) => Ok(Way::Gone),
+                Ok(0) if seat.tid() == own_process() && waited > GRACE && has_ended(seat.tid()) => Ok(Way::Gone),
                 Ok(0) => Ok(Way::Seized),
                 Ok(_) if libc::WIFSTOPPED(answer.status) => {
                     // Bits above the signal name an event, if the thread did not stop to take a signal.
@@ -156,7 +156,7 @@ impl Stopped<'_> {
 
 /// Returns that a thread that does not do what it should has ended; otherwise it is an error.
 fn gone_or(seat: &Seat, waited: Duration) -> Result<Way, StopError> {
-    if is_gone(seat.tid()) {
+    if has_ended(seat.tid()) {
         return Ok(Way::Gone);
     }
     Err(StopError::Unstopped { thread: ThreadName::of(seat.tid()), waited_ms: waited.as_millis() as u64 })
