@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use libc::timespec;
 
+/// The time for `ppoll` and `pselect6` that do not wait.
+pub(crate) const AT_ONCE: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// How long to wait in the kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// Not at all.
-    Not,
     For(Duration),
     Forever,
 }
@@ -17,11 +18,7 @@ pub(crate) enum Step {
 impl Step {
     /// Returns the time for `ppoll` and `pselect6`; `None` for ever.
     pub(crate) fn time(self) -> Option<timespec> {
-        let time = match self {
-            Self::Not => Duration::ZERO,
-            Self::For(time) => time,
-            Self::Forever => return None,
-        };
+        let Self::For(time) = self else { return None };
         let seconds = libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX);
         Some(timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() })
     }
@@ -44,7 +41,6 @@ impl Step {
     /// Returns the time for `epoll_pwait`: no less than asked for.
     pub(crate) fn millis(self) -> c_int {
         match self {
-            Self::Not => 0,
             Self::For(time) => c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX),
             Self::Forever => -1,
         }

@@ -43,7 +43,6 @@ impl<F: Fn(c_int) -> c_int> Wait for Epoll<F> {
     /// run (`ERESTARTNOHAND`, fs/select.c).
     fn wait(&mut self, step: Step, mask: Set) -> isize {
         let limit = match step {
-            Step::Not => Limit::after(Some(Duration::ZERO)),
             Step::For(time) => Limit::after(Some(time)),
             Step::Forever => Limit::after(None),
         };

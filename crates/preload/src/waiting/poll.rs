@@ -9,7 +9,7 @@ use libc::{nfds_t, pollfd, sigset_t, timespec};
 use super::{Wait, long, split, waits, wanted};
 use crate::arch::system_call;
 use crate::errno;
-use crate::limit::{Limit, Step, duration};
+use crate::limit::{AT_ONCE, Limit, Step, duration};
 use crate::own_waits::{own_poll, own_ppoll};
 use crate::real_waits::{POLL, PPOLL};
 use crate::waits::Set;
@@ -20,8 +20,8 @@ use crate::waits::Set;
 ///
 /// 1. As for the C library's function.
 pub(super) unsafe fn look(fds: *mut pollfd, count: nfds_t, mask: Option<Set>) -> isize {
-    let (time, mask) = (Step::Not.time(), mask.map(long));
-    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let (time, mask) = (AT_ONCE, mask.map(long));
+    let time = &raw const time;
     let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
     let (fds, time, mask) = (fds.expose_provenance(), time.expose_provenance(), mask.expose_provenance());
     // SAFETY: 1. (1); time, which is zero and stays so, and mask outlive the call.

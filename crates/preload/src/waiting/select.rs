@@ -8,7 +8,7 @@ use libc::{fd_set, sigset_t, timespec, timeval};
 
 use super::{Wait, long, split, waits, wanted};
 use crate::arch::system_call;
-use crate::limit::{Limit, Step, duration};
+use crate::limit::{AT_ONCE, Limit, Step, duration};
 use crate::own_waits::{own_pselect, own_select};
 use crate::real_waits::{PSELECT, SELECT};
 use crate::waits::{Set, can_be_given};
@@ -84,8 +84,8 @@ impl<F> Asked<F> {
 
 impl<F: Fn(Step) -> c_int> Wait for Asked<F> {
     fn look(&mut self, mask: Option<Set>) -> isize {
-        let (time, mask) = (Step::Not.time(), mask.map(long));
-        let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let (time, mask) = (AT_ONCE, mask.map(long));
+        let time = &raw const time;
         let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
         // The last argument of `pselect6`: a mask and its size.
         let mask = (mask.expose_provenance(), size_of::<Set>());
@@ -125,7 +125,6 @@ impl<F: Fn(Step) -> c_int> Wait for Asked<F> {
 /// Returns a time for `select`: no less than asked for; `None` for ever.
 fn micros(left: Step) -> Option<timeval> {
     let time = match left {
-        Step::Not => Duration::ZERO,
         Step::For(time) => time.saturating_add(Duration::from_nanos(999)),
         Step::Forever => return None,
     };
