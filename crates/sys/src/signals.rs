@@ -39,6 +39,16 @@ const FATAL: [(&str, c_int); 7] = [
     ("ABRT", libc::SIGABRT),
 ];
 
+/// The numbers of these. A thread that blocks one of them, and causes it, ends its process without reaching a handler.
+pub(crate) const IMMEDIATE: [c_int; FATAL.len()] = {
+    let (mut numbers, mut index) = ([0; FATAL.len()], 0);
+    while index < FATAL.len() {
+        numbers[index] = FATAL[index].1;
+        index += 1;
+    }
+    numbers
+};
+
 /// The first real-time signal of the kernel; glibc keeps those below its own SIGRTMIN for itself.
 const FIRST_REAL_TIME: c_int = 32;
 

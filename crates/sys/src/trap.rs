@@ -39,6 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use crate::arch::TRAP_CODE;
 pub use crate::arch::TrapFrame;
+use crate::signals::IMMEDIATE;
 
 /// A [`Claim`]'s decision about a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,8 +164,6 @@ pub fn install(claim: Claim) -> Result<Installed, TrapError> {
 /// Returns all signals except those that the interrupted instruction itself causes (blocked, they would end the
 /// process), and except SIGABRT.
 fn every_signal_that_can_wait() -> libc::sigset_t {
-    const IMMEDIATE: [i32; 7] =
-        [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS, libc::SIGABRT];
     // SAFETY: all-zero is a valid set.
     let mut set: libc::sigset_t = unsafe { mem::zeroed() };
     // SAFETY: a valid set.

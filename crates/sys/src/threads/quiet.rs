@@ -5,13 +5,11 @@ use std::mem;
 use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
-/// Signals that a thread's own instructions cause. If they were blocked, they would end the process without reaching a
-/// handler.
-const OWN: [i32; 7] =
-    [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS, libc::SIGABRT];
+use crate::signals::IMMEDIATE;
 
-/// Blocks the standard signals except [`OWN`] in the calling thread, until it is dropped. Leaves real-time signals
-/// alone: `threads::broadcast` must reach every thread by one.
+/// Blocks the standard signals in the calling thread until it is dropped, except those that the thread's own
+/// instructions cause ([`IMMEDIATE`]). Leaves real-time signals alone: `threads::broadcast` must reach every thread by
+/// one.
 struct Blocked {
     before: libc::sigset_t,
 }
@@ -21,7 +19,7 @@ impl Blocked {
         const STANDARD: std::ops::Range<i32> = 1..32;
         // SAFETY: all-zero is a valid set.
         let mut all: libc::sigset_t = unsafe { mem::zeroed() };
-        for signal in STANDARD.filter(|signal| !OWN.contains(signal)) {
+        for signal in STANDARD.filter(|signal| !IMMEDIATE.contains(signal)) {
             // SAFETY: a valid set and a valid signal.
             unsafe { libc::sigaddset(&mut all, signal) };
         }
