@@ -1,6 +1,5 @@
 //! Constant memory files, made here or adopted from another process of this user.
 
-use std::ops::ControlFlow;
 use std::ptr;
 
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -13,7 +12,7 @@ use super::calls;
 use super::file::{FileId, add_seals, out_of_the_way, reopened};
 use super::shared_memory::SharedMemory;
 use super::span::Span;
-use crate::pages::lines::{VmasError, each_mapping};
+use crate::pages::lines::{VmasError, mapping_at};
 use crate::pages::maps::Device;
 
 /// The name of these memory files in `/proc`.
@@ -175,17 +174,11 @@ fn device_of_memory() -> Result<Device, Errno> {
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let at = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), page, none, flags) }?;
     let place = Span::new(at.expose_provenance(), at.expose_provenance() + page);
-    let mut found = None;
-    let listed = each_mapping(&mut |map, _| {
-        if map.range().contains(&place.start) {
-            found = Some(map.device);
-        }
-        if map.end > place.start { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+    let found = mapping_at(place.start);
     // SAFETY: 1. mapped just now, and never used.
     unsafe { calls::unmap(place) }?;
-    listed.map_err(|error| if let VmasError::Read { source, .. } = error { source } else { Errno::IO })?;
-    found.ok_or(Errno::NOENT)
+    let found = found.map_err(|error| if let VmasError::Read { source, .. } = error { source } else { Errno::IO })?;
+    found.map(|map| map.device).ok_or(Errno::NOENT)
 }
 
 impl Drop for SealedFile {

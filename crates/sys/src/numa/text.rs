@@ -36,10 +36,10 @@ use crate::memory::sealed_file::{NAME, SealedFile};
 use crate::memory::span::Span;
 use crate::memory::{calls, remap};
 use crate::objects::{self, Build, Held, Loads, build_of};
+use crate::pages::lines::mapping_at;
 use crate::pages::maps::Permissions;
 use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use crate::pages::smaps;
-use crate::pages::vmas::each_mapping;
 use crate::proc::ProcError;
 use crate::regular_file::open_regular;
 use crate::threads::hold::{self, StopError, World};
@@ -409,15 +409,11 @@ impl Stand {
 
     /// Returns whether the place is still mapped as before. Does not use the heap.
     fn is_as_it_was(&self) -> bool {
-        let mut is_so = false;
-        let read = each_mapping(&mut |map, _| {
-            let file = FileId { device: map.device, inode: map.inode };
-            let holds = map.start <= self.place.start && self.place.end <= map.end;
-            let offset = map.offset + self.place.start.saturating_sub(map.start) as u64;
-            is_so |= holds && map.permissions == self.permissions && file == self.file && offset == self.offset;
-            if map.end > self.place.start { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        read.is_ok() && is_so
+        let Ok(Some(map)) = mapping_at(self.place.start) else { return false };
+        let file = FileId { device: map.device, inode: map.inode };
+        let offset = map.offset + (self.place.start - map.start) as u64;
+        let holds = self.place.end <= map.end;
+        holds && map.permissions == self.permissions && file == self.file && offset == self.offset
     }
 
     /// Returns where it is, or will be, moved.

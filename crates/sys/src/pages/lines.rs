@@ -64,6 +64,22 @@ pub fn each_mapping(take: &mut dyn FnMut(&MapLine, &[u8]) -> ControlFlow<()>) ->
     if is_over { Ok(()) } else { ended }
 }
 
+/// Returns the mapping that contains `address`. Allocates nothing.
+///
+/// # Errors
+///
+/// As [`each_mapping`].
+pub(crate) fn mapping_at(address: usize) -> Result<Option<MapLine>, VmasError> {
+    let mut found = None;
+    each_mapping(&mut |mapping, _| {
+        if mapping.range().contains(&address) {
+            found = Some(*mapping);
+        }
+        if mapping.end > address { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found)
+}
+
 /// Calls `take` with each line, without its newline, and its number.
 pub(crate) fn each_line(
     source: BorrowedFd<'_>,

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
 use std::ptr;
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -14,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::memory::calls;
 use crate::memory::file::FileId;
 use crate::memory::span::Span;
-use crate::pages::vmas::each_mapping;
+use crate::pages::lines::mapping_at;
 
 /// Returns the identity of `file`, which must be open for reading, by mapping a page of it for a moment.
 ///
@@ -34,15 +33,8 @@ pub(super) fn as_mapped(file: &File) -> io::Result<FileId> {
 
 /// Returns the identity of the file that is mapped at an address, if anything is mapped there.
 fn at_address(address: usize) -> io::Result<Option<FileId>> {
-    let mut found = None;
-    each_mapping(&mut |map, _| {
-        if map.range().contains(&address) {
-            found = Some(FileId { device: map.device, inode: map.inode });
-        }
-        if map.end > address { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })
-    .map_err(io::Error::other)?;
-    Ok(found)
+    let found = mapping_at(address).map_err(io::Error::other)?;
+    Ok(found.map(|map| FileId { device: map.device, inode: map.inode }))
 }
 
 #[cfg(test)]
