@@ -4,6 +4,7 @@
 //! are held still or absent, all signals are blocked, and the code here writes only to its stack and the thread's
 //! `errno`, which are never frozen.
 
+use palimpsest_sys::HUGE_PAGE;
 use palimpsest_sys::memory::extent::{Extent, ExtentError};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::memory::span::Span;
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 
 /// Length of a piece in bytes: what a freeze needs as extra memory, and the least that a repair replaces. The size of a
 /// huge page on most machines.
-pub(crate) const PIECE: usize = 2 << 20;
+pub(crate) const PIECE: usize = HUGE_PAGE;
 
 /// What became of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,19 +1,17 @@
 //! Limits of the process that matter to a freeze.
 
 use palimpsest_sys::HUGE_PAGE;
+use palimpsest_sys::memory::extent::LENGTH;
 use palimpsest_sys::pages::maps;
 use palimpsest_sys::proc::{sysctl, thp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::FreezeError;
 
-/// Length of the memory files, above which the limit must be (`LENGTH` in `sys::extent`).
-const NEEDED: u64 = 1 << 46;
-
 /// Refuses a process whose hard limit forbids memory files.
 pub(super) fn file_size_suffices() -> Result<(), FreezeError> {
     match getrlimit(Resource::Fsize).maximum {
-        Some(limit) if limit < NEEDED => Err(FreezeError::FileSizeLimit { limit }),
+        Some(limit) if limit < LENGTH => Err(FreezeError::FileSizeLimit { limit }),
         _ => Ok(()),
     }
 }
@@ -27,7 +25,7 @@ pub(crate) struct FileSize {
 impl FileSize {
     pub(crate) fn raise() -> Self {
         let before = getrlimit(Resource::Fsize);
-        if before.current.is_none_or(|limit| limit >= NEEDED) {
+        if before.current.is_none_or(|limit| limit >= LENGTH) {
             return Self { before: None };
         }
         // If this is refused, so is the first memory file, and the report says so.
@@ -65,7 +63,8 @@ impl HugePages {
     /// Reads what `/sys` and this process say. The kernel's `MADV_COLLAPSE` ignores `never`; we do not.
     fn as_told() -> Self {
         let is_known = thp::hpage_pmd_size().is_ok_and(|len| len == HUGE_PAGE);
-        let is_allowed = thp::enabled().is_ok_and(|when| when != thp::Anonymous::Never) && !thp::is_disabled_here();
+        let is_allowed = thp::enabled().is_ok_and(|when| when != thp::Anonymous::Never)
+            && thp::disabled_here() == thp::ThpDisable::Off;
         if is_known && is_allowed { Self::Welcome } else { Self::Unwanted }
     }
 }

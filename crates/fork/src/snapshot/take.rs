@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicPtr;
 
 use palimpsest_sys::memory::calls;
-use palimpsest_sys::memory::extent::{Extent, Use};
+use palimpsest_sys::memory::extent::{self, Extent, Use};
 use palimpsest_sys::memory::own::{Own, Reserved};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::memory::span::Span;
@@ -36,8 +36,6 @@ use crate::engine::registry::{self, Shared};
 /// How much memory is copied and then replaced in one go, so that no more than that exists twice. Also the grain in
 /// which untouched memory is told apart.
 const PIECE: usize = 2 << 20;
-/// The length of an extent.
-const FILE: u64 = 1 << 46;
 /// Room between mappings in the file, so that a mapping that grows shows zeros.
 const GAP: u64 = 256 << 20;
 /// Bytes that each restore copies back are saved at multiples of this.
@@ -224,7 +222,7 @@ fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma]) -> Re
             }
             let end = vma.end.min(range.end);
             unfit(vma).map_or(Ok(()), |reason| Err(refused(reason)))?;
-            if !vma.permissions.contains(Permissions::WRITE.union(Permissions::READ)) {
+            if !vma.permissions.contains(Permissions::READ_WRITE) {
                 return Err(refused(Left::ReadOnly));
             }
             if holds_guards(pagemap, at..end)? {
@@ -402,8 +400,7 @@ fn copy_around(state: &mut State, running: &Running, scope: &Scope, stack: Stack
             state.copies.push(Copied { start: piece.start, len: piece.len(), saved: 0 })?;
         }
     }
-    let readable = Permissions::READ.union(Permissions::WRITE);
-    state.saved = Reserved::new(len.next_multiple_of(state.page), readable).map_err(unmapped)?;
+    state.saved = Reserved::new(len.next_multiple_of(state.page), Permissions::READ_WRITE).map_err(unmapped)?;
     Ok(())
 }
 
@@ -423,7 +420,7 @@ unsafe fn replace(state: &mut State, vmas: &[Vma]) -> Result<(), TakeError> {
     for part in parts.iter_mut().filter(|part| part.contents != Contents::Zeros) {
         let offset = next.next_multiple_of(PIECE as u64) + (part.start % PIECE) as u64;
         next = offset + (part.end - part.start) as u64 + GAP;
-        if next > FILE {
+        if next > extent::LENGTH {
             return Err(Full { capacity: place }.into());
         }
         part.contents = Contents::Saved { offset, view };

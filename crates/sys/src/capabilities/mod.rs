@@ -8,6 +8,7 @@ mod feature;
 mod finding;
 mod trial;
 
+pub use crate::proc::thp::ThpDisable;
 pub use choice::{Choice, TextBacking};
 pub use feature::{Feature, Grade, Standing, Verdict};
 pub use finding::{Finding, Status, Subject};
@@ -54,17 +55,6 @@ pub struct Machine {
     pub huge_page_size: Option<usize>,
     /// Numbers of the NUMA nodes.
     pub numa_nodes: Vec<u32>,
-}
-
-/// The state of `PR_SET_THP_DISABLE` (`PR_GET_THP_DISABLE`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ThpDisable {
-    /// Not set.
-    Off,
-    /// Huge pages only where `madvise` asks for them (Linux 6.18).
-    ExceptAdvised,
-    /// No transparent huge pages for this process.
-    On,
 }
 
 /// Prohibitions for the process.
@@ -213,7 +203,7 @@ fn confinement() -> Confinement {
     Confinement {
         seccomp: ProcStatus::of_this_thread().ok().and_then(|status| status.seccomp),
         mdwe: trial::memory_deny_write_execute(),
-        thp_disable: trial::thp_disable(),
+        thp_disable: thp::disabled_here(),
         selinux_domain: enforcing.then(|| domain().trim_matches(['\0', '\n']).to_owned()),
     }
 }

@@ -262,17 +262,6 @@ pub(super) fn memory_deny_write_execute() -> Option<bool> {
     }
 }
 
-pub(super) fn thp_disable() -> ThpDisable {
-    // SAFETY: PR_GET_THP_DISABLE takes no pointer and only reads the process's flags.
-    match unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0_usize, 0_usize, 0_usize, 0_usize) } {
-        // Linux before 3.15 has no such switch.
-        ..=0 => ThpDisable::Off,
-        1 => ThpDisable::On,
-        // Bit 1 is PR_THP_DISABLE_EXCEPT_ADVISED.
-        _ => ThpDisable::ExceptAdvised,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,7 @@ use crate::last_errno;
 use crate::pages::maps::Permissions;
 
 /// Length of every extent in bytes: contains all contents and growth, and fits `off_t`.
-pub(crate) const LENGTH: u64 = 1 << 46;
+pub const LENGTH: u64 = 1 << 46;
 
 /// The name in `/proc/self/maps` of a mapping of an extent with [`Use::Frozen`] memory.
 pub const EXTENT_NAME: &str = "/memfd:palimpsest-frozen (deleted)";
@@ -244,8 +244,6 @@ mod tests {
     use super::*;
     use crate::memory::mapping::{Mapping, Protection, Source};
 
-    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
     #[test]
     fn contents_are_kept_beyond_the_descriptor() {
         let page = rustix::param::page_size();
@@ -257,7 +255,7 @@ mod tests {
         extent.seal().unwrap();
         assert!(extent.store(place.range(), 0).is_err(), "sealed");
         // SAFETY: 1. the test's own mapping, whose only bytes are in the file.
-        unsafe { extent.map_over(place.range(), 0, READ_WRITE) }.unwrap();
+        unsafe { extent.map_over(place.range(), 0, Permissions::READ_WRITE) }.unwrap();
         // SAFETY: mapped, and this test's own.
         assert_eq!(unsafe { place.as_ptr().wrapping_add(page).read_volatile() }, 7);
         // SAFETY: mapped, and this test's own; a hole of the file reads zeros.
@@ -288,7 +286,7 @@ mod tests {
         let place = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
         let extent = Extent::create(Use::Frozen).unwrap();
         // SAFETY: 1. the test's own mapping, without contents.
-        unsafe { extent.map_over(place.range(), 0, READ_WRITE) }.unwrap();
+        unsafe { extent.map_over(place.range(), 0, Permissions::READ_WRITE) }.unwrap();
         let maps = crate::pages::maps::Maps::read().unwrap();
         let shown = maps.at(place.address()).unwrap();
         assert_eq!(FileId { device: shown.device, inode: shown.inode }, extent.id());

@@ -112,12 +112,27 @@ fn huge_page_below(folder: &Path) -> Result<usize, ProcError> {
     })
 }
 
-/// Returns whether `PR_SET_THP_DISABLE` is set for this process, even if it excepts advised memory.
-pub fn is_disabled_here() -> bool {
+/// The state of `PR_SET_THP_DISABLE` (`PR_GET_THP_DISABLE`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ThpDisable {
+    /// Not set.
+    Off,
+    /// Huge pages only where `madvise` asks for them (Linux 6.18).
+    ExceptAdvised,
+    /// No transparent huge pages for this process.
+    On,
+}
+
+/// Returns how far transparent huge pages are off for this process.
+pub fn disabled_here() -> ThpDisable {
     // SAFETY: PR_GET_THP_DISABLE takes no pointer and only reads the process's flags.
-    let answer = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0_usize, 0_usize, 0_usize, 0_usize) };
-    // A kernel without that switch refuses the call.
-    answer > 0
+    match unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0_usize, 0_usize, 0_usize, 0_usize) } {
+        // Linux before 3.15 has no such switch.
+        ..=0 => ThpDisable::Off,
+        1 => ThpDisable::On,
+        // Bit 1 is PR_THP_DISABLE_EXCEPT_ADVISED.
+        _ => ThpDisable::ExceptAdvised,
+    }
 }
 
 fn choice<T: fmt::Display, const N: usize>(file: &Path, known: [T; N]) -> Result<T, ProcError> {

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use rustix::thread::{CpuSet, sched_getaffinity};
-
+use crate::numa::policy::affinity;
 use crate::proc::node::parse_list;
 use crate::proc::read_with;
 
@@ -15,13 +14,7 @@ pub fn current_cpu() -> u32 {
 /// Returns a number above that of every CPU that the machine may have, including those that are switched off. Numbers
 /// can have gaps, so that it may be more than there are.
 pub fn possible_cpus() -> u32 {
-    above_all(Path::new("/sys/devices/system/cpu/possible"), &allowed())
-}
-
-/// Returns the numbers of the CPUs on which the calling thread may run.
-fn allowed() -> Vec<u32> {
-    let set = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).filter_map(|cpu| u32::try_from(cpu).ok()).collect()
+    above_all(Path::new("/sys/devices/system/cpu/possible"), &affinity().unwrap_or_default())
 }
 
 /// Returns the same by a list of the possible CPUs; without one, by their count. What is shown to a container may lack
