@@ -182,7 +182,7 @@ fn a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was() {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: as above.
         assert_eq!(unsafe { libc::mprotect(memory.at(0), memory.len, both) }, 0);
-        guard::protected(memory.range(), Ok(Permissions::READ.union(Permissions::WRITE)));
+        guard::protected(memory.range(), Ok(Permissions::READ_WRITE));
         assert!(memory.holds(0..memory.len, 1));
         for offset in (2 * MIB..memory.len).step_by(2 * MIB) {
             discard(&memory, offset, MIB);

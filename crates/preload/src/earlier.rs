@@ -256,7 +256,7 @@ mod tests {
     /// Fails on: memory that is not there, or half of it, and is taken for populated.
     #[test]
     fn the_kernel_tells_which_pieces_are_populated() {
-        let made = map(PIECE, Permissions::READ.union(Permissions::WRITE), Commit::Counted).expect("memory");
+        let made = map(PIECE, Permissions::READ_WRITE, Commit::Counted).expect("memory");
         // A huge page would hide what is touched. SAFETY: 1. this test's own mapping, which stays.
         unsafe { advise(made, libc::MADV_NOHUGEPAGE) }.expect("advised");
         let start = ptr::with_exposed_provenance_mut::<u8>(made.start);

@@ -137,16 +137,15 @@ mod tests {
 
     #[test]
     fn rights_are_taken_apart() {
-        let both = Permissions::READ.union(Permissions::WRITE);
         let plain = |usual| Rights { usual, extra: Extra::None, key: None };
         assert_eq!(Rights::of(libc::PROT_NONE), plain(Permissions::default()));
-        assert_eq!(Rights::of(libc::PROT_READ | libc::PROT_WRITE), plain(both));
+        assert_eq!(Rights::of(libc::PROT_READ | libc::PROT_WRITE), plain(Permissions::READ_WRITE));
         // PROT_BTI and PROT_MTE of AArch64.
         let special = Rights { extra: Extra::Some, ..plain(Permissions::READ) };
         assert_eq!((Rights::of(0x10 | libc::PROT_READ), Rights::of(0x21)), (special, special));
-        let keyed = Rights { key: Some(3), ..plain(both) };
+        let keyed = Rights { key: Some(3), ..plain(Permissions::READ_WRITE) };
         assert_eq!(Rights::with_key(libc::PROT_READ | libc::PROT_WRITE, 3), keyed);
-        assert_eq!(Rights::with_key(libc::PROT_READ | libc::PROT_WRITE, -1), plain(both));
+        assert_eq!(Rights::with_key(libc::PROT_READ | libc::PROT_WRITE, -1), plain(Permissions::READ_WRITE));
     }
 
     #[test]

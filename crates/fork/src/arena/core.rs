@@ -50,8 +50,7 @@ impl Core {
     /// Makes an arena. `watched` tells whether forks call its handlers once it is in the list of `forks`.
     pub(super) fn create(backing: Backing, watched: Result<(), Errno>) -> Result<NonNull<Self>, Errno> {
         let layout = Layout::reserve()?;
-        let rights = Permissions::READ.union(Permissions::WRITE);
-        let mapped = calls::map(mapping_len(), rights, Commit::Uncounted).inspect_err(|_| {
+        let mapped = calls::map(mapping_len(), Permissions::READ_WRITE, Commit::Uncounted).inspect_err(|_| {
             // SAFETY: nobody knows of it yet.
             unsafe { layout.release() };
         })?;

@@ -121,9 +121,8 @@ impl Segments {
                 Err(errno) => self.refused = Some(errno),
             }
         }
-        let rights = Permissions::READ.union(Permissions::WRITE);
         // SAFETY: 1. is the caller's; 2. the arena's lock is held.
-        match unsafe { remap::zero((start..start + len).into(), rights, Commit::Counted) } {
+        match unsafe { remap::zero((start..start + len).into(), Permissions::READ_WRITE, Commit::Counted) } {
             Err(ExtentError::Map { errno, .. }) => return Err(errno),
             other => other.map_err(|_| Errno::NOMEM)?,
         }

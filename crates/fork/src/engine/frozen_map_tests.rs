@@ -2,8 +2,6 @@ use palimpsest_sys::memory::vec::leak_zeroed;
 
 use super::*;
 
-const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
 fn empty() -> &'static FrozenMap {
     let place = leak_zeroed(size_of::<FrozenMap>()).expect("memory").cast::<FrozenMap>();
     // SAFETY: zeroed memory of that size, aligned to a page and never given back; it holds atomics, for which zero is
@@ -16,12 +14,12 @@ const fn pages(start: usize, end: usize) -> Span {
 }
 
 fn plain() -> Entry {
-    Entry::new(READ_WRITE, Some(VmaFlags::default()), 7)
+    Entry::new(Permissions::READ_WRITE, Some(VmaFlags::default()), 7)
 }
 
 #[test]
 fn entries_keep_what_they_were_made_of() {
-    for rights in [Permissions::default(), Permissions::READ, READ_WRITE] {
+    for rights in [Permissions::default(), Permissions::READ, Permissions::READ_WRITE] {
         let entry = Entry::new(rights, Some(VmaFlags::DONT_DUMP), 9);
         assert_eq!((entry.permissions(), entry.flags()), (rights, Some(VmaFlags::DONT_DUMP)));
         assert_eq!((entry.extent(), entry.is_sure(), entry.is_of_snapshot()), (Some(9), true, false));
@@ -30,18 +28,22 @@ fn entries_keep_what_they_were_made_of() {
         assert_eq!((entry.changed().flags(), entry.changed().is_sure()), (None, true));
         assert!(!entry.unsure().is_sure());
     }
-    assert_eq!(Entry::of_snapshot(READ_WRITE).extent(), None);
+    assert_eq!(Entry::of_snapshot(Permissions::READ_WRITE).extent(), None);
 }
 
 /// Fails on: a bit of the number that is left, or a slot taken for each thawed piece.
 #[test]
 fn what_was_thawed_stays_with_its_rights_and_without_an_extent() {
     let map = empty();
-    let entry = Entry::new(READ_WRITE, Some(VmaFlags::DONT_DUMP), MOST_SERIAL).erased();
-    assert!(!entry.is_thawed() && !Entry::of_snapshot(READ_WRITE).is_thawed() && !entry.thawed().unsure().is_thawed());
+    let entry = Entry::new(Permissions::READ_WRITE, Some(VmaFlags::DONT_DUMP), MOST_SERIAL).erased();
+    assert!(
+        !entry.is_thawed()
+            && !Entry::of_snapshot(Permissions::READ_WRITE).is_thawed()
+            && !entry.thawed().unsure().is_thawed()
+    );
     map.append(pages(10, 20), entry);
     map.thaw(pages(10, 20));
-    let thawed = Entry::new(READ_WRITE, Some(VmaFlags::DONT_DUMP), 0);
+    let thawed = Entry::new(Permissions::READ_WRITE, Some(VmaFlags::DONT_DUMP), 0);
     assert_eq!(map.first(pages(0, 100)), Some((pages(10, 20), thawed)));
     assert!(thawed.is_thawed() && !thawed.is_erased());
     assert_eq!(map.all().count(), 1);
@@ -151,7 +153,7 @@ fn pages_say_what_was_said_of_them_last() {
             (random % below as u64) as usize
         };
         for start in (4..PAGES).step_by(16) {
-            let entry = Entry::new(READ_WRITE, Some(VmaFlags::default()), start as u32);
+            let entry = Entry::new(Permissions::READ_WRITE, Some(VmaFlags::default()), start as u32);
             map.append(pages(start, start + 8), entry);
             model[start..start + 8].fill(Some(entry));
         }

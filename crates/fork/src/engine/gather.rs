@@ -20,7 +20,6 @@ use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::{Traits, is_locked};
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
-use palimpsest_sys::pages::vmas::VmaFlags;
 use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::{Agenda, Gathered, Gathering, Where};
@@ -141,7 +140,7 @@ impl Gatherer<'_, '_> {
             let start = gathering.at.max(mapping.start).next_multiple_of(PIECE);
             let whole = Span::new(start, mapping.end & !(PIECE - 1));
             if whole.start < whole.end && is_still_eligible(&mapping) {
-                let traits = Traits { permissions: mapping.permissions, flags: VmaFlags::default(), protection_key: 0 };
+                let traits = Traits::bare(mapping.permissions);
                 return Some((whole, traits));
             }
             gathering.go_on_at(mapping.end);

@@ -21,7 +21,7 @@ use super::tables::Tables;
 use crate::clock::{WallMoment, nanos};
 use crate::error::FreezeError;
 use crate::hazards::{FileSize, Headroom};
-use crate::options::{ExtentLen, Options, Pause};
+use crate::options::{Options, Pause};
 use crate::report::Skip;
 
 /// What a round did.
@@ -101,13 +101,9 @@ impl Round<'_, '_> {
     pub(crate) unsafe fn play(mut self, mode: Mode, _blocked: &Blocked) -> Result<Done, FreezeError> {
         let started = time::Instant::now();
         let result = self.inventory();
-        let extent = match self.options.extent {
-            // What is frozen already counts.
-            ExtentLen::Auto => {
-                extent_len(ExtentLen::Auto, self.tables.eligible_bytes() + self.shared.statistics.frozen_bytes())
-            }
-            bytes => extent_len(bytes, 0),
-        };
+        // What is frozen already counts.
+        let populated = self.tables.eligible_bytes() + self.shared.statistics.frozen_bytes();
+        let extent = extent_len(self.options.extent, populated);
         let mut done = Done {
             figures: Figures::default(),
             repaired: Repaired::default(),

@@ -146,7 +146,6 @@ impl<'a> Tables<'a> {
 mod tests {
     use palimpsest_sys::memory::traits::Traits;
     use palimpsest_sys::pages::maps::Permissions;
-    use palimpsest_sys::pages::vmas::VmaFlags;
 
     use super::*;
     use crate::engine::hot::HotPieces;
@@ -165,7 +164,7 @@ mod tests {
         // As if each had been made on another CPU.
         let ids = [9, 8, 2, 6, 5, 4, 7, 3, 1].map(|inode| FileId { inode, ..FileId::default() });
         for (index, id) in ids.iter().enumerate() {
-            let traits = Traits { permissions: Permissions::READ, flags: VmaFlags::default(), protection_key: 0 };
+            let traits = Traits::bare(Permissions::READ);
             tables.add_extent(Held::new(*id, 1 + index as u32, (0, Span::default()), traits)).expect("room");
             for known in &ids[..=index] {
                 let found = tables.held(*known).map(|held| held.id);

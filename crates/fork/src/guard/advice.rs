@@ -31,8 +31,6 @@ use crate::engine::registry;
 const GUARD_INSTALL: i32 = 102;
 /// `MADV_GUARD_REMOVE`.
 const GUARD_REMOVE: i32 = 103;
-/// `MADV_DONTNEED_LOCKED` (Linux 5.18).
-const DONTNEED_LOCKED: i32 = 24;
 
 /// Ranges up to this many bytes are zeroed in place after many replacements.
 const SMALL: usize = 64 << 10;
@@ -47,7 +45,7 @@ const fn changes_flags(advice: i32) -> bool {
 
 /// Whether advice takes contents away.
 const fn discards(advice: i32) -> bool {
-    matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL)
+    matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED | GUARD_INSTALL)
 }
 
 /// Whether advice changes nothing that a replacement must have.
@@ -99,7 +97,7 @@ pub unsafe fn madvise_by(
     advice: i32,
     mut call: impl FnMut() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    let span = whole_pages(untagged(address), len, rustix::param::page_size());
+    let span = whole_pages(untagged(address), len);
     let epoch = || {
         // The compiler moves no look at the map to the other side, and the processor shows each thread its own order.
         compiler_fence(Ordering::SeqCst);
@@ -110,7 +108,7 @@ pub unsafe fn madvise_by(
     loop {
         let before = epoch();
         // SAFETY: 1. is this function's own.
-        let done = match unsafe { guarded(address, len, advice) } {
+        let done = match unsafe { guarded(span, advice) } {
             Outcome::Done(done) => done,
             Outcome::NotOurs => call(),
         };
@@ -134,22 +132,21 @@ fn note_flags(span: Option<Span>, advice: i32) {
     }
 }
 
-/// Does for frozen memory what `madvise(address, len, advice)` does for anonymous memory.
+/// Does for frozen memory in `span` what `madvise` does for anonymous memory.
 ///
 /// # Safety
 ///
 /// 1. As [`madvise`].
-unsafe fn guarded(address: usize, len: usize, advice: i32) -> Outcome {
-    let (address, page) = (untagged(address), rustix::param::page_size());
-    note_flags(whole_pages(address, len, page), advice);
-    let Some(span) = whole_pages(address, len, page).filter(|span| touches(span.range())) else {
+unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
+    note_flags(span, advice);
+    let Some(span) = span.filter(|span| touches(span.range())) else {
         // The kernel refuses what is malformed.
         return Outcome::NotOurs;
     };
     let _errno = Kept::now();
     // Whether this kernel knows the advice: it checks that before it sees that there is nothing to do (`do_madvise` in
     // mm/madvise.c). SAFETY: 1. no memory is concerned.
-    if unsafe { calls::advise(Span::new(address, address), advice) }.is_err() {
+    if unsafe { calls::advise(Span::new(span.start, span.start), advice) }.is_err() {
         return Outcome::NotOurs;
     }
     match advice {
@@ -238,7 +235,7 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
     let is_asked = !entry.is_of_snapshot() || is_guard;
     if is_asked {
         // A mapping of a file refuses MADV_FREE.
-        let asked = if advice == DONTNEED_LOCKED { advice } else { libc::MADV_DONTNEED };
+        let asked = if advice == libc::MADV_DONTNEED_LOCKED { advice } else { libc::MADV_DONTNEED };
         // SAFETY: 1. is this function's own.
         match unsafe { calls::advise(span, asked) } {
             Ok(()) => {}
@@ -283,13 +280,13 @@ unsafe fn replace(part: Part, advice: i32) -> Result<(), Errno> {
     if !entry.is_sure() {
         return Err(Errno::NOMEM);
     }
-    let is_locked = |traits: &Traits| advice == DONTNEED_LOCKED || traits.flags.intersects(VmaFlags::LOCKED);
+    let is_locked = |traits: &Traits| advice == libc::MADV_DONTNEED_LOCKED || traits.flags.intersects(VmaFlags::LOCKED);
     let (permissions, traits) = (entry.permissions(), entry.traits().filter(|traits| !is_locked(traits)));
     let is_small = span.len() <= SMALL && entry.key() == 0;
     let is_to_stay = entry.is_of_snapshot() || traits.is_none() || (is_small && replacements() > MANY);
     let is_guard = advice == GUARD_INSTALL;
     if !is_to_stay || is_guard {
-        let unknown = Traits { permissions, flags: VmaFlags::default(), protection_key: 0 };
+        let unknown = Traits::bare(permissions);
         let traits = traits.unwrap_or(unknown);
         // SAFETY: 1. the contents are given up (1). 2. the memory is the caller's for as long as the call lasts.
         if unsafe { remap::zero(span, permissions, traits.commit()) }.is_ok() {
@@ -354,13 +351,11 @@ mod tests {
     use super::*;
     use crate::engine::turns::WAITED;
 
-    const BOTH: Permissions = Permissions::READ.union(Permissions::WRITE);
-
     /// Returns memory that the map lists as frozen.
     fn listed(len: usize) -> Span {
-        let span = calls::map(len, BOTH, Commit::Uncounted).expect("room");
+        let span = calls::map(len, Permissions::READ_WRITE, Commit::Uncounted).expect("room");
         let map = &registry::known().expect("memory").map;
-        assert!(map.add(span, Entry::new(BOTH, Some(VmaFlags::default()), 1)));
+        assert!(map.add(span, Entry::new(Permissions::READ_WRITE, Some(VmaFlags::default()), 1)));
         span
     }
 

@@ -24,8 +24,6 @@ const CELLS: usize = 12;
 const MOST: usize = 8;
 const LONGEST: usize = 16;
 
-const BOTH: Permissions = Permissions::READ.union(Permissions::WRITE);
-
 /// Two places with the same contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Twin {
@@ -85,7 +83,7 @@ impl Mirror {
         for start in [frozen, plain] {
             let span = Span::new(start, start + CELLS * CELL);
             // SAFETY: 1. this mirror's own.
-            unsafe { calls::protect(span, BOTH) }.map_err(|errno| errno.to_string())?;
+            unsafe { calls::protect(span, Permissions::READ_WRITE) }.map_err(|errno| errno.to_string())?;
             span.range().step_by(rustix::param::page_size()).for_each(|at| store(at, (at - start) as u64 + 1));
         }
         // SAFETY: 1. as above.
@@ -145,7 +143,7 @@ impl Mirror {
             3 if self.twins.len() + 2 < MOST => self.take_out(index, cell, count),
             4 if self.twins.len() < MOST => self.leave_empty(index),
             5 => {
-                let permissions = if second & 16 == 0 { Permissions::READ } else { BOTH };
+                let permissions = if second & 16 == 0 { Permissions::READ } else { Permissions::READ_WRITE };
                 for at in [frozen, plain] {
                     // SAFETY: 1. this mirror's own.
                     unsafe { calls::protect(Span::new(at, at + len), permissions) }

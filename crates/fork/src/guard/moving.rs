@@ -14,7 +14,6 @@ use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{ExtentError, map_zeros_over};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
-use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::errno::Kept;
@@ -70,7 +69,7 @@ pub unsafe fn mremap_by(remap: Remap, call: impl FnOnce() -> Result<usize, Errno
     let page = rustix::param::page_size();
     let called = || {
         let moved = call()?;
-        if let Some((shared, span)) = registry::shared().zip(whole_pages(moved, remap.new_len, page)) {
+        if let Some((shared, span)) = registry::shared().zip(whole_pages(moved, remap.new_len)) {
             // What was there, with MREMAP_FIXED.
             shared.left_alone.add(span);
             shared.map.forget(span);
@@ -79,7 +78,7 @@ pub unsafe fn mremap_by(remap: Remap, call: impl FnOnce() -> Result<usize, Errno
     };
     // Before what is looked at: until it ends, nothing is frozen.
     if let Some(_moving) = registry::begin_move()
-        && concerned(remap, page).is_none()
+        && concerned(remap).is_none()
     {
         return called();
     }
@@ -114,8 +113,8 @@ pub unsafe fn mremap_by(remap: Remap, call: impl FnOnce() -> Result<usize, Errno
 }
 
 /// Returns what is to move, if it may be frozen.
-fn concerned(Remap { address, len, .. }: Remap, page: usize) -> Option<Span> {
-    whole_pages(untagged(address), len, page).filter(|old| touches(old.range()))
+fn concerned(Remap { address, len, .. }: Remap) -> Option<Span> {
+    whole_pages(untagged(address), len).filter(|old| touches(old.range()))
 }
 
 /// What became of a move.
@@ -136,7 +135,7 @@ enum Guarded {
 unsafe fn guarded(remap: Remap, turn: &Turn<'_>) -> Guarded {
     let page = rustix::param::page_size();
     let Remap { new_len, flags, new_address, .. } = remap;
-    let Some(old) = concerned(remap, page) else {
+    let Some(old) = concerned(remap) else {
         return Guarded::NotOurs;
     };
     let _errno = Kept::now();
@@ -373,7 +372,7 @@ fn uniform_traits(span: Span) -> Result<Traits, Errno> {
         if !entry.is_sure() {
             return Err(Errno::NOMEM);
         }
-        let unknown = Traits { permissions: entry.permissions(), flags: VmaFlags::default(), protection_key: 0 };
+        let unknown = Traits::bare(entry.permissions());
         match found {
             None => found = Some(entry.traits().unwrap_or(unknown)),
             Some(known) if known.permissions != entry.permissions() => return Err(Errno::FAULT),

@@ -56,7 +56,8 @@ pub(super) fn dress(span: Span, traits: Traits) {
 }
 
 /// Returns the pages of `address..address + len`; `None` if the kernel would refuse them, or there are none.
-pub(super) fn whole_pages(address: usize, len: usize, page: usize) -> Option<Span> {
+pub(super) fn whole_pages(address: usize, len: usize) -> Option<Span> {
+    let page = rustix::param::page_size();
     let end = address.checked_add(len.checked_next_multiple_of(page)?)?;
     (address.is_multiple_of(page) && len > 0).then_some(Span::new(address, end))
 }

@@ -313,8 +313,7 @@ struct Room {
 impl Room {
     fn of(place: Span, entry: Entry) -> Result<Self, Errno> {
         let commit = entry.traits().map_or(Commit::Uncounted, Traits::commit);
-        let both = Permissions::READ.union(Permissions::WRITE);
-        Ok(Self { place, start: calls::map(place.len(), both, commit)?.start })
+        Ok(Self { place, start: calls::map(place.len(), Permissions::READ_WRITE, commit)?.start })
     }
 
     const fn at(&self, address: usize) -> usize {
@@ -427,13 +426,12 @@ unsafe fn make_anonymous(span: Span, room: usize, traits: Traits) -> Result<(), 
 ///
 /// 1. and 2. As [`make_anonymous`], and `span` can be read.
 unsafe fn replace(span: Span, room: usize, traits: Traits) -> Result<(), Errno> {
-    let both = Permissions::READ.union(Permissions::WRITE);
     let was_locked = traits.flags.intersects(VmaFlags::LOCKED) && is_locked(span);
     let copy = Span::new(room, room + span.len());
     // SAFETY: 1. readable (1), and zeros of the caller's (2).
     unsafe { copy_pages(span, copy.start) };
     traits.advise(copy);
-    if traits.permissions != both {
+    if traits.permissions != Permissions::READ_WRITE {
         // SAFETY: 1. the caller's (2).
         unsafe { calls::protect(copy, traits.permissions) }?;
     }

@@ -55,9 +55,8 @@ impl<T: Zeroed> Wiped<T> {
     #[cold]
     #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
     fn make(&self) -> Option<&'static T> {
-        let both = Permissions::READ.union(Permissions::WRITE);
         // The kernel rounds up to a page, whose size the C library would tell from two pages that no start needs.
-        let page = calls::map(size_of::<T>(), both, Commit::Counted).ok()?;
+        let page = calls::map(size_of::<T>(), Permissions::READ_WRITE, Commit::Counted).ok()?;
         // SAFETY: 1. made just now, and only known here.
         let is_wiped = unsafe { calls::advise(page, libc::MADV_WIPEONFORK) }.is_ok();
         // Big enough, aligned, and valid as zeros, by the contract of the trait.

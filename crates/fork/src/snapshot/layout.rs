@@ -202,8 +202,6 @@ mod tests {
 
     use super::*;
 
-    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
     fn vma(range: Range<usize>, permissions: Permissions, inode: u64, offset: u64) -> Vma {
         let (device, Range { start, end }) = (Device::default(), range);
         Vma::new(MapLine { start, end, permissions, offset, device, inode }, Label::None)
@@ -221,25 +219,29 @@ mod tests {
 
     #[test]
     fn splits_and_merges_are_no_changes() {
-        let one = [vma(10..40, READ_WRITE, 7, 100)];
-        let three = [vma(10..20, READ_WRITE, 7, 100), vma(20..30, READ_WRITE, 7, 110), vma(30..40, READ_WRITE, 7, 120)];
+        let one = [vma(10..40, Permissions::READ_WRITE, 7, 100)];
+        let three = [
+            vma(10..20, Permissions::READ_WRITE, 7, 100),
+            vma(20..30, Permissions::READ_WRITE, 7, 110),
+            vma(30..40, Permissions::READ_WRITE, 7, 120),
+        ];
         assert_eq!(changes(&one, &three, &[]), []);
         assert_eq!(changes(&three, &one, &[]), []);
     }
 
     #[test]
     fn each_difference_has_its_change() {
-        let then = [vma(10..40, READ_WRITE, 7, 100), vma(50..60, READ_WRITE, 0, 0)];
+        let then = [vma(10..40, Permissions::READ_WRITE, 7, 100), vma(50..60, Permissions::READ_WRITE, 0, 0)];
         let now = [
-            vma(5..12, READ_WRITE, 0, 0),
+            vma(5..12, Permissions::READ_WRITE, 0, 0),
             vma(12..20, Permissions::READ, 7, 102),
-            vma(25..40, READ_WRITE, 7, 116),
-            vma(45..65, READ_WRITE, 0, 0),
+            vma(25..40, Permissions::READ_WRITE, 7, 116),
+            vma(45..65, Permissions::READ_WRITE, 0, 0),
         ];
         let expected = [
             (5..10, Change::Unmap),
             (10..12, Change::Remake),
-            (12..20, Change::Protect(READ_WRITE)),
+            (12..20, Change::Protect(Permissions::READ_WRITE)),
             (20..25, Change::Remake),
             (25..40, Change::Remake),
             (45..50, Change::Unmap),
@@ -250,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_is_excluded_is_left_alone() {
-        let now = [vma(10..100, READ_WRITE, 0, 0)];
+        let now = [vma(10..100, Permissions::READ_WRITE, 0, 0)];
         let excluded = [Span { start: 0, end: 5 }, Span { start: 20, end: 30 }, Span { start: 90, end: 200 }];
         assert_eq!(changes(&[], &now, &excluded), [(10..20, Change::Unmap), (30..90, Change::Unmap)]);
         assert_eq!(changes(&now, &[], &excluded), [(10..20, Change::Remake), (30..90, Change::Remake)]);

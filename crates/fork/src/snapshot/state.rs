@@ -48,7 +48,7 @@ impl Part {
 
     /// Whether bytes can be stored here once the rights are those of the snapshot.
     pub(super) const fn is_writable(&self) -> bool {
-        self.permissions.contains(Permissions::WRITE.union(Permissions::READ))
+        self.permissions.contains(Permissions::READ_WRITE)
     }
 }
 

@@ -358,7 +358,7 @@ fn summary(block: &[u8]) -> String {
 fn writable(range: &Range<usize>) -> Vec<Range<usize>> {
     use palimpsest_sys::pages::maps::{Maps, Permissions};
     let maps = Maps::read().expect("/proc is mounted");
-    let writable = |permissions: Permissions| permissions.contains(Permissions::READ.union(Permissions::WRITE));
+    let writable = |permissions: Permissions| permissions.contains(Permissions::READ_WRITE);
     maps.overlapping(range.clone()).filter(|entry| writable(entry.permissions)).map(|entry| entry.range()).collect()
 }
 

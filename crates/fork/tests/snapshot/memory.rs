@@ -103,7 +103,7 @@ impl Picture {
     fn each(&self, look: &mut dyn FnMut(Range<usize>)) {
         let here = (&raw const look).addr();
         for vma in self.before.iter() {
-            let taken = vma.permissions.contains(Permissions::READ.union(Permissions::WRITE))
+            let taken = vma.permissions.contains(Permissions::READ_WRITE)
                 && !vma.permissions.contains(Permissions::SHARED)
                 && vma.label != Label::Stack
                 && !vma.flags.intersects(palimpsest_sys::pages::vmas::VmaFlags::WIPE_ON_FORK);

@@ -296,12 +296,10 @@ mod tests {
     use super::*;
     use crate::memory::extent::is_mapped;
 
-    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
     #[test]
     fn memory_comes_and_goes() {
         let page = rustix::param::page_size();
-        let span = map(2 * page, READ_WRITE, Commit::Counted).unwrap();
+        let span = map(2 * page, Permissions::READ_WRITE, Commit::Counted).unwrap();
         let at = ptr::with_exposed_provenance_mut::<u8>(span.start);
         // SAFETY: mapped writable just now.
         unsafe { at.write(7) };

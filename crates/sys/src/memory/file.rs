@@ -141,8 +141,6 @@ pub(super) fn add_seals(file: impl AsFd, seals: SealFlags) -> Result<(), Errno> 
     (0..SEAL_AGAIN).fold(once(), |sealed, _| if sealed == Err(Errno::BUSY) { once() } else { sealed })
 }
 
-const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
 /// A memory file for data, with a descriptor that the program may close at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFile {
@@ -244,7 +242,7 @@ impl MemoryFile {
     /// The kernel's. The mapping may exist all the same.
     pub unsafe fn fill_at(&mut self, span: Span) -> Result<(), Errno> {
         // SAFETY: contract 1 is the caller's.
-        unsafe { self.map_over(span, 0, Sharing::Shared, READ_WRITE) }?;
+        unsafe { self.map_over(span, 0, Sharing::Shared, Permissions::READ_WRITE) }?;
         let place = ptr::with_exposed_provenance_mut(span.start);
         // SAFETY: the mapping made just now, which children do not need.
         unsafe { rustix::mm::madvise(place, span.len(), Advice::LinuxDontFork) }?;
@@ -388,7 +386,7 @@ mod tests {
         // It can still be sealed, once no shared mapping is left.
         assert_eq!(file.seal(), Err(Errno::BUSY));
         // SAFETY: 1. the same bytes.
-        unsafe { file.map_over(place.range().into(), 0, Sharing::Private, READ_WRITE) }.unwrap();
+        unsafe { file.map_over(place.range().into(), 0, Sharing::Private, Permissions::READ_WRITE) }.unwrap();
         // A child that another test of this program forked before the mapping was omitted has it until it ends.
         while let Err(errno) = file.seal() {
             assert_eq!(errno, Errno::BUSY);

@@ -11,8 +11,6 @@ use super::calls::{self, Commit};
 use super::span::Span;
 use crate::pages::maps::Permissions;
 
-const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
 /// Private memory at an address that the kernel chooses; unmapped on drop.
 #[derive(Debug)]
 pub struct Reserved(Span);
@@ -64,7 +62,7 @@ impl<T> Own<T> {
     pub fn new(value: T) -> Result<Self, Errno> {
         // Page alignment suffices for every `T` with at most that alignment; larger alignments do not compile.
         const { assert!(align_of::<T>() <= 4096) };
-        let span = calls::map(mapped::<T>(), READ_WRITE, Commit::Counted)?;
+        let span = calls::map(mapped::<T>(), Permissions::READ_WRITE, Commit::Counted)?;
         let place = NonNull::new(ptr::with_exposed_provenance_mut::<T>(span.start)).ok_or(Errno::NOMEM)?;
         // SAFETY: mapped writable just now, big enough, and aligned to a page.
         unsafe { place.write(value) };
@@ -144,7 +142,7 @@ mod tests {
 
     #[test]
     fn nothing_is_reserved_for_nothing() {
-        assert!(Reserved::new(0, READ_WRITE).unwrap().span().is_empty());
+        assert!(Reserved::new(0, Permissions::READ_WRITE).unwrap().span().is_empty());
         let page = rustix::param::page_size();
         assert_eq!(Reserved::new(3 * page, Permissions::default()).unwrap().span().len(), 3 * page);
     }

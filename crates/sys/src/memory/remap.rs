@@ -16,8 +16,6 @@ use super::file::{MemoryFile, Sharing};
 use super::span::Span;
 use crate::pages::maps::Permissions;
 
-const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
 /// Attempts of `mmap` before lost memory is given up.
 const TRIALS: usize = 16;
 
@@ -49,7 +47,7 @@ pub unsafe fn show(extent: &Extent, span: Span, offset: u64, permissions: Permis
 /// As for [`MemoryFile::map_over`]: the old mapping still exists.
 pub unsafe fn show_file(file: &MemoryFile, span: Span, offset: u64, sharing: Sharing) -> Result<(), Errno> {
     // SAFETY: 1. (1). After a failure the range may be unmapped, and by (2) nothing of anybody else lies there.
-    replace(span, || unsafe { file.map_over(span, offset, sharing, READ_WRITE) })
+    replace(span, || unsafe { file.map_over(span, offset, sharing, Permissions::READ_WRITE) })
 }
 
 /// Maps fresh zeros privately over `span`.

@@ -46,6 +46,11 @@ pub struct Traits {
 }
 
 impl Traits {
+    /// Returns these rights, without a flag or a key.
+    pub const fn bare(permissions: Permissions) -> Self {
+        Self { permissions, flags: VmaFlags::from_bits(0), protection_key: 0 }
+    }
+
     /// Returns the traits of a mapping that was read with its figures.
     pub const fn of(vma: &Vma) -> Self {
         Self { permissions: vma.line.permissions, flags: vma.flags, protection_key: vma.protection_key }
@@ -148,8 +153,6 @@ mod tests {
     use crate::memory::remap;
     use crate::memory::vec::MappedVec;
 
-    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
     /// Runs the check in a child that has all its future memory locked, and returns its exit code; 2 if it may not
     /// lock.
     fn where_all_is_locked(is_right: impl FnOnce() -> bool) -> i32 {
@@ -178,11 +181,11 @@ mod tests {
         let place = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
         let span = Span::from(place.range());
         let seen = where_all_is_locked(|| {
-            let plain = Traits { permissions: READ_WRITE, flags: VmaFlags::default(), protection_key: 0 };
+            let plain = Traits::bare(Permissions::READ_WRITE);
             let locked = Traits { flags: VmaFlags::LOCKED, ..plain };
             [(plain, false), (locked, true)].into_iter().all(|(traits, wanted)| {
                 // SAFETY: 1. the test's own mapping, without contents; 2. the child has one thread.
-                let replaced = unsafe { remap::zero(span, READ_WRITE, Commit::Counted) };
+                let replaced = unsafe { remap::zero(span, Permissions::READ_WRITE, Commit::Counted) };
                 let by_itself = is_locked(span);
                 traits.give_to(span);
                 replaced.is_ok() && by_itself && is_locked(span) == wanted

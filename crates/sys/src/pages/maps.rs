@@ -26,6 +26,8 @@ impl Permissions {
     pub const EXECUTE: Self = Self(4);
     /// `s`, where a private mapping has `p`
     pub const SHARED: Self = Self(8);
+    /// `rw`
+    pub const READ_WRITE: Self = Self::READ.union(Self::WRITE);
 
     /// Returns whether these contain all of `other`.
     pub const fn contains(self, other: Self) -> bool {

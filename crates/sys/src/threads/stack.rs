@@ -25,8 +25,7 @@ use crate::pages::maps::Permissions;
 /// The kernel's.
 pub fn map(len: usize) -> Result<Span, Errno> {
     let page = rustix::param::page_size();
-    let both = Permissions::READ.union(Permissions::WRITE);
-    let whole = calls::map(len.next_multiple_of(page) + page, both, Commit::Counted)?;
+    let whole = calls::map(len.next_multiple_of(page) + page, Permissions::READ_WRITE, Commit::Counted)?;
     let stack = Span::new(whole.start + page, whole.end);
     // SAFETY: 1. made just now, and only known here.
     let guarded = unsafe { calls::protect(Span::new(whole.start, stack.start), Permissions::default()) };
