@@ -110,7 +110,7 @@ fn the_report_goes_where_it_is_sent() {
     let ran = run(&[program, "protect"], frozen(object, &nowhere));
     assert!(
         ran.stderr.starts_with(
-            "palimpsest: PALIMPSEST_REPORT=/dev/null/report: not written: cannot make it: Not a directory"
+            "palimpsest: PALIMPSEST_REPORT=/dev/null/report: not written: cannot open it: Not a directory"
         ),
         "{}",
         ran.stderr
