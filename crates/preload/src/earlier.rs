@@ -16,7 +16,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_sys::HUGE_PAGE as PIECE;
-use palimpsest_sys::memory::extent::in_memory;
+use palimpsest_sys::memory::calls::in_memory;
+use palimpsest_sys::memory::span::Span;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, retry_on_intr};
 
@@ -140,7 +141,7 @@ pub(crate) fn before_fork() {
 
 /// Whether 15 of 16 pages at least are in memory: a huge page takes all.
 fn is_populated(piece: usize) -> bool {
-    in_memory(piece..piece + PIECE).is_some_and(|pages| pages >= PAGES / 16 * 15)
+    in_memory(Span::new(piece, piece + PIECE)).is_some_and(|pages| pages >= PAGES / 16 * 15)
 }
 
 /// Whether the administrator allows huge pages of a piece: the kernel's `MADV_COLLAPSE` ignores `never`.

@@ -10,7 +10,6 @@ use crate::arch::{MERGED_WRITES, flush_instruction_cache};
 use crate::causes::Causes;
 use crate::memory::calls;
 use crate::memory::error::MapError;
-use crate::memory::extent::ExtentError;
 use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::remap;
 use crate::memory::span::Span;
@@ -393,10 +392,7 @@ impl PageCopy {
         let done = done.map_err(|errno| ("mprotect", errno)).and_then(|()| {
             // SAFETY: 1. the copy is ours, and the caller answers for the old pages, which are code (1, 2). 2. nobody
             // maps anything in place of code that is in use.
-            unsafe { remap::replace_by(from, place) }.map_err(|error| match error {
-                ExtentError::Map { errno, .. } => ("mremap", errno),
-                _ => ("mremap", Errno::NOMEM),
-            })
+            unsafe { remap::replace_by(from, place) }.map_err(|errno| ("mremap", errno))
         });
         match done {
             Ok(()) => {

@@ -6,8 +6,7 @@ use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use palimpsest_sys::memory::calls;
-use palimpsest_sys::memory::extent::Commit;
+use palimpsest_sys::memory::calls::{self, Commit};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;

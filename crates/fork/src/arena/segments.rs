@@ -3,8 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use palimpsest_sys::memory::calls::{self, Discard};
-use palimpsest_sys::memory::extent::{Commit, ExtentError};
+use palimpsest_sys::memory::calls::{self, Commit, Discard};
 use palimpsest_sys::memory::file::{MemoryFile, Sharing};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::pages::maps::Permissions;
@@ -122,10 +121,7 @@ impl Segments {
             }
         }
         // SAFETY: 1. is the caller's; 2. the arena's lock is held.
-        match unsafe { remap::zero((start..start + len).into(), Permissions::READ_WRITE, Commit::Counted) } {
-            Err(ExtentError::Map { errno, .. }) => return Err(errno),
-            other => other.map_err(|_| Errno::NOMEM)?,
-        }
+        unsafe { remap::zero((start..start + len).into(), Permissions::READ_WRITE, Commit::Counted) }?;
         Ok(Segment { start, len, state: State::Anonymous, file: None })
     }
 

@@ -3,8 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use palimpsest_sys::memory::calls;
-use palimpsest_sys::memory::extent::Commit;
+use palimpsest_sys::memory::calls::{self, Commit};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;

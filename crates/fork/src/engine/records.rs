@@ -1,6 +1,7 @@
 //! Records of the tables: of mappings, parts of mappings, and extents.
 
-use palimpsest_sys::memory::extent::{Commit, FileId};
+use palimpsest_sys::memory::calls::Commit;
+use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::maps::Permissions;

@@ -16,6 +16,7 @@
 use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
+use palimpsest_sys::memory::extent::ExtentError;
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
@@ -156,9 +157,9 @@ impl Repairer<'_, '_> {
             // SAFETY: 1. a part of the subject's mapping (2), no page of which was written. 2. (1).
             match unsafe { remap::renew(clean) } {
                 Ok(()) => self.repaired.renewed += clean.len().div_ceil(PIECE),
-                Err(error) => {
+                Err(errno) => {
                     self.repaired.failed += 1;
-                    result = result.and(Err(error.into()));
+                    result = result.and(Err(ExtentError::unmapped(clean, errno).into()));
                 }
             }
         }

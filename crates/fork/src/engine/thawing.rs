@@ -3,8 +3,8 @@
 use std::ptr;
 
 use arrayvec::ArrayVec;
-use palimpsest_sys::memory::calls;
-use palimpsest_sys::memory::extent::{Extent, ExtentError, Use, map_zeros_over};
+use palimpsest_sys::memory::calls::{self, map_zeros_over};
+use palimpsest_sys::memory::extent::{Extent, ExtentError, Use};
 use palimpsest_sys::memory::remap::{self, give_up};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
@@ -37,8 +37,8 @@ pub(super) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
     }
     let writable = permissions.union(Permissions::READ).union(Permissions::WRITE);
     // SAFETY: 1. all bytes are in `copy`.
-    let mapped = unsafe { map_zeros_over(piece.range(), writable, traits.commit()) };
-    let filled = mapped.and_then(|()| {
+    let mapped = unsafe { map_zeros_over(piece, writable, traits.commit()) };
+    let filled = mapped.map_err(|errno| ExtentError::unmapped(piece, errno)).and_then(|()| {
         traits.advise(piece);
         // SAFETY: 1. mapped writable above, and the caller's.
         runs.iter().try_for_each(|run| unsafe { copy.load(run.range(), offset(run.start)) })
@@ -88,7 +88,8 @@ pub(super) unsafe fn make_huge(
     // SAFETY: 1. (1).
     let made = unsafe { move_aside(parts, &mut aside) }.and_then(|()| {
         // SAFETY: 1. all bytes are aside by now, and what is left shows the bare files; 2. (1).
-        unsafe { remap::zero(piece, writable, traits.commit()) }?;
+        unsafe { remap::zero(piece, writable, traits.commit()) }
+            .map_err(|errno| ExtentError::unmapped(piece, errno))?;
         traits.advise(piece);
         Ok(collapse_empty(piece))
     });
@@ -127,7 +128,7 @@ pub(super) unsafe fn make_huge(
 /// As [`make_huge`].
 unsafe fn move_aside(parts: &Parts, aside: &mut Parts) -> Result<(), ExtentError> {
     for part in parts {
-        let refused = |errno| ExtentError::Map { address: part.start, len: part.len(), errno };
+        let refused = |errno| ExtentError::unmapped(*part, errno);
         // SAFETY: 1. (1).
         let start = unsafe { calls::duplicate(*part) }.map_err(refused)?;
         aside.push(Span::new(start, start + part.len()));

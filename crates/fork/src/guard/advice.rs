@@ -344,7 +344,7 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::thread::{ScopedJoinHandle, scope, yield_now};
 
-    use palimpsest_sys::memory::extent::Commit;
+    use palimpsest_sys::memory::calls::Commit;
     use palimpsest_sys::pages::maps::Maps;
 
     use super::super::{Remap, mremap, protected};

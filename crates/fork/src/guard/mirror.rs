@@ -266,7 +266,7 @@ fn freeze() -> Result<Report, String> {
 fn place(cells: usize) -> Result<usize, String> {
     const APART: usize = 8 << 20;
     let none = Permissions::default();
-    let start = calls::map(cells * CELL + 2 * APART, none, palimpsest_sys::memory::extent::Commit::Uncounted);
+    let start = calls::map(cells * CELL + 2 * APART, none, calls::Commit::Uncounted);
     let start = start.map_err(|errno| errno.to_string())?.start;
     replaced(start..start + cells * CELL + 2 * APART);
     Ok((start + 1).next_multiple_of(APART))

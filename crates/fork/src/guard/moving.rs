@@ -10,8 +10,7 @@
 //! the memory is. Moves of other memory keep others from freezing, too, but wait for nobody else.
 
 use palimpsest_sys::arch::untagged;
-use palimpsest_sys::memory::calls;
-use palimpsest_sys::memory::extent::{ExtentError, map_zeros_over};
+use palimpsest_sys::memory::calls::{self, map_zeros_over};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
 use rustix::io::Errno;
@@ -341,17 +340,14 @@ unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Resu
         return Err(Errno::INVAL);
     }
     // SAFETY: 1. the caller may replace what is there.
-    let Err(error) = (unsafe { map_zeros_over(target.range(), traits.permissions, traits.commit()) }) else {
+    let Err(refused) = (unsafe { map_zeros_over(target, traits.permissions, traits.commit()) }) else {
         return Ok(at);
     };
     // SAFETY: 1. as above.
     match unsafe { calls::unmap(target) } {
         // The one call that tells addresses beyond the end from a lack of memory.
         Err(Errno::INVAL) => Err(Errno::INVAL),
-        _ => Err(match error {
-            ExtentError::Map { errno, .. } => errno,
-            _ => Errno::NOMEM,
-        }),
+        _ => Err(refused),
     }
 }
 

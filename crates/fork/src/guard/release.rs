@@ -12,8 +12,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_sys::memory::calls;
-use palimpsest_sys::memory::extent::Commit;
+use palimpsest_sys::memory::calls::{self, Commit};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::{Traits, is_locked};

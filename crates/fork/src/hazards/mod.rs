@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::in_children;
-use palimpsest_sys::memory::extent::locks_future_memory;
+use palimpsest_sys::memory::calls::locks_future_memory;
 use palimpsest_sys::pages::query::{self, SharedFile};
 use palimpsest_sys::seccomp::{self, FreezeCall};
 use palimpsest_sys::threads::hold::{self, Stopped, World};

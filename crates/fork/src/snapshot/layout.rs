@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use palimpsest_sys::memory::calls;
-use palimpsest_sys::memory::extent::{Commit, Extent, ExtentError, map_zeros_over};
+use palimpsest_sys::memory::calls::{self, Commit, map_zeros_over};
+use palimpsest_sys::memory::extent::{Extent, ExtentError};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Vma};
@@ -79,7 +79,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                     match part.contents {
                         Contents::Zeros => {
                             // SAFETY: 1. these addresses were zeros when the snapshot was taken, and will be again.
-                            unsafe { map_zeros_over(piece.clone(), part.permissions, Commit::Counted) }?;
+                            unsafe { map_zeros_over(piece.clone().into(), part.permissions, Commit::Counted) }
+                                .map_err(|errno| ExtentError::unmapped(piece.clone().into(), errno))?;
                             if *sweep == Sweep::OnFaults {
                                 keep_small(piece.into());
                             }
@@ -123,7 +124,7 @@ unsafe fn remake(part: &Part, piece: Span, extent: &Extent) -> Result<(), Extent
         return mapped;
     }
     let view = Span::new(view + ahead, view + ahead + piece.len());
-    let failed = |errno| ExtentError::Map { address: piece.start, len: piece.len(), errno };
+    let failed = |errno| ExtentError::unmapped(piece, errno);
     // SAFETY: 1. the view is the snapshot's, and stays; and (1).
     unsafe { calls::duplicate_over(view, piece.start) }.map_err(failed)?;
     // SAFETY: gives a mapping of the snapshot its old rights.

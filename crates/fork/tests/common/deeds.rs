@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use palimpsest_fork::guard::{self, Remap};
-use palimpsest_sys::memory::extent::is_mapped;
+use palimpsest_sys::memory::calls::in_memory;
 
 use super::ways::Way;
 use super::{Memory, guarded, in_child, page};
@@ -137,5 +137,5 @@ pub(crate) enum Who {
 
 fn is_there(memory: Memory, offset: usize) -> bool {
     let address = memory.at(offset).addr();
-    is_mapped(address..address + page())
+    in_memory((address..address + page()).into()).is_some()
 }

@@ -1,8 +1,9 @@
 //! The kernel's calls on memory, one by one, by [`Span`]: for code that owns address space without the types of this
 //! crate, or that stands between a program and the kernel.
 //!
-//! Calls that change what is at an address bypass the C library's function of that name, which may be interposed. None
-//! allocates. They use only system calls that programs under a filter make themselves.
+//! Calls that change what is at an address bypass the C library's function of that name, which may be interposed; only
+//! `mmap` is called by it. None allocates. They use only system calls that programs under a filter make themselves,
+//! except for [`in_memory`] and [`locks_future_memory`].
 
 use std::os::fd::AsFd;
 use std::ptr;
@@ -261,6 +262,56 @@ pub unsafe fn set_program_break(wanted: usize) -> Result<(), Errno> {
     if answer == wanted { Ok(()) } else { Err(Errno::NOMEM) }
 }
 
+/// Maps fresh zeros privately over `span`, and replaces what is there. If the call fails, the kernel may have unmapped
+/// that already.
+///
+/// # Safety
+///
+/// 1. `span` is whole pages, and the caller may replace what is mapped there.
+///
+/// # Errors
+///
+/// The kernel's.
+pub unsafe fn map_zeros_over(span: Span, permissions: Permissions, commit: Commit) -> Result<(), Errno> {
+    let at = ptr::with_exposed_provenance_mut(span.start);
+    let flags = anonymous(commit) | libc::MAP_FIXED;
+    // SAFETY: (1).
+    let mapped = unsafe { libc::mmap(at, span.len(), protection(permissions), flags, -1, 0) };
+    if mapped == libc::MAP_FAILED { Err(last_errno()) } else { Ok(()) }
+}
+
+/// Returns whether all future mappings are locked in memory (`mlockall(MCL_FUTURE)`). Allocates nothing.
+pub fn locks_future_memory() -> bool {
+    let page = rustix::param::page_size();
+    // SAFETY: a new mapping replaces nothing.
+    let place = unsafe { libc::mmap(ptr::null_mut(), page, libc::PROT_NONE, anonymous(Commit::Counted), -1, 0) };
+    if place == libc::MAP_FAILED {
+        // The answer is EAGAIN if a limit forbids locking any more (`mlock_future_ok` in mm/mmap.c).
+        return last_errno() == Errno::AGAIN;
+    }
+    // MS_INVALIDATE is refused for locked memory, and does nothing to anonymous memory (msync(2), mm/msync.c).
+    // SAFETY: this function's own mapping.
+    let is_locked =
+        unsafe { libc::msync(place, page, libc::MS_INVALIDATE | libc::MS_ASYNC) } == -1 && last_errno() == Errno::BUSY;
+    // SAFETY: this function's own mapping, which only it knows.
+    unsafe { libc::munmap(place, page) };
+    is_locked
+}
+
+/// Returns how many pages of `span`, at most 512 pages, are in memory (`mincore(2)`); `None` if not all are mapped.
+/// Changes `errno`.
+pub fn in_memory(span: Span) -> Option<usize> {
+    let mut answers = [0_u8; 512];
+    if span.len() / rustix::param::page_size() > answers.len() {
+        return None;
+    }
+    // SAFETY: the kernel writes one byte for each page, of which there are no more than entries in `answers`.
+    let answer =
+        unsafe { libc::mincore(ptr::with_exposed_provenance_mut(span.start), span.len(), answers.as_mut_ptr()) };
+    // The other bits are reserved.
+    (answer == 0).then(|| answers.iter().filter(|page| **page & 1 != 0).count())
+}
+
 /// Returns the rights for `mmap` that stand for `permissions`: those that the program itself has given to its memory.
 #[inline]
 pub(crate) const fn protection(permissions: Permissions) -> i32 {
@@ -294,7 +345,6 @@ fn answer(answer: i64) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::extent::is_mapped;
 
     #[test]
     fn memory_comes_and_goes() {
@@ -314,7 +364,7 @@ mod tests {
         // SAFETY: 1. as above.
         unsafe { unmap(span) }.unwrap();
         // Another test's memory may lie there by now, but the check does no harm.
-        let _ = is_mapped(span.range());
+        let _ = in_memory(span);
     }
 
     #[test]

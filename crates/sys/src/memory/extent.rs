@@ -11,12 +11,9 @@ use std::ops::Range;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
 
-pub use super::calls::Commit;
-use super::calls::protection;
 pub use super::file::FileId;
 use super::file::{Copied, MemoryFile, Number, Refused, Sharing, copy};
 use super::span::Span;
-use crate::last_errno;
 use crate::pages::maps::Permissions;
 
 /// Length of every extent in bytes: contains all contents and growth, and fits `off_t`.
@@ -77,6 +74,13 @@ pub enum ExtentError {
         /// The kernel's answer.
         errno: Errno,
     },
+}
+
+impl ExtentError {
+    /// The kernel's refusal to map `span`.
+    pub const fn unmapped(span: Span, errno: Errno) -> Self {
+        Self::Map { address: span.start, len: span.end - span.start, errno }
+    }
 }
 
 impl Extent {
@@ -164,9 +168,10 @@ impl Extent {
         permissions: Permissions,
     ) -> Result<(), ExtentError> {
         self.verified()?;
-        let refused = |errno| ExtentError::Map { address: range.start, len: range.len(), errno };
+        let span = Span::from(range);
+        let refused = |errno| ExtentError::unmapped(span, errno);
         // SAFETY: 1. is (1).
-        unsafe { self.0.map_over(range.clone().into(), offset, Sharing::Private, permissions) }.map_err(refused)
+        unsafe { self.0.map_over(span, offset, Sharing::Private, permissions) }.map_err(refused)
     }
 
     /// Closes the descriptor, if it still belongs to this file. Mappings stay.
@@ -178,65 +183,6 @@ impl Extent {
 /// Returns the error for an incomplete copy.
 fn uncopied((left, errno): (Span, Errno)) -> ExtentError {
     ExtentError::Copy { address: left.start, len: left.len(), errno }
-}
-
-/// Maps fresh zeros privately over `range`, and replaces what is there.
-///
-/// # Safety
-///
-/// 1. The range is whole pages, and the caller may replace what is mapped there.
-///
-/// # Errors
-///
-/// [`ExtentError::Map`].
-pub unsafe fn map_zeros_over(range: Range<usize>, permissions: Permissions, commit: Commit) -> Result<(), ExtentError> {
-    let counted = if commit == Commit::Uncounted { libc::MAP_NORESERVE } else { 0 };
-    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS | counted;
-    let at = std::ptr::with_exposed_provenance_mut(range.start);
-    // SAFETY: (1).
-    let mapped = unsafe { libc::mmap(at, range.len(), protection(permissions), flags, -1, 0) };
-    if mapped == libc::MAP_FAILED {
-        return Err(ExtentError::Map { address: range.start, len: range.len(), errno: last_errno() });
-    }
-    Ok(())
-}
-
-/// Returns whether all future mappings are locked in memory (`mlockall(MCL_FUTURE)`). Allocates nothing.
-pub fn locks_future_memory() -> bool {
-    let page = rustix::param::page_size();
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping replaces nothing.
-    let place = unsafe { libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, flags, -1, 0) };
-    if place == libc::MAP_FAILED {
-        // The answer is EAGAIN if a limit forbids locking any more (`mlock_future_ok` in mm/mmap.c).
-        return last_errno() == Errno::AGAIN;
-    }
-    // MS_INVALIDATE is refused for locked memory, and does nothing to anonymous memory (msync(2), mm/msync.c).
-    // SAFETY: this function's own mapping.
-    let is_locked =
-        unsafe { libc::msync(place, page, libc::MS_INVALIDATE | libc::MS_ASYNC) } == -1 && last_errno() == Errno::BUSY;
-    // SAFETY: this function's own mapping, which only it knows.
-    unsafe { libc::munmap(place, page) };
-    is_locked
-}
-
-/// Returns whether every page of `range`, at most 512 pages, is mapped.
-pub fn is_mapped(range: Range<usize>) -> bool {
-    in_memory(range).is_some()
-}
-
-/// Returns how many pages of `range`, at most 512 pages, are in memory (`mincore(2)`); `None` if not all are mapped.
-/// Changes `errno`.
-pub fn in_memory(range: Range<usize>) -> Option<usize> {
-    let mut answers = [0_u8; 512];
-    if range.len() / rustix::param::page_size() > answers.len() {
-        return None;
-    }
-    // SAFETY: the kernel writes one byte for each page, of which there are no more than entries in `answers`.
-    let answer =
-        unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(range.start), range.len(), answers.as_mut_ptr()) };
-    // The other bits are reserved.
-    (answer == 0).then(|| answers.iter().filter(|page| **page & 1 != 0).count())
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::fmt::{self, Write as _};
 
 use rustix::io::Errno;
 
-use super::calls;
-use super::extent::{Commit, Extent, ExtentError, map_zeros_over};
+use super::calls::{self, Commit, map_zeros_over};
+use super::extent::{Extent, ExtentError};
 use super::file::{MemoryFile, Sharing};
 use super::span::Span;
 use crate::pages::maps::Permissions;
@@ -59,10 +59,10 @@ pub unsafe fn show_file(file: &MemoryFile, span: Span, offset: u64, sharing: Sha
 ///
 /// # Errors
 ///
-/// [`ExtentError::Map`]: the old mapping still exists.
-pub unsafe fn zero(span: Span, permissions: Permissions, commit: Commit) -> Result<(), ExtentError> {
+/// The kernel's: the old mapping still exists.
+pub unsafe fn zero(span: Span, permissions: Permissions, commit: Commit) -> Result<(), Errno> {
     // SAFETY: (1), and (2) as in `show`.
-    replace(span, || unsafe { map_zeros_over(span.range(), permissions, commit) })
+    replace(span, || unsafe { map_zeros_over(span, permissions, commit) })
 }
 
 /// Makes a private mapping of a file as good as new, so that a fork copies none of its page tables. No page of it was
@@ -79,11 +79,10 @@ pub unsafe fn zero(span: Span, permissions: Permissions, commit: Commit) -> Resu
 ///
 /// # Errors
 ///
-/// [`ExtentError::Map`], with EINVAL before Linux 5.13: nothing has changed.
-pub unsafe fn renew(span: Span) -> Result<(), ExtentError> {
-    let refused = |errno| ExtentError::Map { address: span.start, len: span.len(), errno };
+/// The kernel's; EINVAL before Linux 5.13: nothing has changed.
+pub unsafe fn renew(span: Span) -> Result<(), Errno> {
     // SAFETY: 1. (1): the mapping stays.
-    let copy = unsafe { calls::duplicate(span) }.map_err(refused)?;
+    let copy = unsafe { calls::duplicate(span) }?;
     let copy = Span::new(copy, copy + span.len());
     // Could fail only for too many mappings, but divides none. SAFETY: 1. made above, and by (2) unchanged.
     let _ = unsafe { calls::unmap(copy) };
@@ -99,11 +98,10 @@ pub unsafe fn renew(span: Span) -> Result<(), ExtentError> {
 ///
 /// # Errors
 ///
-/// [`ExtentError::Map`].
-pub unsafe fn replace_by(from: Span, place: Span) -> Result<(), ExtentError> {
-    let refused = |errno| ExtentError::Map { address: place.start, len: place.len(), errno };
+/// The kernel's.
+pub unsafe fn replace_by(from: Span, place: Span) -> Result<(), Errno> {
     // SAFETY: 1. by (1). After a failure the range may be unmapped, and by (2) nothing of anybody else is there.
-    replace(place, || unsafe { calls::relocate(from, place.start) }.map_err(refused))
+    replace(place, || unsafe { calls::relocate(from, place.start) })
 }
 
 /// Ends the process, whose memory at `span` is lost.

@@ -445,7 +445,7 @@ impl Stand {
         }
         // SAFETY: 1. its own mapping (invariant 1), and a place where the same file is mapped with the same rights as
         // when its bytes were compared, and where no page was written since. 2. (1).
-        unsafe { remap::replace_by(self.own, self.place) }?;
+        unsafe { remap::replace_by(self.own, self.place) }.map_err(|errno| ExtentError::unmapped(self.place, errno))?;
         self.own = Span::default();
         Ok(())
     }
