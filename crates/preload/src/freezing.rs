@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use palimpsest_fork::{Errands, FreezeError, NoStack, Report, Skip, Stage, Verdict, guard, on_own_stack};
+use palimpsest_fork::{Errands, FreezeError, NoStack, OtherThreads, Report, Skip, Stage, Verdict, guard, on_own_stack};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::{SeccompMode, Status};
 use palimpsest_sys::seccomp::Verdict as Tried;
@@ -17,7 +17,7 @@ use palimpsest_sys::threads::child::{self, Child};
 use crate::cancelling::uncancelled;
 use crate::channel::Noted;
 use crate::confined::Feared;
-use crate::settings::{Action, Begins, Holds, Refusals, ReportTo, Sandbox};
+use crate::settings::{Action, Begins, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
 use crate::{channel, confined, core_filter, moment, unwinder};
 
@@ -187,7 +187,8 @@ pub(crate) fn at_fork(started: &Started) -> bool {
     // `pthread_atfork`, for which glibc before 2.36 holds a lock.
     if is_time || IS_FROZEN.load(Ordering::Relaxed) {
         palimpsest_sys::in_children::register();
-        if started.settings.holds == Holds::Threads {
+        // Those that it holds may hold any lock.
+        if started.settings.threads == OtherThreads::Stop {
             unwinder::prepare();
         }
     }

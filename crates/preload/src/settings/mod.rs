@@ -25,21 +25,13 @@ pub(crate) struct Settings {
     pub(crate) begins: Begins,
     /// How long a slice may take; zero without slices.
     pub(crate) slice: Duration,
-    pub(crate) holds: Holds,
+    pub(crate) threads: OtherThreads,
     pub(crate) sandbox: Sandbox,
     pub(crate) report: ReportTo,
     pub(crate) refusals: Refusals,
     pub(crate) heirs: Heirs,
     /// The programs to freeze, by name; all if empty.
     pub(crate) only: Vec<OsString>,
-}
-
-/// Whom a freeze holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Holds {
-    Nobody,
-    /// Other threads, which may hold any lock.
-    Threads,
 }
 
 /// When to freeze.
@@ -216,7 +208,7 @@ impl Settings {
         let options = Options::new().extent(extent).pages(pages).other_threads(threads).pays(pays).pause(pause);
         Ok(Self {
             slice: if let Pause::Within(slice) = pause { slice } else { Duration::ZERO },
-            holds: if threads == OtherThreads::Stop { Holds::Threads } else { Holds::Nobody },
+            threads,
             moment: at,
             action,
             mapped: if action == Action::Freeze { mapped } else { Mapped::AsItIs },
@@ -444,7 +436,7 @@ mod tests {
             Options::new().pays(Pays::Within(100)).pause(Pause::Within(Duration::from_millis(2))).pages(Pages::Gather)
         );
         assert_eq!(settings.mapped, Mapped::HugeIfDense);
-        assert_eq!(settings.holds, Holds::Nobody);
+        assert_eq!(settings.threads, OtherThreads::Refuse);
         assert_eq!(settings.sandbox, Sandbox::Feared);
         assert_eq!(settings.report, ReportTo::Nowhere);
         assert_eq!(settings.heirs, Heirs::Served);
@@ -481,7 +473,7 @@ mod tests {
         let expected = Options::new().extent(ExtentLen::Bytes(8 << 20)).pages(Pages::Collapse);
         let expected = expected.other_threads(OtherThreads::Stop).answer_for(Answer::RawAllocator);
         assert_eq!(settings.options, expected.answer_for(Answer::IoUring).answer_for(Answer::LockedMemory));
-        assert_eq!(settings.holds, Holds::Threads);
+        assert_eq!(settings.threads, OtherThreads::Stop);
         assert_eq!(settings.sandbox, Sandbox::Trusted);
         assert_eq!(settings.report, ReportTo::Descriptor(Descriptor { number: 7, file: None }));
         assert_eq!(settings.refusals, Refusals::Silent);
