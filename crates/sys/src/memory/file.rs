@@ -36,7 +36,7 @@ pub enum ExecRung {
 
 impl ExecRung {
     /// The rungs for code, best first.
-    pub const LADDER: [Self; 3] = [Self::Exec, Self::NoexecSeal, Self::Legacy];
+    const LADDER: [Self; 3] = [Self::Exec, Self::NoexecSeal, Self::Legacy];
     /// The rungs for data: such a file can never be executed.
     const DATA: [Self; 2] = [Self::NoexecSeal, Self::Legacy];
 

@@ -40,7 +40,7 @@ pub enum VmasError {
 }
 
 /// Receives a line and its number.
-pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
+type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
 
 /// Calls `take` with each mapping and its name, as [`MapLine::parse`] reads them, by ascending address, until `take`
 /// breaks. Allocates nothing.
